@@ -1,0 +1,51 @@
+# shellcheck shell=bash
+# What .ci/demo, .ci/test and .ci/run share: a Python, and uv in a virtual environment of its own
+# (inside the project's environment, `uv sync` would remove uv).
+
+set -euo pipefail
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+cd "$root"
+
+die() {
+    printf 'error: %s\n' "$*" >&2
+    exit 1
+}
+
+# Print the path of a Python that is new enough; RATH_PYTHON names a preferred one.
+find_python() {
+    local name
+    for name in ${RATH_PYTHON:+"$RATH_PYTHON"} python3 python3.14 python3.13 python3.12 python3.11 python; do
+        if "$name" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then
+            "$name" -c 'import sys; print(sys.executable)'
+            return
+        fi
+    done
+    die "no Python >= 3.11 was found; install one, or name it: RATH_PYTHON=/path/to/python"
+}
+
+need_git() {
+    command -v git >/dev/null 2>&1 || die "git was not found; install it"
+}
+
+# Set `uv` to a working uv, installed by pip on the first call.
+need_uv() {
+    local python home
+    python=$(find_python)
+    home=$root/.ci/.tools/uv
+    uv=$home/bin/uv
+    export UV_PYTHON=$python UV_PYTHON_DOWNLOADS=never
+    if "$uv" --version >/dev/null 2>&1; then
+        return
+    fi
+    "$python" -c 'import ensurepip, venv' >/dev/null 2>&1 ||
+        die "$python lacks venv or ensurepip; on Debian and Ubuntu: apt-get install python3-venv"
+    rm -rf "$home"
+    "$python" -m venv "$home" || die "$python could not create a virtual environment in $home"
+    "$home/bin/python" -m pip install --quiet --disable-pip-version-check 'uv>=0.9,<1' ||
+        die "pip could not install uv (its words are above); is there a network?"
+}
+
+# Bring the project's environment to what the arguments ask for.
+sync() {
+    "$uv" sync "$@" || die "uv sync $* failed (its words are above); is there a network?"
+}
