@@ -1,0 +1,78 @@
+"""Order of the tool calls of a run: equal keys in turn, barriers alone, the rest at once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+T = TypeVar("T")
+
+Key = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Job(Generic[T]):
+    """One call of a round."""
+
+    key: Key
+    """Calls with equal keys never overlap and run in the order of the round."""
+
+    is_barrier: bool
+    """Whether all earlier calls end before it starts, and all later ones wait for it."""
+
+    call: Callable[[], Awaitable[T]]
+    """Runs the call; a failure is a value, so it never disturbs another call."""
+
+
+class Lanes:
+    """The lanes of one run; a call that was abandoned holds its lane until it really ends."""
+
+    def __init__(self) -> None:
+        self._held: dict[Key, Future[Any]] = {}
+
+    def hold(self, key: Key, until: Future[Any]) -> None:
+        """Keep the lane of an abandoned call occupied until its thread comes back."""
+        self._held[key] = until
+
+    async def wait_free(self, key: Key) -> None:
+        """Wait until no abandoned call holds the lane; the caller sets the deadline."""
+        held = self._held.get(key)
+        if held is not None:
+            if not held.done():
+                await asyncio.shield(_ended(held))
+            self._held.pop(key, None)
+
+    async def run(self, jobs: Sequence[Job[T]]) -> list[T]:
+        """Run a round and return the results in the order of the jobs, whatever ended first."""
+        results: dict[int, T] = {}
+        for stage in _stages(jobs):
+            lanes: dict[Key, list[int]] = {}
+            for index in stage:
+                lanes.setdefault(jobs[index].key, []).append(index)
+            async with asyncio.TaskGroup() as group:
+                for lane in lanes.values():
+                    group.create_task(_run_lane(jobs, lane, results))
+        return [results[index] for index in range(len(jobs))]
+
+
+def _stages(jobs: Sequence[Job[Any]]) -> list[list[int]]:
+    """Split a round at its barriers: each stage starts when the one before has ended."""
+    stages: list[list[int]] = [[]]
+    for index, job in enumerate(jobs):
+        if job.is_barrier:
+            stages += [[index], []]
+        else:
+            stages[-1].append(index)
+    return [stage for stage in stages if stage]
+
+
+async def _run_lane(jobs: Sequence[Job[T]], lane: list[int], results: dict[int, T]) -> None:
+    for index in lane:
+        results[index] = await jobs[index].call()
+
+
+async def _ended(future: Future[Any]) -> None:
+    await asyncio.wait([asyncio.wrap_future(future)])

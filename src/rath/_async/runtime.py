@@ -1,0 +1,282 @@
+"""The private runtime: one loop for rath's own coroutines, one for the user's, worker threads.
+
+    caller threads --submit, run--> runtime loop --call_in_worker----> workers (user `def`)
+                                         |-------call_on_user_loop---> user loop (`async def`)
+
+User code never runs on the runtime loop, so nothing a user writes can stall another session.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import contextvars
+import os
+import sys
+import threading
+from collections.abc import Awaitable, Callable, Coroutine
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from typing import Any, ParamSpec, Protocol, TypeVar
+
+from rath._async.workers import UserExit, WorkerThreads, tame
+from rath.errors import SelfWaitError
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+EXIT_SECONDS = 2.0
+"""How long work in flight may take to end once the interpreter exits, in seconds."""
+
+HOW_TO_WAIT = "read its result (.text() or .synchronize()) before the program ends"
+
+
+class Closeable(Protocol):
+    """What the runtime closes at exit if it is still open then."""
+
+    async def aclose(self) -> None: ...
+
+
+class _LoopThread:
+    """An event loop that runs on a daemon thread of its own."""
+
+    def __init__(self, name: str, workers: WorkerThreads) -> None:
+        self.loop = asyncio.new_event_loop()
+        # getaddrinfo and friends go to the default executor, whose threads block interpreter exit.
+        self.loop.set_default_executor(_DaemonExecutor(workers))
+        self.thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self.thread.start()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        self.loop.run_forever()
+
+    def is_current(self) -> bool:
+        return threading.current_thread() is self.thread
+
+
+class _DaemonExecutor(ThreadPoolExecutor):
+    """A default executor for a loop whose jobs run on our daemon workers."""
+
+    def __init__(self, workers: WorkerThreads) -> None:
+        super().__init__(max_workers=1)
+        self._workers = workers
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        return self._workers.submit(partial(fn, *args, **kwargs))
+
+
+class Running:
+    """A coroutine that was submitted to the runtime: its result, and the means to end it."""
+
+    __slots__ = ("_begun", "_cancelled", "_task", "future", "label")
+
+    def __init__(self, label: str) -> None:
+        self.label = label
+        self.future: Future[Any] = Future()
+        # A running future refuses cancel(): only `cancel` below ends it, through its task.
+        self.future.set_running_or_notify_cancel()
+        self._task: asyncio.Task[Any] | None = None
+        self._begun = False
+        self._cancelled = False
+
+    def start(self, make: Callable[[], Coroutine[Any, Any, Any]]) -> asyncio.Task[Any]:
+        """Create the task; called on the runtime thread."""
+        self._task = asyncio.get_running_loop().create_task(self._drive(make), name=self.label)
+        return self._task
+
+    def cancel(self) -> None:
+        """Ask the coroutine to end; returns at once. Called on the runtime thread."""
+        self._cancelled = True
+        if self._task is not None and self._begun:
+            self._task.cancel()
+
+    async def _drive(self, make: Callable[[], Coroutine[Any, Any, Any]]) -> None:
+        # A task that is cancelled before its first step never enters its coroutine, so the
+        # cancellation waits here until the coroutine can see it.
+        self._begun = True
+        if self._cancelled and self._task is not None:
+            self._task.cancel()
+        try:
+            result = await make()
+        except asyncio.CancelledError as exc:
+            self.future.set_exception(exc)
+        except BaseException as exc:  # noqa: BLE001  # it belongs to whoever reads the future
+            self.future.set_exception(exc)
+        else:
+            self.future.set_result(result)
+
+
+class Runtime:
+    """Owns the loops, the workers and every task that runs on them."""
+
+    def __init__(self) -> None:
+        self.workers = WorkerThreads("rath-worker")
+        self._own = _LoopThread("rath-runtime", self.workers)
+        self._user: _LoopThread | None = None
+        self._lock = threading.Lock()
+        self._running: set[Running] = set()
+        self._open: set[Closeable] = set()
+        self.is_closing = False
+
+    def is_own_thread(self) -> bool:
+        """Tell whether the caller runs on one of the runtime's loops, which must never block."""
+        return self._own.is_current() or (self._user is not None and self._user.is_current())
+
+    def submit(
+        self,
+        make: Callable[[], Coroutine[Any, Any, Any]],
+        *,
+        label: str,
+        context: contextvars.Context | None = None,
+    ) -> Running:
+        """Start `make()` on the runtime loop and return at once.
+
+        Args:
+            make: Makes the coroutine; called on the runtime thread, so nothing leaks if it never
+                starts.
+            label: What runs, for messages; names a session where there is one.
+            context: Context variables of the run; a copy of the caller's by default.
+        """
+        if self.is_closing:
+            raise RuntimeError(f"cannot start {label}: the interpreter is exiting")
+        running = Running(label)
+        self._own.loop.call_soon_threadsafe(
+            partial(self._start, running, make), context=context or contextvars.copy_context()
+        )
+        return running
+
+    def cancel(self, running: Running) -> None:
+        """Ask `running` to end, from any thread; returns at once."""
+        self._own.loop.call_soon_threadsafe(running.cancel)
+
+    def run(self, make: Callable[[], Coroutine[Any, Any, T]], *, label: str) -> T:
+        """Run `make()` on the runtime loop and wait for its result.
+
+        Raises:
+            SelfWaitError: Called on the runtime's own thread.
+        """
+        if self._own.is_current():
+            raise SelfWaitError(
+                f"{label} was called on rath's own event loop and would wait for itself; "
+                "await it there, or call it from a tool, a callback or another thread"
+            )
+        running = self.submit(make, label=label)
+        try:
+            result: T = running.future.result()
+        except KeyboardInterrupt:
+            self.cancel(running)
+            raise
+        return result
+
+    async def call_in_worker(self, fn: Callable[[], T]) -> T:
+        """Run a blocking `fn` on a worker thread; cancelling the wait abandons it."""
+        return await asyncio.wrap_future(self.start_in_worker(fn))
+
+    def start_in_worker(self, fn: Callable[[], T]) -> Future[T]:
+        """Start a blocking `fn` on a worker thread, with the caller's context variables."""
+        return self.workers.submit(fn)
+
+    async def call_on_user_loop(self, fn: Callable[[], Awaitable[T]]) -> T:
+        """Await `fn()` on the loop for user coroutines; cancelling the wait cancels it there."""
+        return await asyncio.wrap_future(self.start_on_user_loop(fn))
+
+    def start_on_user_loop(self, fn: Callable[[], Awaitable[T]]) -> Future[T]:
+        """Start `fn()` on the loop for user coroutines, with the caller's context variables."""
+
+        async def await_it() -> T:
+            try:
+                return await fn()
+            except asyncio.CancelledError as exc:
+                task = asyncio.current_task()
+                if task is not None and task.cancelling():
+                    raise
+                raise UserExit(exc) from exc
+            except BaseException as exc:  # noqa: BLE001  # it belongs to the caller
+                raise tame(exc) from None
+
+        context = contextvars.copy_context()
+        return context.run(asyncio.run_coroutine_threadsafe, await_it(), self._user_loop())
+
+    def close_soon(self, item: Closeable) -> None:
+        """Submit the closing of `item` and return at once; exit waits for it a little."""
+        if not self.is_closing:
+            asyncio.run_coroutine_threadsafe(item.aclose(), self._own.loop)
+
+    def keep_open(self, item: Closeable) -> None:
+        """Remember `item`, to close it at exit unless `forget` is called before."""
+        self._open.add(item)
+
+    def forget(self, item: Closeable) -> None:
+        """Stop remembering `item`: it was closed."""
+        self._open.discard(item)
+
+    def shutdown(self) -> None:
+        """End all work within `EXIT_SECONDS`, close what is open, and say what was cut off."""
+        self.is_closing = True
+        cut_off = sorted(running.label for running in list(self._running))
+        if cut_off:
+            sys.stderr.write(_cut_off_message(cut_off))
+        ended = asyncio.run_coroutine_threadsafe(self._end_all(), self._own.loop)
+        try:
+            ended.result(timeout=EXIT_SECONDS)
+        except TimeoutError:
+            sys.stderr.write(f"rath: some work did not end within {EXIT_SECONDS:g} s of exit\n")
+
+    def _user_loop(self) -> asyncio.AbstractEventLoop:
+        with self._lock:
+            if self._user is None:
+                self._user = _LoopThread("rath-user", self.workers)
+            return self._user.loop
+
+    def _start(self, running: Running, make: Callable[[], Coroutine[Any, Any, Any]]) -> None:
+        self._running.add(running)
+        task = running.start(make)
+        task.add_done_callback(lambda _: self._running.discard(running))
+
+    async def _end_all(self) -> None:
+        for running in list(self._running):
+            running.cancel()
+        own = asyncio.current_task()
+        tasks = [task for task in asyncio.all_tasks() if task is not own]
+        # A little less than the whole time, so that the closing below still has some.
+        await asyncio.wait(tasks, timeout=EXIT_SECONDS * 0.6) if tasks else None
+        closing = [asyncio.ensure_future(item.aclose()) for item in list(self._open)]
+        if closing:
+            await asyncio.wait(closing, timeout=EXIT_SECONDS * 0.3)
+
+
+def _cut_off_message(labels: list[str]) -> str:
+    shown = ", ".join(labels[:8]) + (f" and {len(labels) - 8} more" if len(labels) > 8 else "")
+    return f"rath: the program ended while work was in flight; cut off: {shown}. {HOW_TO_WAIT}\n"
+
+
+_runtime: Runtime | None = None
+_runtime_lock = threading.Lock()
+
+
+def runtime() -> Runtime:
+    """Return the runtime of this process; starts it on first use."""
+    global _runtime
+    if _runtime is None:
+        with _runtime_lock:
+            if _runtime is None:
+                _runtime = Runtime()
+    return _runtime
+
+
+def _shutdown() -> None:
+    if _runtime is not None:
+        _runtime.shutdown()
+
+
+def _forget_after_fork() -> None:
+    """Start afresh in a forked child: the parent's threads do not exist there."""
+    global _runtime, _runtime_lock
+    _runtime = None
+    _runtime_lock = threading.Lock()
+
+
+atexit.register(_shutdown)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_after_fork)

@@ -1,0 +1,1 @@
+"""Kernel: values, registries, text and files; imports nothing of rath but errors."""

@@ -1,0 +1,28 @@
+"""Content by digest: what is too big for a record entry and must not be lost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from hashlib import sha256
+
+MAX_BLOB_BYTES = 1 << 20
+"""Largest content that is kept, in bytes; larger content keeps its digest and size only."""
+
+
+@dataclass(frozen=True, slots=True)
+class Blob:
+    """Content known by its sha256; `data` is None when it was too large to keep."""
+
+    digest: str
+    """sha256 of the content, in hex."""
+
+    size: int
+    """Length of the content in bytes."""
+
+    data: bytes | None = field(default=None, repr=False, compare=False)
+
+    @classmethod
+    def from_bytes(cls, content: bytes, *, keep: int = MAX_BLOB_BYTES) -> Blob:
+        """Return the blob of `content`, holding it when it has at most `keep` bytes."""
+        kept = content if len(content) <= keep else None
+        return cls(sha256(content).hexdigest(), len(content), kept)

@@ -1,0 +1,255 @@
+"""Files that are never seen half written, and locks between processes."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import stat
+import sys
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+StrPath = str | os.PathLike[str]
+
+_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
+_LOCK_POLL_SECONDS = 0.01
+_BUSY = (errno.EACCES, errno.EAGAIN, errno.EDEADLK)
+_NO_DIRECTORY_SYNC = (errno.EINVAL, errno.EBADF, errno.ENOTSUP, errno.EACCES)
+_NOT_IN_A_NAME = frozenset('/\\<>:"|?*') | frozenset(map(chr, range(32)))
+
+
+def atomic_write_bytes(path: StrPath, data: bytes, *, mode: int | None = None) -> None:
+    """Write `data` to `path` so that a reader sees the old content or the new, never a part.
+
+    The bytes go to a temporary file `.atomic_*.tmp` in the same directory, are forced to disk and
+    then take the place of `path`; the temporary file is removed when anything fails. A symbolic
+    link stays one: the file that it points to is replaced.
+
+    Args:
+        path: Target; its directory must exist.
+        data: The whole new content.
+        mode: Permission bits of the result. By default those of the file that is replaced, or
+            what the umask allows for a new one.
+    """
+    target = Path(os.path.realpath(path))
+    if mode is None:
+        with contextlib.suppress(FileNotFoundError):
+            mode = stat.S_IMODE(target.stat().st_mode)
+    temporary = target.parent / f".atomic_{os.urandom(8).hex()}.tmp"
+    # Opened without rights for others: what is meant to be private is never readable for a moment.
+    fd = os.open(temporary, _NEW_FILE, 0o666 if mode is None else 0o600)
+    try:
+        with os.fdopen(fd, "wb") as handle:
+            if mode is not None:
+                temporary.chmod(mode)
+            handle.write(data)
+            handle.flush()
+            os.fsync(handle.fileno())
+        _replace(temporary, target)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
+    sync_directory(target.parent)
+
+
+def atomic_write_text(
+    path: StrPath,
+    text: str,
+    *,
+    newline: bool = False,
+    encoding: str = "utf-8",
+    mode: int | None = None,
+) -> None:
+    """Write `text` to `path` like `atomic_write_bytes`; line ends are written as they are.
+
+    Args:
+        path: Target; its directory must exist.
+        text: The whole new content.
+        newline: Add a line feed at the end unless `text` already ends with one.
+        encoding: Encoding of the file.
+        mode: Permission bits of the result, as for `atomic_write_bytes`.
+    """
+    ended = f"{text}\n" if newline and not text.endswith("\n") else text
+    atomic_write_bytes(path, ended.encode(encoding), mode=mode)
+
+
+def atomic_write_json(
+    path: StrPath,
+    payload: object,
+    *,
+    indent: int | None = 2,
+    sort_keys: bool = False,
+    ensure_ascii: bool = False,
+    mode: int | None = None,
+) -> None:
+    """Write `payload` as JSON with a final line feed; what is not JSON leaves `path` untouched.
+
+    Raises:
+        TypeError: `payload` holds something that JSON has no form for.
+    """
+    text = json.dumps(payload, indent=indent, sort_keys=sort_keys, ensure_ascii=ensure_ascii)
+    atomic_write_text(path, text, newline=True, mode=mode)
+
+
+def safe_child(root: StrPath, name: str) -> Path:
+    """Return `root / name` for a name that is one plain path component.
+
+    Raises:
+        ValueError: `name` is empty, is `.` or `..`, or holds a separator or a character that some
+            file system refuses.
+    """
+    if name in {"", ".", ".."} or not _NOT_IN_A_NAME.isdisjoint(name):
+        raise ValueError(f"{name!r} cannot name a file; expected one plain path component")
+    return Path(root) / name
+
+
+class FileLock:
+    """An advisory, exclusive lock on a file, respected by everyone who asks for it.
+
+    It holds between processes and between two locks of one process, and ends with the process.
+    The file itself stays: deleting a lock file lets two holders in.
+
+    Args:
+        target: Path of the file, created with mode 0600 when it is missing, or the descriptor of
+            an open file, which the lock never closes.
+    """
+
+    __slots__ = ("_fd", "_owns_fd", "_target", "held")
+
+    held: bool
+    """Whether this object has the lock now."""
+
+    def __init__(self, target: StrPath | int) -> None:
+        self._target = target
+        self._fd = -1
+        self._owns_fd = not isinstance(target, int)
+        self.held = False
+
+    def acquire(self, *, timeout: float | None = 0.0) -> bool:
+        """Take the lock and return whether that worked.
+
+        Args:
+            timeout: Seconds to wait for another holder; 0 does not wait, None waits for ever.
+
+        Raises:
+            RuntimeError: This object already has the lock.
+        """
+        if self.held:
+            raise RuntimeError(f"the lock on {self._target!r} is already held; release it first")
+        self._open()
+        deadline = None if timeout is None else time.monotonic() + timeout
+        try:
+            # Neither flock nor msvcrt can wait for a limited time, hence the polling.
+            while not (locked := _try_lock(self._fd)):
+                if deadline is not None and time.monotonic() >= deadline:
+                    break
+                time.sleep(_LOCK_POLL_SECONDS)
+            self.held = locked
+        finally:
+            if not self.held:
+                self._close()
+        return locked
+
+    def release(self) -> None:
+        """Give the lock back; without it nothing happens."""
+        if self.held:
+            self.held = False
+            _unlock(self._fd)
+            self._close()
+
+    def __enter__(self) -> Self:
+        self.acquire(timeout=None)
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.release()
+
+    def _open(self) -> None:
+        if isinstance(self._target, int):
+            self._fd = self._target
+        else:
+            self._fd = os.open(self._target, os.O_RDWR | os.O_CREAT, 0o600)
+
+    def _close(self) -> None:
+        if self._owns_fd:
+            os.close(self._fd)
+        self._fd = -1
+
+
+if sys.platform == "win32":
+    import msvcrt
+
+    _REPLACE_ATTEMPTS = 10
+    _REPLACE_WAIT_SECONDS = 0.02
+    # Windows keeps others from reading a locked byte, so it is one that no file reaches.
+    _LOCKED_BYTE = 0x7FFF_FFF0
+
+    def _try_lock(fd: int) -> bool:
+        os.lseek(fd, _LOCKED_BYTE, os.SEEK_SET)
+        try:
+            msvcrt.locking(fd, msvcrt.LK_NBLCK, 1)
+        except OSError as exc:
+            if exc.errno in _BUSY:
+                return False
+            raise
+        return True
+
+    def _unlock(fd: int) -> None:
+        os.lseek(fd, _LOCKED_BYTE, os.SEEK_SET)
+        msvcrt.locking(fd, msvcrt.LK_UNLCK, 1)
+
+    def _replace(source: Path, target: Path) -> None:
+        # Another program that has the target open, a virus scanner say, makes this fail for a
+        # moment.
+        for attempt in range(1, _REPLACE_ATTEMPTS + 1):
+            try:
+                source.replace(target)
+            except PermissionError:
+                if attempt == _REPLACE_ATTEMPTS:
+                    raise
+                time.sleep(_REPLACE_WAIT_SECONDS * attempt)
+            else:
+                return
+
+    def sync_directory(directory: StrPath) -> None:
+        """Do nothing: Windows has no call that forces the names in a directory to disk."""
+
+else:
+    import fcntl
+
+    def _try_lock(fd: int) -> bool:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as exc:
+            if exc.errno in _BUSY:
+                return False
+            raise
+        return True
+
+    def _unlock(fd: int) -> None:
+        fcntl.flock(fd, fcntl.LOCK_UN)
+
+    def _replace(source: Path, target: Path) -> None:
+        source.replace(target)
+
+    def sync_directory(directory: StrPath) -> None:
+        """Force the names in `directory` to disk, where the file system can do that."""
+        try:
+            fd = os.open(directory, os.O_RDONLY)
+            try:
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+        except OSError as exc:
+            if exc.errno not in _NO_DIRECTORY_SYNC:
+                raise

@@ -1,0 +1,110 @@
+"""One registry for every plane: explicit names, built-in import paths and entry points."""
+
+from __future__ import annotations
+
+import importlib
+import threading
+from collections.abc import Callable, Mapping
+from difflib import get_close_matches
+from importlib.metadata import EntryPoint, entry_points
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+NotFound = Callable[[str, list[str], str], LookupError]
+"""Builds the error for an unknown name from (name, known names, hint)."""
+
+
+class Registry(Generic[T]):
+    """Names that map to objects of one plane; objects are loaded on first use.
+
+    Three sources, in this order: `register(...)`, the built-in `module:attribute` paths, and the
+    installed entry points of `group`. An explicit registration hides the other two.
+
+    Args:
+        plane: What the entries are, as in "sandbox backend"; used in error texts.
+        group: Entry-point group in which other packages may add names.
+        builtins: Name to `module:attribute`; the attribute is imported on first use.
+        not_found: Builds the error for an unknown name; a plain LookupError by default.
+    """
+
+    def __init__(
+        self,
+        plane: str,
+        *,
+        group: str,
+        builtins: Mapping[str, str] | None = None,
+        not_found: NotFound | None = None,
+    ) -> None:
+        self.plane = plane
+        self.group = group
+        self._builtins = dict(builtins or {})
+        self._not_found = not_found or self._lookup_error
+        self._loaded: dict[str, T] = {}
+        self._plugins: dict[str, EntryPoint] | None = None
+        self._lock = threading.RLock()
+
+    def register(self, name: str, obj: T, *, replace: bool = False) -> None:
+        """Add `obj` under `name`.
+
+        Raises:
+            ValueError: The name is taken and `replace` is False.
+        """
+        with self._lock:
+            if not replace and self._is_known(name):
+                raise ValueError(
+                    f"{self.plane} {name!r} is already registered; choose another name or pass "
+                    "replace=True"
+                )
+            self._loaded[name] = obj
+
+    def unregister(self, name: str) -> None:
+        """Forget an explicit registration; built-in names and plug-ins stay."""
+        with self._lock:
+            self._loaded.pop(name, None)
+
+    def get(self, name: str) -> T:
+        """Return the object of that name, importing it on first use.
+
+        Raises:
+            LookupError: No such name; the text names the nearest match and all known names.
+        """
+        with self._lock:
+            if name in self._loaded:
+                return self._loaded[name]
+            loaded = self._load(name)
+            self._loaded[name] = loaded
+            return loaded
+
+    def names(self) -> tuple[str, ...]:
+        """Return all known names, explicit and built-in ones first; loads nothing."""
+        with self._lock:
+            return tuple(dict.fromkeys([*self._builtins, *self._loaded, *self._entry_points()]))
+
+    def _is_known(self, name: str) -> bool:
+        return name in self._loaded or name in self._builtins or name in self._entry_points()
+
+    def _entry_points(self) -> dict[str, EntryPoint]:
+        if self._plugins is None:
+            self._plugins = {point.name: point for point in entry_points(group=self.group)}
+        return self._plugins
+
+    def _load(self, name: str) -> T:
+        path = self._builtins.get(name)
+        if path is not None:
+            module, _, attribute = path.partition(":")
+            built_in: T = getattr(importlib.import_module(module), attribute)
+            return built_in
+        point = self._entry_points().get(name)
+        if point is not None:
+            plug_in: T = point.load()
+            return plug_in
+        known = list(self.names())
+        near = get_close_matches(name, known, n=1)
+        raise self._not_found(name, known, f" Did you mean {near[0]!r}?" if near else "")
+
+    def _lookup_error(self, name: str, known: list[str], hint: str) -> LookupError:
+        return LookupError(
+            f"no {self.plane} named {name!r}.{hint} Known: {', '.join(known) or 'none'}. "
+            f"Plug-ins register under {self.group!r}."
+        )

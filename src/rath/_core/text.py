@@ -1,0 +1,86 @@
+"""Text at the borders: valid Unicode, bytes of other programs, previews and near names."""
+
+from __future__ import annotations
+
+import locale
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+_PREVIEW_GAP = " ... "
+_LEFT_OUT = "\n[... {} characters left out ...]\n"
+
+
+def valid_unicode(text: str) -> str:
+    """Return `text` with every lone surrogate replaced by U+FFFD.
+
+    The same object comes back when nothing was wrong, so `result is text` tells whether a
+    replacement was made. Two surrogates that form a pair become the character they stand for.
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    return text
+
+
+def decode_output(data: bytes, *, fallback: str | None = None) -> str:
+    """Return what another program wrote as text; never fails.
+
+    Args:
+        data: Bytes of a pipe or a file.
+        fallback: Encoding to use when `data` is not UTF-8; the locale's own by default, and
+            Latin-1 when Python does not know that name.
+    """
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError:
+        pass
+    try:
+        return data.decode(fallback or locale.getencoding(), errors="replace")
+    except LookupError:
+        return data.decode("latin-1")
+
+
+def one_line_preview(text: str, max_chars: int) -> str:
+    r"""Return `text` on one line, line breaks as the two characters `\n`, cut in its middle.
+
+    A limit of 8 characters or less is too small to cut at, so the text stays whole.
+    """
+    line = text.replace("\r\n", "\\n").replace("\r", "\\n").replace("\n", "\\n")
+    if max_chars <= 8 or len(line) <= max_chars:
+        return line
+    edge = max(1, (max_chars - len(_PREVIEW_GAP)) // 2)
+    return f"{line[:edge]}{_PREVIEW_GAP}{line[-edge:]}"
+
+
+def cut_middle(text: str, max_chars: int) -> tuple[str, int]:
+    """Return `text` with its middle left out, and how many characters were left out.
+
+    Head and tail stay in equal parts, with a line between them that says what is missing; the
+    result has at most `max_chars` characters. Where there is no room for that line, only the
+    head stays.
+    """
+    if len(text) <= max_chars:
+        return text, 0
+    # The note is sized for the longest number it can hold, so the result never passes the limit.
+    room = max_chars - len(_LEFT_OUT.format(len(text)))
+    if room < 2:
+        kept = max(0, max_chars)
+        return text[:kept], len(text) - kept
+    tail = room // 2
+    head = room - tail
+    left_out = len(text) - room
+    return f"{text[:head]}{_LEFT_OUT.format(left_out)}{text[len(text) - tail :]}", left_out
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """Return the known name that `name` was probably meant to be, letter case aside, or None."""
+    by_folded = {other.casefold(): other for other in known}
+    matches = get_close_matches(name.casefold(), by_folded, n=1)
+    return by_folded[matches[0]] if matches else None
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return the sentence " Did you mean 'x'?" with the nearest known name, or an empty text."""
+    near = nearest(name, known)
+    return "" if near is None else f" Did you mean {near!r}?"

@@ -1,0 +1,267 @@
+"""The whole error tree of rath.
+
+    RathError
+      SelfWaitError (RuntimeError)            a run would wait for itself
+      MissingExtra (ImportError)              an optional package is not installed
+      ConfigError (RuntimeError)              a config file cannot be used
+      ManifestVersionError (RuntimeError)     the home was written by a newer version
+      PersistenceError (RuntimeError)         a session file cannot be written or believed
+      LineageConsistencyError (ValueError)    a lineage graph has a hole or a cycle
+      ToolNameConflictError (ValueError)      two tools of a run bear one name
+      BudgetExceededError (RuntimeError)      a caller's budget callback ends the run
+      BackendError (RuntimeError)
+        UnsupportedBackendTool                the backend has no such operation
+        BackendSandboxClosed                  the sandbox was closed
+        BackendNotFound (LookupError)         no backend of that name
+      MemoryBackendError (RuntimeError)
+        UnsupportedMemoryOp                   the store has no such operation
+        MemoryStoreClosed                     the store was closed
+        MemoryBackendNotFound (LookupError)   no memory backend of that name
+        MemoryNotFound                        no note at that URI
+        MemoryConflict                        two writers met at one URI
+      ProviderError (RuntimeError)            a model call failed; it carries status and endpoint
+        ProviderConnectionError               no connection, or it broke before the answer began
+        ProviderTimeout (TimeoutError)        no answer within the time that was given
+        ProviderProtocolError                 the answer is not what the protocol promises
+          StreamInterrupted                   a stream ended without its end marker
+        ProviderStatusError                   the endpoint answered with an error status
+          AuthenticationError                 401, 403: the key is missing, wrong or not allowed
+          ModelNotFoundError                  404: the endpoint knows no such model or path
+          InvalidRequestError                 400, 409, 413, 422: the endpoint refused the request
+          RateLimitError                      429: too many requests, or no quota left
+          ProviderServerError                 5xx: the endpoint failed
+
+Who failed decides the form: what the caller did wrong is TypeError or ValueError, what the world
+did is in this tree, and what a model should read is a value (`ToolExecutionFailure`).
+"""
+
+from __future__ import annotations
+
+
+class RathError(Exception):
+    """Base of every error that rath raises for what the world did."""
+
+
+class SelfWaitError(RathError, RuntimeError):
+    """A read that could never end: the code that reads runs inside what it waits for."""
+
+
+class MissingExtra(RathError, ImportError):
+    """An optional package is needed and not installed; `extra` names what to install."""
+
+    def __init__(self, extra: str, needed_for: str) -> None:
+        self.extra = extra
+        self.needed_for = needed_for
+        super().__init__(
+            f'{needed_for} needs the extra {extra!r}. Install it: pip install "openrath[{extra}]"'
+        )
+
+    def __reduce__(self) -> tuple[type[MissingExtra], tuple[str, str]]:
+        return type(self), (self.extra, self.needed_for)
+
+
+class ConfigError(RathError, RuntimeError):
+    """A config file cannot be read, parsed or validated."""
+
+
+class ManifestVersionError(RathError, RuntimeError):
+    """The home directory has a layout that is newer than this version understands."""
+
+
+class PersistenceError(RathError, RuntimeError):
+    """A session file is missing, locked, damaged or newer than this version."""
+
+
+class LineageConsistencyError(RathError, ValueError):
+    """A lineage graph names a parent that is not there, or turns back into itself."""
+
+
+class ToolNameConflictError(RathError, ValueError):
+    """Two tools offered to one run have the same name."""
+
+
+class BudgetExceededError(RathError, RuntimeError):
+    """Raise it in `Provider.on_budget_exceeded` to end a run that went over its budget."""
+
+
+class BackendError(RathError, RuntimeError):
+    """Base of the errors of the sandbox plane."""
+
+
+class UnsupportedBackendTool(BackendError):
+    """The backend does not support this operation."""
+
+    def __init__(self, call_type: type, backend_name: str) -> None:
+        self.call_type = call_type
+        self.backend_name = backend_name
+        super().__init__(f"backend {backend_name!r} does not support {call_type.__name__}")
+
+    def __reduce__(self) -> tuple[type[UnsupportedBackendTool], tuple[type, str]]:
+        return type(self), (self.call_type, self.backend_name)
+
+
+class BackendSandboxClosed(BackendError):
+    """The sandbox was closed; open a new one or place the session again."""
+
+    def __init__(self, handle: str) -> None:
+        self.handle = handle
+        super().__init__(f"sandbox {handle!r} is closed; place the session again with .to(...)")
+
+    def __reduce__(self) -> tuple[type[BackendSandboxClosed], tuple[str]]:
+        return type(self), (self.handle,)
+
+
+class BackendNotFound(BackendError, LookupError):
+    """No sandbox backend has this name; `available` lists those that are known."""
+
+    def __init__(self, name: str, available: list[str], hint: str = "") -> None:
+        self.name = name
+        self.available = available
+        self.hint = hint
+        super().__init__(
+            f"no sandbox backend named {name!r}.{hint} Known: {', '.join(available) or 'none'}. "
+            "Plug-ins register under 'rath.backends'."
+        )
+
+    def __reduce__(self) -> tuple[type[BackendNotFound], tuple[str, list[str], str]]:
+        return type(self), (self.name, self.available, self.hint)
+
+
+class MemoryBackendError(RathError, RuntimeError):
+    """Base of the errors of the memory plane."""
+
+
+class UnsupportedMemoryOp(MemoryBackendError):
+    """The memory backend does not support this operation."""
+
+    def __init__(self, op_type: type, backend_name: str) -> None:
+        self.op_type = op_type
+        self.backend_name = backend_name
+        super().__init__(f"memory backend {backend_name!r} does not support {op_type.__name__}")
+
+    def __reduce__(self) -> tuple[type[UnsupportedMemoryOp], tuple[type, str]]:
+        return type(self), (self.op_type, self.backend_name)
+
+
+class MemoryStoreClosed(MemoryBackendError):
+    """The memory store was closed; open it again."""
+
+    def __init__(self, handle: str) -> None:
+        self.handle = handle
+        super().__init__(f"memory store {handle!r} is closed; open it again")
+
+    def __reduce__(self) -> tuple[type[MemoryStoreClosed], tuple[str]]:
+        return type(self), (self.handle,)
+
+
+class MemoryBackendNotFound(MemoryBackendError, LookupError):
+    """No memory backend has this name; `available` lists those that are known."""
+
+    def __init__(self, name: str, available: list[str], hint: str = "") -> None:
+        self.name = name
+        self.available = available
+        self.hint = hint
+        super().__init__(
+            f"no memory backend named {name!r}.{hint} Known: {', '.join(available) or 'none'}. "
+            "Plug-ins register under 'rath.memories'."
+        )
+
+    def __reduce__(self) -> tuple[type[MemoryBackendNotFound], tuple[str, list[str], str]]:
+        return type(self), (self.name, self.available, self.hint)
+
+
+class MemoryNotFound(MemoryBackendError):
+    """No note stands at this URI."""
+
+    def __init__(self, uri: str) -> None:
+        self.uri = uri
+        super().__init__(f"no note at {uri!r}")
+
+    def __reduce__(self) -> tuple[type[MemoryNotFound], tuple[str]]:
+        return type(self), (self.uri,)
+
+
+class MemoryConflict(MemoryBackendError):
+    """Another writer changed the note at this URI in between."""
+
+    def __init__(self, uri: str) -> None:
+        self.uri = uri
+        super().__init__(f"the note at {uri!r} was changed by another writer; read it again")
+
+    def __reduce__(self) -> tuple[type[MemoryConflict], tuple[str]]:
+        return type(self), (self.uri,)
+
+
+class ProviderError(RathError, RuntimeError):
+    """A model call failed.
+
+    Args:
+        message: What happened, what was expected and what to do; never holds a credential.
+        endpoint: Scheme, host and path that was asked, or None when nothing was sent.
+        status: HTTP status of the answer, or None when there was none.
+        code: The vendor's own error code or type, if it gave one.
+        retry_after: Seconds the endpoint asked to wait, or None.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        endpoint: str | None = None,
+        status: int | None = None,
+        code: str | None = None,
+        retry_after: float | None = None,
+    ) -> None:
+        self.endpoint = endpoint
+        self.status = status
+        self.code = code
+        self.retry_after = retry_after
+        self.evidence: object = None
+        """What is known of the call (`rath.llm.exchange.evidence_of` gives it typed), or None."""
+        super().__init__(message)
+
+
+class ProviderConnectionError(ProviderError):
+    """The endpoint could not be reached, or the connection broke before an answer began."""
+
+
+class ProviderTimeout(ProviderError, TimeoutError):
+    """The endpoint gave no complete answer within the time that was given."""
+
+
+class ProviderProtocolError(ProviderError):
+    """The endpoint answered with something that its protocol does not allow."""
+
+
+class StreamInterrupted(ProviderProtocolError):
+    """A stream ended without its end marker; `partial_text` is what had arrived."""
+
+    def __init__(
+        self, message: str, *, endpoint: str | None = None, partial_text: str = ""
+    ) -> None:
+        self.partial_text = partial_text
+        super().__init__(message, endpoint=endpoint)
+
+
+class ProviderStatusError(ProviderError):
+    """The endpoint answered with an error status."""
+
+
+class AuthenticationError(ProviderStatusError):
+    """The key is missing, wrong or not allowed to do this (401, 403)."""
+
+
+class ModelNotFoundError(ProviderStatusError):
+    """The endpoint knows no such model or path (404)."""
+
+
+class InvalidRequestError(ProviderStatusError):
+    """The endpoint refused the request as it stands (400, 409, 413, 422)."""
+
+
+class RateLimitError(ProviderStatusError):
+    """Too many requests, or no quota left (429)."""
+
+
+class ProviderServerError(ProviderStatusError):
+    """The endpoint itself failed (5xx)."""
