@@ -1,0 +1,113 @@
+"""The shape of `config.json`; keys that are not known here are kept as they are."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from pydantic import BaseModel, ConfigDict, Field
+
+__all__ = [
+    "SCHEMA_VERSION",
+    "BackendConfig",
+    "BackendProviderConfig",
+    "LLMConfig",
+    "LLMProviderConfig",
+    "MCPConfig",
+    "MCPServerConfig",
+    "MemoryConfig",
+    "MemoryProviderConfig",
+    "RathConfig",
+]
+
+SCHEMA_VERSION = 1
+
+
+_SECRET_NAME = re.compile("key|token|secret|password|credential", re.IGNORECASE)
+
+
+class _Section(BaseModel):
+    # Inputs stay out of error texts, since a wrong value may still be a secret. Unknown keys may
+    # be named anything, also what pydantic would reserve.
+    model_config = ConfigDict(extra="allow", hide_input_in_errors=True, protected_namespaces=())
+
+    def __repr_args__(self) -> Iterator[tuple[str | None, object]]:
+        for name, value in super().__repr_args__():
+            hidden = name is not None and value and _SECRET_NAME.search(name)
+            yield name, "***" if hidden else value
+
+
+class LLMProviderConfig(_Section):
+    """A named model endpoint. `provider_kind` is checked at use, since plug-ins add kinds."""
+
+    provider_kind: str = "openai"
+    model: str | None = None
+    api_key: str | None = None
+    base_url: str | None = None
+    temperature: float | None = None
+    max_tokens: int | None = None
+
+
+class LLMConfig(_Section):
+    """Named model endpoints, and which of them serve chat, embeddings and vision by default."""
+
+    default_provider: str | None = None
+    embedding_provider: str | None = None
+    vlm_provider: str | None = None
+    providers: dict[str, LLMProviderConfig] = {}
+
+
+class MCPServerConfig(_Section):
+    """A tool server that is started as a child process."""
+
+    command: list[str]
+    env: dict[str, str] = Field(default={}, repr=False)
+
+
+class MCPConfig(_Section):
+    """Named tool servers, and which of them are on by default."""
+
+    default_enabled: list[str] = []
+    servers: dict[str, MCPServerConfig] = {}
+
+
+class MemoryProviderConfig(_Section):
+    """A named memory store. `backend_kind` is checked at use, since plug-ins add kinds."""
+
+    backend_kind: str = "local"
+    path: str | None = None
+    embedding_provider: str | None = None
+    chat_provider: str | None = None
+
+
+class MemoryConfig(_Section):
+    """Named memory stores, and which of them is the default."""
+
+    default_provider: str | None = None
+    providers: dict[str, MemoryProviderConfig] = {}
+
+
+class BackendProviderConfig(_Section):
+    """A named sandbox service. `backend_kind` is checked at use, since plug-ins add kinds."""
+
+    backend_kind: str = "opensandbox"
+    domain: str | None = None
+    api_key: str | None = None
+    options: dict[str, object] = Field(default={}, repr=False)
+
+
+class BackendConfig(_Section):
+    """Named sandbox services, and which of them is the default."""
+
+    default_provider: str | None = None
+    providers: dict[str, BackendProviderConfig] = {}
+
+
+class RathConfig(_Section):
+    """All of `config.json`."""
+
+    version: int = SCHEMA_VERSION
+    llm: LLMConfig = Field(default_factory=LLMConfig)
+    mcp: MCPConfig = Field(default_factory=MCPConfig)
+    memory: MemoryConfig = Field(default_factory=MemoryConfig)
+    backend: BackendConfig = Field(default_factory=BackendConfig)

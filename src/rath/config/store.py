@@ -1,0 +1,278 @@
+"""Read, look up and write `config.json` and the keys beside it."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, ClassVar, Self, TypeVar, cast
+
+from pydantic import BaseModel, ValidationError
+
+from rath._core.files import atomic_write_json
+from rath._core.text import did_you_mean
+from rath.config.credentials import CREDENTIALS_FILENAME, secrets_from_config, split_secrets
+from rath.config.manifest import check_manifest, ensure_manifest
+from rath.config.paths import (
+    comes_from_project,
+    is_project_local,
+    resolve_config_dir,
+    resolve_config_path,
+)
+from rath.config.schema import (
+    SCHEMA_VERSION,
+    BackendProviderConfig,
+    LLMProviderConfig,
+    MCPServerConfig,
+    MemoryProviderConfig,
+    RathConfig,
+)
+from rath.config.secrets import (
+    ensure_config_dir_gitignore,
+    ensure_project_gitignore_entry,
+    warn_if_world_readable,
+)
+from rath.errors import ConfigError
+
+__all__ = ["ConfigError", "ConfigStore", "default_store", "resolve_config_dir"]
+
+EntryT = TypeVar("EntryT", bound=BaseModel)
+_Stamp = tuple[tuple[int, int] | None, ...]
+
+_logger = logging.getLogger(__name__)
+
+
+class ConfigStore:
+    """One `config.json` in memory, with the keys of the `credentials.json` beside it.
+
+    A missing file gives the defaults. Change `config` in place, then `save()`.
+
+    Args:
+        path: The file; by default the one in `resolve_config_dir()`.
+
+    Raises:
+        ConfigError: A file cannot be read, is not JSON or does not fit the schema.
+        ManifestVersionError: A newer version of rath has laid out the directory.
+    """
+
+    _loaded: ClassVar[dict[tuple[Path, bool], tuple[_Stamp, ConfigStore]]] = {}
+    _loaded_lock: ClassVar[threading.Lock] = threading.Lock()
+
+    def __init__(self, path: Path | None = None) -> None:
+        self.path = resolve_config_path() if path is None else Path(path)
+        self.is_project_local = comes_from_project(self.path.parent)
+        """Whether the file was brought by the project in the working directory, not by the user."""
+        check_manifest(self.path.parent)
+        self._config = _validated(_read_object(self.path), self.path)
+        self._keys_beside = self._take_keys()
+
+    @classmethod
+    def load(cls) -> Self:
+        """Return the store of `resolve_config_path()`, the same one until a file changes.
+
+        A missing config file is looked for again each time.
+        """
+        path = resolve_config_path()
+        place = (path, comes_from_project(path.parent))
+        stamp = tuple(_stamp(file) for file in (path, path.with_name(CREDENTIALS_FILENAME)))
+        if stamp[0] is None:
+            return cls(path)
+        with cls._loaded_lock:
+            known_stamp, known = cls._loaded.get(place, (None, None))
+        if known_stamp == stamp and isinstance(known, cls):
+            return known
+        store = cls(path)
+        with cls._loaded_lock:
+            cls._loaded[place] = (stamp, store)
+        return store
+
+    @property
+    def config(self) -> RathConfig:
+        """The whole config; changes in it are kept by `save()`."""
+        return self._config
+
+    def origin_of(self, entry: BaseModel, field: str) -> str:
+        """Return "config FILE" for the file that gave a field of an entry of this store."""
+        file = self.path
+        if field == "api_key" and any(entry is beside for beside in self._keys_beside):
+            file = self._credentials_path
+        return f"config {file}"
+
+    def save(self) -> None:
+        """Write the config, and its keys apart from it, both readable by their owner only.
+
+        Also keeps both out of version control and brings the manifest up to date.
+        """
+        directory = self.path.parent
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        ensure_config_dir_gitignore(directory)
+        if is_project_local(directory):
+            ensure_project_gitignore_entry(directory.parent)
+        self._config.version = SCHEMA_VERSION
+        config, credentials = split_secrets(self._config.model_dump(mode="json"))
+        # The keys go first: a crash in between leaves them in two places rather than in none.
+        self._write_keys(credentials)
+        atomic_write_json(self.path, config, mode=0o600)
+        self._keys_beside = [
+            entry for entry in self._entries_that_hold_keys().values() if entry.api_key
+        ]
+        ensure_manifest(directory)
+        with self._loaded_lock:
+            for place in [place for place in self._loaded if place[0] == self.path]:
+                del self._loaded[place]
+
+    def get_llm_provider(self, name: str | None) -> LLMProviderConfig:
+        """Return a model endpoint by name, or `llm.default_provider` for None.
+
+        Raises:
+            KeyError: No such entry, or no default; the text names the file and what it has.
+        """
+        llm = self._config.llm
+        return self._find("LLM provider", "llm", name or llm.default_provider, llm.providers)
+
+    def find_provider_by_kind(self, kind: str) -> LLMProviderConfig | None:
+        """Return the default model endpoint if it is of that kind, else the first that is."""
+        llm = self._config.llm
+        default = llm.providers.get(llm.default_provider or "")
+        candidates = ([default] if default else []) + list(llm.providers.values())
+        return next((entry for entry in candidates if entry.provider_kind == kind), None)
+
+    def get_memory_provider(self, name: str | None) -> MemoryProviderConfig:
+        """Return a memory store by name, or `memory.default_provider` for None.
+
+        Raises:
+            KeyError: No such entry, or no default; the text names the file and what it has.
+        """
+        memory = self._config.memory
+        wanted = name or memory.default_provider
+        return self._find("memory provider", "memory", wanted, memory.providers)
+
+    def get_backend_provider(self, name: str | None) -> BackendProviderConfig:
+        """Return a sandbox service by name, or `backend.default_provider` for None.
+
+        Raises:
+            KeyError: No such entry, or no default; the text names the file and what it has.
+        """
+        backend = self._config.backend
+        wanted = name or backend.default_provider
+        return self._find("backend provider", "backend", wanted, backend.providers)
+
+    def get_mcp_server(self, name: str) -> MCPServerConfig:
+        """Return a tool server by name.
+
+        Raises:
+            KeyError: No such entry; the text names the file and what it has.
+        """
+        return self._find("MCP server", "mcp", name, self._config.mcp.servers)
+
+    def enabled_mcp_servers(self) -> list[MCPServerConfig]:
+        """Return the tool servers of `mcp.default_enabled`, in its order.
+
+        Raises:
+            KeyError: `mcp.default_enabled` names a server that is not configured.
+        """
+        return [self.get_mcp_server(name) for name in self._config.mcp.default_enabled]
+
+    def _find(
+        self, what: str, section: str, name: str | None, entries: Mapping[str, EntryT]
+    ) -> EntryT:
+        available = f"Available: {', '.join(entries) or 'none'}."
+        if not name:
+            raise KeyError(
+                f"no {what} name given, and {section}.default_provider is not set in {self.path}. "
+                f"{available}"
+            )
+        if name not in entries:
+            near = did_you_mean(name, entries)
+            raise KeyError(f"no {what} named {name!r} in {self.path}.{near} {available}")
+        return entries[name]
+
+    @property
+    def _credentials_path(self) -> Path:
+        return self.path.with_name(CREDENTIALS_FILENAME)
+
+    def _entries_that_hold_keys(
+        self,
+    ) -> dict[tuple[str, str], LLMProviderConfig | BackendProviderConfig]:
+        config = self._config
+        return {
+            **{("llm", name): entry for name, entry in config.llm.providers.items()},
+            **{("backend", name): entry for name, entry in config.backend.providers.items()},
+        }
+
+    def _take_keys(self) -> list[BaseModel]:
+        """Give each entry without a key its own from the file beside; return those entries."""
+        keys = secrets_from_config(_read_object(self._credentials_path))
+        taken: list[BaseModel] = []
+        for place, entry in self._entries_that_hold_keys().items():
+            inline = (entry.api_key or "").strip()
+            if place in keys and not inline:
+                entry.api_key = keys[place]
+                taken.append(entry)
+        return taken
+
+    def _write_keys(self, credentials: dict[str, Any]) -> None:
+        path = self._credentials_path
+        if not credentials:
+            path.unlink(missing_ok=True)
+            return
+        inline = [
+            f"{section}.{name}"
+            for (section, name), entry in self._entries_that_hold_keys().items()
+            if entry.api_key and not any(entry is beside for beside in self._keys_beside)
+        ]
+        if inline:
+            _logger.info("the keys of %s are kept in %s now", ", ".join(inline), path)
+        atomic_write_json(path, {**credentials, "version": SCHEMA_VERSION}, mode=0o600)
+
+
+def default_store() -> ConfigStore:
+    """Read the config of `resolve_config_path()` now; unlike `ConfigStore.load()`, never shared."""
+    return ConfigStore()
+
+
+def _stamp(path: Path) -> tuple[int, int] | None:
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        return None
+    return status.st_mtime_ns, status.st_size
+
+
+def _read_object(path: Path) -> dict[str, Any]:
+    """Return the JSON object in a file, an empty one when there is no file."""
+    try:
+        # Some editors put a byte order mark in front; utf-8-sig reads both.
+        text = path.read_text(encoding="utf-8-sig")
+        warn_if_world_readable(path)
+    except FileNotFoundError:
+        return {}
+    except (OSError, UnicodeDecodeError) as exc:
+        raise ConfigError(f"{path} cannot be read: {exc}; expected a UTF-8 JSON file") from exc
+    try:
+        payload: object = json.loads(text)
+    except json.JSONDecodeError as exc:
+        raise ConfigError(
+            f"{path} is not valid JSON at line {exc.lineno} col {exc.colno}: {exc.msg}; correct it "
+            "or remove the file"
+        ) from None
+    if not isinstance(payload, dict):
+        raise ConfigError(f"{path} must be a JSON object, found {type(payload).__name__}")
+    return cast("dict[str, Any]", payload)
+
+
+def _validated(payload: dict[str, Any], path: Path) -> RathConfig:
+    try:
+        return RathConfig.model_validate(payload)
+    except ValidationError as exc:
+        problems = exc.errors(include_url=False, include_input=False, include_context=False)
+        raise ConfigError(f"{path} failed schema validation: {_listed(problems)}") from exc
+
+
+def _listed(problems: Iterable[Any]) -> str:
+    return "; ".join(
+        f"{'.'.join(str(part) for part in problem['loc'])}: {problem['msg']}"
+        for problem in problems
+    )

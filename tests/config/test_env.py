@@ -1,0 +1,110 @@
+"""Environment variables."""
+
+from __future__ import annotations
+
+import pytest
+
+from rath._core.options import Sourced
+from rath.config.env import (
+    EnvKind,
+    all_env_specs,
+    env_flag,
+    env_reference_markdown,
+    env_value,
+    get_env_spec,
+    resolve_env,
+    resolve_with_origin,
+)
+
+DOCUMENTED = [
+    "OPENRATH_HOME",
+    "OPENAI_API_KEY",
+    "OPENAI_BASE_URL",
+    "OPENAI_DEFAULT_MODEL",
+    "OPENAI_API_VERSION",
+    "AZURE_OPENAI_ENDPOINT",
+    "AZURE_OPENAI_API_KEY",
+    "AZURE_API_KEY",
+    "AZURE_OPENAI_API_VERSION",
+    "ANTHROPIC_API_KEY",
+    "ANTHROPIC_BASE_URL",
+    "ANTHROPIC_DEFAULT_MODEL",
+    "LITELLM_API_KEY",
+    "LITELLM_API_BASE",
+    "LITELLM_MODEL",
+    "OPEN_SANDBOX_DOMAIN",
+    "OPENSANDBOX_DOMAIN",
+    "OPEN_SANDBOX_API_KEY",
+    "RATH_OPENSANDBOX_STRICT_WORKSPACE_BIND",
+]
+
+
+def test_documented_variables_are_declared_once_and_without_default() -> None:
+    names = [spec.name for spec in all_env_specs()]
+    assert set(DOCUMENTED) <= set(names)
+    assert len(set(names)) == len(names)
+    assert {get_env_spec(name).default for name in DOCUMENTED} == {None}
+
+
+def test_every_alias_is_declared() -> None:
+    aliases = [alias for spec in all_env_specs() for alias in spec.aliases]
+    assert [get_env_spec(alias).name for alias in aliases] == aliases
+
+
+def test_every_key_is_a_secret() -> None:
+    keys = {spec.name for spec in all_env_specs() if spec.name.endswith("_KEY")}
+    assert keys == {spec.name for spec in all_env_specs() if spec.kind is EnvKind.SECRET}
+
+
+def test_undeclared_variable_is_an_error_that_names_the_nearest() -> None:
+    with pytest.raises(KeyError, match=r"OPENAI_API_KYE.*Did you mean 'OPENAI_API_KEY'"):
+        env_value("OPENAI_API_KYE", environ={})
+
+
+def test_value_is_stripped() -> None:
+    assert env_value("OPENAI_API_KEY", environ={"OPENAI_API_KEY": " k\n"}) == "k"
+
+
+@pytest.mark.parametrize("environ", [{}, {"OPENAI_API_KEY": " "}], ids=["absent", "blank"])
+def test_unset_variable_gives_none(environ: dict[str, str]) -> None:
+    assert env_value("OPENAI_API_KEY", environ=environ) is None
+
+
+def test_alias_is_read_when_the_name_is_blank_and_the_origin_says_so() -> None:
+    environ = {"OPEN_SANDBOX_DOMAIN": "", "OPENSANDBOX_DOMAIN": "d"}
+    expected = Sourced("d", "env OPENSANDBOX_DOMAIN")
+    assert resolve_with_origin("OPEN_SANDBOX_DOMAIN", environ=environ) == expected
+
+
+def test_origin_of_an_unset_variable_is_the_default() -> None:
+    assert resolve_with_origin("LITELLM_MODEL", environ={}) == Sourced(None, "default")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"), [("1", True), ("TRUE", True), ("yes", True), ("On", True), ("0", False)]
+)
+def test_flag_words(text: str, expected: bool) -> None:
+    name = "RATH_OPENSANDBOX_STRICT_WORKSPACE_BIND"
+    assert env_flag(name, environ={name: text}) is expected
+
+
+def test_process_environment_is_read_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LITELLM_MODEL", "m")
+    assert env_value("LITELLM_MODEL") == "m"
+
+
+def test_explicit_value_hides_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LITELLM_MODEL", "m")
+    assert resolve_env("LITELLM_MODEL", None, " ", " mine ") == "mine"
+    assert resolve_env("LITELLM_MODEL", None, " ") == "m"
+
+
+def test_nothing_anywhere_resolves_to_an_empty_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LITELLM_MODEL", raising=False)
+    assert resolve_env("LITELLM_MODEL") == ""
+
+
+def test_reference_page_has_a_row_for_every_variable() -> None:
+    lines = env_reference_markdown().splitlines()
+    assert [line.split("`")[1] for line in lines[2:]] == [spec.name for spec in all_env_specs()]
+    assert {line.count("|") for line in lines} == {6}
