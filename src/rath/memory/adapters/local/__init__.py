@@ -1,0 +1,8 @@
+"""The memory backend that keeps notes in a directory of this machine."""
+
+from __future__ import annotations
+
+from rath.memory.adapters.local.backend import LocalMemoryBackend
+from rath.memory.adapters.local.meta import META_SCHEMA_VERSION
+
+__all__ = ["META_SCHEMA_VERSION", "LocalMemoryBackend"]

@@ -1,0 +1,119 @@
+"""Where the parts of a local store lie, and which URI belongs to which file.
+
+<store>/meta.json
+<store>/index.sqlite                                    derived; may be deleted
+<store>/<scope>/<...>/<leaf>.md                         a note, its exact text in UTF-8
+<store>/session/<sid>/commits/<stamp>/messages.json     a transcript
+<store>/resources/<16 hex sha256>/source<ext>, meta.md  what was taken in
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from pathlib import Path, PurePosixPath
+from typing import Literal
+
+from rath.memory.uri import (
+    MEMORY_SCOPES,
+    MEMORY_URI_PREFIX,
+    MEMORY_URI_ROOT,
+    memory_uri_prefix,
+    to_public_uri,
+)
+
+Kind = Literal["note", "transcript"]
+"""What can be found in a store."""
+
+logger = logging.getLogger("rath.memory.local")
+"""Tells what a store does on its own: an index that was built again, a file left out."""
+
+NOTE_SUFFIX = ".md"
+META_NAME = "meta.json"
+INDEX_NAME = "index.sqlite"
+TRANSCRIPT_NAME = "messages.json"
+
+_TRANSCRIPT_DIRECTORY = re.compile(r"session/[^/]+/commits/[^/]+")
+_HIDDEN = re.compile(r"\.atomic_.*\.tmp|meta\.json|.*\.meta\.json|.*\.vec")
+
+
+class InvalidUri(ValueError):
+    """A URI does not name a place in a store."""
+
+
+def relative_path(uri: str) -> str:
+    """Return the place of a URI below the store, as in "user/memories/x".
+
+    Raises:
+        InvalidUri: It has no memory scheme, no known scope, or a segment that is empty, `.` or
+            `..` or cannot be a file name.
+    """
+    prefix = memory_uri_prefix(uri)
+    tail = "" if prefix is None else uri.removeprefix(prefix)
+    segments = tail.split("/")
+    if prefix is None or segments[0] not in MEMORY_SCOPES:
+        raise InvalidUri(
+            f"{uri!r} is no place in a memory store; expected {MEMORY_URI_PREFIX}<scope>/... with "
+            f"a scope of {', '.join(MEMORY_SCOPES)}"
+        )
+    if any(segment in {"", ".", ".."} or not can_name_a_file(segment) for segment in segments):
+        raise InvalidUri(
+            f"{uri!r} has a segment that cannot be a file name; leave out empty ones, . and .., "
+            "and a slash at the end"
+        )
+    return tail
+
+
+def locate(root: Path, relative: str) -> Path:
+    """Return a place below `root`, which is a resolved path.
+
+    Raises:
+        InvalidUri: A symbolic link on the way leads out of the store.
+    """
+    path = root / relative
+    if not path.resolve().is_relative_to(root):
+        raise InvalidUri(f"{relative!r} leads out of the store through a symbolic link")
+    return path
+
+
+def note_path(relative: str) -> str:
+    """Return the file of a note: its place with the suffix `.md`, which it may have already."""
+    return relative if relative.endswith(NOTE_SUFFIX) else relative + NOTE_SUFFIX
+
+
+def uri_of(relative: str) -> str:
+    """Return the URI of a file or directory below the store; notes are named without suffix."""
+    return MEMORY_URI_PREFIX + relative.removesuffix(NOTE_SUFFIX)
+
+
+def child_uri(uri: str, name: str) -> str:
+    """Return the URI of a child of `uri`."""
+    public = to_public_uri(uri)
+    return f"{MEMORY_URI_PREFIX if public == MEMORY_URI_ROOT else public + '/'}{name}"
+
+
+def kind_of(directory: str, name: str) -> Kind | None:
+    """Return what a file is, by its directory below the store and its name; None for neither."""
+    if name.endswith(NOTE_SUFFIX):
+        return "note"
+    if name == TRANSCRIPT_NAME and _TRANSCRIPT_DIRECTORY.fullmatch(directory):
+        return "transcript"
+    return None
+
+
+def session_of(directory: str) -> str:
+    """Return the session whose transcript lies in a directory."""
+    return PurePosixPath(directory).parts[1]
+
+
+def is_hidden(name: str) -> bool:
+    """Return whether listings leave a file out: the store's own ones, and names without a URI."""
+    return _HIDDEN.fullmatch(name) is not None or not can_name_a_file(name)
+
+
+def can_name_a_file(segment: str) -> bool:
+    """Return whether a segment is text that a file system takes; foreign file names may not be."""
+    try:
+        return b"\0" not in segment.encode()
+    except UnicodeEncodeError:
+        return False

@@ -1,0 +1,177 @@
+"""Taking files and web pages into a local store."""
+
+from __future__ import annotations
+
+import re
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from hashlib import sha256
+from http.client import HTTPException
+from pathlib import Path, PurePosixPath
+from urllib.error import HTTPError, URLError
+from urllib.parse import unquote, urlsplit
+from urllib.request import (
+    HTTPDefaultErrorHandler,
+    HTTPErrorProcessor,
+    HTTPHandler,
+    HTTPRedirectHandler,
+    HTTPSHandler,
+    OpenerDirector,
+    ProxyHandler,
+    Request,
+    url2pathname,
+)
+
+from rath._core.files import atomic_write_bytes
+from rath._core.text import valid_unicode
+from rath.memory.adapters.local.layout import locate, relative_path
+from rath.memory.adapters.local.store import LocalStore
+from rath.memory.op_types import MemoryOpResource
+from rath.memory.results import FailureKind, MemoryExecutionFailure, MemoryResult, MemoryWriteResult
+from rath.memory.uri import to_public_uri
+
+MAX_RESOURCE_BYTES = 104_857_600
+"""Larger files and pages are refused."""
+
+FETCH_SECONDS = 30.0
+"""How long fetching a page may take unless the operation says otherwise."""
+
+_DEFAULT_TARGET = "memory://resources"
+_DEFAULT_SUFFIX = ".bin"
+_SUFFIX = re.compile(r"\.\w{1,16}")
+_ABOUT_NAME = "meta.md"
+_CHUNK_BYTES = 65_536
+
+
+@dataclass(frozen=True, slots=True)
+class _Resource:
+    name: str
+    data: bytes
+
+
+class _Refused(Exception):
+    """A source cannot be taken in; `failure` says why."""
+
+    def __init__(self, kind: FailureKind, message: str) -> None:
+        self.failure = MemoryExecutionFailure(kind, message)
+        super().__init__(message)
+
+
+def ingest(store: LocalStore, op: MemoryOpResource) -> MemoryResult:
+    """Keep a copy of a file or web page under a name made of its content."""
+    target = to_public_uri(op.target_uri or _DEFAULT_TARGET)
+    relative_path(target)
+    try:
+        resource = _load(op)
+    except _Refused as exc:
+        return exc.failure
+    uri = f"{target}/{sha256(resource.data).hexdigest()[:16]}"
+    directory = relative_path(uri)
+    place = locate(store.root, directory)
+    suffix = PurePosixPath(resource.name).suffix
+    if not _SUFFIX.fullmatch(suffix):
+        suffix = _DEFAULT_SUFFIX
+    source = locate(store.root, f"{directory}/source{suffix}")
+    if not (_has_size(source, len(resource.data)) and (place / _ABOUT_NAME).is_file()):
+        about = _about(op, resource).encode()
+
+        def put() -> None:
+            place.mkdir(parents=True, exist_ok=True)
+            atomic_write_bytes(source, resource.data)
+            atomic_write_bytes(place / _ABOUT_NAME, about)
+
+        store.catalog.change(directory, _ABOUT_NAME, put)
+        store.catalog.recheck(directory, source.name)
+    return MemoryWriteResult(uri, len(resource.data))
+
+
+def _has_size(path: Path, size: int) -> bool:
+    with suppress(OSError):
+        return path.stat().st_size == size
+    return False
+
+
+def _about(op: MemoryOpResource, resource: _Resource) -> str:
+    lines = [
+        f"- source: {op.source}",
+        f"- original_name: {resource.name}",
+        f"- bytes: {len(resource.data)}",
+    ]
+    for title, text in (("Reason", op.reason), ("Instruction", op.instruction)):
+        if text:
+            lines += ["", f"## {title}", "", text]
+    return valid_unicode("\n".join(lines) + "\n")
+
+
+def _load(op: MemoryOpResource) -> _Resource:
+    scheme, separator, rest = op.source.partition("://")
+    match scheme.lower() if separator else "":
+        case "":
+            return _read(op.source, Path(op.source).expanduser())
+        case "file":
+            # What stands before the path is the host, which is this one.
+            return _read(op.source, Path(url2pathname("/" + rest.partition("/")[2])))
+        case "http" | "https":
+            return _fetch(op)
+        case _:
+            raise _Refused(
+                "transport", f"the scheme of {op.source!r} is not known; use a path, file or http"
+            )
+
+
+def _read(source: str, path: Path) -> _Resource:
+    if "\0" in source or not path.exists():
+        raise _Refused("not_found", f"there is no file {source!r}")
+    if not path.is_file():
+        raise _Refused("unsupported", f"{source!r} is no regular file; give one file at a time")
+    with path.open("rb") as file:
+        data = file.read(MAX_RESOURCE_BYTES + 1)
+    return _Resource(path.name, _bounded(source, data))
+
+
+def _fetch(op: MemoryOpResource) -> _Resource:
+    seconds = FETCH_SECONDS if op.timeout_seconds is None else op.timeout_seconds
+    deadline = time.monotonic() + seconds
+    data = bytearray()
+    try:
+        with _opener().open(Request(op.source), timeout=seconds) as response:
+            while len(data) <= MAX_RESOURCE_BYTES and (chunk := response.read1(_CHUNK_BYTES)):
+                data += chunk
+                if time.monotonic() > deadline:
+                    raise TimeoutError(f"not complete after {seconds:g} s")
+    except TimeoutError as exc:
+        raise _Refused("timeout", f"{op.source!r} did not answer in time: {exc}") from exc
+    except HTTPError as exc:
+        exc.close()
+        raise _Refused("transport", f"{op.source!r} answered {exc.code} {exc.reason}") from exc
+    except URLError as exc:
+        kind: FailureKind = "timeout" if isinstance(exc.reason, TimeoutError) else "transport"
+        raise _Refused(kind, f"{op.source!r} cannot be fetched: {exc.reason}") from exc
+    except (OSError, HTTPException, ValueError) as exc:
+        raise _Refused("transport", f"{op.source!r} cannot be fetched: {exc}") from exc
+    name = PurePosixPath(unquote(urlsplit(op.source).path)).name
+    return _Resource(name, _bounded(op.source, bytes(data)))
+
+
+def _opener() -> OpenerDirector:
+    # Only http and https, also after a redirect: the default opener would follow to ftp.
+    opener = OpenerDirector()
+    for handler in (
+        ProxyHandler(),
+        HTTPHandler(),
+        HTTPSHandler(),
+        HTTPDefaultErrorHandler(),
+        HTTPRedirectHandler(),
+        HTTPErrorProcessor(),
+    ):
+        opener.add_handler(handler)
+    return opener
+
+
+def _bounded(source: str, data: bytes) -> bytes:
+    if len(data) > MAX_RESOURCE_BYTES:
+        raise _Refused(
+            "unsupported", f"{source!r} has more than {MAX_RESOURCE_BYTES} bytes; give a part of it"
+        )
+    return data

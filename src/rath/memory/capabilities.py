@@ -1,0 +1,35 @@
+"""What a memory backend can do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+__all__ = ["MemoryCapabilities", "ScopeModel"]
+
+
+class ScopeModel(str, Enum):
+    """How a backend keeps what it stores."""
+
+    KV = "kv"
+    FS = "fs"
+    VECTOR = "vector"
+    HYBRID = "hybrid"
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryCapabilities:
+    """What works in a backend now, not what may work one day."""
+
+    scope_model: ScopeModel
+    supports_write: bool
+    supports_read: bool
+    supports_list: bool
+    supports_tree: bool
+    supports_vector_search: bool
+    supports_intent_search: bool
+    """`MemoryOpSearch` understands what a query means, beyond what `MemoryOpFind` does."""
+    supports_resource_ingest: bool
+    supports_session_commit: bool
+    supports_l0_l1_l2: bool
+    """Reading at level "abstract" or "overview" gives less than "detail"."""

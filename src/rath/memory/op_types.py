@@ -1,0 +1,116 @@
+"""The eight operations of a memory store."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+__all__ = [
+    "MemoryOp",
+    "MemoryOpCommit",
+    "MemoryOpFind",
+    "MemoryOpList",
+    "MemoryOpRead",
+    "MemoryOpResource",
+    "MemoryOpSearch",
+    "MemoryOpTree",
+    "MemoryOpWrite",
+]
+
+Level = Literal["abstract", "overview", "detail"]
+"""How much of a note is wanted, from a line to all of it."""
+
+
+class MemoryOp:
+    """Base of the operations; every one is a frozen value."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryOpWrite(MemoryOp):
+    """Store a note."""
+
+    uri: str
+    content: str
+    mode: str = "replace"
+    """"replace" or "write"; both store the whole content, over an older one if there is any."""
+    wait: bool = False
+    """Wait until the store has finished its own processing of the note."""
+    timeout_seconds: float | None = None
+    metadata: Mapping[str, str] | None = field(default=None, hash=False)
+    """Hints; a store ignores those that it does not know. See `rath.memory.notes`."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryOpRead(MemoryOp):
+    """Read a note."""
+
+    uri: str
+    level: Level = "detail"
+    encoding: str | None = "utf-8"
+    """Encoding of the text that is wanted; None gives the bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryOpList(MemoryOp):
+    """List what stands directly below a URI."""
+
+    uri: str
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryOpTree(MemoryOp):
+    """List what stands below a URI, parents before their children."""
+
+    uri: str
+    depth: int = 2
+    """0 lists the direct children; each number more goes one level deeper."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryOpFind(MemoryOp):
+    """Find the notes that fit a text best."""
+
+    query: str
+    target_uri: str | None = None
+    """Where to look; the whole store by default."""
+    top_k: int = 8
+    """How many hits at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryOpSearch(MemoryOp):
+    """Find notes by what a text means, where the store can; else like `MemoryOpFind`."""
+
+    query: str
+    session_id: str | None = None
+    target_uri: str | None = None
+    top_k: int = 8
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryOpResource(MemoryOp):
+    """Take a file or web page into the store."""
+
+    source: str
+    """A path, a `file://` URI or an http(s) address."""
+    target_uri: str | None = None
+    """Directory that gets it; `memory://resources` by default."""
+    reason: str = ""
+    instruction: str = ""
+    wait: bool = True
+    timeout_seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryOpCommit(MemoryOp):
+    """Archive the transcript of a session."""
+
+    session_id: str
+    messages: Sequence[Any] = field(hash=False)
+    """Mappings with `role` and `content`, or objects with such attributes."""
+    used_uris: Sequence[str] = ()
+    wait: bool = False
+    timeout_seconds: float | None = None

@@ -1,0 +1,102 @@
+"""The memory backends by name; other packages add theirs under the entry points `rath.memories`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from rath._core.registry import Registry
+from rath.errors import MemoryBackendNotFound
+from rath.memory.abc import MemoryBackend
+
+BackendT = TypeVar("BackendT", bound=type[MemoryBackend])
+
+_backends: Registry[type[MemoryBackend]] = Registry(
+    "memory backend",
+    group="rath.memories",
+    builtins={"local": "rath.memory.adapters.local:LocalMemoryBackend"},
+    not_found=MemoryBackendNotFound,
+)
+_default = "local"
+
+
+def register(name: str) -> Callable[[BackendT], BackendT]:
+    """Register a class as the memory backend `name`.
+
+    Raises:
+        ValueError: The name is taken.
+
+    Example:
+        ```python
+        @register("redis")
+        class RedisMemory(MemoryBackend): ...
+        ```
+    """
+
+    def add(cls: BackendT) -> BackendT:
+        _backends.register(name, cls)
+        cls.name = name
+        return cls
+
+    return add
+
+
+def list_names() -> list[str]:
+    """Return all known names, in the order of their registration; loads nothing."""
+    return list(_backends.names())
+
+
+def get_class(name: str) -> type[MemoryBackend]:
+    """Return the class of a backend, importing it on first use.
+
+    Raises:
+        MemoryBackendNotFound: No such name.
+    """
+    cls = _backends.get(name)
+    cls.name = cls.name or name
+    return cls
+
+
+def get(name: str) -> MemoryBackend:
+    """Return a new instance of a backend.
+
+    Raises:
+        MemoryBackendNotFound: No such name.
+    """
+    return get_class(name)()
+
+
+def is_available(name: str) -> bool:
+    """Return whether there is such a backend and it can be used here and now."""
+    try:
+        return get_class(name).is_available()
+    except (MemoryBackendNotFound, ImportError):
+        return False
+
+
+def preferred(names: list[str]) -> MemoryBackend:
+    """Return a new instance of the first backend of `names` that is available.
+
+    Raises:
+        MemoryBackendNotFound: None of them is.
+    """
+    for name in names:
+        if is_available(name):
+            return get(name)
+    raise MemoryBackendNotFound(", ".join(names), list_names(), " None of them is available here.")
+
+
+def set_default(name: str) -> None:
+    """Let `current()` return backends of that name.
+
+    Raises:
+        MemoryBackendNotFound: No such name.
+    """
+    global _default
+    get_class(name)
+    _default = name
+
+
+def current() -> MemoryBackend:
+    """Return a new instance of the default backend, `local` unless `set_default` was called."""
+    return get(_default)

@@ -1,0 +1,117 @@
+"""What the operations of a memory store give back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from rath.memory.op_types import Level
+
+__all__ = [
+    "MemoryCommitResult",
+    "MemoryEntry",
+    "MemoryExecutionFailure",
+    "MemoryFindResult",
+    "MemoryHit",
+    "MemoryListResult",
+    "MemoryReadResult",
+    "MemoryResult",
+    "MemoryWriteResult",
+]
+
+FailureKind = Literal[
+    "not_found",
+    "unsupported",
+    "transport",
+    "extraction_failed",
+    "store_closed",
+    "unauthorized",
+    "timeout",
+    "invalid_uri",
+    "internal",
+]
+
+
+class MemoryResult:
+    """Base of the results; every one is a frozen value."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryHit:
+    """One note that was found."""
+
+    uri: str
+    score: float
+    """Higher is closer; numbers of different stores or queries do not compare."""
+    snippet: str | None = None
+    level: Level | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryEntry:
+    """One note or directory in a listing."""
+
+    name: str
+    uri: str
+    is_dir: bool
+    size: int | None = None
+    """Bytes; None for a directory or when the store does not know."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryFindResult(MemoryResult):
+    """Hits, the closest first."""
+
+    hits: tuple[MemoryHit, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryReadResult(MemoryResult):
+    """The content of a note."""
+
+    uri: str
+    data: str | bytes
+    level: Level
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryListResult(MemoryResult):
+    """Entries of a listing or a tree."""
+
+    entries: tuple[MemoryEntry, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryWriteResult(MemoryResult):
+    """A note was stored."""
+
+    uri: str
+    """Where it stands, which a store may choose for a note that asks for it."""
+    bytes_written: int
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryCommitResult(MemoryResult):
+    """A transcript was archived."""
+
+    task_id: str | None
+    """Name of the work that goes on in the background, where there is any."""
+    archived_uri: str | None
+    extracted_count: int
+    """How many notes were made from the transcript; -1 when that is not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryExecutionFailure(MemoryResult):
+    """The operation failed; nothing was raised."""
+
+    kind: FailureKind
+    message: str
+    detail: str | None = None
+
+    def __post_init__(self) -> None:
+        known = get_args(FailureKind)
+        if self.kind not in known:
+            raise ValueError(f"{self.kind!r} is no kind of failure; expected one of {known}")

@@ -1,0 +1,246 @@
+"""The store handle, over coroutine hooks and over the blocking methods of 1.3."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from rath._async.runtime import runtime
+from rath.errors import MemoryBackendError
+from rath.memory import (
+    MemoryBackend,
+    MemoryCapabilities,
+    MemoryExecutionFailure,
+    MemoryFindResult,
+    MemoryOp,
+    MemoryOpFind,
+    MemoryOpWrite,
+    MemoryResult,
+    MemoryStore,
+    MemoryStoreClosed,
+    MemoryStoreSpec,
+)
+from rath.testing import FakeMemory
+
+FIND = MemoryOpFind("x")
+
+
+class Blocking(MemoryBackend):
+    """A backend as it was written for 1.3."""
+
+    def __init__(self) -> None:
+        self.stores: list[MemoryStore] = []
+        self.closed: list[MemoryStore] = []
+        self.was_closed = threading.Event()
+        self.threads: set[str] = set()
+
+    @classmethod
+    def is_available(cls) -> bool:
+        return True
+
+    @classmethod
+    def capabilities(cls) -> MemoryCapabilities:
+        return FakeMemory.capabilities()
+
+    @classmethod
+    def supported_ops(cls) -> frozenset[type[MemoryOp]]:
+        return frozenset({MemoryOpFind})
+
+    def store_count(self) -> int:
+        return len(self.stores)
+
+    def open(self, spec: MemoryStoreSpec | None = None) -> MemoryStore:
+        store = MemoryStore(backend=self, handle=f"h{len(self.stores)}", spec=spec)
+        self.stores.append(store)
+        return store
+
+    def close(self, store: MemoryStore) -> None:
+        if store.closed:
+            return
+        store.closed = True
+        self.stores.remove(store)
+        self.closed.append(store)
+        self.was_closed.set()
+
+    def dispatch(self, store: MemoryStore, op: MemoryOp) -> MemoryResult:
+        assert store in self.stores
+        self.threads.add(threading.current_thread().name)
+        return MemoryFindResult(())
+
+
+class Counting(FakeMemory):
+    """A backend that wraps the public methods of another."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[str] = []
+
+    def open(self, spec: MemoryStoreSpec | None = None) -> MemoryStore:
+        self.seen.append("open")
+        return super().open(spec)
+
+    def close(self, store: MemoryStore) -> None:
+        self.seen.append("close")
+        super().close(store)
+
+    def dispatch(self, store: MemoryStore, op: MemoryOp) -> MemoryResult:
+        self.seen.append("dispatch")
+        return super().dispatch(store, op)
+
+
+def test_a_store_starts_without_holders() -> None:
+    backend = FakeMemory()
+    store = backend.open()
+    assert (store.refcount, store.closed, bool(store.handle)) == (0, False, True)
+    assert backend.store_count() == 1
+    backend.close(store)
+    assert backend.store_count() == 0
+
+
+def test_the_last_holder_closes_the_store() -> None:
+    store = FakeMemory().open()
+    with store as same:
+        assert same is store
+        with store:
+            assert store.refcount == 2
+        assert not store.closed
+    assert store.closed
+
+
+def test_a_closed_store_refuses_everything_by_its_own_error() -> None:
+    backend = FakeMemory()
+    store = backend.open()
+    backend.close(store)
+    backend.close(store)
+    with pytest.raises(MemoryStoreClosed) as caught:
+        store.dispatch(FIND)
+    assert caught.value.handle == store.handle
+    with pytest.raises(MemoryStoreClosed):
+        store.acquire()
+
+
+def test_a_backend_answers_for_a_closed_store_with_a_failure() -> None:
+    backend = FakeMemory()
+    store = backend.open()
+    backend.close(store)
+    result = backend.dispatch(store, FIND)
+    assert isinstance(result, MemoryExecutionFailure)
+    assert result.kind == "store_closed"
+
+
+def test_a_lazy_store_opens_with_its_first_operation() -> None:
+    backend = FakeMemory()
+    store = backend.lazy()
+    assert (store.handle, backend.store_count()) == ("", 0)
+    assert backend.dispatch(store, FIND) == MemoryFindResult(())
+    assert (bool(store.handle), backend.store_count()) == (True, 1)
+    backend.close(store)
+
+
+def test_a_store_built_by_hand_needs_a_backend_that_attaches() -> None:
+    store = MemoryStore(FakeMemory(), "somewhere")
+    assert (store.handle, store.refcount) == ("somewhere", 0)
+    with pytest.raises(MemoryBackendError, match="cannot attach to 'somewhere'"):
+        store.dispatch(FIND)
+
+
+def test_a_store_may_be_built_closed() -> None:
+    store = MemoryStore(Blocking(), "h", None, True)
+    assert store.closed
+    with pytest.raises(MemoryStoreClosed):
+        store.dispatch(FIND)
+
+
+def test_a_store_is_shown_by_backend_and_handle() -> None:
+    store = MemoryStore(FakeMemory(), "somewhere")
+    assert repr(store) == "MemoryStore('fake', 'somewhere', closed=False)"
+
+
+def test_blocking_methods_run_on_worker_threads() -> None:
+    backend = Blocking()
+    store = backend.open()
+    assert store.dispatch(FIND) == MemoryFindResult(())
+    assert all(name.startswith("rath-worker") for name in backend.threads)
+    backend.close(store)
+
+
+def test_the_last_release_closes_by_the_blocking_method() -> None:
+    backend = Blocking()
+    store = backend.open()
+    with store:
+        pass
+    assert backend.was_closed.wait(5)
+    assert (store.closed, backend.closed, backend.store_count()) == (True, [store], 0)
+
+
+def test_a_blocking_close_closes_once() -> None:
+    backend = Blocking()
+    store = backend.open()
+    backend.close(store)
+    runtime().run(store.aclose, label="closing again")
+    assert backend.closed == [store]
+
+
+def test_a_lazy_store_over_blocking_methods() -> None:
+    backend = Blocking()
+    spec = MemoryStoreSpec(namespace="n")
+    store = backend.lazy(spec)
+    assert store.dispatch(FIND) == MemoryFindResult(())
+    assert store.handle == "h0"
+    assert backend.stores[0].spec is spec
+    runtime().run(store.aclose, label="closing")
+    assert (len(backend.closed), backend.store_count()) == (1, 0)
+
+
+def test_overridden_methods_may_call_those_they_override() -> None:
+    backend = Counting()
+    store = backend.open()
+    assert store.dispatch(FIND) == MemoryFindResult(())
+    assert backend.dispatch(store, FIND) == MemoryFindResult(())
+    backend.close(store)
+    assert backend.seen == ["open", "dispatch", "dispatch", "close"]
+    assert (store.closed, backend.store_count()) == (True, 0)
+
+
+def test_a_release_reaches_the_hook_through_an_overridden_close() -> None:
+    backend = Counting()
+    store = backend.lazy()
+    with store:
+        store.dispatch(FIND)
+    runtime().run(store.aclose, label="waiting for the closing")
+    assert backend.seen == ["open", "dispatch", "close"]
+    assert backend.store_count() == 0
+
+
+def test_the_most_derived_form_of_a_method_counts() -> None:
+    class Hooked(Blocking):
+        async def adispatch(self, native: Any, op: MemoryOp) -> MemoryResult:
+            return MemoryExecutionFailure("internal", "by the hook")
+
+    backend = Hooked()
+    store = backend.open()
+    assert isinstance(store.dispatch(FIND), MemoryExecutionFailure)
+    backend.close(store)
+
+
+def test_a_backend_without_hooks_and_methods_says_so() -> None:
+    class Empty(MemoryBackend):
+        capabilities = FakeMemory.capabilities
+        supported_ops = FakeMemory.supported_ops
+
+    with pytest.raises(NotImplementedError, match="Empty implements no aopen"):
+        Empty().open()
+
+
+def test_a_scripted_memory_keeps_what_it_was_asked() -> None:
+    def answer(op: MemoryOp) -> MemoryResult | None:
+        failing = MemoryExecutionFailure("transport", "gone")
+        return failing if isinstance(op, MemoryOpWrite) else None
+
+    backend = FakeMemory(answer=answer)
+    with backend.open() as store:
+        assert isinstance(store.dispatch(MemoryOpWrite("u", "c")), MemoryExecutionFailure)
+        assert store.dispatch(FIND) == MemoryFindResult(())
+    assert backend.ops_of(MemoryOpFind) == [FIND]
