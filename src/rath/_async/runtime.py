@@ -14,10 +14,11 @@ import contextvars
 import os
 import sys
 import threading
+import time
 from collections.abc import Awaitable, Callable, Coroutine
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import partial
-from typing import Any, ParamSpec, Protocol, TypeVar
+from typing import Any, Literal, ParamSpec, Protocol, TypeVar
 
 from rath._async.workers import UserExit, WorkerThreads, tame
 from rath.errors import SelfWaitError
@@ -27,6 +28,9 @@ T = TypeVar("T")
 
 EXIT_SECONDS = 2.0
 """How long work in flight may take to end once the interpreter exits, in seconds."""
+
+AtExit = Literal["end", "finish"]
+"""What happens at exit to work in flight: it is ended at once, or has half of the time first."""
 
 HOW_TO_WAIT = "read its result (.text() or .synchronize()) before the program ends"
 
@@ -69,10 +73,11 @@ class _DaemonExecutor(ThreadPoolExecutor):
 class Running:
     """A coroutine that was submitted to the runtime: its result, and the means to end it."""
 
-    __slots__ = ("_begun", "_cancelled", "_task", "future", "label")
+    __slots__ = ("_begun", "_cancelled", "_task", "at_exit", "future", "label")
 
-    def __init__(self, label: str) -> None:
+    def __init__(self, label: str, at_exit: AtExit = "end") -> None:
         self.label = label
+        self.at_exit = at_exit
         self.future: Future[Any] = Future()
         # A running future refuses cancel(): only `cancel` below ends it, through its task.
         self.future.set_running_or_notify_cancel()
@@ -129,6 +134,7 @@ class Runtime:
         *,
         label: str,
         context: contextvars.Context | None = None,
+        at_exit: AtExit = "end",
     ) -> Running:
         """Start `make()` on the runtime loop and return at once.
 
@@ -137,10 +143,13 @@ class Runtime:
                 starts.
             label: What runs, for messages; names a session where there is one.
             context: Context variables of the run; a copy of the caller's by default.
+            at_exit: "finish" for short work that nobody waits for and that must not be lost.
         """
         if self.is_closing:
             raise RuntimeError(f"cannot start {label}: the interpreter is exiting")
-        running = Running(label)
+        running = Running(label, at_exit)
+        # Here and not on the loop, so that work submitted a moment before exit is known there.
+        self._running.add(running)
         self._own.loop.call_soon_threadsafe(
             partial(self._start, running, make), context=context or contextvars.copy_context()
         )
@@ -213,13 +222,19 @@ class Runtime:
 
     def shutdown(self) -> None:
         """End all work within `EXIT_SECONDS`, close what is open, and say what was cut off."""
+        deadline = time.monotonic() + EXIT_SECONDS
+        promised = [each.future for each in list(self._running) if each.at_exit == "finish"]
+        wait(promised, timeout=EXIT_SECONDS * 0.5)
         self.is_closing = True
-        cut_off = sorted(running.label for running in list(self._running))
+        # A task leaves the set a moment after its result can be read.
+        in_flight = [running for running in list(self._running) if not running.future.done()]
+        cut_off = sorted(running.label for running in in_flight)
         if cut_off:
             sys.stderr.write(_cut_off_message(cut_off))
-        ended = asyncio.run_coroutine_threadsafe(self._end_all(), self._own.loop)
+        seconds = max(0.0, deadline - time.monotonic())
+        ended = asyncio.run_coroutine_threadsafe(self._end_all(seconds), self._own.loop)
         try:
-            ended.result(timeout=EXIT_SECONDS)
+            ended.result(timeout=seconds)
         except TimeoutError:
             sys.stderr.write(f"rath: some work did not end within {EXIT_SECONDS:g} s of exit\n")
 
@@ -230,20 +245,19 @@ class Runtime:
             return self._user.loop
 
     def _start(self, running: Running, make: Callable[[], Coroutine[Any, Any, Any]]) -> None:
-        self._running.add(running)
         task = running.start(make)
         task.add_done_callback(lambda _: self._running.discard(running))
 
-    async def _end_all(self) -> None:
+    async def _end_all(self, seconds: float) -> None:
         for running in list(self._running):
             running.cancel()
         own = asyncio.current_task()
         tasks = [task for task in asyncio.all_tasks() if task is not own]
         # A little less than the whole time, so that the closing below still has some.
-        await asyncio.wait(tasks, timeout=EXIT_SECONDS * 0.6) if tasks else None
+        await asyncio.wait(tasks, timeout=seconds * 0.6) if tasks else None
         closing = [asyncio.ensure_future(item.aclose()) for item in list(self._open)]
         if closing:
-            await asyncio.wait(closing, timeout=EXIT_SECONDS * 0.3)
+            await asyncio.wait(closing, timeout=seconds * 0.3)
 
 
 def _cut_off_message(labels: list[str]) -> str:

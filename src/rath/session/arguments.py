@@ -1,0 +1,68 @@
+"""Arguments of a tool call: parsed, and checked against the tool's JSON Schema."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from rath.llm.tool_args import parse_tool_arguments
+
+MAX_RAW_CHARS = 2000
+"""How much of unparseable arguments the model is shown again."""
+
+
+class BadArguments(Exception):
+    """The arguments of a call cannot be used; `detail` shows what the model wrote."""
+
+    def __init__(self, message: str, detail: str | None = None) -> None:
+        self.detail = detail
+        super().__init__(message)
+
+
+class ArgumentChecker:
+    """Checks arguments against schemas; each schema is compiled once."""
+
+    def __init__(self) -> None:
+        self._validators: dict[str, Any] = {}
+
+    def parse(self, tool: str, text: str) -> dict[str, Any]:
+        """Return the arguments that the model wrote; empty text means no arguments.
+
+        Raises:
+            BadArguments: The text is no JSON object.
+        """
+        arguments, is_error = parse_tool_arguments(text)
+        if is_error:
+            cut = text[:MAX_RAW_CHARS] + ("...(truncated)" if len(text) > MAX_RAW_CHARS else "")
+            raise BadArguments(f"non-JSON or unparseable arguments for tool {tool!r}", cut)
+        return arguments or {}
+
+    def check(self, tool: str, schema: Mapping[str, Any], arguments: Mapping[str, Any]) -> None:
+        """Check parsed arguments.
+
+        Raises:
+            BadArguments: They do not fit; the text names the place and what was expected.
+        """
+        validator = self._validators.get(tool)
+        if validator is None:
+            validator = self._validators[tool] = _compile(schema)
+        errors = sorted(validator.iter_errors(dict(arguments)), key=lambda error: error.json_path)
+        if errors:
+            listed = "; ".join(f"{error.json_path}: {error.message}" for error in errors[:5])
+            raise BadArguments(
+                f"the arguments for tool {tool!r} do not fit its schema: {listed}",
+                json.dumps(dict(arguments), ensure_ascii=False, default=str)[:MAX_RAW_CHARS],
+            )
+
+
+def _compile(schema: Mapping[str, Any]) -> Any:
+    # On first use: the library costs tens of milliseconds, and many runs call no tool.
+    from jsonschema import Draft202012Validator  # noqa: PLC0415
+    from jsonschema.validators import validator_for  # noqa: PLC0415
+    from referencing.jsonschema import EMPTY_REGISTRY  # noqa: PLC0415
+
+    # With a registry of its own the library never fetches a remote reference.
+    return validator_for(dict(schema), default=Draft202012Validator)(
+        dict(schema), registry=EMPTY_REGISTRY
+    )

@@ -1,0 +1,70 @@
+"""The content of a session: rows, record and outcome, frozen."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from uuid import UUID
+
+from rath._core.vector import Vector
+from rath.llm.chat_response import RathLLMTokenUsage, add_usage
+from rath.session.chunk import ChunkTable
+from rath.session.outcome import Cancelled, Completed, Outcome
+from rath.session.record import Entry, ModelCall, Record, unite
+
+
+@dataclass(frozen=True, slots=True)
+class GivenUsage:
+    """Usage that came with a session and not from a model call in its record."""
+
+    session: UUID
+    usage: RathLLMTokenUsage
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """Rows (what was said), record (what happened) and outcome (how it ended)."""
+
+    table: ChunkTable
+    record: Record = Vector()  # noqa: RUF009  # immutable, so one empty record serves all
+    outcome: Outcome = Completed()  # noqa: RUF009  # immutable as well
+    given: tuple[GivenUsage, ...] = ()
+
+    def usage(self) -> RathLLMTokenUsage | None:
+        """Return the sum over the model calls of the record and what was given; O(entries)."""
+        total: RathLLMTokenUsage | None = None
+        for given in self.given:
+            total = add_usage(total, given.usage)
+        for entry in self.record:
+            if isinstance(entry, ModelCall):
+                total = add_usage(total, entry.evidence.usage)
+        return total
+
+    def with_entries(self, *entries: Entry) -> Body:
+        """Return the content with record entries added."""
+        return replace(self, record=self.record.extend(entries))
+
+    def inheriting(self, other: Body) -> Body:
+        """Return the content with the calls and given usage of `other` added, each once."""
+        if not len(other.record) and not other.given:
+            return self
+        return replace(
+            self,
+            record=unite(self.record, other.record),
+            given=_unite_given(self.given, other.given),
+        )
+
+    def cancelled(self, session: UUID) -> Body:
+        """Return the content as a run of `session` that was cancelled leaves it."""
+        return replace(self, outcome=Cancelled(session))
+
+    def merged(self, other: Body) -> Body:
+        """Return the rows of the common prefix once, then ours, then theirs."""
+        theirs = other.table.since(self.table.common_prefix(other.table))
+        return replace(self.inheriting(other), table=self.table.extend(*theirs))
+
+
+def _unite_given(
+    mine: tuple[GivenUsage, ...], theirs: tuple[GivenUsage, ...]
+) -> tuple[GivenUsage, ...]:
+    known = {given.session for given in mine}
+    return mine + tuple(given for given in theirs if given.session not in known)

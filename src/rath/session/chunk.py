@@ -1,0 +1,233 @@
+"""Rows of a session and the table that holds them: what was said, append-only and shared."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from types import MappingProxyType
+from typing import Any, overload
+from uuid import UUID
+
+from rath._core.text import one_line_preview, valid_unicode
+from rath._core.vector import Vector
+from rath.llm.chat_response import RathLLMToolCallPart
+from rath.session.content import (
+    AssistantTurn,
+    Content,
+    SystemText,
+    ToolCall,
+    ToolFeedback,
+    UserText,
+)
+from rath.session.decode import decode_content
+from rath.session.encode import encode_content
+
+
+class ChunkKind(str, Enum):
+    """Who speaks in a row."""
+
+    SYSTEM = "system"
+    USER = "user"
+    ASSISTANT = "assistant"
+    TOOL_RESULT = "tool_result"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class RowId:
+    """Stable name of a row: the session where it was born and its index there."""
+
+    session: UUID
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkRow:
+    """One row of a transcript.
+
+    Two rows are equal when kind and payload are; where a row was born does not count.
+    """
+
+    kind: ChunkKind | str
+    """A plain string only for a kind that this version does not know."""
+
+    payload: Mapping[str, Any]
+    """What was said, in the documented form; read-only."""
+
+    id: RowId | None = field(default=None, compare=False, repr=False)
+    """Given when the row is appended to a session; kept by fork, merge and load."""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.kind, ChunkKind) and self.kind in _KINDS:
+            object.__setattr__(self, "kind", _KINDS[self.kind])
+        if not isinstance(self.payload, MappingProxyType):
+            object.__setattr__(self, "payload", MappingProxyType(dict(self.payload)))
+
+    @property
+    def content(self) -> Content:
+        """What the row says, typed; decoded at each access."""
+        return decode_content(self.kind_name, self.payload)
+
+    @property
+    def kind_name(self) -> str:
+        """The kind as it is written in files."""
+        return self.kind.value if isinstance(self.kind, ChunkKind) else self.kind
+
+    def with_id(self, row_id: RowId) -> ChunkRow:
+        """Return the same row under the name `row_id`."""
+        return ChunkRow(self.kind, self.payload, row_id)
+
+    def __reduce__(self) -> tuple[type[ChunkRow], tuple[ChunkKind | str, dict[str, Any], Any]]:
+        return ChunkRow, (self.kind, dict(self.payload), self.id)
+
+
+_KINDS: dict[str, ChunkKind] = {kind.value: kind for kind in ChunkKind}
+
+
+class ChunkTable:
+    """The rows of a session: immutable, and sharing their front with what they came from.
+
+    Appending is O(1), indexing O(log n), and forks of a table cost nothing.
+    """
+
+    __slots__ = ("_rows",)
+
+    def __init__(self, rows: Iterable[ChunkRow] | Vector[ChunkRow] = ()) -> None:
+        self._rows: Vector[ChunkRow] = rows if isinstance(rows, Vector) else Vector(rows)
+
+    @property
+    def rows(self) -> tuple[ChunkRow, ...]:
+        """All rows as a tuple; O(len(table)), for users and tests."""
+        return self._rows.since(0)
+
+    @property
+    def vector(self) -> Vector[ChunkRow]:
+        """The persistent vector behind the table."""
+        return self._rows
+
+    def extend(self, *additional: ChunkRow) -> ChunkTable:
+        """Return a table with rows added at the end."""
+        return ChunkTable(self._rows.extend(additional))
+
+    def born_in(self, session: UUID, rows: Iterable[ChunkRow]) -> ChunkTable:
+        """Return a table with rows added; those without a name are named after `session`."""
+        vector = self._rows
+        for row in rows:
+            named = row if row.id is not None else row.with_id(RowId(session, len(vector)))
+            vector = vector.append(named)
+        return ChunkTable(vector)
+
+    def since(self, start: int) -> tuple[ChunkRow, ...]:
+        """Return the rows from index `start` on; O(number returned)."""
+        return self._rows.since(start)
+
+    def common_prefix(self, other: ChunkTable) -> int:
+        """Return how many leading rows are the same rows in both tables, found by row id."""
+        shared = self._rows.common_prefix(other.vector)
+        # Tables that were loaded from files share no memory; their rows still have names.
+        for mine, theirs in zip(self.since(shared), other.since(shared), strict=False):
+            if mine.id is None or mine.id != theirs.id:
+                break
+            shared += 1
+        return shared
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __iter__(self) -> Iterator[ChunkRow]:
+        return iter(self._rows)
+
+    def __reversed__(self) -> Iterator[ChunkRow]:
+        return reversed(self._rows)
+
+    @overload
+    def __getitem__(self, index: int) -> ChunkRow: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[ChunkRow, ...]: ...
+    def __getitem__(self, index: int | slice) -> ChunkRow | tuple[ChunkRow, ...]:
+        return self.rows[index] if isinstance(index, slice) else self._rows[index]
+
+    def __eq__(self, other: object) -> bool:
+        return self._rows == other._rows if isinstance(other, ChunkTable) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(len(self._rows))
+
+    def __repr__(self) -> str:
+        return f"ChunkTable(rows={self.rows!r})"
+
+    def __reduce__(self) -> tuple[type[ChunkTable], tuple[tuple[ChunkRow, ...]]]:
+        return ChunkTable, (self.rows,)
+
+
+def make_row(kind: ChunkKind, content: Content) -> ChunkRow:
+    """Return a row whose text is valid Unicode; what had to be replaced is noted in the row."""
+    payload = encode_content(content)
+    clean = {key: _valid(value) for key, value in payload.items()}
+    if clean != payload:
+        clean["unicode_replaced"] = True
+    return ChunkRow(kind, clean)
+
+
+def user_text_chunk(text: str) -> ChunkRow:
+    """Return a row in which the user says `text`."""
+    return make_row(ChunkKind.USER, UserText(text))
+
+
+def system_text_chunk(text: str) -> ChunkRow:
+    """Return a row of instructions for the model."""
+    return make_row(ChunkKind.SYSTEM, SystemText(text))
+
+
+def assistant_turn_chunk(
+    *, tool_calls: tuple[RathLLMToolCallPart, ...] | None, content: str | None = None
+) -> ChunkRow:
+    """Return a row with what the model said and the tool calls it asked for."""
+    calls = tuple(
+        ToolCall(part.id, part.function.name, part.function.arguments, part.type)
+        for part in tool_calls or ()
+    )
+    return make_row(ChunkKind.ASSISTANT, AssistantTurn(content, calls))
+
+
+def tool_feedback_chunk(tool_call_id: str, name: str, body: str) -> ChunkRow:
+    """Return a row with the result of a tool call, as the model reads it."""
+    return make_row(ChunkKind.TOOL_RESULT, ToolFeedback(tool_call_id, name, body))
+
+
+def format_chunk_row_brief(index: int, row: ChunkRow, *, max_payload: int = 400) -> str:
+    """Return one line that shows a row, its text cut in the middle at `max_payload` characters."""
+    match row.content:
+        case SystemText(text) | UserText(text):
+            shown = repr(one_line_preview(text, max_payload))
+        case AssistantTurn(text, calls):
+            parts = [] if text is None else [f"text={one_line_preview(text, max_payload)!r}"]
+            if calls:
+                parts.append(f"tools=[{', '.join(call.name for call in calls)}]")
+            shown = ", ".join(parts) or "(empty)"
+        case ToolFeedback(_, name, body):
+            shown = f"name={name!r} body={one_line_preview(readable_json(body), max_payload)}"
+        case other:
+            shown = repr(one_line_preview(str(other.payload), max_payload))
+    return f"[{index}] {row.kind_name}: {shown}"
+
+
+def readable_json(body: str) -> str:
+    r"""Return JSON text compactly, `\u` escapes as real characters; other text as it is."""
+    try:
+        return json.dumps(json.loads(body), ensure_ascii=False, separators=(",", ":"))
+    except ValueError:
+        return body
+
+
+def _valid(value: Any) -> Any:
+    match value:
+        case str():
+            return valid_unicode(value)
+        case list():
+            return [_valid(item) for item in value]
+        case dict():
+            return {_valid(key): _valid(item) for key, item in value.items()}
+        case _:
+            return value

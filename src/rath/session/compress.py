@@ -1,0 +1,191 @@
+"""Shrinking a session to one row that a model writes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from uuid import UUID, uuid4
+
+from rath._async.lazy import Deferred
+from rath.llm.chat_response import RathLLMChatChoice
+from rath.llm.provider import Provider
+from rath.session.body import Body
+from rath.session.chunk import ChunkTable, RowId, user_text_chunk
+from rath.session.encode import rows_digest
+from rath.session.events import OnEventCb
+from rath.session.executors import SessionLoopExecutor, client_for
+from rath.session.graph.kind import LineageKind
+from rath.session.graph.provenance import Provenance, stamped
+from rath.session.loop import call_site, provider_for, register_run
+from rath.session.oneshot import OneShot
+from rath.session.operation import Place, next_place
+from rath.session.outcome import Completed, Suspended
+from rath.session.record import Entry, Operation, Summary
+from rath.session.recording import Recording, RecordingPlan
+from rath.session.session import Session, cancelled_body
+from rath.session.show import short_id
+from rath.session.uplink import uplink
+
+DEFAULT_INSTRUCTION = (
+    "Summarise the conversation above in one message. Keep every fact, decision, result and open "
+    "question that somebody needs to go on with the work; leave out the rest."
+)
+
+_EXTRAS = (("compression.lossy", True), ("compression.rows_out", 1))
+
+
+def run_session_compress(
+    user_session: Session,
+    agent_session: Session,
+    *,
+    agent_provider: Provider | None = None,
+    executor: SessionLoopExecutor | None = None,
+    compress_instruction: str | None = None,
+    register_sessions: bool = True,
+    on_event: OnEventCb | None = None,
+    persist: bool = False,
+    persist_path: Path | None = None,
+    sandbox_handle_id: str | None = None,
+) -> Session:
+    """Return a session whose one user row is a model's summary of `user_session`.
+
+    Returns at once; reads of the result wait, and raise RuntimeError when the model gave no
+    usable summary: tool calls, an empty text, or a text that was cut at its length limit. Usage
+    is carried over, and the record names the rows that were replaced.
+
+    Args:
+        user_session: What to compress.
+        agent_session: Instructions that stand before it.
+        agent_provider: Model to ask; the user session's provider by default.
+        executor: Completes the request in place of the provider's client.
+        compress_instruction: The closing message; a general one by default.
+        register_sessions: Whether the sessions are made findable by id.
+        on_event: Makes the call streamed and gets every delta.
+        persist: Write the result to the store of the home.
+        persist_path: Write the result to this file.
+        sandbox_handle_id: Identity of a remote sandbox, for the file's header.
+
+    Raises:
+        TypeError: An argument is of the wrong type.
+        ValueError: No provider, no key, or an unknown provider kind.
+    """
+    provider = provider_for("run_session_compress", user_session, agent_session, agent_provider)
+    made, run_id = uuid4(), uuid4()
+    shot = OneShot(
+        purpose="compress",
+        operation=run_id,
+        client=client_for(provider, executor, on_event),
+        provider=replace(provider, tool_choice=None),
+        provider_origin="session" if agent_provider is None else "call",
+        question=(compress_instruction or "").strip() or DEFAULT_INSTRUCTION,
+        on_event=on_event,
+        row=RowId(made, 0),
+    )
+    kind = LineageKind.OP_SESSION_COMPRESS
+    parents = (user_session.as_parent(), agent_session.as_parent())
+    provenance = stamped(made, "run_session_compress", kind, parents, _EXTRAS)
+    plan = RecordingPlan(persist_path, sandbox_handle_id) if persist or persist_path else None
+    placement, place = user_session.placement.share(), next_place()
+    cells = (user_session.body, agent_session.body)
+    site, inherited = call_site(), user_session.inherited
+
+    async def execute(cell: Deferred[Body]) -> Body:
+        user, agent = inherited(await cells[0]), await cells[1]
+        run = _CompressRun(cell, made, shot, user.inheriting(agent))
+        try:
+            return await run.execute(agent, place, plan, provenance)
+        except Exception as exc:
+            exc.add_note(f"in the compression that made session {made}, started at {site}")
+            raise
+
+    def on_cancel(latest: Body | None) -> Body:
+        return cancelled_body(made, cells) if latest is None else latest.cancelled(made)
+
+    label = f"session {short_id(made)} (run_session_compress, {site})"
+    cell = Deferred.start(execute, owner=made, label=label, inputs=cells, on_cancel=on_cancel)
+    out = Session.from_body(
+        cell, provenance, id=made, placement=placement, provider=user_session.provider
+    )
+    if register_sessions:
+        register_run(user_session, agent_session, out)
+    return out
+
+
+class _CompressRun:
+    """One compression; until the summary is there, its content is the input's."""
+
+    def __init__(self, cell: Deferred[Body], made: UUID, shot: OneShot, user: Body) -> None:
+        self._cell = cell
+        self._made = made
+        self._shot = shot
+        self._user = user
+        self._body = user
+        self._tell_above = uplink()
+        cell.report(user)
+
+    async def execute(
+        self, agent: Body, place: Place, plan: RecordingPlan | None, provenance: Provenance
+    ) -> Body:
+        """Ask for the summary and return the new content."""
+        if isinstance(self._user.outcome, Suspended):
+            return self._user
+        self._note(self._operation(agent, place))
+        choice = await self._shot.ask(self._user, agent, self._note)
+        row = user_text_chunk(_summary(choice))
+        summary = Summary(
+            operation=self._shot.operation,
+            rows=(RowId(self._made, 0),),
+            replaced=tuple(row.id for row in self._user.table if row.id is not None),
+            replaced_digest=rows_digest(self._user.table),
+        )
+        table = ChunkTable().born_in(self._made, [row])
+        body = replace(self._body.with_entries(summary), table=table, outcome=Completed())
+        self._set(body)
+
+        def snapshot() -> Session:
+            return Session.from_body(Deferred.of(body), provenance, id=self._made)
+
+        async with Recording(plan, snapshot) as recording:
+            await recording.begin()
+        return body
+
+    def _operation(self, agent: Body, place: Place) -> Operation:
+        return Operation(
+            operation=self._shot.operation,
+            kind="compress",
+            place=place,
+            session=self._made,
+            input_digest=rows_digest(self._user.table),
+            head=tuple(agent.table),
+        )
+
+    def _note(self, entry: Entry) -> None:
+        self._set(self._body.with_entries(entry))
+        self._tell_above(entry)
+
+    def _set(self, body: Body) -> None:
+        self._body = body
+        self._cell.report(body)
+
+
+def _summary(choice: RathLLMChatChoice) -> str:
+    """Return the text of a usable summary.
+
+    Raises:
+        RuntimeError: The answer is none.
+    """
+    text = (choice.message.content or "").strip()
+    problems: Sequence[tuple[bool, str]] = (
+        (bool(choice.message.tool_calls), "it called tools"),
+        (choice.finish_reason == "length", "it was cut at its length limit; allow more tokens"),
+        (choice.finish_reason not in ("stop", "content_filter"), "it did not end by itself"),
+        (not text, "it is empty"),
+    )
+    for is_so, problem in problems:
+        if is_so:
+            raise RuntimeError(
+                f"the model gave no usable summary: {problem} "
+                f"(finish reason {choice.finish_reason!r})"
+            )
+    return text

@@ -1,0 +1,202 @@
+"""Typed content to JSON: row payloads, tool results, error texts and digests."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any, Protocol, assert_never
+
+from rath._core.text import cut_middle, decode_output, valid_unicode
+from rath.backend.results import (
+    CodeResult,
+    CommandResult,
+    FileContent,
+    FileEntries,
+    FileEntry,
+    FileWriteResult,
+    ToolExecutionFailure,
+    ToolResult,
+)
+from rath.session.content import (
+    AssistantTurn,
+    Content,
+    Opaque,
+    SystemText,
+    ToolCall,
+    ToolFeedback,
+    UserText,
+)
+
+
+class RowLike(Protocol):
+    """What a digest needs of a row."""
+
+    @property
+    def kind(self) -> str: ...
+    @property
+    def payload(self) -> Mapping[str, Any]: ...
+
+
+def encode_content(content: Content) -> dict[str, Any]:
+    """Return the documented payload of a row that says `content`."""
+    match content:
+        case SystemText(text) | UserText(text):
+            return {"content": text}
+        case AssistantTurn(text, calls):
+            return {"content": text, "tool_calls": [encode_call(call) for call in calls] or None}
+        case ToolFeedback(call_id, name, body):
+            return {"tool_call_id": call_id, "name": name, "content": body}
+        case Opaque(payload):
+            return dict(payload)
+        case _:
+            assert_never(content)
+
+
+def encode_call(call: ToolCall) -> dict[str, Any]:
+    """Return a tool call in the form that every OpenAI-compatible endpoint reads."""
+    return {
+        "id": call.id,
+        "type": call.type,
+        "function": {"name": call.name, "arguments": call.arguments},
+    }
+
+
+def rows_digest(rows: Iterable[RowLike]) -> str:
+    """Return the sha256 over kinds and payloads of `rows`, in hex; O(size of the rows)."""
+    digest = sha256()
+    for row in rows:
+        kind = str(getattr(row.kind, "value", row.kind))
+        text = json.dumps([kind, dict(row.payload)], ensure_ascii=False, sort_keys=True)
+        digest.update(text.encode(errors="replace") + b"\n")
+    return digest.hexdigest()
+
+
+def json_digest(value: object) -> str:
+    """Return the sha256 over the canonical JSON of `value`, in hex."""
+    text = json.dumps(value, ensure_ascii=False, sort_keys=True, default=str)
+    return sha256(text.encode(errors="replace")).hexdigest()
+
+
+MAX_RESULT_CHARS = 48_000
+"""Longest result of a tool that the model is shown whole, in characters of JSON."""
+
+MAX_FILE_CHARS = 12_000
+"""Longest file content that the model is shown whole."""
+
+MAX_STREAM_CHARS = 20_000
+"""Longest output stream of a command that the model is shown whole; a guess below the limit."""
+
+MAX_ENTRIES = 500
+MAX_DETAIL_CHARS = 4000
+
+
+@dataclass(frozen=True, slots=True)
+class ResultText:
+    """What a tool call came to, as JSON text."""
+
+    shown: str
+    """What the model reads: valid JSON, its long parts cut in the middle."""
+
+    full: str | None = None
+    """The whole result where `shown` is a part of it."""
+
+    failure: str | None = None
+    """The `error_kind`, if the call failed."""
+
+    exit_code: int | None = None
+
+
+def error_text(kind: str, message: str, detail: str | None = None) -> str:
+    """Return the text by which the model learns that a call failed."""
+    payload: dict[str, Any] = {"ok": False, "error_kind": kind, "message": message}
+    if detail:
+        payload["detail"] = detail
+    return json.dumps(payload, ensure_ascii=False)
+
+
+def encode_failure(kind: str, message: str, detail: str | None = None) -> ResultText:
+    """Return the result of a call that failed before or inside the tool."""
+    cut = detail[:MAX_DETAIL_CHARS] if detail else detail
+    return ResultText(error_text(kind, message, cut), failure=kind)
+
+
+def encode_result(value: object) -> ResultText:
+    """Return what a tool returned in the form that the model reads."""
+    match value:
+        case bool():
+            return ResultText(json.dumps({"ok": value}))
+        case ToolExecutionFailure(kind, message, detail):
+            return ResultText(error_text(kind, message, detail), failure=kind)
+        case CommandResult(exit_code, stdout, stderr, elapsed_ms):
+            payload = {
+                "exit_code": exit_code,
+                "stdout": decode_output(stdout),
+                "stderr": decode_output(stderr),
+                "elapsed_ms": elapsed_ms,
+            }
+            return _cut_fields(payload, MAX_STREAM_CHARS, exit_code=exit_code)
+        case CodeResult(text, stdout, stderr, error):
+            payload = {
+                "text": text,
+                "stdout": decode_output(stdout),
+                "stderr": decode_output(stderr),
+                "error": error,
+            }
+            return _cut_fields(payload, MAX_STREAM_CHARS)
+        case FileContent(data):
+            text = data if isinstance(data, str) else decode_output(data)
+            return _cut_fields({"data": text}, MAX_FILE_CHARS)
+        case FileEntries(entries):
+            return _encode_entries(entries)
+        case FileWriteResult(bytes_written):
+            return ResultText(json.dumps({"bytes_written": bytes_written}))
+        case ToolResult():
+            note = {"type": type(value).__name__, "note": "unserialised result"}
+            return ResultText(json.dumps(note))
+        case _:
+            return _encode_any(value)
+
+
+def _encode_entries(entries: tuple[FileEntry, ...]) -> ResultText:
+    listed = [{"name": entry.name, "path": entry.path, "is_dir": entry.is_dir} for entry in entries]
+    if len(listed) <= MAX_ENTRIES:
+        return ResultText(json.dumps({"entries": listed}))
+    full = json.dumps({"entries": listed})
+    shown = {"entries": listed[:MAX_ENTRIES], **_where_the_rest_is(full, len(listed), "entries")}
+    return ResultText(json.dumps(shown), full)
+
+
+def _cut_fields(
+    payload: dict[str, Any], max_chars: int, *, exit_code: int | None = None
+) -> ResultText:
+    """Cut the long texts of a result in the middle; the JSON stays valid and says so."""
+    shown = {
+        key: cut_middle(value, max_chars)[0] if isinstance(value, str) else value
+        for key, value in payload.items()
+    }
+    if shown == payload:
+        return ResultText(json.dumps(payload), exit_code=exit_code)
+    full = json.dumps(payload)
+    shown |= _where_the_rest_is(full, len(full), "chars")
+    return ResultText(json.dumps(shown), full, exit_code=exit_code)
+
+
+def _encode_any(value: object) -> ResultText:
+    dump = getattr(value, "model_dump", None)
+    plain = dump(mode="json") if callable(dump) else value
+    try:
+        full = valid_unicode(json.dumps(plain, ensure_ascii=False, default=str))
+    except (TypeError, ValueError, RecursionError):
+        full = json.dumps({"repr": f"{value!r:.2000}", "type": type(value).__name__})
+    if len(full) <= MAX_RESULT_CHARS:
+        return ResultText(full)
+    head_and_tail = cut_middle(full, MAX_RESULT_CHARS // 2)[0]
+    shown = {"head_and_tail": head_and_tail, **_where_the_rest_is(full, len(full), "chars")}
+    return ResultText(json.dumps(shown, ensure_ascii=False), full)
+
+
+def _where_the_rest_is(full: str, size: int, unit: str) -> dict[str, Any]:
+    digest = sha256(full.encode(errors="replace")).hexdigest()
+    return {"truncated": True, f"full_{unit}": size, "full_result": f"sha256:{digest}"}

@@ -1,0 +1,118 @@
+"""Stream deltas to a user's callback: in order, through a bounded queue, never on the runtime."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable
+from types import TracebackType
+from typing import Self
+
+from rath._async.bridge import call_either, is_async
+from rath.errors import BudgetExceededError
+from rath.llm.chat_response import RathLLMStreamDelta
+
+_log = logging.getLogger("rath.session.loop")
+
+OnEventCb = Callable[[RathLLMStreamDelta], Awaitable[None] | None]
+
+MAX_QUEUED = 1024
+"""Deltas that may wait for a slow callback before the stream itself is slowed down; a guess."""
+
+
+class Emitter:
+    """Gives deltas to one callback in order; leaving the block waits until it has had them all.
+
+    An exception of the callback is logged and does not end the run, except BudgetExceededError.
+    """
+
+    def __init__(self, callback: OnEventCb | None) -> None:
+        self._callback = callback
+        self._queue: deque[RathLLMStreamDelta] = deque()
+        self._wake = asyncio.Event()
+        self._room = asyncio.Event()
+        self._stop: BudgetExceededError | None = None
+        self._is_ending = False
+        self._pump: asyncio.Task[None] | None = None
+
+    @property
+    def sink(self) -> Callable[[RathLLMStreamDelta], Awaitable[None] | None] | None:
+        """Where a model call puts its deltas, or None when nobody listens."""
+        return None if self._callback is None else self._put
+
+    def _put(self, delta: RathLLMStreamDelta) -> Awaitable[None] | None:
+        if self._stop is not None:
+            raise self._stop
+        self._queue.append(delta)
+        self._wake.set()
+        return self._wait_for_room() if len(self._queue) >= MAX_QUEUED else None
+
+    async def _wait_for_room(self) -> None:
+        self._room.clear()
+        await self._room.wait()
+
+    async def __aenter__(self) -> Self:
+        if self._callback is not None:
+            self._pump = asyncio.create_task(self._run(self._callback), name="rath callback")
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._pump is None:
+            return
+        if isinstance(error, asyncio.CancelledError):
+            self._pump.cancel()
+            await asyncio.wait([self._pump])
+            return
+        self._is_ending = True
+        self._wake.set()
+        try:
+            await self._pump
+        except asyncio.CancelledError:
+            self._pump.cancel()
+            raise
+        if self._stop is not None and error is None:
+            raise self._stop
+
+    async def _run(self, callback: OnEventCb) -> None:
+        deliver = _deliver_async if is_async(callback) else _deliver
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            batch = list(self._queue)
+            self._queue.clear()
+            self._room.set()
+            if batch and self._stop is None:
+                try:
+                    await call_either(deliver, callback, batch)
+                except BudgetExceededError as exc:
+                    self._stop = exc
+            if self._is_ending and not self._queue:
+                return
+
+
+def _deliver(callback: OnEventCb, batch: list[RathLLMStreamDelta]) -> None:
+    for delta in batch:
+        try:
+            callback(delta)
+        except BudgetExceededError:
+            raise
+        except (Exception, SystemExit, KeyboardInterrupt):  # noqa: BLE001  # a callback that fails must not end the run it watches
+            _log.exception("on_event failed; the run goes on")
+
+
+async def _deliver_async(callback: OnEventCb, batch: list[RathLLMStreamDelta]) -> None:
+    for delta in batch:
+        try:
+            waiting = callback(delta)
+            if waiting is not None:
+                await waiting
+        except BudgetExceededError:
+            raise
+        except (Exception, SystemExit, KeyboardInterrupt):  # noqa: BLE001  # a callback that fails must not end the run it watches
+            _log.exception("on_event failed; the run goes on")

@@ -1,0 +1,127 @@
+"""Sessions as JSON Lines: one line for each, with where it came from and what it cost."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sized
+from pathlib import Path
+from typing import Any, Protocol
+
+from rath._core.files import atomic_write_text
+from rath._core.text import valid_unicode
+from rath.session.graph.recording import LineageJournal
+from rath.session.graph.traverse import LineageCarrier, lineage_view_dataclass
+from rath.session.manager import session_registry
+
+__all__ = [
+    "cumulative_usage_to_jsonable",
+    "export_journal_jsonl",
+    "export_jsonl",
+    "export_jsonl_string",
+    "lineage_extras_to_jsonable",
+    "session_to_jsonl_row",
+]
+
+
+class TokenUsage(Protocol):
+    """Token counts of model calls."""
+
+    @property
+    def prompt_tokens(self) -> int: ...
+    @property
+    def completion_tokens(self) -> int: ...
+    @property
+    def total_tokens(self) -> int: ...
+
+
+class ExportableSession(LineageCarrier, Protocol):
+    """A session, as far as the export needs to know it."""
+
+    @property
+    def chunk_table(self) -> Sized:
+        """Its rows; waits for the run."""
+        ...
+
+    @property
+    def cumulative_usage(self) -> TokenUsage | None:
+        """What its model calls used; waits for the run."""
+        ...
+
+
+def cumulative_usage_to_jsonable(session: ExportableSession) -> dict[str, int] | None:
+    """Return the three token counts of a session, or None; waits for its run."""
+    usage = session.cumulative_usage
+    if usage is None:
+        return None
+    return {
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.completion_tokens,
+        "total_tokens": usage.total_tokens,
+    }
+
+
+def lineage_extras_to_jsonable(extras: tuple[tuple[str, Any], ...]) -> list[list[Any]]:
+    """Return extras as [name, value] pairs; a value that JSON cannot hold becomes its `str()`."""
+    return [[name, value if _is_json(value) else str(value)] for name, value in extras]
+
+
+def session_to_jsonl_row(session: ExportableSession) -> dict[str, Any]:
+    """Return what a line of the export says about a session; waits for its run."""
+    view = lineage_view_dataclass(session)
+    return {
+        "id": str(view.session_id),
+        "parent_session_ids": [str(parent_id) for parent_id in view.parent_session_ids],
+        "lineage_operator": view.lineage_operator,
+        "lineage_kind": view.lineage_kind_str,
+        "lineage_extras": lineage_extras_to_jsonable(view.lineage_extras),
+        "chunk_count": len(session.chunk_table),
+        "cumulative_usage": cumulative_usage_to_jsonable(session),
+    }
+
+
+def export_jsonl_string(sessions: Iterable[ExportableSession]) -> str:
+    """Return one line for each session, each with its line feed; waits for their runs."""
+    rows = (json.dumps(session_to_jsonl_row(session), ensure_ascii=False) for session in sessions)
+    return "".join(f"{valid_unicode(row)}\n" for row in rows)
+
+
+def export_jsonl(sessions: Iterable[ExportableSession], path: str | Path) -> None:
+    """Write `export_jsonl_string(sessions)` to a UTF-8 file, whose directories are created."""
+    target = Path(path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    atomic_write_text(target, export_jsonl_string(sessions))
+
+
+def export_journal_jsonl(
+    journal: LineageJournal, path: str | Path, *, skip_unknown: bool = True
+) -> None:
+    """Write the sessions of a journal that are still alive, in its order, to a file.
+
+    Args:
+        journal: Ids of sessions; the sessions themselves come from the registry.
+        path: The file; its directories are created.
+        skip_unknown: Leave out sessions that are gone instead of failing.
+
+    Raises:
+        KeyError: A session is gone and `skip_unknown` is False.
+    """
+    registry = session_registry()
+    found: list[ExportableSession] = []
+    for session_id in journal.visit_order:
+        session = registry.get(session_id)
+        if session is not None:
+            found.append(session)
+        elif not skip_unknown:
+            raise KeyError(
+                f"session {session_id} of the journal is not registered any more; keep a reference "
+                "to it, or pass skip_unknown=True"
+            )
+    export_jsonl(found, path)
+
+
+def _is_json(value: object) -> bool:
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError):
+        return False
+    return True

@@ -1,0 +1,75 @@
+"""Where a session came from: a plain frozen record that knows nothing of sessions."""
+
+from __future__ import annotations
+
+from collections.abc import Sized
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+from uuid import UUID
+
+from rath._async.lazy import Deferred
+from rath.session.graph.kind import LineageKind
+from rath.session.graph.recording import LineageRecorder
+
+
+class BodyLike(Protocol):
+    """The content of a parent, as far as an edge needs to know it."""
+
+    @property
+    def table(self) -> Sized: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """One parent, held by its content and never as a session, so that no sandbox stays open."""
+
+    id: UUID
+    body: Deferred[Any] | None = field(default=None, compare=False, repr=False)
+    """The parent's content at that moment; None for a parent known by its id alone."""
+
+    provenance: Provenance | None = field(default=None, compare=False, repr=False)
+    """Where the parent itself came from."""
+
+    @property
+    def n_rows(self) -> int | None:
+        """The parent's row count at that moment; None while it is pending or when unknown."""
+        body: BodyLike | None = None
+        if self.body is not None and self.body.done():
+            body = self.body.latest
+        return None if body is None else len(body.table)
+
+
+@dataclass(frozen=True, slots=True)
+class Provenance:
+    """Which operation made a session, and from what."""
+
+    operator: str = "implicit"
+    kind: LineageKind = LineageKind.UNKNOWN
+    parents: tuple[Edge, ...] = ()
+    extras: tuple[tuple[str, Any], ...] = ()
+
+    @property
+    def parent_ids(self) -> tuple[UUID, ...]:
+        """Ids of the parents, in the order of the operation's arguments."""
+        return tuple(edge.id for edge in self.parents)
+
+
+def stamped(
+    session: UUID,
+    operator: str,
+    kind: LineageKind,
+    parents: tuple[Edge, ...] = (),
+    extras: tuple[tuple[str, Any], ...] = (),
+) -> Provenance:
+    """Note a new session in the current journal and return its provenance.
+
+    While session graph mode is off nothing is noted, and the session has no parents.
+    """
+    stamp = LineageRecorder.record_operation(
+        session,
+        parent_session_ids=tuple(edge.id for edge in parents),
+        operator=operator,
+        kind=kind,
+        extras=extras,
+    )
+    return Provenance() if stamp is None else Provenance(operator, kind, parents, extras)

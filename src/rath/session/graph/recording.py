@@ -1,0 +1,160 @@
+"""Whether lineage is recorded, and the journal of the sessions that were made."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Generator
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
+from uuid import UUID
+
+from rath.session.graph.kind import LineageKind
+
+__all__ = [
+    "LineageJournal",
+    "LineageRecorder",
+    "LineageStamp",
+    "lineage_journal_optional",
+    "lineage_journal_tracking",
+    "session_graph_mode",
+    "session_graph_mode_override",
+]
+
+Extras = tuple[tuple[str, Any], ...]
+
+
+@dataclass(slots=True)
+class LineageJournal:
+    """The ids of sessions in the order in which they were made."""
+
+    visit_order: list[UUID] = field(default_factory=list[UUID])
+
+    def record(self, session_id: UUID) -> None:
+        """Add an id at the end."""
+        self.visit_order.append(session_id)
+
+    def append(self, session_id: UUID) -> LineageJournal:
+        """Add an id at the end and return the journal; `record` is the plainer form."""
+        self.record(session_id)
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class LineageStamp:
+    """Where a new session comes from."""
+
+    parent_session_ids: tuple[UUID, ...]
+    operator: str
+    kind: LineageKind
+    extras: Extras = ()
+
+
+@runtime_checkable
+class Stampable(Protocol):
+    """A session, as far as the recorder needs to know it."""
+
+    @property
+    def id(self) -> UUID:
+        """Identity of the session."""
+        ...
+
+    def stamp_lineage(self, stamp: LineageStamp) -> None:
+        """Take over where the session comes from."""
+        ...
+
+
+_graph_mode: ContextVar[bool] = ContextVar("rath_session_graph_mode", default=True)
+_journal: ContextVar[LineageJournal | None] = ContextVar("rath_lineage_journal", default=None)
+
+
+def session_graph_mode() -> bool:
+    """Return whether lineage is recorded here; true unless it was switched off."""
+    return _graph_mode.get()
+
+
+@contextlib.contextmanager
+def session_graph_mode_override(enabled: bool) -> Generator[None]:
+    """Switch the recording of lineage on or off inside a `with` block."""
+    token = _graph_mode.set(enabled)
+    try:
+        yield
+    finally:
+        _graph_mode.reset(token)
+
+
+def lineage_journal_optional() -> LineageJournal | None:
+    """Return the journal of the enclosing `lineage_journal_tracking`, or None outside of one."""
+    return _journal.get()
+
+
+@contextlib.contextmanager
+def lineage_journal_tracking(*, journal: LineageJournal | None = None) -> Generator[LineageJournal]:
+    """Write every session made inside the `with` block into a journal.
+
+    Runs that are submitted inside write there too, also after the block has ended. An inner block
+    has a journal of its own, and what it sees does not reach the outer one.
+
+    Args:
+        journal: Where to write; a new journal by default.
+    """
+    current = LineageJournal() if journal is None else journal
+    token = _journal.set(current)
+    try:
+        yield current
+    finally:
+        _journal.reset(token)
+
+
+class LineageRecorder:
+    """Notes where new sessions come from."""
+
+    @staticmethod
+    def record_operation(
+        session_id: UUID,
+        *,
+        parent_session_ids: tuple[UUID, ...],
+        operator: str,
+        kind: LineageKind,
+        extras: Extras = (),
+    ) -> LineageStamp | None:
+        """Write a session that is being made into the journal and return its stamp.
+
+        Returns None, and writes nothing, where the graph mode is off.
+        """
+        if not session_graph_mode():
+            return None
+        journal = lineage_journal_optional()
+        if journal is not None:
+            journal.record(session_id)
+        return LineageStamp(parent_session_ids, operator, kind, extras)
+
+    @staticmethod
+    def stamp_new_session(
+        session: object,
+        *,
+        parent_session_ids: tuple[UUID, ...],
+        lineage_operator: str,
+        lineage_kind: LineageKind,
+        lineage_extras: Extras = (),
+    ) -> None:
+        """Give a session that was made by hand its place in the graph.
+
+        Does nothing where the graph mode is off.
+
+        Raises:
+            TypeError: `session` is not a Session.
+        """
+        if not isinstance(session, Stampable):
+            raise TypeError(
+                f"cannot stamp a {type(session).__name__} with lineage; expected a Session"
+            )
+        stamp = LineageRecorder.record_operation(
+            session.id,
+            parent_session_ids=parent_session_ids,
+            operator=lineage_operator,
+            kind=lineage_kind,
+            extras=lineage_extras,
+        )
+        if stamp is not None:
+            session.stamp_lineage(stamp)

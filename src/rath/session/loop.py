@@ -1,0 +1,200 @@
+"""The entry to a run: everything the caller got wrong raises here, then the run is submitted."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from pathlib import Path
+from uuid import uuid4
+
+import rath
+from rath._async.lazy import Deferred
+from rath.llm.provider import Provider
+from rath.session.body import Body
+from rath.session.events import OnEventCb
+from rath.session.executors import (
+    SessionLoopExecutor,
+    StreamingExecutor,
+    client_for,
+    resolve_executor,
+)
+from rath.session.graph.kind import LineageKind
+from rath.session.graph.provenance import stamped
+from rath.session.manager import session_registry
+from rath.session.operation import next_place
+from rath.session.recall import Recall
+from rath.session.recording import RecordingPlan
+from rath.session.run import LoopPlan, LoopRun
+from rath.session.session import Session, cancelled_body
+from rath.session.show import short_id
+from rath.session.tooling import SystemTools, Tool, tool_schemas, tool_table
+
+__all__ = [
+    "OnEventCb",
+    "SessionLoopExecutor",
+    "StreamingExecutor",
+    "resolve_executor",
+    "run_session_loop",
+]
+
+_PACKAGE = str(Path(rath.__file__).parent)
+
+
+def run_session_loop(
+    user_session: Session,
+    agent_session: Session,
+    *,
+    agent_provider: Provider | None = None,
+    tools: Sequence[Tool] | None = None,
+    executor: SessionLoopExecutor | None = None,
+    max_tool_rounds: int = 64,
+    on_event: OnEventCb | None = None,
+    persist: bool = False,
+    persist_path: Path | None = None,
+    sandbox_handle_id: str | None = None,
+    lazy: bool = True,
+    system_tools: SystemTools = True,
+    recall: Recall | None = None,
+    timeout: float | None = None,
+) -> Session:
+    """Let a model answer a session, calling tools until a turn calls none.
+
+    Returns at once, also when an input is still pending; reads of the result wait.
+
+    Args:
+        user_session: The transcript to go on with.
+        agent_session: The agent's instructions; they stand before the transcript in every request.
+        agent_provider: Model to ask; the user session's provider by default.
+        tools: Tools to offer beside the built-in ones.
+        executor: Completes requests and dispatches tools in place of the loop.
+        max_tool_rounds: Model calls at most; the outcome is RoundLimit when they are used up.
+        on_event: Makes the calls streamed and gets every delta, in order.
+        persist: Write the run to the store of the home.
+        persist_path: Write the run to this file.
+        sandbox_handle_id: Identity of a remote sandbox, for the file's header.
+        lazy: False waits for the run before returning.
+        system_tools: True for all built-in tools, False for none, or their names.
+        recall: Gives notes that the model reads as reference data; they are no rows.
+        timeout: Seconds for the whole run; the outcome is DeadlineExceeded when they are over.
+
+    Returns:
+        A new session in the user session's sandbox, with the user session's provider.
+
+    Raises:
+        TypeError: An argument is of the wrong type.
+        ValueError: No provider, no key, an unknown provider kind, or arguments that exclude each
+            other.
+        ToolNameConflictError: Two tools have the same name.
+    """
+    provider = provider_for("run_session_loop", user_session, agent_session, agent_provider)
+    _check_limits(max_tool_rounds, timeout)
+    client = client_for(provider, executor, on_event)
+    table = tool_table(tools, system_tools=system_tools)
+    schemas = tuple(executor.tool_schemas()) if executor is not None else ()
+    made = uuid4()
+    parents = (user_session.as_parent(), agent_session.as_parent())
+    kind = LineageKind.OP_SESSION_LOOP
+    plan = LoopPlan(
+        session=made,
+        user=user_session.inherited,
+        cells=(user_session.body, agent_session.body),
+        provider=provider,
+        provider_origin="session" if agent_provider is None else "call",
+        client=client,
+        dispatch_tool=None if executor is None else executor.dispatch_tool,
+        tools=table,
+        schemas=schemas or tool_schemas(table),
+        max_tool_rounds=max_tool_rounds,
+        on_event=on_event,
+        recall=recall,
+        timeout=timeout,
+        placement=user_session.placement.share(),
+        provenance=stamped(made, "run_session_loop", kind, parents),
+        session_provider=user_session.provider,
+        place=next_place(),
+        started_at=call_site(),
+        recording=(
+            RecordingPlan(persist_path, sandbox_handle_id) if persist or persist_path else None
+        ),
+    )
+    out = _submit(plan, user_session)
+    register_run(user_session, agent_session, out)
+    return out if lazy else out.synchronize()
+
+
+def provider_for(
+    operation: str, user_session: Session, agent_session: Session, given: Provider | None
+) -> Provider:
+    """Return the provider of an operation: the given one, or the user session's.
+
+    Raises:
+        TypeError: An argument is no Session or no Provider.
+        ValueError: There is no provider.
+    """
+    for name, session in (("user_session", user_session), ("agent_session", agent_session)):
+        if not isinstance(session, Session):
+            raise TypeError(f"{operation}: {name} must be a Session, not {type(session).__name__}")
+    provider = given or user_session.provider
+    if provider is None:
+        raise ValueError(
+            f"no provider for {operation}: pass agent_provider=Provider(model=...), or bind one "
+            "to the session with session.to(provider)"
+        )
+    if not isinstance(provider, Provider):
+        raise TypeError(
+            f"{operation}: the provider must be a Provider, not {type(provider).__name__}"
+        )
+    return provider
+
+
+def register_run(user_session: Session, agent_session: Session, out: Session) -> None:
+    """Make the sessions of a run findable by id, and the new one the active one."""
+    registry = session_registry()
+    for session in (user_session, agent_session, out):
+        registry.register(session)
+    registry.set_active(out)
+
+
+def call_site() -> str:
+    """Return file, line and function of the nearest caller outside of rath."""
+    frame = inspect.currentframe()
+    while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+        frame = frame.f_back
+    if frame is None:
+        return "an unknown place"
+    return f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}"
+
+
+def _submit(plan: LoopPlan, user_session: Session) -> Session:
+    async def execute(cell: Deferred[Body]) -> Body:
+        return await LoopRun(plan, cell).execute()
+
+    def on_cancel(latest: Body | None) -> Body:
+        if latest is None:
+            plan.placement.drop()
+            return cancelled_body(plan.session, plan.cells)
+        return latest.cancelled(plan.session)
+
+    cell = Deferred.start(
+        execute,
+        owner=plan.session,
+        label=f"session {short_id(plan.session)} (run_session_loop, {plan.started_at})",
+        inputs=plan.cells,
+        on_cancel=on_cancel,
+    )
+    return Session.from_body(
+        cell,
+        plan.provenance,
+        id=plan.session,
+        placement=user_session.placement.share(),
+        provider=user_session.provider,
+    )
+
+
+def _check_limits(max_tool_rounds: object, timeout: object) -> None:
+    if not isinstance(max_tool_rounds, int) or max_tool_rounds < 0:
+        raise ValueError(
+            f"max_tool_rounds must be a whole number of at least 0, not {max_tool_rounds!r}"
+        )
+    if timeout is not None and not (isinstance(timeout, int | float) and timeout > 0):
+        raise ValueError(f"timeout must be a number of seconds above 0, not {timeout!r}")

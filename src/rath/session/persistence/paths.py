@@ -1,0 +1,80 @@
+"""Where session files live."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from uuid import UUID
+
+from rath.config.paths import resolve_config_dir
+from rath.errors import PersistenceError
+
+__all__ = [
+    "SESSIONS_DIR_NAME",
+    "SESSION_FILE_SUFFIX",
+    "SESSION_PARTIAL_SUFFIX",
+    "ensure_sessions_dir",
+    "session_file",
+    "session_partial_file",
+    "sessions_dir",
+]
+
+SESSIONS_DIR_NAME = "sessions"
+SESSION_FILE_SUFFIX = ".jsonl"
+PARTIAL_SUFFIX = ".__partial__"
+SESSION_PARTIAL_SUFFIX = SESSION_FILE_SUFFIX + PARTIAL_SUFFIX
+
+
+def sessions_dir() -> Path:
+    """Return the directory of session files; creates nothing."""
+    return resolve_config_dir() / SESSIONS_DIR_NAME
+
+
+def ensure_sessions_dir() -> Path:
+    """Create the directory of session files where it is missing, and return it.
+
+    Raises:
+        PersistenceError: It cannot be created.
+    """
+    directory = sessions_dir()
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as exc:
+        raise PersistenceError(f"{directory} cannot be created: {exc.strerror or exc}") from exc
+    return directory
+
+
+def session_file(session_id: UUID | str) -> Path:
+    """Return the file of a session that was closed.
+
+    Raises:
+        ValueError: `session_id` is not a UUID.
+    """
+    return sessions_dir() / f"{checked_id(session_id)}{SESSION_FILE_SUFFIX}"
+
+
+def session_partial_file(session_id: UUID | str) -> Path:
+    """Return the file of a session that is being written, or whose writer was cut off.
+
+    Raises:
+        ValueError: `session_id` is not a UUID.
+    """
+    return partial_beside(session_file(session_id))
+
+
+def partial_beside(path: Path) -> Path:
+    """Return the file under which `path` is written until it is complete."""
+    return path.with_name(path.name + PARTIAL_SUFFIX)
+
+
+def checked_id(session_id: UUID | str) -> UUID:
+    """Return a session id as a UUID: nothing else ever becomes part of a path.
+
+    Raises:
+        ValueError: It is not one.
+    """
+    if isinstance(session_id, UUID):
+        return session_id
+    try:
+        return UUID(session_id)
+    except (ValueError, AttributeError, TypeError):
+        raise ValueError(f"{session_id!r} is not a session id; expected a UUID") from None

@@ -1,0 +1,188 @@
+"""What happened in a session: frozen entries in one closed union, append-only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Literal
+from uuid import UUID, uuid4
+
+from rath._core.blobs import Blob
+from rath._core.vector import Vector
+from rath.backend.abc import SandboxIdentity
+from rath.backend.effects import FileEffect
+from rath.llm.chat_request import RathLLMFunctionTool
+from rath.llm.exchange import CallEvidence
+from rath.session.chunk import ChunkRow, RowId
+from rath.session.operation import Place
+
+OperationKind = Literal["loop", "compress", "select", "fork", "detach", "merge", "memory", "check"]
+Purpose = Literal["turn", "compress", "select", "repair", "extract", "embed"]
+ToolStatus = Literal["done", "failed", "abandoned", "interrupted", "denied"]
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Entry:
+    operation: UUID
+    """The operation that the entry belongs to: its run id."""
+
+    rows: tuple[RowId, ...] = ()
+    """The rows that the entry made or concerns."""
+
+    id: UUID = field(default_factory=uuid4)
+    at: datetime = field(default_factory=_now)
+    """UTC."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operation(_Entry):
+    """A run or a derivation began; `operation` is its own run id."""
+
+    kind: OperationKind
+    place: Place
+    session: UUID
+    """The session that the operation makes or serves."""
+
+    input_digest: str | None = None
+    """sha256 over the input's rows, None where the parents' edges name the input."""
+
+    head: tuple[ChunkRow, ...] = ()
+    """The agent's rows, which stand before the transcript in every request of the run."""
+
+    tools: tuple[RathLLMFunctionTool, ...] = ()
+    """The tool schemas that the run offered."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecalledNote:
+    """A note of a memory that a model call saw."""
+
+    uri: str
+    text: str
+    score: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """What the model saw in one call; with the rows of the session it gives back the request."""
+
+    head_digest: str
+    n_rows: int
+    """The call saw rows 0 to n_rows of the session."""
+
+    context_at: int | None
+    """Index of the row before which the recalled notes stood, None when there were none."""
+
+    context: str | None
+    """The text of the context message, as sent."""
+
+    recalled: tuple[RecalledNote, ...]
+    tools_digest: str | None
+    renderer: str
+    request_digest: str
+    """sha256 of the exact body that was sent."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelCall(_Entry):
+    """A call of a model, whatever came of it."""
+
+    purpose: Purpose
+    status: Literal["done", "failed", "cancelled"]
+    seen: Seen | None
+    evidence: CallEvidence
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolRun(_Entry):
+    """A tool call of the model, and what became of it."""
+
+    call_id: str
+    tool: str
+    origin: str
+    """`built-in`, or `module:qualname` of the class."""
+
+    schema_digest: str | None
+    effects_declared: str
+    """`read_only`, `idempotent` or `non_idempotent`, as the tool declares."""
+
+    arguments: Mapping[str, Any] | None
+    """Parsed arguments, None when they could not be parsed."""
+
+    sandbox: SandboxIdentity | None
+    status: ToolStatus
+    error_kind: str | None
+    exit_code: int | None
+    signal: int | None
+    duration_ms: float
+    shown: Blob
+    """What the model reads."""
+
+    full: Blob | None
+    """The whole result where `shown` is a part of it."""
+
+    file_effects: tuple[FileEffect, ...]
+    decision: UUID | None = None
+    """The decision that allowed the call."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary(_Entry):
+    """A compression replaced rows by the one row that `rows` names."""
+
+    replaced: tuple[RowId, ...]
+    replaced_digest: str
+    """sha256 over the rows that were replaced."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict(_Entry):
+    """A check said whether the work is good."""
+
+    name: str
+    judge: str
+    """The command or model that judged."""
+
+    passed: bool
+    score: float | None
+    report: str
+    workspace_digest: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interrupt(_Entry):
+    """The run waits for somebody."""
+
+    reason: Literal["approval", "input", "decision"]
+    calls: tuple[str, ...]
+    question: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision(_Entry):
+    """Somebody decided what a run was waiting for."""
+
+    interrupt: UUID
+    choice: str
+    by: str
+    call_id: str | None
+    arguments: Mapping[str, Any] | None
+
+
+Entry = Operation | ModelCall | ToolRun | Summary | Verdict | Interrupt | Decision
+Record = Vector[Entry]
+
+
+def unite(mine: Record, theirs: Record) -> Record:
+    """Return `mine` followed by the entries of `theirs` that it does not hold yet."""
+    shared = mine.common_prefix(theirs)
+    added = theirs.since(shared)
+    if not added:
+        return mine
+    known = {entry.id for entry in mine.since(shared)}
+    return mine.extend(entry for entry in added if entry.id not in known)

@@ -1,0 +1,130 @@
+"""Letting a model choose one of several described ways to go on."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from uuid import uuid4
+
+from rath._async.lazy import Deferred
+from rath.llm.chat_response import RathLLMChatChoice
+from rath.llm.provider import Provider
+from rath.session.body import Body
+from rath.session.encode import rows_digest
+from rath.session.executors import SessionLoopExecutor, client_for
+from rath.session.loop import call_site, provider_for
+from rath.session.oneshot import OneShot
+from rath.session.operation import Place, next_place
+from rath.session.record import Entry, Operation
+from rath.session.session import Session
+from rath.session.show import short_id
+from rath.session.uplink import uplink
+
+NOTHING = -1
+"""The index that means: none of them."""
+
+Selection = tuple[int, str]
+
+
+def select_session(
+    user_session: Session,
+    agent_session: Session,
+    *workflow_descriptions: str,
+    agent_provider: Provider | None = None,
+    executor: SessionLoopExecutor | None = None,
+) -> Selection:
+    """Ask a model which description fits the session best, and wait for its answer.
+
+    Makes no session: the call becomes a late entry of the user session's record.
+
+    Args:
+        user_session: What the choice is about; waits for it.
+        agent_session: Instructions for the choice.
+        workflow_descriptions: The candidates, numbered from 0.
+        agent_provider: Model to ask; the user session's provider by default.
+        executor: Completes the request in place of the provider's client.
+
+    Returns:
+        Index and description of the candidate, or (-1, "") for none of them, also when the
+        answer names no candidate.
+
+    Raises:
+        ValueError: No provider, no key, or an unknown provider kind.
+        RuntimeError: The model called tools, was stopped, or said nothing.
+    """
+    if not workflow_descriptions:
+        return NOTHING, ""
+    provider = provider_for("select_session", user_session, agent_session, agent_provider)
+    shot = OneShot(
+        purpose="select",
+        operation=uuid4(),
+        client=client_for(provider, executor, None),
+        provider=replace(provider, tool_choice=None),
+        provider_origin="session" if agent_provider is None else "call",
+        question=_menu(workflow_descriptions),
+    )
+    place, cells = next_place(), (user_session.body, agent_session.body)
+    inherited, site = user_session.inherited, call_site()
+    entries: list[Entry] = []
+
+    def note(entry: Entry) -> None:
+        entries.append(entry)
+        uplink()(entry)
+
+    async def execute(_: Deferred[RathLLMChatChoice | None]) -> RathLLMChatChoice | None:
+        user, agent = inherited(await cells[0]), await cells[1]
+        note(_operation(shot, user_session, user, agent, place))
+        try:
+            return await shot.ask(user, agent, note)
+        except Exception as exc:
+            exc.add_note(f"in a selection for session {user_session.id}, started at {site}")
+            raise
+
+    label = f"a selection for session {short_id(user_session.id)} ({site})"
+    cell: Deferred[RathLLMChatChoice | None] = Deferred.start(
+        execute, owner=uuid4(), label=label, inputs=cells, on_cancel=lambda _: None
+    )
+    try:
+        choice = cell.result()
+    finally:
+        for entry in entries:
+            user_session.add_entry(entry)
+    return (NOTHING, "") if choice is None else _chosen(choice, workflow_descriptions)
+
+
+def _operation(
+    shot: OneShot, user_session: Session, user: Body, agent: Body, place: Place
+) -> Operation:
+    return Operation(
+        operation=shot.operation,
+        kind="select",
+        place=place,
+        session=user_session.id,
+        input_digest=rows_digest(user.table),
+        head=tuple(agent.table),
+    )
+
+
+def _menu(descriptions: tuple[str, ...]) -> str:
+    listed = "\n".join(f"{index}: {text}" for index, text in enumerate(descriptions))
+    return (
+        "Which of these should handle the conversation next?\n"
+        f"{listed}\n"
+        f"Answer with one number, or {NOTHING} if nothing more is to be done."
+    )
+
+
+def _chosen(choice: RathLLMChatChoice, descriptions: tuple[str, ...]) -> Selection:
+    text = (choice.message.content or "").strip()
+    if choice.message.tool_calls or not text:
+        said = "called tools" if choice.message.tool_calls else "said nothing"
+        raise RuntimeError(f"the model {said} where one number was asked for")
+    if choice.finish_reason not in ("stop", "length", "content_filter"):
+        raise RuntimeError(
+            f"the model stopped with {choice.finish_reason!r} where one number was asked for"
+        )
+    number = re.search(r"-?\d+", text)
+    index = NOTHING if number is None else int(number.group())
+    if 0 <= index < len(descriptions):
+        return index, descriptions[index]
+    return NOTHING, ""

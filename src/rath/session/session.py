@@ -1,0 +1,394 @@
+"""The value that flows: rows, record, provenance, and a place for tools to run."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Generator
+from typing import Any
+from uuid import UUID, uuid4
+
+from rath._async.lazy import Deferred
+from rath.backend.abc import BackendSandbox, BackendSandboxSpec
+from rath.llm.chat_response import RathLLMTokenUsage
+from rath.llm.provider import Provider
+from rath.session.bindings import Bindings
+from rath.session.body import Body, GivenUsage
+from rath.session.chunk import ChunkTable, system_text_chunk, user_text_chunk
+from rath.session.content import AssistantTurn, UserText
+from rath.session.graph.kind import LineageKind
+from rath.session.graph.legacy import SessionLineage
+from rath.session.graph.provenance import Edge, Provenance, stamped
+from rath.session.graph.recording import LineageRecorder, LineageStamp
+from rath.session.operation import next_place
+from rath.session.outcome import Outcome, outcome_extras
+from rath.session.placement import Placement
+from rath.session.record import Entry, Operation, OperationKind, Record, Summary
+from rath.session.show import short_id, show_pending, show_session
+
+_late_lock = threading.Lock()
+"""Guards the few instructions in which late record entries are added."""
+
+
+class Session(Bindings):
+    """A node of the session graph: rows and record that never change, and where tools run.
+
+    Operations return new sessions. A session made by a run is there at once while the run goes
+    on: what needs its rows waits for them, `id`, `provenance`, placement and `repr` never do. A
+    failed run raises the same error at every read.
+
+    Args:
+        chunk_table: The rows.
+        id: A new UUID by default.
+        sandbox: An open sandbox; the session holds one count on it.
+        sandbox_backend: Name of the backend on which a sandbox is opened at first use.
+        sandbox_spec: What that sandbox shall be.
+        provider: Model to use where an operation is given none.
+        lineage: The documented DTO of a run's parents.
+        parent_session_ids: Parents that are known by their ids alone.
+        cumulative_usage: Usage that the session comes with, in tokens.
+    """
+
+    __slots__ = (
+        "__weakref__", "_cell", "_late", "_lineage", "_provenance", "id",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        chunk_table: ChunkTable,
+        *,
+        id: UUID | None = None,
+        sandbox: BackendSandbox | None = None,
+        sandbox_backend: str | None = None,
+        sandbox_spec: BackendSandboxSpec | None = None,
+        provider: Provider | None = None,
+        lineage: SessionLineage | None = None,
+        parent_session_ids: tuple[UUID, ...] = (),
+        lineage_operator: str = "implicit",
+        lineage_kind: LineageKind = LineageKind.UNKNOWN,
+        lineage_extras: tuple[tuple[str, Any], ...] = (),
+        cumulative_usage: RathLLMTokenUsage | None = None,
+    ) -> None:
+        if not isinstance(chunk_table, ChunkTable):
+            raise TypeError(
+                f"a Session is made from a ChunkTable, not from {type(chunk_table).__name__}; "
+                "for text use Session.from_user_message(...)"
+            )
+        self.id = id or uuid4()
+        parents = tuple(Edge(parent) for parent in parent_session_ids)
+        given = () if cumulative_usage is None else (GivenUsage(self.id, cumulative_usage),)
+        table = ChunkTable().born_in(self.id, chunk_table)
+        self._set(
+            Deferred.of(Body(table, given=given)),
+            Provenance(lineage_operator, lineage_kind, parents, lineage_extras),
+            Placement(sandbox_backend, sandbox_spec, sandbox=sandbox),
+            provider,
+            lineage,
+        )
+
+    @classmethod
+    def from_body(
+        cls,
+        body: Deferred[Body],
+        provenance: Provenance,
+        *,
+        id: UUID | None = None,
+        placement: Placement | None = None,
+        provider: Provider | None = None,
+    ) -> Session:
+        """Return a session over content that is there or still being made."""
+        session = cls.__new__(cls)
+        session.id = id or uuid4()
+        content = (body, provenance, placement or Placement(), provider)
+        session._set(*content)  # noqa: SLF001  # a constructor of the same class
+        return session
+
+    def _set(
+        self,
+        cell: Deferred[Body],
+        provenance: Provenance,
+        placement: Placement,
+        provider: Provider | None,
+        lineage: SessionLineage | None = None,
+    ) -> None:
+        self._cell = cell
+        self._provenance = provenance
+        self._late: Record | None = None
+        self._lineage = lineage
+        Bindings.__init__(self, placement, provider)
+
+    @classmethod
+    def from_user_message(cls, message: str) -> Session:
+        """Return a session in which the user says `message`."""
+        return cls(ChunkTable((user_text_chunk(_checked_text(message)),)))
+
+    @classmethod
+    def from_agent_prompt(cls, prompt: str) -> Session:
+        """Return a session that holds an agent's instructions."""
+        return cls(ChunkTable((system_text_chunk(_checked_text(prompt)),)))
+
+    @classmethod
+    def create(cls, kind: str = "user", text: str = "") -> Session:
+        """Return a leaf of the lineage graph.
+
+        Args:
+            kind: "user", "system", or "empty" for a session without rows.
+            text: What the row says; ignored for "empty".
+        """
+        leaves = {"user": LineageKind.LEAF_USER, "system": LineageKind.LEAF_SYSTEM}
+        if kind == "empty":
+            return cls(ChunkTable())
+        if kind not in leaves:
+            raise ValueError(f"unknown kind {kind!r}: expected 'user', 'system' or 'empty'")
+        return cls.leaf(text, kind=leaves[kind], operator="Session.create")
+
+    @classmethod
+    def leaf(cls, text: str, *, kind: LineageKind, operator: str) -> Session:
+        """Return a session of one row that `operator` made, stamped as a leaf of the graph."""
+        is_user = kind is LineageKind.LEAF_USER
+        made = cls.from_user_message(text) if is_user else cls.from_agent_prompt(text)
+        LineageRecorder.stamp_new_session(
+            made,
+            parent_session_ids=(),
+            lineage_operator=operator,
+            lineage_kind=kind,
+            lineage_extras=(("source", operator),),
+        )
+        return made
+
+    # What needs the rows waits for them.
+
+    @property
+    def chunk_table(self) -> ChunkTable:
+        """The rows; waits for the run that makes them."""
+        return self._cell.result().table
+
+    @property
+    def cumulative_usage(self) -> RathLLMTokenUsage | None:
+        """Tokens of all model calls behind this session, each counted once; waits for the run."""
+        return self._cell.result().usage()
+
+    @property
+    def record(self) -> Record:
+        """What happened, as typed entries in order; waits for the run."""
+        record = self._cell.result().record
+        return record if self._late is None else self._late
+
+    @property
+    def outcome(self) -> Outcome:
+        """How the run ended; waits for it."""
+        return self._cell.result().outcome
+
+    def text(self) -> str | None:
+        """Return the last text of the model, or a summary that no model text follows; waits.
+
+        Returns:
+            The text unstripped, or None when there is none.
+        """
+        summaries = {
+            row for entry in self.record if isinstance(entry, Summary) for row in entry.rows
+        }
+        for row in reversed(self.chunk_table):
+            content = row.content
+            if isinstance(content, AssistantTurn) and (content.text or "").strip():
+                return content.text
+            if isinstance(content, UserText) and row.id in summaries:
+                return content.text
+        return None
+
+    def synchronize(self) -> Session:
+        """Wait for the run, raise its error if it failed, and return this session."""
+        self._cell.result()
+        return self
+
+    def __await__(self) -> Generator[Any, Any, Session]:
+        """Wait in any event loop; cancelling the wait leaves the run alone."""
+        yield from self._cell.__await__()
+        return self
+
+    def cancel(self) -> Session:
+        """End the run, its model call and its child processes; what was written stays.
+
+        Returns at once; `outcome` is Cancelled then, unless the run had ended before.
+        """
+        self._cell.cancel()
+        return self
+
+    # What never waits.
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether the run that makes this session is still going."""
+        return not self._cell.done()
+
+    @property
+    def partial_table(self) -> ChunkTable:
+        """The rows so far, also of a failed or cancelled run; never waits, never raises."""
+        body = self._cell.latest
+        return ChunkTable() if body is None else body.table
+
+    @property
+    def partial_record(self) -> Record:
+        """The record so far, also of a failed run; never waits, never raises."""
+        body = self._cell.latest
+        return Body(ChunkTable()).record if body is None else body.record
+
+    @property
+    def body(self) -> Deferred[Body]:
+        """The content cell, for code that awaits it on the runtime."""
+        return self._cell
+
+    @property
+    def provenance(self) -> Provenance:
+        """Operation and parents that this session came from."""
+        return self._provenance
+
+    @property
+    def lineage(self) -> SessionLineage | None:
+        """The documented DTO: user and agent session of the run that made this one, or None."""
+        if self._lineage is not None:
+            return self._lineage
+        if self._provenance.kind in _TWO_PARENTS and len(self._provenance.parents) == 2:
+            user, agent = self._provenance.parent_ids
+            return SessionLineage(user, agent, self._provenance.operator)
+        return None
+
+    @property
+    def parent_session_ids(self) -> tuple[UUID, ...]:
+        """Ids of the parents, in the order of the operation's arguments."""
+        return self._provenance.parent_ids
+
+    @property
+    def lineage_operator(self) -> str:
+        """Name of the operation that made this session."""
+        return self._provenance.operator
+
+    @property
+    def lineage_kind(self) -> LineageKind:
+        """Kind of the operation that made this session."""
+        return self._provenance.kind
+
+    @property
+    def lineage_extras(self) -> tuple[tuple[str, Any], ...]:
+        """Details of the operation; shows the outcome too once that is known."""
+        body = self._cell.latest if self._cell.done() else None
+        made_here = body is not None and self._provenance.kind is LineageKind.OP_SESSION_LOOP
+        return self._provenance.extras + (
+            outcome_extras(body.outcome) if body is not None and made_here else ()
+        )
+
+    def stamp_lineage(self, stamp: LineageStamp) -> None:
+        """Take over where the session comes from; `LineageRecorder` calls it."""
+        edges = tuple(Edge(parent) for parent in stamp.parent_session_ids)
+        self._provenance = Provenance(stamp.operator, stamp.kind, edges, stamp.extras)
+
+    def add_entry(self, entry: Entry) -> None:
+        """Add a late entry to the record: a verdict, a decision, a selection; waits for the run.
+
+        Rows are never touched; what is derived later inherits the entry.
+        """
+        body = self._cell.result()
+        with _late_lock:
+            self._late = (body.record if self._late is None else self._late).append(entry)
+
+    # Derivations: O(1) in the length of the session, and lazy where the session is.
+
+    def fork(self) -> Session:
+        """Return a branch: same rows, a child of this session, in the same sandbox."""
+        return self._derived("fork", LineageKind.OP_FORK, (self.as_parent(),))
+
+    def detach(self) -> Session:
+        """Return a session with the same rows and no parents, in the same sandbox."""
+        return self._derived("detach", LineageKind.OP_DETACH, ())
+
+    def merge(self, other: Session) -> Session:
+        """Return this session's rows and then those of `other` that it does not share.
+
+        The rows of the common beginning stand once; the placement is this session's.
+
+        Raises:
+            ValueError: Neither has opened its sandbox and they are placed on different backends.
+        """
+        if not isinstance(other, Session):
+            raise TypeError(f"merge needs another Session, not {type(other).__name__}")
+        mine, theirs = self._placement, other.placement
+        if mine.sandbox is None and theirs.sandbox is None and mine.backend != theirs.backend:
+            raise ValueError(
+                f"cannot merge sessions on different backends ({mine.backend!r} and "
+                f"{theirs.backend!r}) before either has a sandbox; place both alike with .to(...)"
+            )
+        parents = (self.as_parent(), other.as_parent())
+        return self._derived("merge", LineageKind.OP_MERGE, parents, other)
+
+    def as_parent(self) -> Edge:
+        """Return the edge by which a derived session knows this one."""
+        return Edge(self.id, self._cell, self._provenance)
+
+    def inherited(self, body: Body) -> Body:
+        """Return `body`, this session's content, with the late entries that came since."""
+        if self._late is None:
+            return body
+        return Body(body.table, self._late, body.outcome, body.given)
+
+    def _derived(
+        self,
+        operation: OperationKind,
+        kind: LineageKind,
+        parents: tuple[Edge, ...],
+        other: Session | None = None,
+    ) -> Session:
+        made = uuid4()
+        entry = Operation(operation=uuid4(), kind=operation, place=next_place(), session=made)
+        sources = (self,) if other is None else (self, other)
+        cells = tuple(session.body for session in sources)
+
+        def derive(*bodies: Body) -> Body:
+            whole = [session.inherited(body) for session, body in zip(sources, bodies, strict=True)]
+            rows = whole[0] if other is None else whole[0].merged(whole[1])
+            return rows.with_entries(entry)
+
+        return Session.from_body(
+            _derive(cells, derive, owner=made, label=f"{operation} of {short_id(self.id)}"),
+            stamped(made, f"Session.{operation}", kind, parents),
+            id=made,
+            placement=self._placement.share(),
+            provider=self._provider,
+        )
+
+    def __repr__(self) -> str:
+        if self.is_pending:
+            return show_pending(self.id, self.lineage_operator)
+        return show_session(self.id, self.partial_table, self.lineage_operator)
+
+
+_TWO_PARENTS = frozenset({LineageKind.OP_SESSION_LOOP, LineageKind.OP_SESSION_COMPRESS})
+
+
+def _derive(
+    cells: tuple[Deferred[Body], ...], derive: Callable[..., Body], *, owner: UUID, label: str
+) -> Deferred[Body]:
+    """Return the derived content: at once when the inputs are there, else when they will be."""
+    if all(cell.done() and cell.error() is None for cell in cells):
+        return Deferred.of(derive(*(cell.result() for cell in cells)))
+
+    async def wait_and_derive(_: Deferred[Body]) -> Body:
+        return derive(*[await cell for cell in cells])
+
+    return Deferred.start(
+        wait_and_derive,
+        owner=owner,
+        label=label,
+        inputs=cells,
+        on_cancel=lambda latest: latest or cancelled_body(owner, cells),
+    )
+
+
+def cancelled_body(session: UUID, inputs: tuple[Deferred[Body], ...]) -> Body:
+    """Return what a run that was cancelled before it began leaves: the rows of its input."""
+    from_input = inputs[0].latest if inputs else None
+    return (from_input or Body(ChunkTable())).cancelled(session)
+
+
+def _checked_text(text: str) -> str:
+    if not isinstance(text, str):
+        raise TypeError(f"expected text as a str, not {type(text).__name__}: {text!r:.80}")
+    return text

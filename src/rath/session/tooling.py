@@ -1,0 +1,122 @@
+"""What the loop asks of a tool, and the table of the tools of one run."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, Protocol, cast, runtime_checkable
+
+from rath._core.registry import Registry
+from rath.backend.tool_types import BackendTool
+from rath.errors import ToolNameConflictError
+from rath.llm.chat_request import RathLLMFunctionTool
+
+ToolEffects = Literal["read_only", "idempotent", "non_idempotent"]
+SystemTools = bool | Sequence[str]
+"""True for all built-in tools, False for none, or the names of those to offer."""
+
+DEFAULT_TOOL_TIMEOUT = 300.0
+"""Seconds a tool call may take when the tool does not say."""
+
+
+@runtime_checkable
+class Tool(Protocol):
+    """A callable that a model may call; `rath.flow.tool.FlowToolCall` is the base to subclass."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def description(self) -> str | None: ...
+    @property
+    def parameters(self) -> Mapping[str, Any]: ...
+    def resource_key(self, arguments: Mapping[str, Any]) -> tuple[str, ...]: ...
+    def __call__(self, session: Any, arguments: Mapping[str, Any]) -> Any: ...
+
+
+class SandboxOperator(Tool, Protocol):
+    """A tool whose whole work is one sandbox operation, which the loop awaits itself."""
+
+    def to_payload(self, arguments: Mapping[str, Any]) -> BackendTool: ...
+
+
+tool_registry: Registry[Tool] = Registry("tool", group="rath.tools")
+"""Tools by name: the built-in ones, registered when they are first needed, and plug-ins."""
+
+_BUILT_IN_MODULE = "rath.flow.tool.system_tool"
+
+
+def builtin_tools() -> Mapping[str, Tool]:
+    """Return the six built-in tools by name."""
+    # By name and not by import: the tools are written against sessions, a layer above this one.
+    module = importlib.import_module(_BUILT_IN_MODULE)
+    return cast("Mapping[str, Tool]", module.global_system_tools())
+
+
+def tool_table(
+    tools: Sequence[Tool] | None, *, system_tools: SystemTools = True
+) -> dict[str, Tool]:
+    """Return the tools of a run by name, built-in ones first.
+
+    Raises:
+        TypeError: Something in `tools` is no tool.
+        ToolNameConflictError: Two tools have the same name.
+        LookupError: `system_tools` names a tool that is not known.
+    """
+    table = dict(_system_tools(system_tools))
+    for tool in tools or ():
+        _check_tool(tool)
+        if tool.name in table:
+            raise ToolNameConflictError(
+                f"two tools are named {tool.name!r} ({_where(table[tool.name])} and "
+                f"{_where(tool)}); rename one, or leave the built-in one out with system_tools="
+            )
+        table[tool.name] = tool
+    return table
+
+
+def tool_schemas(table: Mapping[str, Tool]) -> tuple[RathLLMFunctionTool, ...]:
+    """Return what the model is told of the tools, sorted by name."""
+    return tuple(
+        RathLLMFunctionTool(
+            name=table[name].name,
+            parameters=dict(table[name].parameters),
+            description=table[name].description,
+        )
+        for name in sorted(table)
+    )
+
+
+def runs_on_sandbox(tool: Tool) -> bool:
+    """Tell whether a call of `tool` is one sandbox operation and nothing else."""
+    return bool(getattr(tool, "runs_on_sandbox", False))
+
+
+def _system_tools(wanted: SystemTools) -> Mapping[str, Tool]:
+    if wanted is False:
+        return {}
+    built_in = builtin_tools()
+    if wanted is True:
+        return built_in
+    return {name: built_in.get(name) or tool_registry.get(name) for name in wanted}
+
+
+def _check_tool(tool: object) -> None:
+    if isinstance(tool, type):
+        raise TypeError(
+            f"a tool was given as the class {tool.__name__}; give an object, {tool.__name__}()"
+        )
+    if not isinstance(tool, Tool):
+        raise TypeError(
+            f"{tool!r:.80} is no tool; expected a rath.flow.tool.FlowToolCall (it has name, "
+            "parameters, resource_key and __call__)"
+        )
+    name: object = tool.name
+    parameters: object = tool.parameters
+    if not isinstance(name, str) or not name:
+        raise TypeError(f"the name of tool {_where(tool)} must be a non-empty str, not {name!r}")
+    if not isinstance(parameters, Mapping):
+        raise TypeError(f"the parameters of tool {name!r} must be a JSON Schema mapping")
+
+
+def _where(tool: object) -> str:
+    return f"{type(tool).__module__}.{type(tool).__qualname__}"

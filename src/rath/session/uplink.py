@@ -1,0 +1,35 @@
+"""From a run to the run that it happens in: what a sub-agent does is known to its caller."""
+
+from __future__ import annotations
+
+import contextvars
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rath.session.record import Entry
+
+Sink = Callable[[Entry], None]
+
+_above: contextvars.ContextVar[Sink | None] = contextvars.ContextVar("rath_uplink", default=None)
+
+
+def uplink() -> Sink:
+    """Return the sink of the run inside which the current code runs; one that drops, if none.
+
+    A sink is called on the runtime thread.
+    """
+    return _above.get() or _drop
+
+
+@contextmanager
+def collecting(sink: Sink) -> Iterator[None]:
+    """Let `sink` have the entries of every run that is submitted inside."""
+    token = _above.set(sink)
+    try:
+        yield
+    finally:
+        _above.reset(token)
+
+
+def _drop(_: Entry) -> None:
+    return

@@ -1,0 +1,118 @@
+"""Export as JSON Lines."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sized
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rath.session.graph import (
+    LineageJournal,
+    LineageKind,
+    export_journal_jsonl,
+    export_jsonl,
+    export_jsonl_string,
+    lineage_journal_tracking,
+    session_to_jsonl_row,
+)
+from rath.session.graph.export import lineage_extras_to_jsonable
+from rath.session.manager import session_registry
+from rath.session.session import Session
+
+
+@dataclass(frozen=True)
+class Usage:
+    prompt_tokens: int = 1
+    completion_tokens: int = 2
+    total_tokens: int = 3
+
+
+@dataclass(frozen=True)
+class Exported:
+    id: UUID
+    parent_session_ids: tuple[UUID, ...] = ()
+    lineage_operator: str = "Session.merge"
+    lineage_kind: LineageKind = LineageKind.OP_MERGE
+    lineage_extras: tuple[tuple[str, Any], ...] = ()
+    chunk_table: Sized = (1, 2)
+    cumulative_usage: Usage | None = None
+
+
+def test_row_has_the_documented_keys_in_order() -> None:
+    parents = (UUID(int=1), UUID(int=2))
+    extras = (("a", 1),)
+    session = Exported(UUID(int=3), parents, lineage_extras=extras, cumulative_usage=Usage())
+    assert list(session_to_jsonl_row(session).items()) == [
+        ("id", str(UUID(int=3))),
+        ("parent_session_ids", [str(UUID(int=1)), str(UUID(int=2))]),
+        ("lineage_operator", "Session.merge"),
+        ("lineage_kind", "op_merge"),
+        ("lineage_extras", [["a", 1]]),
+        ("chunk_count", 2),
+        ("cumulative_usage", {"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 3}),
+    ]
+
+
+def test_usage_that_is_unknown_is_null() -> None:
+    assert session_to_jsonl_row(Exported(uuid4()))["cumulative_usage"] is None
+
+
+@given(
+    st.lists(
+        st.tuples(st.text(), st.none() | st.integers() | st.text(st.characters()) | st.floats())
+    )
+)
+def test_export_is_always_lines_of_json_in_utf8(extras: list[tuple[str, Any]]) -> None:
+    sessions = [Exported(uuid4(), lineage_extras=tuple(extras)) for _ in range(2)]
+    data = export_jsonl_string(sessions).encode()
+    lines = data.split(b"\n")
+    assert lines.pop() == b""
+    assert [json.loads(line)["id"] for line in lines] == [str(s.id) for s in sessions]
+
+
+@pytest.mark.parametrize(
+    "value", [UUID(int=1), {1}, float("nan"), object], ids=["uuid", "set", "nan", "class"]
+)
+def test_extra_that_is_not_json_becomes_its_text(value: object) -> None:
+    assert lineage_extras_to_jsonable((("k", value),)) == [["k", str(value)]]
+
+
+def test_characters_are_written_as_they_are() -> None:
+    assert "naïve 世界" in export_jsonl_string([Exported(uuid4(), lineage_operator="naïve 世界")])
+
+
+def test_no_sessions_give_an_empty_text() -> None:
+    assert export_jsonl_string([]) == ""
+
+
+def test_file_has_the_text_and_its_directories_are_made(tmp_path: Path) -> None:
+    session = Exported(uuid4())
+    export_jsonl([session], tmp_path / "a" / "b.jsonl")
+    assert (tmp_path / "a" / "b.jsonl").read_bytes().decode() == export_jsonl_string([session])
+
+
+def test_journal_is_exported_in_its_order(tmp_path: Path) -> None:
+    with lineage_journal_tracking() as journal:
+        root = Session.create("user", "naïve")
+        child = root.merge(Session.create("user", "other"))
+    for session in (root, child):
+        session_registry().register(session)
+    export_journal_jsonl(journal, tmp_path / "out.jsonl")
+    text = (tmp_path / "out.jsonl").read_bytes().decode()
+    assert text == export_jsonl_string([root, child])
+    assert json.loads(text.splitlines()[1])["lineage_kind"] == "op_merge"
+
+
+def test_journal_of_sessions_that_are_gone_is_empty_or_an_error(tmp_path: Path) -> None:
+    journal = LineageJournal([uuid4()])
+    export_journal_jsonl(journal, tmp_path / "out.jsonl")
+    assert (tmp_path / "out.jsonl").read_text() == ""
+    with pytest.raises(KeyError, match=str(journal.visit_order[0])):
+        export_journal_jsonl(journal, tmp_path / "out.jsonl", skip_unknown=False)

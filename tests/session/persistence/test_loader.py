@@ -1,0 +1,359 @@
+"""Reading, listing and deleting session files."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from rath.backend.abc import BackendSandboxSpec
+from rath.errors import PersistenceError
+from rath.llm.chat_response import RathLLMTokenUsage
+from rath.session.chunk import (
+    ChunkKind,
+    ChunkRow,
+    ChunkTable,
+    RowId,
+    system_text_chunk,
+    user_text_chunk,
+)
+from rath.session.graph.kind import LineageKind
+from rath.session.persistence import (
+    SessionWriter,
+    delete_session,
+    ensure_sessions_dir,
+    list_persisted_sessions,
+    load_session,
+    prune_sessions,
+    session_file,
+    session_partial_file,
+)
+from rath.session.persistence.loader import prunable_sessions
+from rath.session.session import Session
+
+GOLDEN = Path(__file__).parents[2] / "data" / "v1"
+ANY = UUID(int=0)
+HEADER: dict[str, Any] = {
+    "record_type": "header",
+    "schema_version": 1,
+    "id": str(UUID(int=1)),
+    "created_at": "2026-11-21T21:36:38+00:00",
+}
+CHUNK: dict[str, Any] = {
+    "record_type": "chunk",
+    "index": 0,
+    "kind": "user",
+    "payload": {"content": "a"},
+}
+TRAILER: dict[str, Any] = {"record_type": "trailer", "final_chunk_count": 1}
+
+
+def lines_of(*records: object) -> bytes:
+    return b"".join(json.dumps(record).encode() + b"\n" for record in records)
+
+
+def stored(*texts: str, created_at: datetime | None = None) -> UUID:
+    """Write a closed session with these user rows, perhaps begun at another time."""
+    session = Session(ChunkTable(map(user_text_chunk, texts)))
+    with SessionWriter(session) as writer:
+        for index, row in enumerate(session.chunk_table):
+            writer.write_chunk(index, row)
+    if created_at is not None:
+        header, rest = writer.path.read_bytes().split(b"\n", 1)
+        dated = {**json.loads(header), "created_at": created_at.isoformat()}
+        writer.path.write_bytes(lines_of(dated) + rest)
+    return session.id
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "f.jsonl"
+
+
+def test_golden_plain_session_loads_exactly() -> None:
+    path = GOLDEN / "plain.jsonl"
+    loaded = load_session(ANY, path=path)
+    header = loaded.header
+    assert (header.schema_version, header.id, header.created_at) == (
+        1,
+        UUID("333e789d-c4d8-493a-9b9a-7717152dccbc"),
+        datetime(2026, 11, 21, 21, 36, 38, 440597, tzinfo=UTC),
+    )
+    assert header.parent_session_ids == (
+        UUID("cdac8b10-aa45-41a0-be59-5328cbc9679a"),
+        UUID("71812a21-d027-4e72-8dcf-c35580527637"),
+    )
+    assert (header.lineage_operator, header.lineage_kind, header.lineage_extras) == (
+        "run_session_loop",
+        LineageKind.OP_SESSION_LOOP,
+        (),
+    )
+    assert (header.sandbox_backend, header.sandbox_spec, header.sandbox_handle_id) == (None,) * 3
+    assert loaded.chunk_table.rows == (
+        user_text_chunk("What is 2+2?"),
+        ChunkRow(ChunkKind.ASSISTANT, {"content": "4", "tool_calls": None}),
+    )
+    assert loaded.cumulative_usage == RathLLMTokenUsage(10, 5, 15)
+    assert (loaded.closed, loaded.path) == (True, path)
+    assert loaded.trailer_raw is not None
+    assert loaded.trailer_raw["final_chunk_count"] == 2
+
+
+def test_golden_session_with_tools_loads_exactly() -> None:
+    path = GOLDEN / "tools.jsonl"
+    loaded = load_session(ANY, path=path)
+    written = [json.loads(line) for line in path.read_bytes().split(b"\n")[1:-2]]
+    assert [(row.kind, dict(row.payload)) for row in loaded.chunk_table] == [
+        (record["kind"], record["payload"]) for record in written
+    ]
+    assert loaded.chunk_table[9].payload["content"] == "Done: 世界 😀"
+    assert json.loads(loaded.chunk_table[6].payload["content"])["exit_code"] == 3
+    assert loaded.header.sandbox_backend == "local"
+    assert loaded.cumulative_usage == RathLLMTokenUsage(50, 25, 75)
+
+
+def test_golden_session_with_line_separators_in_its_text_loads_exactly() -> None:
+    loaded = load_session(ANY, path=GOLDEN / "separators.jsonl")
+    texts = [row.payload["content"] for row in loaded.chunk_table]
+    assert texts == ["Line\u2028sep\u2029para\x85nel\x0cff", "ok\u2028ok"]
+
+
+def test_golden_merge_loads_exactly() -> None:
+    loaded = load_session(ANY, path=GOLDEN / "merged.jsonl")
+    assert loaded.header.lineage_kind is LineageKind.OP_MERGE
+    assert loaded.chunk_table.rows == (user_text_chunk("root"), user_text_chunk("other"))
+    assert loaded.cumulative_usage is None
+    assert loaded.closed
+
+
+def test_golden_crashed_session_loads_its_rows() -> None:
+    loaded = load_session(ANY, path=GOLDEN / "crashed.jsonl.__partial__")
+    assert (len(loaded.chunk_table), loaded.closed, loaded.trailer_raw) == (3, False, None)
+    assert loaded.chunk_table[2].payload["content"] == '{"bytes_written": 1}'
+
+
+@pytest.mark.parametrize("name", ["plain.jsonl", "separators.jsonl", "crashed.jsonl.__partial__"])
+def test_file_cut_at_any_byte_gives_its_whole_lines(path: Path, name: str) -> None:
+    data = (GOLDEN / name).read_bytes()
+    whole = load_session(ANY, path=GOLDEN / name).chunk_table.rows
+    for size in range(data.index(b"\n") + 1, len(data)):
+        path.write_bytes(data[:size])
+        n_rows = min(data[:size].count(b"\n") - 1, len(whole))
+        assert load_session(ANY, path=path).chunk_table.rows == whole[:n_rows]
+
+
+def test_file_cut_in_its_first_line_is_an_error_with_path_and_line(path: Path) -> None:
+    data = (GOLDEN / "plain.jsonl").read_bytes()
+    for size in range(data.index(b"\n")):
+        path.write_bytes(data[:size])
+        with pytest.raises(PersistenceError, match=r"f\.jsonl:1: missing header"):
+            load_session(ANY, path=path)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.binary(max_size=40), st.data())
+def test_damage_anywhere_is_an_error_with_path_and_line_or_loads(
+    path: Path, noise: bytes, data: st.DataObject
+) -> None:
+    whole = (GOLDEN / "plain.jsonl").read_bytes()
+    start = data.draw(st.integers(0, len(whole)))
+    end = data.draw(st.integers(start, len(whole)))
+    path.write_bytes(whole[:start] + noise + whole[end:])
+    try:
+        load_session(ANY, path=path)
+    except PersistenceError as exc:
+        text = str(exc)
+    else:
+        text = f"{path}:1: "
+    assert text.startswith(f"{path}:")
+
+
+@pytest.mark.parametrize(
+    ("content", "line", "words"),
+    [
+        (lines_of(HEADER) + b"{x}\n", 2, "invalid JSON"),
+        (lines_of(HEADER) + b"\n", 2, "invalid JSON"),
+        (lines_of(HEADER) + b'{"a": "\xff"}\n', 2, "invalid JSON"),
+        (lines_of(HEADER, [1]), 2, "expected a JSON object"),
+        (lines_of(HEADER, HEADER), 2, "duplicate header"),
+        (lines_of(CHUNK), 1, "chunk before header"),
+        (lines_of(TRAILER), 1, "trailer before header"),
+        (lines_of(HEADER, {"record_type": "x"}), 2, "unknown record_type 'x'"),
+        (lines_of(HEADER, {**CHUNK, "kind": 1}), 2, "bad chunk kind"),
+        (lines_of(HEADER, CHUNK, {**CHUNK, "payload": []}), 3, "bad chunk payload"),
+        (lines_of(HEADER, TRAILER, CHUNK), 3, "after the trailer"),
+        (lines_of({**HEADER, "id": "x"}), 1, "malformed header"),
+        (lines_of({**HEADER, "schema_version": "1"}), 1, "malformed header"),
+        (lines_of({**HEADER, "schema_version": True}), 1, "malformed header"),
+        (lines_of({**HEADER, "schema_version": 99}), 1, "newer than CURRENT_SCHEMA_VERSION"),
+        (lines_of({**HEADER, "schema_version": -7}), 1, "no header migration"),
+        (b"", 1, "missing header"),
+    ],
+)
+def test_damaged_line_is_an_error_with_path_and_line(
+    path: Path, content: bytes, line: int, words: str
+) -> None:
+    path.write_bytes(content)
+    with pytest.raises(PersistenceError, match=words) as caught:
+        load_session(ANY, path=path)
+    assert str(caught.value).startswith(f"{path}:{line}: ")
+
+
+@pytest.mark.parametrize("session_id", [uuid4(), str(uuid4())], ids=["uuid", "text"])
+def test_missing_session_is_not_found(session_id: UUID | str) -> None:
+    with pytest.raises(PersistenceError, match="not found"):
+        load_session(session_id)
+
+
+def test_missing_path_is_not_found_even_with_a_partial_file_beside_it(path: Path) -> None:
+    path.with_name("f.jsonl.__partial__").write_bytes(lines_of(HEADER))
+    with pytest.raises(PersistenceError, match="not found"):
+        load_session(ANY, path=path)
+
+
+def test_file_that_cannot_be_read_is_a_persistence_error(tmp_path: Path) -> None:
+    with pytest.raises(PersistenceError, match="cannot be read"):
+        load_session(ANY, path=tmp_path)
+
+
+def test_finished_file_hides_the_partial_one() -> None:
+    session_id = stored("a")
+    shutil.copy(session_file(session_id), session_partial_file(session_id))
+    assert load_session(session_id).path == session_file(session_id)
+
+
+def test_file_of_another_session_is_refused_under_the_wrong_name() -> None:
+    session_id, other = stored("a"), uuid4()
+    session_file(session_id).rename(session_file(other))
+    with pytest.raises(PersistenceError, match=str(session_id)):
+        load_session(other)
+    assert load_session(other, path=session_file(other)).header.id == session_id
+
+
+def test_rows_are_named_after_the_file_and_keep_unknown_kinds(path: Path) -> None:
+    odd = {**CHUNK, "kind": "verdict", "payload": {"content": "b", "new": [1]}}
+    path.write_bytes(lines_of(HEADER, CHUNK, odd))
+    table = load_session(ANY, path=path).chunk_table
+    assert [row.id for row in table] == [RowId(UUID(int=1), 0), RowId(UUID(int=1), 1)]
+    assert table[1] == ChunkRow("verdict", {"content": "b", "new": [1]})
+
+
+def test_resumed_user_session_has_rows_place_and_usage_but_no_parents() -> None:
+    spec = BackendSandboxSpec(image="i", entrypoint=("a", "b"), timeout=timedelta(seconds=1.5))
+    session = Session(
+        ChunkTable((user_text_chunk("a"),)),
+        sandbox_backend="local",
+        sandbox_spec=spec,
+        cumulative_usage=RathLLMTokenUsage(1, 2, 3),
+    )
+    with SessionWriter(session) as writer:
+        writer.write_chunk(0, session.chunk_table[0])
+    user, agent = load_session(session.id).to_resumable_pair()
+    assert user.id != session.id
+    assert user.chunk_table == session.chunk_table
+    assert (user.sandbox_backend, user.sandbox_spec) == ("local", spec)
+    assert user.cumulative_usage == RathLLMTokenUsage(1, 2, 3)
+    assert (user.parent_session_ids, user.lineage_kind) == ((), LineageKind.UNKNOWN)
+    assert len(agent.chunk_table) == 0
+
+
+@pytest.mark.parametrize(
+    ("given_prompt", "expected"), [(None, "stored"), ("given", "given"), ("", "")]
+)
+def test_resumed_agent_has_the_given_prompt_or_the_first_system_row(
+    path: Path, given_prompt: str | None, expected: str
+) -> None:
+    system = [{**CHUNK, "kind": "system", "payload": {"content": t}} for t in ("stored", "later")]
+    path.write_bytes(lines_of(HEADER, CHUNK, *system))
+    _, agent = load_session(ANY, path=path).to_resumable_pair(agent_prompt=given_prompt)
+    assert agent.chunk_table.rows == (system_text_chunk(expected),)
+
+
+def test_list_of_a_home_without_sessions_is_empty(home: Path) -> None:
+    assert list_persisted_sessions() == []
+    assert not home.exists()
+
+
+def test_list_has_finished_and_partial_files_oldest_first() -> None:
+    day = datetime(2026, 1, 2, tzinfo=UTC)
+    later, earlier = stored("a", "b", created_at=day), stored(created_at=day - timedelta(days=1))
+    newest = Session(ChunkTable(), lineage_operator="op", lineage_kind=LineageKind.OP_FORK)
+    SessionWriter(newest).abandon()
+    metas = list_persisted_sessions()
+    assert [(m.id, m.chunk_count, m.closed) for m in metas] == [
+        (earlier, 0, True),
+        (later, 2, True),
+        (newest.id, 0, False),
+    ]
+    assert metas[1].created_at == day
+    assert (metas[2].lineage_operator, metas[2].lineage_kind) == ("op", LineageKind.OP_FORK)
+    assert metas[2].path == session_partial_file(newest.id)
+
+
+def test_list_leaves_out_what_it_cannot_read_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    kept = stored("a")
+    directory = ensure_sessions_dir()
+    (directory / "notes.jsonl").write_bytes(lines_of(HEADER))
+    (directory / f"{uuid4()}.jsonl").write_bytes(b"x\n")
+    (directory / f"{uuid4()}.jsonl").write_bytes(lines_of(HEADER))
+    (directory / "other.txt").touch()
+    assert [meta.id for meta in list_persisted_sessions()] == [kept]
+    assert len(caplog.records) == 3
+
+
+def test_delete_removes_every_file_of_a_session_and_no_other() -> None:
+    kept, gone = stored("a"), stored("b")
+    session = Session(ChunkTable(), id=gone)
+    for _ in range(2):
+        SessionWriter(session).abandon()
+    assert delete_session(gone)
+    assert [file.name for file in ensure_sessions_dir().iterdir()] == [f"{kept}.jsonl"]
+
+
+def test_delete_again_finds_nothing() -> None:
+    session_id = stored("a")
+    assert delete_session(str(session_id))
+    assert not delete_session(session_id)
+
+
+def test_delete_of_a_path_leaves_the_store_alone(path: Path) -> None:
+    session_id = stored("a")
+    shutil.copy(session_file(session_id), path)
+    assert delete_session(session_id, path=path)
+    assert not path.exists()
+    assert session_file(session_id).exists()
+
+
+def test_prune_deletes_what_was_begun_long_ago() -> None:
+    old = stored("a", created_at=datetime.now(UTC) - timedelta(days=8))
+    new = stored("b", created_at=datetime.now(UTC) - timedelta(days=6))
+    assert prunable_sessions(older_than=timedelta(days=7)) == [old]
+    assert prune_sessions(older_than=timedelta(days=7)) == [old]
+    assert [meta.id for meta in list_persisted_sessions()] == [new]
+
+
+def test_prune_keeps_what_is_being_written() -> None:
+    session_id = stored("a", created_at=datetime.now(UTC) - timedelta(days=8))
+    with SessionWriter(Session(ChunkTable(), id=session_id)):
+        assert prune_sessions(older_than=timedelta(days=7)) == []
+    assert session_file(session_id).exists()
+
+
+def test_prune_deletes_partial_files_that_nobody_writes() -> None:
+    session = Session(ChunkTable())
+    SessionWriter(session).abandon()
+    assert prune_sessions(older_than=timedelta()) == [session.id]
+    assert not session_partial_file(session.id).exists()
+
+
+def test_prune_keeps_what_it_cannot_read() -> None:
+    (ensure_sessions_dir() / f"{uuid4()}.jsonl").write_bytes(b"x\n")
+    assert prune_sessions(older_than=timedelta()) == []
+    assert len(list(ensure_sessions_dir().iterdir())) == 1

@@ -1,0 +1,142 @@
+"""Compression: one row, the usage carried over, and no summary that is cut or missing."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from rath.llm import RathLLMAssistantMessage, RathLLMChatChoice, RathLLMChatResponse
+from rath.session import ChunkKind, Session, run_session_compress
+from rath.session.outcome import Cancelled, Completed
+from rath.session.record import ModelCall, Operation, Summary
+from rath.testing import ScriptedClient, Turn, tool_call
+from tests.support.sessions import FunctionTool, run
+
+AGENT = Session.from_agent_prompt("Summarise.")
+
+
+def compress(turn: Turn, user: Session | None = None, **options: Any) -> Session:
+    client = ScriptedClient([turn])
+    return run_session_compress(
+        user or Session.from_user_message("a long story"),
+        AGENT,
+        agent_provider=client.provider,
+        **options,
+    )
+
+
+def reply(content: str | None, finish: Any) -> RathLLMChatResponse:
+    message = RathLLMAssistantMessage(content=content)
+    choice = RathLLMChatChoice(index=0, finish_reason=finish, message=message)
+    return RathLLMChatResponse(id="", choices=(choice,), created=0, model="m")
+
+
+def test_the_result_is_one_user_row() -> None:
+    out = compress("  short  ")
+    (row,) = out.chunk_table
+    assert (row.kind, row.payload["content"]) == (ChunkKind.USER, "short")
+    assert out.text() == "short"
+    assert out.outcome == Completed()
+
+
+def test_the_record_names_the_rows_that_were_replaced() -> None:
+    user = Session.from_user_message("a long story")
+    out = compress("short", user)
+    operation, call, summary = out.record
+    assert isinstance(operation, Operation)
+    assert isinstance(call, ModelCall)
+    assert isinstance(summary, Summary)
+    assert summary.replaced == (user.chunk_table[0].id,)
+    assert summary.rows == call.rows == (out.chunk_table[0].id,)
+
+
+def test_usage_is_carried_over() -> None:
+    first = run(["one two three"])
+    out = compress("short", first)
+    before, after = first.cumulative_usage, out.cumulative_usage
+    assert before is not None
+    assert after is not None
+    assert after.total_tokens > before.total_tokens
+
+
+def test_lineage() -> None:
+    user = Session.from_user_message("a long story")
+    out = compress("short", user)
+    assert out.lineage_operator == "run_session_compress"
+    assert out.parent_session_ids == (user.id, AGENT.id)
+    assert ("compression.lossy", True) in out.lineage_extras
+    assert ("compression.rows_out", 1) in out.lineage_extras
+
+
+@pytest.mark.parametrize(
+    ("turn", "problem"),
+    [
+        (tool_call("f", {}), "it called tools"),
+        (reply("half a", "length"), "cut at its length limit"),
+        (reply("", "stop"), "it is empty"),
+        (reply(None, "stop"), "it is empty"),
+        (reply("x", "function_call"), "did not end by itself"),
+    ],
+    ids=["tools", "length", "empty", "none", "other finish"],
+)
+def test_an_unusable_summary_is_refused(turn: Turn, problem: str) -> None:
+    out = compress(turn)
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match=problem):
+            out.text()
+
+
+def test_the_request_has_no_tools_and_ends_with_the_instruction() -> None:
+    client = ScriptedClient(["short"])
+    run_session_compress(
+        Session.from_user_message("a long story"),
+        AGENT,
+        agent_provider=client.provider,
+        compress_instruction="  In five words.  ",
+    ).synchronize()
+    (request,) = client.requests
+    assert request.tools is None
+    assert [message.content for message in request.messages] == [
+        "Summarise.",
+        "a long story",
+        "In five words.",
+    ]
+
+
+def test_text_after_a_compression_is_the_models_later_text() -> None:
+    assert run(["an answer"], user=compress("short")).text() == "an answer"
+
+
+def test_a_compression_of_a_pending_session_does_not_wait() -> None:
+    out = compress("short", run(["one"]))
+    assert out.text() == "short"
+
+
+def test_a_cancelled_session_passes_through() -> None:
+    begun, go = threading.Event(), threading.Event()
+
+    def hold(*_: object) -> None:
+        begun.set()
+        go.wait(15)
+
+    first = run([tool_call("hold"), "never"], FunctionTool("hold", hold))
+    begun.wait()
+    assert compress("never", first.cancel()).outcome == Cancelled(first.id)
+    go.set()
+
+
+def test_no_provider_raises_at_the_call() -> None:
+    with pytest.raises(ValueError, match="no provider for run_session_compress"):
+        run_session_compress(Session.from_user_message("x"), AGENT)
+
+
+def test_persist_path_writes_the_one_row(tmp_path: Any) -> None:
+    from rath.session import load_session  # noqa: PLC0415  # beside its one user
+
+    path = tmp_path / "short.jsonl"
+    out = compress("short", persist_path=path).synchronize()
+    loaded = load_session(out.id, path=path)
+    assert loaded.closed
+    assert loaded.chunk_table == out.chunk_table

@@ -1,0 +1,67 @@
+"""Selection: one number out of a menu, and an entry in the session that it served."""
+
+from __future__ import annotations
+
+import pytest
+
+from rath.llm import Provider
+from rath.session import Session, select_session
+from rath.session.record import ModelCall, Operation
+from rath.testing import ScriptedClient, Turn, tool_call
+
+AGENT = Session.from_agent_prompt("You route.")
+
+
+def select(turn: Turn, *descriptions: str, user: Session | None = None) -> tuple[int, str]:
+    client = ScriptedClient([turn])
+    user = user or Session.from_user_message("help")
+    return select_session(user, AGENT, *descriptions, agent_provider=client.provider)
+
+
+@pytest.mark.parametrize(
+    ("said", "chosen"),
+    [
+        ("1", (1, "b")),
+        ("I choose 0, not 1", (0, "a")),
+        ("-1", (-1, "")),
+        ("7", (-1, "")),
+        ("none of them", (-1, "")),
+    ],
+)
+def test_the_first_number_counts(said: str, chosen: tuple[int, str]) -> None:
+    assert select(said, "a", "b") == chosen
+
+
+def test_without_candidates_nobody_is_asked() -> None:
+    assert select_session(Session.from_user_message("x"), AGENT) == (-1, "")
+
+
+def test_the_call_becomes_an_entry_of_the_session_that_it_served() -> None:
+    user = Session.from_user_message("help")
+    before = user.chunk_table
+    select("0", "a", user=user)
+    operation, call = user.record
+    assert isinstance(operation, Operation)
+    assert isinstance(call, ModelCall)
+    assert call.purpose == "select"
+    assert user.chunk_table == before
+    assert list(user.fork().record)[:2] == [operation, call]
+    assert user.fork().cumulative_usage is not None
+
+
+@pytest.mark.parametrize("turn", [tool_call("f"), "  "], ids=["tools", "blank"])
+def test_no_number_is_an_error(turn: Turn) -> None:
+    with pytest.raises(RuntimeError, match="one number was asked for"):
+        select(turn, "a")
+
+
+def test_no_provider_raises_at_the_call() -> None:
+    with pytest.raises(ValueError, match="no provider for select_session"):
+        select_session(Session.from_user_message("x"), AGENT, "a")
+
+
+def test_the_sessions_own_provider_serves() -> None:
+    client = ScriptedClient(["0"])
+    user = Session.from_user_message("x").to(client.provider)
+    assert select_session(user, AGENT, "a") == (0, "a")
+    assert isinstance(client.provider, Provider)
