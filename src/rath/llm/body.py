@@ -1,0 +1,124 @@
+"""The body of a request that is sent again and again and grows at the end of its messages.
+
+    {"messages":[ m1 , m2 , ...    head: grows, hashed once, never rewritten
+    ],"model":"...","tools":[...]} tail: one for plain calls, one for streams
+
+What was encoded stays; a digest is a copy of the running hash plus the tail.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any, Protocol
+
+from rath.llm.chat_request import RathLLMMessage
+from rath.llm.encode import encode_message, to_json
+
+__all__ = ["Body", "BodyWriter", "ListWriter", "Tail"]
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """The end of a body, which does not change while messages are added."""
+
+    content: bytes
+    parameters: Mapping[str, Any]
+    """All that the body says beside messages and tools."""
+
+
+class BodyWriter(Protocol):
+    """How a vendor writes a body; `tools_digest` is None without tools."""
+
+    @property
+    def tools_digest(self) -> str | None: ...
+
+    def add(self, message: RathLLMMessage) -> bytes:
+        """Return what one more message adds behind all that was returned before."""
+        ...
+
+    def tail(self, *, streaming: bool) -> Tail:
+        """Return what ends the body as it stands."""
+        ...
+
+
+class ListWriter:
+    """Writes `{"messages":[...],` and then the parameters.
+
+    Args:
+        parameters: Gives the parameters of a plain or a streamed call, tools left out.
+        tools: The tool schemas in the vendor's form, if any.
+        encode: Turns a message into the vendor's form.
+    """
+
+    def __init__(
+        self,
+        parameters: Callable[[bool], Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None,
+        *,
+        encode: Callable[[RathLLMMessage], Mapping[str, Any]] = encode_message,
+    ) -> None:
+        self._parameters = parameters
+        self._tools = None if tools is None else to_json(tools)
+        self._encode = encode
+        self._before = b'{"messages":['
+        self._tails: dict[bool, Tail] = {}
+        self.tools_digest = None if self._tools is None else sha256(self._tools).hexdigest()
+
+    def add(self, message: RathLLMMessage) -> bytes:
+        before, self._before = self._before, b","
+        return before + to_json(self._encode(message))
+
+    def tail(self, *, streaming: bool) -> Tail:
+        if streaming not in self._tails:
+            self._tails[streaming] = self._write_tail(streaming)
+        made = self._tails[streaming]
+        # Without a message the list was not opened yet.
+        return made if self._before == b"," else Tail(self._before + made.content, made.parameters)
+
+    def _write_tail(self, streaming: bool) -> Tail:
+        parameters = self._parameters(streaming)
+        content = b"]"
+        if self._tools is not None:
+            content += b',"tools":' + self._tools
+        if parameters:
+            content += b"," + to_json(parameters)[1:-1]
+        return Tail(content + b"}", parameters)
+
+
+class Body:
+    """A growing body; O(new messages) to extend, O(bytes) to give out."""
+
+    __slots__ = ("_hash", "_head", "_writer")
+
+    def __init__(self, writer: BodyWriter) -> None:
+        self._writer = writer
+        self._head = bytearray()
+        self._hash = sha256()
+
+    @property
+    def tools_digest(self) -> str | None:
+        """sha256 of the tool schemas as sent, None without tools."""
+        return self._writer.tools_digest
+
+    def append(self, messages: Sequence[RathLLMMessage]) -> None:
+        """Encode further messages."""
+        for message in messages:
+            added = self._writer.add(message)
+            self._head += added
+            self._hash.update(added)
+
+    def content(self, *, streaming: bool) -> bytes:
+        """Return the whole body as it would be sent now."""
+        return b"".join((self._head, self._writer.tail(streaming=streaming).content))
+
+    def digest(self, *, streaming: bool) -> str:
+        """Return the sha256 of `content`, without looking at the messages again."""
+        running = self._hash.copy()
+        running.update(self._writer.tail(streaming=streaming).content)
+        return running.hexdigest()
+
+    def parameters(self, *, streaming: bool) -> Mapping[str, Any]:
+        """Return what the body says beside messages and tools."""
+        return self._writer.tail(streaming=streaming).parameters

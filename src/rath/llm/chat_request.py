@@ -1,0 +1,52 @@
+"""What a chat client is asked: messages, tools and sampling."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from rath.llm.sampling import Sampling
+
+__all__ = ["RathLLMChatRequest", "RathLLMFunctionTool", "RathLLMMessage", "RathLLMRole"]
+
+RathLLMRole = Literal["system", "user", "assistant", "tool", "developer"]
+
+
+@dataclass(frozen=True, slots=True)
+class RathLLMMessage:
+    """One message of a request."""
+
+    role: str
+    """A `RathLLMRole`, or what else the endpoint understands."""
+
+    content: str | None = None
+    name: str | None = None
+    tool_call_id: str | None = None
+    """The call that a "tool" message answers."""
+
+    tool_calls: tuple[Mapping[str, Any], ...] | None = None
+    """Calls of an "assistant" message in the form of OpenAI's chat protocol."""
+
+    reasoning: str | None = None
+    """Reasoning text of an "assistant" message, for the vendors that want it back."""
+
+
+@dataclass(frozen=True, slots=True)
+class RathLLMFunctionTool:
+    """A function that the model may call."""
+
+    name: str
+    parameters: dict[str, Any]
+    """JSON Schema of the arguments, of type object."""
+
+    description: str | None = None
+    strict: bool | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RathLLMChatRequest(Sampling):
+    """One model call; a request is a value and holds no identity, retry or budget fields."""
+
+    messages: tuple[RathLLMMessage, ...]
+    tools: tuple[RathLLMFunctionTool, ...] | None = None

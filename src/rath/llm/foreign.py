@@ -1,0 +1,257 @@
+"""Drafts for chat clients that only know `complete` and `complete_stream`."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import threading
+from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, cast
+
+from rath._async.bridge import call_either, is_async
+from rath._async.runtime import runtime
+from rath.errors import ProviderError, ProviderProtocolError, RathError
+from rath.llm.base import ChatClient, StreamingChatClient, require_streaming
+from rath.llm.body import Body, ListWriter
+from rath.llm.call import CallFacts, OnDelta, OpenCall, ProviderOrigin, Served
+from rath.llm.chat_request import RathLLMChatRequest, RathLLMMessage
+from rath.llm.chat_response import RathLLMChatResponse, RathLLMStreamDelta
+from rath.llm.encode import encode_sampling, encode_tool, plain_json
+from rath.llm.endpoint import public_url
+from rath.llm.exchange import CallEvidence, Exchange
+from rath.llm.provider import Provider
+
+__all__ = ["ForeignDraft"]
+
+RENDERER = "canonical-json/1"
+_MAX_WAITING = 256
+"""Deltas that a plain iterator may be ahead of those who read them; a guess."""
+
+_Take = Callable[[RathLLMStreamDelta], Awaitable[None]]
+
+
+class ForeignDraft:
+    """Keeps the messages and gives the client a whole request each time.
+
+    The body, of which the digest is taken, is a canonical JSON of the request: what the client
+    really sends is unknown.
+    """
+
+    def __init__(
+        self,
+        client: ChatClient,
+        request: RathLLMChatRequest,
+        *,
+        streaming: bool,
+        provider_origin: ProviderOrigin,
+    ) -> None:
+        self._client = client
+        self._request = request
+        self._streaming = streaming
+        self._messages = list(request.messages)
+        self._body = Body(_writer(request))
+        self._body.append(request.messages)
+        self._facts = _facts(client, request, self._body, provider_origin)
+        self._call: OpenCall | None = None
+
+    @property
+    def facts(self) -> CallFacts:
+        return self._facts
+
+    @property
+    def digest(self) -> str:
+        return self._body.digest(streaming=self._streaming)
+
+    def append(self, messages: Sequence[RathLLMMessage]) -> None:
+        self._messages.extend(messages)
+        self._body.append(messages)
+
+    def body(self) -> bytes:
+        return self._body.content(streaming=self._streaming)
+
+    def last_evidence(self) -> CallEvidence | None:
+        return None if self._call is None else self._call.evidence()
+
+    async def asend(self, *, on_delta: OnDelta | None = None) -> Exchange:
+        streaming = on_delta is not None
+        call = self._call = OpenCall(
+            self._facts,
+            parameters=self._body.parameters(streaming=streaming),
+            digest=self._body.digest(streaming=streaming),
+        )
+        request = replace(self._request, messages=tuple(self._messages))
+        try:
+            if on_delta is None:
+                response = await self._complete(request)
+            else:
+                response = await self._stream(request, call, on_delta)
+        except (Exception, SystemExit) as exc:  # noqa: BLE001  # others raise anything; it is mapped here
+            raise _mapped(exc, self._client, call) from _cause(exc)
+        call.served = Served.of(response)
+        return call.finish(response)
+
+    async def _complete(self, request: RathLLMChatRequest) -> RathLLMChatResponse:
+        response: object = await call_either(self._client.complete, request)
+        if not isinstance(response, RathLLMChatResponse) or not response.choices:
+            raise ProviderProtocolError(
+                f"{_name(self._client)}.complete returned {type(response).__name__}; expected a "
+                "RathLLMChatResponse with at least one choice"
+            )
+        return response
+
+    async def _stream(
+        self, request: RathLLMChatRequest, call: OpenCall, on_delta: OnDelta
+    ) -> RathLLMChatResponse:
+        require_streaming(self._client)
+        folded = call.begin_stream()
+
+        async def take(delta: RathLLMStreamDelta) -> None:
+            call.note_token()
+            folded.add(delta)
+            waiting = on_delta(delta)
+            if waiting is not None:
+                await waiting
+
+        client = cast("StreamingChatClient", self._client)  # just required above
+        await _consume(partial(client.complete_stream, request), take)
+        return folded.response(model=self._facts.requested_model or "")
+
+
+async def _consume(make: Callable[[], object], take: _Take) -> None:
+    """Call `make` where user code runs, and give what it yields to `take` on this loop."""
+    items: object
+    if is_async(make):
+        items = await runtime().call_on_user_loop(cast("Callable[[], Awaitable[object]]", make))
+        left: object = await _Pump(lambda: items, take).run()
+    else:
+        left = await _Pump(make, take).run()
+    if left is not None:
+        await _consume_async(cast("AsyncIterable[RathLLMStreamDelta]", left), take)
+
+
+async def _consume_async(items: AsyncIterable[RathLLMStreamDelta], take: _Take) -> None:
+    """Iterate on the user loop; each delta is taken before the next is asked for."""
+    loop = asyncio.get_running_loop()
+
+    async def iterate() -> None:
+        async for delta in items:
+            await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(_as_coroutine(delta), loop))
+
+    async def _as_coroutine(delta: RathLLMStreamDelta) -> None:
+        await take(delta)
+
+    await runtime().call_on_user_loop(iterate)
+
+
+class _Pump:
+    """Runs a plain iterator on a worker thread and hands what it yields to the loop in batches."""
+
+    def __init__(self, make: Callable[[], object], take: _Take) -> None:
+        self._make = make
+        self._take = take
+        self._loop = asyncio.get_running_loop()
+        self._ready = asyncio.Event()
+        self._room = threading.Condition()
+        self._waiting: list[RathLLMStreamDelta] = []
+        self._stopped = False
+
+    async def run(self) -> object:
+        """Take everything; what turns out to be an async iterable is returned untouched."""
+        working = asyncio.wrap_future(runtime().start_in_worker(self._work))
+        working.add_done_callback(lambda _: self._ready.set())
+        try:
+            while batch := await self._next_batch(working):
+                for delta in batch:
+                    await self._take(delta)
+            return await working
+        finally:
+            with self._room:
+                self._stopped = True
+                self._room.notify()
+
+    async def _next_batch(self, working: asyncio.Future[object]) -> list[RathLLMStreamDelta]:
+        """Wait for deltas; an empty batch means that there will be no more."""
+        while True:
+            await self._ready.wait()
+            self._ready.clear()
+            with self._room:
+                batch, self._waiting = self._waiting, []
+                self._room.notify()
+            if working.done():
+                self._ready.set()
+                return batch
+            if batch:
+                return batch
+
+    def _work(self) -> object:
+        items: Any = self._make()
+        if hasattr(items, "__aiter__"):
+            return items
+        try:
+            for delta in cast("Iterable[RathLLMStreamDelta]", items):
+                if not self._put(delta):
+                    break
+        finally:
+            if inspect.isgenerator(items):
+                items.close()
+        return None
+
+    def _put(self, delta: RathLLMStreamDelta) -> bool:
+        with self._room:
+            self._room.wait_for(lambda: self._stopped or len(self._waiting) < _MAX_WAITING)
+            if self._stopped:
+                return False
+            self._waiting.append(delta)
+            is_first = len(self._waiting) == 1
+        if is_first:
+            self._loop.call_soon_threadsafe(self._ready.set)
+        return True
+
+
+def _writer(request: RathLLMChatRequest) -> ListWriter:
+    extra = dict(request.extra_create_args)
+    plain = plain_json({**encode_sampling(request, model=request.model), **extra})
+    tools = request.tools and [encode_tool(tool) for tool in request.tools]
+    return ListWriter(
+        lambda streaming: {**plain, "stream": True} if streaming else plain, tools or None
+    )
+
+
+def _facts(
+    client: ChatClient, request: RathLLMChatRequest, body: Body, provider_origin: ProviderOrigin
+) -> CallFacts:
+    given: object = getattr(client, "provider", None)
+    provider = given if isinstance(given, Provider) else Provider()
+    model = request.model or provider.model
+    origins = {"model": model, "base_url": provider.base_url, "api_key": provider.api_key}
+    return CallFacts(
+        provider_kind=provider.provider_kind or "custom",
+        adapter=_name(client),
+        adapter_version="unknown",
+        renderer=RENDERER,
+        endpoint=public_url(provider.base_url),
+        requested_model=model,
+        origins=tuple((name, provider_origin) for name, value in origins.items() if value),
+        tools_digest=body.tools_digest,
+    )
+
+
+def _name(client: ChatClient) -> str:
+    return f"{type(client).__module__}:{type(client).__qualname__}"
+
+
+def _mapped(exc: BaseException, client: ChatClient, call: OpenCall) -> RathError:
+    """Return `exc` as an error of rath, with the evidence where it can hold it."""
+    if isinstance(exc, RathError):
+        if isinstance(exc, ProviderError):
+            exc.evidence = call.fail(exc)
+        return exc
+    error = ProviderError(f"{_name(client)} failed: {type(exc).__name__}: {exc}")
+    error.evidence = call.fail(error)
+    return error
+
+
+def _cause(exc: BaseException) -> BaseException | None:
+    return exc.__cause__ if isinstance(exc, RathError) else exc

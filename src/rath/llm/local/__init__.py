@@ -1,0 +1,1 @@
+"""The embedded provider: GGUF models served inside the process."""

@@ -1,0 +1,102 @@
+"""The chat client for models that run inside the process."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from importlib.util import find_spec
+from typing import ClassVar
+
+from rath._async.retry import Sleep
+from rath._async.runtime import runtime
+from rath.errors import MissingExtra
+from rath.llm.call import ProviderOrigin
+from rath.llm.endpoint import public_url
+from rath.llm.failure import Asked
+from rath.llm.local.server import LocalEndpoint, ensure_server
+from rath.llm.local.weights import BUNDLED_MODEL
+from rath.llm.openai.completions import COMPLETIONS_PATH, CompletionsClient
+from rath.llm.openai.target import Target, open_wire
+from rath.llm.provider import Provider
+from rath.llm.vendor import Route
+from rath.llm.wire import Wire
+
+__all__ = ["RathLocalChatClient"]
+
+
+class RathLocalChatClient(CompletionsClient):
+    """Asks a model of this process, whose server starts with the first call.
+
+    Args:
+        provider: `model` is the path of a GGUF file, or None for the model of the extra
+            `local-weights`.
+        sleep: Waits between tries; for tests.
+        serve: Starts the server of a model and blocks until it answers; for tests.
+
+    Raises:
+        MissingExtra: The runtime is not installed.
+        ValueError: The provider names an endpoint.
+    """
+
+    kind: ClassVar[str] = "local"
+    sdk: ClassVar[str | None] = "xllamacpp"
+
+    def __init__(
+        self,
+        provider: Provider,
+        *,
+        sleep: Sleep = asyncio.sleep,
+        serve: Callable[[str], LocalEndpoint] = ensure_server,
+    ) -> None:
+        super().__init__(provider, sleep=sleep)
+        if provider.base_url:
+            raise ValueError(
+                f"a local model has no base_url, not even {provider.base_url!r}; use "
+                'provider_kind="openai" for a server of your own'
+            )
+        if serve is ensure_server and find_spec("xllamacpp") is None:
+            raise MissingExtra("local", 'Provider(provider_kind="local")')
+        self._serve = serve
+        self._endpoints: dict[str, LocalEndpoint] = {}
+
+    def route(self, model: str | None, *, provider_origin: ProviderOrigin = "call") -> Route:
+        chosen = model or self.provider.model
+        return Route(
+            endpoint=None,
+            model=chosen or BUNDLED_MODEL,
+            origins=(("model", provider_origin if chosen else "default"), ("base_url", "default")),
+            secret="",
+        )
+
+    async def connect(self, asked: Asked) -> Wire:
+        endpoint = self._endpoints.get(asked.model)
+        if endpoint is None:
+            endpoint = await runtime().call_in_worker(partial(self._serve, asked.model))
+            self._endpoints[asked.model] = endpoint
+        target = Target(
+            base_url=endpoint.base_url,
+            key_origin=None,
+            azure_version=None,
+            from_project=False,
+            api_key=endpoint.api_key,
+        )
+        known = replace(
+            asked,
+            endpoint=public_url(endpoint.base_url + COMPLETIONS_PATH) or endpoint.base_url,
+            secret=endpoint.api_key,
+        )
+        wire = await open_wire(target, COMPLETIONS_PATH, known)
+        return _LocalWire(wire, runtime_version=endpoint.runtime_version)
+
+
+class _LocalWire:
+    """A wire to the server in this process; what counts there is the runtime, not the SDK."""
+
+    def __init__(self, wire: Wire, *, runtime_version: str) -> None:
+        self.post = wire.post
+        self.stream = wire.stream
+        self.endpoint = wire.endpoint
+        self.credential = wire.credential
+        self.sdk_version: str | None = runtime_version

@@ -1,0 +1,227 @@
+"""The test chat server does on the wire what the script says."""
+
+import threading
+from collections.abc import Iterator
+
+import httpx
+import pytest
+from tests.support import chat_replies as replies
+from tests.support.chat_server import CapturedRequest, ChatServer
+
+PATH = "/chat/completions"
+
+
+@pytest.fixture
+def server() -> Iterator[ChatServer]:
+    with ChatServer() as server:
+        yield server
+
+
+@pytest.fixture
+def client(server: ChatServer) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=server.base_url, timeout=5.0, trust_env=False) as client:
+        yield client
+
+
+def test_captures_method_path_headers_and_exact_body(
+    server: ChatServer, client: httpx.Client
+) -> None:
+    server.queue(replies.completion("hi"))
+    client.post(PATH, content=b'{"a":  1}', headers={"X-Key": "k"})
+    request = server.requests[0]
+    assert (request.method, request.path, request.body) == ("POST", "/v1" + PATH, b'{"a":  1}')
+    assert request.headers["x-key"] == "k"
+
+
+def test_replies_come_in_the_order_they_were_queued(
+    server: ChatServer, client: httpx.Client
+) -> None:
+    server.queue(replies.completion("one"), replies.completion("two"))
+    answers = [client.post(PATH, json={}).json() for _ in range(2)]
+    assert [a["choices"][0]["message"]["content"] for a in answers] == ["one", "two"]
+
+
+def test_completion_carries_tool_calls_and_usage(server: ChatServer, client: httpx.Client) -> None:
+    call = replies.tool_call("add", {"a": 1})
+    server.queue(replies.completion(tool_calls=(call,), usage=replies.usage(5, 2)))
+    answer = client.post(PATH, json={}).json()
+    assert answer["choices"][0]["message"]["tool_calls"] == [call]
+    assert answer["choices"][0]["finish_reason"] == "tool_calls"
+    assert answer["usage"]["total_tokens"] == 7
+
+
+def test_one_connection_serves_many_requests(server: ChatServer, client: httpx.Client) -> None:
+    server.queue(*(replies.completion("x") for _ in range(3)))
+    for _ in range(3):
+        client.post(PATH, json={})
+    assert server.n_connections == 1
+
+
+def test_empty_script_answers_400_and_says_so(client: httpx.Client) -> None:
+    answer = client.post(PATH, json={})
+    assert answer.status_code == 400
+    assert "queued no reply" in answer.text
+
+
+def test_answer_function_is_asked_when_the_queue_is_empty() -> None:
+    def echo(request: CapturedRequest) -> replies.Reply:
+        return replies.completion(request.json()["say"])
+
+    with ChatServer(echo) as server:
+        answer = httpx.post(server.base_url + PATH, json={"say": "moo"}, trust_env=False)
+    assert answer.json()["choices"][0]["message"]["content"] == "moo"
+
+
+def test_error_in_the_answer_function_is_raised_by_close() -> None:
+    def fail(request: CapturedRequest) -> replies.Reply:
+        raise LookupError(request.path)
+
+    server = ChatServer(fail)
+    with pytest.raises(httpx.TransportError):
+        httpx.post(server.base_url + PATH, json={}, trust_env=False)
+    with pytest.raises(LookupError):
+        server.close()
+
+
+def test_stream_ends_with_the_done_marker(server: ChatServer, client: httpx.Client) -> None:
+    server.queue(replies.text_stream("he", "llo", counts=(3, 2)))
+    lines = [line for line in client.post(PATH, json={}).text.split("\n\n") if line]
+    assert len(lines) == 5
+    assert lines[-1] == "data: [DONE]"
+
+
+def test_stream_without_done_ends_orderly(server: ChatServer, client: httpx.Client) -> None:
+    server.queue(replies.event_stream(replies.text_chunk("he"), done=False))
+    assert "[DONE]" not in client.post(PATH, json={}).text
+
+
+@pytest.mark.parametrize("how", ["close", "reset"])
+def test_cut_stream_gives_its_first_events_and_then_breaks(
+    server: ChatServer, client: httpx.Client, how: replies.CutHow
+) -> None:
+    gate = replies.Gate()
+    server.queue(replies.event_stream(replies.text_chunk("he"), gate, replies.Cut(how)))
+    with client.stream("POST", PATH, json={}) as answer:
+        lines = answer.iter_lines()
+        assert '"he"' in next(lines)
+        gate.release()
+        with pytest.raises(httpx.TransportError):
+            list(lines)
+
+
+def test_string_in_a_stream_is_sent_as_it_is(server: ChatServer, client: httpx.Client) -> None:
+    server.queue(replies.event_stream("{oops", done=False))
+    assert client.post(PATH, json={}).text == "data: {oops\n\n"
+
+
+def test_tool_chunk_can_leave_out_the_index() -> None:
+    delta = replies.tool_chunk("{}", index=None, name="add")["choices"][0]["delta"]
+    assert delta == {"tool_calls": [{"function": {"arguments": "{}", "name": "add"}}]}
+
+
+def test_status_error_carries_its_headers(server: ChatServer, client: httpx.Client) -> None:
+    server.queue(replies.status_error(429, code="rate_limit", retry_after=2))
+    answer = client.post(PATH, json={})
+    assert (answer.status_code, answer.headers["retry-after"]) == (429, "2")
+    assert answer.json()["error"]["code"] == "rate_limit"
+
+
+@pytest.mark.parametrize(
+    ("reply", "text"),
+    [
+        pytest.param(replies.html("<p>no</p>"), "<p>no</p>", id="html"),
+        pytest.param(replies.empty(), "", id="empty"),
+        pytest.param(replies.invalid_json("{"), "{", id="invalid-json"),
+    ],
+)
+def test_bodies_that_are_no_answer(
+    server: ChatServer, client: httpx.Client, reply: replies.Reply, text: str
+) -> None:
+    server.queue(reply)
+    answer = client.post(PATH, json={})
+    assert (answer.status_code, answer.text) == (200, text)
+
+
+@pytest.mark.parametrize("how", ["close", "reset"])
+def test_dropped_connection_gives_no_byte(
+    server: ChatServer, client: httpx.Client, how: replies.CutHow
+) -> None:
+    server.queue(replies.dropped(how))
+    with pytest.raises((httpx.RemoteProtocolError, httpx.ReadError)):
+        client.post(PATH, json={})
+
+
+def test_truncated_body_breaks_the_promise_of_its_headers(
+    server: ChatServer, client: httpx.Client
+) -> None:
+    server.queue(replies.truncated(replies.completion("hello"), 10))
+    with pytest.raises(httpx.RemoteProtocolError):
+        client.post(PATH, json={})
+
+
+@pytest.mark.parametrize("at", ["start", "headers", "body"])
+def test_held_reply_times_out_the_client_and_notes_that_it_left(
+    server: ChatServer, client: httpx.Client, at: replies.HeldAt
+) -> None:
+    gate = replies.Gate()
+    server.queue(replies.held(replies.completion("late"), gate, at=at))
+    with pytest.raises(httpx.ReadTimeout):
+        client.post(PATH, json={}, timeout=0.02)
+    assert gate.reached.is_set()
+    assert gate.abandoned.wait(5.0)
+
+
+def test_released_gate_lets_the_reply_go_on(server: ChatServer, client: httpx.Client) -> None:
+    gate = replies.Gate()
+    server.queue(replies.held(replies.completion("late"), gate, at="headers"))
+
+    def release_when_reached() -> None:
+        gate.reached.wait(5.0)
+        gate.release()
+
+    releasing = threading.Thread(target=release_when_reached)
+    releasing.start()
+    answer = client.post(PATH, json={})
+    releasing.join()
+    assert answer.json()["choices"][0]["message"]["content"] == "late"
+
+
+def test_counts_requests_in_flight_at_once(server: ChatServer) -> None:
+    gate = replies.Gate()
+    server.queue(*(replies.held(replies.completion("x"), gate) for _ in range(3)))
+    urls = [server.base_url + PATH] * 3
+    threads = [
+        threading.Thread(target=httpx.post, args=(url,), kwargs={"json": {}, "trust_env": False})
+        for url in urls
+    ]
+    for thread in threads:
+        thread.start()
+    server.wait_for_requests(3)
+    gate.release()
+    for thread in threads:
+        thread.join()
+    assert server.max_in_flight == 3
+
+
+def test_waiting_for_requests_that_never_come_ends(server: ChatServer) -> None:
+    with pytest.raises(TimeoutError, match="0 of 1 requests"):
+        server.wait_for_requests(1, timeout=0.01)
+
+
+def test_close_does_not_wait_for_a_held_client() -> None:
+    gate = replies.Gate()
+    with ChatServer() as server:
+        server.queue(replies.held(replies.completion("never"), gate, at="body"))
+        failed: list[Exception] = []
+
+        def ask(url: str = server.base_url + PATH) -> None:
+            try:
+                httpx.post(url, json={}, trust_env=False)
+            except httpx.TransportError as exc:
+                failed.append(exc)
+
+        thread = threading.Thread(target=ask)
+        thread.start()
+        assert gate.reached.wait(5.0)
+    thread.join(5.0)
+    assert failed
