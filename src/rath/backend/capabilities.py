@@ -1,0 +1,32 @@
+"""What a backend offers, and how far apart from the host it runs things."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class IsolationLevel(str, Enum):
+    """What stands between a sandbox and the host."""
+
+    PROCESS = "process"
+    """Nothing but a process of its own: code can do whatever the user can."""
+
+    CONTAINER = "container"
+    MICROVM = "microvm"
+    VM = "vm"
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What a backend offers."""
+
+    isolation: IsolationLevel
+    supports_command: bool
+    supports_filesystem: bool
+    supports_code_interpreter: bool
+    cold_start_ms_p50: int | None = None
+    """Median time to open a sandbox, in milliseconds, where it is known."""
+
+    max_sandboxes: int | None = None
+    """How many may be open at once; None means no limit of the backend's own."""

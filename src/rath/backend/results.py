@@ -1,0 +1,86 @@
+"""What a sandbox answers: frozen values, failures among them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+class ToolResult:
+    """Base of all answers except that to `BackendToolFilesExists`, which is a bool."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CommandResult(ToolResult):
+    """A command has ended, well or badly."""
+
+    exit_code: int
+    """Status of the process; minus the signal's number where a signal ended it."""
+
+    stdout: bytes
+    stderr: bytes
+    elapsed_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class FileContent(ToolResult):
+    """Content of a file, bytes where no encoding was asked for."""
+
+    data: str | bytes
+
+
+@dataclass(frozen=True, slots=True)
+class FileEntry:
+    """One name in a directory."""
+
+    name: str
+    path: str
+    """A path under which the same sandbox finds the entry."""
+
+    is_dir: bool
+
+
+@dataclass(frozen=True, slots=True)
+class FileEntries(ToolResult):
+    """What a directory holds, sorted by name."""
+
+    entries: tuple[FileEntry, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FileWriteResult(ToolResult):
+    """A file was written."""
+
+    bytes_written: int
+
+
+@dataclass(frozen=True, slots=True)
+class CodeResult(ToolResult):
+    """A piece of code has ended, well or badly."""
+
+    text: str | None
+    """Value of its last expression, where the interpreter tells it."""
+
+    stdout: bytes
+    stderr: bytes
+    error: str | None
+    """What went wrong, None when nothing did."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolExecutionFailure(ToolResult):
+    """An operation could not be done, said in words that a model can act on."""
+
+    kind: str
+    """A short, stable word: `timeout`, `os_error`, `file_not_found`, `path_outside_workspace`..."""
+
+    message: str
+    detail: str | None = None
+
+
+def tool_failure_from(
+    kind: str, exc: BaseException, detail: str | None = None
+) -> ToolExecutionFailure:
+    """Return the failure that tells of `exc`; its detail is the name of its class by default."""
+    return ToolExecutionFailure(kind, str(exc), type(exc).__name__ if detail is None else detail)

@@ -1,0 +1,132 @@
+"""What file operations changed is told exactly, wherever they ran."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from hashlib import sha256
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rath._core.blobs import MAX_BLOB_BYTES, Blob
+from rath.backend import (
+    BackendSandbox,
+    BackendToolCommandRun,
+    BackendToolFilesRead,
+    BackendToolFilesWrite,
+    FileEffect,
+    observe_effects,
+)
+from rath.backend.effects import note_effect
+from rath.testing import FakeBackend
+
+
+def created(path: str, content: bytes) -> FileEffect:
+    return FileEffect(path, "created", None, Blob.from_bytes(content))
+
+
+@given(
+    writes=st.lists(st.tuples(st.sampled_from(["a", "d/b"]), st.sampled_from([b"", b"1", b"2"])))
+)
+def test_effects_chain_from_before_to_after(writes: list[tuple[str, bytes]]) -> None:
+    sandbox = FakeBackend().open()
+    with observe_effects() as effects:
+        for path, data in writes:
+            sandbox.dispatch(BackendToolFilesWrite(path, data))
+    now: dict[str, Blob | None] = {}
+    for effect in effects:
+        assert effect.before == now.get(effect.path)
+        now[effect.path] = effect.after
+    assert now == {path: Blob.from_bytes(data) for path, data in writes}
+    sandbox.backend.close(sandbox)
+
+
+def test_a_new_file_is_created(sandbox: BackendSandbox) -> None:
+    with observe_effects() as effects:
+        sandbox.dispatch(BackendToolFilesWrite("a/b.txt", "new"))
+    assert effects == [created("a/b.txt", b"new")]
+    assert effects[0].after is not None
+    assert effects[0].after.data == b"new"
+
+
+def test_an_old_file_is_changed(sandbox: BackendSandbox) -> None:
+    sandbox.dispatch(BackendToolFilesWrite("a.txt", "old"))
+    with observe_effects() as effects:
+        sandbox.dispatch(BackendToolFilesWrite("a.txt", "new"))
+    before, after = Blob.from_bytes(b"old"), Blob.from_bytes(b"new")
+    assert effects == [FileEffect("a.txt", "changed", before, after, "exact")]
+
+
+def test_writing_what_is_there_is_no_effect(sandbox: BackendSandbox) -> None:
+    sandbox.dispatch(BackendToolFilesWrite("a.txt", "same"))
+    with observe_effects() as effects:
+        sandbox.dispatch(BackendToolFilesWrite("a.txt", "same"))
+    assert effects == []
+
+
+def test_the_path_is_the_real_one_below_the_root(sandbox: BackendSandbox, workspace: Path) -> None:
+    (workspace / "real").mkdir()
+    (workspace / "link").symlink_to("real")
+    with observe_effects() as effects:
+        sandbox.dispatch(BackendToolFilesWrite(f"{workspace}/link/../link/a.txt", "x"))
+    assert effects == [created("real/a.txt", b"x")]
+
+
+def test_a_large_content_keeps_digest_and_size_only(
+    sandbox: BackendSandbox, workspace: Path
+) -> None:
+    large = b"x" * (MAX_BLOB_BYTES + 1)
+    (workspace / "large").write_bytes(large)
+    with observe_effects() as effects:
+        sandbox.dispatch(BackendToolFilesWrite("large", b""))
+    before = effects[0].before
+    assert before == Blob(sha256(large).hexdigest(), len(large))
+    assert before is not None
+    assert before.data is None
+
+
+def test_a_failed_write_a_read_and_a_command_note_nothing(sandbox: BackendSandbox) -> None:
+    with observe_effects() as effects:
+        sandbox.dispatch(BackendToolFilesWrite("../out.txt", "x"))
+        sandbox.dispatch(BackendToolFilesRead("a.txt"))
+        sandbox.dispatch(BackendToolCommandRun("echo x > a.txt"))
+    assert effects == []
+
+
+def test_parallel_writes_of_one_file_each_tell_what_they_replaced(sandbox: BackendSandbox) -> None:
+    with observe_effects() as effects, sandbox.stream() as one, sandbox.stream() as two:
+        for n in range(10):
+            one.submit(BackendToolFilesWrite("a.txt", f"one {n}"))
+            two.submit(BackendToolFilesWrite("a.txt", f"two {n}"))
+        one.synchronize()
+        two.synchronize()
+    afters = {effect.after.digest for effect in effects if effect.after is not None}
+    befores = {effect.before.digest for effect in effects if effect.before is not None}
+    assert len(effects) == 20
+    assert len(afters - befores) == 1
+
+
+def test_an_observer_sees_only_what_happens_inside(sandbox: BackendSandbox) -> None:
+    def write(name: str) -> list[FileEffect]:
+        with observe_effects() as effects:
+            sandbox.dispatch(BackendToolFilesWrite(name, name))
+        return effects
+
+    names = [f"{n}.txt" for n in range(8)]
+    with ThreadPoolExecutor(8) as pool:
+        seen = list(pool.map(write, names))
+    assert seen == [[created(name, name.encode())] for name in names]
+
+
+def test_every_observer_around_an_operation_is_told() -> None:
+    effect = created("a.txt", b"")
+    with observe_effects() as outer:
+        with observe_effects() as inner:
+            note_effect(effect)
+        note_effect(effect)
+    assert (outer, inner) == ([effect, effect], [effect])
+
+
+def test_nobody_has_to_observe() -> None:
+    note_effect(created("a.txt", b""))

@@ -1,0 +1,304 @@
+"""Commands and code on the local backend: what they see, and how they end."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rath._async.runtime import runtime
+from rath.backend import (
+    BackendSandbox,
+    BackendSandboxSpec,
+    BackendTool,
+    BackendToolCodeRun,
+    BackendToolCommandRun,
+    CodeResult,
+    CommandResult,
+    ToolExecutionFailure,
+)
+from rath.backend.local import LocalBackend
+from rath.backend.process import MAX_OUTPUT_BYTES
+
+
+def run(sandbox: BackendSandbox, cmd: str, **options: object) -> CommandResult:
+    result = sandbox.dispatch(BackendToolCommandRun(cmd, **options))  # type: ignore[arg-type]  # options of the payload
+    assert isinstance(result, CommandResult)
+    return result
+
+
+def failure(result: object) -> ToolExecutionFailure:
+    assert isinstance(result, ToolExecutionFailure)
+    return result
+
+
+class Witness:
+    """A pipe that the processes of a command hold open: at its end, all of them are gone."""
+
+    def __init__(self, path: Path) -> None:
+        os.mkfifo(path)
+        self.fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        os.set_blocking(self.fd, True)
+        # Held open from here too until the command has begun, so that reading waits for it.
+        self._writer = os.open(path, os.O_WRONLY)
+
+    def wait_begun(self) -> None:
+        assert os.read(self.fd, 6) == b"begun\n"
+        os.close(self._writer)
+
+    def wait_all_gone(self) -> None:
+        assert os.read(self.fd, 1) == b""
+        os.close(self.fd)
+
+    def wait_all_gone_begun_or_not(self) -> None:
+        """For a timeout, which on a busy machine may come before anything has begun."""
+        os.close(self._writer)
+        while os.read(self.fd, 6):
+            pass
+        os.close(self.fd)
+
+
+BEGIN = "exec 9>witness; echo begun >&9; "
+
+
+@pytest.fixture
+def witness(workspace: Path) -> Witness:
+    return Witness(workspace / "witness")
+
+
+def test_a_command_tells_output_error_and_exit_code(sandbox: BackendSandbox) -> None:
+    result = run(sandbox, "echo out; echo err >&2; exit 3")
+    assert (result.exit_code, result.stdout, result.stderr) == (3, b"out\n", b"err\n")
+
+
+def test_an_argument_list_is_seen_by_no_shell(sandbox: BackendSandbox) -> None:
+    result = sandbox.dispatch(BackendToolCommandRun(["echo", "$HOME; ls"]))
+    assert isinstance(result, CommandResult)
+    assert result.stdout == b"$HOME; ls\n"
+
+
+def test_a_signal_shows_as_a_negative_exit_code(sandbox: BackendSandbox) -> None:
+    assert run(sandbox, "kill -KILL $$").exit_code == -signal.SIGKILL
+
+
+def test_a_command_starts_in_the_workspace(sandbox: BackendSandbox, workspace: Path) -> None:
+    assert run(sandbox, "pwd").stdout.decode().strip() == os.path.realpath(workspace)
+
+
+def test_a_command_starts_in_its_cwd(sandbox: BackendSandbox, workspace: Path) -> None:
+    (workspace / "sub").mkdir()
+    assert run(sandbox, "pwd", cwd="sub").stdout.endswith(b"/workspace/sub\n")
+
+
+@pytest.mark.parametrize("cwd", ["..", "/etc", "link"])
+def test_a_cwd_outside_is_refused(sandbox: BackendSandbox, workspace: Path, cwd: str) -> None:
+    (workspace / "link").symlink_to("/etc")
+    result = failure(sandbox.dispatch(BackendToolCommandRun("pwd", cwd=cwd)))
+    assert result.kind == "path_outside_workspace"
+
+
+def test_a_missing_cwd_is_a_failure(sandbox: BackendSandbox) -> None:
+    result = failure(sandbox.dispatch(BackendToolCommandRun("pwd", cwd="missing")))
+    assert result.kind == "os_error"
+    assert "missing" in result.message
+
+
+@pytest.mark.parametrize(
+    ("cmd", "kind"),
+    [
+        pytest.param(["no-such-program-here"], "os_error", id="missing program"),
+        pytest.param([], "unexpected", id="nothing"),
+        pytest.param("echo \0", "unexpected", id="zero character"),
+    ],
+)
+def test_what_cannot_be_started_is_a_failure(
+    sandbox: BackendSandbox, cmd: str | list[str], kind: str
+) -> None:
+    assert failure(sandbox.dispatch(BackendToolCommandRun(cmd))).kind == kind
+
+
+def test_no_secret_of_this_process_reaches_a_command(
+    sandbox: BackendSandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "canary")
+    monkeypatch.setenv("MY_TOKEN", "canary")
+    monkeypatch.setenv("LC_TIME", "C")
+    said = run(sandbox, "env").stdout
+    assert b"canary" not in said
+    assert b"LC_TIME=C" in said
+    assert b"PATH=" in said
+
+
+def test_no_secret_of_this_process_reaches_code(
+    sandbox: BackendSandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MY_TOKEN", "canary")
+    result = sandbox.dispatch(BackendToolCodeRun("import os; print(dict(os.environ))"))
+    assert isinstance(result, CodeResult)
+    assert b"canary" not in result.stdout
+
+
+def test_variables_of_the_call_win_over_those_of_the_spec(workspace: Path) -> None:
+    backend = LocalBackend()
+    spec = BackendSandboxSpec(working_dir=str(workspace), env={"ONE": "spec", "TWO": "spec"})
+    sandbox = backend.open(spec)
+    assert run(sandbox, "echo $ONE $TWO", env={"ONE": "call"}).stdout == b"call spec\n"
+    backend.close(sandbox)
+
+
+def test_values_of_variables_are_not_shown(sandbox: BackendSandbox) -> None:
+    secret = {"TOKEN": "canary"}
+    shown = repr(BackendToolCommandRun("x", env=secret)) + repr(BackendSandboxSpec(env=secret))
+    assert "canary" not in shown
+
+
+def test_input_is_empty_unless_given(sandbox: BackendSandbox) -> None:
+    assert run(sandbox, "cat").stdout == b""
+    assert run(sandbox, "cat", stdin=b"given").stdout == b"given"
+
+
+def test_large_input_and_output_do_not_block_each_other(sandbox: BackendSandbox) -> None:
+    data = os.urandom(1024) * 600
+    assert run(sandbox, "cat", stdin=data).stdout == data
+
+
+def test_too_much_output_is_cut_in_the_middle_and_says_so(sandbox: BackendSandbox) -> None:
+    result = run(sandbox, "echo BEGIN; head -c 9000000 /dev/zero | tr '\\0' x; echo END")
+    assert result.stdout.startswith(b"BEGIN\n")
+    assert result.stdout.endswith(b"xEND\n")
+    assert b"truncated: 7951434 bytes" in result.stdout
+    assert len(result.stdout) < MAX_OUTPUT_BYTES + 100
+
+
+def test_a_timeout_is_a_failure_with_what_was_printed(sandbox: BackendSandbox) -> None:
+    call = BackendToolCommandRun("echo early; sleep 30", timeout=1.0)
+    result = failure(sandbox.dispatch(call))
+    assert (result.kind, result.detail) == ("timeout", "early\n")
+    assert "within 1 s" in result.message
+
+
+def test_a_timeout_ends_the_whole_group(sandbox: BackendSandbox, witness: Witness) -> None:
+    call = BackendToolCommandRun(BEGIN + "(sleep 30; true) & sleep 30", timeout=0.3)
+    sandbox.dispatch(call)
+    witness.wait_all_gone_begun_or_not()
+
+
+def test_who_ignores_the_polite_signal_is_killed(sandbox: BackendSandbox, witness: Witness) -> None:
+    call = BackendToolCommandRun("trap '' TERM; " + BEGIN + "sleep 30; sleep 30", timeout=0.2)
+    assert failure(sandbox.dispatch(call)).kind == "timeout"
+    witness.wait_all_gone_begun_or_not()
+
+
+def test_a_command_is_over_when_its_process_ended(
+    sandbox: BackendSandbox, witness: Witness
+) -> None:
+    assert run(sandbox, BEGIN + "sleep 30 & echo done").stdout == b"done\n"
+    witness.wait_begun()
+    witness.wait_all_gone()
+
+
+@pytest.mark.skipif(shutil.which("setsid") is None, reason="needs setsid")
+def test_a_process_that_left_the_group_does_not_hold_up_the_result(
+    sandbox: BackendSandbox,
+) -> None:
+    result = run(sandbox, "setsid sh -c 'echo $$; exec sleep 60' & sleep 0.2")
+    os.kill(int(result.stdout), signal.SIGKILL)
+    assert result.exit_code == 0
+
+
+def test_cancelling_ends_the_whole_group(sandbox: BackendSandbox, witness: Witness) -> None:
+    call = BackendToolCommandRun(BEGIN + "(sleep 30; true) & sleep 30")
+    running = runtime().submit(lambda: sandbox.adispatch(call), label="a command")
+    witness.wait_begun()
+    runtime().cancel(running)
+    assert isinstance(running.future.exception(), asyncio.CancelledError)
+    witness.wait_all_gone()
+
+
+def test_cancelling_at_once_starts_nothing_that_stays(
+    sandbox: BackendSandbox, workspace: Path
+) -> None:
+    call = BackendToolCommandRun("sleep 30")
+    for _ in range(10):
+        running = runtime().submit(lambda: sandbox.adispatch(call), label="a command")
+        runtime().cancel(running)
+        assert isinstance(running.future.exception(), asyncio.CancelledError)
+
+
+def test_leaving_the_interpreter_ends_the_whole_group(witness: Witness, workspace: Path) -> None:
+    program = """
+import sys, threading
+from rath.backend import BackendSandboxSpec, BackendToolCommandRun, get
+sandbox = get("local").open(BackendSandboxSpec(working_dir=sys.argv[1]))
+call = BackendToolCommandRun(sys.argv[2])
+threading.Thread(target=sandbox.dispatch, args=[call], daemon=True).start()
+sys.stdin.read()
+"""
+    child = subprocess.Popen(
+        [sys.executable, "-c", program, str(workspace), BEGIN + "(sleep 30; true) & sleep 30"],
+        stdin=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    witness.wait_begun()
+    _, said = child.communicate()
+    witness.wait_all_gone()
+    assert b"cut off" in said
+
+
+def test_two_hundred_commands_run_at_once(sandbox: BackendSandbox) -> None:
+    async def all_of_them() -> list[object]:
+        calls = [BackendToolCommandRun(f"echo {n}") for n in range(200)]
+        return await asyncio.gather(*(sandbox.adispatch(call) for call in calls))
+
+    results = runtime().run(all_of_them, label="many commands")
+    said = [result.stdout for result in results if isinstance(result, CommandResult)]
+    assert said == [b"%d\n" % n for n in range(200)]
+
+
+def test_code_tells_its_output(sandbox: BackendSandbox, workspace: Path) -> None:
+    result = sandbox.dispatch(BackendToolCodeRun("import os; print(os.getcwd())"))
+    assert isinstance(result, CodeResult)
+    assert result.stdout.decode().strip() == os.path.realpath(workspace)
+    assert (result.text, result.error) == (None, None)
+
+
+def test_code_that_raises_tells_its_traceback(sandbox: BackendSandbox) -> None:
+    result = sandbox.dispatch(BackendToolCodeRun("1 / 0"))
+    assert isinstance(result, CodeResult)
+    assert "ZeroDivisionError" in (result.error or "")
+
+
+def test_code_that_fails_in_silence_still_has_an_error(sandbox: BackendSandbox) -> None:
+    result = sandbox.dispatch(BackendToolCodeRun("raise SystemExit(4)"))
+    assert isinstance(result, CodeResult)
+    assert "exit code 4" in (result.error or "")
+
+
+@pytest.mark.parametrize("code", ["print(1)", "1 / 0", "import time; time.sleep(30)"])
+def test_the_script_of_the_code_is_removed(
+    sandbox: BackendSandbox, workspace: Path, code: str
+) -> None:
+    sandbox.dispatch(BackendToolCodeRun(code, timeout=0.5))
+    assert os.listdir(workspace) == []
+
+
+def test_another_language_is_a_failure_that_names_it(sandbox: BackendSandbox) -> None:
+    result = failure(sandbox.dispatch(BackendToolCodeRun("x", language="go")))
+    assert (result.kind, result.detail) == ("unsupported_tool", "go")
+
+
+@pytest.mark.parametrize("call", [BackendToolCommandRun("true"), BackendToolCodeRun("1")])
+def test_a_workspace_that_has_gone_is_a_failure(
+    sandbox: BackendSandbox, workspace: Path, call: BackendTool
+) -> None:
+    workspace.rmdir()
+    result = failure(sandbox.dispatch(call))
+    assert result.kind == "os_error"
+    assert str(workspace) in result.message
