@@ -14,6 +14,7 @@ from rath.session import ChunkRow, ChunkTable, Session, user_text_chunk
 from rath.session.chunk import assistant_turn_chunk, tool_feedback_chunk
 from rath.session.request import (
     CONTEXT_OPENING,
+    HANDOVER,
     Renderer,
     chunk_table_to_messages,
     context_message,
@@ -25,15 +26,18 @@ from tests.support.sessions import row_lists
 
 def render(rows: Sequence[ChunkRow]) -> list[RathLLMMessage]:
     renderer = Renderer()
-    return [*renderer.render(rows), *renderer.close()]
+    return [*renderer.render(rows), *renderer.hand_over()]
 
 
 def assert_valid(messages: Sequence[RathLLMMessage]) -> None:
     """What OpenAI's and Anthropic's endpoints both demand of a history."""
     open_calls: list[str] = []
     used: set[str] = set()
+    before = ""
     for message in messages:
         (message.content or "").encode()
+        assert (before, message.role) != ("assistant", "assistant")
+        before = message.role
         if message.role == "tool":
             assert message.tool_call_id in open_calls
             open_calls.remove(message.tool_call_id or "")
@@ -47,6 +51,7 @@ def assert_valid(messages: Sequence[RathLLMMessage]) -> None:
             used.add(call["id"])
             open_calls.append(call["id"])
     assert open_calls == []
+    assert before != "assistant"
 
 
 @given(rows=row_lists)
@@ -69,7 +74,8 @@ def test_rendering_in_pieces_equals_rendering_at_once(
 ) -> None:
     at = data.draw(st.integers(0, len(rows)))
     renderer = Renderer()
-    pieces = [*renderer.render(rows[:at]), *renderer.render(rows[at:]), *renderer.close()]
+    pieces = [*renderer.render(rows[:at]), *renderer.render(rows[at:])]
+    pieces += renderer.hand_over()
     assert pieces == render(rows)
 
 
@@ -103,6 +109,17 @@ def test_arguments_that_do_not_parse_are_sent_in_a_form_that_does(written: str, 
     call = tool_call("f", written, id="a")
     (assistant, _) = render([assistant_turn_chunk(tool_calls=call.tool_calls)])
     assert (assistant.tool_calls or ())[0]["function"]["arguments"] == sent
+
+
+def test_an_answer_of_another_agent_is_handed_over() -> None:
+    answer = assistant_turn_chunk(tool_calls=None, content="one")
+    renderer = Renderer()
+    first = [*renderer.render([user_text_chunk("go"), answer]), *renderer.hand_over()]
+    assert [message.role for message in first] == ["user", "assistant", "user"]
+    assert first[-1].content == HANDOVER
+    later = renderer.render([assistant_turn_chunk(tool_calls=None, content="two")])
+    assert [*first, *later, *renderer.hand_over()] == render([user_text_chunk("go"), answer, *[
+        assistant_turn_chunk(tool_calls=None, content="two")]])  # fmt: skip
 
 
 def test_unknown_rows_are_skipped() -> None:

@@ -66,7 +66,7 @@ def test_content_has_no_setters() -> None:
 
 def test_identity_equality() -> None:
     session = Session.from_user_message("hi")
-    assert session == session  # noqa: PLR0124  # identity is what is tested
+    assert session == session  # identity is what is tested
     assert session != Session.from_user_message("hi")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from rath._async.runtime import runtime
 from rath.llm import ChatClient, ChatDraft, Exchange, Provider, open_draft
@@ -37,10 +38,8 @@ def openai_client(
     server: ChatServer, *, sleep: NoSleep | None = None, provider: Provider | None = None
 ) -> RathOpenAIChatClient:
     """A client for the test server that never really waits between tries."""
-    given = provider or Provider()
-    options = {"base_url": server.base_url, "api_key": KEY, "model": "m"}
-    kept = {name: getattr(given, name) for name in ("timeout", "retry_max_attempts")}
-    return RathOpenAIChatClient(Provider(**options, **kept), sleep=sleep or NoSleep())
+    given = replace(provider or Provider(), base_url=server.base_url, api_key=KEY, model="m")
+    return RathOpenAIChatClient(given, sleep=sleep or NoSleep())
 
 
 def send(

@@ -238,25 +238,25 @@ def test_a_failure_that_nobody_read_is_logged_once(caplog: pytest.LogCaptureFixt
     async def nothing() -> None:
         return
 
-    cell = start(make, label="session abc")
+    cell = start(make, label="a run of ours")
     while not cell.done():
         runtime().run(nothing, label="a turn of the loop")
     with caplog.at_level(logging.ERROR, logger="rath.session"):
         del cell
         gc.collect()
-    assert [record.message for record in caplog.records] == [
-        "session abc failed and nobody read its result: ValueError('boom')"
-    ]
+    # Other tests leave failed cells too, and the collector takes them when it likes.
+    ours = [record.message for record in caplog.records if "a run of ours" in record.message]
+    assert ours == ["a run of ours failed and nobody read its result: ValueError('boom')"]
 
 
 def test_a_failure_that_was_read_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
     async def make(_: Deferred[int]) -> int:
         raise ValueError("boom")
 
-    cell = start(make)
+    cell = start(make, label="a run of ours")
     with pytest.raises(ValueError, match="boom"):
         cell.result()
     with caplog.at_level(logging.ERROR, logger="rath.session"):
         del cell
         gc.collect()
-    assert caplog.records == []
+    assert "a run of ours" not in caplog.text

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import contextvars
 import logging
+import weakref
 from collections.abc import Callable, Coroutine, Generator, Iterator
 from concurrent.futures import Future
 from types import TracebackType
@@ -157,6 +159,7 @@ class Deferred(Generic[T]):
             self._latest = self._value = on_cancel(self._latest)
         except BaseException as exc:  # noqa: BLE001  # kept for every reader of this cell
             self._error, self._traceback = exc, exc.__traceback__
+            _failed.add(self)
         finally:
             for needed in self.inputs:
                 needed.dependents -= 1
@@ -208,9 +211,27 @@ class Deferred(Generic[T]):
     def _name(self) -> str:
         return self._running.label if self._running is not None else "this value"
 
-    def __del__(self) -> None:
+    def tell_unread(self) -> None:
+        """Log the error of a failed run that nobody has read, once."""
         if self._error is not None and not self._read:
+            self._read = True
             _log.error("%s failed and nobody read its result: %r", self._name(), self._error)
+
+    def __del__(self) -> None:
+        self.tell_unread()
+
+
+_failed: weakref.WeakSet[Deferred[Any]] = weakref.WeakSet()
+
+
+def _tell_all_unread() -> None:
+    """Log what nobody has read by the end; at exit the collector comes too late or not at all."""
+    for cell in list(_failed):
+        cell.tell_unread()
+
+
+# Registered after the runtime's own, so it runs before that cuts off what is left.
+atexit.register(_tell_all_unread)
 
 
 def _wait_briefly(future: Future[Any]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rath.llm.base import ChatClient
-from rath.llm.chat_request import RathLLMChatRequest
+from rath.llm.chat_request import RathLLMChatRequest, RathLLMMessage
 from rath.llm.draft import ProviderOrigin, open_draft
 from rath.session.body import Body
 from rath.session.calls import Context, bytes_digest
@@ -30,6 +30,7 @@ class Conversation:
         head: Sequence[ChunkRow],
         body: Body,
         context: Context | None = None,
+        question: str | None = None,
         streaming: bool = False,
         provider_origin: ProviderOrigin = "call",
     ) -> None:
@@ -45,7 +46,11 @@ class Conversation:
         messages += self._renderer.render(rows[:at])
         if context is not None:
             messages += [*self._renderer.close(), context.message]
-        messages += [*self._renderer.render(rows[at:]), *self._renderer.close()]
+        messages += self._renderer.render(rows[at:])
+        if question is None:
+            messages += self._renderer.hand_over()
+        else:
+            messages += [*self._renderer.close(), RathLLMMessage("user", question)]
         self.draft.append(messages)
         self._n_rows = len(rows)
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from rath.llm.base import ChatClient
-from rath.llm.chat_request import RathLLMMessage
 from rath.llm.chat_response import RathLLMChatChoice
 from rath.llm.draft import ProviderOrigin
 from rath.llm.provider import Provider
@@ -46,10 +45,10 @@ class OneShot:
             request,
             head=tuple(agent.table),
             body=user,
+            question=self.question,
             streaming=self.on_event is not None,
             provider_origin=self.provider_origin,
         )
-        conversation.draft.append([RathLLMMessage("user", self.question)])
         call = Call(
             operation=self.operation,
             purpose=self.purpose,

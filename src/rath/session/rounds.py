@@ -43,12 +43,13 @@ class Prepared:
     tool: Tool | None
     arguments: dict[str, Any] | None
     key: Key = ()
-    refusal: ResultText | None = None
+    is_barrier: bool = False
+    """Whether nothing of the round may run beside it; a refused call disturbs nobody."""
 
-    @property
-    def is_barrier(self) -> bool:
-        """Whether nothing of the round may run beside it; a refused call disturbs nobody."""
-        return self.refusal is None and not getattr(self.tool, "parallel_safe", False)
+    limit: float = DEFAULT_TOOL_TIMEOUT
+    """Seconds that the call may take."""
+
+    refusal: ResultText | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +84,11 @@ class ToolRounds:
             done: Filled by call index as results come, so that a round that is cut off keeps
                 what it had.
         """
+        # What a tool says of itself is user code, so it is asked on a worker.
+        prepared = await runtime().call_in_worker(lambda: [self._prepare(call) for call in calls])
         jobs = [
-            self._job(self._prepare(call), session, partial(done.__setitem__, index))
-            for index, call in enumerate(calls)
+            self._job(one, session, partial(done.__setitem__, index))
+            for index, one in enumerate(prepared)
         ]
         return await self.lanes.run(jobs)
 
@@ -114,12 +117,14 @@ class ToolRounds:
             arguments = self.checker.parse(call.name, call.arguments)
             self.checker.check(call.name, tool.parameters, arguments)
             key = tuple(tool.resource_key(arguments))
+            is_barrier = not getattr(tool, "parallel_safe", False)
+            limit = float(getattr(tool, "timeout", None) or DEFAULT_TOOL_TIMEOUT)
         except BadArguments as exc:
             refusal = encode_failure("invalid_tool_arguments", str(exc), exc.detail)
             return Prepared(call, tool, arguments, refusal=refusal)
-        except Exception as exc:  # noqa: BLE001  # a tool's lane: what a tool does wrong, its model reads
+        except (Exception, SystemExit, KeyboardInterrupt) as exc:  # noqa: BLE001  # a tool's lane: what a tool does wrong, its model reads
             return Prepared(call, tool, arguments, refusal=_exception_text(exc))
-        return Prepared(call, tool, arguments, key)
+        return Prepared(call, tool, arguments, key, is_barrier, limit)
 
     async def _finish(self, prepared: Prepared, session: Session) -> Finished:
         if prepared.refusal is not None:
@@ -132,16 +137,15 @@ class ToolRounds:
 
     async def _attempt(self, prepared: Prepared, session: Session) -> tuple[ResultText, ToolStatus]:
         tool = cast("Tool", prepared.tool)
-        limit = getattr(tool, "timeout", None) or DEFAULT_TOOL_TIMEOUT
         try:
-            async with asyncio.timeout(limit) as deadline:
+            async with asyncio.timeout(prepared.limit) as deadline:
                 await self.lanes.wait_free(prepared.key)
                 value = await self._call(tool, prepared, session)
             result = encode_result(value)
         except TimeoutError as exc:
             if not deadline.expired():
                 return _exception_text(exc), "failed"
-            return _timeout_text(tool.name, limit), "abandoned"
+            return _timeout_text(prepared.call.name, prepared.limit), "abandoned"
         except Exception as exc:  # noqa: BLE001  # a tool's lane: what a tool does wrong, its model reads
             return _exception_text(exc), "failed"
         return result, "failed" if result.failure else "done"
@@ -210,7 +214,7 @@ def _origin(tool: Tool | None) -> str:
     return str(getattr(tool, "origin", "") or f"{kind.__module__}:{kind.__qualname__}")
 
 
-def _exception_text(exc: Exception) -> ResultText:
+def _exception_text(exc: BaseException) -> ResultText:
     cause = exc.cause if isinstance(exc, UserExit) else exc
     kind = type(cause).__name__
     return encode_failure("tool_execution_exception", f"{kind}: {cause}", kind)

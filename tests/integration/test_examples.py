@@ -1,0 +1,96 @@
+"""Every example runs offline, is short, and leaves the choice of the model to its reader."""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "example"
+LADDER = sorted(EXAMPLES.glob("[0-9]*.py"))
+PROGRAMS = [*LADDER, EXAMPLES / "readme.py"]
+MAX_LINES = 60
+
+
+def names(paths: list[Path]) -> list[str]:
+    """What a parametrised test is called."""
+    return [path.stem for path in paths]
+
+
+def run(program: Path, where: Path) -> str:
+    """Run an example on its scripted model and return what it printed."""
+    done = subprocess.run(
+        [sys.executable, "-W", "error", str(program)],
+        cwd=where,
+        env={
+            **os.environ,
+            "OPENRATH_HOME": str(where / "home"),
+            "PYTHONPATH": str(ROOT / "src"),
+            "RATH_EXAMPLE_PROVIDER": "scripted",
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+def test_the_ladder_is_the_documented_one() -> None:
+    assert names(LADDER) == [
+        "01_hello_agent",
+        "02_session_lineage",
+        "04_tools_builtin",
+        "05_custom_tool",
+        "07_streaming",
+        "08_compress",
+        "11_dynamic_selector",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("01_hello_agent", "welcome to your first session."),
+        ("02_session_lineage", "ancestors of joined: ['branch', 'other', 'question']"),
+        ("04_tools_builtin", 'read_workspace_file {"data": "sessions fork"}'),
+        ("05_custom_tool", 'add {"sum": 42}'),
+        ("07_streaming", "'finish': 2"),
+        ("08_compress", "rows: 8 -> 1"),
+        ("11_dynamic_selector", "tech: Switch the printer off"),
+    ],
+)
+def test_an_example_runs(name: str, said: str, tmp_path: Path) -> None:
+    assert said in run(EXAMPLES / f"{name}.py", tmp_path)
+
+
+def test_the_readme_program_remembers_what_its_first_run_learned(tmp_path: Path) -> None:
+    first = run(EXAMPLES / "readme.py", tmp_path)
+    assert "recalled from earlier runs: nothing yet" in first
+    assert 'result     word_count {"words": 5}' in first
+    assert "tokens: " in first
+    recalled, _, _ = run(EXAMPLES / "readme.py", tmp_path).partition("the run:")
+    assert "nothing yet" not in recalled
+    assert recalled.count("The user likes compact technical summaries.") == 1
+    assert "OpenRath makes agent clusters traceable" in recalled
+
+
+@pytest.mark.parametrize("program", LADDER, ids=names(LADDER))
+def test_an_example_is_short(program: Path) -> None:
+    assert program.read_text("utf-8").count("\n") < MAX_LINES
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=names(PROGRAMS))
+def test_an_example_pins_no_model(program: Path) -> None:
+    tree = ast.parse(program.read_text("utf-8"))
+    named = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    keywords = {node.arg for node in ast.walk(tree) if isinstance(node, ast.keyword)}
+    attributes = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    assert not named & {"Provider", "replace", "resolve_provider_arg"}
+    assert not attributes & {"Provider", "replace", "to_provider"}
+    assert not keywords & {"model", "base_url", "api_key", "provider_kind"}
