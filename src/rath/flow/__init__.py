@@ -1,0 +1,28 @@
+"""Agents, workflows and what they are made of: layers from one session to the next."""
+
+from __future__ import annotations
+
+from rath.flow.agent import Agent
+from rath.flow.agent_param import AgentParam
+from rath.flow.compile import CompiledWorkflow, ResourceManifest
+from rath.flow.compressor import Compressor
+from rath.flow.container import Sequential, WorkflowDict, WorkflowList
+from rath.flow.empty import EmptyWorkflow
+from rath.flow.selector import Selector
+from rath.flow.workflow import Workflow
+from rath.llm import Provider
+
+__all__ = [
+    "Agent",
+    "AgentParam",
+    "CompiledWorkflow",
+    "Compressor",
+    "EmptyWorkflow",
+    "Provider",
+    "ResourceManifest",
+    "Selector",
+    "Sequential",
+    "Workflow",
+    "WorkflowDict",
+    "WorkflowList",
+]

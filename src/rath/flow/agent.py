@@ -1,0 +1,203 @@
+"""The layer of rath: a prompt, a model, tools and a memory, from one session to the next."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Self
+
+from rath._async.plane import Lease
+from rath.flow.agent_memory import (
+    MemoryArg,
+    commit,
+    commit_later,
+    open_memory,
+    recall,
+    recall_for_run,
+    remember,
+)
+from rath.flow.agent_param import AgentParam, check_provider, resolve_provider_arg
+from rath.flow.memory_inject import DefaultRecallInjection, MemoryInjectionPolicy
+from rath.flow.tool.base import FlowToolCall
+from rath.flow.workflow import Workflow
+from rath.llm import Provider, RathLLMStreamDelta
+from rath.memory import MemoryResult, MemoryStore
+from rath.session import Session, run_session_loop
+
+
+class Agent(Workflow):
+    """Answers a session: asks its model, runs the tools that the model calls, until it is done.
+
+    A call returns at once with a pending session; reading that waits for the run.
+
+    Args:
+        system_prompt: Instructions that stand before every transcript, never in it.
+        provider: Model and endpoint.
+        tools: Tools beside the built-in ones.
+        model: Name of the model where `provider` names none.
+        on_event: Called with each delta of a streamed answer.
+        memory: A store, a spec or a name; "local" is the project's own store.
+        memory_inject: What to recall before a run; by default what is nearest to the last thing
+            the user said.
+        commit_on_forward: Store the transcript of every run in the memory once it has ended.
+        description: What the agent is good for, read by a `Selector`.
+        max_tool_rounds: Most model calls of a run.
+        persist: Write the session of every run to its file.
+        timeout: Seconds that a run may take; one that takes longer ends with the outcome
+            DeadlineExceeded.
+        system_tools: Whether the model is offered the built-in tools, or the names of those it is.
+
+    Raises:
+        ValueError: Neither `provider` nor `model` was given.
+    """
+
+    def __init__(
+        self,
+        system_prompt: str,
+        provider: Provider | None = None,
+        tools: Sequence[FlowToolCall] | None = None,
+        *,
+        model: str | None = None,
+        on_event: Callable[[RathLLMStreamDelta], None] | None = None,
+        memory: MemoryArg = None,
+        memory_inject: MemoryInjectionPolicy | None = None,
+        commit_on_forward: bool = False,
+        description: str = "",
+        max_tool_rounds: int = 64,
+        persist: bool = False,
+        timeout: float | None = None,
+        system_tools: bool | Sequence[str] = True,
+    ) -> None:
+        super().__init__(description)
+        check_provider(provider)
+        chosen = resolve_provider_arg(provider, model=model)
+        prompt = Session.from_agent_prompt(system_prompt)
+        self._lease: Lease | None = None if memory is None else open_memory(memory)
+        self.agent = AgentParam(prompt, chosen, _held(self._lease))
+        self.tools = list(tools or ())
+        self.on_event = on_event
+        self.memory_inject = memory_inject
+        self.commit_on_forward = commit_on_forward
+        self.max_tool_rounds = max_tool_rounds
+        self.persist = persist
+        self.timeout = timeout
+        self.system_tools = system_tools
+
+    @property
+    def memory(self) -> MemoryStore | None:
+        """The agent's memory, None once it is closed."""
+        return self.agent.memory
+
+    def forward(self, session: Session) -> Session:
+        """Submit a run on `session`, which may be pending, and return its pending session."""
+        store = self.memory
+        policy = self.memory_inject or DefaultRecallInjection()
+        out = run_session_loop(
+            session,
+            self.agent.agent_session,
+            agent_provider=self.agent.provider,
+            tools=self.tools,
+            max_tool_rounds=self.max_tool_rounds,
+            on_event=self.on_event,
+            persist=self.persist,
+            system_tools=self.system_tools,
+            recall=None if store is None else recall_for_run(store, policy),
+            timeout=self.timeout,
+        )
+        if self.commit_on_forward and store is not None:
+            commit_later(store, out)
+        return out
+
+    def register_tool(self, tool: FlowToolCall) -> None:
+        """Add a tool; one whose name the agent has already is ignored."""
+        if all(tool.name != known.name for known in self.tools):
+            self.tools.append(tool)
+
+    def unregister_tool(self, tool_name: str) -> None:
+        """Take out the tool of that name, if there is one."""
+        self.tools = [tool for tool in self.tools if tool.name != tool_name]
+
+    def remember_memory(
+        self,
+        content: str,
+        *,
+        scope: str = "user",
+        category: str = "preferences",
+        wait: bool = False,
+    ) -> MemoryResult:
+        """Write a note to the agent's memory; an identical note is stored once.
+
+        Args:
+            content: The note.
+            scope: "user", "agent", "session" or "resources".
+            category: Directory of the note within the scope.
+            wait: Wait until the store has indexed it too.
+
+        Raises:
+            RuntimeError: The agent has no memory.
+        """
+        store = self._require_memory()
+        return remember(store, content, scope=scope, category=category, wait=wait)
+
+    def recall_memory(
+        self, query: str, *, top_k: int = 4, target_uri: str | None = None
+    ) -> MemoryResult:
+        """Return the notes that are nearest to `query`, best first.
+
+        Args:
+            query: Words to look for.
+            top_k: Most notes to return.
+            target_uri: Part of the memory to search; all of it by default.
+
+        Raises:
+            RuntimeError: The agent has no memory.
+        """
+        return recall(self._require_memory(), query, top_k=top_k, target_uri=target_uri)
+
+    def commit_memory(self, session: Session, *, wait: bool = False) -> MemoryResult:
+        """Store what was said in `session` in the agent's memory.
+
+        A pending session is not waited for: the commit happens when its run has ended, and a
+        failure of it is logged.
+
+        Args:
+            session: Its tool results are left out.
+            wait: Wait for the run, the storing, and what the store learns from the transcript.
+
+        Raises:
+            RuntimeError: The agent has no memory.
+        """
+        return commit(self._require_memory(), session, wait=wait)
+
+    def close(self) -> None:
+        """Give the memory back; runs and commits in flight still end. Safe to call again."""
+        self.agent.memory = None
+        if self._lease is not None:
+            self._lease.drop()
+            self._lease = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _require_memory(self) -> MemoryStore:
+        if self.memory is None:
+            raise RuntimeError(
+                "agent has no memory store; give it one with Agent(..., memory='local'), and use "
+                "it before close()"
+            )
+        return self.memory
+
+
+def _held(lease: Lease | None) -> MemoryStore | None:
+    if lease is None:
+        return None
+    assert isinstance(lease.handle, MemoryStore)
+    return lease.handle

@@ -1,0 +1,101 @@
+"""What an agent carries from call to call: its prompt, its provider and its memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from textwrap import indent
+from types import MappingProxyType
+from typing import Any
+
+from rath.llm import Provider
+from rath.memory import MemoryStore
+from rath.session import Session
+
+__all__ = ["AgentParam", "Provider"]
+
+
+@dataclass(slots=True)
+class AgentParam:
+    """The parameters of one agent; `to` and assignments change them in place."""
+
+    agent_session: Session
+    """The system session whose rows stand before every transcript."""
+
+    provider: Provider
+    memory: MemoryStore | None = None
+
+    def to(
+        self,
+        target: Provider | None = None,
+        *,
+        provider: str | None = None,
+        model: str | None = None,
+    ) -> AgentParam:
+        """Change the provider and return this parameter; arguments as in `resolve_provider_arg`."""
+        check_provider(target)
+        if target is not None and provider is not None:
+            raise ValueError("give a Provider or provider='NAME', not both")
+        chosen = provider if target is None else target
+        self.provider = resolve_provider_arg(chosen, model=model, base=self.provider)
+        return self
+
+    @property
+    def data(self) -> Mapping[str, Any]:
+        """The parameters by name, read-only."""
+        return MappingProxyType(
+            {
+                "agent_session": self.agent_session,
+                "provider": self.provider,
+                "memory": self.memory,
+            }
+        )
+
+    def __repr__(self) -> str:
+        lines = [f"(agent_session): {self.agent_session!r}", f"(provider): {self.provider!r}"]
+        if self.memory is not None:
+            lines.append(f"(memory): {self.memory!r}")
+        body = indent("\n".join(lines), "  ")
+        return f"AgentParam(\n{body}\n)"
+
+
+def check_provider(provider: object) -> None:
+    """Refuse what is neither a Provider nor None.
+
+    Raises:
+        TypeError: It is something else, such as the name of a model.
+    """
+    if provider is not None and not isinstance(provider, Provider):
+        raise TypeError(
+            f"expected a Provider, got {type(provider).__name__}; a model is named with "
+            "model='NAME', a configured provider is Provider.from_config('NAME')"
+        )
+
+
+def resolve_provider_arg(
+    provider: Provider | str | None = None,
+    *,
+    model: str | None = None,
+    base: Provider | None = None,
+) -> Provider:
+    """Return the provider that the arguments mean.
+
+    Args:
+        provider: A provider, whose own model wins over `model`; or the name of a configured one,
+            whose model `model` replaces.
+        model: Alone, it changes the model of `base`, or of a plain `Provider()`.
+        base: What is used until now.
+
+    Raises:
+        ValueError: Neither provider nor model was given.
+        KeyError: No provider of that name is configured.
+    """
+    if isinstance(provider, str):
+        configured = Provider.from_config(provider)
+        return configured if model is None else replace(configured, model=model)
+    if provider is not None:
+        is_open = provider.model is None and model is not None
+        return replace(provider, model=model) if is_open else provider
+    if model is None:
+        raise ValueError("no provider given; pass a Provider, provider='NAME' or model='NAME'")
+    return Provider(model=model) if base is None else replace(base, model=model)

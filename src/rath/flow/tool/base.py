@@ -1,0 +1,62 @@
+"""The tool that a model can call: its name, its schema and what it does to a session."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any
+
+from rath.session import Session
+from rath.session.tooling import ToolEffects
+
+__all__ = ["FlowToolCall"]
+
+
+class FlowToolCall(ABC):
+    """A function with a JSON Schema that a model may call during a run.
+
+    Subclass it and give `name`, `parameters` and `__call__`, which may be `def` or `async def`.
+    """
+
+    parallel_safe: bool = False
+    """Whether calls may run beside other calls of their round; if not, a call is a barrier."""
+
+    timeout: float | None = None
+    """Seconds one call may take; None takes the loop's own limit."""
+
+    effects: ToolEffects = "non_idempotent"
+    """What repeating a call would do; only "read_only" and "idempotent" calls are ever repeated
+    without asking."""
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """Name under which the model calls it; unique among the tools of a run."""
+
+    @property
+    def description(self) -> str | None:
+        """What it does and when to use it, for the model."""
+        return None
+
+    @property
+    @abstractmethod
+    def parameters(self) -> Mapping[str, Any]:
+        """JSON Schema of the arguments; the loop checks every call against it."""
+
+    @property
+    def origin(self) -> str:
+        """Where it comes from, for the record: `module:qualname` of its class."""
+        return f"{type(self).__module__}:{type(self).__qualname__}"
+
+    @abstractmethod
+    def __call__(self, session: Session, arguments: Mapping[str, Any]) -> Any:
+        """Run one call and return what the model shall read, as text or something JSON can hold.
+
+        Args:
+            session: A snapshot of the calling session: its rows so far and its sandbox.
+            arguments: What the model gave, already checked against `parameters`.
+        """
+
+    def resource_key(self, arguments: Mapping[str, Any]) -> tuple[str, ...]:
+        """Return what a call works on: calls with equal keys never overlap."""
+        return ("safe", self.name) if self.parallel_safe else ("global",)

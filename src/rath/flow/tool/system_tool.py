@@ -1,0 +1,334 @@
+"""The six built-in tools: files, commands and code in the sandbox of the calling session."""
+
+from __future__ import annotations
+
+import posixpath
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+from rath.backend import (
+    BackendTool,
+    BackendToolCodeRun,
+    BackendToolCommandRun,
+    BackendToolFilesExists,
+    BackendToolFilesList,
+    BackendToolFilesRead,
+    BackendToolFilesWrite,
+)
+from rath.flow.tool.base import FlowToolCall
+from rath.session import Session
+from rath.session.tooling import ToolEffects
+
+__all__ = [
+    "FlowToolCodeRun",
+    "FlowToolCommandRun",
+    "FlowToolFilesExists",
+    "FlowToolFilesList",
+    "FlowToolFilesRead",
+    "FlowToolFilesWrite",
+    "SandboxTool",
+    "flow_tool_code_run",
+    "flow_tool_command_run",
+    "flow_tool_files_exists",
+    "flow_tool_files_list",
+    "flow_tool_files_read",
+    "flow_tool_files_write",
+    "global_system_tools",
+]
+
+MAX_COMMAND_CHARS = 2048
+"""Longest command line that a model may run; a longer one belongs in a file."""
+
+_PATH = {"type": "string", "description": "Path in the workspace, relative to its root."}
+
+
+class SandboxTool(FlowToolCall):
+    """A tool whose whole work is one operation of the session's sandbox."""
+
+    @abstractmethod
+    def to_payload(self, arguments: Mapping[str, Any]) -> BackendTool:
+        """Return the sandbox operation for these arguments.
+
+        Raises:
+            ValueError: An argument is missing or not allowed.
+            TypeError: An argument has the wrong type.
+        """
+
+    @property
+    def origin(self) -> str:
+        return "built-in" if type(self).__module__ == __name__ else super().origin
+
+    @property
+    def runs_on_sandbox(self) -> bool:
+        """Whether the loop may await the sandbox itself, which needs no worker thread."""
+        return type(self).__call__ is SandboxTool.__call__
+
+    def __call__(self, session: Session, arguments: Mapping[str, Any]) -> Any:
+        return session.require_sandbox().dispatch(self.to_payload(arguments))
+
+
+class _FileTool(SandboxTool):
+    """A tool on one path: calls on different paths may overlap."""
+
+    parallel_safe = True
+
+    def resource_key(self, arguments: Mapping[str, Any]) -> tuple[str, ...]:
+        path = arguments.get("path")
+        # Lexically, so that `a.txt` and `./a.txt` share a lane; only the sandbox knows its links.
+        return ("fs", "<unknown>" if path is None else posixpath.normpath(str(path)))
+
+
+class FlowToolCommandRun(SandboxTool):
+    """Runs one shell command line."""
+
+    @property
+    def name(self) -> str:
+        return "run_shell_command"
+
+    @property
+    def description(self) -> str:
+        return "Run one shell command line in the workspace and read its output and exit code."
+
+    @property
+    def parameters(self) -> Mapping[str, Any]:
+        return _schema({"cmd": {"type": "string", "description": "One line, no line breaks."}})
+
+    def resource_key(self, arguments: Mapping[str, Any]) -> tuple[str, ...]:
+        return ("exec",)
+
+    def to_payload(self, arguments: Mapping[str, Any]) -> BackendTool:
+        cmd = str(_required(self.name, arguments, "cmd"))
+        if "\n" in cmd or "\r" in cmd:
+            raise ValueError(
+                "cmd must be one line without line breaks; write a script with "
+                "write_workspace_file and run that, or join the commands with '&&'"
+            )
+        if len(cmd) > MAX_COMMAND_CHARS:
+            raise ValueError(
+                f"cmd has {len(cmd)} characters, at most {MAX_COMMAND_CHARS} are allowed; write a "
+                "script with write_workspace_file and run that"
+            )
+        return BackendToolCommandRun(cmd)
+
+
+class FlowToolFilesRead(_FileTool):
+    """Reads one file."""
+
+    effects: ToolEffects = "read_only"
+
+    @property
+    def name(self) -> str:
+        return "read_workspace_file"
+
+    @property
+    def description(self) -> str:
+        return "Read one file of the workspace."
+
+    @property
+    def parameters(self) -> Mapping[str, Any]:
+        encoding = {
+            "type": ["string", "null"],
+            "default": "utf-8",
+            "description": "Text encoding, or null for raw bytes.",
+        }
+        return _schema({"path": _PATH}, {"encoding": encoding})
+
+    def to_payload(self, arguments: Mapping[str, Any]) -> BackendTool:
+        path = str(_required(self.name, arguments, "path"))
+        encoding = arguments.get("encoding", "utf-8")
+        return BackendToolFilesRead(path, None if encoding is None else str(encoding))
+
+
+class FlowToolFilesWrite(_FileTool):
+    """Writes one whole file."""
+
+    effects: ToolEffects = "idempotent"
+
+    @property
+    def name(self) -> str:
+        return "write_workspace_file"
+
+    @property
+    def description(self) -> str:
+        return "Write one file of the workspace, replacing what it held."
+
+    @property
+    def parameters(self) -> Mapping[str, Any]:
+        return _schema({"path": _PATH, "content": {"type": "string"}})
+
+    def to_payload(self, arguments: Mapping[str, Any]) -> BackendTool:
+        path = str(_required(self.name, arguments, "path"))
+        content = _required(self.name, arguments, "content")
+        if not isinstance(content, str):
+            raise TypeError(
+                f"content must be a string, got {type(content).__name__}; encode it as text first"
+            )
+        return BackendToolFilesWrite(path, content)
+
+
+class FlowToolFilesList(_FileTool):
+    """Lists one directory."""
+
+    effects: ToolEffects = "read_only"
+
+    @property
+    def name(self) -> str:
+        return "list_workspace_files"
+
+    @property
+    def description(self) -> str:
+        return "List the entries of one directory of the workspace, not recursively."
+
+    @property
+    def parameters(self) -> Mapping[str, Any]:
+        return _schema({"path": _PATH})
+
+    def to_payload(self, arguments: Mapping[str, Any]) -> BackendTool:
+        return BackendToolFilesList(str(_required(self.name, arguments, "path")))
+
+
+class FlowToolFilesExists(_FileTool):
+    """Tells whether a path exists."""
+
+    effects: ToolEffects = "read_only"
+
+    @property
+    def name(self) -> str:
+        return "workspace_path_exists"
+
+    @property
+    def description(self) -> str:
+        return "Tell whether a path of the workspace exists."
+
+    @property
+    def parameters(self) -> Mapping[str, Any]:
+        return _schema({"path": _PATH})
+
+    def to_payload(self, arguments: Mapping[str, Any]) -> BackendTool:
+        return BackendToolFilesExists(str(_required(self.name, arguments, "path")))
+
+
+class FlowToolCodeRun(SandboxTool):
+    """Runs a piece of code in an interpreter."""
+
+    @property
+    def name(self) -> str:
+        return "run_code"
+
+    @property
+    def description(self) -> str:
+        return "Run a piece of code in the workspace and read what it prints."
+
+    @property
+    def parameters(self) -> Mapping[str, Any]:
+        timeout = {"type": ["number", "null"], "default": None, "description": "Seconds."}
+        return _schema(
+            {"code": {"type": "string"}},
+            {"language": {"type": "string", "default": "python"}, "timeout": timeout},
+        )
+
+    def resource_key(self, arguments: Mapping[str, Any]) -> tuple[str, ...]:
+        return ("code",)
+
+    def to_payload(self, arguments: Mapping[str, Any]) -> BackendTool:
+        timeout = arguments.get("timeout")
+        return BackendToolCodeRun(
+            str(_required(self.name, arguments, "code")),
+            language=str(arguments.get("language", "python")),
+            timeout=None if timeout is None else float(timeout),
+        )
+
+
+_SYSTEM_TOOLS: Mapping[str, FlowToolCall] = MappingProxyType(
+    {
+        tool.name: tool
+        for tool in (
+            FlowToolCommandRun(),
+            FlowToolFilesRead(),
+            FlowToolFilesWrite(),
+            FlowToolFilesList(),
+            FlowToolFilesExists(),
+            FlowToolCodeRun(),
+        )
+    }
+)
+
+
+def global_system_tools() -> Mapping[str, FlowToolCall]:
+    """Return the built-in tools by name: one instance each, read-only."""
+    return _SYSTEM_TOOLS
+
+
+def flow_tool_command_run(
+    session: Session,
+    cmd: str | Sequence[str],
+    *,
+    env: Mapping[str, str] | None = None,
+    cwd: str | None = None,
+    stdin: bytes | None = None,
+    timeout: float | None = None,
+) -> Any:
+    """Run a command in the session's sandbox, with more freedom than the model has.
+
+    Args:
+        session: Its sandbox is opened if it is not open yet.
+        cmd: A shell command line, or an argument list that no shell sees.
+        env: Variables to add to those of the sandbox.
+        cwd: Directory in the workspace to start in.
+        stdin: What the command reads.
+        timeout: Seconds until it is ended.
+
+    Returns:
+        A `CommandResult`, or a `ToolExecutionFailure` that says what went wrong.
+    """
+    payload = BackendToolCommandRun(cmd, env=env, cwd=cwd, stdin=stdin, timeout=timeout)
+    return session.require_sandbox().dispatch(payload)
+
+
+def flow_tool_files_read(session: Session, path: str, *, encoding: str | None = "utf-8") -> Any:
+    """Read a file of the session's sandbox; `encoding=None` gives bytes."""
+    return session.require_sandbox().dispatch(BackendToolFilesRead(path, encoding))
+
+
+def flow_tool_files_write(
+    session: Session, path: str, data: bytes | str, *, mode: int = 0o644
+) -> Any:
+    """Write a whole file of the session's sandbox."""
+    return session.require_sandbox().dispatch(BackendToolFilesWrite(path, data, mode))
+
+
+def flow_tool_files_list(session: Session, path: str) -> Any:
+    """List one directory of the session's sandbox."""
+    return session.require_sandbox().dispatch(BackendToolFilesList(path))
+
+
+def flow_tool_files_exists(session: Session, path: str) -> Any:
+    """Tell whether a path of the session's sandbox exists."""
+    return session.require_sandbox().dispatch(BackendToolFilesExists(path))
+
+
+def flow_tool_code_run(
+    session: Session, code: str, *, language: str = "python", timeout: float | None = None
+) -> Any:
+    """Run code in an interpreter of the session's sandbox; `timeout` is seconds."""
+    payload = BackendToolCodeRun(code, language=language, timeout=timeout)
+    return session.require_sandbox().dispatch(payload)
+
+
+def _schema(
+    required: Mapping[str, Any], optional: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "properties": {**required, **(optional or {})},
+        "required": list(required),
+        "additionalProperties": False,
+    }
+
+
+def _required(tool: str, arguments: Mapping[str, Any], name: str) -> Any:
+    if name not in arguments:
+        raise ValueError(f"{tool} needs the argument {name!r}; given: {sorted(arguments)}")
+    return arguments[name]

@@ -1,0 +1,220 @@
+"""The module of rath: a callable from session to session that contains agents and workflows."""
+
+from __future__ import annotations
+
+import contextvars
+import inspect
+import logging
+import reprlib
+from collections.abc import Generator, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from textwrap import indent
+from typing import Any, ClassVar, Self, TypeGuard, cast
+
+from rath.flow.agent_param import AgentParam
+from rath.flow.compile import CompiledWorkflow
+from rath.llm import Provider
+from rath.session import Session
+from rath.session.operation import operation_scope
+
+__all__ = ["Workflow"]
+
+_log = logging.getLogger(__name__)
+
+_running: contextvars.ContextVar[Workflow | None] = contextvars.ContextVar(
+    "rath_running_workflow", default=None
+)
+"""The workflow whose `forward` runs; names of workflows called inside are relative to it."""
+
+
+class Workflow:
+    """A composition of agents, other workflows and plain Python, from one session to another.
+
+    Subclass it, assign agents and workflows as attributes, and implement `forward`. Whatever an
+    attribute holds now is part of the workflow: replacing or deleting it takes the old part out,
+    and `super().__init__()` is not needed.
+
+    Args:
+        description: What it is good for, read by a `Selector`; a class attribute does as well.
+    """
+
+    description: str = ""
+
+    dynamic_reason: ClassVar[str | None] = None
+    """Why it is only known at run time what runs next; None for ordinary workflows."""
+
+    def __init__(self, description: str = "") -> None:
+        if description:
+            self.description = description
+
+    def forward(self, session: Session) -> Session:
+        """Map one session to the next; subclasses implement it.
+
+        The session may still be pending: agents accept it as it is, and reading it waits.
+        """
+        raise NotImplementedError(
+            f"{type(self).__name__} has no forward(session); define one that returns a Session"
+        )
+
+    def __call__(self, session: Session, /) -> Session:
+        """Run `forward` on a session and return its session, which may be pending.
+
+        Raises:
+            TypeError: The argument, or what `forward` returned, is not a Session.
+        """
+        if not _is_session(session):
+            raise TypeError(
+                f"{type(self).__name__} takes a Session, got {type(session).__name__}; make one "
+                "with Session.from_user_message(...)"
+            )
+        with running(self):
+            result = self.forward(session)
+        if not _is_session(result):
+            raise TypeError(_not_a_session(self, result))
+        return result
+
+    def named_agents(self) -> tuple[tuple[str, AgentParam], ...]:
+        """Return the agent parameters of this workflow itself, sorted by name."""
+        return _sorted_parts(vars(self), AgentParam)
+
+    def named_children(self) -> tuple[tuple[str, Workflow], ...]:
+        """Return the workflows that this one holds directly, sorted by name."""
+        return _sorted_parts(vars(self), Workflow)
+
+    def named_modules(self) -> Iterator[tuple[str, Workflow]]:
+        """Yield this workflow under "", then its descendants under their dotted paths.
+
+        Pre-order, in the order of `named_children`; a workflow that is held twice comes once.
+        """
+        seen: set[int] = set()
+        todo: list[tuple[str, Workflow]] = [("", self)]
+        while todo:
+            path, module = todo.pop()
+            if id(module) in seen:
+                continue
+            seen.add(id(module))
+            yield path, module
+            children = module.named_children()
+            todo.extend((_joined(path, name), child) for name, child in reversed(children))
+
+    def modules(self) -> list[Workflow]:
+        """Return this workflow and its descendants, each once, in pre-order."""
+        found = [module for _, module in self.named_modules()]
+        for module in found:
+            _warn_of_unseen(module)
+        return found
+
+    def to(
+        self,
+        target: Provider | None = None,
+        *,
+        provider: str | None = None,
+        model: str | None = None,
+    ) -> Self:
+        """Change the provider of every agent in it, at any depth, and return this workflow.
+
+        Args:
+            target: The provider to use.
+            provider: Name of a configured provider, instead of `target`.
+            model: Model to use: on top of what is given, or of what each agent has.
+
+        Raises:
+            TypeError: `target` is not a Provider.
+            ValueError: Nothing was given, or both `target` and `provider`.
+        """
+        parts = (part for module in self.modules() for _, part in module.named_agents())
+        for part in {id(part): part for part in parts}.values():
+            part.to(target, provider=provider, model=model)
+        return self
+
+    def compile(self) -> CompiledWorkflow:
+        """Return the workflow with a manifest of what it needs and an offline check of it."""
+        return CompiledWorkflow(self)
+
+    def extra_repr(self) -> str:
+        """Return what `repr` shows beside the parts; subclasses override it."""
+        return ""
+
+    @reprlib.recursive_repr()
+    def __repr__(self) -> str:
+        extra = self.extra_repr()
+        parts: list[tuple[str, object]] = [*self.named_agents(), *self.named_children()]
+        name = type(self).__name__
+        if not parts and "\n" not in extra:
+            return f"{name}({extra})"
+        lines = [extra] if extra else []
+        lines += [f"({part}): {value!r}" for part, value in parts]
+        body = indent("\n".join(lines), "  ")
+        return f"{name}(\n{body}\n)"
+
+
+@contextmanager
+def running(workflow: Workflow) -> Generator[None]:
+    """Note that `workflow` runs, so that the record can say where an operation was made."""
+    outer = _running.get()
+    token = _running.set(workflow)
+    try:
+        with operation_scope(_segment(outer, workflow)):
+            yield
+    finally:
+        _running.reset(token)
+
+
+def _segment(outer: Workflow | None, workflow: Workflow) -> str:
+    """Return the dotted name of `workflow` in the workflow that called it, else its class."""
+    if outer is not None and outer is not workflow:
+        for path, module in outer.named_modules():
+            if module is workflow:
+                return path
+    return type(workflow).__name__
+
+
+def _sorted_parts(attributes: Mapping[str, Any], kind: type[Any]) -> tuple[tuple[str, Any], ...]:
+    parts = [(name, value) for name, value in attributes.items() if isinstance(value, kind)]
+    return tuple(sorted(parts, key=lambda part: part[0]))
+
+
+def _joined(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name
+
+
+def _warn_of_unseen(module: Workflow) -> None:
+    """Say which workflows in plain lists and dicts are not part of `module`."""
+    owner = type(module).__name__
+    children = {id(child) for _, child in module.named_children()}
+    for name, value in vars(module).items():
+        kind = type(value).__name__
+        match value:
+            case list() | tuple():
+                held, instead = cast("Iterable[object]", value), "WorkflowList"
+            case dict():
+                held, instead = cast("dict[object, object]", value).values(), "WorkflowDict"
+            case _:
+                continue
+        if any(isinstance(item, Workflow) and id(item) not in children for item in held):
+            _log.warning(
+                "%s.%s is a plain %s of workflows, which are no part of %s: to(), compile() and "
+                "repr() do not see them; use flow.%s", owner, name, kind, owner, instead,
+            )  # fmt: skip
+
+
+def _is_session(value: object) -> TypeGuard[Session]:
+    return isinstance(value, Session)
+
+
+def _not_a_session(workflow: Workflow, result: object) -> str:
+    name = type(workflow).__name__
+    if inspect.iscoroutine(result):
+        result.close()
+        return (
+            f"{name}.forward is `async def`; write it as `def`: agents return at once and their "
+            "sessions are awaited where they are read"
+        )
+    if isinstance(result, Workflow):
+        return (
+            f"{name}.forward returned the workflow {type(result).__name__}, expected a Session; "
+            f"a Selector is asked with .forward(session, *workflows), and its choice is called"
+        )
+    return (
+        f"{name}.forward returned {type(result).__name__}, expected a Session; is a return missing?"
+    )

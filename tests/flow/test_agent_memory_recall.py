@@ -1,0 +1,236 @@
+"""What the model is reminded of before a run, and where that stands."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+import pytest
+
+from rath import flow
+from rath.errors import MemoryBackendError
+from rath.flow.memory_inject import DefaultRecallInjection, MemoryInjectionPolicy
+from rath.memory import (
+    MemoryExecutionFailure,
+    MemoryFindResult,
+    MemoryHit,
+    MemoryOp,
+    MemoryOpFind,
+    MemoryOpRead,
+    MemoryReadResult,
+    MemoryResult,
+    MemoryStore,
+)
+from rath.session import ChunkRow, ChunkTable, Session, assistant_turn_chunk, user_text_chunk
+from rath.session.record import ModelCall
+from rath.testing import ScriptedClient
+from tests.support.fake_memory import FakeMemory
+
+HITS = (
+    MemoryHit("memory://user/a", 0.9, "likes tea"),
+    MemoryHit("memory://user/b", 0.4, "has a dog"),
+)
+
+
+def user(*texts: str) -> Session:
+    return Session(
+        ChunkTable(tuple(user_text_chunk(text) for text in texts or ("What do I like?",)))
+    )
+
+
+def raising(error: Exception) -> Callable[[MemoryOp], MemoryResult]:
+    """A memory that answers with an error."""
+
+    def answer(op: MemoryOp) -> MemoryResult:
+        raise error
+
+    return answer
+
+
+def failing(op: MemoryOp) -> MemoryResult:
+    """A memory that answers with a failure."""
+    return MemoryExecutionFailure("internal", "no disk")
+
+
+class Fixed:
+    """A policy that always says the same."""
+
+    def inject(self, session: Session, store: MemoryStore) -> tuple[ChunkRow, ...]:
+        return (user_text_chunk(f"seen {len(session.chunk_table)}"),)
+
+
+class Awaited:
+    """A policy that is a coroutine."""
+
+    async def inject(self, session: Session, store: MemoryStore) -> tuple[ChunkRow, ...]:
+        return (user_text_chunk("awaited"),)
+
+
+class Broken:
+    """A policy that fails."""
+
+    def inject(self, session: Session, store: MemoryStore) -> tuple[ChunkRow, ...]:
+        raise ZeroDivisionError
+
+
+def run(
+    memory: FakeMemory, session: Session, policy: MemoryInjectionPolicy | None = None
+) -> tuple[Session, list[str | None]]:
+    """The session of a run, and what its model read."""
+    client = ScriptedClient(["ok"])
+    agent = flow.Agent("p", client.provider, memory=memory.open(), memory_inject=policy)
+    out = agent(session).synchronize()
+    return out, [message.content for message in client.requests[0].messages]
+
+
+def test_notes_stand_before_the_last_user_row() -> None:
+    _, read = run(FakeMemory(hits=HITS), user("first", "last"))
+    assert (read[0], read[1], read[3]) == ("p", "first", "last")
+    assert "likes tea" in (read[2] or "")
+    assert "has a dog" in (read[2] or "")
+
+
+def test_notes_are_marked_as_data_and_come_from_the_user_role() -> None:
+    client = ScriptedClient(["ok"])
+    agent = flow.Agent("p", client.provider, memory=FakeMemory(hits=HITS).open())
+    agent(user()).synchronize()
+    note = client.requests[0].messages[1]
+    assert note.role == "user"
+    assert "not instructions" in (note.content or "")
+
+
+def test_notes_are_no_rows_and_make_no_parents() -> None:
+    session = user()
+    out, _ = run(FakeMemory(hits=HITS), session)
+    assert [row.payload["content"] for row in out.chunk_table] == ["What do I like?", "ok"]
+    assert out.parent_session_ids[0] == session.id
+
+
+def test_the_record_holds_what_was_recalled() -> None:
+    out, _ = run(FakeMemory(hits=HITS), user())
+    (call,) = (entry for entry in out.record if isinstance(entry, ModelCall))
+    assert call.seen is not None
+    assert [(note.uri, note.text, note.score) for note in call.seen.recalled] == [
+        ("memory://user/a", "likes tea", 0.9),
+        ("memory://user/b", "has a dog", 0.4),
+    ]
+
+
+def test_notes_do_not_pile_up_over_turns() -> None:
+    client = ScriptedClient(["one", "two"])
+    agent = flow.Agent("p", client.provider, memory=FakeMemory(hits=HITS).open())
+    first = agent(user()).synchronize()
+    agent(Session(first.chunk_table.extend(user_text_chunk("more")))).synchronize()
+    texts = [message.content or "" for message in client.requests[1].messages]
+    assert sum("likes tea" in text for text in texts) == 1
+
+
+def test_the_query_is_the_last_thing_the_user_said() -> None:
+    memory = FakeMemory()
+    session = user("old", "wanted", "  ")
+    answered = Session(
+        session.chunk_table.extend(assistant_turn_chunk(tool_calls=None, content="x"))
+    )
+    run(memory, answered)
+    assert memory.asked == [MemoryOpFind("wanted", None, 4)]
+
+
+def test_without_a_user_row_nothing_is_asked() -> None:
+    memory = FakeMemory(hits=HITS)
+    run(memory, Session.from_agent_prompt("x"))
+    assert memory.asked == []
+
+
+def test_an_empty_memory_adds_nothing() -> None:
+    _, read = run(FakeMemory(), user())
+    assert read == ["p", "What do I like?"]
+
+
+def test_a_note_without_text_is_left_out() -> None:
+    _, read = run(FakeMemory(hits=(MemoryHit("memory://user/a", 1.0, None),)), user())
+    assert read == ["p", "What do I like?"]
+
+
+@pytest.mark.parametrize(
+    ("policy", "text"), [(Fixed(), "seen 1"), (Awaited(), "awaited")], ids=["def", "async def"]
+)
+def test_a_policy_of_ones_own_is_asked(policy: MemoryInjectionPolicy, text: str) -> None:
+    memory = FakeMemory(hits=HITS)
+    _, read = run(memory, user(), policy)
+    assert text in (read[1] or "")
+    assert memory.asked == []
+
+
+def test_a_policy_that_fails_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    out, read = run(FakeMemory(), user(), Broken())
+    assert read == ["p", "What do I like?"]
+    assert out.text() == "ok"
+    assert "ZeroDivisionError" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        pytest.param(raising(MemoryBackendError("no disk")), id="error"),
+        pytest.param(failing, id="failure"),
+    ],
+)
+def test_a_memory_that_fails_is_logged(
+    answer: Callable[[MemoryOp], MemoryResult], caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        out, _ = run(FakeMemory(answer), user())
+    assert out.text() == "ok"
+    assert "no disk" in caplog.text
+
+
+def test_a_closed_memory_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    memory = FakeMemory(hits=HITS)
+    store = memory.open()
+    agent = flow.Agent("p", ScriptedClient(["ok"]).provider, memory=store)
+    store.release()
+    assert agent(user()).text() == "ok"
+    assert "nothing is recalled" in caplog.text
+    assert memory.asked == []
+
+
+def test_a_run_keeps_the_memory_open_when_its_agent_closes() -> None:
+    memory = FakeMemory(hits=HITS)
+    client = ScriptedClient(["first", "ok"])
+    waited = flow.Agent("q", client.provider)(user())
+    with flow.Agent("p", client.provider, memory=memory.open()) as agent:
+        out = agent(waited)
+    assert out.text() == "ok"
+    assert len(memory.of(MemoryOpFind)) == 1
+
+
+def test_rows_of_the_default_policy_name_their_notes() -> None:
+    memory = FakeMemory(hits=(*HITS, MemoryHit("memory://user/c", 0.1)))
+    with memory.open() as store:
+        rows = DefaultRecallInjection(top_k=3, target_uri="memory://user").inject(user(), store)
+    assert [row.payload["content"] for row in rows] == [
+        "[memory:memory://user/a] likes tea",
+        "[memory:memory://user/b] has a dog",
+        "[memory:memory://user/c]",
+    ]
+    assert memory.asked == [MemoryOpFind("What do I like?", "memory://user", 3)]
+
+
+@pytest.mark.parametrize(
+    ("data", "text"), [("the whole note", "the whole note"), (b"bytes", "bytes")]
+)
+def test_more_of_a_note_is_read_when_asked_for(data: str | bytes, text: str) -> None:
+    def answer(op: MemoryOp) -> MemoryResult:
+        if isinstance(op, MemoryOpRead):
+            return MemoryReadResult(op.uri, data, op.level)
+        return MemoryFindResult(HITS[:1])
+
+    with FakeMemory(answer).open() as store:
+        rows = DefaultRecallInjection(level="detail").inject(user(), store)
+    assert rows[0].payload["content"] == f"[memory:memory://user/a] {text}"
+
+
+def test_policies_are_recognised() -> None:
+    assert isinstance(DefaultRecallInjection(), MemoryInjectionPolicy)
+    assert isinstance(Fixed(), MemoryInjectionPolicy)
+    assert not isinstance(object(), MemoryInjectionPolicy)

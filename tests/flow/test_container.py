@@ -1,0 +1,132 @@
+"""Containers of workflows behave like the list and the dict they stand for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rath import flow
+from rath.session import Session
+
+POOL = tuple(flow.EmptyWorkflow() for _ in range(4))
+
+items = st.sampled_from(POOL)
+indices = st.integers(-5, 5)
+keys = st.sampled_from(["a", "b", "c"])
+list_steps = st.one_of(
+    st.tuples(st.just("append"), st.tuples(items)),
+    st.tuples(st.just("extend"), st.tuples(st.lists(items, max_size=3))),
+    st.tuples(st.just("insert"), st.tuples(indices, items)),
+    st.tuples(st.just("pop"), st.one_of(st.just(()), st.tuples(indices))),
+    st.tuples(st.just("remove"), st.tuples(items)),
+    st.tuples(st.just("index"), st.tuples(items)),
+    st.tuples(st.just("reverse"), st.just(())),
+    st.tuples(st.just("__setitem__"), st.tuples(indices, items)),
+    st.tuples(st.just("__setitem__"), st.tuples(st.slices(5), st.lists(items, max_size=3))),
+    st.tuples(st.just("__delitem__"), st.tuples(st.one_of(indices, st.slices(5)))),
+    st.tuples(st.just("__getitem__"), st.tuples(indices)),
+)
+dict_steps = st.one_of(
+    st.tuples(st.just("__setitem__"), st.tuples(keys, items)),
+    st.tuples(st.just("__delitem__"), st.tuples(keys)),
+    st.tuples(st.just("__getitem__"), st.tuples(keys)),
+    st.tuples(st.just("pop"), st.tuples(keys)),
+    st.tuples(st.just("popitem"), st.just(())),
+    st.tuples(st.just("setdefault"), st.tuples(keys, items)),
+    st.tuples(st.just("update"), st.tuples(st.dictionaries(keys, items))),
+    st.tuples(st.just("clear"), st.just(())),
+)
+
+
+def outcome(target: object, method: str, arguments: tuple[Any, ...]) -> object:
+    """What a call returned, or the type of what it raised."""
+    try:
+        return getattr(target, method)(*arguments)
+    except (IndexError, KeyError, ValueError) as exc:
+        return type(exc)
+
+
+@given(st.lists(items, max_size=4), st.lists(list_steps, max_size=20))
+def test_a_workflow_list_is_a_list(start: list[flow.Workflow], steps: list[Any]) -> None:
+    model, held = list(start), flow.WorkflowList(start)
+    for method, arguments in steps:
+        assert outcome(held, method, arguments) == outcome(model, method, arguments)
+        assert list(held) == model
+    assert held.named_children() == tuple((str(i), each) for i, each in enumerate(model))
+
+
+@given(st.lists(dict_steps, max_size=20))
+def test_a_workflow_dict_is_a_dict(steps: list[Any]) -> None:
+    model: dict[str, flow.Workflow] = {}
+    held = flow.WorkflowDict()
+    for method, arguments in steps:
+        assert outcome(held, method, arguments) == outcome(model, method, arguments)
+        assert list(held.items()) == list(model.items())
+    assert held.named_children() == tuple(model.items())
+
+
+@pytest.mark.parametrize(
+    "container", [flow.WorkflowList(POOL), flow.Sequential(*POOL)], ids=["list", "sequential"]
+)
+def test_a_slice_is_a_container_of_the_same_kind(container: flow.WorkflowList) -> None:
+    part = container[1:3]
+    assert type(part) is type(container)
+    assert list(part) == list(POOL[1:3])
+
+
+@pytest.mark.parametrize(
+    "put",
+    [
+        pytest.param(lambda: flow.WorkflowList(["x"]), id="list"),  # type: ignore[list-item]  # wrong on purpose
+        pytest.param(lambda: flow.WorkflowDict({"a": 1}), id="dict"),  # type: ignore[arg-type]  # wrong on purpose
+        pytest.param(lambda: flow.Sequential(POOL), id="sequential"),  # type: ignore[arg-type]  # wrong on purpose
+        pytest.param(lambda: flow.WorkflowDict({1: POOL[0]}), id="key"),  # type: ignore[arg-type]  # wrong on purpose
+    ],
+)
+def test_only_named_workflows_can_be_held(put: Any) -> None:
+    with pytest.raises(TypeError, match=r"workflow"):
+        put()
+
+
+def test_a_slice_takes_no_single_workflow() -> None:
+    held = flow.WorkflowList(POOL)
+    with pytest.raises(TypeError, match="a slice takes workflows"):
+        held[0:1] = POOL[0]  # type: ignore[call-overload]  # wrong on purpose
+
+
+def test_a_key_has_no_dot() -> None:
+    with pytest.raises(ValueError, match="dot"):
+        flow.WorkflowDict({"a.b": POOL[0]})
+
+
+def test_containers_compare_by_identity() -> None:
+    assert flow.WorkflowDict() != flow.WorkflowDict()
+    assert len({flow.WorkflowDict(), flow.WorkflowDict(), flow.WorkflowList()}) == 3
+
+
+@pytest.mark.parametrize("kind", [flow.WorkflowList, flow.WorkflowDict])
+def test_a_container_without_order_is_not_called(kind: type[flow.Workflow]) -> None:
+    with pytest.raises(NotImplementedError, match=r"flow\.Sequential"):
+        kind()(Session.from_user_message("hi"))
+
+
+def test_an_empty_chain_returns_the_session_itself() -> None:
+    session = Session.from_user_message("hi")
+    assert flow.Sequential()(session) is session
+
+
+def test_a_chain_runs_its_items_in_order() -> None:
+    seen: list[str] = []
+
+    class Step(flow.Workflow):
+        def forward(self, session: Session) -> Session:
+            seen.append(self.description)
+            return session.fork()
+
+    session = Session.from_user_message("hi")
+    out = flow.Sequential(*(Step(str(number)) for number in range(12)))(session)
+    assert seen == [str(number) for number in range(12)]
+    assert out.chunk_table == session.chunk_table
