@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import importlib
 from types import ModuleType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rath import backend, flow, memory, session
 
 __version__ = "1.3.0.dev0"
 

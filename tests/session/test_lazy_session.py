@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from operator import attrgetter, methodcaller
 from typing import Any
 
 import pytest
@@ -205,7 +206,12 @@ def test_a_blocking_read_in_an_async_tool_is_refused() -> None:
 
 @pytest.mark.parametrize(
     "read",
-    [lambda s: s.chunk_table, lambda s: s.cumulative_usage, lambda s: s.record, lambda s: s.text()],
+    [
+        attrgetter("chunk_table"),
+        attrgetter("cumulative_usage"),
+        attrgetter("record"),
+        methodcaller("text"),
+    ],
     ids=["chunk_table", "cumulative_usage", "record", "text"],
 )
 def test_reads_wait_for_the_run(read: Callable[[Session], object]) -> None:

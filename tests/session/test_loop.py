@@ -12,7 +12,7 @@ import pytest
 
 from rath.errors import BudgetExceededError, ProviderError, ToolNameConflictError
 from rath.llm import Provider, RathLLMStreamDelta, RathLLMTokenUsage
-from rath.session import ChunkKind, Session, run_session_loop, user_text_chunk
+from rath.session import ChunkKind, ChunkRow, Session, run_session_loop, user_text_chunk
 from rath.session.outcome import BudgetExceeded, Completed, DeadlineExceeded, RoundLimit
 from rath.session.record import ModelCall, Operation, RecalledNote, ToolRun
 from rath.testing import ScriptedClient, tool_call
@@ -363,10 +363,11 @@ def test_budget_callback_may_end_the_run_with_its_error() -> None:
 
 def test_budget_callback_that_returns_lets_the_run_go_on() -> None:
     snapshots: list[int] = []
-    provider = Provider(
-        budget_total_tokens=1,
-        on_budget_exceeded=lambda session, _: snapshots.append(len(session.chunk_table)),
-    )
+
+    def note(session: Session, _: RathLLMTokenUsage) -> None:
+        snapshots.append(len(session.chunk_table))
+
+    provider = Provider(budget_total_tokens=1, on_budget_exceeded=note)
     client = ScriptedClient([tool_call("f"), "done"], provider=provider)
     assert run([], FunctionTool("f", echo), agent_provider=client.provider).text() == "done"
     assert snapshots == [2]
@@ -420,7 +421,11 @@ def test_a_callback_may_end_the_run_over_its_budget() -> None:
 def test_recalled_notes_are_one_user_message_before_the_last_user_row() -> None:
     client = ScriptedClient(["done", "again"])
     notes = [RecalledNote("memory://user/a", "The user likes tea.", 0.5)]
-    out = run([], agent_provider=client.provider, recall=lambda _: notes)
+
+    def recall(_: Session) -> list[RecalledNote]:
+        return notes
+
+    out = run([], agent_provider=client.provider, recall=recall)
     assert len(out.chunk_table) == 2
     roles = [message.role for message in client.requests[0].messages]
     assert roles == ["system", "user", "user"]
@@ -434,7 +439,10 @@ def test_recalled_notes_are_one_user_message_before_the_last_user_row() -> None:
 
 def test_recalled_notes_do_not_pile_up_over_turns() -> None:
     client = ScriptedClient(["one", "two"])
-    recall = lambda _: [user_text_chunk("a note")]  # noqa: E731  # short and used twice
+
+    def recall(_: Session) -> list[ChunkRow]:
+        return [user_text_chunk("a note")]
+
     first = run([], agent_provider=client.provider, recall=recall)
     run([], user=first, agent_provider=client.provider, recall=recall).synchronize()
     notes = [m for m in client.requests[1].messages if "a note" in (m.content or "")]

@@ -108,7 +108,8 @@ def test_equal_call_ids_of_two_turns_are_made_unique() -> None:
 def test_arguments_that_do_not_parse_are_sent_in_a_form_that_does(written: str, sent: str) -> None:
     call = tool_call("f", written, id="a")
     (assistant, _) = render([assistant_turn_chunk(tool_calls=call.tool_calls)])
-    assert (assistant.tool_calls or ())[0]["function"]["arguments"] == sent
+    assert assistant.tool_calls is not None
+    assert assistant.tool_calls[0]["function"]["arguments"] == sent
 
 
 def test_an_answer_of_another_agent_is_handed_over() -> None:

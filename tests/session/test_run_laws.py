@@ -8,7 +8,7 @@ import json
 import logging
 import pickle
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -28,14 +28,21 @@ from tests.support.chat_server import ChatServer
 from tests.support.sessions import FunctionTool, run
 
 AGENT = Session.from_agent_prompt("You are a test.")
-ECHO = FunctionTool("f", lambda _, arguments: dict(arguments), parallel_safe=True)
+
+
+def echo(_: Session, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    return dict(arguments)
+
+
+def calls_with_ids(ids: list[str]) -> RathLLMAssistantMessage:
+    return tool_call("f", {}, *[tool_call("f", {"n": 1}, id=one) for one in ids], id="same")
+
+
+ECHO = FunctionTool("f", echo, parallel_safe=True)
 
 turns = st.one_of(
-    st.text(min_size=1, max_size=10).map(lambda text: RathLLMAssistantMessage(content=text)),
-    st.builds(
-        lambda ids: tool_call("f", {}, *[tool_call("f", {"n": 1}, id=i) for i in ids], id="same"),
-        st.lists(st.sampled_from(["", "same", "other"]), max_size=2),
-    ),
+    st.builds(RathLLMAssistantMessage, content=st.text(min_size=1, max_size=10)),
+    st.builds(calls_with_ids, st.lists(st.sampled_from(["", "same", "other"]), max_size=2)),
     st.just(tool_call("f", "{broken", content="hm")),
 )
 scripts = st.lists(turns, max_size=4).map(lambda made: [*made, "the end"])
@@ -233,8 +240,9 @@ def test_rows_stand_in_call_order_and_unsafe_tools_run_alone(
     tools = [tool(index, is_safe) for index, (is_safe, _) in enumerate(flags)]
     calls = [tool_call(f"t{index}", {"key": key}) for index, (_, key) in enumerate(flags)]
     first, *more = calls
-    name = (first.tool_calls or ())[0].function
-    out = run([tool_call(name.name, name.arguments, *more), "done"], *tools)
+    assert first.tool_calls is not None
+    asked = first.tool_calls[0].function
+    out = run([tool_call(asked.name, asked.arguments, *more), "done"], *tools)
     results = [json.loads(row.payload["content"]) for row in list(out.chunk_table)[2:-1]]
     assert results == list(range(len(flags)))
     for together in overlaps:

@@ -125,7 +125,7 @@ def test_jobs_never_wait_for_each_other() -> None:
 
 def test_an_idle_worker_is_used_again() -> None:
     workers = WorkerThreads("test")
-    names = set()
+    names: set[str] = set()
     for _ in range(20):
         future = workers.submit(lambda: threading.current_thread().name)
         names.add(future.result(timeout=10))

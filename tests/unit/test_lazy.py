@@ -6,7 +6,8 @@ import asyncio
 import gc
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -18,15 +19,14 @@ from rath.errors import SelfWaitError
 
 
 def start(
-    make: Callable[[Deferred[int]], object], *inputs: Deferred[int], label: str = "a run"
+    make: Callable[[Deferred[int]], Coroutine[Any, Any, int]],
+    *inputs: Deferred[int],
+    label: str = "a run",
 ) -> Deferred[int]:
-    return Deferred.start(
-        make,  # type: ignore[arg-type]  # tests pass coroutine functions of several shapes
-        owner=uuid4(),
-        label=label,
-        inputs=inputs,
-        on_cancel=lambda latest: -1 if latest is None else latest,
-    )
+    def on_cancel(latest: int | None) -> int:
+        return -1 if latest is None else latest
+
+    return Deferred.start(make, owner=uuid4(), label=label, inputs=inputs, on_cancel=on_cancel)
 
 
 class Gate:
@@ -72,7 +72,7 @@ def test_the_same_error_at_every_read() -> None:
         raise error
 
     cell = start(make)
-    caught = []
+    caught: list[ValueError] = []
     for _ in range(3):
         with pytest.raises(ValueError, match="boom") as info:
             cell.result()
@@ -85,7 +85,7 @@ def test_reads_do_not_lengthen_the_traceback() -> None:
         raise ValueError("boom")
 
     cell = start(make)
-    depths = []
+    depths: list[int] = []
     for _ in range(3):
         with pytest.raises(ValueError, match="boom") as info:
             cell.result()

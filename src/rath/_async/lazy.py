@@ -17,6 +17,7 @@ from rath._async.runtime import Running, runtime
 from rath.errors import SelfWaitError
 
 T = TypeVar("T")
+V = TypeVar("V")
 
 _log = logging.getLogger("rath.session")
 
@@ -61,23 +62,22 @@ class Deferred(Generic[T]):
         self._read = False
         self.dependents = 0
 
-    @classmethod
-    def of(cls, value: T) -> Deferred[T]:
+    @staticmethod
+    def of(value: V) -> Deferred[V]:
         """Return a cell that holds `value` already."""
-        cell: Deferred[T] = cls(None, ())
+        cell: Deferred[V] = Deferred(None, ())
         cell._value = cell._latest = value
         return cell
 
-    @classmethod
+    @staticmethod
     def start(
-        cls,
-        make: Callable[[Deferred[T]], Coroutine[Any, Any, T]],
+        make: Callable[[Deferred[V]], Coroutine[Any, Any, V]],
         *,
         owner: UUID,
         label: str,
         inputs: tuple[Deferred[Any], ...] = (),
-        on_cancel: Callable[[T | None], T],
-    ) -> Deferred[T]:
+        on_cancel: Callable[[V | None], V],
+    ) -> Deferred[V]:
         """Submit a run that fills a new cell; returns at once.
 
         Args:
@@ -87,7 +87,7 @@ class Deferred(Generic[T]):
             inputs: Cells whose values the run awaits.
             on_cancel: Turns the last progress into the value of a cancelled run.
         """
-        cell: Deferred[T] = cls(owner, inputs)
+        cell: Deferred[V] = Deferred(owner, inputs)
         for needed in inputs:
             needed.dependents += 1
         context = contextvars.copy_context()

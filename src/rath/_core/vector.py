@@ -8,9 +8,10 @@ random-access stack", Information Processing Letters 17(5), 1983).
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 T = TypeVar("T")
+V = TypeVar("V")
 
 
 class _Node(Generic[T]):
@@ -48,10 +49,10 @@ class Vector(Generic[T]):
             last = _Node(item, last)
         self._last = last
 
-    @classmethod
-    def _of(cls, last: _Node[T] | None) -> Vector[T]:
-        made = cls.__new__(cls)
-        made._last = last  # noqa: SLF001  # a constructor of the same class
+    @staticmethod
+    def _of(last: _Node[V] | None) -> Vector[V]:
+        made: Vector[V] = Vector()
+        made._last = last  # a constructor of the same class
         return made
 
     def append(self, item: T) -> Vector[T]:
@@ -85,17 +86,7 @@ class Vector(Generic[T]):
 
     def common_prefix(self, other: Vector[T]) -> int:
         """Return how many leading items both share by identity of their history; O(log n)."""
-        size = min(len(self), len(other))
-        mine, theirs = _at_size(self._last, size), _at_size(other._last, size)
-        while mine is not theirs:
-            assert mine is not None
-            assert theirs is not None
-            # Equal sizes have equal jump shapes, so both sides move in step.
-            if mine.jump is not theirs.jump:
-                mine, theirs = mine.jump, theirs.jump
-            else:
-                mine, theirs = mine.parent, theirs.parent
-        return 0 if mine is None else mine.size
+        return _shared_size(self._last, other._last)
 
     def __len__(self) -> int:
         return 0 if self._last is None else self._last.size
@@ -121,16 +112,34 @@ class Vector(Generic[T]):
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Vector):
             return NotImplemented
-        if self._last is other._last:
+        theirs = cast("Vector[object]", other)
+        if self._last is theirs._last:
             return True
-        shared = self.common_prefix(other)
-        return len(self) == len(other) and self.since(shared) == other.since(shared)
+        shared = _shared_size(self._last, theirs._last)
+        return len(self) == len(theirs) and self.since(shared) == theirs.since(shared)
 
     def __hash__(self) -> int:
         return hash(self.since(0))
 
     def __repr__(self) -> str:
         return f"Vector({list(self)!r})"
+
+
+def _shared_size(mine: _Node[Any] | None, theirs: _Node[Any] | None) -> int:
+    """Return the size of the longest prefix that both sequences have in common as one node."""
+    if mine is None or theirs is None:
+        return 0
+    size = min(mine.size, theirs.size)
+    mine, theirs = _at_size(mine, size), _at_size(theirs, size)
+    while mine is not theirs:
+        assert mine is not None
+        assert theirs is not None
+        # Equal sizes have equal jump shapes, so both sides move in step.
+        if mine.jump is not theirs.jump:
+            mine, theirs = mine.jump, theirs.jump
+        else:
+            mine, theirs = mine.parent, theirs.parent
+    return 0 if mine is None else mine.size
 
 
 def _at_size(node: _Node[T] | None, size: int) -> _Node[T] | None:

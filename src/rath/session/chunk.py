@@ -222,12 +222,12 @@ def readable_json(body: str) -> str:
 
 
 def _valid(value: Any) -> Any:
-    match value:
-        case str():
-            return valid_unicode(value)
-        case list():
-            return [_valid(item) for item in value]
-        case dict():
-            return {_valid(key): _valid(item) for key, item in value.items()}
-        case _:
-            return value
+    if isinstance(value, str):
+        return valid_unicode(value)
+    if isinstance(value, list):
+        items: list[Any] = value
+        return [_valid(item) for item in items]
+    if isinstance(value, dict):
+        mapping: dict[Any, Any] = value
+        return {_valid(key): _valid(item) for key, item in mapping.items()}
+    return value

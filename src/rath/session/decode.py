@@ -40,7 +40,7 @@ def decode_content(kind: str, payload: Mapping[str, Any]) -> Content:
 
 def decode_call(call: Mapping[str, Any]) -> ToolCall:
     """Return the tool call that a payload holds; missing parts become empty text."""
-    function = call.get("function") or {}
+    function: Mapping[str, Any] = call.get("function") or {}
     return ToolCall(
         id=_text(call.get("id")) or "",
         name=_text(function.get("name")) or "",

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 class SessionRegistry:
     """Finds live sessions by id; never keeps one alive."""
 
-    _by_id: WeakValueDictionary[UUID, Session] = field(default_factory=WeakValueDictionary)
+    _by_id: WeakValueDictionary[UUID, Session] = field(
+        default_factory=WeakValueDictionary[UUID, "Session"]
+    )
     _active_id: UUID | None = None
     _lock: threading.RLock = field(default_factory=threading.RLock, repr=False)
 

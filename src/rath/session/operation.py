@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextvars
 import itertools
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -23,7 +23,7 @@ class Place:
 @dataclass(frozen=True, slots=True)
 class _Scope:
     path: str
-    counters: dict[str, Iterator[int]] = field(default_factory=dict)
+    counters: dict[str, Iterator[int]] = field(default_factory=dict[str, Iterator[int]])
 
 
 _scope: contextvars.ContextVar[_Scope | None] = contextvars.ContextVar(
@@ -32,7 +32,7 @@ _scope: contextvars.ContextVar[_Scope | None] = contextvars.ContextVar(
 
 
 @contextmanager
-def operation_scope(segment: str) -> Iterator[str]:
+def operation_scope(segment: str) -> Generator[str]:
     """Enter a module: operations made inside have `segment` at the end of their path.
 
     Yields:

@@ -137,8 +137,9 @@ class ToolRounds:
 
     async def _attempt(self, prepared: Prepared, session: Session) -> tuple[ResultText, ToolStatus]:
         tool = cast("Tool", prepared.tool)
+        deadline = asyncio.timeout(prepared.limit)
         try:
-            async with asyncio.timeout(prepared.limit) as deadline:
+            async with deadline:
                 await self.lanes.wait_free(prepared.key)
                 value = await self._call(tool, prepared, session)
             result = encode_result(value)

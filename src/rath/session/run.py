@@ -140,8 +140,9 @@ class LoopRun:
         if self._plan.timeout is None:
             self._finish(await self._loop(head))
             return
+        deadline = asyncio.timeout(self._plan.timeout)
         try:
-            async with asyncio.timeout(self._plan.timeout) as deadline:
+            async with deadline:
                 outcome = await self._loop(head)
         except TimeoutError:
             if not deadline.expired():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextvars
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
 from rath.session.record import Entry
@@ -22,7 +22,7 @@ def uplink() -> Sink:
 
 
 @contextmanager
-def collecting(sink: Sink) -> Iterator[None]:
+def collecting(sink: Sink) -> Generator[None]:
     """Let `sink` have the entries of every run that is submitted inside."""
     token = _above.set(sink)
     try:
