@@ -227,8 +227,13 @@ def test_the_most_derived_form_of_a_method_counts() -> None:
 
 def test_a_backend_without_hooks_and_methods_says_so() -> None:
     class Empty(MemoryBackend):
-        capabilities = FakeMemory.capabilities
-        supported_ops = FakeMemory.supported_ops
+        @classmethod
+        def capabilities(cls) -> MemoryCapabilities:
+            return FakeMemory.capabilities()
+
+        @classmethod
+        def supported_ops(cls) -> frozenset[type[MemoryOp]]:
+            return frozenset()
 
     with pytest.raises(NotImplementedError, match="Empty implements no aopen"):
         Empty().open()

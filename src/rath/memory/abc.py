@@ -48,8 +48,8 @@ class MemoryStoreSpec:
         given = entry.model_dump(exclude={"backend_kind"}, exclude_none=True)
         own = {own.name for own in fields(cls)}
         options = {key: overrides.pop(key) for key in list(overrides) if key not in own}
-        merged = {**given, **(overrides.pop("options", None) or {}), **options}
-        return cls(**overrides, options=merged)
+        explicit: Mapping[str, Any] = overrides.pop("options", None) or {}
+        return cls(**overrides, options={**given, **explicit, **options})
 
 
 class MemoryBackend(Plane[MemoryStoreSpec, Any, MemoryOp, MemoryResult]):

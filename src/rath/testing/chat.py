@@ -22,14 +22,19 @@ from rath.llm.fold import fold, split, tool_call_part
 from rath.llm.provider import Provider
 from rath.llm.registry import register_chat_client
 
-__all__ = ["ScriptedClient", "Turn", "tool_call"]
+__all__ = ["Answer", "ScriptedClient", "Turn", "tool_call"]
 
-Turn: TypeAlias = (
-    "str | RathLLMAssistantMessage | RathLLMChatResponse | BaseException"
-    " | Sequence[RathLLMStreamDelta] | Callable[[RathLLMChatRequest], Turn]"
+Answer: TypeAlias = (
+    str
+    | RathLLMAssistantMessage
+    | RathLLMChatResponse
+    | BaseException
+    | Sequence[RathLLMStreamDelta]
 )
-"""One answer of a script: a text, a message, a whole response, an error to raise, the deltas of a
-stream, or a function of the request that gives one of these."""
+"""A text, a message, a whole response, an error to raise, or the deltas of a stream."""
+
+Turn: TypeAlias = Answer | Callable[[RathLLMChatRequest], Answer]
+"""One answer of a script, or a function of the request that gives one."""
 
 _kinds = itertools.count(1)
 _call_ids = itertools.count(1)
@@ -105,7 +110,7 @@ class ScriptedClient:
                 )
             turn = self._turns[self._next]
             self._next += 1
-        while callable(turn):
+        if callable(turn):
             turn = turn(request)
         if isinstance(turn, BaseException):
             raise turn

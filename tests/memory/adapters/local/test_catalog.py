@@ -7,7 +7,7 @@ import os
 import shutil
 import sqlite3
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
@@ -32,7 +32,7 @@ Content = set[tuple[object, ...]]
 @contextmanager
 def opened(
     root: Path, *, small_store: int = 2000, busy_seconds: float = 5.0
-) -> Iterator[LocalStore]:
+) -> Generator[LocalStore]:
     """A local store without a backend around it."""
     catalog = Catalog(root, small_store=small_store, busy_seconds=busy_seconds)
     try:
@@ -72,6 +72,7 @@ def content(index: NoteIndex) -> Content:
     )
     kept = index.rows("SELECT kind, documents, terms FROM totals WHERE documents > 0")
     assert set(counted) == set(kept)
+    assert not index.rows("SELECT directory FROM files EXCEPT SELECT path FROM directories")
     assert len(index.rows("SELECT 1 FROM notes")) + len(
         index.rows("SELECT 1 FROM transcripts")
     ) == len(stored)

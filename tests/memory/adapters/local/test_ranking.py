@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rath.memory.adapters.local.index import NoteIndex, Stamp
-from rath.memory.adapters.local.ranking import MAX_POSTINGS, B, K1, Ranking
+from rath.memory.adapters.local.ranking import K1, MAX_POSTINGS, B, Ranking
 
 WORDS = ["a", "b", "c", "d", "e", "文", "件"]
 texts = st.lists(st.sampled_from(WORDS), max_size=12)

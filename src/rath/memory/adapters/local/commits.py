@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import cast
 
 from rath._core.files import atomic_write_bytes
 from rath._core.text import valid_unicode
@@ -48,7 +49,7 @@ def commit(store: LocalStore, op: MemoryOpCommit) -> MemoryResult:
 
 def _message(message: object) -> dict[str, object]:
     if isinstance(message, Mapping):
-        return dict(message)
+        return dict(cast("Mapping[str, object]", message))
     present = {name: getattr(message, name, None) for name in _FIELDS}
     if present["role"] is None:
         raise TypeError(
@@ -58,18 +59,14 @@ def _message(message: object) -> dict[str, object]:
 
 
 def _new_directory(root: Path, commits: str) -> str:
+    """Make the directory of a commit, named by the time or the next microsecond that is free."""
     locate(root, commits).mkdir(parents=True, exist_ok=True)
-    for stamp in _stamps():
-        try:
-            (root / commits / stamp).mkdir()
-        except FileExistsError:
-            continue
-        return f"{commits}/{stamp}"
-    raise AssertionError("time ends")
-
-
-def _stamps() -> Iterator[str]:
     moment = datetime.now(UTC)
     while True:
-        yield moment.strftime(_STAMP)
-        moment += timedelta(microseconds=1)
+        archive = f"{commits}/{moment.strftime(_STAMP)}"
+        try:
+            (root / archive).mkdir()
+        except FileExistsError:
+            moment += timedelta(microseconds=1)
+        else:
+            return archive

@@ -94,10 +94,10 @@ def _message_text(message: object) -> str:
         return ""
     if isinstance(content, str):
         return content
-    parts = content if isinstance(content, list) else fields.get("parts")
-    if not isinstance(parts, list):
-        return ""
-    return "\n".join(filter(None, map(_part_text, cast("list[object]", parts))))
+    for parts in (content, fields.get("parts")):
+        if isinstance(parts, list):
+            return "\n".join(filter(None, map(_part_text, cast("list[object]", parts))))
+    return ""
 
 
 def _part_text(part: object) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,6 +36,9 @@ PRAGMA application_id = {_APPLICATION_ID};
 PRAGMA user_version = {INDEX_VERSION};
 """
 
+
+UNREAD = 0
+"""Time of change in the row of a directory that is to be read at the next occasion."""
 
 UNSETTLED = -1
 """Size in the stamp of a file that is to be read again at the next occasion."""
@@ -95,7 +98,7 @@ class NoteIndex:
         self._connection.close()
 
     @contextmanager
-    def writing(self) -> Iterator[None]:
+    def writing(self) -> Generator[None]:
         """Hold the index for one writer among all threads and processes; all or nothing."""
         self.begin()
         try:
@@ -135,6 +138,9 @@ class NoteIndex:
         sql = f"INSERT INTO {TABLES[kind]} (rowid, terms) VALUES (?, ?)"
         self._connection.execute(sql, (inserted, " ".join(terms)))
         self._count(kind, 1, len(terms))
+        # Every directory with a file is known, so that the file is forgotten with it.
+        sql = "INSERT OR IGNORE INTO directories VALUES (?, ?)"
+        self._connection.execute(sql, (directory, UNREAD))
 
     def remove(self, directory: str, name: str) -> None:
         """Forget a file; an unknown one is fine."""
@@ -142,12 +148,6 @@ class NoteIndex:
         for row, kind, n_terms in self._connection.execute(sql, (directory, name)).fetchall():
             self._connection.execute(f"DELETE FROM {TABLES[kind]} WHERE rowid = ?", (row,))
             self._count(kind, -1, -n_terms)
-
-    def stamp(self, directory: str, name: str) -> Stamp | None:
-        """Return the state in which a file was last seen."""
-        sql = "SELECT mtime_ns, size FROM files WHERE directory = ? AND name = ?"
-        found = self._connection.execute(sql, (directory, name)).fetchone()
-        return None if found is None else Stamp(*found)
 
     def files_in(self, directory: str) -> dict[str, Stamp]:
         """Return the known files directly in a directory."""

@@ -17,7 +17,6 @@ from typing import Literal
 from rath.memory.uri import (
     MEMORY_SCOPES,
     MEMORY_URI_PREFIX,
-    MEMORY_URI_ROOT,
     memory_uri_prefix,
     to_public_uri,
 )
@@ -88,8 +87,7 @@ def uri_of(relative: str) -> str:
 
 def child_uri(uri: str, name: str) -> str:
     """Return the URI of a child of `uri`."""
-    public = to_public_uri(uri)
-    return f"{MEMORY_URI_PREFIX if public == MEMORY_URI_ROOT else public + '/'}{name}"
+    return f"{to_public_uri(uri)}/{name}"
 
 
 def kind_of(directory: str, name: str) -> Kind | None:

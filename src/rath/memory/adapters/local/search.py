@@ -41,19 +41,21 @@ def _hits(
     store: LocalStore, kind: Kind, terms: list[str], *, limit: int, below: str | None
 ) -> list[MemoryHit]:
     """Return the best documents that are in their files what they are in the index."""
+    hits: list[MemoryHit] = []
     for _ in range(_ATTEMPTS):
         found = store.catalog.best(kind, terms, limit, below=below)
         read = [(ranked, _read(store, kind, ranked)) for ranked in found]
-        stale = [ranked for ranked, document in read if document is None]
-        if not stale:
+        hits = [
+            MemoryHit(uri_of(f"{ranked.directory}/{ranked.name}"), ranked.score, doc.snippet(terms))
+            for ranked, doc in read
+            if doc is not None
+        ]
+        if len(hits) == len(found):
             break
-        for ranked in stale:
-            store.catalog.recheck(ranked.directory, ranked.name)
-    return [
-        MemoryHit(uri_of(f"{ranked.directory}/{ranked.name}"), ranked.score, doc.snippet(terms))
-        for ranked, doc in read
-        if doc is not None
-    ]
+        for ranked, doc in read:
+            if doc is None:
+                store.catalog.recheck(ranked.directory, ranked.name)
+    return hits
 
 
 def _read(store: LocalStore, kind: Kind, ranked: Ranked) -> Document | None:

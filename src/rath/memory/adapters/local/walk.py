@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rath.memory.adapters.local.documents import read_document
-from rath.memory.adapters.local.index import UNSETTLED, NoteIndex, Stamp
+from rath.memory.adapters.local.index import UNREAD, UNSETTLED, NoteIndex, Stamp
 from rath.memory.adapters.local.layout import can_name_a_file, kind_of
 from rath.memory.uri import MEMORY_SCOPES
 
@@ -24,7 +24,6 @@ _BATCH = 200
 
 _FILE_SETTLES_NS = 50_000_000
 _DIRECTORY_SETTLES_NS = 2_000_000_000
-_UNSETTLED_TIME = 0
 _ARCHIVE = "session/"
 
 
@@ -140,7 +139,7 @@ def _update_files(
 def _settle(index: NoteIndex, path: str, time_ns: int, *, known_time: int | None) -> None:
     """Store that a directory was read in a state that will look different after a change."""
     young = _is_young(time_ns, _DIRECTORY_SETTLES_NS)
-    settled = _UNSETTLED_TIME if young else time_ns
+    settled = UNREAD if young else time_ns
     if settled != known_time:
         with index.writing():
             index.put_directory(path, settled)

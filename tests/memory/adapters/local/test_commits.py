@@ -1,0 +1,84 @@
+"""Archiving transcripts in a local store."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from rath.memory import (
+    MemoryCommitResult,
+    MemoryExecutionFailure,
+    MemoryOpCommit,
+    MemoryStore,
+)
+
+SAID = ({"role": "user", "content": "hi ü"}, {"role": "assistant", "content": "hello"})
+
+
+@dataclass
+class Message:
+    """A message as an object."""
+
+    role: str
+    content: str
+    parts: None = None
+    extra: str = "left out"
+
+
+def commit(store: MemoryStore, session: str, *messages: object) -> MemoryCommitResult:
+    """Commit and return the result."""
+    result = store.dispatch(MemoryOpCommit(session, messages))
+    assert isinstance(result, MemoryCommitResult)
+    return result
+
+
+def archived(root: Path, result: MemoryCommitResult) -> object:
+    """The messages in an archive."""
+    assert result.archived_uri is not None
+    place = result.archived_uri.removeprefix("memory://")
+    return json.loads((root / place / "messages.json").read_text("utf-8"))
+
+
+def test_messages_are_archived_under_the_session_and_the_time(
+    store: MemoryStore, root: Path
+) -> None:
+    result = commit(store, "s-1", *SAID)
+    pattern = r"memory://session/s-1/commits/\d{8}T\d{12}"
+    assert re.fullmatch(pattern, result.archived_uri or "")
+    assert archived(root, result) == list(SAID)
+
+
+def test_objects_become_role_content_and_parts(store: MemoryStore, root: Path) -> None:
+    result = commit(store, "s", Message("user", "hi"))
+    assert archived(root, result) == [{"role": "user", "content": "hi"}]
+
+
+def test_each_commit_has_a_place_of_its_own(store: MemoryStore) -> None:
+    uris = {commit(store, "s", *SAID).archived_uri for _ in range(20)}
+    assert len(uris) == 20
+
+
+def test_how_many_notes_were_made_is_known_when_it_is_waited_for(store: MemoryStore) -> None:
+    result = store.dispatch(MemoryOpCommit("s", SAID, wait=True))
+    assert isinstance(result, MemoryCommitResult)
+    assert (result.task_id, result.extracted_count) == (None, 0)
+    assert commit(store, "s", *SAID).extracted_count == -1
+
+
+@pytest.mark.parametrize("session", ["", "a/b", "..", ".", "a\0"])
+def test_a_session_has_one_plain_name(store: MemoryStore, session: str) -> None:
+    result = store.dispatch(MemoryOpCommit(session, SAID))
+    assert isinstance(result, MemoryExecutionFailure)
+    assert result.kind == "invalid_uri"
+
+
+@pytest.mark.parametrize("message", [{"role": "user", "content": b"bytes"}, 3])
+def test_what_is_no_message_is_refused(store: MemoryStore, root: Path, message: object) -> None:
+    result = store.dispatch(MemoryOpCommit("s", (message,)))
+    assert isinstance(result, MemoryExecutionFailure)
+    assert result.kind == "unsupported"
+    assert not (root / "session").exists()

@@ -1,0 +1,156 @@
+"""Taking files and web pages into a local store."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from hashlib import sha256
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from rath.memory import (
+    MemoryExecutionFailure,
+    MemoryOp,
+    MemoryOpResource,
+    MemoryStore,
+    MemoryWriteResult,
+)
+from tests.memory.adapters.local.conftest import Find
+
+BODY = b"# Guide\nHerons wait.\n"
+NAME = sha256(BODY).hexdigest()[:16]
+
+
+class _Pages(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        match self.path:
+            case "/guide.md":
+                self._answer(200, BODY)
+            case "/moved":
+                self._answer(302, b"", Location="/guide.md")
+            case "/to-ftp":
+                self._answer(302, b"", Location="ftp://127.0.0.1/guide.md")
+            case "/slow":
+                self.send_response(200)
+                self.end_headers()
+                self.server.released.wait(5)  # type: ignore[attr-defined]  # set by the fixture
+            case _:
+                self._answer(404, b"no")
+
+    def _answer(self, status: int, body: bytes, **headers: str) -> None:
+        self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@pytest.fixture
+def site() -> Iterator[str]:
+    """Address of a server with a page, redirects and one that never ends."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _Pages)
+    released = threading.Event()
+    server.released = released  # type: ignore[attr-defined]  # read by the handler
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    released.set()
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.fixture
+def guide(tmp_path: Path) -> Path:
+    """A file to take in."""
+    path = tmp_path / "gui de.md"
+    path.write_bytes(BODY)
+    return path
+
+
+def failed(store: MemoryStore, op: MemoryOp) -> str:
+    """The kind of failure that an operation gives."""
+    result = store.dispatch(op)
+    assert isinstance(result, MemoryExecutionFailure), result
+    return result.kind
+
+
+def test_a_file_is_kept_with_what_is_known_of_it(
+    store: MemoryStore, root: Path, guide: Path, find: Find
+) -> None:
+    op = MemoryOpResource(str(guide), reason="to know birds", instruction="be brief")
+    assert store.dispatch(op) == MemoryWriteResult(f"memory://resources/{NAME}", len(BODY))
+    place = root / "resources" / NAME
+    assert (place / "source.md").read_bytes() == BODY
+    about = (place / "meta.md").read_text("utf-8")
+    assert about.splitlines() == [
+        f"- source: {guide}",
+        "- original_name: gui de.md",
+        f"- bytes: {len(BODY)}",
+        "",
+        "## Reason",
+        "",
+        "to know birds",
+        "",
+        "## Instruction",
+        "",
+        "be brief",
+    ]
+    assert find("herons") == [f"memory://resources/{NAME}/source"]
+    assert find("birds") == [f"memory://resources/{NAME}/meta"]
+
+
+def test_the_same_content_is_kept_once(store: MemoryStore, root: Path, guide: Path) -> None:
+    first = store.dispatch(MemoryOpResource(str(guide), reason="first"))
+    copy = guide.with_name("copy.md")
+    copy.write_bytes(BODY)
+    assert store.dispatch(MemoryOpResource(str(copy), reason="second")) == first
+    assert "first" in (root / "resources" / NAME / "meta.md").read_text("utf-8")
+
+
+def test_a_target_is_another_directory(store: MemoryStore, root: Path, guide: Path) -> None:
+    result = store.dispatch(MemoryOpResource(guide.as_uri(), "viking://agent/books"))
+    assert result == MemoryWriteResult(f"memory://agent/books/{NAME}", len(BODY))
+    assert (root / "agent/books" / NAME / "source.md").is_file()
+
+
+@pytest.mark.parametrize(
+    ("name", "kept"), [("data", "source.bin"), ("a.tar.gz", "source.gz"), (".env", "source.bin")]
+)
+def test_the_suffix_is_that_of_the_file(
+    store: MemoryStore, root: Path, tmp_path: Path, name: str, kept: str
+) -> None:
+    (tmp_path / name).write_bytes(BODY)
+    store.dispatch(MemoryOpResource(str(tmp_path / name)))
+    assert (root / "resources" / NAME / kept).is_file()
+
+
+def test_what_is_no_file_is_refused(store: MemoryStore, tmp_path: Path) -> None:
+    assert failed(store, MemoryOpResource(str(tmp_path / "none"))) == "not_found"
+    assert failed(store, MemoryOpResource("file:///no/such/file")) == "not_found"
+    assert failed(store, MemoryOpResource("a\0b")) == "not_found"
+    assert failed(store, MemoryOpResource(str(tmp_path))) == "unsupported"
+    assert failed(store, MemoryOpResource("s3://bucket/key")) == "transport"
+
+
+def test_a_page_is_fetched_also_through_a_redirect(
+    store: MemoryStore, root: Path, site: str
+) -> None:
+    for page in ("guide.md", "moved"):
+        result = store.dispatch(MemoryOpResource(f"{site}/{page}"))
+        assert result == MemoryWriteResult(f"memory://resources/{NAME}", len(BODY))
+    assert (root / "resources" / NAME / "source.md").read_bytes() == BODY
+
+
+def test_a_page_that_cannot_be_had_is_a_failure(store: MemoryStore, site: str) -> None:
+    assert failed(store, MemoryOpResource(f"{site}/none")) == "transport"
+    assert failed(store, MemoryOpResource(f"{site}/to-ftp")) == "transport"
+    assert failed(store, MemoryOpResource("http://127.0.0.1:1/")) == "transport"
+    assert failed(store, MemoryOpResource("http://[bad/")) == "transport"
+    assert failed(store, MemoryOpResource(f"{site}/slow", timeout_seconds=0.05)) == "timeout"
