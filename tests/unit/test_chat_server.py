@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import httpx
 import pytest
+
 from tests.support import chat_replies as replies
 from tests.support.chat_server import CapturedRequest, ChatServer
 

@@ -1,0 +1,70 @@
+"""Every Python block of the README and of the documentation runs, in the order of its page."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rath.session import Session
+from tests.support.chat_replies import Reply, completion, text_stream
+from tests.support.chat_server import CapturedRequest, ChatServer
+
+ROOT = Path(__file__).parents[2]
+BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+ANSWER = "Done."
+
+
+def pages() -> list[Path]:
+    """Markdown files whose Python blocks a reader may copy."""
+    return [ROOT / "README.md", *sorted((ROOT / "docs" / "source").rglob("*.md"))]
+
+
+def blocks(page: Path) -> list[str]:
+    """The Python blocks of a page, padded so that a traceback names the page's own lines."""
+    text = page.read_text("utf-8")
+    return [
+        "\n" * text.count("\n", 0, match.start(1)) + match.group(1)
+        for match in BLOCK.finditer(text)
+    ]
+
+
+def answer(request: CapturedRequest) -> Reply:
+    """The same words to every request, streamed if asked for."""
+    return text_stream(ANSWER) if request.json().get("stream") else completion(ANSWER)
+
+
+@pytest.fixture
+def _model_server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """The environment that a reader with a key has, in an empty working directory."""
+    monkeypatch.chdir(tmp_path)
+    with ChatServer(answer) as server:
+        monkeypatch.setenv("OPENAI_API_KEY", "test-key")
+        monkeypatch.setenv("OPENAI_BASE_URL", server.base_url)
+        monkeypatch.setenv("OPENAI_DEFAULT_MODEL", "test-model")
+        yield
+
+
+@pytest.mark.usefixtures("_model_server")
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(page, id=str(page.relative_to(ROOT))) for page in pages() if blocks(page)],
+)
+def test_the_blocks_of_a_page_run(page: Path) -> None:
+    names: dict[str, Any] = {"__name__": "__main__"}
+    for block in blocks(page):
+        exec(compile(block, page, "exec"), names)
+    for value in list(names.values()):
+        if isinstance(value, Session):
+            value.synchronize()
+
+
+def test_a_failing_block_names_the_line_of_its_page(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("words\n\n```python\nx = 1\nraise ValueError\n```\n")
+    with pytest.raises(ValueError, match=r"^$") as caught:
+        exec(compile(blocks(page)[0], page, "exec"), {})
+    assert caught.traceback[-1].lineno == 4

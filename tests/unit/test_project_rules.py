@@ -1,0 +1,119 @@
+"""Rules of this project that hold for its files, whatever they contain."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+MAX_FILE_LINES = 400
+MAX_FUNCTION_LINES = 60
+BANNED_MODULES = {"common", "helper", "helpers", "misc", "util", "utils"}
+
+# Written so that no pattern matches its own text: this file is checked too.
+REGISTRY_HOST = re.compile(
+    r"pypi\.org|pythonhosted\.org|npmjs\.(org|com)|crates\.io|golang\.org|debian\.org|ubuntu\.com"
+    r"|conda\.(io|anaconda\.org)|huggingface\.co|docker\.(io|com)|ghcr\.io|quay\.io"
+)
+DOWNLOAD_ADDRESS = re.compile(
+    r"githubusercontent\.com|/releases/[d]ownload/|astral\.sh|\b(curl|wget) [^\n]*https?://"
+    r"|https?://\S+\.(gguf|whl|tar\.gz|tgz|zip|deb)\b"
+)
+MACHINE_PATH = re.compile(r"(?<![\w.~])/(work|root|opt/rathdev|home/\w+|Users/\w+)/|bash_[j]obs")
+LOOSE_END = re.compile(r"\b(TO[D]O|FIX[M]E|X{3})\b(?!\(#\d+\))")
+
+
+def committed_files() -> list[Path]:
+    """Files that are tracked or about to be, without what .gitignore names."""
+    listing = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        check=True,
+        text=True,
+    )
+    paths = (ROOT / name for name in listing.stdout.split("\0") if name)
+    return sorted(path for path in paths if path.is_file())
+
+
+def texts() -> Iterator[tuple[str, str]]:
+    """Path from the root, and text, of every committed file that is text."""
+    for path in committed_files():
+        content = path.read_bytes()
+        if b"\0" not in content:
+            yield str(path.relative_to(ROOT)), content.decode("utf-8", "replace")
+
+
+def lines_with(pattern: re.Pattern[str]) -> list[str]:
+    """`path:line` of every line in the committed files that holds `pattern`."""
+    return [
+        f"{path}:{number}"
+        for path, text in texts()
+        for number, line in enumerate(text.split("\n"), start=1)
+        if pattern.search(line)
+    ]
+
+
+def library_files() -> list[Path]:
+    """The Python files of the library."""
+    return sorted((ROOT / "src").rglob("*.py"))
+
+
+def functions(path: Path) -> Iterator[tuple[str, int]]:
+    """Name and length of every function in a file: its body in lines, without the docstring."""
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            first = node.body[1 if ast.get_docstring(node) and len(node.body) > 1 else 0]
+            yield f"{path.relative_to(ROOT)}:{node.name}", (node.end_lineno or 0) - first.lineno + 1
+
+
+def test_a_source_file_stays_short() -> None:
+    lengths = {str(path): path.read_text("utf-8").count("\n") for path in library_files()}
+    assert {path: n for path, n in lengths.items() if n > MAX_FILE_LINES} == {}
+
+
+def test_a_function_stays_short() -> None:
+    lengths = dict(each for path in library_files() for each in functions(path))
+    assert {name: n for name, n in lengths.items() if n > MAX_FUNCTION_LINES} == {}
+
+
+def test_a_module_is_named_for_its_concept() -> None:
+    parts = {
+        str(path): {part.strip("_") for part in path.with_suffix("").parts}
+        for path in library_files()
+    }
+    assert [path for path, names in parts.items() if names & BANNED_MODULES] == []
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        pytest.param(REGISTRY_HOST, id="registry host"),
+        pytest.param(DOWNLOAD_ADDRESS, id="download address"),
+        pytest.param(MACHINE_PATH, id="path of one machine"),
+        pytest.param(LOOSE_END, id="loose end without an issue"),
+    ],
+)
+def test_no_committed_file_holds(pattern: re.Pattern[str]) -> None:
+    assert lines_with(pattern) == []
+
+
+@pytest.mark.parametrize(
+    ("pattern", "pieces"),
+    [
+        pytest.param(REGISTRY_HOST, ("files.python", "hosted.org"), id="registry host"),
+        pytest.param(DOWNLOAD_ADDRESS, ("cu", "rl -L https://host/model"), id="download command"),
+        pytest.param(DOWNLOAD_ADDRESS, ("https://host/", "model.gguf"), id="download address"),
+        pytest.param(MACHINE_PATH, ("see /home/", "someone/notes"), id="path of one machine"),
+        pytest.param(LOOSE_END, ("# TO", "DO: later"), id="loose end"),
+    ],
+)
+def test_the_pattern_finds_what_it_is_for(
+    pattern: re.Pattern[str], pieces: tuple[str, str]
+) -> None:
+    assert pattern.search("".join(pieces))
