@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from hashlib import sha256
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -17,10 +18,10 @@ MESSAGES = st.lists(
     st.builds(RathLLMMessage, st.sampled_from(["user", "tool"]), TEXT, tool_call_id=TEXT),
     max_size=8,
 )
-TOOLS = [{"type": "function", "function": {"name": "f", "parameters": {}}}]
+TOOLS: list[dict[str, Any]] = [{"type": "function", "function": {"name": "f", "parameters": {}}}]
 
 
-def make_body(tools: list[dict[str, object]] | None = None) -> Body:
+def make_body(tools: list[dict[str, Any]] | None = None) -> Body:
     return Body(ListWriter(lambda streaming: {"model": "m", "stream": streaming}, tools))
 
 
@@ -46,7 +47,7 @@ def test_the_digest_is_that_of_the_bytes(messages: list[RathLLMMessage], streami
 
 @given(MESSAGES, st.sampled_from([None, TOOLS]))
 def test_the_body_is_json_with_the_messages_first(
-    messages: list[RathLLMMessage], tools: list[dict[str, object]] | None
+    messages: list[RathLLMMessage], tools: list[dict[str, Any]] | None
 ) -> None:
     body = make_body(tools)
     body.append(messages)

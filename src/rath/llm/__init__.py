@@ -23,6 +23,11 @@ from rath.llm.chat_response import (
 )
 from rath.llm.draft import ChatDraft, open_draft
 from rath.llm.exchange import CallEvidence, Exchange, evidence_of
+from rath.llm.openai import (
+    RathOpenAIChatClient,
+    normalize_chat_completion,
+    to_create_kwargs,
+)
 from rath.llm.provider import Provider
 from rath.llm.registry import (
     ChatClientFactory,
@@ -51,11 +56,14 @@ __all__ = [
     "RathLLMTokenUsage",
     "RathLLMToolCallFunction",
     "RathLLMToolCallPart",
+    "RathOpenAIChatClient",
     "StreamingChatClient",
     "add_usage",
     "chat_client_for",
     "evidence_of",
+    "normalize_chat_completion",
     "open_draft",
     "register_chat_client",
     "registered_kinds",
+    "to_create_kwargs",
 ]

@@ -19,7 +19,14 @@ from rath.config.store import ConfigStore
 from rath.errors import ConfigError, ManifestVersionError
 from rath.llm.provider import ConfigEntry, Provider
 
-__all__ = ["Account", "Variables", "credential_digest", "resolve_account", "resolve_credential"]
+__all__ = [
+    "Account",
+    "Variables",
+    "credential_digest",
+    "kept_salt",
+    "resolve_account",
+    "resolve_credential",
+]
 
 _Name = Literal["model", "base_url", "api_key"]
 
@@ -104,7 +111,7 @@ def credential_digest(key: Sourced[str]) -> str:
     Reads or creates the salt of the home directory, so it blocks. Without a home that can be
     written the salt lasts as long as the process, and the text says so.
     """
-    salt, lasting = _salt(str(resolve_config_dir()))
+    salt, lasting = _salt(_home())
     digest = hmac.new(salt, key.value.encode(errors="replace"), "sha256").hexdigest()[:16]
     return f"{key.origin} {digest}" + ("" if lasting else " process")
 
@@ -184,17 +191,28 @@ def _config_path() -> Path | str:
         return "config.json"
 
 
+def _home() -> str | None:
+    try:
+        return str(resolve_config_dir())
+    except OSError:
+        return None
+
+
 @lru_cache(maxsize=8)
-def _salt(home: str) -> tuple[bytes, bool]:
+def _salt(home: str | None) -> tuple[bytes, bool]:
     """Return the salt of a home, and whether it will be the same next time."""
-    path = Path(home) / SALT_FILENAME
+    salt = b"" if home is None else kept_salt(Path(home) / SALT_FILENAME)
+    return (salt, True) if len(salt) == _SALT_BYTES else (secrets.token_bytes(_SALT_BYTES), False)
+
+
+def kept_salt(path: Path) -> bytes:
+    """Return the salt in a file, made if it is missing; empty where that cannot be done."""
     try:
         if not path.exists():
             _create_salt(path)
-        salt = path.read_bytes()
+        return path.read_bytes()
     except OSError:
-        salt = b""
-    return (salt, True) if len(salt) == _SALT_BYTES else (secrets.token_bytes(_SALT_BYTES), False)
+        return b""
 
 
 def _create_salt(path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 from rath.llm.chat_request import RathLLMChatRequest, RathLLMFunctionTool, RathLLMMessage
 from rath.llm.sampling import SAMPLING_FIELDS
@@ -12,9 +12,9 @@ from rath.llm.sampling import SAMPLING_FIELDS
 __all__ = ["encode_message", "encode_sampling", "encode_tool", "plain_json", "to_json"]
 
 
-def _plain(value: object) -> dict[Any, Any]:
+def _plain(value: object) -> dict[str, Any]:
     if isinstance(value, Mapping):
-        return dict(value)
+        return dict(cast("Mapping[str, Any]", value))
     raise TypeError(f"JSON has no form for {type(value).__name__}")
 
 
@@ -40,7 +40,7 @@ def plain_json(value: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _plain_or_text(value: object) -> Any:
-    return dict(value) if isinstance(value, Mapping) else str(value)
+    return _plain(cast("object", value)) if isinstance(value, Mapping) else str(value)
 
 
 def encode_message(message: RathLLMMessage) -> dict[str, Any]:
@@ -91,9 +91,9 @@ def _without_additional_properties(schema: Any) -> Any:
     if isinstance(schema, Mapping):
         return {
             key: _without_additional_properties(value)
-            for key, value in schema.items()
+            for key, value in cast("Mapping[str, Any]", schema).items()
             if key != "additionalProperties"
         }
     if isinstance(schema, list | tuple):
-        return [_without_additional_properties(item) for item in schema]
+        return [_without_additional_properties(item) for item in cast("list[Any]", schema)]
     return schema

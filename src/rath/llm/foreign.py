@@ -12,6 +12,7 @@ from typing import Any, cast
 
 from rath._async.bridge import call_either, is_async
 from rath._async.runtime import runtime
+from rath._async.workers import UserExit
 from rath.errors import ProviderError, ProviderProtocolError, RathError
 from rath.llm.base import ChatClient, StreamingChatClient, require_streaming
 from rath.llm.body import Body, ListWriter
@@ -87,13 +88,14 @@ class ForeignDraft:
                 response = await self._complete(request)
             else:
                 response = await self._stream(request, call, on_delta)
-        except (Exception, SystemExit) as exc:  # noqa: BLE001  # others raise anything; it is mapped here
+        except Exception as exc:  # noqa: BLE001  # others raise anything; it is mapped here
             raise _mapped(exc, self._client, call) from _cause(exc)
         call.served = Served.of(response)
         return call.finish(response)
 
     async def _complete(self, request: RathLLMChatRequest) -> RathLLMChatResponse:
-        response: object = await call_either(self._client.complete, request)
+        # Nobody has checked what a foreign client returns.
+        response = cast("object", await call_either(self._client.complete, request))
         if not isinstance(response, RathLLMChatResponse) or not response.choices:
             raise ProviderProtocolError(
                 f"{_name(self._client)}.complete returned {type(response).__name__}; expected a "
@@ -213,7 +215,7 @@ class _Pump:
 def _writer(request: RathLLMChatRequest) -> ListWriter:
     extra = dict(request.extra_create_args)
     plain = plain_json({**encode_sampling(request, model=request.model), **extra})
-    tools = request.tools and [encode_tool(tool) for tool in request.tools]
+    tools = [encode_tool(tool) for tool in request.tools or ()]
     return ListWriter(
         lambda streaming: {**plain, "stream": True} if streaming else plain, tools or None
     )
@@ -242,16 +244,22 @@ def _name(client: ChatClient) -> str:
     return f"{type(client).__module__}:{type(client).__qualname__}"
 
 
-def _mapped(exc: BaseException, client: ChatClient, call: OpenCall) -> RathError:
+def _mapped(exc: Exception, client: ChatClient, call: OpenCall) -> RathError:
     """Return `exc` as an error of rath, with the evidence where it can hold it."""
     if isinstance(exc, RathError):
         if isinstance(exc, ProviderError):
             exc.evidence = call.fail(exc)
         return exc
-    error = ProviderError(f"{_name(client)} failed: {type(exc).__name__}: {exc}")
+    raised = _raised(exc)
+    error = ProviderError(f"{_name(client)} failed: {type(raised).__name__}: {raised}")
     error.evidence = call.fail(error)
     return error
 
 
-def _cause(exc: BaseException) -> BaseException | None:
-    return exc.__cause__ if isinstance(exc, RathError) else exc
+def _cause(exc: Exception) -> BaseException | None:
+    return exc.__cause__ if isinstance(exc, RathError) else _raised(exc)
+
+
+def _raised(exc: Exception) -> BaseException:
+    """Return what the client really raised; SystemExit and its like come wrapped."""
+    return exc.cause if isinstance(exc, UserExit) else exc

@@ -150,7 +150,7 @@ class Provider(Sampling):
         stop: object = self.stop
         if stop is not None and not _is_text_or_texts(stop):
             raise TypeError(f"stop must be a string or a list of strings, not {stop!r}")
-        choice: object = self.tool_choice
+        choice = cast("object", self.tool_choice)
         if choice is not None and not isinstance(choice, str | Mapping):
             raise TypeError(
                 f'tool_choice must be "auto", "none", "required" or a mapping, not {choice!r}'

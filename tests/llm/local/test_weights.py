@@ -66,7 +66,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         path.parent.mkdir(parents=True)
         path.write_bytes(content)
         path.parents[1].joinpath("__init__.py").write_text("raise RuntimeError('was run')")
-    monkeypatch.syspath_prepend(str(root))
+    monkeypatch.setattr(sys, "path", [str(root), *sys.path])
     return root
 
 

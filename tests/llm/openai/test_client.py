@@ -124,7 +124,9 @@ def test_tool_calls_are_read(server: ChatServer) -> None:
 
 def test_empty_arguments_are_no_error(server: ChatServer) -> None:
     server.queue(replies.completion(tool_calls=(replies.tool_call("weather", ""),)))
-    (call,) = exchange(openai_client(server)).response.primary_choice.message.tool_calls or ()
+    calls = exchange(openai_client(server)).response.primary_choice.message.tool_calls
+    assert calls is not None
+    (call,) = calls
     assert (call.function.arguments_parsed, call.function.arguments_parse_error) == (None, False)
 
 

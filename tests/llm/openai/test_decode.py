@@ -111,8 +111,9 @@ def test_calls_without_an_id_get_one() -> None:
 def test_arguments_become_text(given: object, text: str) -> None:
     call = {"id": "c", "function": {"name": "f", "arguments": given}}
     response = normalize_chat_completion(with_message(tool_calls=[call]))
-    (part,) = response.primary_choice.message.tool_calls or ()
-    assert part.function.arguments == text
+    calls = response.primary_choice.message.tool_calls
+    assert calls is not None
+    assert [call.function.arguments for call in calls] == [text]
 
 
 def test_lone_surrogates_are_replaced() -> None:

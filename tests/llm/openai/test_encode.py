@@ -24,7 +24,8 @@ TOOL = RathLLMFunctionTool("f", CLOSED)
 
 
 def request(**fields: Any) -> RathLLMChatRequest:
-    return RathLLMChatRequest(**({"messages": (USER,), "model": "m"} | fields))
+    given: dict[str, Any] = {"messages": (USER,), "model": "m"} | fields
+    return RathLLMChatRequest(**given)
 
 
 def body_of(asked: RathLLMChatRequest, *, streaming: bool = False) -> dict[str, Any]:

@@ -27,15 +27,17 @@ def sever_connections(port: int, *, timeout: float) -> bool:
     """
     if not _FD_DIRECTORY.is_dir():
         return False
-    # The listener goes first, so that nobody comes after.
-    for found in _bound_sockets(port):
-        if _is_listener(found):
+    # The listener goes first, so that nobody comes after. It is no longer known as one then.
+    listeners = set[int]()
+    for fd, found in _bound_sockets(port):
+        if found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+            listeners.add(fd)
             _shut_down(found)
-    for found in _bound_sockets(port):
-        if not _is_listener(found):
+    for fd, found in _bound_sockets(port):
+        if fd not in listeners:
             _shut_down(found)
     deadline = time.monotonic() + timeout
-    while not all(_is_listener(found) for found in _bound_sockets(port)):
+    while any(fd not in listeners for fd, _ in _bound_sockets(port)):
         if time.monotonic() >= deadline:
             return False
         # The server's threads close the sockets, and tell nobody.
@@ -43,12 +45,12 @@ def sever_connections(port: int, *, timeout: float) -> bool:
     return True
 
 
-def _bound_sockets(port: int) -> Iterator[socket.socket]:
-    """Yield a duplicate of each socket of this process whose own port is `port`."""
-    for name in os.listdir(_FD_DIRECTORY):
-        with contextlib.suppress(OSError), _duplicate(int(name)) as found:
+def _bound_sockets(port: int) -> Iterator[tuple[int, socket.socket]]:
+    """Yield the descriptor and a duplicate of each socket of this process on its own `port`."""
+    for fd in map(int, os.listdir(_FD_DIRECTORY)):
+        with contextlib.suppress(OSError), _duplicate(fd) as found:
             if found.family == socket.AF_INET and found.getsockname()[1] == port:
-                yield found
+                yield fd, found
 
 
 def _duplicate(fd: int) -> socket.socket:
@@ -58,10 +60,6 @@ def _duplicate(fd: int) -> socket.socket:
     except OSError:
         os.close(copy)
         raise
-
-
-def _is_listener(found: socket.socket) -> bool:
-    return found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN) != 0
 
 
 def _shut_down(found: socket.socket) -> None:

@@ -153,7 +153,7 @@ def shutdown_servers() -> None:
 
 def _vendor_module() -> Any:
     try:
-        import xllamacpp
+        import xllamacpp  # pyright: ignore[reportMissingTypeStubs]  # it ships none
     except ImportError as exc:
         raise MissingExtra("local", "a model served inside the process") from exc
     return xllamacpp

@@ -17,6 +17,8 @@ __all__ = [
     "to_create_kwargs_stream",
 ]
 
+OPENAI_RETRYABLE: tuple[type[Exception], ...]
+
 
 def __getattr__(name: str) -> Any:
     """Give `OPENAI_RETRYABLE`, which needs the SDK, on first use."""

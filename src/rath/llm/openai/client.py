@@ -19,7 +19,11 @@ from rath.llm.provider import Provider
 from rath.llm.vendor import Route
 from rath.llm.wire import Wire
 
-__all__ = ["OPENAI_RETRYABLE", "RathOpenAIChatClient"]  # noqa: F822  # given by __getattr__
+__all__ = ["OPENAI_RETRYABLE", "RathOpenAIChatClient"]
+
+OPENAI_RETRYABLE: tuple[type[Exception], ...]
+"""Exceptions of the SDK that another try may mend; imports the SDK on first use."""
+
 
 DEFAULT_BASE_URL = "https://api.openai.com/v1"
 DEFAULT_AZURE_VERSION = "2024-10-21"

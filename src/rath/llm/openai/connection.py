@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -28,8 +28,19 @@ _CONNECT_SECONDS = 10.0
 _DRAIN_SECONDS = 0.1
 """How long to wait for what follows the end marker; as in the SDK."""
 
-_SECURITY = {"security": {"bearer_auth": True}}
-"""Without it the SDK may also send an administrator's key that it finds in the environment."""
+_OMIT: Any = openai.Omit()
+
+_MACHINE_HEADERS = ("Lang", "Package-Version", "OS", "Arch", "Runtime", "Runtime-Version", "Async")
+"""Headers, after "X-Stainless-", in which the SDK describes this machine to every endpoint.
+
+No endpoint needs them, and without them a call costs a tenth less CPU.
+"""
+
+_CALL_OPTIONS: dict[str, Any] = {
+    # Without this the SDK may also send an administrator's key that it finds in the environment.
+    "security": {"bearer_auth": True},
+    "headers": {"X-Stainless-Retry-Count": _OMIT, "X-Stainless-Read-Timeout": _OMIT},
+}
 
 
 class Connection:
@@ -70,11 +81,10 @@ class OpenAIWire:
         self._asked = asked
         connect = min(asked.timeout, _CONNECT_SECONDS)
         # A whole answer has a limit of its own below; a stream is limited between its pieces.
-        self._whole: Any = {"timeout": httpx2.Timeout(None, connect=connect), **_SECURITY}
-        self._piecewise: Any = {
-            "timeout": httpx2.Timeout(asked.timeout, connect=connect),
-            **_SECURITY,
-        }
+        whole = httpx2.Timeout(None, connect=connect)
+        piecewise = httpx2.Timeout(asked.timeout, connect=connect)
+        self._whole: Any = {**_CALL_OPTIONS, "timeout": whole}
+        self._piecewise: Any = {**_CALL_OPTIONS, "timeout": piecewise}
         self.endpoint = asked.endpoint
         self.sdk_version = openai.__version__
         self.credential = connection.credential
@@ -92,7 +102,7 @@ class OpenAIWire:
         return RawReply(reply.status_code, reply.content)
 
     @asynccontextmanager
-    async def stream(self, body: bytes) -> AsyncIterator[OpenAIStream]:
+    async def stream(self, body: bytes) -> AsyncGenerator[OpenAIStream, None]:
         try:
             reply: Any = await self._client.post(
                 self._path,
@@ -143,6 +153,7 @@ def _make_client(target: Target) -> openai.AsyncOpenAI:
     shared: Any = {
         "api_key": target.api_key,
         "max_retries": 0,
+        "default_headers": {f"X-Stainless-{name}": _OMIT for name in _MACHINE_HEADERS},
         "http_client": open_http_client(),
     }
     if target.azure_version is None:

@@ -91,11 +91,11 @@ def decode_completion(payload: Json, asked: Asked) -> tuple[RathLLMChatResponse,
 def chunk_to_deltas(chunk: Json) -> tuple[RathLLMStreamDelta, ...]:
     """Return what a chunk says of the first choice: text, tool calls, finish reason, usage."""
     deltas: list[RathLLMStreamDelta] = []
-    choices = chunk.get("choices")
+    choices: list[Json] = chunk.get("choices") or []
     if choices:
         choice = choices[0]
         if not choice.get("index"):
-            _read_delta(choice.get("delta") or {}, deltas)
+            _read_delta(cast("Json", choice.get("delta") or {}), deltas)
             reason = choice.get("finish_reason")
             if reason in _FINISH_REASONS:
                 deltas.append(RathLLMStreamDelta(finish_reason=reason))
@@ -122,9 +122,9 @@ class OpenAIChunkDecoder:
         if data.startswith("[DONE]"):
             self.ended = True
             return ()
-        chunk = json.loads(data)
-        if not isinstance(chunk, dict):
-            raise ValueError("a chunk must be a JSON object")  # noqa: TRY004  # it is data
+        chunk: dict[str, Any] = json.loads(data)
+        if type(chunk) is not dict:
+            raise ValueError("a chunk must be a JSON object")
         if chunk.get("error"):
             raise reported_error(chunk["error"], self._asked)
         try:
@@ -151,7 +151,8 @@ class OpenAIChunkDecoder:
 
 def reported_error(error: object, asked: Asked) -> ProviderError:
     """Return the error that stands in the body of an answer whose status is 200."""
-    body = cast("Json", error) if isinstance(error, Mapping) else {"message": str(error)}
+    is_object = isinstance(error, Mapping)
+    body: Json = cast("Json", error) if is_object else {"message": str(error)}
     code, kind = body.get("code"), _text(body.get("type"))
     status = code if isinstance(code, int) else _STATUS_OF_TYPE.get(kind or str(code), 500)
     text = _text(body.get("message")) or str(error)
@@ -168,8 +169,9 @@ def _read_delta(delta: Json, into: list[RathLLMStreamDelta]) -> None:
     refusal = delta.get("refusal")
     if refusal and isinstance(refusal, str):
         into.append(RathLLMStreamDelta(refusal_delta=refusal))
-    for call in delta.get("tool_calls") or ():
-        function = call.get("function") or {}
+    calls: list[Json] = delta.get("tool_calls") or []
+    for call in calls:
+        function: Json = call.get("function") or {}
         arguments = function.get("arguments")
         into.append(
             RathLLMStreamDelta(
@@ -182,27 +184,25 @@ def _read_delta(delta: Json, into: list[RathLLMStreamDelta]) -> None:
 
 
 def _choice(position: int, choice: Json) -> RathLLMChatChoice:
-    reason = choice.get("finish_reason")
-    logprobs = choice.get("logprobs")
+    reason: object = choice.get("finish_reason")
     index = _integer(choice.get("index"))
     return RathLLMChatChoice(
         index=position if index is None else index,
         finish_reason=cast("RathLLMFinishReason", reason) if reason in _FINISH_REASONS else "stop",
         message=_message(choice.get("message") or {}),
-        logprobs=logprobs if isinstance(logprobs, Mapping) else None,
+        logprobs=_details(choice.get("logprobs")),
     )
 
 
 def _message(message: Json) -> RathLLMAssistantMessage:
     calls = _tool_calls(_objects(message, "tool_calls"))
-    function_call = message.get("function_call")
     annotations = tuple(_objects(message, "annotations"))
     return RathLLMAssistantMessage(
         content=_text(message.get("content")),
         refusal=_text(message.get("refusal")),
         reasoning_content=_text(message.get("reasoning_content") or message.get("reasoning")),
         tool_calls=calls or None,
-        function_call=function_call if isinstance(function_call, Mapping) else None,
+        function_call=_details(message.get("function_call")),
         annotations=annotations or None,
     )
 

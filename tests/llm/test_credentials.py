@@ -1,0 +1,263 @@
+"""Keys, endpoints and models, and where they came from."""
+
+from __future__ import annotations
+
+import json
+import os
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rath._core.options import Sourced
+from rath.llm import Provider
+from rath.llm.credentials import (
+    SALT_FILENAME,
+    Account,
+    Variables,
+    credential_digest,
+    kept_salt,
+    resolve_account,
+    resolve_credential,
+)
+from rath.llm.openai import RathOpenAIChatClient
+
+DEFAULT = "https://default.example/v1"
+VARIABLES = Variables(
+    api_key=lambda _: ("OPENAI_API_KEY", "AZURE_OPENAI_API_KEY"),
+    base_url=("OPENAI_BASE_URL", "AZURE_OPENAI_ENDPOINT"),
+    model=("OPENAI_DEFAULT_MODEL",),
+)
+
+
+def write_config(directory: Path, entry: dict[str, Any], *, key: str | None = None) -> Path:
+    directory.mkdir(parents=True, exist_ok=True)
+    path = directory / "config.json"
+    path.write_text(json.dumps({"llm": {"providers": {"p": entry}, "default_provider": "p"}}))
+    path.chmod(0o600)
+    if key is not None:
+        keys = directory / "credentials.json"
+        keys.write_text(json.dumps({"llm": {"providers": {"p": key}}, "version": 1}))
+        keys.chmod(0o600)
+    return path
+
+
+@pytest.fixture
+def home() -> Path:
+    return Path(os.environ["OPENRATH_HOME"])
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    monkeypatch.delenv("OPENRATH_HOME")
+    return tmp_path / "work" / ".openrath"
+
+
+def resolve(provider: Provider | None = None) -> Account:
+    return resolve_account(
+        provider or Provider(), kind="openai", variables=VARIABLES, default_base_url=DEFAULT
+    )
+
+
+@pytest.mark.parametrize(
+    ("candidates", "found"),
+    [((), ""), ((None, " ", "a"), "a"), ((" b ", "c"), "b"), ((None, ""), "")],
+)
+def test_the_first_credential_that_is_not_blank(
+    candidates: tuple[str | None, ...], found: str
+) -> None:
+    assert resolve_credential(*candidates) == found
+
+
+def test_the_call_comes_first(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "env-key")
+    write_config(home, {"base_url": "http://config/v1", "model": "config-model"}, key="config-key")
+    account = resolve(Provider(api_key=" k ", base_url="http://call/v1", model="call-model"))
+    assert account.api_key == Sourced("k", "call")
+    assert account.base_url == Sourced("http://call/v1", "call")
+    assert account.model == Sourced("call-model", "call")
+
+
+def test_then_the_environment(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_config(home, {"base_url": "http://config/v1", "model": "config-model"}, key="config-key")
+    monkeypatch.setenv("OPENAI_API_KEY", "  ")
+    monkeypatch.setenv("AZURE_OPENAI_API_KEY", "env-key")
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://env/v1")
+    monkeypatch.setenv("OPENAI_DEFAULT_MODEL", "env-model")
+    account = resolve()
+    assert account.api_key == Sourced("env-key", "env AZURE_OPENAI_API_KEY")
+    assert account.base_url == Sourced("http://env/v1", "env OPENAI_BASE_URL")
+    assert account.model == Sourced("env-model", "env OPENAI_DEFAULT_MODEL")
+
+
+def test_then_the_config(home: Path) -> None:
+    path = write_config(home, {"base_url": "http://c/v1", "model": "m"}, key="config-key")
+    account = resolve()
+    assert account.api_key == Sourced("config-key", f"config {home / 'credentials.json'}")
+    assert account.base_url == Sourced("http://c/v1", f"config {path}")
+    assert account.model == Sourced("m", f"config {path}")
+    assert dict(account.origins)["base_url"] == f"config {path}"
+
+
+def test_then_the_default_endpoint() -> None:
+    account = resolve(Provider(api_key="k"))
+    assert account.base_url == Sourced(DEFAULT, "default")
+    assert account.model is None
+
+
+def test_a_config_of_another_kind_gives_nothing(home: Path) -> None:
+    write_config(home, {"provider_kind": "anthropic", "base_url": "http://c/v1"}, key="config-key")
+    with pytest.raises(ValueError, match="No API key found"):
+        resolve()
+
+
+def test_a_broken_config_counts_as_none(home: Path) -> None:
+    home.mkdir()
+    (home / "config.json").write_text("{")
+    assert resolve(Provider(api_key="k")).base_url.origin == "default"
+
+
+def test_a_provider_from_config_says_so(home: Path) -> None:
+    path = write_config(home, {"base_url": "http://c/v1", "model": "m"}, key="config-key")
+    account = resolve(replace(Provider.from_config(), model="other"))
+    assert account.base_url == Sourced("http://c/v1", f"config {path}")
+    assert account.api_key.origin == f"config {home / 'credentials.json'}"
+    assert account.model == Sourced("other", "call")
+
+
+def test_a_missing_key_says_what_to_do(home: Path) -> None:
+    with pytest.raises(ValueError, match="No API key found") as caught:
+        resolve()
+    for advice in ("OPENAI_API_KEY", "Provider(api_key=...)", 'provider_kind="local"', str(home)):
+        assert advice in str(caught.value)
+
+
+# ---------------------------------------------------------------- a project's own endpoint
+
+
+def test_a_projects_endpoint_gets_no_key_of_the_environment(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_config(project, {"base_url": "http://project/v1"})
+    monkeypatch.setenv("OPENAI_API_KEY", "env-key")
+    with pytest.raises(ValueError, match="No API key found that may go to") as caught:
+        resolve()
+    assert "env-key" not in str(caught.value)
+
+
+def test_neither_does_a_provider_that_was_read_from_it(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_config(project, {"base_url": "http://project/v1", "model": "m"})
+    provider = Provider.from_config()
+    monkeypatch.setenv("OPENAI_API_KEY", "env-key")
+    with pytest.raises(ValueError, match="No API key found that may go to"):
+        resolve(provider)
+
+
+def test_nor_after_the_working_directory_has_changed(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_config(project, {"base_url": "http://project/v1"})
+    provider = Provider.from_config()
+    monkeypatch.setenv("OPENRATH_HOME", str(tmp_path / "own-home"))
+    write_config(tmp_path / "own-home", {"base_url": "http://own/v1"}, key="own-key")
+    with pytest.raises(ValueError, match="No API key found that may go to"):
+        resolve(provider)
+
+
+def test_a_key_of_the_same_project_goes_there(project: Path) -> None:
+    write_config(project, {"base_url": "http://project/v1"}, key="project-key")
+    assert resolve().api_key.value == "project-key"
+    assert resolve(replace(Provider.from_config(), api_key=None)).api_key.value == "project-key"
+
+
+def test_a_key_of_the_call_goes_there(project: Path) -> None:
+    write_config(project, {"base_url": "http://project/v1"})
+    account = resolve(Provider(api_key="call-key"))
+    assert account.api_key == Sourced("call-key", "call")
+    assert account.from_project
+
+
+def test_a_users_endpoint_takes_the_environment(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_config(project, {"model": "m"})
+    monkeypatch.setenv("OPENAI_API_KEY", "env-key")
+    assert resolve().api_key.value == "env-key"
+    assert resolve(Provider(base_url="http://call/v1")).api_key.value == "env-key"
+
+
+# ---------------------------------------------------------------- the OpenAI client
+
+
+def test_the_client_needs_a_key_at_once() -> None:
+    with pytest.raises(ValueError, match="No API key found"):
+        RathOpenAIChatClient(Provider(model="m"))
+
+
+def test_an_azure_host_prefers_the_azure_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "openai-key")
+    monkeypatch.setenv("AZURE_API_KEY", "azure-key")
+    for base_url, origin in [
+        ("https://x.openai.azure.com", "env AZURE_API_KEY"),
+        ("https://h.example/x.azure.com", "env OPENAI_API_KEY"),
+    ]:
+        route = RathOpenAIChatClient(Provider(base_url=base_url)).route("m")
+        assert dict(route.origins)["api_key"] == origin
+
+
+def test_the_session_may_have_given_the_provider(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "openai-key")
+    route = RathOpenAIChatClient(Provider(model="m")).route(None, provider_origin="session")
+    assert dict(route.origins) == {
+        "model": "session",
+        "base_url": "default",
+        "api_key": "env OPENAI_API_KEY",
+    }
+
+
+# ---------------------------------------------------------------- digests
+
+
+def test_a_digest_is_stable_in_one_home_and_hides_the_key(home: Path) -> None:
+    key = Sourced("sk-canary-0123456789", "env X")
+    digest = credential_digest(key)
+    assert digest == credential_digest(key)
+    assert digest.startswith("env X ")
+    assert key.value not in digest
+    assert (home / SALT_FILENAME).stat().st_mode & 0o777 == 0o600
+
+
+def test_two_homes_give_two_digests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    key = Sourced("sk-canary-0123456789", "call")
+    first = credential_digest(key)
+    monkeypatch.setenv("OPENRATH_HOME", str(tmp_path / "another"))
+    assert credential_digest(key) != first
+
+
+@pytest.mark.parametrize("place", ["file", "file/home"])
+def test_a_home_that_cannot_be_written_gives_a_digest_of_the_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("OPENRATH_HOME", str(tmp_path / place))
+    key = Sourced("sk-canary-0123456789", "call")
+    assert credential_digest(key).endswith(" process")
+    assert credential_digest(key) == credential_digest(key)
+
+
+def test_the_salt_stays_out_of_repositories(home: Path) -> None:
+    credential_digest(Sourced("k", "call"))
+    assert (home / ".gitignore").read_text().startswith("*")
+
+
+def test_a_salt_that_another_process_made_meanwhile_is_taken(home: Path) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        salts = set(pool.map(kept_salt, [home / SALT_FILENAME] * 16))
+    assert len(salts) == 1
+    assert [path.name for path in home.iterdir() if path.name.startswith(".credential")] == []
