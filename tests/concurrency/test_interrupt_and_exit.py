@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from pathlib import Path
 
 import pytest
 
@@ -151,9 +152,18 @@ def test_a_failure_that_nobody_read_is_said_at_exit() -> None:
 
 def assert_gone(pid: int) -> None:
     for _ in range(200):
-        try:
-            os.kill(pid, 0)
-        except ProcessLookupError:
+        if state_of(pid) in {"gone", "Z"}:  # a dead process may wait for its new parent to look
             return
         time.sleep(0.02)
-    raise AssertionError(f"process {pid} is still there")
+    raise AssertionError(f"process {pid} is still there: {state_of(pid)}")
+
+
+def state_of(pid: int) -> str:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return "gone"
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return "gone" if Path("/proc/self").exists() else "alive"

@@ -86,3 +86,15 @@ def test_an_abandoned_call_holds_its_lane_until_it_ends() -> None:
         return log
 
     assert asyncio.run(main()) == ["not yet", "free"]
+
+
+def test_a_lane_whose_abandoned_call_has_ended_is_free_at_once() -> None:
+    async def main() -> bool:
+        lanes, held = Lanes(), Future[None]()
+        held.set_result(None)
+        lanes.hold(("a",), held)
+        waiting = asyncio.ensure_future(lanes.wait_free(("a",)))
+        await asyncio.sleep(0)
+        return waiting.done()
+
+    assert asyncio.run(main())

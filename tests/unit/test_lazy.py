@@ -16,6 +16,7 @@ from rath._async.bridge import call_either
 from rath._async.lazy import Deferred
 from rath._async.runtime import runtime
 from rath.errors import SelfWaitError
+from tests.support.interrupts import ctrl_c_while_waiting
 
 
 def start(
@@ -260,3 +261,42 @@ def test_a_failure_that_was_read_is_not_logged(caplog: pytest.LogCaptureFixture)
         del cell
         gc.collect()
     assert "a run of ours" not in caplog.text
+
+
+def test_ctrl_c_in_a_read_ends_the_run_and_what_only_it_waits_for() -> None:
+    gate = Gate()
+
+    async def slow(_: Deferred[int]) -> int:
+        await gate.wait()
+        return 1
+
+    own = start(slow)
+
+    async def use(_: Deferred[int]) -> int:
+        return await own
+
+    cell = start(use, own)
+    with pytest.raises(KeyboardInterrupt), ctrl_c_while_waiting():
+        cell.result()
+    assert (cell.result(), own.result()) == (-1, -1)
+
+
+def test_ctrl_c_does_not_wait_long_for_a_run_that_takes_its_time_to_end(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    gate = Gate()
+
+    async def tidy_up(_: Deferred[int]) -> int:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await gate.wait()
+        return 1
+
+    cell = start(tidy_up)
+    with pytest.raises(KeyboardInterrupt), ctrl_c_while_waiting():
+        cell.result()
+    assert not cell.done()
+    assert "still ending its work in the background" in caplog.text
+    gate.open()
+    assert cell.result() == -1

@@ -37,6 +37,11 @@ class Lanes:
         """Keep the lane of an abandoned call occupied until its thread comes back."""
         self._held[key] = until
 
+    def is_held(self, key: Key) -> bool:
+        """Tell whether an abandoned call still holds the lane; any thread may ask."""
+        held = self._held.get(key)
+        return held is not None and not held.done()
+
     async def wait_free(self, key: Key) -> None:
         """Wait until no abandoned call holds the lane; the caller sets the deadline."""
         held = self._held.get(key)

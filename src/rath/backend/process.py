@@ -205,10 +205,13 @@ def _same(capture: _Capture) -> _Capture:
 async def _started(command: Command) -> subprocess.Popen[bytes]:
     """Start the process on a worker thread: fork and exec would stall every session."""
     starting = runtime().start_in_worker(partial(_start, command))
+    waiting = asyncio.wrap_future(starting)
     try:
-        return await asyncio.wrap_future(starting)
+        return await asyncio.shield(waiting)
     except asyncio.CancelledError:
         starting.add_done_callback(_end_unwanted)
+        # A start takes milliseconds: waited out, so that no process is left behind at exit.
+        await asyncio.wait([waiting])
         raise
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
@@ -10,12 +11,15 @@ from types import TracebackType
 from typing import Self
 
 from rath._async.bridge import call_either, is_async
+from rath._async.workers import UserExit
 from rath.errors import BudgetExceededError
 from rath.llm.chat_response import RathLLMStreamDelta
 
 _log = logging.getLogger("rath.session.loop")
 
 OnEventCb = Callable[[RathLLMStreamDelta], Awaitable[None] | None]
+
+_FAILED = "on_event failed; the run goes on"
 
 MAX_QUEUED = 1024
 """Deltas that may wait for a slow callback before the stream itself is slowed down; a guess."""
@@ -92,27 +96,48 @@ class Emitter:
                     await call_either(deliver, callback, batch)
                 except BudgetExceededError as exc:
                     self._stop = exc
+                except UserExit:
+                    # If this task ended here, a full queue would hold up the stream for ever.
+                    _log.exception(_FAILED)
             if self._is_ending and not self._queue:
                 return
 
 
-def _deliver(callback: OnEventCb, batch: list[RathLLMStreamDelta]) -> None:
-    for delta in batch:
-        try:
-            callback(delta)
-        except BudgetExceededError:
-            raise
-        except (Exception, SystemExit, KeyboardInterrupt):  # noqa: BLE001  # a callback that fails must not end the run it watches
-            _log.exception("on_event failed; the run goes on")
-
-
-async def _deliver_async(callback: OnEventCb, batch: list[RathLLMStreamDelta]) -> None:
-    for delta in batch:
+def _deliver(callback: OnEventCb, batch: list[RathLLMStreamDelta]) -> Awaitable[None] | None:
+    """Call a plain function; one that gives an awaitable goes on where awaitables are awaited."""
+    for index, delta in enumerate(batch):
         try:
             waiting = callback(delta)
-            if waiting is not None:
+        except BudgetExceededError:
+            raise
+        except BaseException:  # noqa: BLE001  # a callback that fails must not end the run it watches
+            _log.exception(_FAILED)
+        else:
+            if inspect.isawaitable(waiting):
+                return _deliver_async(callback, batch[index:], waiting)
+    return None
+
+
+async def _deliver_async(
+    callback: OnEventCb,
+    batch: list[RathLLMStreamDelta],
+    begun: Awaitable[None] | None = None,
+) -> None:
+    """Call and await; `begun` is what the call for the first delta gave, if it was made."""
+    for delta in batch:
+        try:
+            waiting, begun = begun or callback(delta), None
+            if inspect.isawaitable(waiting):
                 await waiting
         except BudgetExceededError:
             raise
-        except (Exception, SystemExit, KeyboardInterrupt):  # noqa: BLE001  # a callback that fails must not end the run it watches
-            _log.exception("on_event failed; the run goes on")
+        except (
+            Exception,
+            SystemExit,
+            KeyboardInterrupt,
+            asyncio.CancelledError,
+        ):  # a callback that fails must not end the run it watches
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            _log.exception(_FAILED)

@@ -27,7 +27,7 @@ from rath.session.recording import RecordingPlan
 from rath.session.run import LoopPlan, LoopRun
 from rath.session.session import Session, cancelled_body
 from rath.session.show import short_id
-from rath.session.tooling import SystemTools, Tool, tool_schemas, tool_table
+from rath.session.tooling import SystemTools, Tool, offer, tool_schemas, tool_table
 
 __all__ = [
     "OnEventCb",
@@ -102,7 +102,7 @@ def run_session_loop(
         provider_origin="session" if agent_provider is None else "call",
         client=client,
         dispatch_tool=None if executor is None else executor.dispatch_tool,
-        tools=table,
+        tools={name: offer(tool) for name, tool in table.items()},
         schemas=schemas or tool_schemas(table),
         max_tool_rounds=max_tool_rounds,
         on_event=on_event,

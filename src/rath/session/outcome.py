@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import assert_never
 from uuid import UUID
 
 
@@ -96,3 +97,5 @@ def outcome_extras(outcome: Outcome) -> tuple[tuple[str, object], ...]:
             return (("loop.outcome", "cancelled"),)
         case NeedsApproval() | NeedsInput() | NeedsDecision():
             return (("loop.outcome", "suspended"),)
+        case _:
+            assert_never(outcome)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Sequence
+from typing import assert_never
 
 from rath.llm.chat_request import RathLLMMessage
 from rath.llm.tool_args import parse_tool_arguments
@@ -81,6 +82,8 @@ class Renderer:
                 return [*self.close(), RathLLMMessage("user", text)]
             case Opaque():
                 return []
+            case other:
+                assert_never(other)
 
     def close(self) -> list[RathLLMMessage]:
         """Return results for the calls that have none."""
@@ -165,3 +168,5 @@ def _plain_message(row: ChunkRow) -> RathLLMMessage | None:
             return RathLLMMessage("tool", body, tool_call_id=call_id)
         case Opaque():
             return None
+        case other:
+            assert_never(other)

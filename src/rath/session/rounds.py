@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, cast
@@ -24,15 +24,10 @@ from rath.session.placement import Placement
 from rath.session.record import ToolRun, ToolStatus
 from rath.session.request import INTERRUPTED
 from rath.session.session import Session
-from rath.session.tooling import (
-    DEFAULT_TOOL_TIMEOUT,
-    SandboxOperator,
-    Tool,
-    runs_on_sandbox,
-)
+from rath.session.tooling import Offer, Tool
 
-DispatchTool = Any
-"""A custom executor's `dispatch_tool(session, tool, arguments)`, or None for the loop's own."""
+DispatchTool = Callable[[Session, Tool, Mapping[str, Any]], Any]
+"""A custom executor's `dispatch_tool`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,16 +35,15 @@ class Prepared:
     """A call that passed the checks, or the failure that the model reads instead."""
 
     call: ToolCall
-    tool: Tool | None
-    arguments: dict[str, Any] | None
+    offer: Offer | None
+    arguments: dict[str, Any] | None = None
     key: Key = ()
-    is_barrier: bool = False
-    """Whether nothing of the round may run beside it; a refused call disturbs nobody."""
-
-    limit: float = DEFAULT_TOOL_TIMEOUT
-    """Seconds that the call may take."""
-
     refusal: ResultText | None = None
+
+    @property
+    def is_barrier(self) -> bool:
+        """Whether nothing of the round may run beside it; a refused call disturbs nobody."""
+        return self.refusal is None and self.offer is not None and not self.offer.parallel_safe
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,17 +53,21 @@ class Finished:
     prepared: Prepared
     result: ResultText
     status: ToolStatus
-    elapsed_ms: float
-    effects: tuple[FileEffect, ...]
+    elapsed_ms: float = 0.0
+    effects: tuple[FileEffect, ...] = ()
 
 
 @dataclass(slots=True)
 class ToolRounds:
-    """Runs the tool rounds of one run; keeps its lanes and its compiled schemas."""
+    """Runs the tool rounds of one run; keeps its lanes and its compiled schemas.
 
-    table: Mapping[str, Tool]
+    Whatever a user may have written (a key, a schema with a slow pattern, the tool itself, the
+    result's own way of becoming text) runs on a worker thread or on the user loop.
+    """
+
+    table: Mapping[str, Offer]
     placement: Placement
-    dispatch: DispatchTool
+    dispatch: DispatchTool | None
     lanes: Lanes = field(default_factory=Lanes)
     checker: ArgumentChecker = field(default_factory=ArgumentChecker)
 
@@ -84,7 +82,11 @@ class ToolRounds:
             done: Filled by call index as results come, so that a round that is cut off keeps
                 what it had.
         """
-        # What a tool says of itself is user code, so it is asked on a worker.
+        if len(calls) == 1:
+            offer = self.table.get(calls[0].name)
+            if offer is not None and offer.is_plain and self.dispatch is None:
+                done[0] = await self._finish_alone(calls[0], offer, session)
+                return [done[0]]
         prepared = await runtime().call_in_worker(lambda: [self._prepare(call) for call in calls])
         jobs = [
             self._job(one, session, partial(done.__setitem__, index))
@@ -104,97 +106,143 @@ class ToolRounds:
         return Job(lane, prepared.is_barrier, finish)
 
     def _prepare(self, call: ToolCall) -> Prepared:
-        tool = self.table.get(call.name)
-        if tool is None:
-            return Prepared(
-                call,
-                None,
-                None,
-                refusal=encode_failure("unknown_tool", f"unknown tool {call.name!r}"),
-            )
+        """Parse, check and place a call; on a worker thread."""
+        offer = self.table.get(call.name)
+        if offer is None:
+            refusal = encode_failure("unknown_tool", f"unknown tool {call.name!r}")
+            return Prepared(call, None, refusal=refusal)
         arguments: dict[str, Any] | None = None
         try:
             arguments = self.checker.parse(call.name, call.arguments)
-            self.checker.check(call.name, tool.parameters, arguments)
-            key = tuple(tool.resource_key(arguments))
-            is_barrier = not getattr(tool, "parallel_safe", False)
-            limit = float(getattr(tool, "timeout", None) or DEFAULT_TOOL_TIMEOUT)
+            self.checker.check(call.name, offer.schema, arguments)
+            key = tuple(offer.tool.resource_key(arguments))
         except BadArguments as exc:
             refusal = encode_failure("invalid_tool_arguments", str(exc), exc.detail)
-            return Prepared(call, tool, arguments, refusal=refusal)
-        except (Exception, SystemExit, KeyboardInterrupt) as exc:  # noqa: BLE001  # a tool's lane: what a tool does wrong, its model reads
-            return Prepared(call, tool, arguments, refusal=_exception_text(exc))
-        return Prepared(call, tool, arguments, key, is_barrier, limit)
+            return Prepared(call, offer, arguments, refusal=refusal)
+        except (Exception, SystemExit, KeyboardInterrupt) as exc:  # noqa: BLE001  # a tool's lane
+            return Prepared(call, offer, arguments, refusal=_exception_text(exc))
+        return Prepared(call, offer, arguments, key)
 
     async def _finish(self, prepared: Prepared, session: Session) -> Finished:
-        if prepared.refusal is not None:
-            return Finished(prepared, prepared.refusal, "failed", 0.0, ())
+        if prepared.refusal is not None or prepared.offer is None:
+            assert prepared.refusal is not None
+            return Finished(prepared, prepared.refusal, "failed")
+        return await self._attempt(
+            lambda: prepared, prepared.offer, partial(self._call, prepared, session)
+        )
+
+    async def _finish_alone(self, call: ToolCall, offer: Offer, session: Session) -> Finished:
+        """Prepare and run a lone call in one job: a round of one plain call is the usual one."""
+        made: list[Prepared] = []
+
+        def work() -> object:
+            prepared = self._prepare(call)
+            made.append(prepared)
+            if prepared.refusal is not None:
+                return prepared.refusal
+            if self.lanes.is_held(prepared.key):
+                return _HELD
+            return _encoded(offer.tool(session, dict(prepared.arguments or {})))
+
+        def prepared() -> Prepared:
+            return made[0] if made else Prepared(call, offer)
+
+        async def call_it() -> ResultText:
+            result = await self._work(work, lambda: prepared().key)
+            return await self._call(prepared(), session) if result is None else result
+
+        return await self._attempt(prepared, offer, call_it)
+
+    async def _attempt(
+        self,
+        prepared: Callable[[], Prepared],
+        offer: Offer,
+        call: Callable[[], Awaitable[ResultText]],
+    ) -> Finished:
+        """Run a call under its deadline; whatever it does, a result comes of it."""
+        deadline = asyncio.timeout(offer.limit)
+        status: ToolStatus = "failed"
         started = time.monotonic()
         with observe_effects() as effects:
-            result, status = await self._attempt(prepared, session)
+            try:
+                async with deadline:
+                    result = await call()
+                status = "failed" if result.failure else "done"
+            except TimeoutError as exc:
+                result = _exception_text(exc)
+                if deadline.expired():
+                    result = _timeout_text(offer.tool.name, offer.limit)
+                    status = "abandoned"
+            except Exception as exc:  # noqa: BLE001  # a tool's lane: what it does wrong is read
+                result = _exception_text(exc)
         elapsed_ms = (time.monotonic() - started) * 1000
-        return Finished(prepared, result, status, elapsed_ms, tuple(effects))
+        return Finished(prepared(), result, status, elapsed_ms, tuple(effects))
 
-    async def _attempt(self, prepared: Prepared, session: Session) -> tuple[ResultText, ToolStatus]:
-        tool = cast("Tool", prepared.tool)
-        deadline = asyncio.timeout(prepared.limit)
-        try:
-            async with deadline:
-                await self.lanes.wait_free(prepared.key)
-                value = await self._call(tool, prepared, session)
-            result = encode_result(value)
-        except TimeoutError as exc:
-            if not deadline.expired():
-                return _exception_text(exc), "failed"
-            return _timeout_text(prepared.call.name, prepared.limit), "abandoned"
-        except Exception as exc:  # noqa: BLE001  # a tool's lane: what a tool does wrong, its model reads
-            return _exception_text(exc), "failed"
-        return result, "failed" if result.failure else "done"
-
-    async def _call(self, tool: Tool, prepared: Prepared, session: Session) -> Any:
+    async def _call(self, prepared: Prepared, session: Session) -> ResultText:
+        offer = cast("Offer", prepared.offer)
         arguments = dict(prepared.arguments or {})
+        await self.lanes.wait_free(prepared.key)
         if self.dispatch is not None:
-            return await self._call_user(self.dispatch, (session, tool, arguments), prepared.key)
-        if runs_on_sandbox(tool):
-            payload = cast("SandboxOperator", tool).to_payload(arguments)
-            return await self.placement.held().adispatch(payload)
-        return await self._call_user(tool, (session, arguments), prepared.key)
+            call = partial(self.dispatch, session, offer.tool, arguments)
+        elif offer.operator is not None:
+            payload = offer.operator.to_payload(arguments)
+            return encode_result(await self.placement.held().adispatch(payload))
+        else:
+            call = partial(offer.tool, session, arguments)
+        if is_async(call):
+            return await _on_user_loop(call)
+        result = await self._work(lambda: _encoded(call()), lambda: prepared.key)
+        return cast("ResultText", result)
 
-    async def _call_user(self, fn: Any, arguments: tuple[Any, ...], key: Key) -> Any:
-        call = partial(fn, *arguments)
-        if is_async(fn):
-            return await runtime().call_on_user_loop(call)
-        future = runtime().start_in_worker(call)
+    async def _work(self, work: Callable[[], object], key: Callable[[], Key]) -> ResultText | None:
+        """Run a job on a worker; None says that its lane is held by an abandoned call."""
+        future = runtime().start_in_worker(work)
         try:
             value = await asyncio.wrap_future(future)
         except asyncio.CancelledError:
             # A thread cannot be killed: its lane stays held until it comes back.
-            self.lanes.hold(key, future)
+            self.lanes.hold(key(), future)
             raise
-        if inspect.isawaitable(value):
-            return await runtime().call_on_user_loop(lambda: value)
-        return value
+        if value is _HELD:
+            return None
+        if isinstance(value, ResultText):
+            return value
+        return await _on_user_loop(lambda: cast("Awaitable[object]", value))
 
 
-def interrupted(call: ToolCall, tool: Tool | None) -> Finished:
+_HELD = object()
+
+
+def _encoded(value: object) -> object:
+    """Return the result as text; what must be awaited first comes back as it is."""
+    return value if inspect.isawaitable(value) else encode_result(value)
+
+
+async def _on_user_loop(call: Callable[[], Awaitable[object]]) -> ResultText:
+    async def await_and_encode() -> ResultText:
+        return encode_result(await call())
+
+    return await runtime().call_on_user_loop(await_and_encode)
+
+
+def interrupted(call: ToolCall, offer: Offer | None) -> Finished:
     """Return what is known of a call that was cut off with its run."""
-    result = encode_failure("interrupted", INTERRUPTED)
-    return Finished(Prepared(call, tool, None), result, "interrupted", 0.0, ())
+    return Finished(
+        Prepared(call, offer), encode_failure("interrupted", INTERRUPTED), "interrupted"
+    )
 
 
-def tool_run_entry(
-    finished: Finished, *, operation: UUID, schema_digest: str | None, placement: Placement
-) -> ToolRun:
+def tool_run_entry(finished: Finished, *, operation: UUID, placement: Placement) -> ToolRun:
     """Return the record entry of a call."""
     prepared, result = finished.prepared, finished.result
-    tool, sandbox = prepared.tool, placement.sandbox
+    offer, sandbox = prepared.offer, placement.sandbox
     return ToolRun(
         operation=operation,
         call_id=prepared.call.id,
         tool=prepared.call.name,
-        origin=_origin(tool),
-        schema_digest=schema_digest,
-        effects_declared=getattr(tool, "effects", "non_idempotent"),
+        origin="unknown" if offer is None else offer.origin,
+        schema_digest=None if offer is None else offer.schema_digest,
+        effects_declared="non_idempotent" if offer is None else offer.effects,
         arguments=prepared.arguments,
         sandbox=sandbox.describe() if sandbox is not None and sandbox.is_open else None,
         status=finished.status,
@@ -206,13 +254,6 @@ def tool_run_entry(
         full=None if result.full is None else Blob.from_bytes(result.full.encode()),
         file_effects=finished.effects,
     )
-
-
-def _origin(tool: Tool | None) -> str:
-    if tool is None:
-        return "unknown"
-    kind = type(tool)
-    return str(getattr(tool, "origin", "") or f"{kind.__module__}:{kind.__qualname__}")
 
 
 def _exception_text(exc: BaseException) -> ResultText:

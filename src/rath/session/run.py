@@ -6,7 +6,6 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 from uuid import UUID, uuid4
 
 from rath._async.bridge import call_either
@@ -29,7 +28,7 @@ from rath.session.chunk import (
 )
 from rath.session.content import AssistantTurn, ToolCall
 from rath.session.conversation import Conversation
-from rath.session.encode import json_digest, rows_digest
+from rath.session.encode import rows_digest
 from rath.session.events import Emitter, OnEventCb
 from rath.session.graph.provenance import Provenance
 from rath.session.operation import Place
@@ -45,9 +44,9 @@ from rath.session.placement import Placement
 from rath.session.recall import Recall, recall_context
 from rath.session.record import Entry, ModelCall, Operation
 from rath.session.recording import Recording, RecordingPlan
-from rath.session.rounds import Finished, ToolRounds, interrupted, tool_run_entry
+from rath.session.rounds import DispatchTool, Finished, ToolRounds, interrupted, tool_run_entry
 from rath.session.session import Session
-from rath.session.tooling import Tool
+from rath.session.tooling import Offer
 from rath.session.uplink import collecting, uplink
 
 _log = logging.getLogger("rath.session.loop")
@@ -69,10 +68,10 @@ class LoopPlan:
     provider: Provider
     provider_origin: ProviderOrigin
     client: ChatClient
-    dispatch_tool: Any
+    dispatch_tool: DispatchTool | None
     """A custom executor's `dispatch_tool`, or None."""
 
-    tools: Mapping[str, Tool]
+    tools: Mapping[str, Offer]
     schemas: tuple[RathLLMFunctionTool, ...]
     max_tool_rounds: int
     on_event: OnEventCb | None
@@ -98,7 +97,6 @@ class LoopRun:
         self._body = Body(ChunkTable())
         self._usage: RathLLMTokenUsage | None = None
         self._rounds = ToolRounds(plan.tools, plan.placement, plan.dispatch_tool)
-        self._schema_digests = {tool.name: json_digest(tool.parameters) for tool in plan.schemas}
         self._conversation: Conversation | None = None
         self._n_calls = 0
         self._has_fired = False
@@ -229,7 +227,6 @@ class LoopRun:
             entry = tool_run_entry(
                 finished or interrupted(call, self._plan.tools.get(call.name)),
                 operation=self._id,
-                schema_digest=self._schema_digests.get(call.name),
                 placement=self._plan.placement,
             )
             self._note(replace(entry, rows=row_ids))

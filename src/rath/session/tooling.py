@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal, Protocol, cast, runtime_checkable
 
+from rath._async.bridge import is_async
 from rath._core.registry import Registry
 from rath.backend.tool_types import BackendTool
 from rath.errors import ToolNameConflictError
 from rath.llm.chat_request import RathLLMFunctionTool
+from rath.session.encode import json_digest
 
 ToolEffects = Literal["read_only", "idempotent", "non_idempotent"]
 SystemTools = bool | Sequence[str]
@@ -86,9 +89,50 @@ def tool_schemas(table: Mapping[str, Tool]) -> tuple[RathLLMFunctionTool, ...]:
     )
 
 
-def runs_on_sandbox(tool: Tool) -> bool:
-    """Tell whether a call of `tool` is one sandbox operation and nothing else."""
-    return bool(getattr(tool, "runs_on_sandbox", False))
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A tool as one run offers it: what it says of itself, asked once in the caller's thread."""
+
+    tool: Tool
+    schema: Mapping[str, Any]
+    schema_digest: str
+    parallel_safe: bool
+    limit: float
+    """Seconds that a call may take."""
+
+    origin: str
+    """`built-in`, or `module:qualname` of its class."""
+
+    effects: ToolEffects
+    operator: SandboxOperator | None
+    """The tool again, if a call of it is one sandbox operation and nothing else."""
+
+    is_plain: bool
+    """Whether a call is one plain function call, which blocks a worker thread."""
+
+
+def offer(tool: Tool) -> Offer:
+    """Return what the loop must know of `tool`.
+
+    Raises:
+        TypeError: Its schema or its timeout cannot be what they are.
+    """
+    schema = dict(tool.parameters)
+    limit = getattr(tool, "timeout", None) or DEFAULT_TOOL_TIMEOUT
+    if not isinstance(limit, int | float) or not limit > 0:
+        raise TypeError(f"the timeout of tool {tool.name!r} must be seconds, not {limit!r}")
+    on_sandbox = bool(getattr(tool, "runs_on_sandbox", False))
+    return Offer(
+        tool=tool,
+        schema=schema,
+        schema_digest=json_digest(schema),
+        parallel_safe=bool(getattr(tool, "parallel_safe", False)),
+        limit=float(limit),
+        origin=str(getattr(tool, "origin", "")) or _where(tool, ":"),
+        effects=getattr(tool, "effects", "non_idempotent"),
+        operator=cast("SandboxOperator", tool) if on_sandbox else None,
+        is_plain=not on_sandbox and not is_async(tool),
+    )
 
 
 def _system_tools(wanted: SystemTools) -> Mapping[str, Tool]:
@@ -118,5 +162,5 @@ def _check_tool(tool: object) -> None:
         raise TypeError(f"the parameters of tool {name!r} must be a JSON Schema mapping")
 
 
-def _where(tool: object) -> str:
-    return f"{type(tool).__module__}.{type(tool).__qualname__}"
+def _where(tool: object, separator: str = ".") -> str:
+    return f"{type(tool).__module__}{separator}{type(tool).__qualname__}"

@@ -23,11 +23,11 @@ __all__ = ["LocalEndpoint", "LocalOptions", "ensure_server", "shutdown_servers"]
 
 _GGUF_MAGIC = b"GGUF"
 _START_SECONDS = 1.0
-"""How long a close waits for a start that is under way; the longest part of it has no witness,
-because it stops every other thread."""
+"""How long a close waits for a start that is under way. Loading the file stops every thread, so
+only its short rest can be met."""
 
 _SEVER_SECONDS = 1.5
-"""How long requests may take to notice that they were cut off; the runtime looks once a second."""
+"""How long requests may take to notice that they were cut off: xllamacpp looks once a second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,7 +256,7 @@ def _close(served: _Served) -> None:
 
 
 def _keep_for_ever(served: _Served) -> None:
-    """Leave a server to the end of the process, so that no destructor can hang."""
+    """Leave a server to the end of the process: its destructor would wait, perhaps for ever."""
     for vendor in served.vendor:
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(vendor))
 
