@@ -1,0 +1,1 @@
+"""Budgets of the design, measured beside the same work written by hand."""

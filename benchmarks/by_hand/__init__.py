@@ -1,0 +1,1 @@
+"""The references: each program as a good engineer writes it without a framework."""

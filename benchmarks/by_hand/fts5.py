@@ -1,0 +1,23 @@
+"""Recall on a bare SQLite FTS5 table."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable
+from pathlib import Path
+
+
+def build(path: Path, notes: Iterable[tuple[str, str]]) -> None:
+    """Write an index of (name, text) notes."""
+    connection = sqlite3.connect(path)
+    connection.execute("CREATE VIRTUAL TABLE notes USING fts5(name UNINDEXED, body)")
+    with connection:
+        connection.executemany("INSERT INTO notes VALUES (?, ?)", notes)
+    connection.close()
+
+
+def recall(connection: sqlite3.Connection, query: str, *, top_k: int) -> list[tuple[str, str]]:
+    """The best notes that hold any word of `query`, best first."""
+    words = " OR ".join(f'"{word}"' for word in query.split())
+    sql = "SELECT name, body FROM notes WHERE notes MATCH ? ORDER BY rank LIMIT ?"
+    return connection.execute(sql, (words, top_k)).fetchall()

@@ -1,0 +1,45 @@
+"""How much work each row does: the sizes of the design's budgets, and small ones for CI."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """The amount of work of every row, and how often it is repeated."""
+
+    repeats: int
+    """Interleaved repeats of a row; its numbers are medians."""
+    rounds: int
+    """Tool rounds of the run that is compared with loops by hand."""
+    depth: int
+    """Rounds of the long run whose last rounds are compared with its 10th."""
+    deltas: int
+    sessions: int
+    table_rows: int
+    notes: int
+    turns: int
+    """Turns of the session file that is loaded."""
+
+
+FULL = Sizes(
+    repeats=5,
+    rounds=50,
+    depth=400,
+    deltas=2000,
+    sessions=200,
+    table_rows=100_000,
+    notes=100_000,
+    turns=1000,
+)
+SMALL = Sizes(
+    repeats=2,
+    rounds=10,
+    depth=60,
+    deltas=200,
+    sessions=20,
+    table_rows=2000,
+    notes=500,
+    turns=50,
+)

@@ -1,0 +1,67 @@
+"""One round of parallel tool calls that only wait: wall time of the round."""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import time
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from openai import AsyncOpenAI
+
+from benchmarks.by_hand import add_tool, ready_bodies
+from benchmarks.endpoint import Endpoint
+from benchmarks.measure import interleave, measure
+from benchmarks.ours import AddTool, open_agent
+from benchmarks.sizes import Sizes
+from benchmarks.table import AtMost, Line, Reference
+from rath.session import Session
+
+_CALLS = 8
+_SECONDS = 0.05
+
+
+class SlowTool(AddTool):
+    """Waits 50 ms in a plain function; each call has a resource of its own."""
+
+    def resource_key(self, arguments: Mapping[str, Any]) -> tuple[str, ...]:
+        return ("slot", str(arguments["b"]))
+
+    def __call__(self, session: Session, arguments: Mapping[str, Any]) -> str:
+        time.sleep(_SECONDS)
+        return super().__call__(session, arguments)
+
+
+def lines(endpoint: Endpoint, sizes: Sizes) -> list[Line]:
+    """The wall of a run less the wall of its two model calls alone."""
+    url = endpoint.url(f"tools-1x{_CALLS}")
+    bodies = ready_bodies.collect(url)
+    with (
+        open_agent(url, SlowTool(), max_tool_rounds=2) as agent,
+        ThreadPoolExecutor(_CALLS) as pool,
+    ):
+        question = add_tool.QUESTION
+        cost = interleave(
+            {
+                "ours": lambda: measure(lambda: agent(Session.from_user_message(question)).text()),
+                "pool": lambda: measure(lambda: list(pool.map(time.sleep, [_SECONDS] * _CALLS))),
+            },
+            repeats=sizes.repeats,
+        )
+    posts = asyncio.run(_post_wall(url, bodies, repeats=sizes.repeats))
+    row = f"{_CALLS} parallel tool calls of {_SECONDS * 1000:.0f} ms, wall"
+    reference = Reference("thread pool", cost["pool"].wall)
+    return [Line(row, cost["ours"].wall - posts, "ms", reference, AtMost(65))]
+
+
+async def _post_wall(url: str, bodies: list[bytes], *, repeats: int) -> float:
+    """Seconds of the model calls of one run, by hand on an open connection."""
+    walls: list[float] = []
+    async with AsyncOpenAI(base_url=url, api_key="x") as client:
+        for _ in range(repeats + 1):
+            start = time.perf_counter()
+            await ready_bodies.post_all(client, bodies)
+            walls.append(time.perf_counter() - start)
+    return statistics.median(walls[1:])
