@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextvars
+import queue
 import threading
-from collections.abc import Callable
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -13,36 +16,57 @@ from hypothesis import strategies as st
 
 from rath._async.workers import UserExit, WorkerThreads
 
-T = TypeVar("T")
+Threads = list[threading.Thread]
 
 variable: contextvars.ContextVar[int] = contextvars.ContextVar("variable", default=-1)
 
 
-class Impatient(threading.Condition):
-    """A condition whose timeouts are over at once."""
-
-    def wait_for(self, predicate: Callable[[], T], timeout: float | None = None) -> T:
-        return super().wait_for(predicate, None if timeout is None else 0.0)
-
-
-class Gated(threading.Condition):
-    """A condition that lets other threads than the one that made it in once the gate is open."""
+class Doors(queue.SimpleQueue[Any]):
+    """A queue in which idle workers wait until the test lets them see what is there, or nothing."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.gate = threading.Event()
-        self._maker = threading.current_thread()
+        self.waiting = threading.Semaphore(0)
+        """Counts how often a worker has come to wait."""
+        self._changed = threading.Condition()
+        self._looks = self._ends = 0
 
-    def __enter__(self) -> bool:
-        if threading.current_thread() is not self._maker:
-            self.gate.wait(15)
-        return super().__enter__()
+    def let(self, *, look: int = 0, end: int = 0) -> None:
+        """Let that many workers take a job, and that many go with nothing."""
+        with self._changed:
+            self._looks += look
+            self._ends += end
+            self._changed.notify_all()
+
+    def get(self, block: bool = True, timeout: float | None = None) -> Any:
+        self.waiting.release()
+        with self._changed:
+            self._changed.wait_for(lambda: self._looks or self._ends, 15)
+            if self._looks:
+                self._looks -= 1
+                return super().get(block, timeout)
+            self._ends -= 1
+            raise queue.Empty
 
 
-def workers_with(condition: threading.Condition, monkeypatch: pytest.MonkeyPatch) -> WorkerThreads:
-    with monkeypatch.context() as patch:
-        patch.setattr(threading, "Condition", lambda: condition)
-        return WorkerThreads("test")
+@contextmanager
+def workers_behind_doors(n_idle: int) -> Iterator[tuple[WorkerThreads, Doors, Threads]]:
+    """Give workers of whom that many wait for a job; in the end all of them end."""
+    doors = Doors()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(queue, "SimpleQueue", lambda: doors)
+        workers = WorkerThreads("test")
+    barrier = threading.Barrier(n_idle)
+
+    def meet() -> threading.Thread:
+        barrier.wait(15)
+        return threading.current_thread()
+
+    futures = [workers.submit(meet) for _ in range(n_idle)]
+    for _ in range(n_idle):
+        assert doors.waiting.acquire(timeout=15)
+    yield workers, doors, [future.result(timeout=15) for future in futures]
+    doors.let(end=1000)
 
 
 @given(plan=st.lists(st.tuples(st.integers(), st.booleans()), max_size=8))
@@ -94,26 +118,42 @@ def test_a_job_sees_the_context_of_its_submit_and_changes_only_its_own(values: l
     assert variable.get() == -1
 
 
-def test_a_job_that_is_cancelled_before_it_begins_never_runs(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    condition = Gated()
-    workers = workers_with(condition, monkeypatch)
+def test_a_job_that_is_cancelled_before_it_begins_never_runs() -> None:
     ran: list[str] = []
-    cancelled = workers.submit(lambda: ran.append("cancelled"))
-    assert cancelled.cancel()
-    later = workers.submit(lambda: ran.append("later"))
-    condition.gate.set()
-    later.result(timeout=10)
+    with workers_behind_doors(1) as (workers, doors, _):
+        assert workers.submit(lambda: ran.append("cancelled")).cancel()
+        doors.let(look=1)
+        assert doors.waiting.acquire(timeout=15)
+        later = workers.submit(lambda: ran.append("later"))
+        doors.let(look=1)
+        later.result(timeout=15)
     assert ran == ["later"]
 
 
-def test_an_idle_worker_ends_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    workers = workers_with(Impatient(), monkeypatch)
-    thread = workers.submit(threading.current_thread).result(timeout=10)
-    thread.join(10)
-    assert not thread.is_alive()
-    assert workers.submit(threading.current_thread).result(timeout=10) is not thread
+def test_an_idle_worker_ends_after_a_while() -> None:
+    with workers_behind_doors(1) as (workers, doors, (thread,)):
+        doors.let(end=1)
+        thread.join(15)
+        assert not thread.is_alive()
+        assert workers.submit(threading.current_thread).result(timeout=15) is not thread
+
+
+def test_a_worker_that_is_about_to_end_takes_the_job_that_came_for_it() -> None:
+    with workers_behind_doors(1) as (workers, doors, (thread,)):
+        future = workers.submit(threading.current_thread)
+        doors.let(end=1)
+        assert future.result(timeout=15) is thread
+
+
+@given(n_idle=st.integers(1, 4), n_jobs=st.integers(0, 6), n_ends=st.integers(0, 4))
+def test_every_job_is_run_whichever_workers_end_meanwhile(
+    n_idle: int, n_jobs: int, n_ends: int
+) -> None:
+    with workers_behind_doors(n_idle) as (workers, doors, _):
+        futures = [workers.submit(partial(int, index)) for index in range(n_jobs)]
+        n_queued = min(n_idle, n_jobs)
+        doors.let(look=max(0, n_queued - n_ends), end=n_ends)
+        assert [future.result(timeout=15) for future in futures] == list(range(n_jobs))
 
 
 def test_a_worker_survives_a_job_that_exits() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextvars
+import queue
 import threading
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Future
@@ -61,8 +62,9 @@ class WorkerThreads:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._wake = threading.Condition()
-        self._jobs: list[_Job] = []
+        self._lock = threading.Lock()
+        self._jobs: queue.SimpleQueue[_Job] = queue.SimpleQueue()
+        # Idle workers that no job in the queue is meant for.
         self._idle = 0
         self._started = 0
 
@@ -70,25 +72,36 @@ class WorkerThreads:
         """Run `fn` on a worker in a copy of the caller's context variables."""
         future: Future[T] = Future()
         job = _Job(fn, future)
-        with self._wake:
-            self._jobs.append(job)
-            if self._idle >= len(self._jobs):
-                self._wake.notify()
+        with self._lock:
+            if self._idle:
+                self._idle -= 1
+                self._jobs.put(job)
                 return future
             self._started += 1
             name = f"{self._name}-{self._started}"
-        threading.Thread(target=self._work, name=name, daemon=True).start()
+        threading.Thread(target=self._work, args=(job,), name=name, daemon=True).start()
         return future
 
-    def _work(self) -> None:
-        while True:
-            with self._wake:
-                if not self._jobs:
-                    self._idle += 1
-                    woken = self._wake.wait_for(lambda: bool(self._jobs), timeout=_IDLE_SECONDS)
-                    self._idle -= 1
-                    if not woken:
-                        return
-                job = self._jobs.pop(0)
+    def _work(self, first: _Job) -> None:
+        job: _Job | None = first
+        del first
+        while job is not None:
             job.run()
             del job
+            job = self._next()
+
+    def _next(self) -> _Job | None:
+        """Wait for another job; None when there was none for long."""
+        with self._lock:
+            self._idle += 1
+        try:
+            return self._jobs.get(timeout=_IDLE_SECONDS)
+        except queue.Empty:
+            # A job that came just now was put for this worker: it may not go without it. Another
+            # worker may take it first, without the lock, so only the attempt itself can tell.
+            with self._lock:
+                try:
+                    return self._jobs.get_nowait()
+                except queue.Empty:
+                    self._idle -= 1
+                    return None

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from rath.config.paths import (
     CONFIG_FILENAME,
     OPENRATH_HOME_ENV,
@@ -11,17 +14,19 @@ from rath.config.paths import (
     resolve_config_dir,
     resolve_config_path,
 )
-from rath.config.schema import (
-    SCHEMA_VERSION,
-    LLMConfig,
-    LLMProviderConfig,
-    MCPConfig,
-    MCPServerConfig,
-    MemoryConfig,
-    MemoryProviderConfig,
-    RathConfig,
-)
-from rath.config.store import ConfigError, ConfigStore, default_store
+
+if TYPE_CHECKING:
+    from rath.config.schema import (
+        SCHEMA_VERSION,
+        LLMConfig,
+        LLMProviderConfig,
+        MCPConfig,
+        MCPServerConfig,
+        MemoryConfig,
+        MemoryProviderConfig,
+        RathConfig,
+    )
+    from rath.config.store import ConfigError, ConfigStore, default_store
 
 __all__ = [
     "CONFIG_FILENAME",
@@ -43,3 +48,13 @@ __all__ = [
     "resolve_config_dir",
     "resolve_config_path",
 ]
+
+_FROM_STORE = frozenset({"ConfigError", "ConfigStore", "default_store"})
+
+
+def __getattr__(name: str) -> Any:
+    """Load the schema, and pydantic with it, when a config is really used (PEP 562)."""
+    if name not in __all__:
+        raise AttributeError(f"module 'rath.config' has no attribute {name!r}")
+    module = "rath.config.store" if name in _FROM_STORE else "rath.config.schema"
+    return getattr(importlib.import_module(module), name)

@@ -8,9 +8,9 @@ from functools import partial
 from typing import TypeAlias
 
 import rath.memory
+from rath import config
 from rath._async.plane import Lease
 from rath._async.runtime import runtime
-from rath.config import ConfigStore
 from rath.errors import MemoryStoreClosed
 from rath.flow.memory_inject import DefaultRecallInjection, MemoryInjectionPolicy
 from rath.memory import (
@@ -108,8 +108,8 @@ def recall_for_run(store: MemoryStore, policy: MemoryInjectionPolicy) -> Recall 
 
 
 def _open_named(name: str) -> MemoryStore:
-    if name in ConfigStore.load().config.memory.providers:
-        entry = ConfigStore.load().get_memory_provider(name)
+    if name in config.ConfigStore.load().config.memory.providers:
+        entry = config.ConfigStore.load().get_memory_provider(name)
         return rath.memory.get(entry.backend_kind).open(MemoryStoreSpec.from_config(name))
     return rath.memory.get(name).open()
 

@@ -11,11 +11,11 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
+from rath import config
 from rath._core.options import Sourced, first_set
 from rath.config.env import resolve_with_origin
 from rath.config.paths import resolve_config_dir, resolve_config_path
 from rath.config.secrets import ensure_config_dir_gitignore
-from rath.config.store import ConfigStore
 from rath.errors import ConfigError, ManifestVersionError
 from rath.llm.provider import ConfigEntry, Provider
 
@@ -134,7 +134,9 @@ def _of(entry: ConfigEntry | None, name: _Name) -> Sourced[str | None]:
 def _configured(kind: str) -> ConfigEntry | None:
     """Return the config's entry for a kind; a config that cannot be used counts as none."""
     try:
-        store = ConfigStore.load()
+        if not resolve_config_path().is_file():
+            return None
+        store = config.ConfigStore.load()
     except (ConfigError, ManifestVersionError, OSError):
         return None
     entry = store.find_provider_by_kind(kind)

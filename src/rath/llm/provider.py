@@ -9,8 +9,7 @@ from numbers import Integral, Real
 from types import MappingProxyType
 from typing import Any, Self, cast
 
-from rath.config.schema import LLMProviderConfig
-from rath.config.store import ConfigStore
+from rath import config
 from rath.llm.sampling import Sampling
 
 __all__ = ["DEFAULT_TIMEOUT", "ConfigEntry", "Provider"]
@@ -51,7 +50,7 @@ class ConfigEntry:
     api_key: str | None = field(repr=False)
 
     @classmethod
-    def of(cls, store: ConfigStore, entry: LLMProviderConfig) -> ConfigEntry:
+    def of(cls, store: config.ConfigStore, entry: config.LLMProviderConfig) -> ConfigEntry:
         """Return what `entry` of `store` gives."""
         return cls(
             origin=store.origin_of(entry, "base_url"),
@@ -116,7 +115,7 @@ class Provider(Sampling):
 
     @classmethod
     def from_config(
-        cls, name: str | None = None, *, store: ConfigStore | None = None, **overrides: Any
+        cls, name: str | None = None, *, store: config.ConfigStore | None = None, **overrides: Any
     ) -> Self:
         """Return a provider as the config describes it.
 
@@ -128,7 +127,7 @@ class Provider(Sampling):
         Raises:
             KeyError: No such entry, or no name given and no default set.
         """
-        store = store or ConfigStore.load()
+        store = store or config.ConfigStore.load()
         entry = store.get_llm_provider(name)
         provider = cls(
             provider_kind=entry.provider_kind,

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, Self
 
+from rath import config
 from rath._async.plane import Handle, Plane
 from rath._async.runtime import runtime
-from rath.config.store import ConfigStore
 from rath.errors import MemoryBackendError, MemoryStoreClosed
 from rath.memory.capabilities import MemoryCapabilities
 from rath.memory.op_types import MemoryOp
@@ -32,7 +32,7 @@ class MemoryStoreSpec:
 
     @classmethod
     def from_config(
-        cls, name: str | None = None, *, store: ConfigStore | None = None, **overrides: Any
+        cls, name: str | None = None, *, store: config.ConfigStore | None = None, **overrides: Any
     ) -> Self:
         """Build the spec of a configured memory provider.
 
@@ -44,7 +44,7 @@ class MemoryStoreSpec:
         Raises:
             KeyError: No such entry, or no default.
         """
-        entry = (store or ConfigStore.load()).get_memory_provider(name)
+        entry = (store or config.ConfigStore.load()).get_memory_provider(name)
         given = entry.model_dump(exclude={"backend_kind"}, exclude_none=True)
         own = {own.name for own in fields(cls)}
         options = {key: overrides.pop(key) for key in list(overrides) if key not in own}

@@ -41,7 +41,7 @@ class Body:
 
     def with_entries(self, *entries: Entry) -> Body:
         """Return the content with record entries added."""
-        return replace(self, record=self.record.extend(entries))
+        return Body(self.table, self.record.extend(entries), self.outcome, self.given)
 
     def inheriting(self, other: Body) -> Body:
         """Return the content with the calls and given usage of `other` added, each once."""

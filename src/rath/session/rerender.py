@@ -46,7 +46,7 @@ def rerender_turn(body: Body, call: ModelCall, *, client: ChatClient, provider: 
         head=begun.head,
         body=before,
         context=_context(seen),
-        streaming=call.evidence.first_token_ms is not None,
+        streaming=call.evidence.parameters.get("stream") is True,
     )
     return conversation.draft.body()
 

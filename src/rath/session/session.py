@@ -337,17 +337,17 @@ class Session(Bindings):
         other: Session | None = None,
     ) -> Session:
         made = uuid4()
-        entry = Operation(operation=uuid4(), kind=operation, place=next_place(), session=made)
+        # A derivation is its own run: one id serves the session and the operation.
+        entry = Operation(operation=made, id=made, kind=operation, place=next_place(), session=made)
         sources = (self,) if other is None else (self, other)
-        cells = tuple(session.body for session in sources)
 
         def derive(*bodies: Body) -> Body:
-            whole = [session.inherited(body) for session, body in zip(sources, bodies, strict=True)]
-            rows = whole[0] if other is None else whole[0].merged(whole[1])
-            return rows.with_entries(entry)
+            mine = self.inherited(bodies[0])
+            whole = mine if other is None else mine.merged(other.inherited(bodies[1]))
+            return whole.with_entries(entry)
 
         return Session.from_body(
-            _derive(cells, derive, owner=made, label=f"{operation} of {short_id(self.id)}"),
+            _derive(tuple(source.body for source in sources), derive, made, operation),
             stamped(made, f"Session.{operation}", kind, parents),
             id=made,
             placement=self._placement.share(),
@@ -364,7 +364,7 @@ _TWO_PARENTS = frozenset({LineageKind.OP_SESSION_LOOP, LineageKind.OP_SESSION_CO
 
 
 def _derive(
-    cells: tuple[Deferred[Body], ...], derive: Callable[..., Body], *, owner: UUID, label: str
+    cells: tuple[Deferred[Body], ...], derive: Callable[..., Body], owner: UUID, operation: str
 ) -> Deferred[Body]:
     """Return the derived content: at once when the inputs are there, else when they will be."""
     if all(cell.done() and cell.error() is None for cell in cells):
@@ -376,7 +376,7 @@ def _derive(
     return Deferred.start(
         wait_and_derive,
         owner=owner,
-        label=label,
+        label=f"session {short_id(owner)} ({operation})",
         inputs=cells,
         on_cancel=lambda latest: latest or cancelled_body(owner, cells),
     )

@@ -1,0 +1,264 @@
+"""What tools return, as JSON text that a model reads: valid always, cut in the middle, and said so."""
+
+from __future__ import annotations
+
+import json
+from hashlib import sha256
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import BaseModel
+
+from rath.backend import (
+    CodeResult,
+    CommandResult,
+    FileContent,
+    FileEntries,
+    FileEntry,
+    FileWriteResult,
+    ToolExecutionFailure,
+    ToolResult,
+)
+from rath.session import ChunkRow
+from rath.session.decode import decode_content
+from rath.session.encode import (
+    MAX_DETAIL_CHARS,
+    MAX_ENTRIES,
+    MAX_FILE_CHARS,
+    MAX_RESULT_CHARS,
+    MAX_STREAM_CHARS,
+    encode_content,
+    encode_failure,
+    encode_result,
+    error_text,
+    json_digest,
+    rows_digest,
+)
+from tests.support.sessions import any_texts, rows
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner),
+    max_leaves=8,
+)
+
+
+class Point(BaseModel):
+    x: int
+    label: str
+
+
+class Strange(ToolResult):
+    """A result that this version does not know."""
+
+
+def shown(value: object) -> Any:
+    return json.loads(encode_result(value).shown)
+
+
+# ---- the documented rows
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (True, '{"ok": true}'),
+        (False, '{"ok": false}'),
+        (
+            CommandResult(0, b"out\n", b"err \xc3\xa9", 1.5),
+            '{"exit_code": 0, "stdout": "out\\n", "stderr": "err \\u00e9", "elapsed_ms": 1.5}',
+        ),
+        (
+            CodeResult("42", b"out", b"err", None),
+            '{"text": "42", "stdout": "out", "stderr": "err", "error": null}',
+        ),
+        (
+            CodeResult(None, b"", b"", "NameError"),
+            '{"text": null, "stdout": "", "stderr": "", "error": "NameError"}',
+        ),
+        (FileContent("h\u00e9"), '{"data": "h\\u00e9"}'),
+        (FileContent(b"h\xc3\xa9"), '{"data": "h\\u00e9"}'),
+        (FileContent(b"\xff\x00"), None),
+        (
+            FileEntries((FileEntry("a", "/w/a", False), FileEntry("d", "/w/d", True))),
+            '{"entries": [{"name": "a", "path": "/w/a", "is_dir": false}, '
+            '{"name": "d", "path": "/w/d", "is_dir": true}]}',
+        ),
+        (FileEntries(()), '{"entries": []}'),
+        (FileWriteResult(12), '{"bytes_written": 12}'),
+        (Strange(), '{"type": "Strange", "note": "unserialised result"}'),
+        (42, "42"),
+        (None, "null"),
+        ("h\u00e9", '"h\u00e9"'),
+        ({"a": [1, None]}, '{"a": [1, null]}'),
+        (Point(x=1, label="p"), '{"x": 1, "label": "p"}'),
+        ({"day": ValueError("as text")}, '{"day": "as text"}'),
+    ],
+    ids=lambda value: type(value).__name__ if not isinstance(value, str) else None,
+)
+def test_a_result_has_its_documented_form(value: object, text: str | None) -> None:
+    encoded = encode_result(value)
+    json.loads(encoded.shown)
+    assert text is None or encoded.shown == text
+    assert (encoded.full, encoded.failure) == (None, None)
+
+
+@pytest.mark.parametrize("exit_code", [0, 3, -9])
+def test_the_exit_code_is_told_beside_the_text(exit_code: int) -> None:
+    result = CommandResult(exit_code, b"", b"", 1.0)
+    assert encode_result(result).exit_code == exit_code
+    long = CommandResult(exit_code, b"x" * (MAX_STREAM_CHARS + 1), b"", 1.0)
+    assert encode_result(long).exit_code == exit_code
+
+
+def test_what_has_no_json_form_is_shown_as_python_shows_it() -> None:
+    payload = shown({("a", "tuple"): 1})
+    assert payload == {"repr": "{('a', 'tuple'): 1}", "type": "dict"}
+
+
+def test_a_value_that_holds_itself_is_shown_as_python_shows_it() -> None:
+    loop: list[Any] = []
+    loop.append(loop)
+    assert shown(loop) == {"repr": "[[...]]", "type": "list"}
+
+
+def test_what_python_shows_at_length_is_cut() -> None:
+    payload = shown({("x" * 5000,): 1})
+    assert len(payload["repr"]) == 2000
+
+
+@given(value=json_values)
+def test_json_comes_back_as_it_was(value: Any) -> None:
+    if not isinstance(value, bool):
+        assert shown(value) == value
+
+
+@given(text=any_texts)
+def test_any_text_becomes_valid_unicode(text: str) -> None:
+    encode_result(text).shown.encode()
+    encode_result(FileContent(text)).shown.encode()
+
+
+# ---- what is long
+
+
+def assert_cut(value: object, *, full_chars: int) -> dict[str, Any]:
+    encoded = encode_result(value)
+    assert encoded.full is not None
+    payload: dict[str, Any] = json.loads(encoded.shown)
+    assert payload["truncated"] is True
+    assert payload["full_chars"] == len(encoded.full) >= full_chars
+    assert payload["full_result"] == f"sha256:{sha256(encoded.full.encode()).hexdigest()}"
+    return payload
+
+
+def test_a_long_file_keeps_head_and_tail() -> None:
+    payload = assert_cut(
+        FileContent("head" + "x" * MAX_FILE_CHARS + "tail"), full_chars=MAX_FILE_CHARS
+    )
+    assert payload["data"].startswith("head")
+    assert payload["data"].endswith("tail")
+    assert len(payload["data"]) <= MAX_FILE_CHARS
+
+
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+def test_each_stream_of_a_command_is_cut_by_itself(stream: str) -> None:
+    output = {"stdout": b"short", "stderr": b"short"}
+    output[stream] = b"head" + b"x" * MAX_STREAM_CHARS + b"tail"
+    payload = assert_cut(
+        CommandResult(0, output["stdout"], output["stderr"], 1.0), full_chars=MAX_STREAM_CHARS
+    )
+    assert payload[stream].startswith("head")
+    assert payload[stream].endswith("tail")
+    assert payload["stderr" if stream == "stdout" else "stdout"] == "short"
+
+
+def test_long_output_of_code_is_cut() -> None:
+    payload = assert_cut(CodeResult("42", b"x" * 30_000, b"", None), full_chars=30_000)
+    assert payload["text"] == "42"
+    assert len(payload["stdout"]) <= MAX_STREAM_CHARS
+
+
+def test_any_other_long_result_is_cut_and_stays_valid_json() -> None:
+    payload = assert_cut(["head", "x" * MAX_RESULT_CHARS, "tail"], full_chars=MAX_RESULT_CHARS)
+    assert payload["head_and_tail"].startswith('["head"')
+    assert payload["head_and_tail"].endswith('"tail"]')
+
+
+@pytest.mark.parametrize("surplus", [0, 1])
+def test_the_limit_of_any_other_result_is_inclusive(surplus: int) -> None:
+    encoded = encode_result("x" * (MAX_RESULT_CHARS - 2 + surplus))
+    assert (encoded.full is not None) == bool(surplus)
+
+
+@pytest.mark.parametrize("surplus", [0, 1])
+def test_the_limit_of_a_file_is_inclusive(surplus: int) -> None:
+    encoded = encode_result(FileContent("x" * (MAX_FILE_CHARS + surplus)))
+    assert (encoded.full is not None) == bool(surplus)
+
+
+@pytest.mark.parametrize("n_entries", [MAX_ENTRIES, MAX_ENTRIES + 1])
+def test_a_long_listing_shows_its_first_entries(n_entries: int) -> None:
+    entries = tuple(FileEntry(str(n), f"/w/{n}", False) for n in range(n_entries))
+    encoded = encode_result(FileEntries(entries))
+    payload = json.loads(encoded.shown)
+    assert [entry["name"] for entry in payload["entries"]] == [str(n) for n in range(MAX_ENTRIES)]
+    if n_entries == MAX_ENTRIES:
+        assert encoded.full is None
+        assert "truncated" not in payload
+    else:
+        assert encoded.full is not None
+        assert len(json.loads(encoded.full)["entries"]) == n_entries
+        assert (payload["truncated"], payload["full_entries"]) == (True, n_entries)
+
+
+# ---- failures
+
+
+def test_a_failure_of_the_sandbox_keeps_its_kind_message_and_detail() -> None:
+    failure = ToolExecutionFailure("timeout", "it took too long", "d" * 9000)
+    encoded = encode_result(failure)
+    assert encoded.failure == "timeout"
+    assert json.loads(encoded.shown) == {
+        "ok": False,
+        "error_kind": "timeout",
+        "message": "it took too long",
+        "detail": "d" * 9000,
+    }
+
+
+@pytest.mark.parametrize("detail", [None, ""])
+def test_a_failure_without_detail_says_nothing_of_it(detail: str | None) -> None:
+    assert json.loads(error_text("k", "m", detail)) == {
+        "ok": False, "error_kind": "k", "message": "m",
+    }  # fmt: skip
+    assert encode_failure("k", "m", detail).shown == error_text("k", "m")
+
+
+def test_the_detail_of_a_failed_call_is_cut() -> None:
+    encoded = encode_failure("invalid_tool_arguments", "m", "d" * 9000)
+    assert json.loads(encoded.shown)["detail"] == "d" * MAX_DETAIL_CHARS
+    assert encoded.failure == "invalid_tool_arguments"
+
+
+# ---- rows
+
+
+@given(row=rows)
+def test_decoding_what_was_encoded_gives_the_same_content(row: ChunkRow) -> None:
+    content = row.content
+    assert decode_content(row.kind_name, encode_content(content)) == content
+
+
+@given(some=st.lists(rows, max_size=4), others=st.lists(rows, max_size=4))
+def test_rows_have_the_same_digest_only_when_they_say_the_same(
+    some: list[ChunkRow], others: list[ChunkRow]
+) -> None:
+    assert (rows_digest(some) == rows_digest(others)) == (some == others)
+
+
+def test_a_json_digest_does_not_depend_on_the_order_of_keys() -> None:
+    assert json_digest({"a": 1, "b": [2]}) == json_digest({"b": [2], "a": 1})
+    assert json_digest({"a": 1}) != json_digest({"a": 2})

@@ -1,0 +1,277 @@
+"""A caller's own executor stands between the loop and the world, in every form it may have."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from rath.llm import (
+    Provider,
+    RathLLMChatRequest,
+    RathLLMChatResponse,
+    RathLLMFunctionTool,
+    RathLLMStreamDelta,
+    register_chat_client,
+)
+from rath.session import (
+    DefaultSessionLoopExecutor,
+    Session,
+    SessionLoopExecutor,
+    run_session_compress,
+    select_session,
+)
+from rath.session.loop import StreamingExecutor, resolve_executor
+from rath.session.record import ModelCall
+from rath.session.tooling import Tool
+from rath.testing import ScriptedClient, tool_call
+from tests.support.sessions import FunctionTool, run
+
+AGENT = Session.from_agent_prompt("You are a test.")
+REQUEST = RathLLMChatRequest(messages=())
+ECHO = FunctionTool("echo", lambda _, arguments: dict(arguments))
+
+
+class Executor(DefaultSessionLoopExecutor):
+    """An executor that notes what goes through it."""
+
+    def __init__(self, *turns: Any, schemas: tuple[RathLLMFunctionTool, ...] = ()) -> None:
+        self.client = ScriptedClient(turns)
+        self.dispatched: list[tuple[str, dict[str, Any]]] = []
+        self._schemas = schemas
+        super().__init__(self.client)
+
+    def tool_schemas(self) -> tuple[RathLLMFunctionTool, ...]:
+        return self._schemas
+
+    def dispatch_tool(self, session: Session, tool: Tool, arguments: Mapping[str, Any]) -> Any:
+        self.dispatched.append((tool.name, dict(arguments)))
+        return super().dispatch_tool(session, tool, arguments)
+
+
+class AsyncExecutor:
+    """The same with coroutine functions."""
+
+    def __init__(self, *turns: Any) -> None:
+        self.inner = Executor(*turns)
+
+    async def complete(self, req: RathLLMChatRequest) -> RathLLMChatResponse:
+        return self.inner.complete(req)
+
+    async def dispatch_tool(
+        self, session: Session, tool: Tool, arguments: Mapping[str, Any]
+    ) -> Any:
+        return self.inner.dispatch_tool(session, tool, arguments)
+
+    def tool_schemas(self) -> tuple[RathLLMFunctionTool, ...]:
+        return ()
+
+
+def result_of(out: Session) -> Any:
+    return json.loads(out.chunk_table[2].payload["content"])
+
+
+def text_of(response: RathLLMChatResponse) -> str | None:
+    return response.primary_choice.message.content
+
+
+# ---- the plain one
+
+
+def test_the_plain_executor_is_one_and_asks_its_client() -> None:
+    client = ScriptedClient(["hello"])
+    executor = DefaultSessionLoopExecutor(client)
+    assert isinstance(executor, SessionLoopExecutor)
+    assert text_of(executor.complete(REQUEST)) == "hello"
+    assert client.requests == [REQUEST]
+    assert executor.tool_schemas() == ()
+
+
+def test_the_plain_executor_calls_the_tool_with_arguments_of_its_own() -> None:
+    seen: list[dict[str, Any]] = []
+    keep = FunctionTool("keep", lambda _, arguments: seen.append(arguments))
+    given = {"x": 1}
+    executor = DefaultSessionLoopExecutor(ScriptedClient([]))
+    executor.dispatch_tool(AGENT, keep, given)
+    assert seen == [given]
+    assert seen[0] is not given
+
+
+# ---- the streaming one
+
+
+def test_the_streaming_executor_tells_each_delta_and_returns_the_whole() -> None:
+    heard: list[str | None] = []
+    executor = StreamingExecutor(
+        ScriptedClient(["one two"]), lambda delta: heard.append(delta.content_delta)
+    )
+    response = executor.complete(RathLLMChatRequest(messages=(), model="m"))
+    assert text_of(response) == "one two"
+    assert response.model == "m"
+    assert "".join(part for part in heard if part) == "one two"
+    assert len(heard) > 1
+
+
+def test_the_streaming_executor_names_the_model_of_its_client() -> None:
+    client = ScriptedClient(["hello"])
+    assert StreamingExecutor(client, lambda _: None).complete(REQUEST).model == "scripted"
+
+
+def test_the_streaming_executor_dispatches_through_the_inner_one() -> None:
+    schema = RathLLMFunctionTool(name="only", parameters={})
+    inner = Executor(schemas=(schema,))
+    executor = StreamingExecutor(ScriptedClient([]), lambda _: None, inner)
+    assert executor.dispatch_tool(AGENT, ECHO, {"x": 1}) == {"x": 1}
+    assert inner.dispatched == [("echo", {"x": 1})]
+    assert executor.tool_schemas() == (schema,)
+
+
+def test_the_streaming_executor_calls_tools_itself_without_an_inner_one() -> None:
+    executor = StreamingExecutor(ScriptedClient([]), lambda _: None)
+    assert executor.dispatch_tool(AGENT, ECHO, {"x": 1}) == {"x": 1}
+    assert executor.tool_schemas() == ()
+
+
+class Whole:
+    """A client that cannot stream."""
+
+    provider = Provider(model="m")
+
+    def complete(self, req: RathLLMChatRequest) -> RathLLMChatResponse:
+        return ScriptedClient(["whole"]).complete(req)
+
+
+def test_the_streaming_executor_refuses_a_client_that_cannot_stream() -> None:
+    with pytest.raises(TypeError, match="complete_stream"):
+        StreamingExecutor(Whole(), lambda _: None)  # type: ignore[arg-type]  # that is tested
+
+
+# ---- choosing one
+
+
+def test_the_callers_executor_is_taken_as_it_is() -> None:
+    executor = Executor("hello")
+    resolved = resolve_executor(
+        agent_provider=Provider(model="m"), executor=executor, on_event=None
+    )
+    assert resolved is executor
+
+
+def test_without_one_the_providers_client_answers() -> None:
+    client = ScriptedClient(["hello"])
+    resolved = resolve_executor(agent_provider=client.provider, executor=None, on_event=None)
+    assert isinstance(resolved, DefaultSessionLoopExecutor)
+    assert text_of(resolved.complete(REQUEST)) == "hello"
+
+
+def test_with_on_event_it_streams() -> None:
+    heard: list[RathLLMStreamDelta] = []
+    client = ScriptedClient(["hello"])
+    resolved = resolve_executor(
+        agent_provider=client.provider, executor=None, on_event=heard.append
+    )
+    assert text_of(resolved.complete(REQUEST)) == "hello"
+    assert heard
+
+
+def test_on_event_and_a_client_that_cannot_stream_exclude_each_other() -> None:
+    register_chat_client("whole", lambda _: Whole())
+    provider = Provider(model="m", provider_kind="whole")
+    with pytest.raises(TypeError, match="complete_stream"):
+        resolve_executor(agent_provider=provider, executor=None, on_event=print)
+
+
+def test_on_event_and_an_executor_exclude_each_other() -> None:
+    with pytest.raises(ValueError, match="custom executor"):
+        resolve_executor(
+            agent_provider=Provider(model="m"), executor=Executor(), on_event=print
+        )
+
+
+# ---- in a run
+
+
+@pytest.mark.parametrize("kind", [Executor, AsyncExecutor], ids=["def", "async def"])
+def test_an_executor_completes_and_dispatches_in_place_of_the_loop(
+    kind: type[Executor] | type[AsyncExecutor],
+) -> None:
+    executor = kind(tool_call("echo", {"x": 1}), "done")
+    out = run(["never asked"], ECHO, executor=executor)
+    assert out.text() == "done"
+    assert result_of(out) == {"x": 1}
+    inner = executor if isinstance(executor, Executor) else executor.inner
+    assert inner.dispatched == [("echo", {"x": 1})]
+
+
+def test_an_executor_may_answer_for_a_tool_that_it_never_calls() -> None:
+    class Refusing(Executor):
+        def dispatch_tool(self, session: Session, tool: Tool, arguments: Mapping[str, Any]) -> Any:
+            return f"{tool.name} is not allowed"
+
+    called: list[object] = []
+    tool = FunctionTool("delete", lambda *_: called.append(1))
+    out = run([], tool, executor=Refusing(tool_call("delete"), "done"))
+    assert result_of(out) == "delete is not allowed"
+    assert called == []
+
+
+def test_built_in_tools_go_through_an_executor_too() -> None:
+    class Noting(Executor):
+        def dispatch_tool(self, session: Session, tool: Tool, arguments: Mapping[str, Any]) -> Any:
+            return {"would run": arguments["cmd"]}
+
+    executor = Noting(tool_call("run_shell_command", {"cmd": "rm -r ."}), "done")
+    out = run([], executor=executor, system_tools=True)
+    assert result_of(out) == {"would run": "rm -r ."}
+
+
+def test_bad_arguments_never_reach_an_executor() -> None:
+    executor = Executor(tool_call("echo", "{broken"), "done")
+    out = run([], ECHO, executor=executor)
+    assert result_of(out)["error_kind"] == "invalid_tool_arguments"
+    assert executor.dispatched == []
+
+
+def test_what_an_executor_raises_while_dispatching_is_read_by_the_model() -> None:
+    class Failing(Executor):
+        def dispatch_tool(self, session: Session, tool: Tool, arguments: Mapping[str, Any]) -> Any:
+            raise KeyError("nope")
+
+    out = run([], ECHO, executor=Failing(tool_call("echo"), "done"))
+    assert result_of(out)["error_kind"] == "tool_execution_exception"
+    assert out.text() == "done"
+
+
+def test_what_an_executor_raises_while_completing_fails_the_run() -> None:
+    failed = run([], executor=Executor(ValueError("boom")))
+    with pytest.raises(RuntimeError, match="boom"):
+        failed.text()
+    (call,) = [entry for entry in failed.partial_record if isinstance(entry, ModelCall)]
+    assert call.status == "failed"
+
+
+def test_the_schemas_of_an_executor_are_offered_in_place_of_the_table() -> None:
+    schema = RathLLMFunctionTool(name="only", parameters={"type": "object"})
+    executor = Executor("done", schemas=(schema,))
+    run([], ECHO, executor=executor).synchronize()
+    assert executor.client.requests[0].tools == (schema,)
+
+
+def test_an_executor_without_schemas_leaves_the_offer_to_the_loop() -> None:
+    executor = Executor("done")
+    run([], ECHO, executor=executor).synchronize()
+    (request,) = executor.client.requests
+    assert [tool.name for tool in request.tools or ()] == ["echo"]
+
+
+@pytest.mark.parametrize("kind", [Executor, AsyncExecutor], ids=["def", "async def"])
+def test_compression_and_selection_ask_an_executor(
+    kind: type[Executor] | type[AsyncExecutor],
+) -> None:
+    provider, user = Provider(model="m"), Session.from_user_message("a story")
+    short = run_session_compress(user, AGENT, agent_provider=provider, executor=kind("short"))
+    assert short.text() == "short"
+    chosen = select_session(user, AGENT, "a", "b", agent_provider=provider, executor=kind("1"))
+    assert chosen == (1, "b")
