@@ -13,6 +13,7 @@ from rath.session import (
     ChunkKind,
     ChunkRow,
     ChunkTable,
+    RowId,
     Session,
     assistant_turn_chunk,
     format_chunk_row_brief,
@@ -153,3 +154,25 @@ def test_brief_line_of_an_unknown_kind_shows_its_payload() -> None:
 
 def test_payloads_are_json() -> None:
     assert json.loads(json.dumps(dict(user_text_chunk("a").payload))) == {"content": "a"}
+
+
+def test_a_row_is_decoded_and_digested_once() -> None:
+    row = user_text_chunk("hi")
+    assert row.content is row.content
+    assert row.digest is row.digest
+
+
+@given(row=rows)
+def test_what_a_row_has_worked_out_does_not_count(row: ChunkRow) -> None:
+    fresh = row.with_id(RowId(uuid4(), 0))
+    assert (row.content, row.digest) == (fresh.content, fresh.digest)
+    again = pickle.loads(pickle.dumps(row))
+    assert again == row == fresh
+    assert repr(again) == repr(row)
+
+
+@given(made=row_lists)
+def test_equal_tables_have_equal_hashes_and_pictures(made: list[ChunkRow]) -> None:
+    one, other = ChunkTable(made), ChunkTable().extend(*made)
+    assert hash(one) == hash(other)
+    assert repr(one) == repr(other) == f"ChunkTable(rows={tuple(made)!r})"

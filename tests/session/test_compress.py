@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rath.llm import RathLLMAssistantMessage, RathLLMChatChoice, RathLLMChatResponse
-from rath.session import ChunkKind, Session, run_session_compress
+from rath.session import ChunkKind, Session, run_session_compress, session_registry
 from rath.session.outcome import Cancelled, Completed
 from rath.session.record import ModelCall, Operation, Summary
 from rath.testing import ScriptedClient, Turn, tool_call
@@ -140,3 +140,42 @@ def test_persist_path_writes_the_one_row(tmp_path: Any) -> None:
     loaded = load_session(out.id, path=path)
     assert loaded.closed
     assert loaded.chunk_table == out.chunk_table
+
+
+def test_a_cancelled_compression_keeps_the_rows_of_its_input() -> None:
+    begun, go = threading.Event(), threading.Event()
+
+    def answer(_: object) -> str:
+        begun.set()
+        go.wait(15)
+        return "too late"
+
+    user = Session.from_user_message("a long story")
+    out = compress(answer, user)
+    begun.wait(15)
+    assert out.cancel().outcome == Cancelled(out.id)
+    assert out.chunk_table == user.chunk_table
+    go.set()
+
+
+def test_a_compression_may_leave_the_registry_alone() -> None:
+    user = Session.from_user_message("a long story")
+    hidden = compress("short", user, register_sessions=False)
+    assert session_registry().get(hidden.id) is None
+    assert session_registry().get(user.id) is None
+    shown = compress("short", user)
+    assert session_registry().get(shown.id) is shown
+
+
+def test_a_compression_that_fails_says_where_it_was_started() -> None:
+    out = compress(ValueError("boom"))
+    with pytest.raises(RuntimeError, match="boom") as caught:
+        out.text()
+    assert any(f"the compression that made session {out.id}" in n for n in caught.value.__notes__)
+
+
+def test_on_event_gets_the_deltas_of_a_compression() -> None:
+    heard: list[str | None] = []
+    out = compress("one two", on_event=lambda delta: heard.append(delta.content_delta))
+    assert out.text() == "one two"
+    assert "".join(part for part in heard if part) == "one two"

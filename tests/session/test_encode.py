@@ -1,4 +1,4 @@
-"""What tools return, as JSON text that a model reads: valid always, cut in the middle, and said so."""
+"""What tools return, as JSON text that a model reads: always valid, and cut where it is long."""
 
 from __future__ import annotations
 

@@ -185,18 +185,14 @@ def test_on_event_and_a_client_that_cannot_stream_exclude_each_other() -> None:
 
 def test_on_event_and_an_executor_exclude_each_other() -> None:
     with pytest.raises(ValueError, match="custom executor"):
-        resolve_executor(
-            agent_provider=Provider(model="m"), executor=Executor(), on_event=print
-        )
+        resolve_executor(agent_provider=Provider(model="m"), executor=Executor(), on_event=print)
 
 
 # ---- in a run
 
 
 @pytest.mark.parametrize("kind", [Executor, AsyncExecutor], ids=["def", "async def"])
-def test_an_executor_completes_and_dispatches_in_place_of_the_loop(
-    kind: type[Executor] | type[AsyncExecutor],
-) -> None:
+def test_an_executor_completes_and_dispatches_in_place_of_the_loop(kind: Any) -> None:
     executor = kind(tool_call("echo", {"x": 1}), "done")
     out = run(["never asked"], ECHO, executor=executor)
     assert out.text() == "done"
@@ -267,9 +263,7 @@ def test_an_executor_without_schemas_leaves_the_offer_to_the_loop() -> None:
 
 
 @pytest.mark.parametrize("kind", [Executor, AsyncExecutor], ids=["def", "async def"])
-def test_compression_and_selection_ask_an_executor(
-    kind: type[Executor] | type[AsyncExecutor],
-) -> None:
+def test_compression_and_selection_ask_an_executor(kind: Any) -> None:
     provider, user = Provider(model="m"), Session.from_user_message("a story")
     short = run_session_compress(user, AGENT, agent_provider=provider, executor=kind("short"))
     assert short.text() == "short"

@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 
 from rath.errors import AuthenticationError
 from rath.llm import Provider, RathLLMAssistantMessage, chat_client_for
-from rath.session import Session, run_session_compress, run_session_loop
+from rath.session import Session, run_session_compress, run_session_loop, select_session
 from rath.session.record import ModelCall, RecalledNote
-from rath.session.rerender import rerender_turn
+from rath.session.rerender import rerender_call
 from rath.testing import ScriptedClient, tool_call
 from tests.support import chat_replies as replies
 from tests.support.chat_server import ChatServer
@@ -60,6 +60,12 @@ def total_tokens(session: Session) -> int:
 # ---- 5: a stored call renders to its digest
 
 
+def renders_again(session: Session, call: ModelCall, client: ScriptedClient) -> bool:
+    sent = rerender_call(session, call, client=client, provider=client.provider)
+    assert call.seen is not None
+    return hashlib.sha256(sent).hexdigest() == call.seen.request_digest
+
+
 @given(script=scripts, chain=st.integers(1, 3), with_notes=st.booleans())
 def test_rendering_a_stored_call_again_gives_its_digest(
     script: list[Any], chain: int, with_notes: bool
@@ -76,13 +82,55 @@ def test_rendering_a_stored_call_again_gives_its_digest(
             system_tools=False,
             recall=lambda _: notes,  # noqa: B023  # the run is over before the next one begins
         ).synchronize()
-        body = session.body.result()
         for call in model_calls(session):
-            if call.evidence.provider_kind != client.provider.provider_kind:
-                continue
-            sent = rerender_turn(body, call, client=client, provider=client.provider)
-            assert call.seen is not None
-            assert hashlib.sha256(sent).hexdigest() == call.seen.request_digest
+            if call.evidence.provider_kind == client.provider.provider_kind:
+                assert renders_again(session, call, client)
+
+
+def test_the_calls_of_both_sides_of_a_merge_render_again() -> None:
+    client = ScriptedClient(["one", "two", "three"])
+    root = Session.from_user_message("go")
+    left = run([], user=root, agent_provider=client.provider).synchronize()
+    right = run([], user=root, agent_provider=client.provider).synchronize()
+    right = run([], user=right, agent_provider=client.provider).synchronize()
+    merged = left.merge(right)
+    assert [renders_again(merged, call, client) for call in model_calls(merged)] == [True] * 3
+    apart = right.detach()
+    assert [renders_again(apart, call, client) for call in model_calls(apart)] == [True] * 2
+
+
+def test_the_calls_behind_a_compression_render_again_and_so_does_its_own() -> None:
+    client = ScriptedClient(["one", tool_call("f"), "two", "short", "0", "three"])
+    first = run([], agent_provider=client.provider).synchronize()
+    second = run([], ECHO, user=first, agent_provider=client.provider).synchronize()
+    short = run_session_compress(
+        second, AGENT, agent_provider=client.provider, compress_instruction="In one word."
+    )
+    assert select_session(short, AGENT, "this", agent_provider=client.provider) == (0, "this")
+    out = run([], user=short, agent_provider=client.provider)
+    calls = model_calls(out)
+    purposes = " ".join(call.purpose for call in calls)
+    assert purposes == "turn turn turn compress select turn"
+    assert [renders_again(out, call, client) for call in calls] == [True] * 6
+    questions = [call.seen.question or "" for call in calls if call.seen]
+    assert questions[3] == "In one word."
+    assert "0: this" in questions[4]
+
+
+def test_a_call_whose_rows_are_gone_is_refused() -> None:
+    client = ScriptedClient(["one", "short"])
+    first = run([], agent_provider=client.provider).synchronize()
+    short = run_session_compress(first, AGENT, agent_provider=client.provider).detach()
+    for call in model_calls(short):
+        with pytest.raises(ValueError, match="neither in session"):
+            rerender_call(short, call, client=client, provider=client.provider)
+
+
+def test_a_call_of_another_session_is_refused() -> None:
+    client = ScriptedClient(["one"])
+    (call,) = model_calls(run([], agent_provider=client.provider))
+    with pytest.raises(ValueError, match="does not hold"):
+        rerender_call(AGENT, call, client=client, provider=client.provider)
 
 
 def test_the_digest_is_that_of_the_bytes_on_the_wire() -> None:
@@ -100,7 +148,7 @@ def test_the_digest_is_that_of_the_bytes_on_the_wire() -> None:
     ]
     client = chat_client_for(provider)
     for body, call in zip(bodies, calls, strict=True):
-        again = rerender_turn(out.body.result(), call, client=client, provider=provider)
+        again = rerender_call(out, call, client=client, provider=provider)
         assert again == body
 
 

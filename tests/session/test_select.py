@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from rath.llm import Provider
+from rath.llm import (
+    Provider,
+    RathLLMAssistantMessage,
+    RathLLMChatChoice,
+    RathLLMChatResponse,
+)
 from rath.session import Session, select_session
 from rath.session.record import ModelCall, Operation
 from rath.testing import ScriptedClient, Turn, tool_call
@@ -65,3 +72,37 @@ def test_the_sessions_own_provider_serves() -> None:
     user = Session.from_user_message("x").to(client.provider)
     assert select_session(user, AGENT, "a") == (0, "a")
     assert isinstance(client.provider, Provider)
+
+
+def test_a_call_that_failed_becomes_an_entry_too_and_says_where_it_was_started() -> None:
+    user = Session.from_user_message("help")
+    with pytest.raises(RuntimeError, match="boom") as caught:
+        select(ValueError("boom"), "a", user=user)
+    assert any(f"a selection for session {user.id}" in note for note in caught.value.__notes__)
+    assert [entry.status for entry in user.record if isinstance(entry, ModelCall)] == ["failed"]
+
+
+@pytest.mark.parametrize(
+    ("finish", "is_fine"),
+    [("stop", True), ("length", True), ("content_filter", True), ("function_call", False)],
+)
+def test_only_an_answer_that_ended_in_a_usable_way_counts(finish: Any, is_fine: bool) -> None:
+    message = RathLLMAssistantMessage(content="0")
+    choice = RathLLMChatChoice(index=0, finish_reason=finish, message=message)
+    turn = RathLLMChatResponse(id="", choices=(choice,), created=0, model="m")
+    if is_fine:
+        assert select(turn, "a") == (0, "a")
+    else:
+        with pytest.raises(RuntimeError, match="stopped with 'function_call'"):
+            select(turn, "a")
+
+
+def test_the_menu_numbers_the_candidates_and_offers_none_of_them() -> None:
+    client = ScriptedClient(["1"])
+    user = Session.from_user_message("help")
+    select_session(user, AGENT, "cook", "paint", agent_provider=client.provider)
+    (request,) = client.requests
+    question = request.messages[-1].content or ""
+    assert "0: cook\n1: paint\n" in question
+    assert "-1" in question
+    assert request.tools is None

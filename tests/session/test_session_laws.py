@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rath._async.lazy import Deferred
+from rath.backend import registry
 from rath.session import (
     ChunkRow,
     ChunkTable,
@@ -20,6 +21,7 @@ from rath.session import (
 from rath.session.body import Body
 from rath.session.graph import LineageKind
 from rath.session.graph.provenance import Provenance
+from rath.testing import FakeBackend
 from tests.support.sessions import row_lists, sessions
 
 
@@ -135,9 +137,20 @@ def test_an_unstamped_session_is_implicit() -> None:
 
 
 def test_merge_refuses_different_backends() -> None:
-    from_here, from_there = Session.from_user_message("a").to("local"), Session.create("user", "b")
-    with pytest.raises(ValueError, match="different backends"):
-        from_here.merge(from_there)
+    registry.register("elsewhere")(FakeBackend)
+    try:
+        here = Session.from_user_message("a").to("local")
+        there = Session.from_user_message("b").to("elsewhere")
+        with pytest.raises(ValueError, match="different backends"):
+            here.merge(there)
+    finally:
+        registry.unregister("elsewhere")
+
+
+def test_merge_with_an_unplaced_session_keeps_the_own_place() -> None:
+    placed, unplaced = Session.from_user_message("a").to("local"), Session.create("user", "b")
+    assert placed.merge(unplaced).sandbox_backend == "local"
+    assert unplaced.merge(placed).sandbox_backend is None
 
 
 def test_merge_needs_a_session() -> None:

@@ -51,8 +51,8 @@ def test_a_session_without_rows_says_so() -> None:
 
 def test_repr_and_str_are_the_picture() -> None:
     session = Session.from_user_message("hi")
-    assert repr(session) == str(session) == show_session(
-        session.id, session.chunk_table, "implicit"
+    assert (
+        repr(session) == str(session) == show_session(session.id, session.chunk_table, "implicit")
     )
 
 

@@ -16,6 +16,7 @@ from rath.flow.tool import (
 )
 from rath.session import Session
 from rath.session.tooling import builtin_tools
+from tests.support.sessions import run
 
 
 class Named(FlowToolCall):
@@ -74,3 +75,21 @@ def test_schemas_are_sorted_by_name() -> None:
     assert schemas[0].parameters == {"type": "object", "properties": {}}
     assert schemas[0].description is None
     assert schemas[0].strict is None
+
+
+@pytest.mark.parametrize(
+    ("attribute", "value", "problem"),
+    [
+        ("name", "", "must be a non-empty str, not ''"),
+        ("name", 3, "must be a non-empty str, not 3"),
+        ("parameters", [], "parameters of tool 'odd' must be a JSON Schema mapping"),
+        ("timeout", "soon", "timeout of tool 'odd' must be seconds, not 'soon'"),
+        ("timeout", -1, "timeout of tool 'odd' must be seconds, not -1"),
+    ],
+)
+def test_a_tool_that_describes_itself_wrongly_is_refused(
+    attribute: str, value: object, problem: str
+) -> None:
+    wrong = type("Odd", (Named,), {attribute: value})("odd")
+    with pytest.raises(TypeError, match=problem):
+        run([], wrong)

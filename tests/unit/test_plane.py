@@ -137,9 +137,8 @@ def test_those_who_waited_for_an_opening_that_failed_try_it_themselves() -> None
     handle = Handle(rooms)
 
     async def use() -> list[Any]:
-        return await asyncio.gather(
-            handle.adispatch("first"), handle.adispatch("second"), return_exceptions=True
-        )
+        uses = [handle.adispatch("first"), handle.adispatch("second")]
+        return await asyncio.gather(*uses, return_exceptions=True)
 
     first, second = on_runtime(use)
     assert isinstance(first, OSError)
@@ -383,5 +382,7 @@ def test_a_driver_that_lacks_a_coroutine_is_named(
     class Unfinished(Plane[Any, Any, Any, Any]):
         pass
 
-    with pytest.raises(NotImplementedError, match=f"Unfinished implements no {request.node.callspec.id}"):
+    with pytest.raises(
+        NotImplementedError, match=f"Unfinished implements no {request.node.callspec.id}"
+    ):
         on_runtime(lambda: use(Unfinished()))

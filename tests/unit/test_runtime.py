@@ -142,7 +142,7 @@ def test_what_blocks_in_the_loops_own_executor_blocks_no_exit() -> None:
 def test_close_soon_returns_at_once_and_closes() -> None:
     ward = Ward()
     runtime().close_soon(ward)
-    runtime().run(nothing, label="a turn of the loop")
+    assert ward.was_closed.wait(15)
     assert ward.closes == 1
 
 
@@ -153,12 +153,14 @@ def test_the_end_cancels_what_runs_and_says_what_was_cut_off(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     ours, stuck = Runtime(), [Stuck(), Stuck()]
-    running = [ours.submit(one.run, label=f"work {n}") for n, one in enumerate(stuck)]
+    futures = [
+        ours.submit(one.run, label=f"work {index}").future for index, one in enumerate(stuck)
+    ]
     for one in stuck:
         one.begun.wait(15)
     ours.shutdown()
-    for one in running:
-        assert isinstance(one.future.exception(timeout=0), asyncio.CancelledError)
+    for future in futures:
+        assert isinstance(future.exception(timeout=0), asyncio.CancelledError)
     assert capsys.readouterr().err == (
         "rath: the program ended while work was in flight; cut off: work 0, work 1. "
         f"{HOW_TO_WAIT}\n"
@@ -207,8 +209,14 @@ def test_the_end_closes_what_is_open_and_was_not_forgotten() -> None:
 
 def test_after_the_end_nothing_starts_and_nothing_is_closed_any_more() -> None:
     ours, ward = Runtime(), Ward()
+
+    async def own_loop() -> asyncio.AbstractEventLoop:
+        return asyncio.get_running_loop()
+
+    loop = ours.run(own_loop, label="a look")
     ours.shutdown()
     ours.close_soon(ward)
+    asyncio.run_coroutine_threadsafe(nothing(), loop).result(timeout=15)
     assert ward.closes == 0
     with pytest.raises(RuntimeError, match="cannot start work: the interpreter is exiting"):
         ours.submit(nothing, label="work")

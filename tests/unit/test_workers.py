@@ -6,7 +6,7 @@ import contextvars
 import queue
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
 
@@ -41,10 +41,12 @@ class Doors(queue.SimpleQueue[Any]):
     def get(self, block: bool = True, timeout: float | None = None) -> Any:
         self.waiting.release()
         with self._changed:
-            self._changed.wait_for(lambda: self._looks or self._ends, 15)
-            if self._looks:
-                self._looks -= 1
-                return super().get(block, timeout)
+            while self._ends == 0:
+                if self._looks and not self.empty():
+                    self._looks -= 1
+                    with suppress(queue.Empty):
+                        return super().get(block=False)
+                self._changed.wait(15)
             self._ends -= 1
             raise queue.Empty
 
@@ -151,8 +153,7 @@ def test_every_job_is_run_whichever_workers_end_meanwhile(
 ) -> None:
     with workers_behind_doors(n_idle) as (workers, doors, _):
         futures = [workers.submit(partial(int, index)) for index in range(n_jobs)]
-        n_queued = min(n_idle, n_jobs)
-        doors.let(look=max(0, n_queued - n_ends), end=n_ends)
+        doors.let(look=n_jobs, end=n_ends)
         assert [future.result(timeout=15) for future in futures] == list(range(n_jobs))
 
 

@@ -80,4 +80,7 @@ async def _run_lane(jobs: Sequence[Job[T]], lane: list[int], results: dict[int, 
 
 
 async def _ended(future: Future[Any]) -> None:
-    await asyncio.wait([asyncio.wrap_future(future)])
+    """Wait until `future` is done, whatever came of it."""
+    loop, done = asyncio.get_running_loop(), asyncio.Event()
+    future.add_done_callback(lambda _: loop.call_soon_threadsafe(done.set))
+    await done.wait()

@@ -6,15 +6,18 @@ import asyncio
 import atexit
 import contextvars
 import logging
+import os
+import threading
 import weakref
 from collections.abc import Callable, Coroutine, Generator, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Generic, TypeVar
 from uuid import UUID
 
 from rath._async.runtime import Running, runtime
-from rath.errors import SelfWaitError
+from rath.errors import RathError, SelfWaitError
 
 T = TypeVar("T")
 V = TypeVar("V")
@@ -29,6 +32,55 @@ runs_above: contextvars.ContextVar[frozenset[UUID]] = contextvars.ContextVar(
 )
 """The runs inside which the current code runs; a blocking read of one of them would never end."""
 
+_writing: contextvars.ContextVar[Deferred[Any] | None] = contextvars.ContextVar(
+    "rath_writing", default=None
+)
+"""The cell of the innermost run above."""
+
+_waits = threading.Lock()
+"""Guards who waits for whom, so that two who begin to wait for each other see it."""
+
+
+class Nested:
+    """The runs that were submitted inside a run, or inside one tool call of it."""
+
+    __slots__ = ("_cells", "_outer")
+
+    def __init__(self, outer: Nested | None = None) -> None:
+        self._outer = outer
+        self._cells: list[weakref.ref[Deferred[Any]]] = []
+
+    def add(self, cell: Deferred[Any]) -> None:
+        """Remember a run, here and further out, without keeping it."""
+        with _waits:
+            scope: Nested | None = self
+            while scope is not None:
+                alive = [ref for ref in scope._cells if not _is_over(ref)]  # noqa: SLF001  # own class
+                scope._cells = [*alive, weakref.ref(cell)]  # noqa: SLF001  # own class
+                scope = scope._outer  # noqa: SLF001  # own class
+
+    def cancel(self) -> None:
+        """End those that still go on: nobody is there any more to want their results."""
+        with _waits:
+            cells = [ref() for ref in self._cells]
+        for cell in cells:
+            if cell is not None:
+                cell.cancel()
+
+
+_nested: contextvars.ContextVar[Nested | None] = contextvars.ContextVar("rath_nested", default=None)
+
+
+@contextmanager
+def nesting() -> Generator[Nested]:
+    """Collect the runs that are submitted inside, to end them with what asked for them."""
+    scope = Nested(_nested.get())
+    token = _nested.set(scope)
+    try:
+        yield scope
+    finally:
+        _nested.reset(token)
+
 
 class Deferred(Generic[T]):
     """A value that is there, will be there, or failed; read it as often as you like.
@@ -38,8 +90,8 @@ class Deferred(Generic[T]):
     """
 
     __slots__ = (
-        "__weakref__", "_error", "_latest", "_read", "_running", "_traceback",
-        "_value", "dependents", "inputs", "owner",
+        "__weakref__", "_awaited", "_error", "_latest", "_nested", "_read", "_running",
+        "_traceback", "_value", "dependents", "inputs", "owner",
     )  # fmt: skip
 
     owner: UUID | None
@@ -60,6 +112,8 @@ class Deferred(Generic[T]):
         self._traceback: TracebackType | None = None
         self._latest: T | None = None
         self._read = False
+        self._awaited: list[Deferred[Any]] = []
+        self._nested: Nested | None = None
         self.dependents = 0
 
     @staticmethod
@@ -90,8 +144,14 @@ class Deferred(Generic[T]):
         cell: Deferred[V] = Deferred(owner, inputs)
         for needed in inputs:
             needed.dependents += 1
+        around = _nested.get()
+        if around is not None:
+            around.add(cell)
+        cell._nested = Nested()
         context = contextvars.copy_context()
         context.run(runs_above.set, runs_above.get() | {owner})
+        context.run(_writing.set, cell)
+        context.run(_nested.set, cell._nested)
         cell._running = runtime().submit(
             lambda: cell._fill(make, on_cancel), label=label, context=context
         )
@@ -124,28 +184,53 @@ class Deferred(Generic[T]):
             BaseException: Whatever ended the run; the same object at every read.
         """
         if not self.done():
-            self._refuse_self_wait()
-            self._wait()
+            self._refuse_other_process()
+            if runtime().is_own_thread():
+                raise SelfWaitError(
+                    f"a blocking read of {self._name()} on an event loop of rath would stop "
+                    "everything that runs there; use `await session` in async code, or "
+                    "`partial_table`"
+                )
+            with self._awaited_by(_writing.get()):
+                self._wait()
         return self._get()
 
     def cancel(self) -> None:
-        """End the run, and nothing else; returns at once. Does nothing once it is done."""
+        """End the run and the runs inside it; returns at once. Does nothing once it is done."""
         if self._running is not None and not self.done():
             runtime().cancel(self._running)
 
+    def cancel_nested(self) -> None:
+        """End the runs that were submitted inside this one and still go on."""
+        if self._nested is not None:
+            self._nested.cancel()
+
     def cancel_chain(self) -> None:
-        """End the run and those of its inputs that nothing else waits for."""
-        for needed in self.inputs:
-            if needed.dependents <= 1:
-                needed.cancel_chain()
-        self.cancel()
+        """End the run and those of its inputs, however far back, that nothing else waits for."""
+        needed_by: dict[int, int] = {}
+        todo: list[Deferred[Any]] = [self]
+        while todo:
+            cell = todo.pop()
+            for needed in cell.inputs:
+                left = needed_by.get(id(needed), needed.dependents) - 1
+                needed_by[id(needed)] = left
+                if left <= 0:
+                    todo.append(needed)
+            cell.cancel()
 
     def __await__(self) -> Generator[Any, Any, T]:
         if not self.done():
-            self._refuse_own_wait()
+            self._refuse_other_process()
             assert self._running is not None
-            # Shielded: who cancels the wait does not cancel the run.
-            yield from asyncio.shield(asyncio.wrap_future(self._running.future)).__await__()
+            waiting = asyncio.wrap_future(self._running.future)
+            writer = _writing.get()
+            if writer is not None and self in writer.inputs:
+                # What a run takes in may be a branch of a run above, which does not wait for it.
+                yield from asyncio.shield(waiting).__await__()
+            else:
+                with self._awaited_by(writer):
+                    # Shielded: who cancels the wait does not cancel the run.
+                    yield from asyncio.shield(waiting).__await__()
         return self._get()
 
     async def _fill(
@@ -157,9 +242,11 @@ class Deferred(Generic[T]):
             self._latest = self._value = await make(self)
         except asyncio.CancelledError:
             self._latest = self._value = on_cancel(self._latest)
+            self.cancel_nested()
         except BaseException as exc:  # noqa: BLE001  # kept for every reader of this cell
             self._error, self._traceback = exc, exc.__traceback__
             _failed.add(self)
+            self.cancel_nested()
         finally:
             for needed in self.inputs:
                 needed.dependents -= 1
@@ -181,20 +268,43 @@ class Deferred(Generic[T]):
             _wait_briefly(self._running.future)
             raise
 
-    def _refuse_self_wait(self) -> None:
-        if runtime().is_own_thread():
-            raise SelfWaitError(
-                f"a blocking read of {self._name()} on an event loop of rath would stop everything "
-                "that runs there; use `await session` in async code, or `partial_table`"
-            )
-        self._refuse_own_wait()
-
-    def _refuse_own_wait(self) -> None:
+    @contextmanager
+    def _awaited_by(self, writer: Deferred[Any] | None) -> Generator[None]:
+        """Note that code inside `writer`'s run waits for this cell, unless that can never end."""
         above = runs_above.get()
-        if above and any(cell.owner in above for cell in self._pending()):
-            raise SelfWaitError(
-                f"{self._name()} is waited for by code that runs inside it, so the wait would "
-                "never end; read `partial_table` for what is there so far"
+        with _waits:
+            if above and any(cell.owner in above for cell in self._pending()):
+                raise SelfWaitError(
+                    f"{self._name()} is waited for by code that runs inside it, or inside what it "
+                    "waits for, so the wait would never end; read `partial_table` for what is "
+                    "there so far"
+                )
+            if writer is not None:
+                writer.waits_for(self)
+        try:
+            yield
+        finally:
+            if writer is not None:
+                with _waits:
+                    writer.waits_no_more_for(self)
+
+    def waits_for(self, cell: Deferred[Any]) -> None:
+        """Note a cell that code inside this run waits for; with the lock held."""
+        self._awaited.append(cell)
+
+    def waits_no_more_for(self, cell: Deferred[Any]) -> None:
+        """Forget such a cell; with the lock held."""
+        self._awaited.remove(cell)
+
+    def waited_for(self) -> tuple[Deferred[Any], ...]:
+        """Return the cells that the run cannot end without, as far as is known."""
+        return (*self.inputs, *self._awaited)
+
+    def _refuse_other_process(self) -> None:
+        if self._running is not None and self._running.pid != os.getpid():
+            raise RathError(
+                f"{self._name()} runs in the process that this one was forked from, so its result "
+                "never comes here; read it before the fork, or run it again"
             )
 
     def _pending(self) -> Iterator[Deferred[Any]]:
@@ -205,7 +315,7 @@ class Deferred(Generic[T]):
             cell = todo.pop()
             if id(cell) not in seen and not cell.done():
                 seen.add(id(cell))
-                todo.extend(cell.inputs)
+                todo.extend(cell.waited_for())
                 yield cell
 
     def _name(self) -> str:
@@ -232,6 +342,11 @@ def _tell_all_unread() -> None:
 
 # Registered after the runtime's own, so it runs before that cuts off what is left.
 atexit.register(_tell_all_unread)
+
+
+def _is_over(ref: weakref.ref[Deferred[Any]]) -> bool:
+    cell = ref()
+    return cell is None or cell.done()
 
 
 def _wait_briefly(future: Future[Any]) -> None:

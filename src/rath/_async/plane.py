@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 import weakref
 from abc import ABC
@@ -65,6 +66,7 @@ class Handle(Generic[Spec, Native, Op, Result]):
         self._name = "" if native is None else plane.identify(native)
         self._refcount = 0
         self._closed = False
+        self._pid = os.getpid()
         self._in_use = 0
         # A finalizer of a holder may run inside any of these methods, on the same thread.
         self._count_lock = threading.RLock()
@@ -101,7 +103,12 @@ class Handle(Generic[Spec, Native, Op, Result]):
         return self
 
     def release(self) -> None:
-        """Count one holder less; the last one submits the closing. Never blocks."""
+        """Count one holder less; the last one submits the closing. Never blocks.
+
+        In a forked child it does nothing: what is open belongs to the parent.
+        """
+        if self._pid != os.getpid():
+            return
         with self._count_lock:
             if self._closed:
                 return

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import contextvars
+import logging
 import os
 import sys
 import threading
@@ -22,6 +23,8 @@ from typing import Any, Literal, ParamSpec, Protocol, TypeVar
 
 from rath._async.workers import UserExit, WorkerThreads, tame
 from rath.errors import SelfWaitError
+
+_log = logging.getLogger("rath.runtime")
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -45,7 +48,8 @@ class _LoopThread:
     """An event loop that runs on a daemon thread of its own."""
 
     def __init__(self, name: str, workers: WorkerThreads) -> None:
-        self.loop = asyncio.new_event_loop()
+        # A loop keeps the context that it was made in, and with it whatever run that belonged to.
+        self.loop = contextvars.Context().run(asyncio.new_event_loop)
         # getaddrinfo and friends go to the default executor, whose threads block interpreter exit.
         self.loop.set_default_executor(_DaemonExecutor(workers))
         self.thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -73,11 +77,12 @@ class _DaemonExecutor(ThreadPoolExecutor):
 class Running:
     """A coroutine that was submitted to the runtime: its result, and the means to end it."""
 
-    __slots__ = ("_begun", "_cancelled", "_task", "at_exit", "future", "label")
+    __slots__ = ("_begun", "_cancelled", "_task", "at_exit", "future", "label", "pid")
 
     def __init__(self, label: str, at_exit: AtExit = "end") -> None:
         self.label = label
         self.at_exit = at_exit
+        self.pid = os.getpid()
         self.future: Future[Any] = Future()
         # A running future refuses cancel(): only `cancel` below ends it, through its task.
         self.future.set_running_or_notify_cancel()
@@ -86,12 +91,12 @@ class Running:
         self._cancelled = False
 
     def start(self, make: Callable[[], Coroutine[Any, Any, Any]]) -> asyncio.Task[Any]:
-        """Create the task; called on the runtime thread."""
+        """Create the task; called on the thread of the loop that runs it."""
         self._task = asyncio.get_running_loop().create_task(self._drive(make), name=self.label)
         return self._task
 
     def cancel(self) -> None:
-        """Ask the coroutine to end; returns at once. Called on the runtime thread."""
+        """Ask the coroutine to end; returns at once. Called where `start` was called."""
         self._cancelled = True
         if self._task is not None and self._begun:
             self._task.cancel()
@@ -110,6 +115,9 @@ class Running:
             self.future.set_exception(exc)
         else:
             self.future.set_result(result)
+        finally:
+            # The task holds the context of the run; who keeps the result shall not keep that.
+            self._task = None
 
 
 class Runtime:
@@ -188,12 +196,22 @@ class Runtime:
 
     async def call_on_user_loop(self, fn: Callable[[], Awaitable[T]]) -> T:
         """Await `fn()` on the loop for user coroutines; cancelling the wait cancels it there."""
-        return await asyncio.wrap_future(self.start_on_user_loop(fn))
+        running = self.start_on_user_loop(fn)
+        try:
+            result: T = await asyncio.wrap_future(running.future)
+        except asyncio.CancelledError:
+            self.cancel_on_user_loop(running)
+            raise
+        return result
 
-    def start_on_user_loop(self, fn: Callable[[], Awaitable[T]]) -> Future[T]:
+    def cancel_on_user_loop(self, running: Running) -> None:
+        """Ask a coroutine of the user to end; its future is done when it really has."""
+        self._user_loop().call_soon_threadsafe(running.cancel)
+
+    def start_on_user_loop(self, fn: Callable[[], Awaitable[Any]]) -> Running:
         """Start `fn()` on the loop for user coroutines, with the caller's context variables."""
 
-        async def await_it() -> T:
+        async def await_it() -> Any:
             try:
                 return await fn()
             except asyncio.CancelledError as exc:
@@ -204,13 +222,21 @@ class Runtime:
             except BaseException as exc:  # noqa: BLE001  # it belongs to the caller
                 raise tame(exc) from None
 
-        context = contextvars.copy_context()
-        return context.run(asyncio.run_coroutine_threadsafe, await_it(), self._user_loop())
+        running = Running("a coroutine of the user")
+        self._user_loop().call_soon_threadsafe(partial(running.start, await_it))
+        return running
 
     def close_soon(self, item: Closeable) -> None:
         """Submit the closing of `item` and return at once; exit waits for it a little."""
+
+        async def close() -> None:
+            try:
+                await item.aclose()
+            except Exception:  # noqa: BLE001  # best effort: nobody waits for it, so it is told
+                _log.exception("%r could not be closed", item)
+
         if not self.is_closing:
-            asyncio.run_coroutine_threadsafe(item.aclose(), self._own.loop)
+            asyncio.run_coroutine_threadsafe(close(), self._own.loop)
 
     def keep_open(self, item: Closeable) -> None:
         """Remember `item`, to close it at exit unless `forget` is called before."""

@@ -24,7 +24,8 @@ class UserExit(Exception):
 
     def __init__(self, cause: BaseException) -> None:
         self.cause = cause
-        super().__init__(f"{type(cause).__name__}: {cause}")
+        # Not its text: the cause may be of a class whose own `__str__` fails.
+        super().__init__(f"user code left by {type(cause).__name__}")
 
 
 def tame(exc: BaseException) -> Exception:
@@ -73,18 +74,18 @@ class WorkerThreads:
         future: Future[T] = Future()
         job = _Job(fn, future)
         with self._lock:
+            self._jobs.put(job)
             if self._idle:
                 self._idle -= 1
-                self._jobs.put(job)
                 return future
             self._started += 1
             name = f"{self._name}-{self._started}"
-        threading.Thread(target=self._work, args=(job,), name=name, daemon=True).start()
+        # The job is not an argument of the thread: it would be held as long as the thread lives.
+        threading.Thread(target=self._work, name=name, daemon=True).start()
         return future
 
-    def _work(self, first: _Job) -> None:
-        job: _Job | None = first
-        del first
+    def _work(self) -> None:
+        job: _Job | None = self._jobs.get()
         while job is not None:
             job.run()
             del job

@@ -72,9 +72,10 @@ class Registry(Generic[T]):
         with self._lock:
             if name in self._loaded:
                 return self._loaded[name]
-            loaded = self._load(name)
-            self._loaded[name] = loaded
-            return loaded
+        # Outside the lock: what is imported may itself register names, from any thread.
+        loaded = self._load(name)
+        with self._lock:
+            return self._loaded.setdefault(name, loaded)
 
     def names(self) -> tuple[str, ...]:
         """Return all known names, explicit and built-in ones first; loads nothing."""

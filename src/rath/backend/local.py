@@ -115,7 +115,7 @@ class LocalBackend(Backend):
             root = native.workspace.root
         else:
             given = sandbox.spec.working_dir if sandbox.spec is not None else None
-            root = os.path.realpath(given) if given else ""
+            root = os.path.realpath(given) if given else sandbox.handle
         isolation = self.capabilities().isolation.value
         return SandboxIdentity(self.name, sandbox.handle, isolation, root, root)
 

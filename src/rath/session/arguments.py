@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from functools import cache
+from typing import Any, NamedTuple
 
 from rath.llm.tool_args import parse_tool_arguments
 
@@ -56,13 +57,37 @@ class ArgumentChecker:
             )
 
 
-def _compile(schema: Mapping[str, Any]) -> Any:
-    # On first use: the library costs tens of milliseconds, and many runs call no tool.
+class _Library(NamedTuple):
+    """What is used of jsonschema, which costs tens of milliseconds to import."""
+
+    validator_for: Any
+    default: Any
+    registry: Any
+
+
+@cache
+def load_library() -> None:
+    """Import the schema library; blocks, so it is called on a worker before the first check."""
+    _library()
+
+
+def is_library_loaded() -> bool:
+    """Tell whether the schema library was imported."""
+    return load_library.cache_info().currsize > 0
+
+
+@cache
+def _library() -> _Library:
+    # On first use: many runs call no tool.
     from jsonschema import Draft202012Validator  # noqa: PLC0415
     from jsonschema.validators import validator_for  # noqa: PLC0415
     from referencing.jsonschema import EMPTY_REGISTRY  # noqa: PLC0415
 
+    return _Library(validator_for, Draft202012Validator, EMPTY_REGISTRY)
+
+
+def _compile(schema: Mapping[str, Any]) -> Any:
+    library = _library()
     # With a registry of its own the library never fetches a remote reference.
-    return validator_for(dict(schema), default=Draft202012Validator)(
-        dict(schema), registry=EMPTY_REGISTRY
-    )
+    kind = library.validator_for(dict(schema), default=library.default)
+    return kind(dict(schema), registry=library.registry)

@@ -38,6 +38,9 @@ class Call:
     head_digest: str
     n_rows: int
     context: Context | None = None
+    question: str | None = None
+    """The closing message of a side call."""
+
     row: RowId | None = None
     """The row that the answer will become, if it becomes one."""
 
@@ -101,5 +104,6 @@ def _entry(
             tools_digest=evidence.tools_digest,
             renderer=f"{RENDERER} {evidence.renderer}",
             request_digest=evidence.request_digest,
+            question=call.question,
         ),
     )

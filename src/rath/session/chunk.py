@@ -6,7 +6,6 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from types import MappingProxyType
 from typing import Any, overload
 from uuid import UUID
 
@@ -22,7 +21,8 @@ from rath.session.content import (
     UserText,
 )
 from rath.session.decode import decode_content
-from rath.session.encode import encode_content
+from rath.session.encode import encode_content, row_digest
+from rath.session.frozen import FrozenDict, frozen_mapping
 
 
 class ChunkKind(str, Enum):
@@ -42,8 +42,16 @@ class RowId:
     index: int
 
 
+class _Known:
+    """What a row works out once; apart, so that it counts in no comparison and no pickle."""
+
+    __slots__ = ("_content", "_digest")
+    _content: Content
+    _digest: bytes
+
+
 @dataclass(frozen=True, slots=True)
-class ChunkRow:
+class ChunkRow(_Known):
     """One row of a transcript.
 
     Two rows are equal when kind and payload are; where a row was born does not count.
@@ -53,7 +61,7 @@ class ChunkRow:
     """A plain string only for a kind that this version does not know."""
 
     payload: Mapping[str, Any]
-    """What was said, in the documented form; read-only."""
+    """What was said, in the documented form; read-only, all the way down."""
 
     id: RowId | None = field(default=None, compare=False, repr=False)
     """Given when the row is appended to a session; kept by fork, merge and load."""
@@ -61,13 +69,28 @@ class ChunkRow:
     def __post_init__(self) -> None:
         if not isinstance(self.kind, ChunkKind) and self.kind in _KINDS:
             object.__setattr__(self, "kind", _KINDS[self.kind])
-        if not isinstance(self.payload, MappingProxyType):
-            object.__setattr__(self, "payload", MappingProxyType(dict(self.payload)))
+        if not isinstance(self.payload, FrozenDict):
+            object.__setattr__(self, "payload", frozen_mapping(self.payload))
 
     @property
     def content(self) -> Content:
-        """What the row says, typed; decoded at each access."""
-        return decode_content(self.kind_name, self.payload)
+        """What the row says, typed; decoded once."""
+        try:
+            return self._content
+        except AttributeError:
+            content = decode_content(self.kind_name, self.payload)
+            object.__setattr__(self, "_content", content)
+            return content
+
+    @property
+    def digest(self) -> bytes:
+        """sha256 over kind and payload; worked out once."""
+        try:
+            return self._digest
+        except AttributeError:
+            digest = row_digest(self.kind_name, self.payload)
+            object.__setattr__(self, "_digest", digest)
+            return digest
 
     @property
     def kind_name(self) -> str:

@@ -16,20 +16,22 @@ from rath.session.encode import rows_digest
 from rath.session.events import OnEventCb
 from rath.session.executors import SessionLoopExecutor, client_for
 from rath.session.graph.kind import LineageKind
+from rath.session.graph.legacy import SessionLineage
 from rath.session.graph.provenance import Provenance, stamped
 from rath.session.loop import call_site, provider_for, register_run
 from rath.session.oneshot import OneShot
 from rath.session.operation import Place, next_place
 from rath.session.outcome import Completed, Suspended
 from rath.session.record import Entry, Operation, Summary
-from rath.session.recording import Recording, RecordingPlan
+from rath.session.recording import Recording, RecordingPlan, plan_recording
 from rath.session.session import Session, cancelled_body
 from rath.session.show import short_id
 from rath.session.uplink import uplink
 
 DEFAULT_INSTRUCTION = (
-    "Summarise the conversation above in one message. Keep every fact, decision, result and open "
-    "question that somebody needs to go on with the work; leave out the rest."
+    "Summarise the conversation above in one message: what was asked for, what was done and what "
+    "came out. Keep every fact, decision, result and open question that somebody needs to go on "
+    "with the work; leave out the rest."
 )
 
 _EXTRAS = (("compression.lossy", True), ("compression.rows_out", 1))
@@ -85,10 +87,12 @@ def run_session_compress(
     kind = LineageKind.OP_SESSION_COMPRESS
     parents = (user_session.as_parent(), agent_session.as_parent())
     provenance = stamped(made, "run_session_compress", kind, parents, _EXTRAS)
-    plan = RecordingPlan(persist_path, sandbox_handle_id) if persist or persist_path else None
+    plan = plan_recording(
+        made, persist=persist, path=persist_path, sandbox_handle_id=sandbox_handle_id
+    )
     placement, place = user_session.placement.share(), next_place()
     cells = (user_session.body, agent_session.body)
-    site, inherited = call_site(), user_session.inherited
+    site, inherited = call_site(), user_session.inheritor()
 
     async def execute(cell: Deferred[Body]) -> Body:
         user, agent = inherited(await cells[0]), await cells[1]
@@ -105,7 +109,12 @@ def run_session_compress(
     label = f"session {short_id(made)} (run_session_compress, {site})"
     cell = Deferred.start(execute, owner=made, label=label, inputs=cells, on_cancel=on_cancel)
     out = Session.from_body(
-        cell, provenance, id=made, placement=placement, provider=user_session.provider
+        cell,
+        provenance,
+        id=made,
+        placement=placement,
+        provider=user_session.provider,
+        lineage=SessionLineage(user_session.id, agent_session.id, "run_session_compress"),
     )
     if register_sessions:
         register_run(user_session, agent_session, out)

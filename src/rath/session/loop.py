@@ -19,11 +19,12 @@ from rath.session.executors import (
     resolve_executor,
 )
 from rath.session.graph.kind import LineageKind
+from rath.session.graph.legacy import SessionLineage
 from rath.session.graph.provenance import stamped
 from rath.session.manager import session_registry
 from rath.session.operation import next_place
 from rath.session.recall import Recall
-from rath.session.recording import RecordingPlan
+from rath.session.recording import plan_recording
 from rath.session.run import LoopPlan, LoopRun
 from rath.session.session import Session, cancelled_body
 from rath.session.show import short_id
@@ -96,7 +97,7 @@ def run_session_loop(
     kind = LineageKind.OP_SESSION_LOOP
     plan = LoopPlan(
         session=made,
-        user=user_session.inherited,
+        user=user_session.inheritor(),
         cells=(user_session.body, agent_session.body),
         provider=provider,
         provider_origin="session" if agent_provider is None else "call",
@@ -111,10 +112,11 @@ def run_session_loop(
         placement=user_session.placement.share(),
         provenance=stamped(made, "run_session_loop", kind, parents),
         session_provider=user_session.provider,
+        lineage=SessionLineage(user_session.id, agent_session.id),
         place=next_place(),
         started_at=call_site(),
-        recording=(
-            RecordingPlan(persist_path, sandbox_handle_id) if persist or persist_path else None
+        recording=plan_recording(
+            made, persist=persist, path=persist_path, sandbox_handle_id=sandbox_handle_id
         ),
     )
     out = _submit(plan, user_session)
@@ -188,6 +190,7 @@ def _submit(plan: LoopPlan, user_session: Session) -> Session:
         id=plan.session,
         placement=user_session.placement.share(),
         provider=user_session.provider,
+        lineage=plan.lineage,
     )
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from uuid import UUID
 
 from rath.llm.base import ChatClient
+from rath.llm.chat_request import RathLLMChatRequest
 from rath.llm.chat_response import RathLLMChatChoice
 from rath.llm.draft import ProviderOrigin
 from rath.llm.provider import Provider
@@ -39,23 +40,29 @@ class OneShot:
         self, user: Body, agent: Body, note: Callable[[ModelCall], None]
     ) -> RathLLMChatChoice:
         """Ask, and return the model's first choice."""
-        request = provider_into_chat_request((), None, self.provider, default_tool_choice=None)
-        conversation = Conversation(
+        conversation = await Conversation(
             self.client,
-            request,
+            side_request(self.provider),
             head=tuple(agent.table),
             body=user,
             question=self.question,
             streaming=self.on_event is not None,
             provider_origin=self.provider_origin,
-        )
+        ).begun()
         call = Call(
             operation=self.operation,
             purpose=self.purpose,
             head_digest=conversation.head_digest,
             n_rows=len(user.table),
+            question=self.question,
             row=self.row,
         )
         async with Emitter(self.on_event) as emitter:
             exchange = await call_model(conversation.draft, call, note, on_delta=emitter.sink)
         return exchange.response.primary_choice
+
+
+def side_request(provider: Provider) -> RathLLMChatRequest:
+    """Return the request of a side call: no tools, and none wanted whatever the provider says."""
+    bare = replace(provider, tool_choice=None)
+    return provider_into_chat_request((), None, bare, default_tool_choice="none")

@@ -45,15 +45,17 @@ class Placement:
     def share(self) -> Placement:
         """Return the placement of a derived session: the same sandbox, one more holder.
 
-        Both share it even if neither has used it yet. A sandbox that was closed is not shared:
-        the derived session opens its own when it needs one.
+        Both share it even if neither has used it yet. One that somebody else closed is closed for
+        the derived session too: nothing moves to another place by itself.
         """
         if self.backend is None:
             return Placement()
         with _lock:
             sandbox = self._sandbox
             if sandbox is not None and sandbox.closed:
-                return Placement(self.backend, self.spec)
+                shared = Placement(self.backend, self.spec)
+                shared._sandbox = sandbox  # a constructor of the same class
+                return shared
             return Placement(sandbox=self.held())
 
     def held(self) -> BackendSandbox:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Literal
@@ -86,6 +86,9 @@ class Seen:
     renderer: str
     request_digest: str
     """sha256 of the exact body that was sent."""
+
+    question: str | None = None
+    """The closing message of a side call, as sent; it is no row of any session."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,6 +179,19 @@ class Decision(_Entry):
 
 Entry = Operation | ModelCall | ToolRun | Summary | Verdict | Interrupt | Decision
 Record = Vector[Entry]
+
+
+def evidence_of(record: Iterable[Entry], row: ChunkRow) -> Entry | None:
+    """Return the entry that made `row`: the model's call or the tool's run; O(entries).
+
+    None for a row that somebody wrote, and for one that was loaded without its record.
+    """
+    if row.id is None:
+        return None
+    for entry in record:
+        if isinstance(entry, ModelCall | ToolRun) and row.id in entry.rows:
+            return entry
+    return None
 
 
 def unite(mine: Record, theirs: Record) -> Record:

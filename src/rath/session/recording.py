@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self
+from uuid import UUID
 
 from rath._async.runtime import runtime
 from rath.session.chunk import ChunkRow, ChunkTable
+from rath.session.persistence.paths import ensure_private, session_file
 from rath.session.persistence.records import header_of
 from rath.session.persistence.writer import SessionFile
 from rath.session.session import Session
@@ -20,10 +24,38 @@ from rath.session.session import Session
 class RecordingPlan:
     """Where a run is written."""
 
-    path: Path | None = None
-    """None for the store of the home."""
+    path: Path
+    """Absolute: a later change of the working directory moves no file."""
+
+    in_store: bool
+    """Whether the file stands in the store of the home, whose directory is private."""
 
     sandbox_handle_id: str | None = None
+
+    def open(self, session: Session) -> SessionFile:
+        """Return the file, locked, with the header of `session` in it; blocks."""
+        if self.in_store:
+            ensure_private(self.path.parent)
+        header = header_of(session, sandbox_handle_id=self.sandbox_handle_id)
+        return SessionFile(header, path=self.path)
+
+
+def plan_recording(
+    session: UUID, *, persist: bool, path: Path | str | None, sandbox_handle_id: str | None
+) -> RecordingPlan | None:
+    """Return where a run that makes `session` is written, as home and working directory are now.
+
+    Args:
+        session: The session that is made.
+        persist: Write to the store of the home, unless `path` is given.
+        path: Write to this file.
+        sandbox_handle_id: Identity of a remote sandbox, for the header.
+    """
+    if path:
+        return RecordingPlan(Path(path).absolute(), False, sandbox_handle_id)
+    if persist:
+        return RecordingPlan(session_file(session).absolute(), True, sandbox_handle_id)
+    return None
 
 
 class Recording:
@@ -44,10 +76,13 @@ class Recording:
         if self._plan is None:
             return
         session = self._snapshot()
-        header = header_of(session, sandbox_handle_id=self._plan.sandbox_handle_id)
-        self._writer = await runtime().call_in_worker(
-            partial(SessionFile, header, path=self._plan.path)
-        )
+        opening = runtime().start_in_worker(partial(self._plan.open, session))
+        try:
+            self._writer = await asyncio.wrap_future(opening)
+        except asyncio.CancelledError:
+            # The worker goes on; what it opens belongs to nobody then.
+            opening.add_done_callback(_abandon)
+            raise
         await self.flush(session.chunk_table)
 
     async def flush(self, table: ChunkTable) -> None:
@@ -74,8 +109,17 @@ class Recording:
             runtime().start_in_worker(writer.abandon)
             return
         final = self._snapshot()
-        await self.flush(final.chunk_table)
-        await runtime().call_in_worker(partial(writer.finish, final.cumulative_usage))
+        try:
+            await self.flush(final.chunk_table)
+            await runtime().call_in_worker(partial(writer.finish, final.cumulative_usage))
+        except BaseException:
+            runtime().start_in_worker(writer.abandon)
+            raise
+
+
+def _abandon(opening: Future[SessionFile]) -> None:
+    if not opening.cancelled() and opening.exception() is None:
+        opening.result().abandon()
 
 
 def _write(writer: SessionFile, start: int, rows: tuple[ChunkRow, ...]) -> None:

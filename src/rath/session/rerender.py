@@ -2,53 +2,116 @@
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Iterator
+from uuid import UUID
+
 from rath._core.vector import Vector
 from rath.llm.base import ChatClient
-from rath.llm.chat_request import RathLLMMessage
+from rath.llm.chat_request import RathLLMChatRequest, RathLLMMessage
 from rath.llm.provider import Provider
 from rath.session.body import Body
 from rath.session.calls import Context
 from rath.session.chat_request_build import provider_into_chat_request
-from rath.session.chunk import ChunkTable
+from rath.session.chunk import ChunkTable, RowId
 from rath.session.conversation import Conversation
+from rath.session.encode import rows_digest
+from rath.session.oneshot import side_request
 from rath.session.record import ModelCall, Operation, Seen
+from rath.session.request import RENDERER
+from rath.session.session import Session
 
 
-def rerender_turn(body: Body, call: ModelCall, *, client: ChatClient, provider: Provider) -> bytes:
-    """Return the body of a turn's request as the stored session gives it.
+def rerender_call(
+    session: Session, call: ModelCall, *, client: ChatClient, provider: Provider
+) -> bytes:
+    """Return the body of a model call's request as the stored session gives it.
 
     Its sha256 equals `call.seen.request_digest` as long as `provider` has the parameters and
-    `client` the way of encoding that the call had.
+    `client` the way of encoding that the call had. The rows come from the session or from one of
+    those that it came from, and are believed only when they have the digest that was recorded.
 
     Args:
-        body: Content of a session that holds the call.
-        call: One of its model calls of purpose "turn".
+        session: Holds the call in its record; waits for its run.
+        call: One of its model calls: a turn, a compression or a selection.
         client: A client of the same kind; nothing is sent.
         provider: The parameters of the call.
 
     Raises:
-        ValueError: The record does not hold what the call saw.
+        ValueError: What the call saw is not there any more.
     """
-    entries = list(body.record)
+    entries = list(session.record)
     seen, at = call.seen, next((i for i, entry in enumerate(entries) if entry.id == call.id), None)
     begun = next(
         (e for e in entries if isinstance(e, Operation) and e.operation == call.operation), None
     )
     if seen is None or at is None or begun is None:
         raise ValueError(f"the record does not hold what model call {call.id} saw")
-    before = Body(ChunkTable(body.table.vector.prefix(seen.n_rows)), Vector(entries[:at]))
-    request = provider_into_chat_request(
-        (), begun.tools, provider, default_tool_choice="auto" if begun.tools else None
-    )
+    if not seen.renderer.startswith(f"{RENDERER} "):
+        raise ValueError(f"{call.id} was rendered by {seen.renderer!r}; this version is {RENDERER}")
     conversation = Conversation(
         client,
-        request,
+        _request(call, begun, provider),
         head=begun.head,
-        body=before,
+        body=Body(_rows_seen(session, begun, seen), Vector(entries[:at])),
         context=_context(seen),
+        question=seen.question,
         streaming=call.evidence.parameters.get("stream") is True,
     )
+    if conversation.head_digest != seen.head_digest:
+        raise ValueError(f"the agent's rows in the record are not those that {call.id} saw")
+    conversation.begin()
     return conversation.draft.body()
+
+
+def _request(call: ModelCall, begun: Operation, provider: Provider) -> RathLLMChatRequest:
+    if call.purpose != "turn":
+        return side_request(provider)
+    choice = "auto" if begun.tools else None
+    return provider_into_chat_request((), begun.tools, provider, default_tool_choice=choice)
+
+
+def _rows_seen(session: Session, begun: Operation, seen: Seen) -> ChunkTable:
+    """Return the rows that a call saw, from wherever they still are.
+
+    Raises:
+        ValueError: They are nowhere.
+    """
+    for table in _tables(session):
+        if len(table) >= seen.n_rows:
+            rows = ChunkTable(table.vector.prefix(seen.n_rows))
+            if _is_of(rows, begun):
+                return rows
+    raise ValueError(
+        f"the {seen.n_rows} rows that a call of session {begun.session} saw are neither in session "
+        f"{session.id} nor in those that it came from; render the call from its own session"
+    )
+
+
+def _is_of(rows: ChunkTable, begun: Operation) -> bool:
+    """Tell whether `rows` are an operation's input followed by rows that it made itself."""
+    # A side call sees its input and nothing else; rows that it serves may be the session's own.
+    is_run = begun.kind == "loop"
+    own = [row.id for row in rows if is_run and row.id and row.id.session == begun.session]
+    n_input = len(rows) - len(own)
+    named = [RowId(begun.session, index) for index in range(n_input, len(rows))]
+    return own == named and rows_digest(rows.vector.prefix(n_input)) == begun.input_digest
+
+
+def _tables(session: Session) -> Iterator[ChunkTable]:
+    """Yield the rows of a session and of all those that it came from, nearest first."""
+    yield session.chunk_table
+    todo, known = deque(session.provenance.parents), set[UUID]()
+    while todo:
+        edge = todo.popleft()
+        if edge.id in known:
+            continue
+        known.add(edge.id)
+        body: object = None if edge.body is None else edge.body.latest
+        if isinstance(body, Body):
+            yield body.table
+        if edge.provenance is not None:
+            todo.extend(edge.provenance.parents)
 
 
 def _context(seen: Seen) -> Context | None:

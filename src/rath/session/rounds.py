@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -13,11 +14,17 @@ from uuid import UUID
 
 from rath._async.bridge import is_async
 from rath._async.lanes import Job, Key, Lanes
+from rath._async.lazy import nesting
 from rath._async.runtime import runtime
 from rath._async.workers import UserExit
 from rath._core.blobs import Blob
 from rath.backend.effects import FileEffect, observe_effects
-from rath.session.arguments import ArgumentChecker, BadArguments
+from rath.session.arguments import (
+    ArgumentChecker,
+    BadArguments,
+    is_library_loaded,
+    load_library,
+)
 from rath.session.content import ToolCall
 from rath.session.encode import ResultText, encode_failure, encode_result
 from rath.session.placement import Placement
@@ -82,17 +89,36 @@ class ToolRounds:
             done: Filled by call index as results come, so that a round that is cut off keeps
                 what it had.
         """
+        if not is_library_loaded():
+            # Before any deadline begins: a tool is not to blame for an import of ours.
+            await runtime().call_in_worker(load_library)
         if len(calls) == 1:
             offer = self.table.get(calls[0].name)
             if offer is not None and offer.is_plain and self.dispatch is None:
                 done[0] = await self._finish_alone(calls[0], offer, session)
                 return [done[0]]
-        prepared = await runtime().call_in_worker(lambda: [self._prepare(call) for call in calls])
+        prepared = await self._prepare_all(calls)
         jobs = [
             self._job(one, session, partial(done.__setitem__, index))
             for index, one in enumerate(prepared)
         ]
         return await self.lanes.run(jobs)
+
+    async def _prepare_all(self, calls: Sequence[ToolCall]) -> list[Prepared]:
+        """Prepare the calls of a round in one job; what takes too long is given up."""
+        made: list[Prepared] = []
+        offers = [self.table.get(call.name) for call in calls]
+        limit = max((offer.limit for offer in offers if offer is not None), default=None)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(limit):
+                await runtime().call_in_worker(
+                    lambda: made.extend(self._prepare(call) for call in calls)
+                )
+        rest = zip(calls[len(made) :], offers[len(made) :], strict=True)
+        return made + [
+            Prepared(call, offer, refusal=_timeout_text(call.name, offer.limit if offer else 0.0))
+            for call, offer in rest
+        ]
 
     def _job(
         self, prepared: Prepared, session: Session, tell: Callable[[Finished], None]
@@ -163,7 +189,7 @@ class ToolRounds:
         deadline = asyncio.timeout(offer.limit)
         status: ToolStatus = "failed"
         started = time.monotonic()
-        with observe_effects() as effects:
+        with observe_effects() as effects, nesting() as nested:
             try:
                 async with deadline:
                     result = await call()
@@ -173,6 +199,12 @@ class ToolRounds:
                 if deadline.expired():
                     result = _timeout_text(offer.tool.name, offer.limit)
                     status = "abandoned"
+                    nested.cancel()
+            except asyncio.CancelledError as exc:
+                task = asyncio.current_task()
+                if task is not None and task.cancelling():
+                    raise
+                result = _exception_text(exc)  # raised by a backend, cancelled by nobody
             except Exception as exc:  # noqa: BLE001  # a tool's lane: what it does wrong is read
                 result = _exception_text(exc)
         elapsed_ms = (time.monotonic() - started) * 1000
@@ -190,7 +222,7 @@ class ToolRounds:
         else:
             call = partial(offer.tool, session, arguments)
         if is_async(call):
-            return await _on_user_loop(call)
+            return await self._on_user_loop(call, prepared.key)
         result = await self._work(lambda: _encoded(call()), lambda: prepared.key)
         return cast("ResultText", result)
 
@@ -207,7 +239,19 @@ class ToolRounds:
             return None
         if isinstance(value, ResultText):
             return value
-        return await _on_user_loop(lambda: cast("Awaitable[object]", value))
+        return await self._on_user_loop(lambda: cast("Awaitable[object]", value), key())
+
+    async def _on_user_loop(self, call: Callable[[], Awaitable[object]], key: Key) -> ResultText:
+        async def await_and_encode() -> ResultText:
+            return encode_result(await call())
+
+        running = runtime().start_on_user_loop(await_and_encode)
+        try:
+            return cast("ResultText", await asyncio.wrap_future(running.future))
+        except asyncio.CancelledError:
+            runtime().cancel_on_user_loop(running)
+            self.lanes.hold(key, running.future)
+            raise
 
 
 _HELD = object()
@@ -216,13 +260,6 @@ _HELD = object()
 def _encoded(value: object) -> object:
     """Return the result as text; what must be awaited first comes back as it is."""
     return value if inspect.isawaitable(value) else encode_result(value)
-
-
-async def _on_user_loop(call: Callable[[], Awaitable[object]]) -> ResultText:
-    async def await_and_encode() -> ResultText:
-        return encode_result(await call())
-
-    return await runtime().call_on_user_loop(await_and_encode)
 
 
 def interrupted(call: ToolCall, offer: Offer | None) -> Finished:
@@ -244,7 +281,7 @@ def tool_run_entry(finished: Finished, *, operation: UUID, placement: Placement)
         schema_digest=None if offer is None else offer.schema_digest,
         effects_declared="non_idempotent" if offer is None else offer.effects,
         arguments=prepared.arguments,
-        sandbox=sandbox.describe() if sandbox is not None and sandbox.is_open else None,
+        sandbox=None if sandbox is None else sandbox.describe(),
         status=finished.status,
         error_kind=result.failure,
         exit_code=result.exit_code,
@@ -259,7 +296,11 @@ def tool_run_entry(finished: Finished, *, operation: UUID, placement: Placement)
 def _exception_text(exc: BaseException) -> ResultText:
     cause = exc.cause if isinstance(exc, UserExit) else exc
     kind = type(cause).__name__
-    return encode_failure("tool_execution_exception", f"{kind}: {cause}", kind)
+    try:
+        message = f"{kind}: {cause}"
+    except BaseException:  # noqa: BLE001  # an exception of a tool whose own text fails
+        message = kind
+    return encode_failure("tool_execution_exception", message, kind)
 
 
 def _timeout_text(name: str, limit: float) -> ResultText:

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from uuid import UUID, uuid4
 
 from rath._async.bridge import call_either
@@ -16,6 +17,7 @@ from rath.llm.chat_request import RathLLMFunctionTool
 from rath.llm.chat_response import RathLLMTokenUsage, add_usage
 from rath.llm.draft import ProviderOrigin
 from rath.llm.provider import Provider
+from rath.session.aside import aside
 from rath.session.body import Body
 from rath.session.calls import Call, Context, call_model
 from rath.session.chat_request_build import provider_into_chat_request
@@ -30,6 +32,7 @@ from rath.session.content import AssistantTurn, ToolCall
 from rath.session.conversation import Conversation
 from rath.session.encode import rows_digest
 from rath.session.events import Emitter, OnEventCb
+from rath.session.graph.legacy import SessionLineage
 from rath.session.graph.provenance import Provenance
 from rath.session.operation import Place
 from rath.session.outcome import (
@@ -80,6 +83,7 @@ class LoopPlan:
     placement: Placement
     provenance: Provenance
     session_provider: Provider | None
+    lineage: SessionLineage
     place: Place
     started_at: str
     """File, line and function of the call that submitted the run."""
@@ -107,32 +111,36 @@ class LoopRun:
     async def execute(self) -> Body:
         """Run to the end and return the content of the new session."""
         try:
-            async with Recording(self._plan.recording, self._snapshot) as recording:
-                self._recording = recording
-                await self._execute()
-        except Exception as exc:
-            exc.add_note(
-                f"in the run of session {self._plan.session}, model call {self._n_calls}, "
-                f"started at {self._plan.started_at}"
-            )
-            raise
+            # An error of an input is passed on as it is; only one born here gets a note from here.
+            user = self._plan.user(await self._plan.cells[0])
+            agent = await self._plan.cells[1]
+            try:
+                await self._execute(user, agent)
+            except Exception as exc:
+                exc.add_note(
+                    f"in the run of session {self._plan.session}, model call {self._n_calls}, "
+                    f"started at {self._plan.started_at}"
+                )
+                raise
         finally:
             self._has_ended = True
             self._plan.placement.drop()
         return self._body
 
-    async def _execute(self) -> None:
-        user = self._plan.user(await self._plan.cells[0])
-        agent = await self._plan.cells[1]
+    async def _execute(self, user: Body, agent: Body) -> None:
         self._set(user.inheriting(agent))
         self._usage = self._body.usage()
-        await self._recording.begin()
-        if isinstance(user.outcome, Suspended):
-            return
-        head = tuple(agent.table)
-        self._note(self._operation(user, head))
-        with collecting(self._take):
-            await self._run_to_the_end(head)
+        async with Recording(self._plan.recording, self._snapshot) as recording:
+            self._recording = recording
+            await recording.begin()
+            suspended = next((b for b in (user, agent) if isinstance(b.outcome, Suspended)), None)
+            if suspended is not None:
+                self._finish(suspended.outcome)
+                return
+            head = tuple(agent.table)
+            self._note(await self._operation(user, head))
+            with collecting(self._take):
+                await self._run_to_the_end(head)
 
     async def _run_to_the_end(self, head: Sequence[ChunkRow]) -> None:
         if self._plan.timeout is None:
@@ -146,11 +154,12 @@ class LoopRun:
             if not deadline.expired():
                 raise
             outcome = DeadlineExceeded(self._plan.timeout)
+            self._cell.cancel_nested()
         self._finish(outcome)
 
     async def _loop(self, head: Sequence[ChunkRow]) -> Outcome:
         context = await recall_context(self._plan.recall, self._snapshot())
-        conversation = self._conversation = self._open_conversation(head, context)
+        conversation = self._conversation = await self._open_conversation(head, context)
         cap = self._plan.provider.budget_total_tokens
         # A chain that is at its cap fires before a call is made; later, only what crosses it.
         stopped = await self._fire_budget(cap is not None and self._used >= cap)
@@ -173,10 +182,12 @@ class LoopRun:
         )
         return RoundLimit(self._plan.max_tool_rounds)
 
-    def _open_conversation(self, head: Sequence[ChunkRow], context: Context | None) -> Conversation:
+    async def _open_conversation(
+        self, head: Sequence[ChunkRow], context: Context | None
+    ) -> Conversation:
         plan = self._plan
         choice = "auto" if plan.schemas else None
-        return Conversation(
+        return await Conversation(
             plan.client,
             provider_into_chat_request((), plan.schemas, plan.provider, default_tool_choice=choice),
             head=head,
@@ -184,7 +195,7 @@ class LoopRun:
             context=context,
             streaming=plan.on_event is not None,
             provider_origin=plan.provider_origin,
-        )
+        ).begun()
 
     async def _turn(self, conversation: Conversation, context: Context | None) -> AssistantTurn:
         self._n_calls += 1
@@ -260,13 +271,13 @@ class LoopRun:
             _log.exception("on_budget_exceeded failed; the run goes on")
         return None
 
-    def _operation(self, user: Body, head: tuple[ChunkRow, ...]) -> Operation:
+    async def _operation(self, user: Body, head: tuple[ChunkRow, ...]) -> Operation:
         return Operation(
             operation=self._id,
             kind="loop",
             place=self._plan.place,
             session=self._plan.session,
-            input_digest=rows_digest(user.table),
+            input_digest=await aside(len(user.table), partial(rows_digest, user.table)),
             head=head,
             tools=self._plan.schemas,
         )
@@ -278,6 +289,7 @@ class LoopRun:
             id=self._plan.session,
             placement=self._plan.placement.share(),
             provider=self._plan.session_provider,
+            lineage=self._plan.lineage,
         )
 
     def _finish(self, outcome: Outcome) -> None:

@@ -64,7 +64,7 @@ def select_session(
         question=_menu(workflow_descriptions),
     )
     place, cells = next_place(), (user_session.body, agent_session.body)
-    inherited, site = user_session.inherited, call_site()
+    inherited, site = user_session.inheritor(), call_site()
     entries: list[Entry] = []
 
     def note(entry: Entry) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Generator
+from functools import partial
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -94,11 +95,12 @@ class Session(Bindings):
         id: UUID | None = None,
         placement: Placement | None = None,
         provider: Provider | None = None,
+        lineage: SessionLineage | None = None,
     ) -> Session:
         """Return a session over content that is there or still being made."""
         session = cls.__new__(cls)
         session.id = id or uuid4()
-        content = (body, provenance, placement or Placement(), provider)
+        content = (body, provenance, placement or Placement(), provider, lineage)
         session._set(*content)  # noqa: SLF001  # a constructor of the same class
         return session
 
@@ -165,7 +167,7 @@ class Session(Bindings):
     @property
     def cumulative_usage(self) -> RathLLMTokenUsage | None:
         """Tokens of all model calls behind this session, each counted once; waits for the run."""
-        return self._cell.result().usage()
+        return self.inherited(self._cell.result()).usage()
 
     @property
     def record(self) -> Record:
@@ -245,12 +247,7 @@ class Session(Bindings):
     @property
     def lineage(self) -> SessionLineage | None:
         """The documented DTO: user and agent session of the run that made this one, or None."""
-        if self._lineage is not None:
-            return self._lineage
-        if self._provenance.kind in _TWO_PARENTS and len(self._provenance.parents) == 2:
-            user, agent = self._provenance.parent_ids
-            return SessionLineage(user, agent, self._provenance.operator)
-        return None
+        return self._lineage
 
     @property
     def parent_session_ids(self) -> tuple[UUID, ...]:
@@ -271,10 +268,9 @@ class Session(Bindings):
     def lineage_extras(self) -> tuple[tuple[str, Any], ...]:
         """Details of the operation; shows the outcome too once that is known."""
         body = self._cell.latest if self._cell.done() else None
-        made_here = body is not None and self._provenance.kind is LineageKind.OP_SESSION_LOOP
-        return self._provenance.extras + (
-            outcome_extras(body.outcome) if body is not None and made_here else ()
-        )
+        made_by_a_run = self._lineage is not None
+        shown = outcome_extras(body.outcome) if body is not None and made_by_a_run else ()
+        return self._provenance.extras + shown
 
     def stamp_lineage(self, stamp: LineageStamp) -> None:
         """Take over where the session comes from; `LineageRecorder` calls it."""
@@ -311,7 +307,8 @@ class Session(Bindings):
         if not isinstance(other, Session):
             raise TypeError(f"merge needs another Session, not {type(other).__name__}")
         mine, theirs = self._placement, other.placement
-        if mine.sandbox is None and theirs.sandbox is None and mine.backend != theirs.backend:
+        places = {mine.backend, theirs.backend} - {None}
+        if mine.sandbox is None and theirs.sandbox is None and len(places) == 2:
             raise ValueError(
                 f"cannot merge sessions on different backends ({mine.backend!r} and "
                 f"{theirs.backend!r}) before either has a sandbox; place both alike with .to(...)"
@@ -321,13 +318,15 @@ class Session(Bindings):
 
     def as_parent(self) -> Edge:
         """Return the edge by which a derived session knows this one."""
-        return Edge(self.id, self._cell, self._provenance)
+        return Edge(self.id, self._cell, self._provenance, self._late)
 
     def inherited(self, body: Body) -> Body:
         """Return `body`, this session's content, with the late entries that came since."""
-        if self._late is None:
-            return body
-        return Body(body.table, self._late, body.outcome, body.given)
+        return with_late(self._late, body)
+
+    def inheritor(self) -> Callable[[Body], Body]:
+        """Return `inherited` as it is now, without holding this session."""
+        return partial(with_late, self._late)
 
     def _derived(
         self,
@@ -339,15 +338,18 @@ class Session(Bindings):
         made = uuid4()
         # A derivation is its own run: one id serves the session and the operation.
         entry = Operation(operation=made, id=made, kind=operation, place=next_place(), session=made)
-        sources = (self,) if other is None else (self, other)
+        mine = self.inheritor()
+        theirs = None if other is None else other.inheritor()
 
         def derive(*bodies: Body) -> Body:
-            mine = self.inherited(bodies[0])
-            whole = mine if other is None else mine.merged(other.inherited(bodies[1]))
+            whole = mine(bodies[0])
+            if theirs is not None:
+                whole = whole.merged(theirs(bodies[1]))
             return whole.with_entries(entry)
 
+        cells = (self._cell,) if other is None else (self._cell, other.body)
         return Session.from_body(
-            _derive(tuple(source.body for source in sources), derive, made, operation),
+            _derive(cells, derive, made, operation),
             stamped(made, f"Session.{operation}", kind, parents),
             id=made,
             placement=self._placement.share(),
@@ -358,9 +360,6 @@ class Session(Bindings):
         if self.is_pending:
             return show_pending(self.id, self.lineage_operator)
         return show_session(self.id, self.partial_table, self.lineage_operator)
-
-
-_TWO_PARENTS = frozenset({LineageKind.OP_SESSION_LOOP, LineageKind.OP_SESSION_COMPRESS})
 
 
 def _derive(
@@ -380,6 +379,11 @@ def _derive(
         inputs=cells,
         on_cancel=lambda latest: latest or cancelled_body(owner, cells),
     )
+
+
+def with_late(late: Record | None, body: Body) -> Body:
+    """Return a session's content with the record that late entries have made longer."""
+    return body if late is None else Body(body.table, late, body.outcome, body.given)
 
 
 def cancelled_body(session: UUID, inputs: tuple[Deferred[Body], ...]) -> Body:

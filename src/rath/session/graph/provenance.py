@@ -30,6 +30,9 @@ class Edge:
     provenance: Provenance | None = field(default=None, compare=False, repr=False)
     """Where the parent itself came from."""
 
+    late: Any = field(default=None, compare=False, repr=False)
+    """The parent's record where late entries have made it longer than its body's, else None."""
+
     @property
     def n_rows(self) -> int | None:
         """The parent's row count at that moment; None while it is pending or when unknown."""

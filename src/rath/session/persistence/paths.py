@@ -35,7 +35,15 @@ def ensure_sessions_dir() -> Path:
     Raises:
         PersistenceError: It cannot be created.
     """
-    directory = sessions_dir()
+    return ensure_private(sessions_dir())
+
+
+def ensure_private(directory: Path) -> Path:
+    """Create a directory that only its owner can read, where it is missing, and return it.
+
+    Raises:
+        PersistenceError: It cannot be created.
+    """
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as exc:

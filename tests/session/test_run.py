@@ -1,0 +1,188 @@
+"""A run at its edges: limits, callbacks that fail, runs inside it, and where it began."""
+
+from __future__ import annotations
+
+import _thread
+import asyncio
+import operator
+import queue
+import sys
+import threading
+from collections import deque
+from functools import partial
+from typing import Any
+
+import pytest
+
+from rath.llm import Provider
+from rath.session import Session, run_session_loop
+from rath.session.loop import call_site
+from rath.session.outcome import BudgetExceeded, DeadlineExceeded
+from rath.session.record import ModelCall
+from rath.testing import ScriptedClient, tool_call
+from tests.support.sessions import AsyncFunctionTool, FunctionTool, run
+
+AGENT = Session.from_agent_prompt("You are a test.")
+
+
+def model_calls(session: Session) -> list[ModelCall]:
+    return [entry for entry in session.record if isinstance(entry, ModelCall)]
+
+
+# ---- what the caller got wrong
+
+
+@pytest.mark.parametrize("name", ["user_session", "agent_session"])
+def test_what_is_no_session_is_refused_by_its_name(name: str) -> None:
+    sessions: dict[str, Any] = {"user_session": AGENT, "agent_session": AGENT, name: "text"}
+    with pytest.raises(TypeError, match=f"{name} must be a Session, not str"):
+        run_session_loop(**sessions)
+
+
+def test_what_is_no_provider_is_refused() -> None:
+    with pytest.raises(TypeError, match="the provider must be a Provider, not str"):
+        run([], agent_provider="gpt")
+
+
+# ---- limits
+
+
+def test_a_budget_that_the_last_round_crosses_is_what_ends_the_run() -> None:
+    client = ScriptedClient([tool_call("f")], provider=Provider(budget_total_tokens=1))
+    called: list[int] = []
+    tool = FunctionTool("f", lambda *_: called.append(1))
+    out = run([], tool, agent_provider=client.provider, max_tool_rounds=1)
+    assert isinstance(out.outcome, BudgetExceeded)
+    assert called == []
+
+
+def test_a_budget_callback_that_fails_is_logged_and_the_run_goes_on(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def fail(*_: object) -> None:
+        raise SystemExit(3)
+
+    provider = Provider(budget_total_tokens=1, on_budget_exceeded=fail)
+    client = ScriptedClient([tool_call("missing"), "done"], provider=provider)
+    assert run([], agent_provider=client.provider).text() == "done"
+    assert caplog.text.count("on_budget_exceeded failed; the run goes on") == 1
+
+
+def test_a_tool_that_times_out_by_itself_does_not_end_a_run_with_a_deadline() -> None:
+    def fail(*_: object) -> None:
+        raise TimeoutError("the host does not answer")
+
+    out = run([tool_call("f"), "done"], FunctionTool("f", fail), timeout=60)
+    assert out.text() == "done"
+    assert "TimeoutError: the host does not answer" in out.chunk_table[2].payload["content"]
+
+
+def test_a_run_over_its_deadline_says_so() -> None:
+    go = threading.Event()
+    out = run([tool_call("f"), "x"], FunctionTool("f", lambda *_: go.wait(15)), timeout=0.05)
+    assert out.outcome == DeadlineExceeded(0.05)
+    go.set()
+
+
+# ---- runs inside a run
+
+
+def test_a_run_inside_a_recall_is_known_to_the_run_that_it_serves() -> None:
+    def recall(session: Session) -> list[Any]:
+        return [run(["a note"], user=session).chunk_table[-1]]
+
+    out = run(["done"], recall=recall).synchronize()
+    assert [call.evidence.status for call in model_calls(out)] == ["done", "done"]
+    seen = model_calls(out)[1].seen
+    assert seen is not None
+    assert [note.text for note in seen.recalled] == ["a note"]
+
+
+def test_what_happens_in_an_abandoned_tool_after_the_run_is_no_part_of_it() -> None:
+    ended, over = threading.Event(), threading.Event()
+    below: list[Session] = []
+
+    def ask_late(session: Session, _: object) -> str | None:
+        ended.wait(15)
+        try:
+            below.append(run(["late"], user=session))
+            return below[0].text()
+        finally:
+            over.set()
+
+    out = run([tool_call("ask"), "done"], FunctionTool("ask", ask_late, timeout=0.05))
+    assert out.text() == "done"
+    before = list(out.record)
+    ended.set()
+    assert over.wait(15)
+    below[0].synchronize()
+    assert list(out.record) == before
+
+
+# ---- tools of every shape
+
+
+def test_a_plain_tool_may_give_an_awaitable() -> None:
+    async def later() -> str:
+        return "later"
+
+    out = run([tool_call("f"), "done"], FunctionTool("f", lambda *_: later()))
+    assert out.chunk_table[2].payload["content"] == '"later"'
+
+
+def test_a_tool_whose_result_cannot_be_read_is_that_tools_failure() -> None:
+    class Bad:
+        def __repr__(self) -> str:
+            raise ValueError("no text")
+
+        __str__ = __repr__
+
+    out = run([tool_call("f"), "done"], FunctionTool("f", lambda *_: Bad()))
+    assert '"error_kind": "tool_execution_exception"' in out.chunk_table[2].payload["content"]
+    assert out.text() == "done"
+
+
+def test_an_exception_without_a_text_is_named_by_its_class() -> None:
+    class Mute(Exception):
+        def __str__(self) -> str:
+            raise ValueError("no text")
+
+    def fail(*_: object) -> None:
+        raise Mute
+
+    out = run([tool_call("f"), "done"], FunctionTool("f", fail))
+    assert '"message": "Mute"' in out.chunk_table[2].payload["content"]
+    assert out.text() == "done"
+
+
+def test_an_async_tool_over_its_deadline_is_really_ended() -> None:
+    ended = threading.Event()
+
+    async def hold(*_: object) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    out = run([tool_call("f"), "done"], AsyncFunctionTool("f", hold, timeout=0.05))
+    assert '"error_kind": "abandoned"' in out.chunk_table[2].payload["content"]
+    assert ended.wait(15)
+
+
+# ---- where it began
+
+
+def test_a_run_names_the_line_that_started_it() -> None:
+    assert call_site().endswith("in test_a_run_names_the_line_that_started_it")
+    assert "test_run.py:" in call_site()
+
+
+def test_a_run_that_no_python_code_started_has_no_place() -> None:
+    call: Any = operator.call
+    answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    # A bare thread in which C code calls `call_site`: there is no caller outside of rath. A
+    # tracer, if there is one, follows into it.
+    calls: list[Any] = [partial(sys.settrace, threading.gettrace()), call_site]
+    _thread.start_new_thread(deque, (map(answers.put, map(call, calls)),))
+    assert answers.get(timeout=15) is None
+    assert answers.get(timeout=15) == "an unknown place"
