@@ -25,6 +25,7 @@ from rath.session.arguments import (
     is_library_loaded,
     load_library,
 )
+from rath.session.chunk import RowId
 from rath.session.content import ToolCall
 from rath.session.encode import ResultText, encode_failure, encode_result
 from rath.session.placement import Placement
@@ -269,12 +270,15 @@ def interrupted(call: ToolCall, offer: Offer | None) -> Finished:
     )
 
 
-def tool_run_entry(finished: Finished, *, operation: UUID, placement: Placement) -> ToolRun:
+def tool_run_entry(
+    finished: Finished, *, operation: UUID, rows: tuple[RowId, ...], placement: Placement
+) -> ToolRun:
     """Return the record entry of a call."""
     prepared, result = finished.prepared, finished.result
     offer, sandbox = prepared.offer, placement.sandbox
     return ToolRun(
         operation=operation,
+        rows=rows,
         call_id=prepared.call.id,
         tool=prepared.call.name,
         origin="unknown" if offer is None else offer.origin,

@@ -208,8 +208,13 @@ class LoopRun:
             context=context,
             row=row_id,
         )
-        async with Emitter(self._plan.on_event) as emitter:
-            exchange = await call_model(conversation.draft, call, self._note, on_delta=emitter.sink)
+        if self._plan.on_event is None:
+            exchange = await call_model(conversation.draft, call, self._note)
+        else:
+            async with Emitter(self._plan.on_event) as emitter:
+                exchange = await call_model(
+                    conversation.draft, call, self._note, on_delta=emitter.sink
+                )
         message = exchange.response.primary_choice.message
         said = message.content if message.content is not None else message.refusal
         row = assistant_turn_chunk(tool_calls=message.tool_calls, content=said)
@@ -235,12 +240,14 @@ class LoopRun:
             if finished is not None:
                 row_ids = (RowId(self._plan.session, len(self._body.table)),)
                 self._append([tool_feedback_chunk(call.id, call.name, finished.result.shown)])
-            entry = tool_run_entry(
-                finished or interrupted(call, self._plan.tools.get(call.name)),
-                operation=self._id,
-                placement=self._plan.placement,
+            self._note(
+                tool_run_entry(
+                    finished or interrupted(call, self._plan.tools.get(call.name)),
+                    operation=self._id,
+                    rows=row_ids,
+                    placement=self._plan.placement,
+                )
             )
-            self._note(replace(entry, rows=row_ids))
 
     @property
     def _used(self) -> int:
@@ -296,7 +303,9 @@ class LoopRun:
         self._set(replace(self._body, outcome=outcome))
 
     def _append(self, rows: Sequence[ChunkRow]) -> None:
-        self._set(replace(self._body, table=self._body.table.born_in(self._plan.session, rows)))
+        body = self._body
+        table = body.table.born_in(self._plan.session, rows)
+        self._set(Body(table, body.record, body.outcome, body.given))
 
     def _note(self, entry: Entry) -> None:
         """Add an entry of this run, and tell the run that it happens in."""
