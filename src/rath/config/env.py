@@ -36,8 +36,8 @@ class EnvSpec:
 
 _SPECS = (
     EnvSpec("OPENRATH_HOME", EnvKind.ROUTING, "all files of rath: config, sessions, stores"),
-    EnvSpec("OPENAI_API_KEY", EnvKind.SECRET, "OpenAI chat, embedding and vision clients"),
-    EnvSpec("OPENAI_BASE_URL", EnvKind.ROUTING, "OpenAI chat, embedding and vision clients"),
+    EnvSpec("OPENAI_API_KEY", EnvKind.SECRET, "OpenAI chat clients"),
+    EnvSpec("OPENAI_BASE_URL", EnvKind.ROUTING, "OpenAI chat clients"),
     EnvSpec("OPENAI_DEFAULT_MODEL", EnvKind.ROUTING, "OpenAI chat client"),
     EnvSpec(
         "OPENAI_API_VERSION",
