@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from rath.errors import ProviderError
 from rath.llm import RathLLMAssistantMessage, RathLLMChatChoice, RathLLMChatResponse
-from rath.session import ChunkKind, Session, run_session_compress, session_registry
+from rath.session import ChunkKind, Session, load_session, run_session_compress, session_registry
 from rath.session.outcome import Cancelled, Completed
 from rath.session.record import ModelCall, Operation, Summary
 from rath.testing import ScriptedClient, Turn, tool_call
-from tests.support.sessions import FunctionTool, run
+from tests.support.sessions import FunctionTool, cancelled_session, run
 
 AGENT = Session.from_agent_prompt("Summarise.")
 
@@ -25,6 +28,12 @@ def compress(turn: Turn, user: Session | None = None, **options: Any) -> Session
         agent_provider=client.provider,
         **options,
     )
+
+
+def failed_error(session: Session) -> BaseException:
+    with pytest.raises(ProviderError, match="boom") as caught:
+        session.synchronize()
+    return caught.value
 
 
 def reply(content: str | None, finish: Any) -> RathLLMChatResponse:
@@ -132,14 +141,58 @@ def test_no_provider_raises_at_the_call() -> None:
         run_session_compress(Session.from_user_message("x"), AGENT)
 
 
-def test_persist_path_writes_the_one_row(tmp_path: Any) -> None:
-    from rath.session import load_session  # noqa: PLC0415  # beside its one user
-
+def test_persist_path_writes_the_one_row(tmp_path: Path) -> None:
     path = tmp_path / "short.jsonl"
     out = compress("short", persist_path=path).synchronize()
     loaded = load_session(out.id, path=path)
     assert loaded.closed
     assert loaded.chunk_table == out.chunk_table
+
+
+def test_the_header_of_the_file_names_the_placement(tmp_path: Path) -> None:
+    path = tmp_path / "short.jsonl"
+    user = Session.from_user_message("a long story").to("local", spec=str(tmp_path))
+    out = compress("short", user, persist_path=path).synchronize()
+    header = load_session(out.id, path=path).header
+    assert header.sandbox_backend == "local"
+    assert header.sandbox_spec == user.sandbox_spec
+
+
+def test_a_suspended_agent_session_passes_through() -> None:
+    client, stopped = ScriptedClient([]), cancelled_session()
+    user = Session.from_user_message("a long story")
+    out = run_session_compress(user, stopped, agent_provider=client.provider)
+    assert out.outcome == stopped.outcome
+    assert out.chunk_table == user.chunk_table
+    assert not client.requests
+
+
+def test_an_error_of_the_input_gets_no_note() -> None:
+    failed = run([ValueError("boom")])
+    error = failed_error(failed)
+    notes = list(error.__notes__)
+    for _ in range(2):
+        assert failed_error(compress("short", failed)) is error
+    assert error.__notes__ == notes
+
+
+def test_an_error_born_here_says_where() -> None:
+    out = compress(ValueError("boom"))
+    (note,) = failed_error(out).__notes__
+    assert str(out.id) in note
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"on_event": 5}, "on_event must be a function"),
+        ({"executor": 5}, "lacks complete, dispatch_tool, tool_schemas"),
+        ({"compress_instruction": 5}, "compress_instruction must be a str"),
+    ],
+)
+def test_a_wrong_argument_raises_at_the_call(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        compress("never", **options)
 
 
 def test_a_cancelled_compression_keeps_the_rows_of_its_input() -> None:
@@ -179,3 +232,13 @@ def test_on_event_gets_the_deltas_of_a_compression() -> None:
     out = compress("one two", on_event=lambda delta: heard.append(delta.content_delta))
     assert out.text() == "one two"
     assert "".join(part for part in heard if part) == "one two"
+
+
+@pytest.mark.parametrize("said", [None, "required"])
+def test_no_tools_are_offered_and_none_wanted_whatever_the_provider_says(said: Any) -> None:
+    client = ScriptedClient(["short"])
+    provider = replace(client.provider, tool_choice=said)
+    user = Session.from_user_message("a long story")
+    run_session_compress(user, AGENT, agent_provider=provider).synchronize()
+    (request,) = client.requests
+    assert (request.tools, request.tool_choice) == (None, "none")

@@ -187,6 +187,12 @@ def test_any_other_long_result_is_cut_and_stays_valid_json() -> None:
     assert payload["head_and_tail"].endswith('"tail"]')
 
 
+def test_what_must_be_escaped_twice_does_not_lengthen_a_cut_result_much() -> None:
+    shown = encode_result('"' * MAX_RESULT_CHARS).shown
+    assert json.loads(shown)["truncated"] is True
+    assert len(shown) < MAX_RESULT_CHARS + 300
+
+
 @pytest.mark.parametrize("surplus", [0, 1])
 def test_the_limit_of_any_other_result_is_inclusive(surplus: int) -> None:
     encoded = encode_result("x" * (MAX_RESULT_CHARS - 2 + surplus))

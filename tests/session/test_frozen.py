@@ -6,7 +6,7 @@ import copy
 import json
 import pickle
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -113,7 +113,8 @@ def test_a_payload_is_a_dict_that_json_can_write() -> None:
 def _types(value: Any) -> set[type[Any]]:
     inner: list[Any] = []
     if isinstance(value, dict):
-        inner = [*value.values()]
+        inner = [*cast("dict[str, object]", value).values()]
     elif isinstance(value, list):
-        inner = [*value]
-    return {type(value)}.union(*[_types(item) for item in inner])
+        inner = [*cast("list[object]", value)]
+    own: type[Any] = type(cast("object", value))
+    return {own}.union(*[_types(item) for item in inner])

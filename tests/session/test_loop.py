@@ -68,7 +68,43 @@ def test_what_is_no_tool_raises_at_the_call(wrong: object) -> None:
         run(["hi"], wrong)  # type: ignore[arg-type]  # that is tested
 
 
-@pytest.mark.parametrize("options", [{"timeout": 0}, {"timeout": "1"}, {"max_tool_rounds": -1}])
+class NoExecutor:
+    """Has one of the three methods."""
+
+    def complete(self, _: object) -> None: ...
+
+
+class LateSchemas(NoExecutor):
+    """Gives its schemas as a coroutine, which nobody can await in the caller's thread."""
+
+    def dispatch_tool(self, *_: object) -> None: ...
+    async def tool_schemas(self) -> tuple[()]:
+        return ()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"on_event": 5}, "on_event must be a function, not int"),
+        ({"recall": "notes"}, "recall must be a function, not str"),
+        ({"executor": NoExecutor()}, "lacks dispatch_tool, tool_schemas"),
+        ({"executor": LateSchemas}, "given as the class LateSchemas"),
+        ({"executor": LateSchemas()}, "must be a plain `def`"),
+        ({"system_tools": "run_code"}, "a list of names, not 'run_code'"),
+        ({"system_tools": 5}, "a list of names, not 5"),
+    ],
+)
+def test_an_argument_of_the_wrong_type_raises_at_the_call(
+    options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(TypeError, match=message):
+        run(["never"], **options)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"timeout": 0}, {"timeout": "1"}, {"max_tool_rounds": -1}, {"max_tool_rounds": True}],
+)
 def test_impossible_limits_raise_at_the_call(options: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(options))):
         run(["hi"], **options)

@@ -16,18 +16,25 @@ from rath.session.placement import Placement
 from rath.testing import FakeBackend, tool_call
 from tests.support.sessions import FunctionTool, run
 
+
+class Here(FakeBackend):
+    """A backend with a name that no other test gives away."""
+
+    name = "here"
+
+
 SPEC = BackendSandboxSpec(working_dir="here")
 
 
 def test_a_placement_is_chosen_or_not() -> None:
     assert not Placement().is_chosen
     assert Placement("local").is_chosen
-    assert Placement(sandbox=FakeBackend().lazy()).is_chosen
+    assert Placement(sandbox=Here().lazy()).is_chosen
 
 
 def test_a_sandbox_brings_its_backend_and_spec() -> None:
-    placement = Placement("ignored", sandbox=FakeBackend().lazy(SPEC))
-    assert (placement.backend, placement.spec) == ("fake", SPEC)
+    placement = Placement("ignored", sandbox=Here().lazy(SPEC))
+    assert (placement.backend, placement.spec) == ("here", SPEC)
 
 
 def test_nothing_is_held_or_opened_before_it_is_needed() -> None:
@@ -39,7 +46,7 @@ def test_nothing_is_held_or_opened_before_it_is_needed() -> None:
 
 
 def test_a_sandbox_is_seen_once_it_is_open_and_also_when_it_was_closed() -> None:
-    backend = FakeBackend()
+    backend = Here()
     placement = Placement(sandbox=backend.lazy())
     sandbox = placement.held().ensure_open()
     assert placement.sandbox is sandbox
@@ -55,7 +62,7 @@ def test_without_a_place_there_is_no_sandbox() -> None:
 
 @given(n_shares=st.integers(0, 6))
 def test_each_share_holds_one_count_also_before_first_use(n_shares: int) -> None:
-    placement = Placement(sandbox=FakeBackend().lazy())
+    placement = Placement(sandbox=Here().lazy())
     sandbox = placement.held()
     shares = [placement.share() for _ in range(n_shares)]
     assert [share.held() for share in shares] == [sandbox] * n_shares
@@ -69,7 +76,7 @@ def test_each_share_holds_one_count_also_before_first_use(n_shares: int) -> None
 
 
 def test_a_placement_that_nobody_holds_gives_its_count_back() -> None:
-    placement = Placement(sandbox=FakeBackend().lazy())
+    placement = Placement(sandbox=Here().lazy())
     share, sandbox = placement.share(), placement.held()
     assert sandbox.refcount == 2
     del share
@@ -78,19 +85,19 @@ def test_a_placement_that_nobody_holds_gives_its_count_back() -> None:
 
 
 def test_a_closed_sandbox_is_refused_with_a_way_out() -> None:
-    backend = FakeBackend()
+    backend = Here()
     placement = Placement(sandbox=backend.open())
     backend.close(placement.held())
-    with pytest.raises(RuntimeError, match=r"closed; place the session again.*to\('fake'\)"):
+    with pytest.raises(RuntimeError, match=r"closed; place the session again.*to\('here'\)"):
         placement.held()
 
 
 def test_a_closed_sandbox_is_closed_for_what_is_derived_too() -> None:
-    backend = FakeBackend()
+    backend = Here()
     placement = Placement(sandbox=backend.open(SPEC))
     backend.close(placement.held())
     share = placement.share()
-    assert (share.backend, share.spec) == ("fake", SPEC)
+    assert (share.backend, share.spec) == ("here", SPEC)
     with pytest.raises(RuntimeError, match="session sandbox is closed"):
         share.held()
 
@@ -107,14 +114,14 @@ def test_dropping_keeps_the_place_so_that_the_next_use_holds_a_new_sandbox() -> 
 
 
 def test_only_a_sandbox_that_was_closed_is_forgotten() -> None:
-    backend = FakeBackend()
+    backend = Here()
     placement = Placement(sandbox=backend.open())
     sandbox = placement.held()
     placement.drop_if_closed()
     assert placement.sandbox is sandbox
     backend.close(sandbox)
     placement.drop_if_closed()
-    with pytest.raises(BackendNotFound, match="'fake'"):
+    with pytest.raises(BackendNotFound, match="'here'"):
         placement.held()  # the place is kept, and no backend of that name is registered
 
 
@@ -125,7 +132,7 @@ def test_where_nothing_is_held_nothing_is_forgotten() -> None:
 
 
 def test_a_run_holds_the_sandbox_until_it_ends() -> None:
-    backend = FakeBackend()
+    backend = Here()
     counts: list[int] = []
     sandbox = backend.open()
     user = Session.from_user_message("go").bind_sandbox(sandbox)

@@ -11,8 +11,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rath._core.vector import Vector
+from rath.session import user_text_chunk
 from rath.session.operation import Place
-from rath.session.record import Entry, Operation, Record, unite
+from rath.session.record import (
+    Entry,
+    ModelCall,
+    Operation,
+    Record,
+    ToolRun,
+    evidence_of,
+    unite,
+)
+from rath.testing import tool_call
+from tests.support.sessions import FunctionTool, run
 
 counts = st.integers(0, 5)
 
@@ -60,3 +71,15 @@ def test_uniting_with_what_is_known_already_gives_the_same_record(common: int, m
     assert unite(a, root) is a
     assert unite(a, a) is a
     assert unite(a, Vector()) is a
+
+
+def test_the_evidence_of_a_row_is_the_entry_that_made_it() -> None:
+    tool = FunctionTool("f", lambda *_: 1)
+    out = run([tool_call("f"), "done"], tool).synchronize()
+    made_by = [evidence_of(out.record, row) for row in out.chunk_table]
+    assert [type(entry) for entry in made_by] == [type(None), ModelCall, ToolRun, ModelCall]
+    assert [out.evidence_of(row) for row in out.chunk_table] == made_by
+
+
+def test_a_row_without_a_name_has_no_evidence() -> None:
+    assert evidence_of(run(["done"]).record, user_text_chunk("hi")) is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable, Coroutine
 from pathlib import Path
@@ -13,9 +14,18 @@ from hypothesis import strategies as st
 
 from rath._async.runtime import runtime
 from rath.errors import PersistenceError
-from rath.session import ChunkTable, PersistedSession, Session, load_session, user_text_chunk
+from rath.session import (
+    ChunkRow,
+    ChunkTable,
+    PersistedSession,
+    Session,
+    load_session,
+    user_text_chunk,
+)
 from rath.session.outcome import Cancelled
 from rath.session.persistence.paths import partial_beside
+from rath.session.persistence.records import header_of
+from rath.session.persistence.writer import SessionFile
 from rath.session.recording import Recording, RecordingPlan
 from rath.testing import tool_call
 from tests.support.sessions import FunctionTool, run
@@ -129,8 +139,130 @@ def test_a_cancelled_run_leaves_its_partial_file(tmp_path: Path) -> None:
     assert partial_beside(path).exists()
 
 
+class WatchedFile(SessionFile):
+    """A file that tells when it was let go of."""
+
+    let_go = threading.Event()
+
+    def abandon(self) -> None:
+        super().abandon()
+        self.let_go.set()
+
+
+class SlowDisk(RecordingPlan):
+    """A plan whose file takes long to open."""
+
+    begun = threading.Event()
+    go = threading.Event()
+
+    def open(self, session: Session) -> SessionFile:
+        self.begun.set()
+        self.go.wait(15)
+        return WatchedFile(header_of(session), path=self.path)
+
+
+def test_a_file_that_opens_after_its_run_was_cancelled_is_let_go(tmp_path: Path) -> None:
+    plan = SlowDisk(tmp_path / "run.jsonl")
+    session = Session.from_user_message("hi")
+
+    async def record_and_cancel() -> None:
+        recording = Recording(plan, lambda: session)
+        task = asyncio.create_task(recording.begin())
+        await runtime().call_in_worker(plan.begun.wait)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    on_runtime(record_and_cancel)
+    plan.go.set()
+    assert WatchedFile.let_go.wait(15)
+    SessionFile(header_of(session), path=plan.path).abandon()
+
+
+def test_a_file_that_cannot_be_finished_is_let_go(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    broken = Session(ChunkTable([ChunkRow("user", {"content": object()})]))
+    sessions = [Session(ChunkTable()), broken]
+
+    async def record() -> None:
+        async with Recording(RecordingPlan(path), lambda: sessions.pop(0)) as recording:
+            await recording.begin()
+
+    with pytest.raises(PersistenceError, match="cannot hold"):
+        on_runtime(record)
+    with pytest.raises(PersistenceError, match="cannot hold"):
+        SessionFile(header_of(broken), path=path).write_chunk(0, broken.chunk_table[0])
+
+
+@pytest.mark.parametrize("name", ["run.jsonl", "below/run.jsonl"])
+def test_a_relative_path_means_the_directory_of_the_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    here, elsewhere = tmp_path / "here", tmp_path / "elsewhere"
+    here.mkdir()
+    elsewhere.mkdir()
+    go = threading.Event()
+    monkeypatch.chdir(here)
+    first = run([lambda _: "one" if go.wait(15) else "late"])
+    out = run(["done"], user=first, persist_path=Path(name))
+    monkeypatch.chdir(elsewhere)
+    go.set()
+    out.synchronize()
+    assert (here / name).exists()
+    assert not list(elsewhere.iterdir())
+
+
+def test_a_home_that_moves_takes_no_run_along(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go = threading.Event()
+    monkeypatch.setenv("OPENRATH_HOME", str(tmp_path / "one"))
+    first = run([lambda _: "one" if go.wait(15) else "late"])
+    out = run(["done"], user=first, persist=True)
+    monkeypatch.setenv("OPENRATH_HOME", str(tmp_path / "two"))
+    go.set()
+    out.synchronize()
+    directory = tmp_path / "one" / "sessions"
+    assert [path.name for path in directory.iterdir()] == [f"{out.id}.jsonl"]
+    assert directory.stat().st_mode & 0o777 == 0o700
+
+
 def test_a_run_that_cannot_be_written_fails(tmp_path: Path) -> None:
     blocked = tmp_path / "file"
     blocked.write_text("no directory")
     with pytest.raises(PersistenceError, match="cannot be written"):
         run(["done"], persist_path=blocked / "run.jsonl").synchronize()
+
+
+@pytest.mark.parametrize("opens", [True, False], ids=["opens", "fails to open"])
+def test_a_file_that_was_still_being_opened_when_the_run_was_cancelled_is_let_go(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, opens: bool
+) -> None:
+    begun, go = threading.Event(), threading.Event()
+    opened: list[SessionFile] = []
+
+    class Slow(RecordingPlan):
+        def open(self, session: Session) -> SessionFile:
+            begun.set()
+            go.wait(15)
+            if not opens:
+                raise PersistenceError("the disk is full")
+            opened.append(super().open(session))
+            return opened[0]
+
+    async def record() -> None:
+        plan = Slow(tmp_path / "run.jsonl", False)
+        async with Recording(plan, lambda: Session.from_user_message("hi")) as recording:
+            await recording.begin()
+
+    running = runtime().submit(record, label="a test")
+    begun.wait(15)
+    runtime().cancel(running)
+    assert isinstance(running.future.exception(timeout=15), asyncio.CancelledError)
+    go.set()
+    while opens and not (opened and opened[0].closed):
+        on_runtime(lambda: runtime().call_in_worker(lambda: None))
+    assert [file.name for file in tmp_path.iterdir()] == (
+        [partial_beside(tmp_path / "run.jsonl").name] if opens else []
+    )
+    assert caplog.text == ""

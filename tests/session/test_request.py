@@ -11,12 +11,15 @@ from hypothesis import strategies as st
 
 from rath.llm import RathLLMMessage
 from rath.session import ChunkRow, ChunkTable, Session, user_text_chunk
-from rath.session.chunk import assistant_turn_chunk, tool_feedback_chunk
+from rath.session.chunk import (
+    assistant_turn_chunk,
+    chunk_table_to_messages,
+    tool_feedback_chunk,
+)
 from rath.session.request import (
     CONTEXT_OPENING,
     HANDOVER,
     Renderer,
-    chunk_table_to_messages,
     context_message,
     last_user_index,
 )

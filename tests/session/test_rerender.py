@@ -3,37 +3,76 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from hashlib import sha256
+from typing import Any
 from uuid import uuid4
 
 import pytest
 
-from rath.session.body import Body
+from rath.session import ChunkTable, Session, run_session_compress
 from rath.session.record import ModelCall
-from rath.session.rerender import rerender_turn
+from rath.session.rerender import rerender_call
 from rath.testing import ScriptedClient
 from tests.support.sessions import run
 
 CLIENT = ScriptedClient(["done"])
 
 
-def body_and_call() -> tuple[Body, ModelCall]:
+def session_and_call() -> tuple[Session, ModelCall]:
     client = ScriptedClient(["done"])
     out = run([], agent_provider=client.provider).synchronize()
     (call,) = [entry for entry in out.record if isinstance(entry, ModelCall)]
-    return out.body.result(), call
+    return out, call
 
 
 @pytest.mark.parametrize(
-    "spoil",
-    [
-        lambda call: replace(call, seen=None),
-        lambda call: replace(call, id=uuid4()),
-        lambda call: replace(call, operation=uuid4()),
-    ],
+    "missing",
+    [{"seen": None}, {"id": uuid4()}, {"operation": uuid4()}],
     ids=["nothing seen", "another call", "another operation"],
 )
-def test_a_record_that_does_not_hold_what_a_call_saw_is_refused(spoil: object) -> None:
-    body, call = body_and_call()
-    assert callable(spoil)
+def test_a_record_that_does_not_hold_what_a_call_saw_is_refused(missing: dict[str, Any]) -> None:
+    session, call = session_and_call()
     with pytest.raises(ValueError, match="the record does not hold what model call"):
-        rerender_turn(body, spoil(call), client=CLIENT, provider=CLIENT.provider)
+        rerender_call(session, replace(call, **missing), client=CLIENT, provider=CLIENT.provider)
+
+
+def test_another_agent_than_the_call_saw_is_refused() -> None:
+    session, call = session_and_call()
+    assert call.seen is not None
+    other = replace(call, seen=replace(call.seen, head_digest="0" * 64))
+    with pytest.raises(ValueError, match="the agent's rows"):
+        rerender_call(session, other, client=CLIENT, provider=CLIENT.provider)
+
+
+def test_a_call_of_another_renderer_is_refused() -> None:
+    session, call = session_and_call()
+    assert call.seen is not None
+    other = replace(call, seen=replace(call.seen, renderer="rath-rows/0 x"))
+    with pytest.raises(ValueError, match="rath-rows/0"):
+        rerender_call(session, other, client=CLIENT, provider=CLIENT.provider)
+
+
+def test_rows_are_found_wherever_they_still_are_among_those_that_a_session_came_from() -> None:
+    client = ScriptedClient(["an answer"])
+    told = run([], agent_provider=client.provider)
+    (call,) = [entry for entry in told.record if isinstance(entry, ModelCall)]
+    both = told.fork().merge(told.detach().merge(told))
+    short = ScriptedClient(["short"])
+    compressed = run_session_compress(both, told, agent_provider=short.provider)
+    body = rerender_call(compressed, call, client=client, provider=client.provider)
+    assert call.seen is not None
+    assert sha256(body).hexdigest() == call.seen.request_digest
+
+
+def test_rows_that_are_nowhere_any_more_are_refused() -> None:
+    session, call = session_and_call()
+    elsewhere = Session.create("user", "other rows")
+    for entry in session.record:
+        elsewhere.add_entry(entry)
+    orphan = Session(ChunkTable(), parent_session_ids=(session.id,))
+    for entry in session.record:
+        orphan.add_entry(entry)
+    diamond = elsewhere.fork().merge(elsewhere.fork())
+    for lost in (elsewhere, orphan, diamond):
+        with pytest.raises(ValueError, match="neither in session"):
+            rerender_call(lost, call, client=CLIENT, provider=CLIENT.provider)

@@ -14,9 +14,10 @@ from typing import Any
 
 import pytest
 
+from rath.errors import ProviderTimeout
 from rath.llm import Provider
 from rath.session import Session, run_session_loop
-from rath.session.loop import call_site
+from rath.session.entry import call_site
 from rath.session.outcome import BudgetExceeded, DeadlineExceeded
 from rath.session.record import ModelCall
 from rath.testing import ScriptedClient, tool_call
@@ -75,6 +76,12 @@ def test_a_tool_that_times_out_by_itself_does_not_end_a_run_with_a_deadline() ->
     out = run([tool_call("f"), "done"], FunctionTool("f", fail), timeout=60)
     assert out.text() == "done"
     assert "TimeoutError: the host does not answer" in out.chunk_table[2].payload["content"]
+
+
+def test_a_model_that_times_out_fails_the_run_and_is_not_taken_for_its_deadline() -> None:
+    failed = run([ProviderTimeout("no answer within 300 s")], timeout=60)
+    with pytest.raises(ProviderTimeout, match="no answer within 300 s"):
+        failed.text()
 
 
 def test_a_run_over_its_deadline_says_so() -> None:

@@ -15,6 +15,7 @@ from rath.llm import (
 from rath.session import Session, select_session
 from rath.session.record import ModelCall, Operation
 from rath.testing import ScriptedClient, Turn, tool_call
+from tests.support.sessions import cancelled_session
 
 AGENT = Session.from_agent_prompt("You route.")
 
@@ -106,3 +107,16 @@ def test_the_menu_numbers_the_candidates_and_offers_none_of_them() -> None:
     assert "0: cook\n1: paint\n" in question
     assert "-1" in question
     assert request.tools is None
+
+
+def test_for_a_suspended_session_nobody_is_asked() -> None:
+    client, stopped = ScriptedClient([]), cancelled_session()
+    for user, agent in ((stopped, AGENT), (Session.from_user_message("help"), stopped)):
+        assert select_session(user, agent, "a", agent_provider=client.provider) == (-1, "")
+    assert not client.requests
+
+
+def test_an_executor_that_is_none_raises_at_the_call() -> None:
+    executor: Any = object()
+    with pytest.raises(TypeError, match=r"select_session: executor .* lacks complete"):
+        select_session(AGENT, AGENT, "a", agent_provider=Provider(), executor=executor)

@@ -21,8 +21,9 @@ from rath.session import (
 from rath.session.body import Body
 from rath.session.graph import LineageKind
 from rath.session.graph.provenance import Provenance
+from rath.session.outcome import Completed
 from rath.testing import FakeBackend
-from tests.support.sessions import row_lists, sessions
+from tests.support.sessions import cancelled_session, row_lists, sessions
 
 
 def grown(session: Session, rows: list[ChunkRow]) -> Session:
@@ -137,7 +138,7 @@ def test_an_unstamped_session_is_implicit() -> None:
 
 
 def test_merge_refuses_different_backends() -> None:
-    registry.register("elsewhere")(FakeBackend)
+    registry.register("elsewhere")(type("Elsewhere", (FakeBackend,), {}))
     try:
         here = Session.from_user_message("a").to("local")
         there = Session.from_user_message("b").to("elsewhere")
@@ -156,3 +157,11 @@ def test_merge_with_an_unplaced_session_keeps_the_own_place() -> None:
 def test_merge_needs_a_session() -> None:
     with pytest.raises(TypeError, match="another Session"):
         Session.from_user_message("a").merge("b")  # type: ignore[arg-type]  # that is tested
+
+
+def test_a_merge_passes_on_the_first_outcome_that_stops_what_follows() -> None:
+    done = Session.from_user_message("done")
+    one, other = cancelled_session(), cancelled_session()
+    assert done.merge(one).outcome == one.merge(done).outcome == one.outcome
+    assert one.merge(other).outcome == one.outcome
+    assert done.merge(done.fork()).outcome == Completed()

@@ -7,6 +7,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from rath._async.lazy import Deferred
 from rath.flow.tool import FlowToolCall
 from rath.llm.fold import tool_call_part
 from rath.session import (
@@ -79,6 +80,13 @@ def run(
         system_tools=options.pop("system_tools", False),
         **options,
     )
+
+
+def cancelled_session(text: str = "go") -> Session:
+    """Return a session whose run was cancelled."""
+    session = Session.from_user_message(text)
+    body = session.body.result().cancelled(session.id)
+    return Session.from_body(Deferred.of(body), session.provenance, id=session.id)
 
 
 texts = st.text(max_size=30)

@@ -31,6 +31,10 @@ class Unavailable(FakeBackend):
         return False
 
 
+class Fake(FakeBackend):
+    """A class of its own: registering one gives it its name, for the whole process."""
+
+
 @pytest.fixture
 def name() -> Iterator[str]:
     chosen = f"fake-{uuid4().hex}"
@@ -55,17 +59,17 @@ def test_a_registered_class_bears_its_name(name: str) -> None:
 
 def test_names_stand_in_the_order_of_registration(name: str) -> None:
     later = name + "-later"
-    register(name)(FakeBackend)
-    register(later)(FakeBackend)
+    register(name)(Fake)
+    register(later)(Fake)
     assert list_names()[-2:] == [name, later]
     unregister(later)
 
 
 @pytest.mark.parametrize("taken", ["local", None])
 def test_a_taken_name_is_refused(name: str, taken: str | None) -> None:
-    register(name)(FakeBackend)
+    register(name)(Fake)
     with pytest.raises(ValueError, match="already registered"):
-        register(taken or name)(FakeBackend)
+        register(taken or name)(Fake)
 
 
 def test_what_is_no_backend_is_refused(name: str) -> None:
@@ -74,7 +78,7 @@ def test_what_is_no_backend_is_refused(name: str) -> None:
 
 
 def test_there_is_one_instance_in_the_process(name: str) -> None:
-    register(name)(FakeBackend)
+    register(name)(Fake)
     with ThreadPoolExecutor(8) as pool:
         instances = set(pool.map(get, [name] * 32))
     assert len(instances) == 1
@@ -82,8 +86,8 @@ def test_there_is_one_instance_in_the_process(name: str) -> None:
 
 def test_one_class_under_two_names_has_two_instances(name: str) -> None:
     second = name + "-second"
-    register(name)(FakeBackend)
-    register(second)(FakeBackend)
+    register(name)(Fake)
+    register(second)(Fake)
     assert (get(name).name, get(second).name) == (name, second)
     unregister(second)
 
@@ -108,7 +112,7 @@ def test_the_first_that_can_work_is_preferred(name: str) -> None:
 def test_there_is_no_default_until_one_is_set(name: str) -> None:
     with pytest.raises(BackendNotFound, match="<default>"):
         current()
-    register(name)(FakeBackend)
+    register(name)(Fake)
     set_default(name)
     assert current() is get(name)
     unregister(name)

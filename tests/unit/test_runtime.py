@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import logging
 import os
 import subprocess
 import sys
@@ -144,6 +145,22 @@ def test_close_soon_returns_at_once_and_closes() -> None:
     runtime().close_soon(ward)
     assert ward.was_closed.wait(15)
     assert ward.closes == 1
+
+
+def test_a_closing_that_fails_is_told_because_nobody_waits_for_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Jammed(Ward):
+        async def _close(self) -> None:
+            raise OSError("the door is stuck")
+
+    jammed = Jammed()
+    with caplog.at_level(logging.ERROR, logger="rath.runtime"):
+        runtime().close_soon(jammed)
+        assert jammed.was_closed.wait(15)
+        runtime().run(nothing, label="a turn of the loop")
+    assert "could not be closed" in caplog.text
+    assert "the door is stuck" in caplog.text
 
 
 # ---- the end
@@ -325,3 +342,31 @@ def test_a_forked_child_starts_a_runtime_of_its_own() -> None:
         print(status, runtime() is parents)
     """)
     assert said == "4 False\n0 True\n"
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
+def test_what_a_forked_child_drops_stays_open_for_its_parent() -> None:
+    said = output_of("""
+        import os, sys, warnings
+        from rath._async.plane import Handle, Lease, Plane
+
+        class Rooms(Plane):
+            async def aopen(self, spec):
+                return "room"
+            async def aclose(self, native):
+                print("closed in", "the parent" if os.getpid() == parent else "the child",
+                      flush=True)
+
+        parent = os.getpid()
+        handle = Handle(Rooms())
+        lease = Lease(handle.ensure_open())
+        warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads
+        child = os.fork()
+        if child == 0:
+            lease.drop()
+            sys.exit(0)
+        os.waitpid(child, 0)
+        print(handle.is_open, handle.refcount, flush=True)
+        lease.drop()
+    """)
+    assert said == "True 1\nclosed in the parent\n"

@@ -39,6 +39,8 @@ class Doors(queue.SimpleQueue[Any]):
             self._changed.notify_all()
 
     def get(self, block: bool = True, timeout: float | None = None) -> Any:
+        if timeout is None:
+            return super().get(block)
         self.waiting.release()
         with self._changed:
             while self._ends == 0:
@@ -69,6 +71,8 @@ def workers_behind_doors(n_idle: int) -> Iterator[tuple[WorkerThreads, Doors, Th
         assert doors.waiting.acquire(timeout=15)
     yield workers, doors, [future.result(timeout=15) for future in futures]
     doors.let(end=1000)
+    for _ in range(20):
+        doors.put(None)  # ... also those who wait without a limit
 
 
 @given(plan=st.lists(st.tuples(st.integers(), st.booleans()), max_size=8))
@@ -172,3 +176,13 @@ def test_a_worker_survives_a_job_that_exits() -> None:
 def test_workers_never_hold_up_the_exit_of_the_interpreter() -> None:
     thread = WorkerThreads("test").submit(threading.current_thread).result(timeout=10)
     assert thread.daemon
+
+
+@given(n_idle=st.integers(1, 3), n_more=st.integers(0, 3))
+def test_a_job_never_waits_behind_one_that_an_idle_worker_took(n_idle: int, n_more: int) -> None:
+    n_jobs = n_idle + n_more
+    meeting = threading.Barrier(n_jobs)
+    with workers_behind_doors(n_idle) as (workers, doors, _):
+        futures = [workers.submit(partial(meeting.wait, 5)) for _ in range(n_jobs)]
+        doors.let(look=n_jobs)
+        assert sorted(future.result(timeout=15) for future in futures) == list(range(n_jobs))

@@ -318,5 +318,5 @@ def _forget_after_fork() -> None:
 
 
 atexit.register(_shutdown)
-if hasattr(os, "register_at_fork"):
+if hasattr(os, "register_at_fork"):  # pragma: no branch  # Windows has no fork
     os.register_at_fork(after_in_child=_forget_after_fork)

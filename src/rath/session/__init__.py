@@ -6,6 +6,7 @@ from rath.session.chunk import (
     ChunkTable,
     RowId,
     assistant_turn_chunk,
+    chunk_table_to_messages,
     format_chunk_row_brief,
     system_text_chunk,
     tool_feedback_chunk,
@@ -49,7 +50,6 @@ from rath.session.primitives import (
     fork_session,
 )
 from rath.session.provider_builtin import DefaultSessionLoopExecutor
-from rath.session.request import chunk_table_to_messages
 from rath.session.select import select_session
 from rath.session.session import Session
 

@@ -10,7 +10,7 @@ from rath._async.runtime import runtime
 T = TypeVar("T")
 
 MANY_ROWS = 200
-"""A row costs about 10 us, a trip to a worker thread 100 us and more; below this the trip costs."""
+"""Above this a worker thread is used: at about 10 us a row the trip is short then; a guess."""
 
 
 async def aside(n_rows: int, make: Callable[[], T]) -> T:

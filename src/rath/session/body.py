@@ -8,7 +8,7 @@ from uuid import UUID
 from rath._core.vector import Vector
 from rath.llm.chat_response import RathLLMTokenUsage, add_usage
 from rath.session.chunk import ChunkTable
-from rath.session.outcome import Cancelled, Completed, Outcome
+from rath.session.outcome import Cancelled, Completed, Outcome, Suspended
 from rath.session.record import Entry, ModelCall, Record, unite
 
 
@@ -58,9 +58,24 @@ class Body:
         return replace(self, outcome=Cancelled(session))
 
     def merged(self, other: Body) -> Body:
-        """Return the rows of the common prefix once, then ours, then theirs."""
+        """Return the rows of the common prefix once, then ours, then theirs.
+
+        The outcome is ours, unless theirs is the only one that must be passed on.
+        """
         theirs = other.table.since(self.table.common_prefix(other.table))
-        return replace(self.inheriting(other), table=self.table.extend(*theirs))
+        return replace(
+            self.inheriting(other),
+            table=self.table.extend(*theirs),
+            outcome=suspension(self, other) or self.outcome,
+        )
+
+
+def suspension(*bodies: Body) -> Suspended | None:
+    """Return the first outcome that what is made of `bodies` passes on without a model call."""
+    for body in bodies:
+        if isinstance(body.outcome, Suspended):
+            return body.outcome
+    return None
 
 
 def _unite_given(

@@ -6,22 +6,24 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, overload
+from typing import Any, assert_never, cast, overload
 from uuid import UUID
 
 from rath._core.text import one_line_preview, valid_unicode
 from rath._core.vector import Vector
+from rath.llm.chat_request import RathLLMMessage
 from rath.llm.chat_response import RathLLMToolCallPart
 from rath.session.content import (
     AssistantTurn,
     Content,
+    Opaque,
     SystemText,
     ToolCall,
     ToolFeedback,
     UserText,
 )
 from rath.session.decode import decode_content
-from rath.session.encode import encode_content, row_digest
+from rath.session.encode import encode_call, encode_content, row_digest
 from rath.session.frozen import FrozenDict, frozen_mapping
 
 
@@ -219,6 +221,11 @@ def tool_feedback_chunk(tool_call_id: str, name: str, body: str) -> ChunkRow:
     return make_row(ChunkKind.TOOL_RESULT, ToolFeedback(tool_call_id, name, body))
 
 
+def chunk_table_to_messages(tab: ChunkTable) -> tuple[RathLLMMessage, ...]:
+    """Return one message per row of a known kind, in order, exactly as the rows say."""
+    return tuple(message for row in tab if (message := _plain_message(row)) is not None)
+
+
 def format_chunk_row_brief(index: int, row: ChunkRow, *, max_payload: int = 400) -> str:
     """Return one line that shows a row, its text cut in the middle at `max_payload` characters."""
     match row.content:
@@ -244,13 +251,30 @@ def readable_json(body: str) -> str:
         return body
 
 
-def _valid(value: Any) -> Any:
+def _plain_message(row: ChunkRow) -> RathLLMMessage | None:
+    content = row.content
+    match content:
+        case SystemText(text):
+            return RathLLMMessage("system", text)
+        case UserText(text):
+            return RathLLMMessage("user", text)
+        case AssistantTurn(text, calls):
+            listed = tuple(encode_call(call) for call in calls) or None
+            return RathLLMMessage("assistant", text, tool_calls=listed)
+        case ToolFeedback(call_id, _, body):
+            return RathLLMMessage("tool", body, tool_call_id=call_id)
+        case Opaque():
+            return None
+        case _:
+            assert_never(content)
+
+
+def _valid(value: object) -> Any:
     if isinstance(value, str):
         return valid_unicode(value)
     if isinstance(value, list):
-        items: list[Any] = value
-        return [_valid(item) for item in items]
+        return [_valid(item) for item in cast("list[object]", value)]
     if isinstance(value, dict):
-        mapping: dict[Any, Any] = value
+        mapping = cast("dict[object, object]", value)
         return {_valid(key): _valid(item) for key, item in mapping.items()}
     return value

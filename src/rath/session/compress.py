@@ -3,25 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from uuid import UUID, uuid4
 
 from rath._async.lazy import Deferred
 from rath.llm.chat_response import RathLLMChatChoice
 from rath.llm.provider import Provider
-from rath.session.body import Body
+from rath.session.aside import aside
+from rath.session.body import Body, suspension
 from rath.session.chunk import ChunkTable, RowId, user_text_chunk
 from rath.session.encode import rows_digest
+from rath.session.entry import (
+    call_site,
+    check_callable,
+    check_executor,
+    provider_for,
+    register_run,
+)
 from rath.session.events import OnEventCb
 from rath.session.executors import SessionLoopExecutor, client_for
+from rath.session.failure import noting
 from rath.session.graph.kind import LineageKind
 from rath.session.graph.legacy import SessionLineage
 from rath.session.graph.provenance import Provenance, stamped
-from rath.session.loop import call_site, provider_for, register_run
 from rath.session.oneshot import OneShot
 from rath.session.operation import Place, next_place
-from rath.session.outcome import Completed, Suspended
+from rath.session.outcome import Completed
+from rath.session.placement import Placement
 from rath.session.record import Entry, Operation, Summary
 from rath.session.recording import Recording, RecordingPlan, plan_recording
 from rath.session.session import Session, cancelled_body
@@ -73,35 +83,44 @@ def run_session_compress(
         ValueError: No provider, no key, or an unknown provider kind.
     """
     provider = provider_for("run_session_compress", user_session, agent_session, agent_provider)
+    check_executor("run_session_compress", executor)
+    check_callable("run_session_compress", "on_event", on_event)
+    instruction = _checked_instruction(compress_instruction)
     made, run_id = uuid4(), uuid4()
     shot = OneShot(
         purpose="compress",
         operation=run_id,
         client=client_for(provider, executor, on_event),
-        provider=replace(provider, tool_choice=None),
+        provider=provider,
         provider_origin="session" if agent_provider is None else "call",
-        question=(compress_instruction or "").strip() or DEFAULT_INSTRUCTION,
+        question=instruction,
         on_event=on_event,
         row=RowId(made, 0),
     )
     kind = LineageKind.OP_SESSION_COMPRESS
     parents = (user_session.as_parent(), agent_session.as_parent())
     provenance = stamped(made, "run_session_compress", kind, parents, _EXTRAS)
-    plan = plan_recording(
-        made, persist=persist, path=persist_path, sandbox_handle_id=sandbox_handle_id
+    placement = user_session.placement.share()
+    plan = _CompressPlan(
+        session=made,
+        shot=shot,
+        provenance=provenance,
+        place=next_place(),
+        placement=placement,
+        recording=plan_recording(
+            made, persist=persist, path=persist_path, sandbox_handle_id=sandbox_handle_id
+        ),
     )
-    placement, place = user_session.placement.share(), next_place()
     cells = (user_session.body, agent_session.body)
     site, inherited = call_site(), user_session.inheritor()
 
     async def execute(cell: Deferred[Body]) -> Body:
         user, agent = inherited(await cells[0]), await cells[1]
-        run = _CompressRun(cell, made, shot, user.inheriting(agent))
-        try:
-            return await run.execute(agent, place, plan, provenance)
-        except Exception as exc:
-            exc.add_note(f"in the compression that made session {made}, started at {site}")
-            raise
+        stopped = suspension(user, agent)
+        if stopped is not None:
+            return replace(user.inheriting(agent), outcome=stopped)
+        with noting(f"in the compression that made session {made}, started at {site}"):
+            return await _CompressRun(cell, plan, user.inheriting(agent)).execute(agent)
 
     def on_cancel(latest: Body | None) -> Body:
         return cancelled_body(made, cells) if latest is None else latest.cancelled(made)
@@ -121,52 +140,64 @@ def run_session_compress(
     return out
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _CompressPlan:
+    session: UUID
+    """The session that the compression makes."""
+
+    shot: OneShot
+    provenance: Provenance
+    place: Place
+    placement: Placement
+    recording: RecordingPlan | None
+
+
 class _CompressRun:
     """One compression; until the summary is there, its content is the input's."""
 
-    def __init__(self, cell: Deferred[Body], made: UUID, shot: OneShot, user: Body) -> None:
+    def __init__(self, cell: Deferred[Body], plan: _CompressPlan, user: Body) -> None:
         self._cell = cell
-        self._made = made
-        self._shot = shot
+        self._plan = plan
         self._user = user
         self._body = user
         self._tell_above = uplink()
         cell.report(user)
 
-    async def execute(
-        self, agent: Body, place: Place, plan: RecordingPlan | None, provenance: Provenance
-    ) -> Body:
+    async def execute(self, agent: Body) -> Body:
         """Ask for the summary and return the new content."""
-        if isinstance(self._user.outcome, Suspended):
-            return self._user
-        self._note(self._operation(agent, place))
-        choice = await self._shot.ask(self._user, agent, self._note)
-        row = user_text_chunk(_summary(choice))
+        table, shot, made = self._user.table, self._plan.shot, self._plan.session
+        digest = await aside(len(table), partial(rows_digest, table))
+        self._note(self._operation(agent, digest))
+        row = user_text_chunk(_summary(await shot.ask(self._user, agent, self._note)))
         summary = Summary(
-            operation=self._shot.operation,
-            rows=(RowId(self._made, 0),),
-            replaced=tuple(row.id for row in self._user.table if row.id is not None),
-            replaced_digest=rows_digest(self._user.table),
+            operation=shot.operation,
+            rows=(RowId(made, 0),),
+            replaced=tuple(row.id for row in table if row.id is not None),
+            replaced_digest=digest,
         )
-        table = ChunkTable().born_in(self._made, [row])
-        body = replace(self._body.with_entries(summary), table=table, outcome=Completed())
-        self._set(body)
-
-        def snapshot() -> Session:
-            return Session.from_body(Deferred.of(body), provenance, id=self._made)
-
-        async with Recording(plan, snapshot) as recording:
+        self._note(summary)
+        rows = ChunkTable().born_in(made, [row])
+        self._set(replace(self._body, table=rows, outcome=Completed()))
+        async with Recording(self._plan.recording, self._snapshot) as recording:
             await recording.begin()
-        return body
+        return self._body
 
-    def _operation(self, agent: Body, place: Place) -> Operation:
+    def _operation(self, agent: Body, input_digest: str) -> Operation:
         return Operation(
-            operation=self._shot.operation,
+            operation=self._plan.shot.operation,
             kind="compress",
-            place=place,
-            session=self._made,
-            input_digest=rows_digest(self._user.table),
+            place=self._plan.place,
+            session=self._plan.session,
+            input_digest=input_digest,
             head=tuple(agent.table),
+        )
+
+    def _snapshot(self) -> Session:
+        return Session.from_body(
+            Deferred.of(self._body),
+            self._plan.provenance,
+            id=self._plan.session,
+            placement=self._plan.placement,
         )
 
     def _note(self, entry: Entry) -> None:
@@ -176,6 +207,12 @@ class _CompressRun:
     def _set(self, body: Body) -> None:
         self._body = body
         self._cell.report(body)
+
+
+def _checked_instruction(given: object) -> str:
+    if given is not None and not isinstance(given, str):
+        raise TypeError(f"compress_instruction must be a str, not {type(given).__name__}")
+    return (given or "").strip() or DEFAULT_INSTRUCTION
 
 
 def _summary(choice: RathLLMChatChoice) -> str:

@@ -20,7 +20,11 @@ from rath.session.tooling import Tool
 
 @runtime_checkable
 class SessionLoopExecutor(Protocol):
-    """Stands between the loop and the world; each method may be `def` or `async def`."""
+    """Stands between the loop and the world.
+
+    `complete` and `dispatch_tool` may be `def` or `async def`; `tool_schemas` is a `def`, since the
+    caller's thread asks it before the run is submitted.
+    """
 
     def complete(self, req: RathLLMChatRequest) -> RathLLMChatResponse:
         """Answer a request."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 _HOW_TO_CHANGE = (
     "the payload of a row is read-only, because other sessions share it; change a copy, "
@@ -62,16 +62,13 @@ def frozen_mapping(mapping: Mapping[str, Any]) -> FrozenDict:
     return FrozenDict({key: _frozen(value) for key, value in mapping.items()})
 
 
-def _frozen(value: Any) -> Any:
+def _frozen(value: object) -> object:
     if isinstance(value, str) or value is None or isinstance(value, FrozenList):
         return value
     if isinstance(value, Mapping):
-        mapping: Mapping[str, Any] = value
-        return frozen_mapping(mapping)
+        return frozen_mapping(cast("Mapping[str, object]", value))
     if isinstance(value, list):
-        items: list[Any] = value
-        return FrozenList([_frozen(item) for item in items])
+        return FrozenList([_frozen(item) for item in cast("list[object]", value)])
     if isinstance(value, tuple):
-        parts: tuple[Any, ...] = value
-        return tuple([_frozen(part) for part in parts])
+        return tuple([_frozen(item) for item in cast("tuple[object, ...]", value)])
     return value

@@ -5,12 +5,20 @@ from __future__ import annotations
 import inspect
 from collections.abc import Sequence
 from pathlib import Path
+from typing import cast
 from uuid import uuid4
 
-import rath
 from rath._async.lazy import Deferred
+from rath.llm.chat_request import RathLLMFunctionTool
 from rath.llm.provider import Provider
 from rath.session.body import Body
+from rath.session.entry import (
+    call_site,
+    check_callable,
+    check_executor,
+    provider_for,
+    register_run,
+)
 from rath.session.events import OnEventCb
 from rath.session.executors import (
     SessionLoopExecutor,
@@ -21,7 +29,6 @@ from rath.session.executors import (
 from rath.session.graph.kind import LineageKind
 from rath.session.graph.legacy import SessionLineage
 from rath.session.graph.provenance import stamped
-from rath.session.manager import session_registry
 from rath.session.operation import next_place
 from rath.session.recall import Recall
 from rath.session.recording import plan_recording
@@ -37,8 +44,6 @@ __all__ = [
     "resolve_executor",
     "run_session_loop",
 ]
-
-_PACKAGE = str(Path(rath.__file__).parent)
 
 
 def run_session_loop(
@@ -89,9 +94,12 @@ def run_session_loop(
     """
     provider = provider_for("run_session_loop", user_session, agent_session, agent_provider)
     _check_limits(max_tool_rounds, timeout)
+    check_executor("run_session_loop", executor)
+    check_callable("run_session_loop", "on_event", on_event)
+    check_callable("run_session_loop", "recall", recall)
     client = client_for(provider, executor, on_event)
     table = tool_table(tools, system_tools=system_tools)
-    schemas = tuple(executor.tool_schemas()) if executor is not None else ()
+    schemas = () if executor is None else _schemas_of(executor)
     made = uuid4()
     parents = (user_session.as_parent(), agent_session.as_parent())
     kind = LineageKind.OP_SESSION_LOOP
@@ -124,49 +132,6 @@ def run_session_loop(
     return out if lazy else out.synchronize()
 
 
-def provider_for(
-    operation: str, user_session: Session, agent_session: Session, given: Provider | None
-) -> Provider:
-    """Return the provider of an operation: the given one, or the user session's.
-
-    Raises:
-        TypeError: An argument is no Session or no Provider.
-        ValueError: There is no provider.
-    """
-    for name, session in (("user_session", user_session), ("agent_session", agent_session)):
-        if not isinstance(session, Session):
-            raise TypeError(f"{operation}: {name} must be a Session, not {type(session).__name__}")
-    provider = given or user_session.provider
-    if provider is None:
-        raise ValueError(
-            f"no provider for {operation}: pass agent_provider=Provider(model=...), or bind one "
-            "to the session with session.to(provider)"
-        )
-    if not isinstance(provider, Provider):
-        raise TypeError(
-            f"{operation}: the provider must be a Provider, not {type(provider).__name__}"
-        )
-    return provider
-
-
-def register_run(user_session: Session, agent_session: Session, out: Session) -> None:
-    """Make the sessions of a run findable by id, and the new one the active one."""
-    registry = session_registry()
-    for session in (user_session, agent_session, out):
-        registry.register(session)
-    registry.set_active(out)
-
-
-def call_site() -> str:
-    """Return file, line and function of the nearest caller outside of rath."""
-    frame = inspect.currentframe()
-    while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE):
-        frame = frame.f_back
-    if frame is None:
-        return "an unknown place"
-    return f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}"
-
-
 def _submit(plan: LoopPlan, user_session: Session) -> Session:
     async def execute(cell: Deferred[Body]) -> Body:
         return await LoopRun(plan, cell).execute()
@@ -194,8 +159,26 @@ def _submit(plan: LoopPlan, user_session: Session) -> Session:
     )
 
 
+def _schemas_of(executor: SessionLoopExecutor) -> tuple[RathLLMFunctionTool, ...]:
+    """Return the tools that an executor wants offered; asked at once, so it cannot be a coroutine.
+
+    Raises:
+        TypeError: It gives something else.
+    """
+    schemas: object = executor.tool_schemas()
+    if inspect.iscoroutine(schemas):
+        schemas.close()
+    if not isinstance(schemas, Sequence) or isinstance(schemas, str):
+        raise TypeError(
+            f"tool_schemas of executor {executor!r:.80} must be a plain `def` that returns a "
+            f"tuple of RathLLMFunctionTool, () for the loop's own; it gave {schemas!r:.80}"
+        )
+    return tuple(cast("Sequence[RathLLMFunctionTool]", schemas))
+
+
 def _check_limits(max_tool_rounds: object, timeout: object) -> None:
-    if not isinstance(max_tool_rounds, int) or max_tool_rounds < 0:
+    is_flag = isinstance(max_tool_rounds, bool)
+    if is_flag or not isinstance(max_tool_rounds, int) or max_tool_rounds < 0:
         raise ValueError(
             f"max_tool_rounds must be a whole number of at least 0, not {max_tool_rounds!r}"
         )

@@ -14,7 +14,8 @@ from rath.backend.abc import SandboxIdentity
 from rath.backend.effects import FileEffect
 from rath.llm.chat_request import RathLLMFunctionTool
 from rath.llm.exchange import CallEvidence
-from rath.session.chunk import ChunkRow, RowId
+from rath.session.chunk import ChunkRow, ChunkTable, RowId
+from rath.session.content import AssistantTurn, UserText
 from rath.session.operation import Place
 
 OperationKind = Literal["loop", "compress", "select", "fork", "detach", "merge", "memory", "check"]
@@ -191,6 +192,18 @@ def evidence_of(record: Iterable[Entry], row: ChunkRow) -> Entry | None:
     for entry in record:
         if isinstance(entry, ModelCall | ToolRun) and row.id in entry.rows:
             return entry
+    return None
+
+
+def last_text(table: ChunkTable, record: Iterable[Entry]) -> str | None:
+    """Return the last text of a model, or a summary that no model's text follows; else None."""
+    summaries = {row for entry in record if isinstance(entry, Summary) for row in entry.rows}
+    for row in reversed(table):
+        content = row.content
+        if isinstance(content, AssistantTurn) and (content.text or "").strip():
+            return content.text
+        if isinstance(content, UserText) and row.id in summaries:
+            return content.text
     return None
 
 

@@ -27,7 +27,7 @@ class RecordingPlan:
     path: Path
     """Absolute: a later change of the working directory moves no file."""
 
-    in_store: bool
+    in_store: bool = False
     """Whether the file stands in the store of the home, whose directory is private."""
 
     sandbox_handle_id: str | None = None

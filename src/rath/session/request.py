@@ -40,11 +40,6 @@ Reasoning = Callable[[RowId], str | None]
 """Gives the reasoning text of an assistant row, where it may be sent back."""
 
 
-def chunk_table_to_messages(tab: ChunkTable) -> tuple[RathLLMMessage, ...]:
-    """Return one message per row of a known kind, in order, exactly as the rows say."""
-    return tuple(message for row in tab if (message := _plain_message(row)) is not None)
-
-
 class Renderer:
     """Turns rows into messages that every provider accepts, as they come.
 
@@ -71,7 +66,8 @@ class Renderer:
         return messages
 
     def _render_row(self, row: ChunkRow) -> list[RathLLMMessage]:
-        match row.content:
+        content = row.content
+        match content:
             case ToolFeedback() as feedback:
                 return self._result(feedback)
             case AssistantTurn() as turn:
@@ -82,8 +78,8 @@ class Renderer:
                 return [*self.close(), RathLLMMessage("user", text)]
             case Opaque():
                 return []
-            case other:
-                assert_never(other)
+            case _:
+                assert_never(content)
 
     def close(self) -> list[RathLLMMessage]:
         """Return results for the calls that have none."""
@@ -153,20 +149,3 @@ def _sendable(arguments: str) -> str:
         return "{}"
     _, is_error = parse_tool_arguments(arguments)
     return json.dumps({"unparsed": arguments}, ensure_ascii=False) if is_error else arguments
-
-
-def _plain_message(row: ChunkRow) -> RathLLMMessage | None:
-    match row.content:
-        case SystemText(text):
-            return RathLLMMessage("system", text)
-        case UserText(text):
-            return RathLLMMessage("user", text)
-        case AssistantTurn(text, calls):
-            listed = tuple(encode_call(call) for call in calls) or None
-            return RathLLMMessage("assistant", text, tool_calls=listed)
-        case ToolFeedback(call_id, _, body):
-            return RathLLMMessage("tool", body, tool_call_id=call_id)
-        case Opaque():
-            return None
-        case other:
-            assert_never(other)

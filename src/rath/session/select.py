@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+from functools import partial
 from uuid import uuid4
 
 from rath._async.lazy import Deferred
 from rath.llm.chat_response import RathLLMChatChoice
 from rath.llm.provider import Provider
-from rath.session.body import Body
+from rath.session.aside import aside
+from rath.session.body import suspension
 from rath.session.encode import rows_digest
+from rath.session.entry import call_site, check_executor, provider_for
 from rath.session.executors import SessionLoopExecutor, client_for
-from rath.session.loop import call_site, provider_for
+from rath.session.failure import noting
 from rath.session.oneshot import OneShot
-from rath.session.operation import Place, next_place
+from rath.session.operation import next_place
 from rath.session.record import Entry, Operation
 from rath.session.session import Session
 from rath.session.show import short_id
@@ -46,7 +48,7 @@ def select_session(
 
     Returns:
         Index and description of the candidate, or (-1, "") for none of them, also when the
-        answer names no candidate.
+        answer names no candidate, and without a call when the session was cancelled or waits.
 
     Raises:
         ValueError: No provider, no key, or an unknown provider kind.
@@ -55,11 +57,12 @@ def select_session(
     if not workflow_descriptions:
         return NOTHING, ""
     provider = provider_for("select_session", user_session, agent_session, agent_provider)
+    check_executor("select_session", executor)
     shot = OneShot(
         purpose="select",
         operation=uuid4(),
         client=client_for(provider, executor, None),
-        provider=replace(provider, tool_choice=None),
+        provider=provider,
         provider_origin="session" if agent_provider is None else "call",
         question=_menu(workflow_descriptions),
     )
@@ -73,12 +76,21 @@ def select_session(
 
     async def execute(_: Deferred[RathLLMChatChoice | None]) -> RathLLMChatChoice | None:
         user, agent = inherited(await cells[0]), await cells[1]
-        note(_operation(shot, user_session, user, agent, place))
-        try:
+        if suspension(user, agent) is not None:
+            return None
+        with noting(f"in a selection for session {user_session.id}, started at {site}"):
+            digest = await aside(len(user.table), partial(rows_digest, user.table))
+            note(
+                Operation(
+                    operation=shot.operation,
+                    kind="select",
+                    place=place,
+                    session=user_session.id,
+                    input_digest=digest,
+                    head=tuple(agent.table),
+                )
+            )
             return await shot.ask(user, agent, note)
-        except Exception as exc:
-            exc.add_note(f"in a selection for session {user_session.id}, started at {site}")
-            raise
 
     label = f"a selection for session {short_id(user_session.id)} ({site})"
     cell: Deferred[RathLLMChatChoice | None] = Deferred.start(
@@ -90,19 +102,6 @@ def select_session(
         for entry in entries:
             user_session.add_entry(entry)
     return (NOTHING, "") if choice is None else _chosen(choice, workflow_descriptions)
-
-
-def _operation(
-    shot: OneShot, user_session: Session, user: Body, agent: Body, place: Place
-) -> Operation:
-    return Operation(
-        operation=shot.operation,
-        kind="select",
-        place=place,
-        session=user_session.id,
-        input_digest=rows_digest(user.table),
-        head=tuple(agent.table),
-    )
 
 
 def _menu(descriptions: tuple[str, ...]) -> str:

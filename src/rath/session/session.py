@@ -14,8 +14,7 @@ from rath.llm.chat_response import RathLLMTokenUsage
 from rath.llm.provider import Provider
 from rath.session.bindings import Bindings
 from rath.session.body import Body, GivenUsage
-from rath.session.chunk import ChunkTable, system_text_chunk, user_text_chunk
-from rath.session.content import AssistantTurn, UserText
+from rath.session.chunk import ChunkRow, ChunkTable, system_text_chunk, user_text_chunk
 from rath.session.graph.kind import LineageKind
 from rath.session.graph.legacy import SessionLineage
 from rath.session.graph.provenance import Edge, Provenance, stamped
@@ -23,7 +22,7 @@ from rath.session.graph.recording import LineageRecorder, LineageStamp
 from rath.session.operation import next_place
 from rath.session.outcome import Outcome, outcome_extras
 from rath.session.placement import Placement
-from rath.session.record import Entry, Operation, OperationKind, Record, Summary
+from rath.session.record import Entry, Operation, OperationKind, Record, evidence_of, last_text
 from rath.session.show import short_id, show_pending, show_session
 
 _late_lock = threading.Lock()
@@ -175,6 +174,10 @@ class Session(Bindings):
         record = self._cell.result().record
         return record if self._late is None else self._late
 
+    def evidence_of(self, row: ChunkRow) -> Entry | None:
+        """Return the entry of the record that made `row`, None for one that was written; waits."""
+        return evidence_of(self.record, row)
+
     @property
     def outcome(self) -> Outcome:
         """How the run ended; waits for it."""
@@ -186,16 +189,7 @@ class Session(Bindings):
         Returns:
             The text unstripped, or None when there is none.
         """
-        summaries = {
-            row for entry in self.record if isinstance(entry, Summary) for row in entry.rows
-        }
-        for row in reversed(self.chunk_table):
-            content = row.content
-            if isinstance(content, AssistantTurn) and (content.text or "").strip():
-                return content.text
-            if isinstance(content, UserText) and row.id in summaries:
-                return content.text
-        return None
+        return last_text(self.chunk_table, self.record)
 
     def synchronize(self) -> Session:
         """Wait for the run, raise its error if it failed, and return this session."""

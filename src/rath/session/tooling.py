@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, cast, runtime_checkable
 
@@ -42,17 +41,23 @@ class SandboxOperator(Tool, Protocol):
     def to_payload(self, arguments: Mapping[str, Any]) -> BackendTool: ...
 
 
-tool_registry: Registry[Tool] = Registry("tool", group="rath.tools")
-"""Tools by name: the built-in ones, registered when they are first needed, and plug-ins."""
+# By path and not by import: the tools are written against sessions, a layer above this one.
+_BUILT_IN = {
+    "run_shell_command": "rath.flow.tool.system_tool:RUN_SHELL_COMMAND",
+    "read_workspace_file": "rath.flow.tool.system_tool:READ_WORKSPACE_FILE",
+    "write_workspace_file": "rath.flow.tool.system_tool:WRITE_WORKSPACE_FILE",
+    "list_workspace_files": "rath.flow.tool.system_tool:LIST_WORKSPACE_FILES",
+    "workspace_path_exists": "rath.flow.tool.system_tool:WORKSPACE_PATH_EXISTS",
+    "run_code": "rath.flow.tool.system_tool:RUN_CODE",
+}
 
-_BUILT_IN_MODULE = "rath.flow.tool.system_tool"
+tool_registry: Registry[Tool] = Registry("tool", group="rath.tools", builtins=_BUILT_IN)
+"""Tools by name: the built-in ones, imported when they are first needed, and plug-ins."""
 
 
 def builtin_tools() -> Mapping[str, Tool]:
     """Return the six built-in tools by name."""
-    # By name and not by import: the tools are written against sessions, a layer above this one.
-    module = importlib.import_module(_BUILT_IN_MODULE)
-    return cast("Mapping[str, Tool]", module.global_system_tools())
+    return {name: tool_registry.get(name) for name in _BUILT_IN}
 
 
 def tool_table(
@@ -61,7 +66,7 @@ def tool_table(
     """Return the tools of a run by name, built-in ones first.
 
     Raises:
-        TypeError: Something in `tools` is no tool.
+        TypeError: Something in `tools` is no tool, or `system_tools` is no list of names.
         ToolNameConflictError: Two tools have the same name.
         LookupError: `system_tools` names a tool that is not known.
     """
@@ -136,12 +141,14 @@ def offer(tool: Tool) -> Offer:
 
 
 def _system_tools(wanted: SystemTools) -> Mapping[str, Tool]:
-    if wanted is False:
-        return {}
-    built_in = builtin_tools()
-    if wanted is True:
-        return built_in
-    return {name: built_in.get(name) or tool_registry.get(name) for name in wanted}
+    if isinstance(wanted, bool):
+        return builtin_tools() if wanted else {}
+    if isinstance(wanted, str) or not isinstance(wanted, Iterable):
+        raise TypeError(
+            f"system_tools must be True, False or a list of names, not {wanted!r:.80}; for one "
+            'tool give a list with one name, system_tools=["run_shell_command"]'
+        )
+    return {name: tool_registry.get(name) for name in wanted}
 
 
 def _check_tool(tool: object) -> None:

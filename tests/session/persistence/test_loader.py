@@ -264,6 +264,16 @@ def test_resumed_user_session_has_rows_place_and_usage_but_no_parents() -> None:
     assert len(agent.chunk_table) == 0
 
 
+def test_usage_of_one_file_counts_once_when_two_pairs_of_it_meet(path: Path) -> None:
+    usage = {"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 3}
+    path.write_bytes(lines_of(HEADER, CHUNK, {**TRAILER, "cumulative_usage": usage}))
+    loaded = load_session(ANY, path=path)
+    (one, _), (other, _) = loaded.to_resumable_pair(), loaded.to_resumable_pair()
+    merged = one.merge(other)
+    assert merged.cumulative_usage == one.cumulative_usage == RathLLMTokenUsage(1, 2, 3)
+    assert len(merged.chunk_table) == 1
+
+
 @pytest.mark.parametrize(
     ("given_prompt", "expected"), [(None, "stored"), ("given", "given"), ("", "")]
 )

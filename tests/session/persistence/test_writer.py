@@ -315,8 +315,8 @@ def test_failed_write_never_gets_a_trailer(session: Session) -> None:
 
 
 def test_header_that_cannot_be_written_leaves_no_file() -> None:
-    not_text: Any = {"k": b"x"}
-    spec = BackendSandboxSpec(env=not_text)
+    not_text: Any = b"x"
+    spec = BackendSandboxSpec(image=not_text)
     session = Session(ChunkTable(), sandbox_backend="local", sandbox_spec=spec)
     with pytest.raises(PersistenceError, match="bytes has no JSON form"):
         SessionWriter(session)

@@ -241,16 +241,24 @@ class FlowToolCodeRun(SandboxTool):
         )
 
 
+# Under these names `rath.session.tooling` finds them.
+RUN_SHELL_COMMAND = FlowToolCommandRun()
+READ_WORKSPACE_FILE = FlowToolFilesRead()
+WRITE_WORKSPACE_FILE = FlowToolFilesWrite()
+LIST_WORKSPACE_FILES = FlowToolFilesList()
+WORKSPACE_PATH_EXISTS = FlowToolFilesExists()
+RUN_CODE = FlowToolCodeRun()
+
 _SYSTEM_TOOLS: Mapping[str, FlowToolCall] = MappingProxyType(
     {
         tool.name: tool
         for tool in (
-            FlowToolCommandRun(),
-            FlowToolFilesRead(),
-            FlowToolFilesWrite(),
-            FlowToolFilesList(),
-            FlowToolFilesExists(),
-            FlowToolCodeRun(),
+            RUN_SHELL_COMMAND,
+            READ_WORKSPACE_FILE,
+            WRITE_WORKSPACE_FILE,
+            LIST_WORKSPACE_FILES,
+            WORKSPACE_PATH_EXISTS,
+            RUN_CODE,
         )
     }
 )

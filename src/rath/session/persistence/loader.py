@@ -13,12 +13,15 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+from rath._async.lazy import Deferred
 from rath._core.files import FileLock
 from rath.errors import PersistenceError
 from rath.llm.chat_response import RathLLMTokenUsage
+from rath.session.body import Body, GivenUsage
 from rath.session.chunk import ChunkKind, ChunkRow, ChunkTable
 from rath.session.content import SystemText
 from rath.session.graph.kind import LineageKind
+from rath.session.graph.provenance import Provenance
 from rath.session.persistence.migrations import upgrade_chunk, upgrade_header
 from rath.session.persistence.paths import (
     SESSION_FILE_SUFFIX,
@@ -36,6 +39,7 @@ from rath.session.persistence.records import (
     decode_line,
     usage_from_jsonable,
 )
+from rath.session.placement import Placement
 from rath.session.session import Session
 
 __all__ = [
@@ -88,11 +92,13 @@ class PersistedSession:
             agent_prompt: Instructions of the agent; by default those of the first system row,
                 where there is one.
         """
-        user = Session(
-            self.chunk_table,
-            sandbox_backend=self.header.sandbox_backend,
-            sandbox_spec=self.header.sandbox_spec,
-            cumulative_usage=self.cumulative_usage,
+        usage = self.cumulative_usage
+        # Under the file's own id, so that two pairs of one file count it once when they meet.
+        given = () if usage is None else (GivenUsage(self.header.id, usage),)
+        user = Session.from_body(
+            Deferred.of(Body(self.chunk_table, given=given)),
+            Provenance(),
+            placement=Placement(self.header.sandbox_backend, self.header.sandbox_spec),
         )
         prompt = _first_system_text(self.chunk_table) if agent_prompt is None else agent_prompt
         agent = Session(ChunkTable()) if prompt is None else Session.from_agent_prompt(prompt)

@@ -167,27 +167,35 @@ def decode_chunk(record: Record) -> ChunkRow:
 
 
 def spec_to_jsonable(spec: BackendSandboxSpec | None) -> Record | None:
-    """Return a sandbox spec as JSON: tuples as lists, the timeout in seconds."""
+    """Return a sandbox spec as JSON: tuples as lists, the timeout in seconds.
+
+    Values of environment variables may be secrets: their names are kept, with null as value.
+    """
     if spec is None:
         return None
     return {
         "image": spec.image,
         "entrypoint": None if spec.entrypoint is None else list(spec.entrypoint),
-        "env": None if spec.env is None else dict(spec.env),
+        "env": None if spec.env is None else dict.fromkeys(spec.env),
         "timeout_seconds": None if spec.timeout is None else spec.timeout.total_seconds(),
         "working_dir": spec.working_dir,
     }
 
 
 def spec_from_jsonable(raw: Record | None) -> BackendSandboxSpec | None:
-    """Return the sandbox spec that `spec_to_jsonable` wrote."""
+    """Return the sandbox spec that `spec_to_jsonable` wrote, without its environment.
+
+    Files of version 1 hold the values of variables; those are kept.
+    """
     if raw is None:
         return None
+    env = cast("dict[str, str | None]", raw.get("env") or {})
+    known = {name: value for name, value in env.items() if value is not None}
     entrypoint, seconds = raw.get("entrypoint"), raw.get("timeout_seconds")
     return BackendSandboxSpec(
         image=raw.get("image"),
         entrypoint=None if entrypoint is None else tuple(entrypoint),
-        env=raw.get("env"),
+        env=known or None,
         timeout=None if seconds is None else timedelta(seconds=seconds),
         working_dir=raw.get("working_dir"),
     )
