@@ -127,7 +127,9 @@ def test_what_was_written_is_found_where_the_kernel_looks(links: dict[str, str],
             Workspace.at(f"{above}/ws"), BackendToolFilesWrite(asked, "new")
         )
         written = isinstance(result, FileWriteResult)
-        assert not written or Path(above, "ws", asked.rstrip("/.")).read_text() == "new"
+        # A slash behind a file, in the path or in a link, is overlooked.
+        found = Path(above, "ws", asked.rstrip("/.")).resolve()
+        assert not written or found.read_text() == "new"
 
 
 @given(links=links, path=paths)

@@ -19,11 +19,22 @@ from rath.session import Session, run_session_loop
 from rath.testing import ScriptedClient, tool_call
 from rath.flow.tool import FlowToolCall
 
+def ready():
+    # Ctrl-C is meant for the wait: one that comes a moment before would hit the program.
+    names = set()
+    while not {"text", "wait"} <= names:
+        time.sleep(0.001)
+        names, frame = set(), sys._current_frames()[threading.main_thread().ident]
+        while frame is not None:
+            names.add(frame.f_code.co_name)
+            frame = frame.f_back
+    print("ready", flush=True)
+
 class Hold(FlowToolCall):
     name = "hold"
     parameters = {"type": "object"}
     def __call__(self, session, arguments):
-        print("ready", flush=True)
+        ready()
         time.sleep(60)
 
 def start(turns, **options):
@@ -33,7 +44,7 @@ def start(turns, **options):
     return run_session_loop(user, agent, agent_provider=client.provider, tools=[Hold()], **options)
 
 def stuck(request):
-    print("ready", flush=True)
+    ready()
     time.sleep(60)
 """
 
@@ -86,7 +97,7 @@ def test_ctrl_c_kills_the_child_process_of_a_command(tmp_path: object) -> None:
         def tell():
             while not (os.path.exists({pid_file!r}) and open({pid_file!r}).read()):
                 time.sleep(0.01)
-            print("ready", flush=True)
+            ready()
         threading.Thread(target=tell, daemon=True).start()
         try:
             out.text()

@@ -5,11 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-import os
-import subprocess
-import sys
 import threading
-import weakref
 from collections.abc import Callable, Coroutine
 from typing import Any
 from uuid import uuid4
@@ -17,7 +13,7 @@ from uuid import uuid4
 import pytest
 
 from rath._async.bridge import call_either
-from rath._async.lazy import Deferred, nesting
+from rath._async.lazy import Deferred
 from rath._async.runtime import runtime
 from rath.errors import SelfWaitError
 from tests.support.interrupts import ctrl_c_while_waiting
@@ -304,103 +300,3 @@ def test_ctrl_c_does_not_wait_long_for_a_run_that_takes_its_time_to_end(
     assert "still ending its work in the background" in caplog.text
     gate.open()
     assert cell.result() == -1
-
-
-def turn_of_the_loop() -> None:
-    """Let the loop drop what it holds of tasks that have ended."""
-
-    async def nothing() -> None: ...
-
-    runtime().run(nothing, label="a turn of the loop")
-
-
-def test_ending_a_scope_ends_what_still_goes_on_inside_it_and_nothing_else() -> None:
-    gate = Gate()
-
-    async def quick(_: Deferred[int]) -> int:
-        return 1
-
-    async def slow(_: Deferred[int]) -> int:
-        await gate.wait()
-        return 2
-
-    outside = start(slow)
-    with nesting() as scope:
-        forgotten, ended, going = start(quick), start(quick), start(slow)
-        assert (forgotten.result(), ended.result()) == (1, 1)
-    later = start(slow)
-    gone = weakref.ref(forgotten)
-    del forgotten
-    while gone() is not None:
-        turn_of_the_loop()
-        gc.collect()
-    scope.cancel()
-    assert (ended.result(), going.result()) == (1, -1)
-    gate.open()
-    assert (outside.result(), later.result()) == (2, 2)
-
-
-def test_a_scope_ends_what_scopes_inside_it_hold_but_not_the_other_way_round() -> None:
-    gate = Gate()
-
-    async def slow(_: Deferred[int]) -> int:
-        await gate.wait()
-        return 2
-
-    with nesting() as outer:
-        first = start(slow)
-        with nesting() as inner:
-            second = start(slow)
-    inner.cancel()
-    assert second.result() == -1
-    assert not first.done()
-    outer.cancel()
-    assert first.result() == -1
-
-
-def test_a_value_that_was_there_has_no_runs_inside() -> None:
-    cell = Deferred.of(1)
-    cell.cancel_nested()
-    cell.cancel()
-    assert cell.result() == 1
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
-def test_a_run_of_the_parent_is_refused_in_a_forked_child() -> None:
-    code = """
-import asyncio, os, sys, warnings
-from uuid import uuid4
-from rath._async.lazy import Deferred, nesting
-from rath.errors import RathError
-
-async def slow(_):
-    await asyncio.Event().wait()
-
-cell = Deferred.start(slow, owner=uuid4(), label="session abc", on_cancel=lambda _: None)
-
-async def wait():
-    return await cell
-
-warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads
-child = os.fork()
-if child == 0:
-    for read in (cell.result, lambda: asyncio.run(wait())):
-        try:
-            read()
-        except RathError as exc:
-            print(exc, flush=True)
-    sys.exit(0)
-os.waitpid(child, 0)
-cell.cancel()
-cell.result()
-"""
-    ended = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        timeout=15,
-        check=False,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-    )
-    assert (ended.returncode, ended.stderr) == (0, "")
-    assert ended.stdout.count("session abc runs in the process that this one was forked from") == 2

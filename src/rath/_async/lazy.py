@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Any, Generic, TypeVar
 from uuid import UUID
 
-from rath._async.runtime import Running, runtime
+from rath._async.runtime import Running, runtime, wait_interruptibly
 from rath.errors import RathError, SelfWaitError
 
 T = TypeVar("T")
@@ -262,7 +262,7 @@ class Deferred(Generic[T]):
     def _wait(self) -> None:
         assert self._running is not None
         try:
-            self._running.future.exception()
+            wait_interruptibly(self._running.future)
         except KeyboardInterrupt:
             self.cancel_chain()
             _wait_briefly(self._running.future)

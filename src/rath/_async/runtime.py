@@ -32,6 +32,9 @@ T = TypeVar("T")
 EXIT_SECONDS = 2.0
 """How long work in flight may take to end once the interpreter exits, in seconds."""
 
+_NAP_SECONDS = 0.5
+"""How late Ctrl-C may be noticed in the worst case; a guess between lag and wake-ups."""
+
 AtExit = Literal["end", "finish"]
 """What happens at exit to work in flight: it is ended at once, or has half of the time first."""
 
@@ -180,10 +183,11 @@ class Runtime:
             )
         running = self.submit(make, label=label)
         try:
-            result: T = running.future.result()
+            wait_interruptibly(running.future)
         except KeyboardInterrupt:
             self.cancel(running)
             raise
+        result: T = running.future.result()
         return result
 
     async def call_in_worker(self, fn: Callable[[], T]) -> T:
@@ -284,6 +288,16 @@ class Runtime:
         closing = [asyncio.ensure_future(item.aclose()) for item in list(self._open)]
         if closing:
             await asyncio.wait(closing, timeout=seconds * 0.3)
+
+
+def wait_interruptibly(future: Future[Any]) -> None:
+    """Block until `future` is done, or raise KeyboardInterrupt.
+
+    A signal that arrives just before the thread goes to sleep on the lock does not wake it, and
+    its handler would run only when the future is done; so the sleep is cut in pieces.
+    """
+    while not future.done():
+        wait([future], timeout=_NAP_SECONDS)
 
 
 def _cut_off_message(labels: list[str]) -> str:

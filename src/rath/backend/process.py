@@ -209,9 +209,15 @@ async def _started(command: Command) -> subprocess.Popen[bytes]:
     try:
         return await asyncio.shield(waiting)
     except asyncio.CancelledError:
-        starting.add_done_callback(_end_unwanted)
-        # A start takes milliseconds: waited out, so that no process is left behind at exit.
-        await asyncio.wait([waiting])
+        # A start takes milliseconds: waited out, so that no process is left behind at exit, when
+        # the worker's own callbacks may come too late.
+        try:
+            await asyncio.wait([waiting])
+        finally:
+            if starting.done():
+                _end_unwanted(starting)
+            else:
+                starting.add_done_callback(_end_unwanted)
         raise
 
 
