@@ -10,7 +10,12 @@ from typing import Any
 import pytest
 
 from rath.errors import ProviderError
-from rath.llm import RathLLMAssistantMessage, RathLLMChatChoice, RathLLMChatResponse
+from rath.llm import (
+    RathLLMAssistantMessage,
+    RathLLMChatChoice,
+    RathLLMChatResponse,
+    RathLLMStreamDelta,
+)
 from rath.session import ChunkKind, Session, load_session, run_session_compress, session_registry
 from rath.session.outcome import Cancelled, Completed
 from rath.session.record import ModelCall, Operation, Summary
@@ -229,7 +234,11 @@ def test_a_compression_that_fails_says_where_it_was_started() -> None:
 
 def test_on_event_gets_the_deltas_of_a_compression() -> None:
     heard: list[str | None] = []
-    out = compress("one two", on_event=lambda delta: heard.append(delta.content_delta))
+
+    def on_event(delta: RathLLMStreamDelta) -> None:
+        heard.append(delta.content_delta)
+
+    out = compress("one two", on_event=on_event)
     assert out.text() == "one two"
     assert "".join(part for part in heard if part) == "one two"
 

@@ -31,7 +31,13 @@ from tests.support.sessions import FunctionTool, run
 
 AGENT = Session.from_agent_prompt("You are a test.")
 REQUEST = RathLLMChatRequest(messages=())
-ECHO = FunctionTool("echo", lambda _, arguments: dict(arguments))
+
+
+def echo(_: Session, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    return dict(arguments)
+
+
+ECHO = FunctionTool("echo", echo)
 
 
 class Executor(DefaultSessionLoopExecutor):
@@ -91,7 +97,11 @@ def test_the_plain_executor_is_one_and_asks_its_client() -> None:
 
 def test_the_plain_executor_calls_the_tool_with_arguments_of_its_own() -> None:
     seen: list[dict[str, Any]] = []
-    keep = FunctionTool("keep", lambda _, arguments: seen.append(arguments))
+
+    def note(_: Session, arguments: dict[str, Any]) -> None:
+        seen.append(arguments)
+
+    keep = FunctionTool("keep", note)
     given = {"x": 1}
     executor = DefaultSessionLoopExecutor(ScriptedClient([]))
     executor.dispatch_tool(AGENT, keep, given)

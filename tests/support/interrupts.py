@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from types import FrameType
 
@@ -12,7 +12,7 @@ _PULSE_SECONDS = 0.002
 
 
 @contextmanager
-def ctrl_c_while_waiting() -> Iterator[None]:
+def ctrl_c_while_waiting() -> Generator[None]:
     """Raise KeyboardInterrupt in the main thread once, as soon as it stands in a wait.
 
     Signals come in pulses, and all but one are ignored: one that came a moment too early would hit

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import threading
 from collections.abc import Callable, Coroutine
+from operator import methodcaller
 from typing import Any, TypeVar
 
 import pytest
@@ -369,9 +370,9 @@ def test_a_closed_handle_gives_no_lease() -> None:
 @pytest.mark.parametrize(
     "use",
     [
-        lambda plane: plane.aopen(None),
-        lambda plane: plane.aclose(None),
-        lambda plane: plane.adispatch(None, "x"),
+        methodcaller("aopen", None),
+        methodcaller("aclose", None),
+        methodcaller("adispatch", None, "x"),
     ],
     ids=["aopen", "aclose", "adispatch"],
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextvars
 import queue
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
@@ -54,7 +54,7 @@ class Doors(queue.SimpleQueue[Any]):
 
 
 @contextmanager
-def workers_behind_doors(n_idle: int) -> Iterator[tuple[WorkerThreads, Doors, Threads]]:
+def workers_behind_doors(n_idle: int) -> Generator[tuple[WorkerThreads, Doors, Threads]]:
     """Give workers of whom that many wait for a job; in the end all of them end."""
     doors = Doors()
     with pytest.MonkeyPatch.context() as patch:

@@ -44,7 +44,7 @@ HOW_TO_WAIT = "read its result (.text() or .synchronize()) before the program en
 class Closeable(Protocol):
     """What the runtime closes at exit if it is still open then."""
 
-    async def aclose(self) -> None: ...
+    def aclose(self) -> Coroutine[Any, Any, None]: ...
 
 
 class _LoopThread:
