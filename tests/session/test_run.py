@@ -190,7 +190,7 @@ def test_a_run_that_no_python_code_started_has_no_place() -> None:
     # A bare thread in which C code calls `call_site`: there is no caller outside of rath. A
     # tracer, if there is one, follows into it.
     calls: list[Any] = [partial(sys.settrace, threading.gettrace()), call_site]
-    asking: Any = map(answers.put, map(call, calls))
-    _thread.start_new_thread(deque, (asking,))
+    collect: Any = deque
+    _thread.start_new_thread(collect, (map(answers.put, map(call, calls)),))
     assert answers.get(timeout=15) is None
     assert answers.get(timeout=15) == "an unknown place"
