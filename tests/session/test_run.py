@@ -191,6 +191,7 @@ def test_a_run_that_no_python_code_started_has_no_place() -> None:
     # tracer, if there is one, follows into it.
     calls: list[Any] = [partial(sys.settrace, threading.gettrace()), call_site]
     collect: Any = deque
-    _thread.start_new_thread(collect, (map(answers.put, map(call, calls)),))
+    asking: Any = map(answers.put, map(call, calls))
+    _thread.start_new_thread(collect, (asking,))
     assert answers.get(timeout=15) is None
     assert answers.get(timeout=15) == "an unknown place"
