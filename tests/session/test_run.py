@@ -191,7 +191,8 @@ def test_a_run_that_no_python_code_started_has_no_place() -> None:
     # tracer, if there is one, follows into it.
     calls: list[Any] = [partial(sys.settrace, threading.gettrace()), call_site]
     collect: Any = deque
-    asking: Any = map(answers.put, map(call, calls))
+    called: Any = map
+    asking: Any = called(answers.put, called(call, calls))
     _thread.start_new_thread(collect, (asking,))
     assert answers.get(timeout=15) is None
     assert answers.get(timeout=15) == "an unknown place"
