@@ -268,3 +268,8 @@ def test_rows_have_the_same_digest_only_when_they_say_the_same(
 def test_a_json_digest_does_not_depend_on_the_order_of_keys() -> None:
     assert json_digest({"a": 1, "b": [2]}) == json_digest({"b": [2], "a": 1})
     assert json_digest({"a": 1}) != json_digest({"a": 2})
+
+
+def test_a_number_that_json_has_no_form_for_is_shown_as_python_writes_it() -> None:
+    result = encode_result({"x": float("nan")}).shown
+    assert json.loads(result) == {"repr": "{'x': nan}", "type": "dict"}

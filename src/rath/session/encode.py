@@ -194,7 +194,7 @@ def _encode_any(value: object) -> ResultText:
     dump = getattr(value, "model_dump", None)
     plain = dump(mode="json") if callable(dump) else value
     try:
-        full = valid_unicode(json.dumps(plain, ensure_ascii=False, default=str))
+        full = valid_unicode(json.dumps(plain, ensure_ascii=False, default=str, allow_nan=False))
     except (TypeError, ValueError, RecursionError):
         full = json.dumps({"repr": f"{value!r:.2000}", "type": type(value).__name__})
     if len(full) <= MAX_RESULT_CHARS:
