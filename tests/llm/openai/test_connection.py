@@ -61,11 +61,10 @@ def test_connections_are_used_again_after_a_fan_out(server: ChatServer) -> None:
                  for _ in range(20)]  # fmt: skip
         await asyncio.gather(*calls)
 
-    runtime().run(fan_out, label="a test fan-out")
-    opened = server.n_connections
-    runtime().run(fan_out, label="a test fan-out")
-    assert opened <= 20
-    assert server.n_connections == opened
+    for _ in range(3):
+        runtime().run(fan_out, label="a test fan-out")
+    # Not always 20: a call that begins late takes the connection of one that has ended.
+    assert server.n_connections <= 20
 
 
 def test_a_failed_request_makes_room_again(server: ChatServer) -> None:
