@@ -128,7 +128,7 @@ def test_what_was_written_is_found_where_the_kernel_looks(links: dict[str, str],
         )
         written = isinstance(result, FileWriteResult)
         # A slash behind a file, in the path or in a link, is overlooked.
-        found = Path(above, "ws", asked.rstrip("/.")).resolve()
+        found = Path(os.path.realpath(Path(above, "ws", asked.rstrip("/."))))
         assert not written or found.read_text() == "new"
 
 
