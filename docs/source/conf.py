@@ -69,6 +69,7 @@ INNER_BASES = {
     "Protocol",
     "Sampling",
     "SessionFile",
+    "TypedReading",
 }
 
 CODE = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")

@@ -25,6 +25,22 @@ def show_usage(session: Session) -> None:
         print(f"tokens: {usage.prompt_tokens} in, {usage.completion_tokens} out")
 
 
+def show_calls(session: Session) -> None:
+    """Print who was asked in each model call, why, and what came of it."""
+    for entry in session.record:
+        if isinstance(entry, ModelCall):
+            call = entry.evidence
+            model = call.served_model or call.requested_model
+            print(f"  {entry.status}: {call.provider_kind} {model}")
+            print(f"    endpoint   {call.endpoint}")
+            for name, origin in call.origins:
+                print(f"    {name:<9}  from the {origin}")
+            if call.fallback_from:
+                print(f"    in place of {call.fallback_from}")
+            price = "no price is known" if call.cost is None else f"{call.cost.usd} USD"
+            print(f"    cost       {price}")
+
+
 def show_recalled(found: MemoryResult) -> None:
     """Print the notes that a memory found."""
     hits = found.hits if isinstance(found, MemoryFindResult) else ()

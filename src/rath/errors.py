@@ -4,11 +4,13 @@
       SelfWaitError (RuntimeError)            a run would wait for itself
       MissingExtra (ImportError)              an optional package is not installed
       ConfigError (RuntimeError)              a config file cannot be used
+        ConfigConflict                        it was changed by somebody else meanwhile
       ManifestVersionError (RuntimeError)     the home was written by a newer version
       PersistenceError (RuntimeError)         a session file cannot be written or believed
       LineageConsistencyError (ValueError)    a lineage graph has a hole or a cycle
       ToolNameConflictError (ValueError)      two tools of a run bear one name
       BudgetExceededError (RuntimeError)      a caller's budget callback ends the run
+      OutputError (ValueError)                a typed output was asked for and did not come
       BackendError (RuntimeError)
         UnsupportedBackendTool                the backend has no such operation
         BackendSandboxClosed                  the sandbox was closed
@@ -28,7 +30,8 @@
           AuthenticationError                 401, 403: the key is missing, wrong or not allowed
           ModelNotFoundError                  404: the endpoint knows no such model or path
           InvalidRequestError                 400, 409, 413, 422: the endpoint refused the request
-          RateLimitError                      429: too many requests, or no quota left
+          RateLimitError                      429: too many requests
+            QuotaExceededError                402, 429: the account has nothing left to spend
           ProviderServerError                 5xx: the endpoint failed
 
 Who failed decides the form: what the caller did wrong is TypeError or ValueError, what the world
@@ -64,6 +67,10 @@ class ConfigError(RathError, RuntimeError):
     """A config file cannot be read, parsed or validated."""
 
 
+class ConfigConflict(ConfigError):
+    """A config file was changed by somebody else since it was read."""
+
+
 class ManifestVersionError(RathError, RuntimeError):
     """The home directory has a layout that is newer than this version understands."""
 
@@ -82,6 +89,10 @@ class ToolNameConflictError(RathError, ValueError):
 
 class BudgetExceededError(RathError, RuntimeError):
     """Raise it in `Provider.on_budget_exceeded` to end a run that went over its budget."""
+
+
+class OutputError(RathError, ValueError):
+    """No output of the type that was asked for; the text says what came instead."""
 
 
 class BackendError(RathError, RuntimeError):
@@ -246,13 +257,19 @@ class StreamInterrupted(ProviderProtocolError):
 class ProviderStatusError(ProviderError):
     """The endpoint answered with an error status."""
 
+    model: str | None = None
+    """The model that was asked for, where the answer speaks of the model; otherwise None."""
+
 
 class AuthenticationError(ProviderStatusError):
     """The key is missing, wrong or not allowed to do this (401, 403)."""
 
 
 class ModelNotFoundError(ProviderStatusError):
-    """The endpoint knows no such model or path (404)."""
+    """The endpoint knows no such model, here `model`, or no such path."""
+
+    offered: tuple[str, ...] = ()
+    """The models that the endpoint said it offers, where it told."""
 
 
 class InvalidRequestError(ProviderStatusError):
@@ -261,6 +278,10 @@ class InvalidRequestError(ProviderStatusError):
 
 class RateLimitError(ProviderStatusError):
     """Too many requests, or no quota left (429)."""
+
+
+class QuotaExceededError(RateLimitError):
+    """The account has nothing left to spend; waiting does not help (402, and some 429)."""
 
 
 class ProviderServerError(ProviderStatusError):

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import ast
+from functools import cache
+from pathlib import Path
+
 import pytest
 
+import rath
 from rath._core.options import Sourced
 from rath.config.env import (
     EnvKind,
@@ -52,7 +57,7 @@ def test_every_alias_is_declared() -> None:
 
 
 def test_every_key_is_a_secret() -> None:
-    keys = {spec.name for spec in all_env_specs() if spec.name.endswith("_KEY")}
+    keys = {spec.name for spec in all_env_specs() if spec.name.endswith(("_KEY", "_HEADERS"))}
     assert keys == {spec.name for spec in all_env_specs() if spec.kind is EnvKind.SECRET}
 
 
@@ -102,6 +107,51 @@ def test_explicit_value_hides_the_variable(monkeypatch: pytest.MonkeyPatch) -> N
 def test_nothing_anywhere_resolves_to_an_empty_text(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("LITELLM_MODEL", raising=False)
     assert resolve_env("LITELLM_MODEL") == ""
+
+
+PACKAGE = Path(rath.__file__).parent
+READERS = {"env_flag", "env_value", "get_env_spec", "resolve_env", "resolve_with_origin"}
+TOUCH_THE_ENVIRONMENT = {
+    "config/env.py",  # reads what is declared, for all others
+    "backend/local.py",  # hands a fixed list on to commands
+    "llm/litellm/errors.py",  # hides in an error text whatever a variable holds
+    "llm/litellm/library.py",  # sets what keeps LiteLLM from the network
+}
+
+
+@cache
+def nodes_of_the_library() -> list[tuple[str, ast.AST]]:
+    """Every node of every file, with the path of the file."""
+    return [
+        (path.relative_to(PACKAGE).as_posix(), node)
+        for path in sorted(PACKAGE.rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+    ]
+
+
+def is_the_environment(node: ast.AST) -> bool:
+    """Whether a node is `os.environ`, `os.getenv` or one of these names, imported."""
+    name = node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
+    imported = [alias.name for alias in node.names] if isinstance(node, ast.ImportFrom) else []
+    return not {"environ", "environb", "getenv", "getenvb"}.isdisjoint([name, *imported])
+
+
+def test_nobody_reads_the_environment_past_the_declarations() -> None:
+    readers = {path for path, node in nodes_of_the_library() if is_the_environment(node)}
+    assert readers == TOUCH_THE_ENVIRONMENT
+
+
+def test_every_variable_that_is_read_by_name_is_declared() -> None:
+    calls = [node for _, node in nodes_of_the_library() if isinstance(node, ast.Call)]
+    names = {
+        argument.value
+        for call in calls
+        if isinstance(call.func, ast.Name) and call.func.id in READERS
+        for argument in call.args[:1]
+        if isinstance(argument, ast.Constant)
+    }
+    assert names
+    assert names <= {spec.name for spec in all_env_specs()}
 
 
 def test_reference_page_has_a_row_for_every_variable() -> None:

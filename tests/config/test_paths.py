@@ -8,10 +8,12 @@ import pytest
 
 from rath.config.paths import (
     comes_from_project,
+    config_layer_paths,
     is_project_local,
     resolve_config_dir,
     resolve_config_path,
 )
+from rath.config.store import ConfigStore
 
 
 @pytest.mark.usefixtures("project")
@@ -69,3 +71,76 @@ def test_user_directory_is_no_gift_of_a_project_even_at_home(
     monkeypatch.chdir(home)
     assert is_project_local(home / ".openrath")
     assert not comes_from_project(home / ".openrath")
+
+
+def test_the_project_is_read_before_the_user(project: Path, home: Path) -> None:
+    (project / ".openrath").mkdir()
+    directories = [path.parent for path in config_layer_paths()]
+    assert directories == [project / ".openrath", home / ".openrath"]
+
+
+@pytest.mark.usefixtures("project")
+def test_without_a_project_only_the_user_is_read(home: Path) -> None:
+    assert config_layer_paths() == (home / ".openrath" / "config.json",)
+
+
+def test_a_project_directory_that_is_the_users_by_a_link_is_read_once(
+    project: Path, home: Path
+) -> None:
+    (home / ".openrath").mkdir()
+    (project / ".openrath").symlink_to(home / ".openrath")
+    assert len(config_layer_paths()) == 1
+
+
+@pytest.fixture
+def homeless(project: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working directory of a user whose home nobody knows."""
+
+    def unknown() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", unknown)
+    return project
+
+
+@pytest.mark.usefixtures("homeless")
+def test_an_unknown_home_says_what_to_set() -> None:
+    with pytest.raises(FileNotFoundError, match="set OPENRATH_HOME"):
+        resolve_config_dir()
+
+
+def test_an_unknown_home_needs_none_where_a_directory_is_named(
+    homeless: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENRATH_HOME", str(homeless / "own"))
+    assert config_layer_paths() == (homeless / "own" / "config.json",)
+
+
+def test_an_unknown_home_leaves_the_project(homeless: Path) -> None:
+    (homeless / ".openrath").mkdir()
+    assert config_layer_paths() == (homeless / ".openrath" / "config.json",)
+    assert comes_from_project(homeless / ".openrath")
+
+
+@pytest.mark.usefixtures("project")
+def test_a_home_of_nobody_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENRATH_HOME", "~no-such-user-here/x")
+    with pytest.raises(FileNotFoundError, match="no such user"):
+        resolve_config_dir()
+
+
+def test_links_in_a_circle_are_no_project(project: Path, home: Path) -> None:
+    (project / ".openrath").symlink_to(project / ".openrath")
+    assert resolve_config_dir() == home / ".openrath"
+    assert not is_project_local(home / ".openrath")
+
+
+def test_a_deleted_working_directory_leaves_the_user(
+    project: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = project / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    assert config_layer_paths() == (home / ".openrath" / "config.json",)
+    assert ConfigStore.load(home / ".openrath" / "config.json").config.version == 1

@@ -1,4 +1,4 @@
-"""Permissions and version control."""
+"""Permissions, version control, and what may be shown."""
 
 from __future__ import annotations
 
@@ -10,9 +10,12 @@ from pathlib import Path
 import pytest
 
 from rath.config.secrets import (
+    HIDDEN,
     chmod_user_only,
     ensure_config_dir_gitignore,
     ensure_project_gitignore_entry,
+    looks_secret,
+    shown,
     warn_if_world_readable,
 )
 
@@ -83,3 +86,39 @@ def test_private_file_is_not_warned_about(tmp_path: Path, caplog: pytest.LogCapt
     warn_if_world_readable(path)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert caplog.records == []
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["api_key", "apiKey", "--api-key", "TOKEN", "auth_token", "proxy_password", "PGPASSWORD",
+     "client-secret", "Authorization", "cookie", "env", "headers", "credentials"],
+)  # fmt: skip
+def test_a_telling_name_is_a_secret(name: str) -> None:
+    assert looks_secret(name)
+
+
+@pytest.mark.parametrize(
+    "name", ["model", "base_url", "max_tokens", "max_completion_tokens", "budget_total_tokens"]
+)
+def test_other_names_and_counts_of_tokens_are_none(name: str) -> None:
+    assert not looks_secret(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("model", "m", "m"),
+        ("api_key", "canary", HIDDEN),
+        ("password", 1234, HIDDEN),
+        ("api_key", None, None),
+        ("api_key", "", ""),
+        ("env", {"A": "canary"}, {"A": HIDDEN}),
+        ("x", {"a": [{"token": "canary"}], "b": 1}, {"a": [{"token": HIDDEN}], "b": 1}),
+        ("command", ["x", "--token", "canary", "y"], ["x", "--token", HIDDEN, "y"]),
+        ("command", ["x", "--token=canary"], ["x", f"--token={HIDDEN}"]),
+        ("base_url", "http://u:canary@h/v1?key=canary", f"http://{HIDDEN}@h/v1?{HIDDEN}"),
+        ("base_url", "http://h:1/v1#a", "http://h:1/v1#a"),
+    ],
+)
+def test_what_may_be_shown_holds_no_secret(name: str, value: object, expected: object) -> None:
+    assert shown(name, value) == expected

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
 import shutil
 import stat
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ import pytest
 
 from rath.config.schema import LLMProviderConfig, MCPServerConfig, RathConfig
 from rath.config.store import ConfigError, ConfigStore, default_store
-from rath.errors import ManifestVersionError, RathError
+from rath.errors import ConfigConflict, ManifestVersionError, RathError
 
 GOLDEN = Path(__file__).parents[1] / "data" / "v1" / "home"
 FULL: dict[str, Any] = {
@@ -157,7 +159,7 @@ def test_credentials_are_written_only_for_keys(project: Path) -> None:
     store = ConfigStore(project / "conf" / "config.json")
     store.save()
     names = sorted(file.name for file in store.path.parent.iterdir())
-    assert names == [".gitignore", "config.json", "manifest.json"]
+    assert names == [".config.lock", ".gitignore", "config.json", "manifest.json"]
 
 
 def test_removed_key_does_not_come_back(store: ConfigStore) -> None:
@@ -274,3 +276,77 @@ def test_origin_of_a_key_follows_a_save(store: ConfigStore) -> None:
 def test_store_says_whether_a_project_brought_it(store: ConfigStore, tmp_path: Path) -> None:
     assert store.is_project_local
     assert not ConfigStore(tmp_path / "config.json").is_project_local
+
+
+def test_keys_of_entries_that_are_not_there_survive_a_save(path: Path) -> None:
+    path.write_text('{"llm": {"providers": {"a": {}}}}')
+    beside = path.with_name("credentials.json")
+    beside.write_text('{"llm": {"providers": {"a": "k-a", "later": "k-later"}}, "x": {"y": 1}}')
+    store = ConfigStore(path)
+    store.config.llm.providers["later"] = LLMProviderConfig(model="m")
+    store.save()
+    assert ConfigStore(path).get_llm_provider("later").api_key == "k-later"
+    assert json.loads(beside.read_text())["x"] == {"y": 1}
+
+
+def test_key_of_a_removed_entry_is_removed(path: Path) -> None:
+    path.write_text('{"llm": {"providers": {"a": {}}}}')
+    beside = path.with_name("credentials.json")
+    beside.write_text('{"llm": {"providers": {"a": "k-a"}}}')
+    store = ConfigStore(path)
+    del store.config.llm.providers["a"]
+    store.save()
+    assert not beside.exists()
+
+
+def test_a_config_that_does_not_fit_is_not_written(store: ConfigStore) -> None:
+    before = store.path.read_text()
+    entry: Any = store.config.llm.providers["a"]
+    entry.max_tokens = "canary"
+    with pytest.raises(ConfigError, match=r"llm\.providers\.a\.max_tokens") as caught:
+        store.save()
+    assert "canary" not in str(caught.value)
+    assert store.path.read_text() == before
+
+
+def test_a_change_by_somebody_else_is_not_overwritten(store: ConfigStore) -> None:
+    other = ConfigStore(store.path)
+    other.config.llm.providers["new"] = LLMProviderConfig(model="m", api_key="k-new")
+    other.save()
+    store.config.llm.default_provider = "a"
+    with pytest.raises(ConfigConflict, match="changed by somebody else"):
+        store.save()
+    assert ConfigStore(store.path).get_llm_provider("new").api_key == "k-new"
+
+
+def test_saves_of_many_threads_lose_nothing(path: Path) -> None:
+    def add(name: str) -> None:
+        while True:
+            store = ConfigStore(path)
+            store.config.llm.providers[name] = LLMProviderConfig(api_key=f"key-of-{name}")
+            with contextlib.suppress(ConfigConflict):
+                store.save()
+                return
+
+    names = [f"p{number}" for number in range(12)]
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(add, names))
+    entries = ConfigStore(path).config.llm.providers
+    assert {name: entry.api_key for name, entry in entries.items()} == {
+        name: f"key-of-{name}" for name in names
+    }
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity"])
+def test_a_number_that_json_does_not_have_is_refused(path: Path, number: str) -> None:
+    path.write_text(f'{{"x": {number}}}')
+    with pytest.raises(ConfigError, match=number):
+        ConfigStore(path)
+
+
+def test_an_infinite_value_is_not_written(store: ConfigStore) -> None:
+    store.config.llm.providers["a"].temperature = float("inf")
+    before = store.path.read_bytes()
+    with pytest.raises(ConfigError, match="temperature"):
+        store.save()
+    assert store.path.read_bytes() == before

@@ -24,6 +24,7 @@ from rath.memory import (
 from rath.session import Session
 from rath.testing import ScriptedClient, Turn, tool_call
 from tests.support.fake_memory import FakeMemory
+from tests.support.images import picture
 
 Log: TypeAlias = "queue.SimpleQueue[logging.LogRecord]"
 
@@ -79,6 +80,21 @@ def test_what_was_said_is_committed() -> None:
             wait=False,
         )
     ]
+
+
+@pytest.mark.parametrize(
+    ("text", "content"),
+    [
+        ("What is it?", "[image/png 8 B sha256:4c4b6a3b] What is it?"),
+        ("", "[image/png 8 B sha256:4c4b6a3b] "),
+    ],
+)
+def test_images_are_committed_as_labels(text: str, content: str) -> None:
+    memory = FakeMemory()
+    bound = agent(memory, "a cat")
+    bound.commit_memory(bound(Session.from_user_message(text, images=[picture()])).synchronize())
+    (commit,) = memory.of(MemoryOpCommit)
+    assert commit.messages[0] == {"role": "user", "content": content}
 
 
 def test_a_pending_session_is_not_waited_for() -> None:

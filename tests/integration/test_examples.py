@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.served_model import provider_variables, serve_model
+
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "example"
 LADDER = sorted(EXAMPLES.glob("[0-9]*.py"))
@@ -22,8 +24,8 @@ def names(paths: list[Path]) -> list[str]:
     return [path.stem for path in paths]
 
 
-def run(program: Path, where: Path) -> str:
-    """Run an example on its scripted model and return what it printed."""
+def run(program: Path, where: Path, **variables: str) -> str:
+    """Run an example and return what it printed; on its scripted model unless told otherwise."""
     done = subprocess.run(
         [sys.executable, "-W", "error", str(program)],
         cwd=where,
@@ -32,6 +34,7 @@ def run(program: Path, where: Path) -> str:
             "OPENRATH_HOME": str(where / "home"),
             "PYTHONPATH": str(ROOT / "src"),
             "RATH_EXAMPLE_PROVIDER": "scripted",
+            **variables,
         },
         capture_output=True,
         text=True,
@@ -49,6 +52,7 @@ def test_the_ladder_is_the_documented_one() -> None:
         "05_custom_tool",
         "07_streaming",
         "08_compress",
+        "10_provider_variation",
         "11_dynamic_selector",
     ]
 
@@ -62,11 +66,29 @@ def test_the_ladder_is_the_documented_one() -> None:
         ("05_custom_tool", 'add {"sum": 42}'),
         ("07_streaming", "'finish': 2"),
         ("08_compress", "rows: 8 -> 1"),
+        ("10_provider_variation", "third:  The second one answered."),
         ("11_dynamic_selector", "tech: Switch the printer off"),
     ],
 )
 def test_an_example_runs(name: str, said: str, tmp_path: Path) -> None:
     assert said in run(EXAMPLES / f"{name}.py", tmp_path)
+
+
+@pytest.mark.parametrize("wire", ["openai", "anthropic"])
+@pytest.mark.parametrize("program", PROGRAMS, ids=names(PROGRAMS))
+def test_an_example_runs_in_the_protocol_of_a_vendor(
+    program: Path, wire: str, tmp_path: Path
+) -> None:
+    with serve_model() as server:
+        environment = {**provider_variables(server.base_url), "RATH_EXAMPLE_PROVIDER": wire}
+        run(program, tmp_path, **environment)
+        paths = {request.path for request in server.calls}
+    if program.stem == "02_session_lineage":
+        assert paths == set()
+    elif program.stem == "10_provider_variation":
+        assert paths == {"/v1/chat/completions", "/v1/messages"}
+    else:
+        assert paths == {"/v1/chat/completions" if wire == "openai" else "/v1/messages"}
 
 
 def test_the_readme_program_remembers_what_its_first_run_learned(tmp_path: Path) -> None:

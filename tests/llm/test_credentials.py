@@ -16,20 +16,19 @@ from rath.llm import Provider
 from rath.llm.credentials import (
     SALT_FILENAME,
     Account,
-    Variables,
+    Purpose,
     credential_digest,
+    find_account,
     kept_salt,
     resolve_account,
     resolve_credential,
 )
 from rath.llm.openai import RathOpenAIChatClient
+from rath.llm.variables import LITELLM, OPENAI, variables_of
+from tests.support.machine import llm_config, own_project
+from tests.support.machine import write_config as write_layer
 
 DEFAULT = "https://default.example/v1"
-VARIABLES = Variables(
-    api_key=lambda _: ("OPENAI_API_KEY", "AZURE_OPENAI_API_KEY"),
-    base_url=("OPENAI_BASE_URL", "AZURE_OPENAI_ENDPOINT"),
-    model=("OPENAI_DEFAULT_MODEL",),
-)
 
 
 def write_config(directory: Path, entry: dict[str, Any], *, key: str | None = None) -> Path:
@@ -59,7 +58,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def resolve(provider: Provider | None = None) -> Account:
     return resolve_account(
-        provider or Provider(), kind="openai", variables=VARIABLES, default_base_url=DEFAULT
+        provider or Provider(), kind="openai", variables=OPENAI, default_base_url=DEFAULT
     )
 
 
@@ -190,6 +189,122 @@ def test_a_users_endpoint_takes_the_environment(
     monkeypatch.setenv("OPENAI_API_KEY", "env-key")
     assert resolve().api_key.value == "env-key"
     assert resolve(Provider(base_url="http://call/v1")).api_key.value == "env-key"
+
+
+# ---------------------------------------------------------------- a project's config, a user's
+
+
+@pytest.fixture
+def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory that may hold a config beside that of the user in `home`."""
+    (tmp_path / "machine").mkdir()
+    return own_project(tmp_path / "machine", monkeypatch)
+
+
+@pytest.fixture
+def user(work: Path) -> Path:
+    return work.with_name("home")
+
+
+def test_a_project_may_name_the_model_of_the_users_account(work: Path, user: Path) -> None:
+    own = write_layer(user, llm_config(u={"base_url": "http://u/v1", "model": "mu"}), {"u": "ku"})
+    theirs = write_layer(work, llm_config(p={"model": "mp"}))
+    account = resolve()
+    assert account.model == Sourced("mp", f"config {theirs}")
+    assert account.base_url == Sourced("http://u/v1", f"config {own}")
+    assert account.api_key == Sourced("ku", f"config {own.with_name('credentials.json')}")
+    assert not account.from_project
+
+
+@pytest.mark.parametrize("has_key", [False, True], ids=["without a key", "with a key"])
+def test_a_projects_endpoint_gets_nothing_of_the_users_account(
+    work: Path, user: Path, monkeypatch: pytest.MonkeyPatch, has_key: bool
+) -> None:
+    write_layer(user, llm_config("u", u={"model": "mu", "base_url": "http://u/v1"}), {"u": "ku"})
+    write_layer(work, llm_config(p={"base_url": "http://p/v1"}), {"p": "kp"} if has_key else None)
+    monkeypatch.setenv("OPENAI_API_KEY", "env-key")
+    account = find_account(Provider(), kind="openai", variables=OPENAI, default_base_url=DEFAULT)
+    assert (account.base_url.value, account.from_project) == ("http://p/v1", True)
+    assert (account.api_key.value, account.model) == ("kp" if has_key else "", None)
+
+
+def test_a_projects_key_goes_to_no_endpoint_of_the_user(work: Path, user: Path) -> None:
+    write_layer(user, llm_config("u", u={"model": "mu", "base_url": "http://u/v1"}))
+    write_layer(work, llm_config(p={}), {"p": "kp"})
+    account = resolve()
+    assert (account.base_url.value, account.api_key.value) == (DEFAULT, "kp")
+
+
+def test_a_named_account_of_the_user_takes_no_endpoint_of_the_project(
+    work: Path, user: Path
+) -> None:
+    write_layer(user, llm_config(u={"model": "mu"}), {"u": "ku"})
+    write_layer(work, llm_config("p", p={"base_url": "http://evil/v1"}))
+    account = resolve(Provider.from_config("u"))
+    assert (account.base_url.value, account.api_key.value) == (DEFAULT, "ku")
+
+
+def test_an_entry_of_the_same_name_fills_up_a_named_one(work: Path, user: Path) -> None:
+    write_layer(user, llm_config("v", v={}, u={"base_url": "http://u/v1"}), {"u": "ku", "v": "kv"})
+    write_layer(work, llm_config(u={"model": "mp"}))
+    account = resolve(Provider.from_config("u"))
+    assert (account.base_url.value, account.api_key.value) == ("http://u/v1", "ku")
+    assert account.model is not None
+    assert account.model.value == "mp"
+
+
+def test_the_default_of_the_project_chooses_among_the_users_entries(work: Path, user: Path) -> None:
+    write_layer(user, llm_config("a", a={"model": "ma"}, b={"model": "mb"}), {"a": "ka", "b": "kb"})
+    assert resolve().api_key.value == "ka"
+    write_layer(work, llm_config("b"))
+    assert resolve().api_key.value == "kb"
+
+
+def test_a_broken_config_is_told_where_a_key_is_missing(work: Path, user: Path) -> None:
+    write_layer(user, {}).write_text("{")
+    with pytest.raises(ValueError, match=r"No API key found.*line 1 col 2"):
+        resolve()
+
+
+@pytest.mark.parametrize(
+    ("purpose", "llm", "key"),
+    [
+        ("chat", {"embedding_provider": "e", "default_provider": "d"}, "kd"),
+        ("embedding", {"embedding_provider": "e", "default_provider": "d"}, "ke"),
+        ("vlm", {"vlm_provider": "e", "default_provider": "d"}, "ke"),
+        ("embedding", {"vlm_provider": "e", "default_provider": "d"}, "kd"),
+        ("embedding", {"default_provider": "anthropic"}, ""),
+        ("embedding", {"embedding_provider": "anthropic"}, "ka"),
+        ("embedding", {}, ""),
+        ("chat", {}, "kf"),
+    ],
+)
+def test_the_purpose_decides_where_to_begin(
+    user: Path, purpose: Purpose, llm: dict[str, str], key: str
+) -> None:
+    providers = {"first": {}, "d": {}, "e": {}, "anthropic": {"provider_kind": "anthropic"}}
+    keys = {"first": "kf", "d": "kd", "e": "ke", "anthropic": "ka"}
+    write_layer(user, {"llm": {**llm, "providers": providers}}, keys)
+    account = find_account(
+        Provider(), kind="openai", variables=OPENAI, default_base_url="", purpose=purpose
+    )
+    assert account.api_key.value == key
+
+
+def test_the_beginning_of_the_error_can_be_chosen() -> None:
+    with pytest.raises(ValueError, match=r"^No key at all\. Set LITELLM_API_KEY"):
+        resolve_account(
+            Provider(),
+            kind="litellm",
+            variables=LITELLM,
+            default_base_url="",
+            missing="No key at all",
+        )
+
+
+def test_a_kind_of_somebody_else_reads_none_of_our_variables() -> None:
+    variables = variables_of("smoke")
+    assert (variables.model, variables.base_url, variables.api_key("")) == ((), (), ())
 
 
 # ---------------------------------------------------------------- the OpenAI client

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import socket
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from hashlib import sha256
 from typing import Any
 
 import pytest
 
 from rath._async.runtime import runtime
-from rath.errors import ProviderError, ProviderProtocolError, RateLimitError
+from rath.errors import (
+    ProviderConnectionError,
+    ProviderError,
+    ProviderProtocolError,
+    ProviderTimeout,
+    RateLimitError,
+)
 from rath.llm import (
     Provider,
     RathLLMChatRequest,
@@ -23,6 +31,7 @@ from rath.llm import (
 )
 from rath.llm.base import require_streaming
 from rath.llm.chat_response import RathLLMAssistantMessage, RathLLMChatChoice
+from rath.llm.failure import may_fall_back
 from rath.llm.openai import RathOpenAIChatClient
 from tests.support.asking import HELLO, WEATHER, ask, exchange, send
 
@@ -170,6 +179,38 @@ def test_what_it_raises_becomes_an_error_of_rath(error: BaseException) -> None:
     assert caught.value.__cause__ is error
     assert evidence is not None
     assert evidence.status == "failed"
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (TimeoutError("late"), ProviderTimeout),
+        (OSError(errno.ETIMEDOUT, "late"), ProviderTimeout),
+        (ConnectionRefusedError("no"), ProviderConnectionError),
+        (BrokenPipeError("no"), ProviderConnectionError),
+        (socket.gaierror(socket.EAI_NONAME, "no such host"), ProviderConnectionError),
+        (OSError(errno.EHOSTUNREACH, "no route"), ProviderConnectionError),
+        (asyncio.IncompleteReadError(b"", 1), ProviderConnectionError),
+        (FileNotFoundError("no such file"), ProviderError),
+        (OSError("unclear"), ProviderError),
+        (RuntimeError("unclear"), ProviderError),
+    ],
+    ids=lambda one: type(one).__name__ if isinstance(one, Exception) else "",
+)
+@pytest.mark.parametrize("is_streamed", [False, True], ids=["whole", "streamed"])
+def test_what_the_network_did_has_a_class_of_its_own(
+    error: Exception, expected: type[ProviderError], is_streamed: bool
+) -> None:
+    on_delta: Callable[[RathLLMStreamDelta], None] | None = (
+        (lambda _: None) if is_streamed else None
+    )
+    with pytest.raises(ProviderError, match=type(error).__name__) as caught:
+        exchange(Failing(error), on_delta=on_delta)
+    assert type(caught.value) is expected
+    assert caught.value.__cause__ is not None
+    # asyncio hands on a timeout as a new one.
+    assert (type(caught.value.__cause__), caught.value.__cause__.args) == (type(error), error.args)
+    assert may_fall_back(caught.value) == (expected is not ProviderError)
 
 
 def test_an_error_of_rath_stays_itself() -> None:

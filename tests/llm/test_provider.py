@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -133,3 +134,25 @@ def test_a_replaced_provider_remembers_its_config(store: ConfigStore) -> None:
     provider = replace(Provider.from_config(store=store), temperature=0.9)
     assert provider.config_entry is not None
     assert provider.config_entry.base_url == provider.base_url
+
+
+def test_money_may_be_a_decimal_and_equals_the_same_number() -> None:
+    provider = Provider(model="m", budget_usd=Decimal("0.1"))
+    assert provider.budget_usd == Decimal("0.1")
+    assert Provider(budget_usd=0.5) == Provider(budget_usd=Decimal("0.5"))
+
+
+@pytest.mark.parametrize("wrong", ["-1", "NaN", "Infinity"])
+def test_money_out_of_range_is_refused(wrong: str) -> None:
+    with pytest.raises(ValueError, match="budget_usd must be finite and at least 0"):
+        Provider(budget_usd=Decimal(wrong))
+
+
+def test_a_decimal_is_money_alone() -> None:
+    with pytest.raises(TypeError, match="temperature must be a number"):
+        Provider(temperature=Decimal("0.5"))  # type: ignore[arg-type]  # that it fails is the test
+
+
+def test_no_fallbacks_may_be_said_by_none() -> None:
+    nothing: Any = None
+    assert Provider(model="m", fallbacks=nothing) == Provider(model="m")

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import pickle
 from uuid import uuid4
 
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 
+from rath.errors import PersistenceError
+from rath.llm.image import Image
 from rath.session import (
     ChunkKind,
     ChunkRow,
@@ -21,8 +25,9 @@ from rath.session import (
     tool_feedback_chunk,
     user_text_chunk,
 )
-from rath.session.content import AssistantTurn, ToolCall
-from rath.session.encode import encode_content
+from rath.session.content import AssistantTurn, ToolCall, UserText
+from rath.session.encode import encode_content, rows_digest
+from tests.support.images import picture, pictures
 from tests.support.sessions import any_texts, row_lists, rows
 
 
@@ -127,6 +132,10 @@ def test_assistant_row_keeps_the_raw_arguments_only() -> None:
     ("row", "line"),
     [
         (user_text_chunk("hi\nyou"), "[0] user: 'hi\\\\nyou'"),
+        (
+            user_text_chunk("hi", images=[picture()]),
+            "[0] user: [image/png 8 B sha256:4c4b6a3b] 'hi'",
+        ),
         (system_text_chunk("s"), "[0] system: 's'"),
         (assistant_turn_chunk(tool_calls=None, content=None), "[0] assistant: (empty)"),
         (
@@ -134,7 +143,7 @@ def test_assistant_row_keeps_the_raw_arguments_only() -> None:
             '[0] tool_result: name=\'n\' body={"a":"─"}',
         ),
     ],
-    ids=["user", "system", "empty assistant", "tool result"],
+    ids=["user", "user with image", "system", "empty assistant", "tool result"],
 )
 def test_brief_line(row: ChunkRow, line: str) -> None:
     assert format_chunk_row_brief(0, row) == line
@@ -152,8 +161,84 @@ def test_brief_line_of_an_unknown_kind_shows_its_payload() -> None:
     assert format_chunk_row_brief(0, ChunkRow("new", {"x": 1})).startswith("[0] new: ")
 
 
-def test_payloads_are_json() -> None:
-    assert json.loads(json.dumps(dict(user_text_chunk("a").payload))) == {"content": "a"}
+@given(row=rows)
+def test_payloads_are_json(row: ChunkRow) -> None:
+    assert json.loads(json.dumps(dict(row.payload))) == row.payload
+
+
+def test_a_row_without_images_says_nothing_of_them() -> None:
+    assert (
+        user_text_chunk("a").payload == user_text_chunk("a", images=[]).payload == {"content": "a"}
+    )
+
+
+def test_a_row_with_images_names_them_and_holds_their_bytes() -> None:
+    image = Image.from_bytes(picture(b"cat"))
+    row = user_text_chunk("What is it?", images=[picture(b"cat")])
+    named = {"sha256": image.blob.digest, "mime": "image/png", "size": 11}
+    assert row.payload == {"content": "What is it?", "images": [named]}
+    assert row.content == UserText("What is it?", (image,))
+    assert [image.blob.data for image in row.images] == [picture(b"cat")]
+
+
+@given(contents=st.lists(pictures, min_size=1, max_size=3))
+def test_the_bytes_stay_with_a_row_wherever_it_goes(contents: list[bytes]) -> None:
+    row = user_text_chunk("x", images=contents)
+    session = Session(ChunkTable([row]))
+    copies = [
+        row.with_id(RowId(uuid4(), 3)),
+        pickle.loads(pickle.dumps(row)),
+        copy.deepcopy(row),
+        session.fork().merge(Session.from_user_message("y")).chunk_table[0],
+        session.detach().chunk_table[0],
+    ]
+    for each in copies:
+        assert each == row
+        assert [image.blob.data for image in each.images] == contents
+
+
+@given(one=pictures, other=pictures)
+def test_rows_are_equal_and_have_equal_digests_when_their_images_are(
+    one: bytes, other: bytes
+) -> None:
+    left, right = (user_text_chunk("x", images=[content]) for content in (one, other))
+    assert (left == right) == (one == other)
+    assert (rows_digest([left]) == rows_digest([right])) == (one == other)
+
+
+@given(row=rows)
+def test_a_row_made_of_a_payload_knows_its_images_by_digest(row: ChunkRow) -> None:
+    bare = ChunkRow(row.kind, dict(row.payload))
+    assert bare == row
+    assert bare.content == row.content
+    assert bare.digest == row.digest
+    for image in bare.images:
+        with pytest.raises(PersistenceError, match="only its digest is known"):
+            image.to_base64()
+
+
+@pytest.mark.parametrize(
+    "images", ["a.png", {"sha256": "0" * 64}, ["a.png", 7, None], [{"url": "x"}]],
+    ids=["text", "mapping", "no mappings", "other mappings"],
+)  # fmt: skip
+def test_what_other_programs_put_under_the_name_is_kept_and_is_no_image(images: object) -> None:
+    row = ChunkRow(ChunkKind.USER, {"content": "a", "images": images})
+    assert row.images == ()
+    assert row.payload["images"] == images
+
+
+@pytest.mark.parametrize("digest", ["../../etc/passwd", "0" * 63, "A" * 64, 7])
+def test_an_image_that_no_digest_names_is_known_and_cannot_be_sent(digest: object) -> None:
+    row = ChunkRow(ChunkKind.USER, {"content": "a", "images": [{"sha256": digest}]})
+    (image,) = row.images
+    with pytest.raises(PersistenceError, match="does not name it by a sha256"):
+        image.to_base64()
+
+
+def test_the_image_of_another_row_can_be_shown_again() -> None:
+    row = user_text_chunk("x", images=[picture(b"cat")])
+    again = user_text_chunk("y", images=row.images)
+    assert [image.blob.data for image in again.images] == [picture(b"cat")]
 
 
 def test_a_row_is_decoded_and_digested_once() -> None:

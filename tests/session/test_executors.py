@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from rath.errors import MissingExtra
 from rath.llm import (
     Provider,
     RathLLMChatRequest,
@@ -16,13 +18,16 @@ from rath.llm import (
     RathLLMStreamDelta,
     register_chat_client,
 )
+from rath.llm.openai import RathOpenAIChatClient
 from rath.session import (
     DefaultSessionLoopExecutor,
     Session,
     SessionLoopExecutor,
     run_session_compress,
+    run_session_loop,
     select_session,
 )
+from rath.session.executors import candidates_for
 from rath.session.loop import StreamingExecutor, resolve_executor
 from rath.session.record import ModelCall
 from rath.session.tooling import Tool
@@ -196,6 +201,112 @@ def test_on_event_and_a_client_that_cannot_stream_exclude_each_other() -> None:
 def test_on_event_and_an_executor_exclude_each_other() -> None:
     with pytest.raises(ValueError, match="custom executor"):
         resolve_executor(agent_provider=Provider(model="m"), executor=Executor(), on_event=print)
+
+
+def test_fallbacks_and_an_executor_exclude_each_other() -> None:
+    provider = Provider(model="m", fallbacks=[Provider(model="n")])
+    with pytest.raises(ValueError, match="the executor makes the calls"):
+        run([], executor=Executor("x"), agent_provider=provider)
+
+
+# ---- fallbacks
+
+
+@pytest.fixture
+def first() -> Provider:
+    return ScriptedClient(["hello"]).provider
+
+
+def test_the_provider_stands_first_and_its_fallbacks_follow(first: Provider) -> None:
+    other = ScriptedClient(["other"])
+    provider = replace(first, fallbacks=[other.provider])
+    one, two = candidates_for(provider, None, None, origin="session")
+    assert (one.provider, one.origin, two.provider, two.origin) == (
+        provider, "session", other.provider, "session",
+    )  # fmt: skip
+    assert two.client is other
+
+
+def test_a_fallback_without_a_key_raises_at_the_call_and_says_which(first: Provider) -> None:
+    fallbacks = [ScriptedClient([]).provider, Provider(model="m")]
+    with pytest.raises(ValueError, match=r"fallback 2 of the provider cannot be used: .*api_key"):
+        run([], agent_provider=replace(first, fallbacks=fallbacks))
+
+
+def select(user: Session, agent: Session, *, agent_provider: Provider) -> object:
+    return select_session(user, agent, "a", agent_provider=agent_provider)
+
+
+@pytest.mark.parametrize(
+    ("fallback", "problem"),
+    [
+        (Provider(model="m", provider_kind="smoke"), "unknown provider_kind 'smoke'"),
+        (Provider(api_key="k"), "model is required"),
+    ],
+    ids=["unknown kind", "no model"],
+)
+@pytest.mark.parametrize(
+    "ask", [run_session_loop, run_session_compress, select], ids=["loop", "compress", "select"]
+)
+def test_a_fallback_that_can_never_answer_raises_at_the_call(
+    first: Provider, fallback: Provider, problem: str, ask: Callable[..., object]
+) -> None:
+    provider, user = replace(first, fallbacks=[fallback]), Session.from_user_message("x")
+    with pytest.raises(ValueError, match=f"fallback 1 of the provider cannot be used: {problem}"):
+        ask(user, AGENT, agent_provider=provider)
+
+
+@pytest.mark.parametrize(
+    "ask", [run_session_loop, run_session_compress, select], ids=["loop", "compress", "select"]
+)
+@pytest.mark.parametrize("kind", ["openai", "anthropic"])
+def test_a_provider_without_a_model_raises_at_the_call(
+    kind: str, ask: Callable[..., object]
+) -> None:
+    with pytest.raises(ValueError, match=r"^model is required"):
+        ask(
+            Session.from_user_message("x"),
+            AGENT,
+            agent_provider=Provider(provider_kind=kind, api_key="k"),
+        )
+
+
+def test_a_client_that_has_a_model_of_its_own_needs_none_in_the_provider() -> None:
+    own = RathOpenAIChatClient(Provider(model="m", api_key="k"))
+    register_chat_client("own", lambda _: own)
+    (one,) = candidates_for(Provider(provider_kind="own"), None, None)
+    assert one.client is own
+
+
+def test_a_client_of_ours_that_answers_by_itself_needs_no_model() -> None:
+    class Fixed(RathOpenAIChatClient):
+        def complete(self, req: RathLLMChatRequest) -> RathLLMChatResponse:
+            return ScriptedClient(["by itself"]).complete(req)
+
+    register_chat_client("fixed", lambda _: Fixed(Provider(api_key="k")))
+    assert run([], agent_provider=Provider(provider_kind="fixed")).text() == "by itself"
+
+
+def test_a_client_of_somebody_else_needs_no_model() -> None:
+    assert run([], agent_provider=ScriptedClient(["x"], provider=Provider()).provider).text() == "x"
+
+
+def test_a_fallback_that_cannot_stream_raises_at_the_call(first: Provider) -> None:
+    register_chat_client("whole", lambda _: Whole())
+    provider = replace(first, fallbacks=[Provider(model="m", provider_kind="whole")])
+    with pytest.raises(TypeError, match="fallback 1 of the provider cannot be used: Whole cannot"):
+        run([], agent_provider=provider, on_event=print)
+
+
+def test_a_fallback_whose_extra_is_missing_says_which_one_it_is(first: Provider) -> None:
+    def missing(_: Provider) -> Whole:
+        raise MissingExtra("exotic", "its client")
+
+    register_chat_client("exotic", missing)
+    provider = replace(first, fallbacks=[Provider(model="m", provider_kind="exotic")])
+    with pytest.raises(MissingExtra) as caught:
+        run([], agent_provider=provider)
+    assert caught.value.__notes__ == ["fallback 1 of the provider cannot be used"]
 
 
 # ---- in a run

@@ -11,6 +11,7 @@ from rath.session import (
     user_text_chunk,
 )
 from rath.testing import tool_call
+from tests.support.images import picture
 
 
 def test_one_message_per_row_in_order() -> None:
@@ -37,3 +38,10 @@ def test_one_message_per_row_in_order() -> None:
     )
     assert (messages[3].tool_call_id, messages[3].name) == ("c1", None)
     assert messages[4].tool_calls is None
+
+
+def test_the_images_of_a_row_come_with_its_message() -> None:
+    shown, plain = user_text_chunk("u", images=[picture()]), user_text_chunk("v")
+    one, other = chunk_table_to_messages(ChunkTable((shown, plain)))
+    assert one.images == shown.images
+    assert other.images is None

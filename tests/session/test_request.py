@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
+from uuid import UUID
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rath.llm import RathLLMMessage
-from rath.session import ChunkRow, ChunkTable, Session, user_text_chunk
+from rath.llm.exchange import CallEvidence
+from rath.session import ChunkRow, ChunkTable, Session, system_text_chunk, user_text_chunk
 from rath.session.chunk import (
+    RowId,
     assistant_turn_chunk,
     chunk_table_to_messages,
     tool_feedback_chunk,
 )
+from rath.session.content import AssistantTurn
 from rath.session.request import (
     CONTEXT_OPENING,
     HANDOVER,
@@ -24,6 +29,7 @@ from rath.session.request import (
     last_user_index,
 )
 from rath.testing import tool_call
+from tests.support.answered import EVIDENCE
 from tests.support.sessions import row_lists
 
 
@@ -142,3 +148,146 @@ def test_last_user_index() -> None:
     table = ChunkTable((user_text_chunk("a"), user_text_chunk("b"), turn("x")))
     assert last_user_index(table) == 1
     assert last_user_index(ChunkTable((turn("x"),))) is None
+
+
+def test_texts_of_the_system_do_not_keep_two_turns_apart() -> None:
+    one = assistant_turn_chunk(tool_calls=None, content="one")
+    two = assistant_turn_chunk(tool_calls=None, content="two")
+    messages = render([one, system_text_chunk("Be brief."), two])
+    assert [message.role for message in messages] == [
+        "assistant", "system", "user", "assistant", "user",
+    ]  # fmt: skip
+    assert messages[2].content == HANDOVER
+
+
+def test_an_empty_turn_is_skipped_and_takes_back_nothing() -> None:
+    said, empty = (assistant_turn_chunk(tool_calls=None, content=text) for text in ("one", ""))
+    renderer = Renderer()
+    asked = [*renderer.render([said]), *renderer.hand_over()]
+    later = [*asked, *renderer.render([empty, user_text_chunk("again")])]
+    assert later == render([said, empty, user_text_chunk("again")])
+    assert [message.content for message in later] == ["one", HANDOVER, "again"]
+
+
+# ---- what a model wrote itself
+
+
+SESSION = UUID(int=1)
+BLOCKS = ({"type": "thinking", "signature": "s"},)
+PAUSED = replace(EVIDENCE, finish_reason="pause_turn", reasoning=None)
+STEPS: dict[str, tuple[ChunkRow, CallEvidence | None]] = {
+    "user": (user_text_chunk("go on"), None),
+    "other": (assistant_turn_chunk(tool_calls=None, content="other"), None),
+    "other's empty": (assistant_turn_chunk(tool_calls=None, content=None), None),
+    "own": (assistant_turn_chunk(tool_calls=None, content="own"), EVIDENCE),
+    "own with blocks": (
+        assistant_turn_chunk(tool_calls=None, content="signed"),
+        replace(EVIDENCE, reasoning_blocks=BLOCKS),
+    ),
+    "own empty": (
+        assistant_turn_chunk(tool_calls=None, content=None),
+        replace(EVIDENCE, reasoning_blocks=BLOCKS),
+    ),
+    "paused": (assistant_turn_chunk(tool_calls=None, content="paused"), PAUSED),
+    "paused without a word": (
+        assistant_turn_chunk(tool_calls=None, content=None),
+        replace(PAUSED, reasoning_blocks=BLOCKS),
+    ),
+}
+
+
+def named(steps: Sequence[str]) -> tuple[list[ChunkRow], Renderer]:
+    """Rows, and a renderer for the model that wrote those of its own."""
+    made = [STEPS[step] for step in steps]
+    rows = [row.with_id(RowId(SESSION, index)) for index, (row, _) in enumerate(made)]
+    wrote = {row.id: own for row, (_, own) in zip(rows, made, strict=True)}
+    return rows, Renderer(wrote.get)
+
+
+def said(messages: Sequence[RathLLMMessage]) -> list[str]:
+    """Each message in a word."""
+    return [
+        "handover" if message.content == HANDOVER else message.content or "(blocks)"
+        for message in messages
+    ]
+
+
+@pytest.mark.parametrize(
+    ("steps", "expected"),
+    [
+        (["user", "paused"], ["go on", "paused"]),
+        (["user", "paused", "own"], ["go on", "paused", "own", "handover"]),
+        (["user", "paused", "paused"], ["go on", "paused", "paused"]),
+        (["user", "paused", "own empty"], ["go on", "paused"]),
+        (["user", "paused", "other"], ["go on", "paused", "handover", "other", "handover"]),
+        (["user", "paused", "user"], ["go on", "paused", "go on"]),
+        (["own", "paused"], ["own", "handover", "paused"]),
+        (["paused without a word"], ["(blocks)"]),
+        (["own empty"], []),
+    ],
+    ids=lambda value: ", ".join(value),
+)
+def test_a_paused_turn_goes_on_without_a_handover(steps: list[str], expected: list[str]) -> None:
+    rows, renderer = named(steps)
+    assert said([*renderer.render(rows), *renderer.hand_over()]) == expected
+
+
+@pytest.mark.parametrize(
+    ("steps", "expected"),
+    [
+        (["user", "paused"], ["go on", "paused", "handover"]),
+        (["user", "paused", "own"], ["go on", "paused", "handover", "own", "handover"]),
+        (["user", "paused without a word"], ["go on"]),
+    ],
+    ids=lambda value: ", ".join(value),
+)
+def test_to_any_other_model_a_paused_turn_is_one_like_all(
+    steps: list[str], expected: list[str]
+) -> None:
+    rows, _ = named(steps)
+    assert said(render(rows)) == expected
+
+
+@pytest.mark.parametrize(
+    ("born_at", "expected"),
+    [
+        ((0, 1, 2), ["go on", "paused", "own"]),
+        ((0, 1, 7), ["go on", "paused", "handover", "own"]),
+        ((0, 7, 2), ["go on", "paused", "handover", "own"]),
+    ],
+    ids=["where they were born", "another followed", "the pause was moved"],
+)
+def test_a_merge_may_have_torn_a_paused_turn_from_its_rest(
+    born_at: tuple[int, ...], expected: list[str]
+) -> None:
+    made = [STEPS[step] for step in ("user", "paused", "own")]
+    rows = [row.with_id(RowId(SESSION, at)) for (row, _), at in zip(made, born_at, strict=True)]
+    wrote = {row.id: own for row, (_, own) in zip(rows, made, strict=True)}
+    assert said(Renderer(wrote.get).render(rows)) == expected
+
+
+def test_reasoning_and_blocks_stand_in_the_messages_of_their_rows_alone() -> None:
+    rows, renderer = named(["user", "own with blocks", "other", "own"])
+    messages = renderer.render(rows)
+    found = [(m.content, m.reasoning, m.blocks) for m in messages if m.role == "assistant"]
+    assert found == [
+        ("signed", "let me think", BLOCKS),
+        ("other", None, None),
+        ("own", "let me think", None),
+    ]
+
+
+@given(steps=st.lists(st.sampled_from(list(STEPS)), max_size=8), data=st.data())
+def test_what_was_sent_stays_as_it_was_when_more_is_said(
+    steps: list[str], data: st.DataObject
+) -> None:
+    # The model is asked wherever a turn of some model follows, and at the end.
+    rows, renderer = named(steps)
+    sent: list[RathLLMMessage] = []
+    for index, row in enumerate(rows):
+        if isinstance(row.content, AssistantTurn) and data.draw(st.booleans()):
+            sent += renderer.hand_over()
+        sent += renderer.render([row], start=index)
+    sent += renderer.hand_over()
+    _, anew = named(steps)
+    assert sent == [*anew.render(rows), *anew.hand_over()]

@@ -9,11 +9,14 @@ from uuid import uuid4
 
 import pytest
 
+from rath.errors import ProviderServerError
+from rath.llm import Provider, chat_client_for
 from rath.session import ChunkTable, Session, run_session_compress
 from rath.session.record import ModelCall
 from rath.session.rerender import rerender_call
 from rath.testing import ScriptedClient
-from tests.support.sessions import run
+from tests.support.offline_vendor import OfflineVendor, Says
+from tests.support.sessions import FunctionTool, run
 
 CLIENT = ScriptedClient(["done"])
 
@@ -76,3 +79,23 @@ def test_rows_that_are_nowhere_any_more_are_refused() -> None:
     for lost in (elsewhere, orphan, diamond):
         with pytest.raises(ValueError, match="neither in session"):
             rerender_call(lost, call, client=CLIENT, provider=CLIENT.provider)
+
+
+def test_a_call_of_a_fallback_is_rendered_with_the_fallback() -> None:
+    def down(_: object) -> Says:
+        raise ProviderServerError("down", status=503)
+
+    answers = [Says(calls=("f",)), Says("done")]
+    first, second = OfflineVendor(down), OfflineVendor(lambda _: answers.pop(0))
+    fallback = replace(second.provider, temperature=0.7)
+    provider = replace(first.provider, retry_max_attempts=1, fallbacks=[fallback])
+    out = run([], FunctionTool("f", lambda *_: 1), agent_provider=provider)
+    failed, *answered = [entry for entry in out.record if isinstance(entry, ModelCall)]
+    assert digest_again(out, failed, provider) == failed.evidence.request_digest
+    for call in answered:
+        assert digest_again(out, call, fallback) == call.evidence.request_digest
+
+
+def digest_again(session: Session, call: ModelCall, provider: Provider) -> str:
+    client = chat_client_for(provider)
+    return sha256(rerender_call(session, call, client=client, provider=provider)).hexdigest()

@@ -9,18 +9,21 @@ import queue
 import sys
 import threading
 from collections import deque
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import pytest
 
-from rath.errors import ProviderTimeout
-from rath.llm import Provider
-from rath.session import Session, run_session_loop
+from rath.errors import ProviderServerError, ProviderTimeout
+from rath.llm import Provider, RathLLMAssistantMessage
+from rath.session import ChunkTable, Session, run_session_loop, user_text_chunk
 from rath.session.entry import call_site
-from rath.session.outcome import BudgetExceeded, DeadlineExceeded
-from rath.session.record import ModelCall
+from rath.session.outcome import BudgetExceeded, Completed, DeadlineExceeded, RoundLimit
+from rath.session.record import ModelCall, RecalledNote
+from rath.session.request import HANDOVER
 from rath.testing import ScriptedClient, tool_call
+from tests.support.offline_vendor import OfflineVendor, Says
 from tests.support.sessions import AsyncFunctionTool, FunctionTool, run
 
 AGENT = Session.from_agent_prompt("You are a test.")
@@ -89,6 +92,153 @@ def test_a_run_over_its_deadline_says_so() -> None:
     out = run([tool_call("f"), "x"], FunctionTool("f", lambda *_: go.wait(15)), timeout=0.05)
     assert out.outcome == DeadlineExceeded(0.05)
     go.set()
+
+
+# ---- turns that their vendor pauses
+
+
+def vendor(*turns: Says) -> OfflineVendor:
+    said = iter(turns)
+    return OfflineVendor(lambda _: next(said))
+
+
+SEARCH: tuple[dict[str, Any]] = (
+    {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {}},
+)
+PAUSED = Says("let me see", blocks=SEARCH, finish="pause_turn")
+
+
+def test_a_paused_turn_is_sent_back_as_it_is_and_goes_on() -> None:
+    asked = vendor(PAUSED, Says("done"))
+    out = run([], agent_provider=asked.provider)
+    assert out.text() == "done"
+    assert out.outcome == Completed()
+    said = [row.payload["content"] for row in out.chunk_table]
+    assert said == ["go", "let me see", "done"]
+    last = asked.requests[1][-1]
+    assert last == {"role": "assistant", "content": "let me see", "blocks": list(SEARCH)}
+
+
+def test_a_paused_turn_without_a_word_is_a_row_and_is_sent_back_too() -> None:
+    asked = vendor(replace(PAUSED, text=None), Says("done"))
+    out = run([], agent_provider=asked.provider)
+    assert out.text() == "done"
+    assert len(out.chunk_table) == 3
+    assert asked.requests[1][-1] == {"role": "assistant", "blocks": list(SEARCH)}
+
+
+def test_a_pause_counts_as_a_round() -> None:
+    asked = vendor(PAUSED, PAUSED)
+    out = run([], agent_provider=asked.provider, max_tool_rounds=2)
+    assert out.outcome == RoundLimit(2)
+    assert len(asked.requests) == 2
+
+
+def test_a_budget_stops_a_run_at_a_pause() -> None:
+    asked = vendor(PAUSED)
+    provider = replace(asked.provider, budget_total_tokens=1)
+    assert isinstance(run([], agent_provider=provider).outcome, BudgetExceeded)
+
+
+def test_a_paused_turn_that_calls_tools_goes_on_with_their_results() -> None:
+    asked = vendor(replace(PAUSED, calls=("f",)), Says("done"))
+    out = run([], FunctionTool("f", lambda *_: 1), agent_provider=asked.provider)
+    assert out.text() == "done"
+    assert [message["role"] for message in asked.requests[1]] == [
+        "system", "user", "assistant", "tool",
+    ]  # fmt: skip
+
+
+def test_another_model_takes_over_a_paused_turn_with_a_handover() -> None:
+    def fail_after_the_pause(messages: Any) -> Says:
+        if messages[-1]["role"] == "assistant":
+            raise ProviderServerError("down", status=503)
+        return PAUSED
+
+    first, second = OfflineVendor(fail_after_the_pause), vendor(Says("done"))
+    provider = replace(first.provider, retry_max_attempts=1, fallbacks=[second.provider])
+    assert run([], agent_provider=provider).text() == "done"
+    assert second.requests[0][-2:] == [
+        {"role": "assistant", "content": "let me see"},
+        {"role": "user", "content": HANDOVER},
+    ]
+
+
+def test_the_next_run_of_the_same_model_goes_on_with_a_paused_turn() -> None:
+    asked = vendor(PAUSED, Says("done"))
+    out = run([], agent_provider=asked.provider, max_tool_rounds=1)
+    assert run([], user=out, agent_provider=asked.provider).text() == "done"
+    assert asked.requests[1][-1]["blocks"] == list(SEARCH)
+
+
+def test_recalled_notes_do_not_come_between_a_pause_and_the_rest() -> None:
+    asked = vendor(PAUSED, Says("done"))
+    user = Session(ChunkTable((user_text_chunk("one"), user_text_chunk("two"))))
+
+    def recall(_: Session) -> list[RecalledNote]:
+        return [RecalledNote("mem://1", "a note")]
+
+    out = run([], user=user, agent_provider=asked.provider, recall=recall, max_tool_rounds=1)
+    later = run([], user=out, agent_provider=asked.provider, recall=recall)
+    assert later.text() == "done"
+    assert asked.requests[1][-1]["blocks"] == list(SEARCH)
+
+
+def test_blocks_do_not_go_back_behind_another_agent() -> None:
+    asked = vendor(Says("hm", blocks=SEARCH), Says("more"), Says("done"))
+    out = run([], agent_provider=asked.provider)
+    say = Session.from_user_message("go on")
+    run([], user=out.merge(say), agent_provider=asked.provider).synchronize()
+    assert asked.requests[1][2]["blocks"] == list(SEARCH)
+    other = Session.from_agent_prompt("You are another.")
+    run([], user=out.merge(say), agent=other, agent_provider=asked.provider).synchronize()
+    assert all("blocks" not in message for message in asked.requests[2])
+
+
+def test_a_pause_behind_which_other_notes_stand_is_a_turn_like_any_other() -> None:
+    asked = vendor(PAUSED, Says("done"))
+    out = run([], agent_provider=asked.provider, max_tool_rounds=1)
+
+    def recall(_: Session) -> list[RecalledNote]:
+        return [RecalledNote("m://1", "new")]
+
+    later = run([], user=out, agent_provider=asked.provider, recall=recall)
+    assert later.text() == "done"
+    assert all("blocks" not in message for message in asked.requests[1])
+    assert asked.requests[1][-1] == {"role": "user", "content": HANDOVER}
+
+
+# ---- turns that the model refuses
+
+
+def test_a_refusal_completes_the_run_and_can_be_read() -> None:
+    out = run([], agent_provider=vendor(Says("I will not.", finish="refusal")).provider)
+    assert out.outcome == Completed()
+    assert out.text() == "I will not."
+    assert model_calls(out)[0].evidence.finish_reason == "refusal"
+
+
+def test_what_was_said_before_is_no_answer_where_the_model_refuses_without_a_word() -> None:
+    answered = run([], agent_provider=vendor(Says("an answer")).provider)
+    refused = run([], user=answered, agent_provider=vendor(Says(finish="refusal")).provider)
+    assert refused.outcome == Completed()
+    assert refused.text() is None
+    silent = run([], user=answered, agent_provider=vendor(Says()).provider)
+    assert silent.text() == "an answer"
+
+
+@pytest.mark.parametrize(
+    ("message", "text"),
+    [
+        (RathLLMAssistantMessage(content=None, refusal="no"), "no"),
+        (RathLLMAssistantMessage(content="", refusal="no"), "no"),
+        (RathLLMAssistantMessage(content="but", refusal="no"), "but"),
+    ],
+)
+def test_the_words_of_a_refusal_are_the_answer_where_there_is_no_other(
+    message: RathLLMAssistantMessage, text: str
+) -> None:
+    assert run([message]).text() == text
 
 
 # ---- runs inside a run

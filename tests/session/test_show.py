@@ -20,6 +20,7 @@ from rath.session import (
 )
 from rath.session.show import EDGE_ROWS, MAX_ARGUMENTS, MAX_TEXT, short_id, show_session
 from rath.testing import tool_call
+from tests.support.images import picture
 from tests.support.sessions import FunctionTool, row_lists, run
 
 ID = UUID("12345678-0000-4000-8000-000000000000")
@@ -43,6 +44,21 @@ def test_a_short_session_is_shown_whole() -> None:
         "  operator='implicit',\n"
         ")"
     )
+
+
+def test_images_are_named_before_the_text_of_their_row() -> None:
+    row = user_text_chunk(
+        "[image/png]", images=[picture(), picture(b"\n" * 2000, mime="image/gif")]
+    )
+    assert line_of(row) == (
+        "[0] user: [image/png 8 B sha256:4c4b6a3b] [image/gif 2.0 kB sha256:"
+        f"{row.images[1].blob.digest[:8]}] '[image/png]'"
+    )
+
+
+def test_a_crowd_of_images_is_cut() -> None:
+    row = user_text_chunk("x", images=[picture()] * 100)
+    assert MAX_TEXT < len(line_of(row)) < MAX_TEXT + 30
 
 
 def test_a_session_without_rows_says_so() -> None:

@@ -211,6 +211,13 @@ def status_error(
     return json_body({"error": error}, status=status, headers={**wait, **(headers or {})})
 
 
+def model_list(*names: str, last: str | None = None) -> Reply:
+    """A list of models; `last` says that another page follows it."""
+    data = [{"id": name, "object": "model", "type": "model"} for name in names]
+    more = {} if last is None else {"has_more": True, "last_id": last}
+    return json_body({"object": "list", "data": data, **more})
+
+
 def html(body: str = "<html><body>Bad gateway</body></html>", *, status: int = 200) -> Reply:
     """A web page where JSON belongs, as a proxy or a wrong base URL gives."""
     return raw(body, status=status, content_type="text/html; charset=utf-8")

@@ -9,12 +9,12 @@ import socket
 import struct
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
-from tests.support.chat_replies import Cut, Gate, Reply, status_error
+from tests.support.chat_replies import Cut, Gate, Reply, model_list, status_error
 
 _CLOSE_TIMEOUT = 5.0
 _BACKLOG = 512
@@ -37,15 +37,21 @@ class CapturedRequest:
         return json.loads(self.body)
 
 
+Models = Sequence[str] | Reply | Callable[[CapturedRequest], Reply] | None
+
+
 class ChatServer:
     """An HTTP server on 127.0.0.1 with a thread of its own; a context manager.
 
     Each request takes the next queued reply, in order of arrival. When none is left, `answer` is
     asked; without one the client gets status 400 and a text that says so (400 is not retried).
 
+    `GET .../models` takes no queued reply: it is answered from `models`.
+
     Args:
         answer: Gives the reply to a request when the queue is empty. Called on the server's
             thread, must not block; an exception in it ends the server and is raised by `close()`.
+        models: See the attribute.
 
     Example:
         >>> from tests.support.chat_replies import completion
@@ -55,7 +61,14 @@ class ChatServer:
         1
     """
 
-    def __init__(self, answer: Callable[[CapturedRequest], Reply] | None = None) -> None:
+    def __init__(
+        self,
+        answer: Callable[[CapturedRequest], Reply] | None = None,
+        *,
+        models: Models = None,
+    ) -> None:
+        self.models = models
+        """What `GET .../models` is answered with; with None there is no such path."""
         self.requests: list[CapturedRequest] = []
         """All requests so far, in order of arrival."""
         self.n_connections = 0
@@ -78,6 +91,11 @@ class ChatServer:
     def base_url(self) -> str:
         """What goes into `Provider(base_url=...)`; ends with `/v1`."""
         return f"http://127.0.0.1:{self._port}/v1"
+
+    @property
+    def calls(self) -> list[CapturedRequest]:
+        """All requests but those for the list of models."""
+        return [request for request in self.requests if not _asks_for_models(request)]
 
     @property
     def n_queued(self) -> int:
@@ -171,6 +189,8 @@ class ChatServer:
         with self._arrived:
             self.requests.append(request)
             self._arrived.notify_all()
+        if _asks_for_models(request):
+            return _listing(self.models, request)
         if self._replies:
             return self._replies.popleft()
         if self._answer is not None:
@@ -218,6 +238,18 @@ class ChatServer:
             return True
         gate.abandoned.set()
         return False
+
+
+def _asks_for_models(request: CapturedRequest) -> bool:
+    return request.method == "GET" and request.path.partition("?")[0].endswith("/models")
+
+
+def _listing(models: Models, request: CapturedRequest) -> Reply:
+    if models is None:
+        return status_error(404, "no such path")
+    if callable(models):
+        return models(request)
+    return models if isinstance(models, Reply) else model_list(*models)
 
 
 async def _read_request(reader: asyncio.StreamReader) -> CapturedRequest | None:

@@ -21,6 +21,7 @@ from rath.session import (
     user_text_chunk,
 )
 from rath.testing import ScriptedClient, Turn
+from tests.support.images import pictures
 
 
 class FunctionTool(FlowToolCall):
@@ -107,6 +108,7 @@ def assistant_rows(draw: st.DrawFn) -> ChunkRow:
 
 rows = st.one_of(
     st.builds(user_text_chunk, any_texts),
+    st.builds(user_text_chunk, any_texts, images=st.lists(pictures, min_size=1, max_size=2)),
     st.builds(system_text_chunk, any_texts),
     assistant_rows(),
     st.builds(tool_feedback_chunk, call_ids, st.sampled_from(["f", "g"]), any_texts),

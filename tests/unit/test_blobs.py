@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from hashlib import sha256
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rath._core.blobs import MAX_BLOB_BYTES, Blob
+from rath._core.blobs import MAX_BLOB_BYTES, Blob, is_digest
 
 
 @given(content=st.binary(max_size=50), keep=st.integers(0, 50))
@@ -29,3 +30,15 @@ def test_the_limit_is_inclusive() -> None:
 
 def test_repr_shows_no_content() -> None:
     assert "secret" not in repr(Blob.from_bytes(b"secret"))
+
+
+@given(content=st.binary(max_size=9))
+def test_a_blob_is_named_by_a_digest(content: bytes) -> None:
+    assert is_digest(Blob.from_bytes(content).digest)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "0" * 63, "0" * 65, "A" * 64, "g" * 64, "0" * 64 + "\n", "../" + "0" * 61]
+)
+def test_other_text_is_no_digest(text: str) -> None:
+    assert not is_digest(text)

@@ -12,6 +12,7 @@ import pytest
 from rath.session import Session
 from tests.support.chat_replies import Reply, completion, text_stream
 from tests.support.chat_server import CapturedRequest, ChatServer
+from tests.support.embedding_replies import embeddings
 
 ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -33,7 +34,9 @@ def blocks(page: Path) -> list[str]:
 
 
 def answer(request: CapturedRequest) -> Reply:
-    """The same words to every request, streamed if asked for."""
+    """The same words to every request, streamed if asked for, and the same vector to every text."""
+    if request.path.endswith("/embeddings"):
+        return embeddings(*([1.0] for _ in request.json()["input"]))
     return text_stream(ANSWER) if request.json().get("stream") else completion(ANSWER)
 
 

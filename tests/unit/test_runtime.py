@@ -194,6 +194,18 @@ def test_the_end_names_eight_and_counts_the_rest(capsys: pytest.CaptureFixture[s
     assert "work 08" not in said
 
 
+def test_the_end_does_not_name_what_was_asked_to_end_before(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    ours, stuck = Runtime(), Stuck()
+    running = ours.submit(stuck.run, label="work")
+    stuck.begun.wait(15)
+    ours.cancel(running)
+    ours.shutdown()
+    assert isinstance(running.future.exception(timeout=0), asyncio.CancelledError)
+    assert capsys.readouterr().err == ""
+
+
 def test_nothing_is_said_when_nothing_was_cut_off(capsys: pytest.CaptureFixture[str]) -> None:
     ours = Runtime()
     ours.run(nothing, label="work")

@@ -14,6 +14,7 @@ T = TypeVar("T")
 DEFAULT_MAX_ATTEMPTS = 4
 DEFAULT_BASE_SECONDS = 0.5
 DEFAULT_CAP_SECONDS = 30.0
+DEFAULT_LONGEST_WAIT = 120.0
 
 Sleep = Callable[[float], Awaitable[None]]
 
@@ -53,7 +54,7 @@ class RetryPolicy:
     cap: float = DEFAULT_CAP_SECONDS
     """Seconds."""
 
-    longest_wait: float = 120.0
+    longest_wait: float = DEFAULT_LONGEST_WAIT
     """Seconds a run is willing to stand still because an endpoint asked for it; a guess."""
 
     def wait_after(self, number: int, asked: float | None) -> float | None:

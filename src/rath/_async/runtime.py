@@ -80,11 +80,14 @@ class _DaemonExecutor(ThreadPoolExecutor):
 class Running:
     """A coroutine that was submitted to the runtime: its result, and the means to end it."""
 
-    __slots__ = ("_begun", "_cancelled", "_task", "at_exit", "future", "label", "pid")
+    __slots__ = ("_begun", "_cancelled", "_task", "at_exit", "future", "is_given_up", "label",
+                 "pid")  # fmt: skip
 
     def __init__(self, label: str, at_exit: AtExit = "end") -> None:
         self.label = label
         self.at_exit = at_exit
+        self.is_given_up = False
+        """Whether somebody asked it to end, so that its end at exit is no news."""
         self.pid = os.getpid()
         self.future: Future[Any] = Future()
         # A running future refuses cancel(): only `cancel` below ends it, through its task.
@@ -168,6 +171,7 @@ class Runtime:
 
     def cancel(self, running: Running) -> None:
         """Ask `running` to end, from any thread; returns at once."""
+        running.is_given_up = True
         self._own.loop.call_soon_threadsafe(running.cancel)
 
     def run(self, make: Callable[[], Coroutine[Any, Any, T]], *, label: str) -> T:
@@ -258,7 +262,7 @@ class Runtime:
         self.is_closing = True
         # A task leaves the set a moment after its result can be read.
         in_flight = [running for running in list(self._running) if not running.future.done()]
-        cut_off = sorted(running.label for running in in_flight)
+        cut_off = sorted(running.label for running in in_flight if not running.is_given_up)
         if cut_off:
             sys.stderr.write(_cut_off_message(cut_off))
         seconds = max(0.0, deadline - time.monotonic())

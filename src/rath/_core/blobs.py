@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from hashlib import sha256
 
 MAX_BLOB_BYTES = 1 << 20
 """Largest content that is kept, in bytes; larger content keeps its digest and size only."""
+
+_DIGEST = re.compile("[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,3 +29,8 @@ class Blob:
         """Return the blob of `content`, holding it when it has at most `keep` bytes."""
         kept = content if len(content) <= keep else None
         return cls(sha256(content).hexdigest(), len(content), kept)
+
+
+def is_digest(text: str) -> bool:
+    """Tell whether `text` is a sha256 in lower-case hex, so that it may name a file."""
+    return _DIGEST.fullmatch(text) is not None

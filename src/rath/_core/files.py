@@ -91,8 +91,11 @@ def atomic_write_json(
 
     Raises:
         TypeError: `payload` holds something that JSON has no form for.
+        ValueError: It holds a number that is not finite.
     """
-    text = json.dumps(payload, indent=indent, sort_keys=sort_keys, ensure_ascii=ensure_ascii)
+    text = json.dumps(
+        payload, indent=indent, sort_keys=sort_keys, ensure_ascii=ensure_ascii, allow_nan=False
+    )
     atomic_write_text(path, text, newline=True, mode=mode)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Generic, TypeVar, cast
 
 T = TypeVar("T")
@@ -13,7 +13,9 @@ T_co = TypeVar("T_co", covariant=True)
 class Sourced(Generic[T_co]):
     """A value and its origin."""
 
-    value: T_co
+    value: T_co = field(repr=False)
+    """Left out of `repr`: it may be a key."""
+
     origin: str
     """One of "call", "session", "env NAME", "config FILE", "default"."""
 

@@ -16,6 +16,14 @@ from rath.config.paths import (
 )
 
 if TYPE_CHECKING:
+    from rath.config.layers import (
+        Found,
+        config_layers,
+        find_backend_provider,
+        find_llm_provider,
+        find_memory_provider,
+        llm_default,
+    )
     from rath.config.schema import (
         SCHEMA_VERSION,
         LLMConfig,
@@ -36,6 +44,7 @@ __all__ = [
     "USER_DIR_NAME",
     "ConfigError",
     "ConfigStore",
+    "Found",
     "LLMConfig",
     "LLMProviderConfig",
     "MCPConfig",
@@ -43,18 +52,29 @@ __all__ = [
     "MemoryConfig",
     "MemoryProviderConfig",
     "RathConfig",
+    "config_layers",
     "default_store",
+    "find_backend_provider",
+    "find_llm_provider",
+    "find_memory_provider",
     "is_project_local",
+    "llm_default",
     "resolve_config_dir",
     "resolve_config_path",
 ]
 
-_FROM_STORE = frozenset({"ConfigError", "ConfigStore", "default_store"})
+_MODULES = {
+    **dict.fromkeys(("ConfigError", "ConfigStore", "default_store"), "store"),
+    **dict.fromkeys(
+        ("Found", "config_layers", "find_backend_provider", "find_llm_provider",
+         "find_memory_provider", "llm_default"),
+        "layers",
+    ),
+}  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
     """Load the schema, and pydantic with it, when a config is really used (PEP 562)."""
     if name not in __all__:
         raise AttributeError(f"module 'rath.config' has no attribute {name!r}")
-    module = "rath.config.store" if name in _FROM_STORE else "rath.config.schema"
-    return getattr(importlib.import_module(module), name)
+    return getattr(importlib.import_module(f"rath.config.{_MODULES.get(name, 'schema')}"), name)

@@ -10,6 +10,19 @@ from enum import Enum
 from rath._core.options import Sourced
 from rath._core.text import did_you_mean
 
+__all__ = [
+    "EnvKind",
+    "EnvSpec",
+    "all_env_specs",
+    "env_flag",
+    "env_reference_markdown",
+    "env_reference_rows",
+    "env_value",
+    "get_env_spec",
+    "resolve_env",
+    "resolve_with_origin",
+]
+
 _TRUE_WORDS = frozenset({"1", "true", "yes", "on"})
 
 
@@ -34,10 +47,12 @@ class EnvSpec:
     """Other names, read in this order when `name` is not set."""
 
 
+_OWN_NAME = "the SDK of OpenAI; not sent where a project's config names the endpoint"
+
 _SPECS = (
     EnvSpec("OPENRATH_HOME", EnvKind.ROUTING, "all files of rath: config, sessions, stores"),
-    EnvSpec("OPENAI_API_KEY", EnvKind.SECRET, "OpenAI chat clients"),
-    EnvSpec("OPENAI_BASE_URL", EnvKind.ROUTING, "OpenAI chat clients"),
+    EnvSpec("OPENAI_API_KEY", EnvKind.SECRET, "OpenAI clients: chat, embeddings, images"),
+    EnvSpec("OPENAI_BASE_URL", EnvKind.ROUTING, "OpenAI clients: chat, embeddings, images"),
     EnvSpec("OPENAI_DEFAULT_MODEL", EnvKind.ROUTING, "OpenAI chat client"),
     EnvSpec(
         "OPENAI_API_VERSION",
@@ -45,6 +60,14 @@ _SPECS = (
         "OpenAI chat client on Azure endpoints",
         aliases=("AZURE_OPENAI_API_VERSION",),
     ),
+    EnvSpec(
+        "OPENAI_CUSTOM_HEADERS",
+        EnvKind.SECRET,
+        "the SDK of OpenAI; refused where a project's config names the endpoint",
+    ),
+    EnvSpec("OPENAI_ORG_ID", EnvKind.ROUTING, _OWN_NAME),
+    EnvSpec("OPENAI_ORGANIZATION", EnvKind.ROUTING, "LiteLLM, as OPENAI_ORG_ID"),
+    EnvSpec("OPENAI_PROJECT_ID", EnvKind.ROUTING, _OWN_NAME),
     EnvSpec("AZURE_OPENAI_ENDPOINT", EnvKind.ROUTING, "OpenAI chat client on Azure endpoints"),
     EnvSpec("AZURE_OPENAI_API_KEY", EnvKind.SECRET, "OpenAI chat client on Azure endpoints"),
     EnvSpec("AZURE_API_KEY", EnvKind.SECRET, "OpenAI chat client on Azure endpoints"),
@@ -52,6 +75,11 @@ _SPECS = (
     EnvSpec("ANTHROPIC_API_KEY", EnvKind.SECRET, "Anthropic chat client"),
     EnvSpec("ANTHROPIC_BASE_URL", EnvKind.ROUTING, "Anthropic chat client"),
     EnvSpec("ANTHROPIC_DEFAULT_MODEL", EnvKind.ROUTING, "Anthropic chat client"),
+    EnvSpec(
+        "ANTHROPIC_CUSTOM_HEADERS",
+        EnvKind.SECRET,
+        "the SDK of Anthropic; refused where a project's config names the endpoint",
+    ),
     EnvSpec("LITELLM_API_KEY", EnvKind.SECRET, "LiteLLM chat client"),
     EnvSpec("LITELLM_API_BASE", EnvKind.ROUTING, "LiteLLM chat client"),
     EnvSpec("LITELLM_MODEL", EnvKind.ROUTING, "LiteLLM chat client"),
@@ -68,6 +96,7 @@ _SPECS = (
         EnvKind.FLAG,
         "opensandbox backend: refuse a workspace that cannot be mounted",
     ),
+    EnvSpec("XDG_CACHE_HOME", EnvKind.ROUTING, "the embedded model: where its file is kept"),
 )
 _BY_NAME = {spec.name: spec for spec in _SPECS}
 

@@ -11,9 +11,13 @@ __all__ = [
     "OPENRATH_HOME_ENV",
     "PROJECT_MARKER_DIR",
     "USER_DIR_NAME",
+    "comes_from_project",
+    "config_layer_paths",
     "is_project_local",
     "resolve_config_dir",
     "resolve_config_path",
+    "user_config_dir",
+    "working_directory",
 ]
 
 OPENRATH_HOME_ENV = "OPENRATH_HOME"
@@ -29,11 +33,12 @@ def resolve_config_dir() -> Path:
     exists, else `.openrath` in the user's home.
 
     Raises:
-        FileNotFoundError: `OPENRATH_HOME` names something that is not a directory.
+        FileNotFoundError: `OPENRATH_HOME` names something that is not a directory, or nothing
+            names one and the user's home is not known.
     """
     named = env_value(OPENRATH_HOME_ENV)
     if named is not None:
-        directory = Path(named).expanduser().resolve()
+        directory = _named_directory(named)
         if directory.exists() and not directory.is_dir():
             raise FileNotFoundError(
                 f"{OPENRATH_HOME_ENV} names {str(directory)!r}, which is not a directory; name a "
@@ -41,7 +46,7 @@ def resolve_config_dir() -> Path:
             )
         return directory
     project = Path(PROJECT_MARKER_DIR)
-    return project.resolve() if project.is_dir() else user_config_dir()
+    return _real(project) if project.is_dir() else user_config_dir()
 
 
 def resolve_config_path() -> Path:
@@ -49,9 +54,44 @@ def resolve_config_path() -> Path:
     return resolve_config_dir() / CONFIG_FILENAME
 
 
+def config_layer_paths() -> tuple[Path, ...]:
+    """Return the config files that values are read from, the strongest first; creates nothing.
+
+    They are that of the project, where the working directory has an `.openrath`, and that of the
+    user. `OPENRATH_HOME` replaces both by the one of the directory it names. None need exist.
+
+    Raises:
+        FileNotFoundError: See `resolve_config_dir`.
+    """
+    # A client asks for this each time it is made, so it does no more than it must.
+    first = resolve_config_dir()
+    own = None if env_value(OPENRATH_HOME_ENV) is not None else _user_config_dir()
+    if own is None or first == own or first == _real(own):
+        return (first / CONFIG_FILENAME,)
+    return first / CONFIG_FILENAME, own / CONFIG_FILENAME
+
+
 def user_config_dir() -> Path:
-    """Return `.openrath` in the user's home; creates nothing."""
-    return Path.home() / USER_DIR_NAME
+    """Return `.openrath` in the user's home; creates nothing.
+
+    Raises:
+        FileNotFoundError: The user's home is not known, as in some containers.
+    """
+    directory = _user_config_dir()
+    if directory is None:
+        raise FileNotFoundError(
+            "the home directory of this user is not known (HOME is not set and no account tells); "
+            f"set {OPENRATH_HOME_ENV} to a directory that may be written"
+        )
+    return directory
+
+
+def working_directory() -> Path | None:
+    """Return the working directory, or None where it was deleted."""
+    try:
+        return Path.cwd()
+    except OSError:
+        return None
 
 
 def is_project_local(config_dir: Path) -> bool:
@@ -65,8 +105,30 @@ def comes_from_project(config_dir: Path) -> bool:
     It differs from `is_project_local` in one place: in the user's home directory, `.openrath` is
     the user's own.
     """
-    return is_project_local(config_dir) and _real(config_dir) != _real(user_config_dir())
+    own = _user_config_dir()
+    return is_project_local(config_dir) and (own is None or _real(config_dir) != _real(own))
+
+
+def _user_config_dir() -> Path | None:
+    try:
+        return Path.home() / USER_DIR_NAME
+    except RuntimeError:
+        return None
+
+
+def _named_directory(named: str) -> Path:
+    try:
+        return _real(Path(named).expanduser())
+    except RuntimeError:
+        raise FileNotFoundError(
+            f"{OPENRATH_HOME_ENV} names {named!r}, but there is no such user; name a directory, "
+            "which may be new"
+        ) from None
 
 
 def _real(path: Path) -> Path:
-    return path.expanduser().resolve()
+    """Return a path without links; as it is where links turn in a circle or there is no place."""
+    try:
+        return path.resolve()
+    except (OSError, RuntimeError):
+        return path

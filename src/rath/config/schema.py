@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 from pydantic import BaseModel, ConfigDict, Field
+
+from rath.config.secrets import shown
 
 __all__ = [
     "SCHEMA_VERSION",
@@ -23,18 +24,16 @@ __all__ = [
 SCHEMA_VERSION = 1
 
 
-_SECRET_NAME = re.compile("key|token|secret|password|credential", re.IGNORECASE)
-
-
 class _Section(BaseModel):
     # Inputs stay out of error texts, since a wrong value may still be a secret. Unknown keys may
     # be named anything, also what pydantic would reserve.
-    model_config = ConfigDict(extra="allow", hide_input_in_errors=True, protected_namespaces=())
+    model_config = ConfigDict(
+        extra="allow", hide_input_in_errors=True, protected_namespaces=(), allow_inf_nan=False
+    )
 
     def __repr_args__(self) -> Iterator[tuple[str | None, object]]:
         for name, value in super().__repr_args__():
-            hidden = name is not None and value and _SECRET_NAME.search(name)
-            yield name, "***" if hidden else value
+            yield name, shown(name or "", value)
 
 
 class LLMProviderConfig(_Section):

@@ -5,21 +5,28 @@ from __future__ import annotations
 import json
 import logging
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, ClassVar, Self, TypeVar, cast
+from typing import Any, ClassVar, NoReturn, Self, TypeVar, cast
 
 from pydantic import BaseModel, ValidationError
 
-from rath._core.files import atomic_write_json
+from rath._core.files import FileLock, atomic_write_json
 from rath._core.text import did_you_mean
-from rath.config.credentials import CREDENTIALS_FILENAME, secrets_from_config, split_secrets
+from rath.config.credentials import (
+    CREDENTIALS_FILENAME,
+    SECRET_SECTIONS,
+    secrets_from_config,
+    split_secrets,
+)
 from rath.config.manifest import check_manifest, ensure_manifest
 from rath.config.paths import (
     comes_from_project,
     is_project_local,
     resolve_config_dir,
     resolve_config_path,
+    working_directory,
 )
 from rath.config.schema import (
     SCHEMA_VERSION,
@@ -34,12 +41,17 @@ from rath.config.secrets import (
     ensure_project_gitignore_entry,
     warn_if_world_readable,
 )
-from rath.errors import ConfigError
+from rath.errors import ConfigConflict, ConfigError
 
 __all__ = ["ConfigError", "ConfigStore", "default_store", "resolve_config_dir"]
 
 EntryT = TypeVar("EntryT", bound=BaseModel)
+_Where = tuple[Path, Path | None, bool]
 _Stamp = tuple[tuple[int, int] | None, ...]
+
+_LOCK_FILENAME = ".config.lock"
+_LOCK_SECONDS = 10.0
+"""How long a save waits for another one; a guess, since a save takes milliseconds."""
 
 _logger = logging.getLogger(__name__)
 
@@ -57,7 +69,7 @@ class ConfigStore:
         ManifestVersionError: A newer version of rath has laid out the directory.
     """
 
-    _loaded: ClassVar[dict[tuple[Path, bool], tuple[_Stamp, ConfigStore]]] = {}
+    _loaded: ClassVar[dict[_Where, tuple[_Stamp, ConfigStore]]] = {}
     _loaded_lock: ClassVar[threading.Lock] = threading.Lock()
 
     def __init__(self, path: Path | None = None) -> None:
@@ -65,18 +77,25 @@ class ConfigStore:
         self.is_project_local = comes_from_project(self.path.parent)
         """Whether the file was brought by the project in the working directory, not by the user."""
         check_manifest(self.path.parent)
+        self._read_at = self._stamps()
         self._config = _validated(_read_object(self.path), self.path)
+        self._credentials = _read_object(self._credentials_path)
         self._keys_beside = self._take_keys()
+        self._places = set(self._entries_that_hold_keys())
 
     @classmethod
-    def load(cls) -> Self:
-        """Return the store of `resolve_config_path()`, the same one until a file changes.
+    def load(cls, path: Path | None = None) -> Self:
+        """Return the store of a file, the same one until the file or the keys beside it change.
 
         A missing config file is looked for again each time.
+
+        Args:
+            path: The file; `resolve_config_path()` by default.
         """
-        path = resolve_config_path()
-        place = (path, comes_from_project(path.parent))
-        stamp = tuple(_stamp(file) for file in (path, path.with_name(CREDENTIALS_FILENAME)))
+        path = resolve_config_path() if path is None else path
+        # The same file is the project's or the user's, by where one stands.
+        place = (path, working_directory(), comes_from_project(path.parent))
+        stamp = _stamps(path)
         if stamp[0] is None:
             return cls(path)
         with cls._loaded_lock:
@@ -104,17 +123,31 @@ class ConfigStore:
         """Write the config, and its keys apart from it, both readable by their owner only.
 
         Also keeps both out of version control and brings the manifest up to date.
+
+        Raises:
+            ConfigConflict: Somebody else changed a file since it was read; nothing is written.
+            ConfigError: The config does not fit the schema any more; nothing is written.
         """
+        self._config.version = SCHEMA_VERSION
+        # A warning of pydantic would show the value that it is about.
+        payload = self._config.model_dump(mode="json", warnings=False)
+        _validated(payload, self.path)
+        config, credentials = split_secrets(payload)
         directory = self.path.parent
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         ensure_config_dir_gitignore(directory)
         if is_project_local(directory):
             ensure_project_gitignore_entry(directory.parent)
-        self._config.version = SCHEMA_VERSION
-        config, credentials = split_secrets(self._config.model_dump(mode="json"))
-        # The keys go first: a crash in between leaves them in two places rather than in none.
-        self._write_keys(credentials)
-        atomic_write_json(self.path, config, mode=0o600)
+        with _alone(directory):
+            if self._stamps() != self._read_at:
+                raise ConfigConflict(
+                    f"{self.path} was changed by somebody else since it was read; nothing is "
+                    "written. Read it again, and make the change anew"
+                )
+            # The keys go first: a crash in between leaves them in two places rather than in none.
+            self._write_keys(credentials)
+            atomic_write_json(self.path, config, mode=0o600)
+            self._read_at = self._stamps()
         self._keys_beside = [
             entry for entry in self._entries_that_hold_keys().values() if entry.api_key
         ]
@@ -189,6 +222,9 @@ class ConfigStore:
             raise KeyError(f"no {what} named {name!r} in {self.path}.{near} {available}")
         return entries[name]
 
+    def _stamps(self) -> _Stamp:
+        return _stamps(self.path)
+
     @property
     def _credentials_path(self) -> Path:
         return self.path.with_name(CREDENTIALS_FILENAME)
@@ -204,7 +240,7 @@ class ConfigStore:
 
     def _take_keys(self) -> list[BaseModel]:
         """Give each entry without a key its own from the file beside; return those entries."""
-        keys = secrets_from_config(_read_object(self._credentials_path))
+        keys = secrets_from_config(self._credentials)
         taken: list[BaseModel] = []
         for place, entry in self._entries_that_hold_keys().items():
             inline = (entry.api_key or "").strip()
@@ -213,8 +249,22 @@ class ConfigStore:
                 taken.append(entry)
         return taken
 
+    def _with_strangers(self, credentials: dict[str, Any]) -> dict[str, Any]:
+        """Return `credentials` with what stood in their file and belonged to no entry."""
+        unknown = {
+            section: body
+            for section, body in self._credentials.items()
+            if section not in {*SECRET_SECTIONS, "version"}
+        }
+        merged: dict[str, Any] = {**unknown, **credentials}
+        for (section, name), key in secrets_from_config(self._credentials).items():
+            if (section, name) not in self._places:
+                merged.setdefault(section, {"providers": {}})["providers"].setdefault(name, key)
+        return merged
+
     def _write_keys(self, credentials: dict[str, Any]) -> None:
         path = self._credentials_path
+        credentials = self._with_strangers(credentials)
         if not credentials:
             path.unlink(missing_ok=True)
             return
@@ -231,6 +281,25 @@ class ConfigStore:
 def default_store() -> ConfigStore:
     """Read the config of `resolve_config_path()` now; unlike `ConfigStore.load()`, never shared."""
     return ConfigStore()
+
+
+@contextmanager
+def _alone(directory: Path) -> Generator[None, None, None]:
+    """Keep other processes from writing to a config directory meanwhile."""
+    lock = FileLock(directory / _LOCK_FILENAME)
+    if not lock.acquire(timeout=_LOCK_SECONDS):
+        raise ConfigError(
+            f"{directory} is being written by another process for more than {_LOCK_SECONDS:g} s; "
+            "nothing is written. Try again when it has ended"
+        )
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _stamps(path: Path) -> _Stamp:
+    return tuple(_stamp(file) for file in (path, path.with_name(CREDENTIALS_FILENAME)))
 
 
 def _stamp(path: Path) -> tuple[int, int] | None:
@@ -252,15 +321,32 @@ def _read_object(path: Path) -> dict[str, Any]:
     except (OSError, UnicodeDecodeError) as exc:
         raise ConfigError(f"{path} cannot be read: {exc}; expected a UTF-8 JSON file") from exc
     try:
-        payload: object = json.loads(text)
+        payload: object = json.loads(text, parse_constant=_no_constant)
     except json.JSONDecodeError as exc:
         raise ConfigError(
             f"{path} is not valid JSON at line {exc.lineno} col {exc.colno}: {exc.msg}; correct it "
             "or remove the file"
         ) from None
+    except RecursionError:
+        raise ConfigError(
+            f"{path} is nested too deeply for a config; correct it or remove the file"
+        ) from None
+    except _NoJson as exc:
+        raise ConfigError(
+            f"{path} is not valid JSON: it holds {exc}, which JSON has no form for; correct it or "
+            "remove the file"
+        ) from None
     if not isinstance(payload, dict):
         raise ConfigError(f"{path} must be a JSON object, found {type(payload).__name__}")
     return cast("dict[str, Any]", payload)
+
+
+class _NoJson(Exception):
+    """A number that is written like one of JSON and is none; its text is that number."""
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise _NoJson(name)
 
 
 def _validated(payload: dict[str, Any], path: Path) -> RathConfig:

@@ -1,9 +1,10 @@
-"""Executable contracts: what a backend or a memory of anybody's must do, run against it."""
+"""Executable contracts: what a backend, a memory or a chat client of anybody's must do."""
 
 from __future__ import annotations
 
 from rath.conformance.backend import check_backend
+from rath.conformance.chat import check_chat_client
 from rath.conformance.memory import check_memory
 from rath.conformance.report import Finding, Report
 
-__all__ = ["Finding", "Report", "check_backend", "check_memory"]
+__all__ = ["Finding", "Report", "check_backend", "check_chat_client", "check_memory"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["Finding", "Report", "Unlike", "expect"]
+__all__ = ["Finding", "Report", "Skipped", "Unlike", "expect"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +41,10 @@ class Report:
 
 class Unlike(Exception):
     """Something is not as a contract wants it."""
+
+
+class Skipped(Exception):
+    """Something cannot be asked of a subject; the text says why."""
 
 
 def expect(holds: bool, expectation: str) -> None:

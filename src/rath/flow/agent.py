@@ -23,6 +23,7 @@ from rath.flow.workflow import Workflow
 from rath.llm import Provider, RathLLMStreamDelta
 from rath.memory import MemoryResult, MemoryStore
 from rath.session import Session, run_session_loop
+from rath.session.output import output_form
 
 
 class Agent(Workflow):
@@ -46,9 +47,14 @@ class Agent(Workflow):
         timeout: Seconds that a run may take; one that takes longer ends with the outcome
             DeadlineExceeded.
         system_tools: Whether the model is offered the built-in tools, or the names of those it is.
+        output: Type of the answer, a pydantic model or another type that pydantic knows;
+            `session.output` gives the object. None for plain text.
+        output_retries: Model calls that may follow an answer that does not fit `output`; the
+            model reads what was wrong with it.
 
     Raises:
         ValueError: Neither `provider` nor `model` was given.
+        TypeError: `output` is no type that has a JSON Schema.
     """
 
     def __init__(
@@ -67,6 +73,8 @@ class Agent(Workflow):
         persist: bool = False,
         timeout: float | None = None,
         system_tools: bool | Sequence[str] = True,
+        output: object = None,
+        output_retries: int = 2,
     ) -> None:
         super().__init__(description)
         check_provider(provider)
@@ -82,6 +90,9 @@ class Agent(Workflow):
         self.persist = persist
         self.timeout = timeout
         self.system_tools = system_tools
+        # No attribute `output`: agents of 1.3 programs have one of their own.
+        self._output_form = None if output is None else output_form(output)
+        self.output_retries = output_retries
 
     @property
     def memory(self) -> MemoryStore | None:
@@ -103,6 +114,8 @@ class Agent(Workflow):
             system_tools=self.system_tools,
             recall=None if store is None else recall_for_run(store, policy),
             timeout=self.timeout,
+            output=self._output_form,
+            output_retries=self.output_retries,
         )
         if self.commit_on_forward and store is not None:
             commit_later(store, out)

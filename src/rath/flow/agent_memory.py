@@ -108,9 +108,9 @@ def recall_for_run(store: MemoryStore, policy: MemoryInjectionPolicy) -> Recall 
 
 
 def _open_named(name: str) -> MemoryStore:
-    if name in config.ConfigStore.load().config.memory.providers:
-        entry = config.ConfigStore.load().get_memory_provider(name)
-        return rath.memory.get(entry.backend_kind).open(MemoryStoreSpec.from_config(name))
+    if any(name in store.config.memory.providers for store in config.config_layers()):
+        kind = config.find_memory_provider(name).entry.backend_kind
+        return rath.memory.get(kind).open(MemoryStoreSpec.from_config(name))
     return rath.memory.get(name).open()
 
 
@@ -129,7 +129,9 @@ def _messages(table: ChunkTable) -> tuple[dict[str, str], ...]:
     messages: list[dict[str, str]] = []
     for row in table:
         match row.content:
-            case SystemText(text) | UserText(text) | AssistantTurn(str(text), _) if text.strip():
+            case UserText() as said if said.described.strip():
+                messages.append({"role": row.kind_name, "content": said.described})
+            case SystemText(text) | AssistantTurn(str(text), _) if text.strip():
                 messages.append({"role": row.kind_name, "content": text})
             case _:
                 continue

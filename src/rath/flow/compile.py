@@ -7,9 +7,11 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from rath.errors import RathError
 from rath.flow.agent_param import AgentParam
-from rath.llm import Provider, chat_client_for
+from rath.llm import ChatClient, Provider
+from rath.llm.clients import Unusable, make_client
+from rath.llm.draft import require_model
+from rath.llm.offers import foresee_refusals
 from rath.memory import MemoryStore
 from rath.session import Session
 
@@ -95,16 +97,29 @@ class CompiledWorkflow:
         """Return the workflows that the compiled one holds directly."""
         return self.workflow.named_children()
 
-    def validate(self, *, raise_on_error: bool = False) -> list[str]:
-        """Return what would keep the agents from running; asks no endpoint.
+    def validate(self, *, raise_on_error: bool = False, live: bool = False) -> list[str]:
+        """Return what would keep the agents from running; an empty list when nothing would.
 
-        Checked are the provider kind, its key, and the extra that it needs.
+        Checked are the provider kind, its key, the extra that it needs and that a model is named,
+        for every provider and its fallbacks.
+
+        Args:
+            raise_on_error: Raise instead of returning problems.
+            live: Also ask the endpoints for their models, each once and all at the same time, and
+                wait for that. An endpoint that lists none is no problem; it is logged as info.
 
         Raises:
             ValueError: There are problems, and `raise_on_error` is True.
         """
-        checked = ((agent.path, _problem(agent.provider)) for agent in self._agents())
-        problems = [f"{path}: {problem}" for path, problem in checked if problem is not None]
+        checks = [check for agent in self._agents() for check in _checks(agent)]
+        reasons = [check.problem for check in checks]
+        if live:
+            open_ones = [index for index, check in enumerate(checks) if check.client is not None]
+            clients = [client for check in checks if (client := check.client) is not None]
+            for index, refusal in zip(open_ones, foresee_refusals(clients), strict=True):
+                reasons[index] = refusal
+        told = zip(checks, reasons, strict=True)
+        problems = [f"{check.place}: {reason}" for check, reason in told if reason is not None]
         if problems and raise_on_error:
             raise ValueError(f"the workflow cannot run: {'; '.join(problems)}")
         return problems
@@ -147,13 +162,32 @@ def _resource(path: str, part: AgentParam) -> AgentResource:
     return AgentResource(path, part.provider, has_memory, str(part.agent_session.id))
 
 
-def _problem(provider: Provider) -> str | None:
+@dataclass(frozen=True, slots=True)
+class _Check:
+    """A provider of an agent, or a fallback of it, without asking its endpoint."""
+
+    place: str
+    client: ChatClient | None = None
+    problem: str | None = None
+
+
+def _checks(agent: AgentResource) -> list[_Check]:
+    fallbacks = enumerate(agent.provider.fallbacks, start=1)
+    return [
+        _check(agent.path, agent.provider),
+        *(_check(f"{agent.path}, fallback {n}", fallback) for n, fallback in fallbacks),
+    ]
+
+
+def _check(place: str, provider: Provider) -> _Check:
+    client = make_client(provider)
+    if isinstance(client, Unusable):
+        return _Check(place, problem=client.problem)
     try:
-        # Making a client looks up kind, key and extra; nothing is sent.
-        chat_client_for(provider)
-    except (ValueError, RathError) as exc:
-        return str(exc)
-    return None
+        require_model(client, provider.model)
+    except ValueError as exc:
+        return _Check(place, problem=str(exc))
+    return _Check(place, client)
 
 
 def _kind(provider: Provider) -> str:

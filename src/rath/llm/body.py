@@ -16,7 +16,10 @@ from typing import Any, Protocol
 from rath.llm.chat_request import RathLLMMessage
 from rath.llm.encode import encode_message, to_json
 
-__all__ = ["Body", "BodyWriter", "ListWriter", "Tail"]
+__all__ = ["Body", "BodyWriter", "ListWriter", "MessageEncoder", "Tail"]
+
+MessageEncoder = Callable[[RathLLMMessage], Mapping[str, Any]]
+"""Turns a message into a vendor's form."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +60,7 @@ class ListWriter:
         parameters: Callable[[bool], Mapping[str, Any]],
         tools: Sequence[Mapping[str, Any]] | None,
         *,
-        encode: Callable[[RathLLMMessage], Mapping[str, Any]] = encode_message,
+        encode: MessageEncoder = encode_message,
     ) -> None:
         self._parameters = parameters
         self._tools = None if tools is None else to_json(tools)
@@ -90,12 +93,14 @@ class ListWriter:
 class Body:
     """A growing body; O(new messages) to extend, O(bytes) to give out."""
 
-    __slots__ = ("_hash", "_head", "_writer")
+    __slots__ = ("_hash", "_head", "_writer", "n_images")
 
     def __init__(self, writer: BodyWriter) -> None:
         self._writer = writer
         self._head = bytearray()
         self._hash = sha256()
+        self.n_images = 0
+        """How many images its messages show."""
 
     @property
     def tools_digest(self) -> str | None:
@@ -108,6 +113,7 @@ class Body:
             added = self._writer.add(message)
             self._head += added
             self._hash.update(added)
+            self.n_images += len(message.images or ())
 
     def content(self, *, streaming: bool) -> bytes:
         """Return the whole body as it would be sent now."""

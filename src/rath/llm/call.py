@@ -46,6 +46,9 @@ class Served:
     finish_reason: str | None = None
     """As the vendor wrote it."""
 
+    blocks: tuple[Mapping[str, Any], ...] = ()
+    """See `CallEvidence.reasoning_blocks`."""
+
     @classmethod
     def of(cls, response: RathLLMChatResponse, *, finish_reason: str | None = None) -> Served:
         """Return what a whole response says."""
@@ -63,8 +66,8 @@ class OpenCall:
     """Collects the evidence of one call; used on the runtime loop only."""
 
     __slots__ = ("_begun", "_first_token", "_status", "attempts", "credential", "digest",
-                 "endpoint", "error", "facts", "folded", "parameters", "response", "sdk_version",
-                 "served", "started")  # fmt: skip
+                 "endpoint", "error", "facts", "folded", "parameters", "queued_ms", "response",
+                 "sdk_version", "served", "started", "was_sent")  # fmt: skip
 
     def __init__(self, facts: CallFacts, *, parameters: Mapping[str, Any], digest: str) -> None:
         self.facts = facts
@@ -72,6 +75,8 @@ class OpenCall:
         self.digest = digest
         self.started = datetime.now(UTC)
         self.attempts: list[Attempt] = []
+        self.queued_ms = 0.0
+        self.was_sent = False
         self.endpoint = facts.endpoint
         self.credential: str | None = None
         self.sdk_version: str | None = None
@@ -153,13 +158,15 @@ class OpenCall:
             cache_write_tokens=_count(usage, "prompt", "cache_write_tokens"),
             reasoning_tokens=_count(usage, "completion", "reasoning_tokens"),
             reasoning=reasoning,
-            reasoning_blocks=(),
+            reasoning_blocks=served.blocks,
             request_digest=self.digest,
             tools_digest=facts.tools_digest,
             renderer=facts.renderer,
             status=self._status,
             error=self.error,
             partial_text="" if folded is None or self._status == "done" else folded.text,
+            queued_ms=self.queued_ms,
+            was_sent=self.was_sent,
         )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from rath.llm.image import Image
 from rath.llm.sampling import Sampling
 
 __all__ = ["RathLLMChatRequest", "RathLLMFunctionTool", "RathLLMMessage", "RathLLMRole"]
@@ -30,6 +31,13 @@ class RathLLMMessage:
 
     reasoning: str | None = None
     """Reasoning text of an "assistant" message, for the vendors that want it back."""
+
+    images: tuple[Image, ...] | None = None
+    """Images of a "user" message; they stand before its text."""
+
+    blocks: tuple[Mapping[str, Any], ...] | None = None
+    """The whole content of an "assistant" message in its vendor's own form, set only where that
+    very vendor and model is asked again; it then stands in the place of `content`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,11 @@ __all__ = [
     "add_usage",
 ]
 
-RathLLMFinishReason = Literal["stop", "length", "tool_calls", "content_filter", "function_call"]
+RathLLMFinishReason = Literal[
+    "stop", "length", "tool_calls", "content_filter", "function_call", "refusal", "pause_turn"
+]
+"""Why an answer ended. "refusal": the model declined. "pause_turn": the vendor paused a long turn,
+which goes on when the answer is sent back as it is."""
 
 
 @dataclass(frozen=True, slots=True)

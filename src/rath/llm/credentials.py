@@ -4,29 +4,38 @@ from __future__ import annotations
 
 import hmac
 import os
+import re
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
-from rath import config
 from rath._core.options import Sourced, first_set
 from rath.config.env import resolve_with_origin
 from rath.config.paths import resolve_config_dir, resolve_config_path
 from rath.config.secrets import ensure_config_dir_gitignore
-from rath.errors import ConfigError, ManifestVersionError
-from rath.llm.provider import ConfigEntry, Provider
+from rath.llm.call import ProviderOrigin
+from rath.llm.config_entries import AccountSource, Purpose, entries_for
+from rath.llm.endpoint import public_url
+from rath.llm.provider import ConfigEntry
+from rath.llm.variables import Variables
 
 __all__ = [
     "Account",
+    "AccountSource",
+    "Purpose",
     "Variables",
     "credential_digest",
+    "find_account",
     "kept_salt",
+    "refuse_unsendable",
     "resolve_account",
     "resolve_credential",
 ]
+
+_UNSENDABLE = re.compile(r"[^!-~]")
 
 _Name = Literal["model", "base_url", "api_key"]
 
@@ -35,22 +44,15 @@ _SALT_BYTES = 32
 
 
 @dataclass(frozen=True, slots=True)
-class Variables:
-    """Names of the environment variables that a provider kind reads, first one first."""
-
-    api_key: Callable[[str], Sequence[str]]
-    """Gives the names for an endpoint."""
-
-    base_url: Sequence[str]
-    model: Sequence[str]
-
-
-@dataclass(frozen=True, slots=True)
 class Account:
     """What a client calls with."""
 
     api_key: Sourced[str] = field(repr=False)
-    base_url: Sourced[str]
+    """An empty text where there is none."""
+
+    base_url: Sourced[str] = field(repr=False)
+    """Hidden like the key, since a URL may hold a password."""
+
     model: Sourced[str] | None
     from_project: bool
     """Whether the endpoint was named by the project's own config."""
@@ -62,6 +64,23 @@ class Account:
         rest = (("base_url", self.base_url.origin), ("api_key", self.api_key.origin))
         return (*model, *rest)
 
+    def origins_for(
+        self, model: str, *, provider_origin: ProviderOrigin
+    ) -> tuple[tuple[str, str], ...]:
+        """Return where the values of a call for `model` came from.
+
+        Args:
+            model: The model that is asked, which may be another than that of the account.
+            provider_origin: Who brought what the provider says itself.
+        """
+        origins = {"model": "call"} | dict(self.origins)
+        if self.model is None or self.model.value != model:
+            origins["model"] = "call"
+        return tuple(
+            (name, provider_origin if origin == "call" else origin)
+            for name, origin in origins.items()
+        )
+
 
 def resolve_credential(*candidates: str | None) -> str:
     """Return the first candidate that is not blank, stripped, or an empty text."""
@@ -69,40 +88,87 @@ def resolve_credential(*candidates: str | None) -> str:
     return found.value if found else ""
 
 
-def resolve_account(
-    provider: Provider, *, kind: str, variables: Variables, default_base_url: str
+def find_account(
+    source: AccountSource,
+    *,
+    kind: str,
+    variables: Variables,
+    default_base_url: str,
+    purpose: Purpose = "chat",
 ) -> Account:
-    """Return what to call with: the provider's own values, then the environment, then the config.
+    """Return what to call with: the source's own values, then the environment, then the configs.
 
     A key is bound to the endpoint it belongs to: when the project's own config names the
     endpoint, only a key from the call or from that same config goes there.
 
     Args:
-        provider: What was asked for.
-        kind: Entries of the config of this kind are looked at.
+        source: What was asked for.
+        kind: Entries of the configs of this kind are looked at.
         variables: Environment variables of this kind.
         default_base_url: Endpoint when nobody names one.
+        purpose: Which entry is looked at first, unless `source` came from one. "chat": that of
+            `llm.default_provider`, else the first of this kind. The others: that of
+            `llm.embedding_provider` or `llm.vlm_provider`, of whatever kind; without these that
+            of `llm.default_provider`, if it is of this kind.
+    """
+    entries, _ = entries_for(source, kind, purpose)
+    return _account(source, entries, variables, default_base_url)
+
+
+def resolve_account(
+    source: AccountSource,
+    *,
+    kind: str,
+    variables: Variables,
+    default_base_url: str,
+    purpose: Purpose = "chat",
+    missing: str | None = None,
+) -> Account:
+    """Return what `find_account` finds for the same arguments, which must hold a key.
+
+    Args:
+        source: What was asked for.
+        kind: Entries of the configs of this kind are looked at.
+        variables: Environment variables of this kind.
+        default_base_url: Endpoint when nobody names one.
+        purpose: Which entry is looked at first.
+        missing: How the error begins when there is no key.
 
     Raises:
-        ValueError: There is no key, or none that may be sent to this endpoint.
+        ValueError: There is no key, or none that may or can be sent to this endpoint.
     """
-    entry = _configured(kind)
-    base_url = first_set(
-        _own(provider, "base_url", provider.base_url),
-        *(resolve_with_origin(name) for name in variables.base_url),
-        _of(entry, "base_url"),
-    ) or Sourced(default_base_url, "default")
-    endpoint_from = _project_entry(base_url, provider.config_entry, entry)
-    model = first_set(
-        _own(provider, "model", provider.model),
-        *(resolve_with_origin(name) for name in variables.model),
-        _of(entry, "model"),
+    entries, problems = entries_for(source, kind, purpose)
+    account = _account(source, entries, variables, default_base_url)
+    if account.api_key.value:
+        refuse_unsendable(account.api_key)
+        return account
+    head = missing or "No API key found"
+    if account.from_project:
+        raise ValueError(_no_key_for_project(head, account))
+    head = missing or f"{head} for provider kind {kind!r}"
+    advice = [f"Set {variables.api_key(account.base_url.value)[0]}"]
+    advice += [f"pass {type(source).__name__}(api_key=...)", f"or store one with {_config_path()}"]
+    local = (
+        ' A model that needs no key runs inside the process: Provider(provider_kind="local").'
+        if purpose == "chat"
+        else ""
     )
-    names = variables.api_key(base_url.value)
-    key = _key(provider, entry, names, endpoint_from)
-    if key is None:
-        raise ValueError(_no_key(kind, names, base_url, endpoint_from))
-    return Account(key, base_url, model, from_project=endpoint_from is not None)
+    broken = "".join(f" {problem}." for problem in problems)
+    raise ValueError(f"{head}. {', '.join(advice)}.{local}{broken}")
+
+
+def refuse_unsendable(key: Sourced[str]) -> None:
+    """Refuse a key that no header can carry, which was copied with something that is not its own.
+
+    Raises:
+        ValueError: It holds white space, or something else than printable ASCII.
+    """
+    found = _UNSENDABLE.search(key.value)
+    if found is not None:
+        raise ValueError(
+            f"the API key that came from {key.origin} holds a character that cannot be sent: "
+            f"number {found.start() + 1} of {len(key.value)}. Copy the key again, and it alone"
+        )
 
 
 def credential_digest(key: Sourced[str]) -> str:
@@ -116,81 +182,72 @@ def credential_digest(key: Sourced[str]) -> str:
     return f"{key.origin} {digest}" + ("" if lasting else " process")
 
 
-def _own(provider: Provider, name: _Name, value: str | None) -> Sourced[str | None]:
-    """Return a value of the provider, which may have got it from a config."""
-    known = _of(provider.config_entry, name)
-    return known if value is not None and known.value == value else Sourced(value, "call")
+def _account(
+    source: AccountSource,
+    entries: Sequence[ConfigEntry],
+    variables: Variables,
+    default_base_url: str,
+) -> Account:
+    base_url = first_set(
+        _own(source, "base_url", source.base_url),
+        *(resolve_with_origin(name) for name in variables.base_url),
+        *(_of(entry, "base_url") for entry in entries),
+    ) or Sourced(default_base_url, "default")
+    model = first_set(
+        _own(source, "model", source.model),
+        *(resolve_with_origin(name) for name in variables.model),
+        *(_of(entry, "model") for entry in entries),
+    )
+    own = _own(source, "api_key", source.api_key)
+    project = _project_entry(base_url, entries)
+    if project is None:
+        names = variables.api_key(base_url.value)
+        keys = [own, *(resolve_with_origin(name) for name in names)]
+        keys += [_of(entry, "api_key") for entry in entries]
+    else:
+        keys = [own] if own.origin in {"call", project.key_origin, project.origin} else []
+        keys += [_of(entry, "api_key") for entry in entries if entry.origin == project.origin]
+    key = first_set(*keys) or Sourced("", "default")
+    return Account(key, base_url, model, from_project=project is not None)
 
 
-def _of(entry: ConfigEntry | None, name: _Name) -> Sourced[str | None]:
-    """Return what a config entry says, if there is one."""
-    if entry is None:
-        return Sourced(None, "default")
+def _own(source: AccountSource, name: _Name, value: str | None) -> Sourced[str | None]:
+    """Return a value of the source, which may have got it from a config."""
+    if source.config_entry is not None:
+        known = _of(source.config_entry, name)
+        if value is not None and known.value == value:
+            return known
+    return Sourced(value, "call")
+
+
+def _of(entry: ConfigEntry, name: _Name) -> Sourced[str | None]:
     if name == "api_key":
         return Sourced(entry.api_key, entry.key_origin)
     return Sourced(entry.model if name == "model" else entry.base_url, entry.origin)
 
 
-def _configured(kind: str) -> ConfigEntry | None:
-    """Return the config's entry for a kind; a config that cannot be used counts as none."""
-    try:
-        if not resolve_config_path().is_file():
-            return None
-        store = config.ConfigStore.load()
-    except (ConfigError, ManifestVersionError, OSError):
-        return None
-    entry = store.find_provider_by_kind(kind)
-    return None if entry is None else ConfigEntry.of(store, entry)
-
-
-def _project_entry(base_url: Sourced[str], *entries: ConfigEntry | None) -> ConfigEntry | None:
+def _project_entry(base_url: Sourced[str], entries: Iterable[ConfigEntry]) -> ConfigEntry | None:
     """Return the project's config entry that named the endpoint, if one did."""
     for entry in entries:
-        if entry is not None and entry.from_project and entry.origin == base_url.origin:
+        if entry.from_project and entry.origin == base_url.origin:
             return entry
     return None
 
 
-def _key(
-    provider: Provider,
-    entry: ConfigEntry | None,
-    names: Sequence[str],
-    endpoint_from: ConfigEntry | None,
-) -> Sourced[str] | None:
-    own = _own(provider, "api_key", provider.api_key)
-    configured = _of(entry, "api_key")
-    if endpoint_from is None:
-        return first_set(own, *(resolve_with_origin(name) for name in names), configured)
-    is_same_project = entry is not None and entry.origin == endpoint_from.origin
-    beside = _of(endpoint_from, "api_key")
-    return first_set(own, beside, configured if is_same_project else beside)
-
-
-def _no_key(
-    kind: str,
-    names: Sequence[str],
-    base_url: Sourced[str],
-    endpoint_from: ConfigEntry | None,
-) -> str:
-    if endpoint_from is not None:
-        return (
-            f"No API key found that may go to {base_url.value!r}: the project's own "
-            f"{base_url.origin} names this endpoint, and keys of the environment or of your own "
-            "config are never sent there. Pass Provider(api_key=...), or store a key in that "
-            "project's credentials"
-        )
+def _no_key_for_project(head: str, account: Account) -> str:
     return (
-        f"No API key found for provider kind {kind!r}. Set {names[0]}, pass "
-        f"Provider(api_key=...), or store a key with {str(_config_path())!r}. A model that needs "
-        'no key runs inside the process: Provider(provider_kind="local")'
+        f"{head} that may go to {public_url(account.base_url.value)!r}: the project's own "
+        f"{account.base_url.origin} names this endpoint, and keys of the environment or of your "
+        "own config are never sent there. Pass api_key=..., or store a key in that project's "
+        "credentials: rath config set --project llm.providers.NAME.api_key -"
     )
 
 
-def _config_path() -> Path | str:
+def _config_path() -> str:
     try:
-        return resolve_config_path()
+        return repr(str(resolve_config_path()))
     except OSError:
-        return "config.json"
+        return "a config"
 
 
 def _home() -> str | None:

@@ -10,6 +10,7 @@ from rath.llm.call import CallFacts, OnDelta, ProviderOrigin
 from rath.llm.chat_request import RathLLMChatRequest, RathLLMMessage
 from rath.llm.exchange import CallEvidence, Exchange
 from rath.llm.foreign import ForeignDraft
+from rath.llm.provider import OutputMode, Provider
 from rath.llm.vendor import VendorClient
 
 __all__ = [
@@ -17,7 +18,9 @@ __all__ = [
     "DraftingClient",
     "OnDelta",
     "ProviderOrigin",
+    "SchemaClient",
     "open_draft",
+    "output_mode",
     "require_model",
 ]
 
@@ -76,12 +79,22 @@ class DraftingClient(Protocol):
         ...
 
 
+@runtime_checkable
+class SchemaClient(Protocol):
+    """A chat client that says how it is asked for a typed answer."""
+
+    def output_mode(self, *, with_tools: bool) -> OutputMode:
+        """Return "schema" where it passes `response_format` on, "tool" elsewhere."""
+        ...
+
+
 def open_draft(
     client: ChatClient,
     request: RathLLMChatRequest,
     *,
     streaming: bool = False,
     provider_origin: ProviderOrigin = "call",
+    provider: Provider | None = None,
 ) -> ChatDraft:
     """Return a draft for any chat client.
 
@@ -92,22 +105,50 @@ def open_draft(
         request: Parameters, tools and the messages that are there already.
         streaming: Whether `digest` and `body` are those of streamed calls.
         provider_origin: Who gave the client's provider; only told in the evidence.
+        provider: Sets the limits of calls through a client that is not ours and was not made for
+            it; the client's own one by default.
 
     Raises:
         ValueError: The request names no model and the client has none either.
     """
     if isinstance(client, DraftingClient) and not _answers_by_itself(client):
         return client.open_draft(request, streaming=streaming, provider_origin=provider_origin)
-    return ForeignDraft(client, request, streaming=streaming, provider_origin=provider_origin)
+    return ForeignDraft(
+        client, request, streaming=streaming, provider_origin=provider_origin, provider=provider
+    )
+
+
+def output_mode(
+    client: ChatClient, provider: Provider, *, with_tools: bool, strict: bool
+) -> OutputMode:
+    """Return how a typed answer is asked for.
+
+    Args:
+        client: Is asked for what `provider` leaves open; one that has no method `output_mode` is
+            taken to know nothing of schemas.
+        provider: Parameters of the call.
+        with_tools: Whether the request offers tools.
+        strict: Whether the schema of the answer is strict.
+    """
+    if provider.output_mode is not None:
+        return provider.output_mode
+    if isinstance(client, SchemaClient) and (
+        strict or getattr(client, "takes_loose_schema", False)
+    ):
+        return client.output_mode(with_tools=with_tools)
+    return "tool"
 
 
 def require_model(client: ChatClient, model: str | None) -> None:
     """Refuse a call for which nobody names a model, without making it.
 
+    Only our own clients must know one: a client of somebody else, and one that answers by itself,
+    may need no name.
+
     Raises:
-        ValueError: Neither `model` nor one of our own clients names one.
+        ValueError: Neither `model` nor `client` names one.
     """
-    if isinstance(client, VendorClient):
+    if isinstance(client, VendorClient) and not _answers_by_itself(client):
         client.route(model)
 
 

@@ -3,13 +3,32 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 from rath.llm.chat_request import RathLLMChatRequest, RathLLMFunctionTool, RathLLMMessage
+from rath.llm.image import Image
 from rath.llm.sampling import SAMPLING_FIELDS
 
-__all__ = ["encode_message", "encode_sampling", "encode_tool", "plain_json", "to_json"]
+__all__ = [
+    "CALL_OPTIONS",
+    "ContentParts",
+    "encode_message",
+    "encode_sampling",
+    "encode_tool",
+    "images_then_text",
+    "plain_json",
+    "refuse_call_options",
+    "text_part",
+    "text_then_images",
+    "to_json",
+]
+
+CALL_OPTIONS = frozenset({"api_key", "extra_headers", "extra_query", "headers"})
+"""Arguments of the SDKs that are no keys of a body, and may hold a secret."""
+
+ContentParts = Callable[[str | None, Sequence[Image]], list[dict[str, Any]]]
+"""Writes a text and images as the list of content parts of a message."""
 
 
 def _plain(value: object) -> dict[str, Any]:
@@ -39,14 +58,67 @@ def plain_json(value: Mapping[str, Any]) -> dict[str, Any]:
     return plain
 
 
+def refuse_call_options(extra: Mapping[str, Any]) -> None:
+    """Refuse extra arguments that would be sent, and recorded, as a part of the body.
+
+    Raises:
+        ValueError: There is one that is no key of a body.
+    """
+    for name in sorted(CALL_OPTIONS & set(extra)):
+        raise ValueError(
+            f"extra_create_args cannot set {name!r}: its keys are those of the request body, which "
+            "is recorded. A key belongs into Provider(api_key=...), headers for all calls into the "
+            "variable OPENAI_CUSTOM_HEADERS or ANTHROPIC_CUSTOM_HEADERS"
+        )
+
+
 def _plain_or_text(value: object) -> Any:
     return _plain(cast("object", value)) if isinstance(value, Mapping) else str(value)
 
 
-def encode_message(message: RathLLMMessage) -> dict[str, Any]:
-    """Return a message without the fields that it does not use."""
+def images_then_text(text: str | None, images: Sequence[Image]) -> list[dict[str, Any]]:
+    """Return the images and then the text, the order in which models read them best.
+
+    Raises:
+        PersistenceError: The bytes of an image are not there.
+    """
+    return [*(_image_part(image) for image in images), *text_part(text)]
+
+
+def text_then_images(text: str | None, images: Sequence[Image]) -> list[dict[str, Any]]:
+    """Return the text and then the images.
+
+    Raises:
+        PersistenceError: The bytes of an image are not there.
+    """
+    return [*text_part(text), *(_image_part(image) for image in images)]
+
+
+def text_part(text: str | None) -> list[dict[str, Any]]:
+    """Return the part that says `text`; none for a blank text, which several vendors refuse."""
+    return [{"type": "text", "text": text}] if text and not text.isspace() else []
+
+
+def _image_part(image: Image) -> dict[str, Any]:
+    return {"type": "image_url", "image_url": {"url": image.to_data_url()}}
+
+
+def encode_message(
+    message: RathLLMMessage, *, parts: ContentParts = images_then_text
+) -> dict[str, Any]:
+    """Return a message without the fields that it does not use.
+
+    Args:
+        message: What is encoded.
+        parts: Writes the content of a message that has images.
+
+    Raises:
+        PersistenceError: The bytes of an image are not there.
+    """
     encoded: dict[str, Any] = {"role": message.role}
-    if message.content is not None:
+    if message.images:
+        encoded["content"] = parts(message.content, message.images)
+    elif message.content is not None:
         encoded["content"] = message.content
     if message.name is not None:
         encoded["name"] = message.name

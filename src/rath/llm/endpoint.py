@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit, urlunsplit
 
-__all__ = ["is_azure", "public_url"]
+__all__ = ["checked_url", "is_azure", "password_in", "public_url", "without_login"]
 
-_AZURE_SUFFIX = ".azure.com"
+_AZURE_SUFFIXES = tuple(
+    f".{service}.azure.{cloud}"
+    for service in ("openai", "cognitiveservices", "services.ai")
+    for cloud in ("com", "us", "cn")
+)
+"""Hosts of Azure's resources for models, in its clouds. Virtual machines and others of its services
+end with `.azure.com` too."""
 
 
 def public_url(url: str | None) -> str | None:
@@ -19,9 +25,46 @@ def public_url(url: str | None) -> str | None:
     return f"{parts.scheme}://{host}{port}{parts.path}"
 
 
+def checked_url(url: str, origin: str) -> str:
+    """Return a base URL without a slash at its end.
+
+    Args:
+        url: What somebody gave.
+        origin: Where it came from, for the error.
+
+    Raises:
+        ValueError: It is not the URL of a host, by http or https, or more than that.
+    """
+    parts = _split(url)
+    # The text does not repeat it: it may hold a password, or be a key in the wrong place.
+    if parts is None or not parts.hostname or parts.scheme not in {"http", "https"}:
+        raise ValueError(
+            "base_url must begin with http:// or https:// and name a host; the value that does "
+            f"not came from {origin}"
+        )
+    if parts.query or parts.fragment or "@" in parts.path:
+        raise ValueError(
+            "base_url must end with its path: a query is not sent with calls, and in a password "
+            f"the characters / ? # @ are written as %2F %3F %23 %40. The value came from {origin}"
+        )
+    return url.rstrip("/")
+
+
+def without_login(url: str) -> str:
+    """Return `url` without user and password, and otherwise as it is."""
+    parts = urlsplit(url)
+    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
+
+
+def password_in(url: str) -> str:
+    """Return the password in a URL, the user where there is none, or an empty text."""
+    parts = _split(url)
+    return "" if parts is None else unquote(parts.password or parts.username or "")
+
+
 def is_azure(url: str | None) -> bool:
-    """Tell whether the host of `url` belongs to Azure; a path or query that says so does not."""
-    return _host(url).endswith(_AZURE_SUFFIX)
+    """Tell whether `url` names a model resource of Azure, by its host alone."""
+    return _host(url).endswith(_AZURE_SUFFIXES)
 
 
 def _host(url: str | None) -> str:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal, TypeAlias
 
 from rath._async.retry import Attempt
 from rath.llm.chat_response import RathLLMChatResponse, RathLLMTokenUsage
+from rath.llm.prices import Cost, cost_of
 
 __all__ = ["CallEvidence", "CallStatus", "Exchange", "JsonValue", "evidence_of"]
 
@@ -71,7 +72,9 @@ class CallEvidence:
     reasoning_tokens: int | None
     reasoning: str | None
     reasoning_blocks: tuple[Mapping[str, JsonValue], ...]
-    """Opaque blocks, which go back only to the provider and model that they came from."""
+    """The answer's whole content in the vendor's own form, kept where it holds more than text and
+    tool calls (signed thinking, for example); it goes back only to the provider and model that it
+    came from."""
 
     request_digest: str
     """sha256 of the exact body, as hex."""
@@ -86,6 +89,29 @@ class CallEvidence:
     error: str | None
     partial_text: str
     """Text that had arrived before the call failed or was cancelled."""
+
+    queued_ms: float = 0.0
+    """Time spent waiting for a limit of `Provider` to let the call through, over all attempts."""
+
+    was_sent: bool = True
+    """Whether the call got as far as its endpoint; False where no try passed the limits."""
+
+    fallback_from: str | None = None
+    """Provider kind, endpoint and model whose failure led to this call, None for a first choice."""
+
+    _cost: tuple[Cost | None, ...] = field(default=(), init=False, repr=False, compare=False)
+    """The cost once it was asked for; empty until then."""
+
+    @property
+    def cost(self) -> Cost | None:
+        """What the call cost, from its `usage`; None where no price or no usage is known.
+
+        A call that failed or was cancelled costs what its usage says. The first question of a
+        process for a cost takes 0.5 s, since it loads the price list.
+        """
+        if not self._cost:
+            object.__setattr__(self, "_cost", (cost_of(self),))
+        return self._cost[0]
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,32 +3,59 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import inspect
+import socket
 import threading
 from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Sequence
+from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
 from typing import Any, cast
 
-from rath._async.bridge import call_either, is_async
+from rath._async.bridge import is_async
+from rath._async.limiter import Gate
 from rath._async.runtime import runtime
 from rath._async.workers import UserExit
-from rath.errors import ProviderError, ProviderProtocolError, RathError
+from rath.config.secrets import HIDDEN
+from rath.errors import (
+    ProviderConnectionError,
+    ProviderError,
+    ProviderProtocolError,
+    ProviderTimeout,
+    RathError,
+)
 from rath.llm.base import ChatClient, StreamingChatClient, require_streaming
 from rath.llm.body import Body, ListWriter
 from rath.llm.call import CallFacts, OnDelta, OpenCall, ProviderOrigin, Served
 from rath.llm.chat_request import RathLLMChatRequest, RathLLMMessage
 from rath.llm.chat_response import RathLLMChatResponse, RathLLMStreamDelta
-from rath.llm.encode import encode_sampling, encode_tool, plain_json
+from rath.llm.encode import (
+    CALL_OPTIONS,
+    encode_message,
+    encode_sampling,
+    encode_tool,
+    plain_json,
+    text_part,
+)
 from rath.llm.endpoint import public_url
 from rath.llm.exchange import CallEvidence, Exchange
+from rath.llm.image import Image
+from rath.llm.key_keeper import KeyKeeper
+from rath.llm.limits import caps_of, giving_way, inside_foreign_client, pass_gate
 from rath.llm.provider import Provider
+from rath.llm.repeated_key import cause_without, value_without, without_secret
 
 __all__ = ["ForeignDraft"]
 
 RENDERER = "canonical-json/1"
 _MAX_WAITING = 256
 """Deltas that a plain iterator may be ahead of those who read them; a guess."""
+
+_UNREACHABLE = frozenset(
+    {errno.ENETDOWN, errno.ENETUNREACH, errno.ENETRESET, errno.EHOSTDOWN, errno.EHOSTUNREACH}
+)
+"""Numbers of the errors of sockets for which Python has no class."""
 
 _Take = Callable[[RathLLMStreamDelta], Awaitable[None]]
 
@@ -47,6 +74,7 @@ class ForeignDraft:
         *,
         streaming: bool,
         provider_origin: ProviderOrigin,
+        provider: Provider | None = None,
     ) -> None:
         self._client = client
         self._request = request
@@ -55,6 +83,8 @@ class ForeignDraft:
         self._body = Body(_writer(request))
         self._body.append(request.messages)
         self._facts = _facts(client, request, self._body, provider_origin)
+        self._caps = caps_of(provider or _provider_of(client))
+        self._key = _provider_of(client).api_key or ""
         self._call: OpenCall | None = None
 
     @property
@@ -83,57 +113,111 @@ class ForeignDraft:
             digest=self._body.digest(streaming=streaming),
         )
         request = replace(self._request, messages=tuple(self._messages))
+        gate = await pass_gate(call, self._caps, whose="foreign")
+        work = _Work()
         try:
-            if on_delta is None:
-                response = await self._complete(request)
-            else:
-                response = await self._stream(request, call, on_delta)
+            with inside_foreign_client():
+                if on_delta is None:
+                    response = await self._complete(request, work)
+                else:
+                    take = giving_way(gate, on_delta)
+                    response = await self._stream(request, call, take, work)
         except Exception as exc:  # noqa: BLE001  # others raise anything; it is mapped here
-            raise _mapped(exc, self._client, call) from _cause(exc)
+            raise _mapped(exc, self._client, call) from _cause(exc, self._key)
+        finally:
+            work.leave_at_its_end(gate)
         call.served = Served.of(response)
         return call.finish(response)
 
-    async def _complete(self, request: RathLLMChatRequest) -> RathLLMChatResponse:
+    async def _complete(self, request: RathLLMChatRequest, work: _Work) -> RathLLMChatResponse:
         # Nobody has checked what a foreign client returns.
-        response = cast("object", await call_either(self._client.complete, request))
+        response = await work.call_either(partial(self._client.complete, request))
         if not isinstance(response, RathLLMChatResponse) or not response.choices:
             raise ProviderProtocolError(
                 f"{_name(self._client)}.complete returned {type(response).__name__}; expected a "
                 "RathLLMChatResponse with at least one choice"
             )
-        return response
+        return value_without(response, self._key)
 
     async def _stream(
-        self, request: RathLLMChatRequest, call: OpenCall, on_delta: OnDelta
+        self, request: RathLLMChatRequest, call: OpenCall, on_delta: OnDelta, work: _Work
     ) -> RathLLMChatResponse:
         require_streaming(self._client)
         folded = call.begin_stream()
+        keys = KeyKeeper(self._key)
 
-        async def take(delta: RathLLMStreamDelta) -> None:
-            call.note_token()
-            folded.add(delta)
-            waiting = on_delta(delta)
-            if waiting is not None:
-                await waiting
+        async def give(deltas: Iterable[RathLLMStreamDelta]) -> None:
+            for delta in deltas:
+                call.note_token()
+                folded.add(delta)
+                waiting = on_delta(delta)
+                if waiting is not None:
+                    await waiting
 
         client = cast("StreamingChatClient", self._client)  # just required above
-        await _consume(partial(client.complete_stream, request), take)
+
+        async def take(delta: RathLLMStreamDelta) -> None:
+            await give(keys.hide((delta,)))
+
+        await _consume(partial(client.complete_stream, request), take, work)
+        await give(keys.flush())
         return folded.response(model=self._facts.requested_model or "")
 
 
-async def _consume(make: Callable[[], object], take: _Take) -> None:
+class _Work:
+    """What a client does for one call, step after step, where user code runs."""
+
+    def __init__(self) -> None:
+        self._step: Future[Any] | None = None
+
+    async def call_either(self, fn: Callable[[], object]) -> object:
+        """Return what `fn` gives, whether it is `def` or `async def`."""
+        if is_async(fn):
+            return await self.on_user_loop(cast("Callable[[], Awaitable[object]]", fn))
+        result = await self.in_worker(fn)
+        if inspect.isawaitable(result):
+            return await self.on_user_loop(lambda: cast("Awaitable[object]", result))
+        return result
+
+    def in_worker(self, fn: Callable[[], object]) -> asyncio.Future[object]:
+        """Start a blocking `fn`; cancelling the wait abandons it."""
+        self._step = runtime().start_in_worker(fn)
+        return asyncio.wrap_future(self._step)
+
+    async def on_user_loop(self, fn: Callable[[], Awaitable[object]]) -> object:
+        """Await `fn()`; cancelling the wait cancels it there."""
+        running = runtime().start_on_user_loop(fn)
+        self._step = running.future
+        try:
+            return cast("object", await asyncio.wrap_future(running.future))
+        except asyncio.CancelledError:
+            runtime().cancel_on_user_loop(running)
+            raise
+
+    def leave_at_its_end(self, gate: Gate) -> None:
+        """Leave `gate` when nothing of it goes on, which may be long after it was given up."""
+        if self._step is None or self._step.done():
+            gate.leave()
+            return
+        loop = asyncio.get_running_loop()
+        self._step.add_done_callback(lambda _: loop.call_soon_threadsafe(gate.leave))
+
+
+async def _consume(make: Callable[[], object], take: _Take, work: _Work) -> None:
     """Call `make` where user code runs, and give what it yields to `take` on this loop."""
     items: object
     if is_async(make):
-        items = await runtime().call_on_user_loop(cast("Callable[[], Awaitable[object]]", make))
-        left: object = await _Pump(lambda: items, take).run()
+        items = await work.on_user_loop(cast("Callable[[], Awaitable[object]]", make))
+        left: object = await _Pump(lambda: items, take, work).run()
     else:
-        left = await _Pump(make, take).run()
+        left = await _Pump(make, take, work).run()
     if left is not None:
-        await _consume_async(cast("AsyncIterable[RathLLMStreamDelta]", left), take)
+        await _consume_async(cast("AsyncIterable[RathLLMStreamDelta]", left), take, work)
 
 
-async def _consume_async(items: AsyncIterable[RathLLMStreamDelta], take: _Take) -> None:
+async def _consume_async(
+    items: AsyncIterable[RathLLMStreamDelta], take: _Take, work: _Work
+) -> None:
     """Iterate on the user loop; each delta is taken before the next is asked for."""
     loop = asyncio.get_running_loop()
 
@@ -144,15 +228,16 @@ async def _consume_async(items: AsyncIterable[RathLLMStreamDelta], take: _Take) 
     async def _as_coroutine(delta: RathLLMStreamDelta) -> None:
         await take(delta)
 
-    await runtime().call_on_user_loop(iterate)
+    await work.on_user_loop(iterate)
 
 
 class _Pump:
     """Runs a plain iterator on a worker thread and hands what it yields to the loop in batches."""
 
-    def __init__(self, make: Callable[[], object], take: _Take) -> None:
+    def __init__(self, make: Callable[[], object], take: _Take, work: _Work) -> None:
         self._make = make
         self._take = take
+        self._whole = work
         self._loop = asyncio.get_running_loop()
         self._ready = asyncio.Event()
         self._room = threading.Condition()
@@ -161,7 +246,7 @@ class _Pump:
 
     async def run(self) -> object:
         """Take everything; what turns out to be an async iterable is returned untouched."""
-        working = asyncio.wrap_future(runtime().start_in_worker(self._work))
+        working = self._whole.in_worker(self._iterate)
         working.add_done_callback(lambda _: self._ready.set())
         try:
             while batch := await self._next_batch(working):
@@ -187,7 +272,7 @@ class _Pump:
             if batch:
                 return batch
 
-    def _work(self) -> object:
+    def _iterate(self) -> object:
         items: Any = self._make()
         if hasattr(items, "__aiter__"):
             return items
@@ -213,19 +298,30 @@ class _Pump:
 
 
 def _writer(request: RathLLMChatRequest) -> ListWriter:
-    extra = dict(request.extra_create_args)
+    # Parameters are recorded, and what is no key of a body may hold a secret.
+    extra = {
+        name: HIDDEN if name in CALL_OPTIONS else value
+        for name, value in request.extra_create_args.items()
+    }
     plain = plain_json({**encode_sampling(request, model=request.model), **extra})
     tools = [encode_tool(tool) for tool in request.tools or ()]
     return ListWriter(
-        lambda streaming: {**plain, "stream": True} if streaming else plain, tools or None
+        lambda streaming: {**plain, "stream": True} if streaming else plain,
+        tools or None,
+        encode=partial(encode_message, parts=_named_images_then_text),
     )
+
+
+def _named_images_then_text(text: str | None, images: Sequence[Image]) -> list[dict[str, Any]]:
+    """Name images by their digest: the client, and nobody else, writes out their bytes."""
+    named = [{"type": "image", "mime": image.mime, "sha256": image.blob.digest} for image in images]
+    return [*named, *text_part(text)]
 
 
 def _facts(
     client: ChatClient, request: RathLLMChatRequest, body: Body, provider_origin: ProviderOrigin
 ) -> CallFacts:
-    given: object = getattr(client, "provider", None)
-    provider = given if isinstance(given, Provider) else Provider()
+    provider = _provider_of(client)
     model = request.model or provider.model
     origins = {"model": model, "base_url": provider.base_url, "api_key": provider.api_key}
     return CallFacts(
@@ -240,24 +336,49 @@ def _facts(
     )
 
 
+def _provider_of(client: ChatClient) -> Provider:
+    """Return what a foreign client says it was made for; it need not say anything."""
+    given: object = getattr(client, "provider", None)
+    return given if isinstance(given, Provider) else Provider()
+
+
 def _name(client: ChatClient) -> str:
     return f"{type(client).__module__}:{type(client).__qualname__}"
 
 
 def _mapped(exc: Exception, client: ChatClient, call: OpenCall) -> RathError:
     """Return `exc` as an error of rath, with the evidence where it can hold it."""
+    key = _provider_of(client).api_key or ""
     if isinstance(exc, RathError):
+        exc.args = tuple(
+            without_secret(arg, key) if isinstance(arg, str) else arg for arg in exc.args
+        )
         if isinstance(exc, ProviderError):
             exc.evidence = call.fail(exc)
         return exc
     raised = _raised(exc)
-    error = ProviderError(f"{_name(client)} failed: {type(raised).__name__}: {raised}")
+    reason = without_secret(f"{type(raised).__name__}: {raised}", key)
+    error = _error_class(raised)(f"{_name(client)} failed: {reason}", endpoint=call.endpoint)
     error.evidence = call.fail(error)
     return error
 
 
-def _cause(exc: Exception) -> BaseException | None:
-    return exc.__cause__ if isinstance(exc, RathError) else _raised(exc)
+def _error_class(raised: BaseException) -> type[ProviderError]:
+    """Return the class for what the network did, as far as Python itself has a name for it."""
+    if isinstance(raised, TimeoutError):
+        return ProviderTimeout
+    if isinstance(raised, OSError) and (
+        isinstance(raised, ConnectionError | socket.gaierror) or raised.errno in _UNREACHABLE
+    ):
+        return ProviderConnectionError
+    if isinstance(raised, asyncio.IncompleteReadError):
+        return ProviderConnectionError
+    return ProviderError
+
+
+def _cause(exc: Exception, key: str) -> BaseException | None:
+    cause = exc.__cause__ if isinstance(exc, RathError) else _raised(exc)
+    return None if cause is None else cause_without(cause, partial(without_secret, secret=key))
 
 
 def _raised(exc: Exception) -> BaseException:

@@ -5,14 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from decimal import Decimal
 from numbers import Integral, Real
 from types import MappingProxyType
-from typing import Any, Self, cast
+from typing import Any, Literal, Self, cast, get_args
 
 from rath import config
 from rath.llm.sampling import Sampling
 
-__all__ = ["DEFAULT_TIMEOUT", "ConfigEntry", "Provider"]
+__all__ = ["DEFAULT_TIMEOUT", "ConfigEntry", "OutputMode", "Provider"]
+
+OutputMode = Literal["schema", "tool"]
+"""How a typed answer is asked for: by a JSON Schema that the endpoint holds the answer to, or by a
+tool whose arguments it is."""
 
 DEFAULT_TIMEOUT = 300.0
 """Seconds that a model call may take when the provider does not say; a guess that leaves long
@@ -23,18 +28,23 @@ _TEXTS = ("base_url", "api_key", "model", "reasoning_effort", "verbosity", "user
 _NUMBERS = ("temperature", "top_p", "frequency_penalty", "presence_penalty", "retry_base_seconds",
             "timeout")  # fmt: skip
 _INTEGERS = ("max_completion_tokens", "max_tokens", "n", "seed", "top_logprobs",
-             "retry_max_attempts", "budget_total_tokens")  # fmt: skip
+             "retry_max_attempts", "budget_total_tokens", "max_in_flight",
+             "max_requests_per_minute")  # fmt: skip
 _FLAGS = ("parallel_tool_calls", "logprobs", "store")
 _MAPPINGS = ("response_format", "logit_bias", "metadata", "extra_create_args")
 _AT_LEAST = {
     "temperature": 0, "top_p": 0, "retry_base_seconds": 0, "budget_total_tokens": 0,
-    "top_logprobs": 0, "max_completion_tokens": 1, "max_tokens": 1, "n": 1,
+    "top_logprobs": 0, "max_completion_tokens": 1, "max_tokens": 1, "n": 1, "budget_usd": 0,
+    "max_in_flight": 1, "max_requests_per_minute": 1,
 }  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigEntry:
     """The entry of a config that a provider was read from; it tells where each value came from."""
+
+    name: str
+    """Its name in `llm.providers`."""
 
     origin: str
     """"config FILE" for the file that holds the entry."""
@@ -46,13 +56,23 @@ class ConfigEntry:
     """Whether the project in the working directory brought the file, rather than the user."""
 
     model: str | None
-    base_url: str | None
+    base_url: str | None = field(repr=False)
+    """Hidden like the key, since a URL may hold a password."""
+
     api_key: str | None = field(repr=False)
 
+    @property
+    def names_account(self) -> bool:
+        """Whether it says whose model is asked: an endpoint, a key or both."""
+        return bool((self.base_url or "").strip() or (self.api_key or "").strip())
+
     @classmethod
-    def of(cls, store: config.ConfigStore, entry: config.LLMProviderConfig) -> ConfigEntry:
-        """Return what `entry` of `store` gives."""
+    def of(
+        cls, store: config.ConfigStore, name: str, entry: config.LLMProviderConfig
+    ) -> ConfigEntry:
+        """Return what `entry` of `store`, which stands there as `name`, gives."""
         return cls(
+            name=name,
             origin=store.origin_of(entry, "base_url"),
             key_origin=store.origin_of(entry, "api_key"),
             from_project=store.is_project_local,
@@ -87,11 +107,30 @@ class Provider(Sampling):
     budget_total_tokens: int | None = None
     """Tokens that a chain of sessions may use before `on_budget_exceeded` is called."""
 
+    budget_usd: float | Decimal | None = None
+    """US dollars that a chain of sessions may cost, a float by its digits; what comes then is as
+    with tokens. Needs a model with a known price."""
+
     on_budget_exceeded: Callable[..., None] | None = None
     """Called with (session, usage); raise `BudgetExceededError` in it to end the run."""
 
     provider_kind: str | None = None
     """Which adapter speaks to the endpoint: a registered kind, "openai" by default."""
+
+    max_in_flight: int | None = None
+    """Calls of this process that may be open at its endpoint at one time."""
+
+    max_requests_per_minute: int | None = None
+    """Calls of this process that may begin at its endpoint within any 60 seconds."""
+
+    fallbacks: Sequence[Provider] = ()
+    """Whole providers to ask, in this order, where this one fails for a reason that another try
+    might mend, or has no quota left; None means none. They take over nothing of this provider, but
+    its budgets hold for the whole run."""
+
+    output_mode: OutputMode | None = None
+    """How a typed answer is asked for; "tool" serves an endpoint that refuses JSON Schemas. The
+    adapter's own choice by default."""
 
     config_entry: ConfigEntry | None = field(default=None, compare=False)
     """Set by `from_config`."""
@@ -101,6 +140,8 @@ class Provider(Sampling):
             _check_type(name, getattr(self, name), str, "a string")
         for name in _NUMBERS:
             _check_number(name, getattr(self, name), Real, "a number")
+        # Money is often a Decimal, which is no Real; it is kept as it is, to be compared exactly.
+        _check_number("budget_usd", self.budget_usd, (Real, Decimal), "a number")
         for name in _INTEGERS:
             _check_number(name, getattr(self, name), Integral, "an integer")
         for name in _FLAGS:
@@ -121,14 +162,19 @@ class Provider(Sampling):
 
         Args:
             name: Entry of `llm.providers`; `llm.default_provider` by default.
-            store: The config to read; that of the current home by default.
+            store: The config to read. By default the project's and the user's: the entry is that
+                of the first one that has it.
             overrides: Fields of the provider to set or replace.
 
         Raises:
             KeyError: No such entry, or no name given and no default set.
         """
-        store = store or config.ConfigStore.load()
-        entry = store.get_llm_provider(name)
+        if store is None:
+            found = config.find_llm_provider(name)
+            store, name, entry = found.store, found.name, found.entry
+        else:
+            entry = store.get_llm_provider(name)
+            name = name or store.config.llm.default_provider or ""
         provider = cls(
             provider_kind=entry.provider_kind,
             model=entry.model,
@@ -136,7 +182,7 @@ class Provider(Sampling):
             base_url=entry.base_url,
             temperature=entry.temperature,
             max_tokens=entry.max_tokens,
-            config_entry=ConfigEntry.of(store, entry),
+            config_entry=ConfigEntry.of(store, name, entry),
         )
         return replace(provider, **overrides) if overrides else provider
 
@@ -154,9 +200,28 @@ class Provider(Sampling):
             raise TypeError(
                 f'tool_choice must be "auto", "none", "required" or a mapping, not {choice!r}'
             )
+        mode: object = self.output_mode
+        if mode is not None and mode not in get_args(OutputMode):
+            raise ValueError(f'output_mode must be "schema" or "tool", not {mode!r}')
+        object.__setattr__(self, "fallbacks", _checked_fallbacks(self.fallbacks))
         callback: object = self.on_budget_exceeded
         if callback is not None and not callable(callback):
             raise TypeError(f"on_budget_exceeded must be callable, not {callback!r}")
+
+
+def _checked_fallbacks(given: object) -> tuple[Provider, ...]:
+    if given is None:
+        return ()
+    if isinstance(given, Provider) or not isinstance(given, Sequence):
+        raise TypeError(f"fallbacks must be a list of Provider, not {type(given).__name__}")
+    fallbacks: list[Provider] = []
+    for item in cast("Sequence[object]", given):
+        if not isinstance(item, Provider):
+            raise TypeError(f"fallbacks must hold Provider objects, not {type(item).__name__}")
+        if item.fallbacks:
+            raise ValueError("a fallback cannot have fallbacks of its own; list all of them in one")
+        fallbacks.append(item)
+    return tuple(fallbacks)
 
 
 def _check_type(name: str, value: object, expected: type, words: str) -> None:
@@ -165,12 +230,12 @@ def _check_type(name: str, value: object, expected: type, words: str) -> None:
         raise TypeError(f"{name} must be {words}, not {type(value).__name__}")
 
 
-def _check_number(name: str, value: object, expected: type, words: str) -> None:
+def _check_number(name: str, value: object, expected: type | tuple[type, ...], words: str) -> None:
     if value is None:
         return
     if isinstance(value, bool) or not isinstance(value, expected):
         raise TypeError(f"{name} must be {words}, not {value!r}")
-    number = float(cast("Real", value))
+    number = float(cast("Real | Decimal", value))
     least = _AT_LEAST.get(name)
     if not math.isfinite(number) or (least is not None and number < least):
         bound = "finite" if least is None else f"finite and at least {least}"

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 
 from rath._core.registry import Registry
 from rath.llm.base import ChatClient
 from rath.llm.provider import Provider
+from rath.llm.vendor import VendorClient
 
 __all__ = [
     "DEFAULT_KIND",
@@ -22,7 +23,8 @@ ChatClientFactory = Callable[[Provider], ChatClient]
 
 DEFAULT_KIND = "openai"
 
-_CacheKey = tuple[str, str, str, str, int | None, float | None, float | None]
+_CacheKey = tuple[Hashable, ...]
+"""The kind, and all that the provider itself says of how calls are made."""
 
 
 class _UnknownKind(ValueError, LookupError):
@@ -40,6 +42,8 @@ _kinds: Registry[ChatClientFactory] = Registry(
     "provider kind",
     group="rath.providers",
     builtins={
+        "anthropic": "rath.llm.anthropic.client:RathAnthropicChatClient",
+        "litellm": "rath.llm.litellm.client:RathLiteLLMChatClient",
         "openai": "rath.llm.openai.client:RathOpenAIChatClient",
         "local": "rath.llm.local.client:RathLocalChatClient",
     },
@@ -66,7 +70,8 @@ def chat_client_for(provider: Provider) -> ChatClient:
     """Return a client for `provider`; its kind is "openai" when it names none.
 
     A provider with a key of its own gets the same client again as long as endpoint, key, model,
-    retries and timeout are the same.
+    retries, timeout and limits are the same. What it leaves open is looked up each time, in the
+    environment and in the configs: where that finds something else, the client is another one.
 
     Raises:
         ValueError: No such kind; or the client finds no key.
@@ -78,13 +83,17 @@ def chat_client_for(provider: Provider) -> ChatClient:
     key = (
         kind, provider.base_url or "", provider.api_key, provider.model or "",
         provider.retry_max_attempts, provider.retry_base_seconds, provider.timeout,
+        provider.max_in_flight, provider.max_requests_per_minute, provider.config_entry,
     )  # fmt: skip
     with _clients_lock:
         known = _clients.get(key)
-    if known is None:
-        made = factory(provider)
-        with _clients_lock:
-            known = _clients.setdefault(key, made)
+    if known is not None and not isinstance(known, VendorClient):
+        return known  # what clients of others look up, nobody else knows
+    made = factory(provider)
+    with _clients_lock:
+        known = _clients.get(key)
+        if known is None or not _are_alike(known, made):
+            _clients[key] = known = made
     return known
 
 
@@ -97,3 +106,10 @@ def clear_client_cache() -> None:
     """Forget the clients that `chat_client_for` would give again."""
     with _clients_lock:
         _clients.clear()
+
+
+def _are_alike(known: ChatClient, made: ChatClient) -> bool:
+    """Tell whether two clients that were made for one key call the same way."""
+    if not isinstance(known, VendorClient) or not isinstance(made, VendorClient):
+        return True
+    return type(known) is type(made) and known.looked_up() == made.looked_up()

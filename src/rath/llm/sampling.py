@@ -44,8 +44,9 @@ class Sampling:
     user: str | None = None
     store: bool | None = None
     service_tier: str | None = None
-    extra_create_args: Mapping[str, Any] = field(default_factory=_nothing)
-    """Further keys of the request body, as the vendor names them; they win over the fields."""
+    extra_create_args: Mapping[str, Any] = field(default_factory=_nothing, repr=False)
+    """Further keys of the request body, as the vendor names them; they win over the fields. Left
+    out of `repr`: a client of your own may read headers from it."""
 
 
 SAMPLING_FIELDS: tuple[str, ...] = tuple(item.name for item in fields(Sampling))

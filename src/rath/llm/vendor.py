@@ -18,9 +18,10 @@ from rath.llm.call import CallFacts, ProviderOrigin, Served
 from rath.llm.chat_request import RathLLMChatRequest
 from rath.llm.chat_response import RathLLMChatResponse, RathLLMStreamDelta
 from rath.llm.failure import Asked, retry_verdict
-from rath.llm.provider import DEFAULT_TIMEOUT, Provider
+from rath.llm.limits import caps_of
+from rath.llm.provider import DEFAULT_TIMEOUT, OutputMode, Provider
 from rath.llm.vendor_draft import VendorDraft
-from rath.llm.wire import ChunkDecoder, Wire
+from rath.llm.wire import ChunkDecoder, Wire, list_models
 
 T = TypeVar("T")
 
@@ -39,6 +40,26 @@ class Route:
     """Where model, base_url and api_key came from."""
 
     secret: str = field(repr=False)
+    password: str = field(default="", repr=False)
+    """The one in the base URL."""
+
+    def asked(self, kind: str, *, timeout: float) -> Asked:
+        """Return who is asked by a call that goes here, for the words of an error.
+
+        Args:
+            kind: The provider kind, which names an endpoint that is not known yet.
+            timeout: Seconds.
+        """
+        origins = dict(self.origins)
+        return Asked(
+            endpoint=self.endpoint or f"the {kind} model server",
+            model=self.model,
+            model_origin=_in_words(origins.get("model", "call")),
+            key_origin=_in_words(origins.get("api_key", "call")),
+            timeout=timeout,
+            secret=self.secret,
+            password=self.password,
+        )
 
 
 class VendorClient(ABC):
@@ -54,6 +75,11 @@ class VendorClient(ABC):
     """Name and version of the code that writes bodies; a change of bytes changes it."""
 
     sdk: ClassVar[str | None] = None
+    takes_schema: ClassVar[bool] = False
+    """Whether the endpoint holds an answer to a JSON Schema."""
+
+    takes_loose_schema: ClassVar[bool] = False
+    """Whether it takes a schema that is not strict too; elsewhere a tool serves for that one."""
 
     def __init__(self, provider: Provider, *, sleep: Sleep = asyncio.sleep) -> None:
         self._provider = provider
@@ -72,6 +98,10 @@ class VendorClient(ABC):
     def timeout(self) -> float:
         """Seconds for a whole answer, or of silence in a stream."""
         return _set_or(self._provider.timeout, DEFAULT_TIMEOUT)
+
+    def output_mode(self, *, with_tools: bool) -> OutputMode:
+        """Return how a typed answer is asked for, beside tools or without any."""
+        return "schema" if self.takes_schema else "tool"
 
     def complete(self, req: RathLLMChatRequest) -> RathLLMChatResponse:
         """Return the whole answer; waits for it.
@@ -107,9 +137,23 @@ class VendorClient(ABC):
             self,
             body,
             facts=self._facts(route, body),
-            asked=self._asked(route),
+            asked=self.asked(route),
             streaming=streaming,
+            caps=caps_of(self._provider),
         )
+
+    async def amodels(self, route: Route | None = None) -> tuple[str, ...]:
+        """Ask the endpoint which models it offers; sorted names. Runs on the runtime loop.
+
+        Args:
+            route: Where the calls go whose endpoint is meant; those for the client's own model by
+                default.
+
+        Raises:
+            ProviderError: No answer, or one that lists no models.
+            ValueError: No model is named, or the endpoint may not be called.
+        """
+        return await list_models(self, self.asked(route or self.route(None)))
 
     @abstractmethod
     def route(self, model: str | None, *, provider_origin: ProviderOrigin = "call") -> Route:
@@ -139,16 +183,16 @@ class VendorClient(ABC):
         """Tell whether another try may mend `error`, or after how many seconds it may."""
         return retry_verdict(error)
 
-    def _asked(self, route: Route) -> Asked:
-        origins = dict(route.origins)
-        return Asked(
-            endpoint=route.endpoint or f"the {self.kind} model server",
-            model=route.model,
-            model_origin=_in_words(origins.get("model", "call")),
-            key_origin=_in_words(origins.get("api_key", "call")),
-            timeout=self.timeout,
-            secret=route.secret,
-        )
+    def looked_up(self) -> object:
+        """Return what was found for the client: one with an equal value calls the same way."""
+        try:
+            return self.route(None)
+        except ValueError:
+            return self.route("any")  # it has no model of its own
+
+    def asked(self, route: Route) -> Asked:
+        """Return who is asked by a call on `route`, for the words of an error."""
+        return route.asked(self.kind, timeout=self.timeout)
 
     def _facts(self, route: Route, body: Body) -> CallFacts:
         return CallFacts(

@@ -4,10 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any, cast
 
+from rath._async.limiter import Caps
 from rath._async.retry import retry
-from rath.errors import ProviderConnectionError, ProviderError, StreamInterrupted
+from rath.errors import (
+    InvalidRequestError,
+    ProviderConnectionError,
+    ProviderError,
+    ProviderStatusError,
+    StreamInterrupted,
+)
 from rath.llm.body import Body
 from rath.llm.call import CallFacts, OnDelta, OpenCall
 from rath.llm.chat_request import RathLLMMessage
@@ -15,11 +23,17 @@ from rath.llm.chat_response import RathLLMChatResponse, RathLLMStreamDelta
 from rath.llm.exchange import CallEvidence, Exchange
 from rath.llm.failure import Asked, protocol_error
 from rath.llm.fold import split
+from rath.llm.key_keeper import KeyKeeper
+from rath.llm.limits import giving_way, pass_gate
+from rath.llm.refusal import explain_refusal
 from rath.llm.sse import EventParser
 from rath.llm.surrogates import PairKeeper
-from rath.llm.wire import RawStream, Vendor, Wire
+from rath.llm.wire import RawReply, RawStream, Vendor, Wire, list_models
 
 __all__ = ["VendorDraft"]
+
+_ODD = "of an unexpected form"
+_IMAGES_NOTE = "the request shows images, which not every model reads"
 
 
 class VendorDraft:
@@ -33,12 +47,14 @@ class VendorDraft:
         facts: CallFacts,
         asked: Asked,
         streaming: bool,
+        caps: Caps | None = None,
     ) -> None:
         self._client = client
         self._body = body
         self._facts = facts
         self._asked = asked
         self._streaming = streaming
+        self._caps = caps
         self._call: OpenCall | None = None
 
     @property
@@ -70,9 +86,14 @@ class VendorDraft:
         async def attempt(_: int) -> RathLLMChatResponse:
             wire = await self._client.connect(self._asked)
             call.reached(wire.endpoint, sdk_version=wire.sdk_version, credential=wire.credential)
-            if on_delta is None:
-                return await self._ask(wire, body, call)
-            return await _StreamedTry(self._client, self._asked, call, on_delta).run(wire, body)
+            gate = await pass_gate(call, self._caps)
+            try:
+                if on_delta is None:
+                    return await self._ask(wire, body, call)
+                take = giving_way(gate, on_delta)
+                return await _StreamedTry(self._client, self._asked, call, take).run(wire, body)
+            finally:
+                gate.leave()
 
         try:
             response = await retry(
@@ -82,6 +103,16 @@ class VendorDraft:
                 on_attempt=call.attempts.append,
                 sleep=self._client.sleep,
             )
+        except ProviderStatusError as exc:
+            explained = await explain_refusal(
+                exc, self._asked, partial(list_models, self._client, self._asked)
+            )
+            if self._body.n_images and isinstance(explained, InvalidRequestError):
+                explained.add_note(f"{_IMAGES_NOTE} (images: {self._body.n_images})")
+            explained.evidence = call.fail(explained)
+            if explained is exc:
+                raise
+            raise explained from exc
         except Exception as exc:
             evidence = call.fail(exc)
             if isinstance(exc, ProviderError):
@@ -90,10 +121,7 @@ class VendorDraft:
         return call.finish(response)
 
     async def _ask(self, wire: Wire, body: bytes, call: OpenCall) -> RathLLMChatResponse:
-        reply = await wire.post(body)
-        payload = _object(self._asked, reply.content, reply.status)
-        response, call.served = self._client.decode(payload, self._asked)
-        return response
+        return _decoded(await wire.post(body), self._client, self._asked, call)
 
 
 class _StreamedTry:
@@ -107,6 +135,7 @@ class _StreamedTry:
         self._folded = call.begin_stream()
         self._decoder = client.chunk_decoder(asked)
         self._pairs = PairKeeper()
+        self._keys = KeyKeeper(asked.secret)
         call.served = self._decoder.served
 
     async def run(self, wire: Wire, body: bytes) -> RathLLMChatResponse:
@@ -138,32 +167,39 @@ class _StreamedTry:
                 if data.startswith("[DONE]") or _is_json(data):
                     await self._give(self._decoded(data))
         await self._give(self._pairs.flush())
+        for delta in self._keys.flush():
+            await self._pass_on(delta)
 
     def _decoded(self, data: str) -> Iterable[RathLLMStreamDelta]:
+        shown = self._asked.event_without_secret(data)
+        if shown != data:
+            data, self._keys.has_hidden = shown, True
         try:
             deltas = self._decoder.decode_chunk(data)
-        except ValueError as exc:
-            problem = "its stream holds an event that is not JSON"
+        except (ValueError, RecursionError) as exc:
+            is_json = not isinstance(exc, json.JSONDecodeError)
+            problem = f"its stream holds an event {_ODD if is_json else 'that is not JSON'}"
             raise protocol_error(self._asked, problem, data.encode(errors="replace")) from exc
         # Only an escape can bring half a character; to look for one is much cheaper than to mend.
         return self._pairs.mend(deltas) if "\\u" in data or self._pairs.holds else deltas
 
     async def _give(self, deltas: Iterable[RathLLMStreamDelta]) -> None:
-        for delta in deltas:
+        for delta in self._keys.hide(deltas):
             self._call.note_token()
-            self._folded.add(delta)
-            waiting = self._on_delta(delta)
-            if waiting is not None:
-                await waiting
+            await self._pass_on(delta)
+
+    async def _pass_on(self, delta: RathLLMStreamDelta) -> None:
+        self._folded.add(delta)
+        waiting = self._on_delta(delta)
+        if waiting is not None:
+            await waiting
 
     async def _take_whole(self, stream: RawStream) -> RathLLMChatResponse:
         """Take the answer of an endpoint that does not stream although it was asked to."""
-        chunks: list[bytes] = []
-        while chunk := await stream.next_chunk():
-            chunks.append(chunk)
-        payload = _object(self._asked, b"".join(chunks), stream.status)
-        response, self._call.served = self._client.decode(payload, self._asked)
-        await self._give(split(response))
+        reply = await _whole_of(stream, self._asked)
+        response = _decoded(reply, self._client, self._asked, self._call)
+        for delta in split(response):
+            await self._pass_on(delta)
         return response
 
     def _is_complete(self) -> bool:
@@ -173,6 +209,9 @@ class _StreamedTry:
         if not self._folded.has_begun:
             raise protocol_error(self._asked, "its stream holds no answer", b"")
         served = self._decoder.served
+        # Blocks were folded from events, which may each hold a part of the key.
+        if self._keys.has_hidden or self._keys.is_in(served.blocks):
+            served.blocks = ()
         return self._folded.response(
             id=served.response_id or "",
             created=served.created,
@@ -196,6 +235,27 @@ def _holds_events(stream: RawStream) -> bool:
     return "json" not in stream.content_type and stream.content_type != "text/html"
 
 
+async def _whole_of(stream: RawStream, asked: Asked) -> RawReply:
+    chunks: list[bytes] = []
+    while chunk := await stream.next_chunk():
+        chunks.append(chunk)
+    content = b"".join(chunks)
+    shown = asked.answer_without_secret(content)
+    return RawReply(stream.status, shown, repeats_key=shown != content)
+
+
+def _decoded(reply: RawReply, client: Vendor, asked: Asked, call: OpenCall) -> RathLLMChatResponse:
+    payload = _object(asked, reply.content, reply.status)
+    try:
+        response, call.served = client.decode(payload, asked)
+    except RecursionError as exc:
+        problem = f"with an answer {_ODD}"
+        raise protocol_error(asked, problem, reply.content, status=reply.status) from exc
+    if reply.repeats_key:
+        call.served.blocks = ()  # what is signed and was changed is not accepted any more
+    return response
+
+
 def _object(asked: Asked, content: bytes, status: int) -> dict[str, Any]:
     try:
         payload: object = json.loads(content)
@@ -211,6 +271,6 @@ def _object(asked: Asked, content: bytes, status: int) -> dict[str, Any]:
 def _is_json(data: str) -> bool:
     try:
         json.loads(data)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
     return True

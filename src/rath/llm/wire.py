@@ -12,7 +12,7 @@ from rath.llm.call import Served
 from rath.llm.chat_response import RathLLMChatResponse, RathLLMStreamDelta
 from rath.llm.failure import Asked
 
-__all__ = ["ChunkDecoder", "RawReply", "RawStream", "Vendor", "Wire"]
+__all__ = ["ChunkDecoder", "RawReply", "RawStream", "Vendor", "Wire", "list_models"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +21,10 @@ class RawReply:
 
     status: int
     content: bytes
+    """Without the key, if it came from a wire of ours."""
+
+    repeats_key: bool = False
+    """Whether the key was taken out of the content."""
 
 
 class RawStream(Protocol):
@@ -79,6 +83,14 @@ class Wire(Protocol):
         """
         ...
 
+    async def models(self) -> tuple[str, ...]:
+        """Ask the endpoint which models it offers; sorted names.
+
+        Raises:
+            ProviderError: No answer, or one that lists no models.
+        """
+        ...
+
 
 class ChunkDecoder(Protocol):
     """Reads the chunks of one stream."""
@@ -134,3 +146,13 @@ class Vendor(Protocol):
         The first use imports the vendor's SDK, in a worker thread.
         """
         ...
+
+
+async def list_models(client: Vendor, asked: Asked) -> tuple[str, ...]:
+    """Ask the endpoint of a client which models it offers; sorted names.
+
+    Raises:
+        ProviderError: No answer, or one that lists no models.
+    """
+    wire = await client.connect(asked)
+    return await wire.models()

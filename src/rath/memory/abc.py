@@ -38,13 +38,16 @@ class MemoryStoreSpec:
 
         Args:
             name: Entry of `memory.providers`; `memory.default_provider` by default.
-            store: Where to look; the config of `resolve_config_dir()` by default.
+            store: Where to look; by default the project's config, then the user's.
             overrides: Fields of the spec; every other name is one of its options.
 
         Raises:
             KeyError: No such entry, or no default.
         """
-        entry = (store or config.ConfigStore.load()).get_memory_provider(name)
+        if store is None:
+            entry = config.find_memory_provider(name).entry
+        else:
+            entry = store.get_memory_provider(name)
         given = entry.model_dump(exclude={"backend_kind"}, exclude_none=True)
         own = {own.name for own in fields(cls)}
         options = {key: overrides.pop(key) for key in list(overrides) if key not in own}

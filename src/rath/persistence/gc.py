@@ -27,8 +27,8 @@ class GCReport:
 def gc(*, older_than: timedelta, dry_run: bool = True) -> GCReport:
     """Delete stored sessions that were begun longer ago, or tell which they are.
 
-    Sandboxes and memory stores are left alone. Sessions that are being written and files that
-    cannot be read are kept.
+    Images that no session names any more go too. Sandboxes and memory stores are left alone.
+    Sessions that are being written and files that cannot be read are kept.
 
     Args:
         older_than: Age from which a session goes.

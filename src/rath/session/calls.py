@@ -44,6 +44,9 @@ class Call:
     row: RowId | None = None
     """The row that the answer will become, if it becomes one."""
 
+    fallback_from: str | None = None
+    """The model whose failure led to this call."""
+
 
 async def call_model(
     draft: ChatDraft,
@@ -89,6 +92,8 @@ def _entry(
     evidence: CallEvidence, call: Call, status: Literal["done", "failed", "cancelled"]
 ) -> ModelCall:
     context = call.context
+    if call.fallback_from is not None:
+        evidence = replace(evidence, fallback_from=call.fallback_from)
     return ModelCall(
         operation=call.operation,
         rows=() if call.row is None else (call.row,),

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, assert_never, cast, overload
 from uuid import UUID
@@ -13,6 +13,7 @@ from rath._core.text import one_line_preview, valid_unicode
 from rath._core.vector import Vector
 from rath.llm.chat_request import RathLLMMessage
 from rath.llm.chat_response import RathLLMToolCallPart
+from rath.llm.image import Image, ImageSource, read_images
 from rath.session.content import (
     AssistantTurn,
     Content,
@@ -99,12 +100,38 @@ class ChunkRow(_Known):
         """The kind as it is written in files."""
         return self.kind.value if isinstance(self.kind, ChunkKind) else self.kind
 
+    @property
+    def images(self) -> tuple[Image, ...]:
+        """The pictures that the user shows in this row; the payload only names them."""
+        # The payload is asked first: most rows have none and need not be decoded for that.
+        content = self.content if "images" in self.payload else None
+        return content.images if isinstance(content, UserText) else ()
+
     def with_id(self, row_id: RowId) -> ChunkRow:
         """Return the same row under the name `row_id`."""
-        return ChunkRow(self.kind, self.payload, row_id)
+        named = ChunkRow(self.kind, self.payload, row_id)
+        return named.with_images(self.images) if "images" in self.payload else named
 
-    def __reduce__(self) -> tuple[type[ChunkRow], tuple[ChunkKind | str, dict[str, Any], Any]]:
-        return ChunkRow, (self.kind, dict(self.payload), self.id)
+    def with_images(self, images: tuple[Image, ...]) -> ChunkRow:
+        """Return the same row with the bytes of its images, which a payload has no place for."""
+        if not images:
+            return self
+        content = self.content
+        assert isinstance(content, UserText)
+        assert content.images == images
+        made = ChunkRow(self.kind, self.payload, self.id)
+        object.__setattr__(made, "_content", replace(content, images=images))
+        return made
+
+    def __reduce__(self) -> tuple[Callable[..., ChunkRow], tuple[Any, ...]]:
+        bare = (self.kind, dict(self.payload), self.id)
+        return (_row_with_images, (*bare, self.images)) if self.images else (ChunkRow, bare)
+
+
+def _row_with_images(
+    kind: ChunkKind | str, payload: Mapping[str, Any], row_id: RowId | None, images: Any
+) -> ChunkRow:
+    return ChunkRow(kind, payload, row_id).with_images(images)
 
 
 _KINDS: dict[str, ChunkKind] = {kind.value: kind for kind in ChunkKind}
@@ -192,12 +219,24 @@ def make_row(kind: ChunkKind, content: Content) -> ChunkRow:
     clean = {key: _valid(value) for key, value in payload.items()}
     if clean != payload:
         clean["unicode_replaced"] = True
-    return ChunkRow(kind, clean)
+    row = ChunkRow(kind, clean)
+    return row.with_images(content.images) if isinstance(content, UserText) else row
 
 
-def user_text_chunk(text: str) -> ChunkRow:
-    """Return a row in which the user says `text`."""
-    return make_row(ChunkKind.USER, UserText(text))
+def user_text_chunk(text: str, *, images: Sequence[ImageSource] | None = ()) -> ChunkRow:
+    """Return a row in which the user says `text` and shows `images`.
+
+    Args:
+        text: What the user says.
+        images: Paths of PNG, JPEG, GIF or WebP files, or their bytes, each at most
+            `rath.llm.image.MAX_IMAGE_BYTES`. They are read now; paths are not kept.
+
+    Raises:
+        TypeError: `images` is no list of them.
+        OSError: An image file is not there or cannot be read.
+        ValueError: An image is of no such kind, or too large, or given as an address.
+    """
+    return make_row(ChunkKind.USER, UserText(text, read_images(images)))
 
 
 def system_text_chunk(text: str) -> ChunkRow:
@@ -230,7 +269,7 @@ def format_chunk_row_brief(index: int, row: ChunkRow, *, max_payload: int = 400)
     """Return one line that shows a row, its text cut in the middle at `max_payload` characters."""
     match row.content:
         case SystemText(text) | UserText(text):
-            shown = repr(one_line_preview(text, max_payload))
+            shown = show_images(row.images, max_payload) + repr(one_line_preview(text, max_payload))
         case AssistantTurn(text, calls):
             parts = [] if text is None else [f"text={one_line_preview(text, max_payload)!r}"]
             if calls:
@@ -241,6 +280,12 @@ def format_chunk_row_brief(index: int, row: ChunkRow, *, max_payload: int = 400)
         case other:
             shown = repr(one_line_preview(str(other.payload), max_payload))
     return f"[{index}] {row.kind_name}: {shown}"
+
+
+def show_images(images: Sequence[Image], max_chars: int) -> str:
+    """Return what stands for images before the text of their row, nothing when there are none."""
+    labels = " ".join(image.label for image in images)
+    return f"{one_line_preview(labels, max_chars)} " if labels else ""
 
 
 def readable_json(body: str) -> str:
@@ -256,8 +301,8 @@ def _plain_message(row: ChunkRow) -> RathLLMMessage | None:
     match content:
         case SystemText(text):
             return RathLLMMessage("system", text)
-        case UserText(text):
-            return RathLLMMessage("user", text)
+        case UserText(text, images):
+            return RathLLMMessage("user", text, images=images or None)
         case AssistantTurn(text, calls):
             listed = tuple(encode_call(call) for call in calls) or None
             return RathLLMMessage("assistant", text, tool_calls=listed)

@@ -13,7 +13,9 @@ from rath.llm.chat_response import RathLLMChatChoice
 from rath.llm.provider import Provider
 from rath.session.aside import aside
 from rath.session.body import Body, suspension
+from rath.session.budget import Budget, check_budget
 from rath.session.chunk import ChunkTable, RowId, user_text_chunk
+from rath.session.derivation import cancelled_body
 from rath.session.encode import rows_digest
 from rath.session.entry import (
     call_site,
@@ -23,7 +25,7 @@ from rath.session.entry import (
     register_run,
 )
 from rath.session.events import OnEventCb
-from rath.session.executors import SessionLoopExecutor, client_for
+from rath.session.executors import SessionLoopExecutor, candidates_for
 from rath.session.failure import noting
 from rath.session.graph.kind import LineageKind
 from rath.session.graph.legacy import SessionLineage
@@ -32,9 +34,9 @@ from rath.session.oneshot import OneShot
 from rath.session.operation import Place, next_place
 from rath.session.outcome import Completed
 from rath.session.placement import Placement
-from rath.session.record import Entry, Operation, Summary
+from rath.session.record import Entry, ModelCall, Operation, Summary
 from rath.session.recording import Recording, RecordingPlan, plan_recording
-from rath.session.session import Session, cancelled_body
+from rath.session.session import Session
 from rath.session.show import short_id
 from rath.session.uplink import uplink
 
@@ -64,7 +66,10 @@ def run_session_compress(
 
     Returns at once; reads of the result wait, and raise RuntimeError when the model gave no
     usable summary: tool calls, an empty text, or a text that was cut at its length limit. Usage
-    is carried over, and the record names the rows that were replaced.
+    is carried over, and the record names the rows that were replaced. Where the chain is at its
+    budget no call is made: the result has the rows as they were, and the outcome BudgetExceeded.
+    Where the call crosses it the result has the summary, since that was paid for, and the same
+    outcome.
 
     Args:
         user_session: What to compress.
@@ -80,7 +85,8 @@ def run_session_compress(
 
     Raises:
         TypeError: An argument is of the wrong type.
-        ValueError: No provider, no key, or an unknown provider kind.
+        ValueError: No provider, no key, an unknown provider kind, or a budget in money for a model
+            without a known price.
     """
     provider = provider_for("run_session_compress", user_session, agent_session, agent_provider)
     check_executor("run_session_compress", executor)
@@ -90,13 +96,14 @@ def run_session_compress(
     shot = OneShot(
         purpose="compress",
         operation=run_id,
-        client=client_for(provider, executor, on_event),
-        provider=provider,
-        provider_origin="session" if agent_provider is None else "call",
+        candidates=candidates_for(
+            provider, executor, on_event, origin="session" if agent_provider is None else "call"
+        ),
         question=instruction,
         on_event=on_event,
         row=RowId(made, 0),
     )
+    check_budget("run_session_compress", shot.candidates)
     kind = LineageKind.OP_SESSION_COMPRESS
     parents = (user_session.as_parent(), agent_session.as_parent())
     provenance = stamped(made, "run_session_compress", kind, parents, _EXTRAS)
@@ -160,12 +167,17 @@ class _CompressRun:
         self._plan = plan
         self._user = user
         self._body = user
+        first = plan.shot.candidates[0].provider
+        self._budget = Budget(first, session=plan.session, run=plan.shot.operation)
         self._tell_above = uplink()
         cell.report(user)
 
     async def execute(self, agent: Body) -> Body:
         """Ask for the summary and return the new content."""
         table, shot, made = self._user.table, self._plan.shot, self._plan.session
+        spent = await self._budget.begin(self._user, self._snapshot)
+        if spent is not None:
+            return replace(self._user, outcome=spent)
         digest = await aside(len(table), partial(rows_digest, table))
         self._note(self._operation(agent, digest))
         row = user_text_chunk(_summary(await shot.ask(self._user, agent, self._note)))
@@ -180,6 +192,9 @@ class _CompressRun:
         self._set(replace(self._body, table=rows, outcome=Completed()))
         async with Recording(self._plan.recording, self._snapshot) as recording:
             await recording.begin()
+            crossed = await self._budget.after_call(self._snapshot)
+            if crossed is not None:
+                self._set(replace(self._body, outcome=crossed))
         return self._body
 
     def _operation(self, agent: Body, input_digest: str) -> Operation:
@@ -202,6 +217,8 @@ class _CompressRun:
 
     def _note(self, entry: Entry) -> None:
         self._set(self._body.with_entries(entry))
+        if isinstance(entry, ModelCall):
+            self._budget.count(entry)
         self._tell_above(entry)
 
     def _set(self, body: Body) -> None:

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from rath.llm.image import Image
+
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
@@ -28,9 +30,15 @@ class SystemText:
 
 @dataclass(frozen=True, slots=True)
 class UserText:
-    """What a person, or a program in their place, said."""
+    """What a person, or a program in their place, said and showed."""
 
     text: str
+    images: tuple[Image, ...] = ()
+
+    @property
+    def described(self) -> str:
+        """The text, and before it a label for each image."""
+        return " ".join([*(image.label for image in self.images), self.text])
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
+from rath._core.blobs import Blob, is_digest
+from rath.llm.image import Image
 from rath.session.content import (
     AssistantTurn,
     Content,
@@ -22,7 +24,7 @@ def decode_content(kind: str, payload: Mapping[str, Any]) -> Content:
         case "system":
             return SystemText(_text(payload.get("content")) or "")
         case "user":
-            return UserText(_text(payload.get("content")) or "")
+            return UserText(_text(payload.get("content")) or "", _images(payload.get("images")))
         case "assistant":
             calls = payload.get("tool_calls") or ()
             return AssistantTurn(
@@ -47,6 +49,20 @@ def decode_call(call: Mapping[str, Any]) -> ToolCall:
         arguments=_text(function.get("arguments")) or "",
         type=_text(call.get("type")) or "function",
     )
+
+
+def _images(listed: object) -> tuple[Image, ...]:
+    """Return the images of a payload, known by digest; what names none is some other data."""
+    entries = cast("list[object]", listed) if isinstance(listed, list) else ()
+    mappings = [cast("Mapping[str, Any]", e) for e in entries if isinstance(e, Mapping)]
+    return tuple(_image(entry) for entry in mappings if "sha256" in entry)
+
+
+def _image(entry: Mapping[str, Any]) -> Image:
+    digest, size = str(entry["sha256"]), entry.get("size")
+    blob = Blob(digest, size if isinstance(size, int) else 0)
+    wrong = None if is_digest(digest) else "its row does not name it by a sha256"
+    return Image(_text(entry.get("mime")) or "", blob, wrong)
 
 
 def _text(value: object) -> str | None:

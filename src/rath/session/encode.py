@@ -19,6 +19,7 @@ from rath.backend.results import (
     ToolExecutionFailure,
     ToolResult,
 )
+from rath.llm.image import Image
 from rath.session.content import (
     AssistantTurn,
     Content,
@@ -40,8 +41,10 @@ class RowLike(Protocol):
 def encode_content(content: Content) -> dict[str, Any]:
     """Return the documented payload of a row that says `content`."""
     match content:
-        case SystemText(text) | UserText(text):
+        case SystemText(text) | UserText(text, ()):
             return {"content": text}
+        case UserText(text, images):
+            return {"content": text, "images": [encode_image(image) for image in images]}
         case AssistantTurn(text, calls):
             return {"content": text, "tool_calls": [encode_call(call) for call in calls] or None}
         case ToolFeedback(call_id, name, body):
@@ -59,6 +62,11 @@ def encode_call(call: ToolCall) -> dict[str, Any]:
         "type": call.type,
         "function": {"name": call.name, "arguments": call.arguments},
     }
+
+
+def encode_image(image: Image) -> dict[str, Any]:
+    """Return what a payload says of an image; its bytes stand elsewhere."""
+    return {"sha256": image.blob.digest, "mime": image.mime, "size": image.blob.size}
 
 
 def rows_digest(rows: Iterable[RowLike]) -> str:

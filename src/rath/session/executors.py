@@ -6,12 +6,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
+from rath.errors import RathError
 from rath.llm.base import ChatClient, StreamingChatClient, require_streaming
 from rath.llm.chat_request import RathLLMChatRequest, RathLLMFunctionTool
 from rath.llm.chat_response import RathLLMChatResponse, RathLLMStreamDelta
+from rath.llm.draft import ProviderOrigin, require_model
 from rath.llm.fold import StreamFold
 from rath.llm.provider import Provider
 from rath.llm.registry import chat_client_for
+from rath.session.candidates import Candidate
 from rath.session.events import OnEventCb
 from rath.session.provider_builtin import DefaultSessionLoopExecutor
 from rath.session.session import Session
@@ -91,7 +94,7 @@ class ExecutorClient:
 def resolve_executor(
     *, agent_provider: Provider, executor: SessionLoopExecutor | None, on_event: OnEventCb | None
 ) -> SessionLoopExecutor:
-    """Return the caller's executor, or one on the provider's own client.
+    """Return the caller's executor, or one on the provider's own client, without its fallbacks.
 
     Raises:
         ValueError: Both an executor and `on_event` were given.
@@ -116,19 +119,52 @@ def refuse_both(executor: object, on_event: object) -> None:
         )
 
 
-def client_for(
-    provider: Provider, executor: SessionLoopExecutor | None, on_event: Any
-) -> ChatClient:
-    """Return the client that a run asks; everything the caller got wrong raises here.
+def candidates_for(
+    provider: Provider,
+    executor: SessionLoopExecutor | None,
+    on_event: object,
+    *,
+    origin: ProviderOrigin = "call",
+) -> tuple[Candidate, ...]:
+    """Return the models that a run may ask, in order; everything the caller got wrong raises here.
 
     Raises:
-        ValueError: Unknown provider kind, no key, or an executor together with `on_event`.
-        TypeError: `on_event` was given and the client cannot stream.
+        ValueError: Unknown provider kind, no key, no model, or an executor together with
+            `on_event` or with fallbacks. For a fallback the text says which one it is.
+        TypeError: `on_event` was given and a client cannot stream.
     """
     if executor is not None:
         refuse_both(executor, on_event)
-        return ExecutorClient(provider, executor)
+        if provider.fallbacks:
+            raise ValueError(
+                "fallbacks cannot be used with a custom executor: the executor makes the calls. "
+                "Give it dataclasses.replace(provider, fallbacks=()), and let it fall back itself"
+            )
+        return (Candidate(ExecutorClient(provider, executor), provider, origin),)
+    first = Candidate(_client(provider, on_event), provider, origin)
+    if not provider.fallbacks:
+        return (first,)
+    others = enumerate(provider.fallbacks, start=1)
+    return (first, *(_fallback(number, other, on_event, origin) for number, other in others))
+
+
+def _fallback(
+    number: int, provider: Provider, on_event: object, origin: ProviderOrigin
+) -> Candidate:
+    try:
+        client = _client(provider, on_event)
+    except (TypeError, ValueError) as exc:
+        kind = TypeError if isinstance(exc, TypeError) else ValueError
+        raise kind(f"fallback {number} of the provider cannot be used: {exc}") from exc
+    except RathError as exc:
+        exc.add_note(f"fallback {number} of the provider cannot be used")
+        raise
+    return Candidate(client, provider, origin)
+
+
+def _client(provider: Provider, on_event: object) -> ChatClient:
     client = chat_client_for(provider)
     if on_event is not None:
         require_streaming(client)
+    require_model(client, provider.model)
     return client

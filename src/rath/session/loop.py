@@ -10,8 +10,11 @@ from uuid import uuid4
 
 from rath._async.lazy import Deferred
 from rath.llm.chat_request import RathLLMFunctionTool
+from rath.llm.draft import ProviderOrigin
 from rath.llm.provider import Provider
 from rath.session.body import Body
+from rath.session.budget import check_budget
+from rath.session.derivation import cancelled_body
 from rath.session.entry import (
     call_site,
     check_callable,
@@ -23,17 +26,18 @@ from rath.session.events import OnEventCb
 from rath.session.executors import (
     SessionLoopExecutor,
     StreamingExecutor,
-    client_for,
+    candidates_for,
     resolve_executor,
 )
 from rath.session.graph.kind import LineageKind
 from rath.session.graph.legacy import SessionLineage
 from rath.session.graph.provenance import stamped
 from rath.session.operation import next_place
+from rath.session.output_run import plan_output
 from rath.session.recall import Recall
 from rath.session.recording import plan_recording
 from rath.session.run import LoopPlan, LoopRun
-from rath.session.session import Session, cancelled_body
+from rath.session.session import Session
 from rath.session.show import short_id
 from rath.session.tooling import SystemTools, Tool, offer, tool_schemas, tool_table
 
@@ -62,6 +66,8 @@ def run_session_loop(
     system_tools: SystemTools = True,
     recall: Recall | None = None,
     timeout: float | None = None,
+    output: object = None,
+    output_retries: int = 2,
 ) -> Session:
     """Let a model answer a session, calling tools until a turn calls none.
 
@@ -82,14 +88,16 @@ def run_session_loop(
         system_tools: True for all built-in tools, False for none, or their names.
         recall: Gives notes that the model reads as reference data; they are no rows.
         timeout: Seconds for the whole run; the outcome is DeadlineExceeded when they are over.
+        output: Type of the answer, a pydantic model for example; `session.output` gives it.
+        output_retries: Model calls that may follow an answer that does not fit `output`.
 
     Returns:
         A new session in the user session's sandbox, with the user session's provider.
 
     Raises:
         TypeError: An argument is of the wrong type.
-        ValueError: No provider, no key, an unknown provider kind, or arguments that exclude each
-            other.
+        ValueError: No provider, no key, no model, an unknown provider kind, a budget in money for
+            a model without a known price, or arguments that exclude each other.
         ToolNameConflictError: Two tools have the same name.
     """
     provider = provider_for("run_session_loop", user_session, agent_session, agent_provider)
@@ -97,9 +105,12 @@ def run_session_loop(
     check_executor("run_session_loop", executor)
     check_callable("run_session_loop", "on_event", on_event)
     check_callable("run_session_loop", "recall", recall)
-    client = client_for(provider, executor, on_event)
+    origin: ProviderOrigin = "session" if agent_provider is None else "call"
+    candidates = candidates_for(provider, executor, on_event, origin=origin)
+    check_budget("run_session_loop", candidates)
     table = tool_table(tools, system_tools=system_tools)
-    schemas = () if executor is None else _schemas_of(executor)
+    schemas = (() if executor is None else _schemas_of(executor)) or tool_schemas(table)
+    taken = {*table, *(schema.name for schema in schemas)}
     made = uuid4()
     parents = (user_session.as_parent(), agent_session.as_parent())
     kind = LineageKind.OP_SESSION_LOOP
@@ -108,11 +119,11 @@ def run_session_loop(
         user=user_session.inheritor(),
         cells=(user_session.body, agent_session.body),
         provider=provider,
-        provider_origin="session" if agent_provider is None else "call",
-        client=client,
+        candidates=candidates,
         dispatch_tool=None if executor is None else executor.dispatch_tool,
         tools={name: offer(tool) for name, tool in table.items()},
-        schemas=schemas or tool_schemas(table),
+        schemas=schemas,
+        output=plan_output(output, output_retries, candidates=candidates, taken=taken),
         max_tool_rounds=max_tool_rounds,
         on_event=on_event,
         recall=recall,

@@ -2,14 +2,34 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import assert_never
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Any, assert_never
 from uuid import UUID
 
 
 @dataclass(frozen=True, slots=True)
+class OutputValue:
+    """The answer came in the type that was asked for."""
+
+    value: Any
+
+
+@dataclass(frozen=True, slots=True)
+class OutputMissing:
+    """No answer came in the type that was asked for."""
+
+    problem: str
+    """Who was asked how often, and what was wrong."""
+
+
+@dataclass(frozen=True, slots=True)
 class Completed:
-    """The model gave an answer without tool calls, or nothing had to run."""
+    """The model gave its answer, or nothing had to run."""
+
+    output: OutputValue | OutputMissing | None = field(default=None, compare=False, repr=False)
+    """What became of the typed answer, None where none was asked for; it counts in no
+    comparison, since the object need not have any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,10 +41,35 @@ class RoundLimit:
 
 @dataclass(frozen=True, slots=True)
 class BudgetExceeded:
-    """The chain has used its budget; no further model call was made."""
+    """The chain has used its budget, or would have with the next call: that was not made."""
 
-    budget_total_tokens: int
+    budget_total_tokens: int | None
     used_tokens: int
+    next_tokens: int | None = None
+    """Tokens that the next call would have taken at least, where the run stopped before it."""
+
+    budget_usd: Decimal | None = None
+    used_usd: Decimal | None = None
+    """US dollars; set where there is a budget in money."""
+
+    next_usd: Decimal | None = None
+    """US dollars that the next call would have cost at least, where the run stopped before it."""
+
+    unpriced: str | None = None
+    """The model whose last answer has no known cost, so that `budget_usd` cannot be counted."""
+
+    def __str__(self) -> str:
+        said: list[str] = []
+        if self.budget_total_tokens is not None:
+            said.append(f"budget_total_tokens={self.budget_total_tokens}, {self.used_tokens} used")
+        if self.budget_usd is not None:
+            said.append(f"budget_usd={_plain(self.budget_usd)}, {_plain(self.used_usd)} used")
+        if self.next_tokens is not None:
+            money = "" if self.next_usd is None else f" and {_plain(self.next_usd)} US dollars"
+            said.append(f"the next call would have taken at least {self.next_tokens} tokens{money}")
+        if self.unpriced is not None:
+            said.append(f"what {self.unpriced!r} answered last has no known cost")
+        return "; ".join(said)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +125,11 @@ Outcome = (
 
 Suspended = Cancelled | NeedsApproval | NeedsInput | NeedsDecision
 """Outcomes that pass through later operations unchanged, without a model call."""
+
+
+def _plain(usd: Decimal | None) -> str:
+    """Return an amount without an exponent and without zeros at its end."""
+    return f"{(usd or Decimal(0)).normalize():f}"
 
 
 def outcome_extras(outcome: Outcome) -> tuple[tuple[str, object], ...]:

@@ -17,6 +17,7 @@ from rath.llm.exchange import CallEvidence
 from rath.session.chunk import ChunkRow, ChunkTable, RowId
 from rath.session.content import AssistantTurn, UserText
 from rath.session.operation import Place
+from rath.session.output_schema import OutputSpec
 
 OperationKind = Literal["loop", "compress", "select", "fork", "detach", "merge", "memory", "check"]
 Purpose = Literal["turn", "compress", "select", "repair", "extract", "embed"]
@@ -57,6 +58,9 @@ class Operation(_Entry):
 
     tools: tuple[RathLLMFunctionTool, ...] = ()
     """The tool schemas that the run offered."""
+
+    output: OutputSpec | None = None
+    """The typed answer that the run asked for, as its requests said it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,15 +200,27 @@ def evidence_of(record: Iterable[Entry], row: ChunkRow) -> Entry | None:
 
 
 def last_text(table: ChunkTable, record: Iterable[Entry]) -> str | None:
-    """Return the last text of a model, or a summary that no model's text follows; else None."""
+    """Return the last text of a model, or a summary that no model's text follows; else None.
+
+    None also where the last turn is one that the model refused without a word: what it had said
+    before is no answer to it.
+    """
     summaries = {row for entry in record if isinstance(entry, Summary) for row in entry.rows}
     for row in reversed(table):
         content = row.content
-        if isinstance(content, AssistantTurn) and (content.text or "").strip():
-            return content.text
+        if isinstance(content, AssistantTurn):
+            if (content.text or "").strip():
+                return content.text
+            if not content.calls and _is_refused(record, row):
+                return None
         if isinstance(content, UserText) and row.id in summaries:
             return content.text
     return None
+
+
+def _is_refused(record: Iterable[Entry], row: ChunkRow) -> bool:
+    entry = evidence_of(record, row)
+    return isinstance(entry, ModelCall) and entry.evidence.finish_reason == "refusal"
 
 
 def unite(mine: Record, theirs: Record) -> Record:

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from functools import partial
 from uuid import UUID
 
 from rath._core.vector import Vector
 from rath.llm.base import ChatClient
-from rath.llm.chat_request import RathLLMChatRequest, RathLLMMessage
+from rath.llm.chat_request import RathLLMMessage
 from rath.llm.provider import Provider
 from rath.session.body import Body
 from rath.session.calls import Context
-from rath.session.chat_request_build import provider_into_chat_request
+from rath.session.candidates import Candidate, side_request, turn_request
 from rath.session.chunk import ChunkTable, RowId
-from rath.session.conversation import Conversation
+from rath.session.conversation import Frame, Rendition
 from rath.session.encode import rows_digest
-from rath.session.oneshot import side_request
 from rath.session.record import ModelCall, Operation, Seen
 from rath.session.request import RENDERER
 from rath.session.session import Session
@@ -35,7 +35,7 @@ def rerender_call(
         session: Holds the call in its record; waits for its run.
         call: One of its model calls: a turn, a compression or a selection.
         client: A client of the same kind; nothing is sent.
-        provider: The parameters of the call.
+        provider: The parameters of the call: the fallback itself for a call of a fallback.
 
     Raises:
         ValueError: What the call saw is not there any more.
@@ -49,26 +49,19 @@ def rerender_call(
         raise ValueError(f"the record does not hold what model call {call.id} saw")
     if not seen.renderer.startswith(f"{RENDERER} "):
         raise ValueError(f"{call.id} was rendered by {seen.renderer!r}; this version is {RENDERER}")
-    conversation = Conversation(
-        client,
-        _request(call, begun, provider),
+    of_turn = partial(turn_request, begun.tools, begun.output)
+    frame = Frame(
         head=begun.head,
-        body=Body(_rows_seen(session, begun, seen), Vector(entries[:at])),
+        request=of_turn if begun.kind == "loop" else side_request,
         context=_context(seen),
         question=seen.question,
         streaming=call.evidence.parameters.get("stream") is True,
     )
-    if conversation.head_digest != seen.head_digest:
+    body = Body(_rows_seen(session, begun, seen), Vector(entries[:at]))
+    rendition = Rendition(Candidate(client, provider), frame, body)
+    if rendition.head_digest != seen.head_digest:
         raise ValueError(f"the agent's rows in the record are not those that {call.id} saw")
-    conversation.begin()
-    return conversation.draft.body()
-
-
-def _request(call: ModelCall, begun: Operation, provider: Provider) -> RathLLMChatRequest:
-    if call.purpose != "turn":
-        return side_request(provider)
-    choice = "auto" if begun.tools else None
-    return provider_into_chat_request((), begun.tools, provider, default_tool_choice=choice)
+    return rendition.draft.body()
 
 
 def _rows_seen(session: Session, begun: Operation, seen: Seen) -> ChunkTable:

@@ -34,6 +34,8 @@ from rath.session.request import INTERRUPTED
 from rath.session.session import Session
 from rath.session.tooling import Offer, Tool
 
+NOT_MADE = "the call was not made: the answer beside it used up the budget, and ended the run"
+
 DispatchTool = Callable[[Session, Tool, Mapping[str, Any]], Any]
 """A custom executor's `dispatch_tool`."""
 
@@ -268,6 +270,11 @@ def interrupted(call: ToolCall, offer: Offer | None) -> Finished:
     return Finished(
         Prepared(call, offer), encode_failure("interrupted", INTERRUPTED), "interrupted"
     )
+
+
+def not_made(call: ToolCall, offer: Offer | None) -> Finished:
+    """Return what is said of a call that stands beside the last answer a budget allows."""
+    return Finished(Prepared(call, offer), encode_failure("interrupted", NOT_MADE), "interrupted")
 
 
 def tool_run_entry(

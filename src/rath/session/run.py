@@ -9,45 +9,56 @@ from dataclasses import dataclass, replace
 from functools import partial
 from uuid import UUID, uuid4
 
-from rath._async.bridge import call_either
 from rath._async.lazy import Deferred
-from rath.errors import BudgetExceededError
-from rath.llm.base import ChatClient
 from rath.llm.chat_request import RathLLMFunctionTool
-from rath.llm.chat_response import RathLLMTokenUsage, add_usage
-from rath.llm.draft import ProviderOrigin
+from rath.llm.exchange import Exchange
 from rath.llm.provider import Provider
-from rath.session.aside import aside
+from rath.session.aside import aside, rows_worth
 from rath.session.body import Body
-from rath.session.calls import Call, Context, call_model
-from rath.session.chat_request_build import provider_into_chat_request
+from rath.session.budget import Budget
+from rath.session.calls import Context
+from rath.session.candidates import Candidate, turn_request
 from rath.session.chunk import (
     ChunkRow,
     ChunkTable,
     RowId,
     assistant_turn_chunk,
     tool_feedback_chunk,
+    user_text_chunk,
 )
 from rath.session.content import AssistantTurn, ToolCall
-from rath.session.conversation import Conversation
+from rath.session.conversation import Conversation, Frame
 from rath.session.encode import rows_digest
 from rath.session.events import Emitter, OnEventCb
 from rath.session.graph.legacy import SessionLineage
 from rath.session.graph.provenance import Provenance
 from rath.session.operation import Place
 from rath.session.outcome import (
-    BudgetExceeded,
-    Completed,
     DeadlineExceeded,
     Outcome,
     RoundLimit,
     Suspended,
 )
+from rath.session.output_run import (
+    OutputPlan,
+    OutputRun,
+    Verdict,
+    explain_refusal,
+    judge_plain,
+)
+from rath.session.output_schema import OutputSpec
 from rath.session.placement import Placement
 from rath.session.recall import Recall, recall_context
 from rath.session.record import Entry, ModelCall, Operation
 from rath.session.recording import Recording, RecordingPlan
-from rath.session.rounds import DispatchTool, Finished, ToolRounds, interrupted, tool_run_entry
+from rath.session.rounds import (
+    DispatchTool,
+    Finished,
+    ToolRounds,
+    interrupted,
+    not_made,
+    tool_run_entry,
+)
 from rath.session.session import Session
 from rath.session.tooling import Offer
 from rath.session.uplink import collecting, uplink
@@ -69,13 +80,19 @@ class LoopPlan:
     """Content of the user's and of the agent's session."""
 
     provider: Provider
-    provider_origin: ProviderOrigin
-    client: ChatClient
+    """The first one; the limits of the run are its."""
+
+    candidates: tuple[Candidate, ...]
+    """The provider with its client, and then its fallbacks."""
+
     dispatch_tool: DispatchTool | None
     """A custom executor's `dispatch_tool`, or None."""
 
     tools: Mapping[str, Offer]
     schemas: tuple[RathLLMFunctionTool, ...]
+    output: OutputPlan | None
+    """The typed answer that is asked for, if any."""
+
     max_tool_rounds: int
     on_event: OnEventCb | None
     recall: Recall | None
@@ -90,6 +107,11 @@ class LoopPlan:
 
     recording: RecordingPlan | None
 
+    @property
+    def output_spec(self) -> OutputSpec | None:
+        """How the typed answer is asked for, if any is."""
+        return None if self.output is None else self.output.spec
+
 
 class LoopRun:
     """One run; `execute` is its coroutine, `body` what it has written so far."""
@@ -99,11 +121,10 @@ class LoopRun:
         self._cell = cell
         self._id = uuid4()
         self._body = Body(ChunkTable())
-        self._usage: RathLLMTokenUsage | None = None
         self._rounds = ToolRounds(plan.tools, plan.placement, plan.dispatch_tool)
-        self._conversation: Conversation | None = None
+        self._output = None if plan.output is None else OutputRun(plan.output)
         self._n_calls = 0
-        self._has_fired = False
+        self._budget = Budget(plan.provider, session=plan.session, run=self._id)
         self._has_ended = False
         # Inside `collecting` the context names this run; what is above it is found only here.
         self._tell_above = uplink()
@@ -117,6 +138,8 @@ class LoopRun:
             try:
                 await self._execute(user, agent)
             except Exception as exc:
+                if self._output is not None:
+                    explain_refusal(exc)
                 exc.add_note(
                     f"in the run of session {self._plan.session}, model call {self._n_calls}, "
                     f"started at {self._plan.started_at}"
@@ -129,7 +152,6 @@ class LoopRun:
 
     async def _execute(self, user: Body, agent: Body) -> None:
         self._set(user.inheriting(agent))
-        self._usage = self._body.usage()
         async with Recording(self._plan.recording, self._snapshot) as recording:
             self._recording = recording
             await recording.begin()
@@ -159,78 +181,93 @@ class LoopRun:
 
     async def _loop(self, head: Sequence[ChunkRow]) -> Outcome:
         context = await recall_context(self._plan.recall, self._snapshot())
-        conversation = self._conversation = await self._open_conversation(head, context)
-        cap = self._plan.provider.budget_total_tokens
-        # A chain that is at its cap fires before a call is made; later, only what crosses it.
-        stopped = await self._fire_budget(cap is not None and self._used >= cap)
+        conversation = self._open_conversation(head, context)
+        stopped = await self._budget.begin(self._body, self._snapshot)
         for _ in range(self._plan.max_tool_rounds):
+            stopped = stopped or await self._budget.before_call(self._snapshot)
             if stopped is not None:
                 return stopped
-            turn = await self._turn(conversation, context)
-            stopped = await self._fire_budget(cap is not None and self._used > cap)
-            if not turn.calls:
-                return Completed()
-            if stopped is None:
-                await self._tools(turn.calls)
-                conversation.extend(self._body.table)
+            turn, exchange = await self._turn(conversation)
+            stopped = await self._budget.after_call(self._snapshot)
+            verdict = await self._judge(turn, exchange)
+            if stopped is None or not verdict.others or verdict.outcome is not None:
+                await self._carry_on(turn, verdict, stopped)
+                if verdict.outcome is not None:
+                    return verdict.outcome
         if stopped is not None:
             return stopped
         _log.warning(
-            "session %s used all %d rounds (max_tool_rounds) and still called tools",
+            "session %s used all %d rounds (max_tool_rounds) and was not done",
             self._plan.session,
             self._plan.max_tool_rounds,
         )
         return RoundLimit(self._plan.max_tool_rounds)
 
-    async def _open_conversation(
-        self, head: Sequence[ChunkRow], context: Context | None
-    ) -> Conversation:
-        plan = self._plan
-        choice = "auto" if plan.schemas else None
-        return await Conversation(
-            plan.client,
-            provider_into_chat_request((), plan.schemas, plan.provider, default_tool_choice=choice),
+    def _open_conversation(self, head: Sequence[ChunkRow], context: Context | None) -> Conversation:
+        frame = Frame(
             head=head,
-            body=self._body,
+            request=partial(turn_request, self._plan.schemas, self._plan.output_spec),
             context=context,
-            streaming=plan.on_event is not None,
-            provider_origin=plan.provider_origin,
-        ).begun()
+            streaming=self._plan.on_event is not None,
+        )
+        return Conversation(self._plan.candidates, frame)
 
-    async def _turn(self, conversation: Conversation, context: Context | None) -> AssistantTurn:
+    async def _turn(self, conversation: Conversation) -> tuple[AssistantTurn, Exchange]:
+        """Return what the model said, and the call in which it did."""
         self._n_calls += 1
         row_id = RowId(self._plan.session, len(self._body.table))
-        call = Call(
+        purpose = "turn" if self._output is None else self._output.purpose
+        ask = partial(
+            conversation.ask,
+            self._body,
+            self._note,
             operation=self._id,
-            purpose="turn",
-            head_digest=conversation.head_digest,
-            n_rows=len(self._body.table),
-            context=context,
+            purpose=purpose,
             row=row_id,
         )
         if self._plan.on_event is None:
-            exchange = await call_model(conversation.draft, call, self._note)
+            exchange = await ask()
         else:
             async with Emitter(self._plan.on_event) as emitter:
-                exchange = await call_model(
-                    conversation.draft, call, self._note, on_delta=emitter.sink
-                )
+                exchange = await ask(on_delta=emitter.sink)
         message = exchange.response.primary_choice.message
-        said = message.content if message.content is not None else message.refusal
+        said = message.refusal if message.refusal and not message.content else message.content
         row = assistant_turn_chunk(tool_calls=message.tool_calls, content=said)
         self._append([row])
         await self._recording.flush(self._body.table)
         content = row.content
         assert isinstance(content, AssistantTurn)
-        return content
+        return content, exchange
 
-    async def _tools(self, calls: Sequence[ToolCall]) -> None:
+    async def _judge(self, turn: AssistantTurn, exchange: Exchange) -> Verdict:
+        if self._output is None:
+            return judge_plain(turn, exchange)
+        may_repair = self._n_calls < self._plan.max_tool_rounds
+        return await self._output.judge(turn, exchange, may_repair=may_repair)
+
+    async def _carry_on(
+        self, turn: AssistantTurn, verdict: Verdict, stopped: Outcome | None
+    ) -> None:
+        """Do what a turn asks for, unless the run is stopped; say what is to be said to it."""
+        if turn.calls:
+            await self._tools(turn.calls, verdict, stopped)
+        if verdict.reply is not None:
+            self._append([user_text_chunk(verdict.reply)])
+            await self._recording.flush(self._body.table)
+
+    async def _tools(
+        self, calls: Sequence[ToolCall], verdict: Verdict, stopped: Outcome | None
+    ) -> None:
         done: dict[int, Finished] = {}
         try:
-            await self._rounds.run(calls, self._snapshot(), done)
+            if stopped is not None:
+                others = enumerate(verdict.others)
+                done |= {at: not_made(one, self._plan.tools.get(one.name)) for at, one in others}
+            elif verdict.others:
+                await self._rounds.run(verdict.others, self._snapshot(), done)
         finally:
             # Also when the run is cut off: what was done is kept, what was not is said.
-            self._append_results(calls, done)
+            self._append_results(calls, verdict.results(done))
         await self._recording.flush(self._body.table)
 
     def _append_results(self, calls: Sequence[ToolCall], done: Mapping[int, Finished]) -> None:
@@ -249,44 +286,16 @@ class LoopRun:
                 )
             )
 
-    @property
-    def _used(self) -> int:
-        return 0 if self._usage is None else self._usage.total_tokens
-
-    async def _fire_budget(self, is_over: bool) -> BudgetExceeded | None:
-        """Fire the budget once when the chain is over it; return why the run must stop, if so."""
-        cap, callback = (
-            self._plan.provider.budget_total_tokens,
-            self._plan.provider.on_budget_exceeded,
-        )
-        if not is_over or cap is None or self._has_fired:
-            return None
-        self._has_fired = True
-        if callback is None:
-            _log.warning(
-                "session %s has used %d tokens of budget_total_tokens=%d; the run stops",
-                self._plan.session,
-                self._used,
-                cap,
-            )
-            return BudgetExceeded(cap, self._used)
-        try:
-            await call_either(callback, self._snapshot(), self._usage)
-        except BudgetExceededError:
-            raise
-        except Exception:  # noqa: BLE001  # a callback that fails must not end the run it watches
-            _log.exception("on_budget_exceeded failed; the run goes on")
-        return None
-
     async def _operation(self, user: Body, head: tuple[ChunkRow, ...]) -> Operation:
         return Operation(
             operation=self._id,
             kind="loop",
             place=self._plan.place,
             session=self._plan.session,
-            input_digest=await aside(len(user.table), partial(rows_digest, user.table)),
+            input_digest=await aside(rows_worth(user.table), partial(rows_digest, user.table)),
             head=head,
             tools=self._plan.schemas,
+            output=self._plan.output_spec,
         )
 
     def _snapshot(self) -> Session:
@@ -311,9 +320,7 @@ class LoopRun:
         """Add an entry of this run, and tell the run that it happens in."""
         self._set(self._body.with_entries(entry))
         if isinstance(entry, ModelCall):
-            self._usage = add_usage(self._usage, entry.evidence.usage)
-            if self._conversation is not None:
-                self._conversation.reasoning.learn(entry)
+            self._budget.count(entry)
         self._tell_above(entry)
 
     def _take(self, entry: Entry) -> None:

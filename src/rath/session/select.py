@@ -11,13 +11,14 @@ from rath.llm.chat_response import RathLLMChatChoice
 from rath.llm.provider import Provider
 from rath.session.aside import aside
 from rath.session.body import suspension
+from rath.session.budget import Budget, check_budget
 from rath.session.encode import rows_digest
 from rath.session.entry import call_site, check_executor, provider_for
-from rath.session.executors import SessionLoopExecutor, client_for
+from rath.session.executors import SessionLoopExecutor, candidates_for
 from rath.session.failure import noting
 from rath.session.oneshot import OneShot
 from rath.session.operation import next_place
-from rath.session.record import Entry, Operation
+from rath.session.record import Entry, ModelCall, Operation
 from rath.session.session import Session
 from rath.session.show import short_id
 from rath.session.uplink import uplink
@@ -48,11 +49,15 @@ def select_session(
 
     Returns:
         Index and description of the candidate, or (-1, "") for none of them, also when the
-        answer names no candidate, and without a call when the session was cancelled or waits.
+        answer names no candidate, and without a call when the session was cancelled or waits, or
+        its chain is at its budget. A call that crosses a budget was paid for, so its choice holds;
+        `on_budget_exceeded` is told, or the log, and later runs of the chain are stopped.
 
     Raises:
-        ValueError: No provider, no key, or an unknown provider kind.
+        ValueError: No provider, no key, an unknown provider kind, or a budget in money for a model
+            without a known price.
         RuntimeError: The model called tools, was stopped, or said nothing.
+        BudgetExceededError: Raised by `on_budget_exceeded`.
     """
     if not workflow_descriptions:
         return NOTHING, ""
@@ -61,22 +66,28 @@ def select_session(
     shot = OneShot(
         purpose="select",
         operation=uuid4(),
-        client=client_for(provider, executor, None),
-        provider=provider,
-        provider_origin="session" if agent_provider is None else "call",
+        candidates=candidates_for(
+            provider, executor, None, origin="session" if agent_provider is None else "call"
+        ),
         question=_menu(workflow_descriptions),
     )
+    check_budget("select_session", shot.candidates)
+    budget = Budget(provider, session=user_session.id, run=shot.operation)
     place, cells = next_place(), (user_session.body, agent_session.body)
     inherited, site = user_session.inheritor(), call_site()
     entries: list[Entry] = []
 
     def note(entry: Entry) -> None:
         entries.append(entry)
+        if isinstance(entry, ModelCall):
+            budget.count(entry)
         uplink()(entry)
 
     async def execute(_: Deferred[RathLLMChatChoice | None]) -> RathLLMChatChoice | None:
         user, agent = inherited(await cells[0]), await cells[1]
         if suspension(user, agent) is not None:
+            return None
+        if await budget.begin(user, lambda: user_session) is not None:
             return None
         with noting(f"in a selection for session {user_session.id}, started at {site}"):
             digest = await aside(len(user.table), partial(rows_digest, user.table))
@@ -90,7 +101,9 @@ def select_session(
                     head=tuple(agent.table),
                 )
             )
-            return await shot.ask(user, agent, note)
+            choice = await shot.ask(user, agent, note)
+            await budget.after_call(lambda: user_session)
+            return choice
 
     label = f"a selection for session {short_id(user_session.id)} ({site})"
     cell: Deferred[RathLLMChatChoice | None] = Deferred.start(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from functools import partial
 from typing import Any
 from uuid import UUID, uuid4
@@ -11,25 +11,29 @@ from uuid import UUID, uuid4
 from rath._async.lazy import Deferred
 from rath.backend.abc import BackendSandbox, BackendSandboxSpec
 from rath.llm.chat_response import RathLLMTokenUsage
+from rath.llm.image import ImageSource
 from rath.llm.provider import Provider
 from rath.session.bindings import Bindings
 from rath.session.body import Body, GivenUsage
 from rath.session.chunk import ChunkRow, ChunkTable, system_text_chunk, user_text_chunk
+from rath.session.cost import CostSum
+from rath.session.derivation import derived
 from rath.session.graph.kind import LineageKind
 from rath.session.graph.legacy import SessionLineage
 from rath.session.graph.provenance import Edge, Provenance, stamped
 from rath.session.graph.recording import LineageRecorder, LineageStamp
 from rath.session.operation import next_place
 from rath.session.outcome import Outcome, outcome_extras
+from rath.session.output import TypedReading
 from rath.session.placement import Placement
 from rath.session.record import Entry, Operation, OperationKind, Record, evidence_of, last_text
-from rath.session.show import short_id, show_pending, show_session
+from rath.session.show import show_pending, show_session
 
 _late_lock = threading.Lock()
 """Guards the few instructions in which late record entries are added."""
 
 
-class Session(Bindings):
+class Session(Bindings, TypedReading):
     """A node of the session graph: rows and record that never change, and where tools run.
 
     Operations return new sessions. A session made by a run is there at once while the run goes
@@ -118,9 +122,11 @@ class Session(Bindings):
         Bindings.__init__(self, placement, provider)
 
     @classmethod
-    def from_user_message(cls, message: str) -> Session:
-        """Return a session in which the user says `message`."""
-        return cls(ChunkTable((user_text_chunk(_checked_text(message)),)))
+    def from_user_message(
+        cls, message: str, *, images: Sequence[ImageSource] | None = ()
+    ) -> Session:
+        """Return a session in which the user says `message` and shows `images`, paths or bytes."""
+        return cls(ChunkTable((user_text_chunk(_checked_text(message), images=images),)))
 
     @classmethod
     def from_agent_prompt(cls, prompt: str) -> Session:
@@ -167,6 +173,11 @@ class Session(Bindings):
     def cumulative_usage(self) -> RathLLMTokenUsage | None:
         """Tokens of all model calls behind this session, each counted once; waits for the run."""
         return self.inherited(self._cell.result()).usage()
+
+    @property
+    def cumulative_cost(self) -> CostSum:
+        """What these calls cost, in US dollars, as far as it is known; waits for the run."""
+        return self.inherited(self._cell.result()).cost()
 
     @property
     def record(self) -> Record:
@@ -343,7 +354,7 @@ class Session(Bindings):
 
         cells = (self._cell,) if other is None else (self._cell, other.body)
         return Session.from_body(
-            _derive(cells, derive, made, operation),
+            derived(cells, derive, made, operation),
             stamped(made, f"Session.{operation}", kind, parents),
             id=made,
             placement=self._placement.share(),
@@ -356,34 +367,9 @@ class Session(Bindings):
         return show_session(self.id, self.partial_table, self.lineage_operator)
 
 
-def _derive(
-    cells: tuple[Deferred[Body], ...], derive: Callable[..., Body], owner: UUID, operation: str
-) -> Deferred[Body]:
-    """Return the derived content: at once when the inputs are there, else when they will be."""
-    if all(cell.done() and cell.error() is None for cell in cells):
-        return Deferred.of(derive(*(cell.result() for cell in cells)))
-
-    async def wait_and_derive(_: Deferred[Body]) -> Body:
-        return derive(*[await cell for cell in cells])
-
-    return Deferred.start(
-        wait_and_derive,
-        owner=owner,
-        label=f"session {short_id(owner)} ({operation})",
-        inputs=cells,
-        on_cancel=lambda latest: latest or cancelled_body(owner, cells),
-    )
-
-
 def with_late(late: Record | None, body: Body) -> Body:
     """Return a session's content with the record that late entries have made longer."""
     return body if late is None else Body(body.table, late, body.outcome, body.given)
-
-
-def cancelled_body(session: UUID, inputs: tuple[Deferred[Body], ...]) -> Body:
-    """Return what a run that was cancelled before it began leaves: the rows of its input."""
-    from_input = inputs[0].latest if inputs else None
-    return (from_input or Body(ChunkTable())).cancelled(session)
 
 
 def _checked_text(text: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from uuid import UUID
 
 from rath._core.text import one_line_preview
-from rath.session.chunk import ChunkRow, ChunkTable, readable_json
+from rath.session.chunk import ChunkRow, ChunkTable, readable_json, show_images
 from rath.session.content import AssistantTurn, SystemText, ToolFeedback, UserText
 
 EDGE_ROWS = 4
@@ -53,7 +53,7 @@ def _show_rows(table: ChunkTable) -> str:
 def _show_row(index: int, row: ChunkRow) -> str:
     match row.content:
         case SystemText(text) | UserText(text):
-            shown = repr(one_line_preview(text, MAX_TEXT))
+            shown = show_images(row.images, MAX_TEXT) + repr(one_line_preview(text, MAX_TEXT))
         case AssistantTurn(text, calls):
             parts = [] if text is None else [f"text={one_line_preview(text, MAX_TEXT)!r}"]
             if calls:

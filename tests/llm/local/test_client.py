@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rath.errors import ProviderError
+from rath.errors import InvalidRequestError, ProviderError
 from rath.llm import Provider, evidence_of
 from rath.llm.local.client import RathLocalChatClient
 from rath.llm.local.server import LocalEndpoint
@@ -78,6 +78,15 @@ def test_a_model_that_cannot_be_served_fails_the_call() -> None:
     evidence = evidence_of(caught.value)
     assert evidence is not None
     assert len(evidence.attempts) == 1
+
+
+def test_the_path_of_a_file_is_a_name_of_its_model(server: ChatServer) -> None:
+    server.models = ["own"]
+    server.queue(replies.status_error(400, "the model takes no tools"))
+    client = local_client(Starter(server), Provider(model="models/own.gguf"))
+    with pytest.raises(InvalidRequestError, match="came from the call"):
+        exchange(client, ask(model=None))
+    assert len(server.requests) == 2
 
 
 def test_it_has_no_endpoint_of_its_own(server: ChatServer) -> None:

@@ -21,6 +21,7 @@ from rath.errors import (
     ProviderServerError,
     ProviderStatusError,
     ProviderTimeout,
+    QuotaExceededError,
     RateLimitError,
     SelfWaitError,
     StreamInterrupted,
@@ -352,7 +353,7 @@ def test_the_provider_says_how_often(server: ChatServer) -> None:
     [
         (400, InvalidRequestError),
         (401, AuthenticationError),
-        (402, ProviderStatusError),
+        (402, QuotaExceededError),
         (403, AuthenticationError),
         (404, ModelNotFoundError),
         (413, InvalidRequestError),
@@ -367,12 +368,12 @@ def test_a_refusal_is_final(
         exchange(openai_client(server))
     assert (caught.value.status, caught.value.code) == (status, "why")
     assert caught.value.endpoint == f"{server.base_url}/chat/completions"
-    assert len(server.requests) == 1
+    assert len(server.calls) == 1
 
 
 def test_an_empty_account_is_final(server: ChatServer) -> None:
     server.queue(replies.status_error(429, "no quota", code="insufficient_quota"))
-    with pytest.raises(RateLimitError, match="no quota left"):
+    with pytest.raises(QuotaExceededError, match="nothing left to spend"):
         exchange(openai_client(server))
     assert len(server.requests) == 1
 
@@ -564,6 +565,18 @@ def test_a_wrong_base_url_is_refused(base_url: str) -> None:
         (
             "https://x.openai.azure.com/openai/v1/",
             "https://x.openai.azure.com/openai/v1/chat/completions",
+        ),
+        (
+            "https://x.openai.azure.com/openai/",
+            "https://x.openai.azure.com/openai/deployments/m%2F1/chat/completions",
+        ),
+        (
+            "https://x.openai.azure.us/openai/deployments/other/chat/completions",
+            "https://x.openai.azure.us/openai/deployments/m%2F1/chat/completions",
+        ),
+        (
+            "http://vm.eastus.cloudapp.azure.com:8000/v1",
+            "http://vm.eastus.cloudapp.azure.com:8000/v1/chat/completions",
         ),
         ("https://h.example/.azure.com", "https://h.example/.azure.com/chat/completions"),
     ],

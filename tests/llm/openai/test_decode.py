@@ -6,13 +6,17 @@ import json
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from openai.types.chat import ChatCompletion
 
 from rath.errors import ProviderError, ProviderProtocolError, RateLimitError
 from rath.llm import RathLLMStreamDelta, RathLLMTokenUsage
 from rath.llm.failure import Asked
+from rath.llm.fold import StreamFold
 from rath.llm.openai import normalize_chat_completion
 from rath.llm.openai.decode import OpenAIChunkDecoder, chunk_to_deltas, decode_completion
+from tests.support.odd_json import openai_answers, openai_chunks
 
 ASKED = Asked(
     "http://h/v1/chat/completions", "m", "the call", "the call", 300.0, "sk-canary-012345"
@@ -200,6 +204,40 @@ def test_the_decoder_knows_the_end_marker() -> None:
 def test_what_is_no_chunk_is_refused(data: str) -> None:
     with pytest.raises(ValueError, match=r".+"):
         OpenAIChunkDecoder(ASKED).decode_chunk(data)
+
+
+@given(openai_answers)
+def test_whatever_answer_comes_it_is_one_or_an_error(payload: dict[str, Any]) -> None:
+    try:
+        response, _ = decode_completion(payload, ASKED)
+    except ProviderError:
+        return
+    assert response.choices
+
+
+@given(st.lists(openai_chunks, min_size=1, max_size=4))
+def test_whatever_chunks_come_they_are_an_answer_or_an_error(chunks: list[Any]) -> None:
+    decoder, folded = OpenAIChunkDecoder(ASKED), StreamFold()
+    try:
+        for given_chunk in chunks:
+            for found in decoder.decode_chunk(json.dumps(given_chunk)):
+                folded.add(found)
+    except (ProviderError, ValueError):
+        return  # the draft makes an error of rath of the latter
+    assert folded.response().choices
+
+
+def test_a_chunk_that_is_nested_too_deeply_is_refused() -> None:
+    with pytest.raises(ValueError, match="nested too deeply"):
+        OpenAIChunkDecoder(ASKED).decode_chunk('{"choices": ' + "[" * 100_000)
+
+
+@pytest.mark.parametrize("code", [True, 7, 1211, 10**20])
+def test_a_code_that_is_no_status_is_not_taken_for_one(code: int) -> None:
+    with pytest.raises(ProviderError) as caught:
+        decode_completion({"error": {"message": "m", "type": "invalid_request_error",
+                                     "code": code}}, ASKED)  # fmt: skip
+    assert (caught.value.status, caught.value.code) == (400, str(code))
 
 
 @pytest.mark.parametrize(

@@ -17,9 +17,9 @@ from rath.llm.endpoint import public_url
 from rath.llm.failure import Asked
 from rath.llm.local.server import LocalEndpoint, ensure_server
 from rath.llm.local.weights import BUNDLED_MODEL
-from rath.llm.openai.completions import COMPLETIONS_PATH, CompletionsClient
-from rath.llm.openai.target import Target, open_wire
-from rath.llm.provider import Provider
+from rath.llm.openai.completions import COMPLETIONS_PATH, MODELS, CompletionsClient, load_sdk
+from rath.llm.provider import OutputMode, Provider
+from rath.llm.sdk.target import Target, open_wire
 from rath.llm.vendor import Route
 from rath.llm.wire import Wire
 
@@ -53,13 +53,16 @@ class RathLocalChatClient(CompletionsClient):
         super().__init__(provider, sleep=sleep)
         if provider.base_url:
             raise ValueError(
-                f"a local model has no base_url, not even {provider.base_url!r}; use "
-                'provider_kind="openai" for a server of your own'
+                'a local model has no base_url; use provider_kind="openai" for a server of your own'
             )
         if serve is ensure_server and find_spec("xllamacpp") is None:
             raise MissingExtra("local", 'Provider(provider_kind="local")')
         self._serve = serve
         self._endpoints: dict[str, LocalEndpoint] = {}
+
+    def output_mode(self, *, with_tools: bool) -> OutputMode:
+        # The server holds every answer to a schema, so that no tool is ever called beside one.
+        return "tool" if with_tools else "schema"
 
     def route(self, model: str | None, *, provider_origin: ProviderOrigin = "call") -> Route:
         chosen = model or self.provider.model
@@ -76,11 +79,13 @@ class RathLocalChatClient(CompletionsClient):
             endpoint = await runtime().call_in_worker(partial(self._serve, asked.model))
             self._endpoints[asked.model] = endpoint
         target = Target(
+            load=load_sdk,
             base_url=endpoint.base_url,
             key_origin=None,
-            azure_version=None,
             from_project=False,
+            headers_variable=None,
             api_key=endpoint.api_key,
+            listing=MODELS,
         )
         known = replace(
             asked,
@@ -88,15 +93,21 @@ class RathLocalChatClient(CompletionsClient):
             secret=endpoint.api_key,
         )
         wire = await open_wire(target, COMPLETIONS_PATH, known)
-        return _LocalWire(wire, runtime_version=endpoint.runtime_version)
+        return _LocalWire(wire, asked.model, runtime_version=endpoint.runtime_version)
 
 
 class _LocalWire:
     """A wire to the server in this process; what counts there is the runtime, not the SDK."""
 
-    def __init__(self, wire: Wire, *, runtime_version: str) -> None:
+    def __init__(self, wire: Wire, model: str, *, runtime_version: str) -> None:
         self.post = wire.post
         self.stream = wire.stream
+        self._listed = wire.models
+        self._model = model
         self.endpoint = wire.endpoint
         self.credential = wire.credential
         self.sdk_version: str | None = runtime_version
+
+    async def models(self) -> tuple[str, ...]:
+        # The server lists its one model by the name of the file, whatever path it was asked by.
+        return tuple(sorted({*await self._listed(), self._model}))

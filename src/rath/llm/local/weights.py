@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import BinaryIO, TextIO
 
 from rath._core.files import FileLock, atomic_write_text, sync_directory
+from rath.config.env import env_value
 from rath.errors import MissingExtra, ProviderError
 
 __all__ = ["BUNDLED", "BUNDLED_MODEL", "WeightPart", "Weights", "cache_dir", "join_weights"]
@@ -74,7 +75,7 @@ BUNDLED = Weights(
 
 def cache_dir() -> Path:
     """Return the user's cache folder of rath, which may not exist yet."""
-    named = os.environ.get("XDG_CACHE_HOME", "")
+    named = env_value("XDG_CACHE_HOME")
     # The XDG specification has relative paths ignored.
     base = Path(named) if named and Path(named).is_absolute() else Path.home() / ".cache"
     return base / "openrath"

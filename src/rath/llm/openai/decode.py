@@ -18,17 +18,22 @@ from rath.llm.chat_response import (
     RathLLMTokenUsage,
     RathLLMToolCallPart,
 )
-from rath.llm.failure import Asked, protocol_error, status_error
+from rath.llm.failure import Asked, protocol_error, status_error, untyped_error
 from rath.llm.fold import tool_call_part
 
 __all__ = [
     "OpenAIChunkDecoder",
+    "answer_error",
     "chunk_to_deltas",
     "decode_completion",
     "normalize_chat_completion",
+    "reported_error",
 ]
 
 Json = Mapping[str, Any]
+
+_TOO_MANY = 2**63
+"""No count reaches it; JSON may hold such numbers, and infinity."""
 
 _FINISH_REASONS = frozenset(get_args(RathLLMFinishReason))
 _STATUS_OF_TYPE = {
@@ -79,7 +84,7 @@ def decode_completion(payload: Json, asked: Asked) -> tuple[RathLLMChatResponse,
         ProviderError: The answer reports an error, or has no choices.
     """
     if payload.get("error"):
-        raise reported_error(payload["error"], asked)
+        raise answer_error(payload["error"], asked)
     response = normalize_chat_completion(payload)
     if not response.choices:
         content = json.dumps(payload, ensure_ascii=False).encode(errors="replace")
@@ -122,7 +127,10 @@ class OpenAIChunkDecoder:
         if data.startswith("[DONE]"):
             self.ended = True
             return ()
-        chunk: dict[str, Any] = json.loads(data)
+        try:
+            chunk: dict[str, Any] = json.loads(data)
+        except RecursionError as exc:
+            raise ValueError("a chunk that is nested too deeply") from exc
         if type(chunk) is not dict:
             raise ValueError("a chunk must be a JSON object")
         if chunk.get("error"):
@@ -130,7 +138,7 @@ class OpenAIChunkDecoder:
         try:
             self._note(chunk)
             return chunk_to_deltas(chunk)
-        except (AttributeError, KeyError, IndexError, TypeError) as exc:
+        except (AttributeError, KeyError, IndexError, TypeError, RecursionError) as exc:
             raise ValueError(f"a chunk of an unknown form: {exc}") from exc
 
     def _note(self, chunk: dict[str, Any]) -> None:
@@ -149,14 +157,20 @@ class OpenAIChunkDecoder:
             served.finish_reason = _text(reason)
 
 
+def answer_error(error: object, asked: Asked) -> ProviderError:
+    """Return the error that a whole answer with status 200 is."""
+    return untyped_error(asked, error) if isinstance(error, str) else reported_error(error, asked)
+
+
 def reported_error(error: object, asked: Asked) -> ProviderError:
-    """Return the error that stands in the body of an answer whose status is 200."""
+    """Return the error that stands in an event, or in an answer, whose status is 200."""
     is_object = isinstance(error, Mapping)
     body: Json = cast("Json", error) if is_object else {"message": str(error)}
     code, kind = body.get("code"), _text(body.get("type"))
-    status = code if isinstance(code, int) else _STATUS_OF_TYPE.get(kind or str(code), 500)
+    named = _STATUS_OF_TYPE.get(kind or str(code), 500)
+    status = code if isinstance(code, int) and 400 <= code < 600 else named
     text = _text(body.get("message")) or str(error)
-    return status_error(asked, status, text, code=None if code is None else str(code))
+    return status_error(asked, status, text, code=kind if code is None else str(code))
 
 
 def _read_delta(delta: Json, into: list[RathLLMStreamDelta]) -> None:
@@ -175,21 +189,21 @@ def _read_delta(delta: Json, into: list[RathLLMStreamDelta]) -> None:
         arguments = function.get("arguments")
         into.append(
             RathLLMStreamDelta(
-                tool_call_index=call.get("index"),
-                tool_call_id=call.get("id"),
-                tool_call_name_delta=function.get("name"),
+                tool_call_index=_integer(call.get("index")),
+                tool_call_id=_text(call.get("id")),
+                tool_call_name_delta=_text(function.get("name")),
                 tool_call_args_delta=_arguments(arguments) if arguments is not None else None,
             )
         )
 
 
 def _choice(position: int, choice: Json) -> RathLLMChatChoice:
-    reason: object = choice.get("finish_reason")
+    reason = _text(choice.get("finish_reason"))
     index = _integer(choice.get("index"))
     return RathLLMChatChoice(
         index=position if index is None else index,
         finish_reason=cast("RathLLMFinishReason", reason) if reason in _FINISH_REASONS else "stop",
-        message=_message(choice.get("message") or {}),
+        message=_message(_details(choice.get("message")) or {}),
         logprobs=_details(choice.get("logprobs")),
     )
 
@@ -208,13 +222,13 @@ def _message(message: Json) -> RathLLMAssistantMessage:
 
 
 def _tool_calls(calls: Sequence[Json]) -> tuple[RathLLMToolCallPart, ...]:
-    taken = {call.get("id") for call in calls}
+    taken = {_text(call.get("id")) for call in calls}
     free = (name for number in range(2 * len(calls)) if (name := f"call_{number}") not in taken)
     parts: list[RathLLMToolCallPart] = []
     for call in calls:
         kind = _text(call.get("type")) or "function"
         # A "custom" call has a name and a text as input where a function call has arguments.
-        body: Json = call.get("function") or call.get("custom") or {}
+        body = _details(call.get("function")) or _details(call.get("custom")) or {}
         arguments = _arguments(body.get("arguments", body.get("input")))
         call_id = _text(call.get("id")) or next(free)
         parts.append(tool_call_part(call_id, _text(body.get("name")) or "", arguments, kind=kind))
@@ -272,6 +286,7 @@ def _text(value: object) -> str | None:
 
 
 def _integer(value: object) -> int | None:
+    """Return a count or a number in a list; None for what can be neither."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    return int(value)
+    return int(value) if 0 <= value < _TOO_MANY else None

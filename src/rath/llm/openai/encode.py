@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rath.llm.body import ListWriter
+from rath.llm.body import ListWriter, MessageEncoder
 from rath.llm.chat_request import RathLLMChatRequest
 from rath.llm.encode import encode_message, encode_sampling, encode_tool
 
@@ -37,10 +37,17 @@ def to_create_kwargs_stream(
     return {**arguments, **_for_stream(arguments)}
 
 
-def body_writer(request: RathLLMChatRequest, *, model: str) -> ListWriter:
+def body_writer(
+    request: RathLLMChatRequest, *, model: str, encode: MessageEncoder = encode_message
+) -> ListWriter:
     """Return a writer for bodies that say the same as the keyword arguments.
 
     One thing differs: a choice between no tools is left out, since servers refuse it.
+
+    Args:
+        request: What is asked.
+        model: Who is asked.
+        encode: Writes each message.
 
     Raises:
         ValueError: `extra_create_args` asks for a stream, or sets messages.
@@ -57,6 +64,7 @@ def body_writer(request: RathLLMChatRequest, *, model: str) -> ListWriter:
     return ListWriter(
         lambda streaming: {**parameters, **_for_stream(parameters)} if streaming else parameters,
         None if tools is None else [encode_tool(tool) for tool in tools],
+        encode=encode,
     )
 
 

@@ -7,7 +7,7 @@ import glob
 import logging
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -17,11 +17,13 @@ from rath._async.lazy import Deferred
 from rath._core.files import FileLock
 from rath.errors import PersistenceError
 from rath.llm.chat_response import RathLLMTokenUsage
+from rath.llm.image import Image
 from rath.session.body import Body, GivenUsage
 from rath.session.chunk import ChunkKind, ChunkRow, ChunkTable
 from rath.session.content import SystemText
 from rath.session.graph.kind import LineageKind
 from rath.session.graph.provenance import Provenance
+from rath.session.persistence.blobs import BlobStore
 from rath.session.persistence.migrations import upgrade_chunk, upgrade_header
 from rath.session.persistence.paths import (
     SESSION_FILE_SUFFIX,
@@ -106,7 +108,10 @@ class PersistedSession:
 
 
 def load_session(session_id: UUID | str, *, path: Path | None = None) -> PersistedSession:
-    """Read a session file.
+    """Read a session file, and the images that its rows name.
+
+    An image whose bytes are missing or damaged stays known by its digest; what would show it to a
+    model raises an error that names its file.
 
     Args:
         session_id: Whose file to read from `sessions_dir()`; where it was never finished, the
@@ -120,7 +125,7 @@ def load_session(session_id: UUID | str, *, path: Path | None = None) -> Persist
     """
     wanted = checked_id(session_id)
     if path is not None:
-        return _read(Path(path))
+        return _with_images(_read(Path(path)))
     final = session_file(wanted)
     loaded = _read(final if final.exists() else partial_beside(final), known_as=final)
     if loaded.header.id != wanted:
@@ -128,7 +133,7 @@ def load_session(session_id: UUID | str, *, path: Path | None = None) -> Persist
             f"{loaded.path}:1: is the file of session {loaded.header.id}; pass it as path= to read "
             "it under another name"
         )
-    return loaded
+    return _with_images(loaded)
 
 
 def list_persisted_sessions() -> list[PersistedSessionMeta]:
@@ -153,6 +158,9 @@ def list_persisted_sessions() -> list[PersistedSessionMeta]:
 def delete_session(session_id: UUID | str, *, path: Path | None = None) -> bool:
     """Delete a session's finished and partial files; return whether there was one.
 
+    Its images go too, but for those that another session file beside it names. Cost: where it had
+    images, the session files beside it are read.
+
     Args:
         session_id: Whose files in `sessions_dir()` to delete.
         path: Delete this file and the partial one beside it instead.
@@ -161,13 +169,10 @@ def delete_session(session_id: UUID | str, *, path: Path | None = None) -> bool:
         ValueError: `session_id` is not a UUID.
     """
     final = session_file(session_id) if path is None else Path(path)
-    deleted = False
-    partial = partial_beside(final)
-    kept_aside = final.parent.glob(f"{glob.escape(partial.name)}.[0-9]*")
-    for file in (final, partial, *kept_aside):
-        with contextlib.suppress(FileNotFoundError):
-            file.unlink()
-            deleted = True
+    blobs = BlobStore(final.parent)
+    named = blobs.named_by(_files_of(final))
+    deleted = _delete_files(final)
+    blobs.sweep(named)
     return deleted
 
 
@@ -181,10 +186,28 @@ def prunable_sessions(*, older_than: timedelta) -> list[UUID]:
 def prune_sessions(*, older_than: timedelta) -> list[UUID]:
     """Delete the sessions whose files were begun longer ago, and return their ids.
 
-    Files that cannot be read and sessions that are being written are kept.
+    Files that cannot be read and sessions that are being written are kept. Images that no session
+    names any more go too.
     """
     old = prunable_sessions(older_than=older_than)
-    return [session_id for session_id in old if delete_session(session_id)]
+    deleted = [session_id for session_id in old if _delete_files(session_file(session_id))]
+    BlobStore(sessions_dir()).sweep()
+    return deleted
+
+
+def _delete_files(final: Path) -> bool:
+    deleted = False
+    for file in _files_of(final):
+        with contextlib.suppress(FileNotFoundError):
+            file.unlink()
+            deleted = True
+    return deleted
+
+
+def _files_of(final: Path) -> list[Path]:
+    partial = partial_beside(final)
+    kept_aside = final.parent.glob(f"{glob.escape(partial.name)}.[0-9]*")
+    return [final, partial, *kept_aside]
 
 
 def _read(path: Path, *, known_as: Path | None = None) -> PersistedSession:
@@ -263,6 +286,20 @@ class _Reader:
             path=self._path,
             trailer_raw=trailer,
         )
+
+
+def _with_images(loaded: PersistedSession) -> PersistedSession:
+    if not any(row.images for row in loaded.chunk_table):
+        return loaded
+    blobs, known = BlobStore(loaded.path.parent), dict[Image, Image]()
+
+    def whole(image: Image) -> Image:
+        if image not in known:
+            known[image] = blobs.loaded(image)
+        return known[image]
+
+    rows = [row.with_images(tuple(map(whole, row.images))) for row in loaded.chunk_table]
+    return replace(loaded, chunk_table=ChunkTable(rows))
 
 
 def _meta(loaded: PersistedSession) -> PersistedSessionMeta:

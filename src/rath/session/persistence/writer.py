@@ -11,10 +11,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from rath._core.blobs import Blob
 from rath._core.files import FileLock, atomic_write_bytes, sync_directory
 from rath.errors import PersistenceError
 from rath.llm.chat_response import RathLLMTokenUsage
 from rath.session.chunk import ChunkRow
+from rath.session.persistence.blobs import BlobStore
 from rath.session.persistence.paths import ensure_sessions_dir, partial_beside, session_file
 from rath.session.persistence.records import (
     PersistedSessionHeader,
@@ -71,12 +73,18 @@ class SessionFile:
     def write_chunk(self, index: int, row: ChunkRow) -> None:
         """Write one row; it is in the hands of the operating system on return.
 
+        The bytes of its images are written before it, beside the file.
+
         Raises:
             RuntimeError: The file was closed.
             PersistenceError: The row holds something that JSON has no form for, or the system
                 refuses to write; the file can then only be abandoned.
         """
-        self._write(encode_chunk(index, row))
+        record = encode_chunk(index, row)
+        if row.images:
+            self._write_with(tuple(image.blob for image in row.images), record)
+        else:
+            self._write(record)
         self.chunks_written += 1
 
     def finish(self, usage: RathLLMTokenUsage | None) -> None:
@@ -110,6 +118,15 @@ class SessionFile:
             self._rename()
         except OSError as exc:
             raise self._unwritable(exc) from exc
+
+    def _write_with(self, blobs: tuple[Blob, ...], record: Mapping[str, Any]) -> None:
+        with contextlib.ExitStack() as held:
+            try:
+                held.enter_context(BlobStore(self.path.parent).holding(blobs))
+            except PersistenceError:
+                self._broken = True
+                raise
+            self._write(record)
 
     def _write(self, record: Mapping[str, Any]) -> None:
         try:

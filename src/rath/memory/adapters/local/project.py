@@ -17,11 +17,19 @@ def project_root(directory: Path) -> Path:
     there is none, the project is `directory` itself.
     """
     start = directory.resolve()
-    own = user_config_dir().resolve()
+    own = _users_own()
     for place in (start, *start.parents):
         if any((place / name).exists() and place / name != own for name in _MARKERS):
             return place
     return start
+
+
+def _users_own() -> Path | None:
+    """Return the directory of the user, which marks no project; None where it is not known."""
+    try:
+        return user_config_dir().resolve()
+    except OSError:
+        return None
 
 
 def store_id(root: Path, namespace: str | None = None) -> UUID:

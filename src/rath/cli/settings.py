@@ -1,0 +1,169 @@
+"""Every value that counts, and where it comes from: the environment, the configs, the defaults."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+from pydantic import BaseModel
+
+from rath._core.options import Sourced
+from rath.config.env import EnvKind, all_env_specs, resolve_with_origin
+from rath.config.keys import format_key, parse_key
+from rath.config.paths import config_layer_paths
+from rath.config.secrets import HIDDEN, shown
+from rath.config.store import ConfigStore
+from rath.errors import ConfigError, ManifestVersionError
+from rath.llm.credentials import find_account
+from rath.llm.provider import Provider
+from rath.llm.variables import variables_of
+
+__all__ = ["Setting", "Settings", "as_text", "read_settings"]
+
+_TABLES = {"llm": "providers", "memory": "providers", "backend": "providers", "mcp": "servers"}
+"""For each section the table that holds its named entries."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A value as it may be shown: a secret is hidden."""
+
+    key: str
+    """A dotted key of the config, or the name of an environment variable."""
+
+    value: object
+    origin: str
+    """One of "env NAME", "config FILE", "default"."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """All values, and why some config could not be read."""
+
+    values: tuple[Setting, ...]
+    problems: tuple[str, ...]
+
+    def at(self, key: str) -> Setting | None:
+        """Return the value of a key, or None where nothing is set."""
+        return next((each for each in self.values if each.key == key), None)
+
+    def under(self, key: str) -> list[Setting]:
+        """Return the values in a table."""
+        return [each for each in self.values if each.key.startswith(f"{key}.")]
+
+
+def read_settings() -> Settings:
+    """Read everything that counts in this directory, with this environment."""
+    stores: list[ConfigStore] = []
+    problems: list[str] = []
+    for path in config_layer_paths():
+        try:
+            stores.append(ConfigStore.load(path))
+        except (ConfigError, ManifestVersionError) as exc:
+            problems.append(str(exc))
+    names = [name for name in _names(stores, ()) if name != "version"]
+    values = [setting for name in names for setting in _section(name, stores)]
+    # What a broken config would have said of an account is not known.
+    accounts = [] if problems else list(_accounts(stores))
+    values = _with_neighbours(values, accounts)
+    return Settings((*values, *_environment()), tuple(problems))
+
+
+def as_text(value: object) -> str:
+    """Return a value as one reads it: a text as it is, all else as JSON."""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _section(name: str, stores: Sequence[ConfigStore]) -> Iterator[Setting]:
+    if name not in _TABLES:
+        yield from _first((name,), stores)
+        return
+    for field in _names(stores, (name,)):
+        if field != _TABLES[name]:
+            yield from _first((name, field), stores)
+            continue
+        for entry in _names(stores, (name, field)):
+            yield from _entry((name, field, entry), stores)
+
+
+def _entry(place: tuple[str, ...], stores: Sequence[ConfigStore]) -> Iterator[Setting]:
+    """Give the fields of a named entry, which is taken whole from the first config that has it."""
+    store, entry = next((store, found) for store in stores if (found := _at(store, place)))
+    assert isinstance(entry, BaseModel)
+    for name in _fields(entry):
+        origin = store.origin_of(entry, name) if name in entry.model_fields_set else "default"
+        yield from _flat((*place, name), shown(name, getattr(entry, name)), origin)
+
+
+def _accounts(stores: Sequence[ConfigStore]) -> Iterator[Setting]:
+    """Give what model endpoints leave open and find elsewhere, by the rules of a call."""
+    for name in _names(stores, ("llm", "providers")):
+        try:
+            source = Provider.from_config(name)
+        except (TypeError, ValueError):
+            continue  # a value that no provider takes; `rath config` shows it all the same
+        kind = source.provider_kind or ""
+        account = find_account(source, kind=kind, variables=variables_of(kind), default_base_url="")
+        for field in ("model", "base_url", "api_key"):
+            found: Sourced[str] | None = getattr(account, field)
+            if found is not None and found.value and not getattr(source, field):
+                key = format_key(("llm", "providers", name, field))
+                yield Setting(key, shown(field, found.value), found.origin)
+
+
+def _with_neighbours(values: Sequence[Setting], added: Sequence[Setting]) -> list[Setting]:
+    """Put each of `added` behind the last value of the same table."""
+    merged = list(values)
+    for setting in added:
+        table = parse_key(setting.key)[:-1]
+        last = max(n for n, each in enumerate(merged) if parse_key(each.key)[:-1] == table)
+        merged.insert(last + 1, setting)
+    return merged
+
+
+def _first(place: tuple[str, ...], stores: Sequence[ConfigStore]) -> Iterator[Setting]:
+    """Give a value as the first config has it that sets it."""
+    for store in stores:
+        value = _at(store, place)
+        if value not in (None, "", [], {}):
+            yield from _flat(place, shown(place[-1], value), f"config {store.path}")
+            return
+
+
+def _environment() -> Iterator[Setting]:
+    for spec in all_env_specs():
+        found = resolve_with_origin(spec.name)
+        if found.value is not None and found.origin == f"env {spec.name}":
+            is_secret = spec.kind is EnvKind.SECRET
+            yield Setting(spec.name, HIDDEN if is_secret else shown("", found.value), found.origin)
+
+
+def _flat(place: tuple[str, ...], value: object, origin: str) -> Iterator[Setting]:
+    if isinstance(value, Mapping):
+        for name, inner in cast("Mapping[str, object]", value).items():
+            yield from _flat((*place, str(name)), inner, origin)
+    elif value not in (None, "", []):
+        yield Setting(format_key(place), value, origin)
+
+
+def _names(stores: Sequence[ConfigStore], place: tuple[str, ...]) -> list[str]:
+    """Return the names in a table, of all configs, each once."""
+    return list(dict.fromkeys(name for store in stores for name in _fields(_at(store, place))))
+
+
+def _at(store: ConfigStore, place: tuple[str, ...]) -> object:
+    found: object = store.config
+    for name in place:
+        if isinstance(found, Mapping):
+            found = cast("Mapping[str, object]", found).get(name)
+        else:
+            found = getattr(found, name, None)
+    return found
+
+
+def _fields(found: object) -> list[str]:
+    if isinstance(found, Mapping):
+        return list(cast("Mapping[str, object]", found))
+    return [name for name, _ in found] if isinstance(found, BaseModel) else []

@@ -1,0 +1,147 @@
+"""What the command says and asks: answers on stdout, all else on stderr."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import sys
+from collections.abc import Sequence
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+__all__ = [
+    "Misuse",
+    "Problem",
+    "ask",
+    "ask_secret",
+    "ask_yes_no",
+    "complain",
+    "note",
+    "say",
+    "say_json",
+    "say_rows",
+    "show_help",
+    "warn",
+]
+
+
+class Problem(Exception):
+    """Ends the command with exit status 1; its text is all that the user sees."""
+
+    exit_code = 1
+
+
+class Misuse(Problem):
+    """Ends the command with exit status 2: it was not called as it should be."""
+
+    exit_code = 2
+
+
+def say(text: str, *, style: str = "") -> None:
+    """Write one line to stdout, however long."""
+    _write(Console(), Text(text, style))
+
+
+def say_rows(rows: Sequence[Sequence[str]], styles: Sequence[str]) -> None:
+    """Write a table to stdout: columns with a style each, one line a row, nothing cut off."""
+    cells = [[_visible(cell, but="") for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    console = Console()
+    for row in cells:
+        line = Text()
+        for cell, width, style in zip(row, widths, styles, strict=True):
+            line.append(cell, style).append(" " * (width - len(cell) + 2))
+        line.rstrip()
+        _write(console, line)
+
+
+def say_json(payload: object) -> None:
+    """Write JSON to stdout for another program."""
+    say(json.dumps(payload, indent=2))
+
+
+def note(text: str) -> None:
+    """Tell something beside the answer."""
+    _write(Console(stderr=True), Text.assemble(("note: ", "cyan"), text))
+
+
+def warn(text: str) -> None:
+    """Tell what may become a problem."""
+    _write(Console(stderr=True), Text.assemble(("warning: ", "yellow"), text))
+
+
+def complain(text: str) -> None:
+    """Tell what went wrong."""
+    _write(Console(stderr=True), Text.assemble(("error: ", "bold red"), text))
+
+
+def show_help(ctx: typer.Context) -> None:
+    """Show what a verb can do where it was called alone; for a callback of a typer app."""
+    if ctx.invoked_subcommand is None:
+        typer.echo(ctx.get_help())
+
+
+def ask(question: str, *, default: str = "", choices: Sequence[str] = ()) -> str:
+    """Return the answer, stripped; nothing is the default.
+
+    With `choices` anything else is asked again.
+
+    Raises:
+        typer.Abort: The input has ended.
+    """
+    shown_default = f" [{default}]" if default else ""
+    while True:
+        answer = _answer(f"{question}{shown_default}: ") or default
+        if not choices or answer in choices:
+            return answer
+        complain(f"{answer!r} is none of {', '.join(choices)}")
+
+
+def ask_yes_no(question: str) -> bool:
+    """Return whether the answer is yes; nothing is no."""
+    return ask(f"{question} (y/n)", default="n", choices=("y", "n", "yes", "no")).startswith("y")
+
+
+def ask_secret(question: str) -> str:
+    """Return a secret, stripped: typed without echo, or a line of what is piped in.
+
+    Raises:
+        typer.Abort: The input has ended.
+    """
+    if not sys.stdin.isatty():
+        return _answer(f"{question}: ")
+    try:
+        return getpass.getpass(f"{question}: ").strip()
+    except EOFError:
+        raise typer.Abort from None
+
+
+def _answer(prompt: str) -> str:
+    # `input` and what is built on it write to stdout, which belongs to the answer of the verb.
+    sys.stderr.write(prompt)
+    sys.stderr.flush()
+    line = sys.stdin.readline()
+    if not line:
+        sys.stderr.write("\n")
+        raise typer.Abort
+    return line.strip()
+
+
+def _write(console: Console, text: Text) -> None:
+    # Whatever stands in a config or an answer, a terminal gets no commands from it.
+    shown = _visible(text.plain)
+    if shown != text.plain:
+        text = Text(shown, text.style)
+    console.print(text, soft_wrap=True, highlight=False)
+
+
+def _visible(text: str, *, but: str = "\n") -> str:
+    """Return a text with its control characters written out, except those in `but`."""
+    if text.isprintable():
+        return text
+    return "".join(
+        char if char.isprintable() or char in but else char.encode("unicode_escape").decode()
+        for char in text
+    )

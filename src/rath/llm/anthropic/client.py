@@ -1,0 +1,132 @@
+"""The chat client for Anthropic and every server that speaks its Messages API."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from rath._async.retry import Sleep
+from rath.llm.anthropic.decode import decode_message
+from rath.llm.anthropic.encode import MessagesWriter
+from rath.llm.anthropic.stream.decode import AnthropicChunkDecoder
+from rath.llm.body import BodyWriter
+from rath.llm.call import ProviderOrigin, Served
+from rath.llm.chat_request import RathLLMChatRequest
+from rath.llm.chat_response import RathLLMChatResponse
+from rath.llm.credentials import resolve_account
+from rath.llm.encode import refuse_call_options
+from rath.llm.endpoint import checked_url, password_in, public_url
+from rath.llm.failure import Asked
+from rath.llm.provider import Provider
+from rath.llm.sdk.target import Listing, Target, open_wire
+from rath.llm.variables import ANTHROPIC
+from rath.llm.vendor import Route, VendorClient
+from rath.llm.wire import ChunkDecoder, Wire
+
+if TYPE_CHECKING:
+    from rath.llm.sdk.binding import Sdk
+
+__all__ = ["ANTHROPIC_RETRYABLE", "RathAnthropicChatClient"]
+
+ANTHROPIC_RETRYABLE: tuple[type[Exception], ...]
+"""Exceptions of the SDK that another try may mend; imports the SDK on first use."""
+
+DEFAULT_BASE_URL = "https://api.anthropic.com"
+MESSAGES_PATH = "/v1/messages"
+_VERSION_PATH = "/v1"
+"""It belongs to the paths, but many base URLs name it too."""
+
+_MODELS = Listing("/v1/models", query=(("limit", "1000"),), cursor="after_id")
+
+
+def load_sdk() -> Sdk:
+    """Import the SDK, for `Target.load`."""
+    from rath.llm.anthropic.binding import SDK
+
+    return SDK
+
+
+class RathAnthropicChatClient(VendorClient):
+    """Speaks the Messages API, whole and streamed.
+
+    The stable part of a prompt is marked for the vendor's cache;
+    `extra_create_args={"cache_control": None}` takes the marks away, and another value is used in
+    their place.
+
+    Args:
+        provider: Endpoint, key, model and patience; see `Provider`.
+        sleep: Waits between tries; for tests.
+
+    Raises:
+        ValueError: There is no key, or the base_url is not one.
+    """
+
+    kind: ClassVar[str] = "anthropic"
+    renderer: ClassVar[str] = "anthropic-messages/1"
+    sdk: ClassVar[str | None] = "anthropic"
+    takes_schema: ClassVar[bool] = True
+
+    def __init__(self, provider: Provider, *, sleep: Sleep = asyncio.sleep) -> None:
+        super().__init__(provider, sleep=sleep)
+        account = resolve_account(
+            provider,
+            kind=self.kind,
+            variables=ANTHROPIC,
+            default_base_url=DEFAULT_BASE_URL,
+            missing="No Anthropic api_key found",
+        )
+        self._account = account
+        root = checked_url(account.base_url.value, account.base_url.origin)
+        self._target = Target(
+            load=load_sdk,
+            base_url=root.removesuffix(_VERSION_PATH),
+            key_origin=account.api_key.origin,
+            from_project=account.from_project,
+            headers_variable="ANTHROPIC_CUSTOM_HEADERS",
+            api_key=account.api_key.value,
+            listing=_MODELS,
+        )
+
+    def route(self, model: str | None, *, provider_origin: ProviderOrigin = "call") -> Route:
+        account = self._account
+        chosen = model or (account.model.value if account.model else None)
+        if not chosen:
+            raise ValueError(
+                "model is required: name one in Provider(model=...), in ANTHROPIC_DEFAULT_MODEL "
+                "or in the config"
+            )
+        return Route(
+            endpoint=public_url(self._target.base_url + MESSAGES_PATH),
+            model=chosen,
+            origins=account.origins_for(chosen, provider_origin=provider_origin),
+            secret=account.api_key.value,
+            password=password_in(self._target.base_url),
+        )
+
+    def write_body(self, request: RathLLMChatRequest, *, model: str) -> BodyWriter:
+        refuse_call_options(request.extra_create_args)
+        return MessagesWriter(request, model=model)
+
+    def decode(self, reply: Mapping[str, Any], asked: Asked) -> tuple[RathLLMChatResponse, Served]:
+        return decode_message(reply, asked)
+
+    def chunk_decoder(self, asked: Asked) -> ChunkDecoder:
+        return AnthropicChunkDecoder(asked)
+
+    async def connect(self, asked: Asked) -> Wire:
+        return await open_wire(self._target, MESSAGES_PATH, asked)
+
+
+def __getattr__(name: str) -> Any:
+    """Give `ANTHROPIC_RETRYABLE`, which needs the SDK, on first use."""
+    if name != "ANTHROPIC_RETRYABLE":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import anthropic
+
+    return (
+        anthropic.RateLimitError,
+        anthropic.APIConnectionError,
+        anthropic.APITimeoutError,
+        anthropic.InternalServerError,
+    )

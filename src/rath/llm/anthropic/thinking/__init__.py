@@ -1,0 +1,1 @@
+"""What the thinking of a call means for the rest of its request."""

@@ -1,0 +1,332 @@
+"""Messages as content blocks in turns of user and assistant; pure functions but for the order."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, cast
+
+from rath.llm.anthropic.thinking.encode import THOUGHTS, Thinking
+from rath.llm.chat_request import RathLLMMessage
+from rath.llm.image import Image
+
+__all__ = ["EMPTY", "OPENING", "Part", "Turns", "joined"]
+
+Json = dict[str, Any]
+Role = Literal["user", "assistant"]
+
+OPENING = "Begin."
+"""Said by the user where a conversation would begin with the assistant, or say nothing at all."""
+
+EMPTY = "(empty message)"
+"""Said by the user where a turn would have no content."""
+
+_SYSTEM_ROLES = frozenset({"system", "developer"})
+_CALL_ID = re.compile(r"[A-Za-z0-9_-]+")
+_TOOL_NAME = re.compile(r"[A-Za-z0-9_-]{1,128}")
+_FORBIDDEN = re.compile(r"[^A-Za-z0-9_-]")
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Blocks that go on with the open turn, or begin one if that is not of their role."""
+
+    role: Role
+    blocks: list[Json]
+
+
+class Turns:
+    """Gives what each message adds to a conversation that the API accepts.
+
+    The turns alternate and the first one is the user's; no text is blank; ids and names have the
+    characters that are allowed. What was given is never taken back.
+
+    Calls of tools, their results and what follows are one answer, until the user says something.
+    With a budget for thinking it must begin with a thought, and without thinking hold none: see
+    `may_think`.
+
+    Args:
+        thinking: How the calls think.
+    """
+
+    def __init__(self, thinking: Thinking = "unsaid") -> None:
+        self.system: list[str] = []
+        """Texts of the system and the developer so far."""
+
+        self.called: dict[str, None] = {}
+        """Names of the tools that the assistant called so far, in order."""
+
+        self.role: Role | None = None
+        """Whose turn is open."""
+
+        self._thinking: Thinking = thinking
+        self._answer_thinks: bool | None = None
+        """Whether the answer that is not finished began with a thought; None before it begins."""
+
+        self._turn_thinks = False
+        """Whether the last turn of the assistant began with one."""
+
+        self._paused: list[RathLLMMessage] = []
+        """Messages of a turn that waits for the vendor's own tools."""
+
+        self._ids: dict[str, str] = {}
+        self._taken: set[str] = set()
+
+    def add(self, message: RathLLMMessage) -> list[Part]:
+        """Return what one more message adds.
+
+        Raises:
+            PersistenceError: The bytes of an image are not there.
+        """
+        if message.role in _SYSTEM_ROLES:
+            if not _is_blank(message.content):
+                self.system.append(cast("str", message.content))
+            return []
+        goes_on = message.role == "assistant" and _waiting(self._paused) <= _answered(message)
+        if goes_on and _is_paused(message):
+            self._paused.append(message)
+            return []
+        parts = self._settle(whole=goes_on)
+        if message.role != "assistant":
+            return [*parts, *self._part("user", self._said_by_user(message))]
+        if _is_paused(message):
+            self._paused.append(message)
+            return parts
+        return [*parts, *self._part("assistant", self._said_by_assistant(message))]
+
+    def ending(self) -> list[Part]:
+        """Return what the conversation needs behind its messages, which stays out of the turns."""
+        parts = [] if self.role else [Part("user", [_text(OPENING)])]
+        said = [block for one in self._paused for block in self._said_by_assistant(one)]
+        kept = self._with_thoughts(said, self._thoughts_before(said))
+        return [*parts, Part("assistant", kept)] if kept else parts
+
+    @property
+    def ends_open(self) -> bool:
+        """Whether `ending` gives anything."""
+        return self.role is None or bool(self._paused)
+
+    @property
+    def may_think(self) -> bool:
+        """Whether the model may be asked to think when it goes on.
+
+        Where the answer came from another model, or from a call without thinking, a budget for
+        thinking is refused until the user speaks again.
+        """
+        if self._thinking != "manual":
+            return True
+        begun = self._answer_thinks
+        if begun is None and self._paused:
+            begun = _begins_with_thought(self.ending()[-1].blocks)
+        return begun is not False
+
+    def _settle(self, *, whole: bool) -> list[Part]:
+        """Return a paused turn: whole when the assistant goes on with it, else only its text.
+
+        A call of the vendor's own tools that has no result yet may stand in the last turn only.
+        """
+        paused, self._paused = self._paused, []
+        return [
+            part
+            for one in paused
+            for part in self._part(
+                "assistant", self._said_by_assistant(one) if whole else _texts(one.content)
+            )
+        ]
+
+    def _part(self, role: Role, blocks: list[Json]) -> list[Part]:
+        if role == "user" and any(block["type"] != "tool_result" for block in blocks):
+            self._answer_thinks = None
+        if role == "assistant" and blocks:
+            thoughts = self._thoughts_before(blocks)
+            self._answer_thinks, self._turn_thinks = thoughts
+            blocks = self._with_thoughts(blocks, thoughts)
+        if not blocks:
+            return []
+        opening = self.role is None and role == "assistant"
+        self.role = role
+        part = Part(role, blocks)
+        return [Part("user", [_text(OPENING)]), part] if opening else [part]
+
+    def _thoughts_before(self, blocks: Sequence[Json]) -> tuple[bool, bool]:
+        """Tell whether the answer, and the turn, that `blocks` belong to began with a thought."""
+        first = _begins_with_thought(blocks)
+        answer = first if self._answer_thinks is None else self._answer_thinks
+        return answer, self._turn_thinks if self.role == "assistant" else first
+
+    def _with_thoughts(self, blocks: list[Json], thoughts: tuple[bool, bool]) -> list[Json]:
+        """Return `blocks` with those of their thoughts that the API takes from here.
+
+        They stay as they came wherever the model thinks as it likes.
+        """
+        taken = all(thoughts) if self._thinking == "manual" else self._thinking != "off"
+        return blocks if taken else [block for block in blocks if block.get("type") not in THOUGHTS]
+
+    def _said_by_user(self, message: RathLLMMessage) -> list[Json]:
+        if message.role == "tool":
+            return [self._result(message)]
+        blocks = [_image(image) for image in message.images or ()]
+        if not _is_blank(message.content):
+            blocks.append(_text(cast("str", message.content)))
+        if not blocks and self.role != "user":
+            blocks.append(_text(EMPTY))
+        return blocks
+
+    def _said_by_assistant(self, message: RathLLMMessage) -> list[Json]:
+        calls = message.tool_calls or ()
+        ids = [self._name_call(str(call.get("id") or "")) for call in calls]
+        if message.blocks is not None:
+            own = _with_ids(message.blocks, ids)
+            if own:
+                used = (block for block in own if block.get("type") == "tool_use")
+                self.called |= {str(block.get("name")): None for block in used}
+                return own
+        blocks = _texts(message.content)
+        for call, call_id in zip(calls, ids, strict=True):
+            block = _tool_use(call, call_id)
+            self.called[block["name"]] = None
+            blocks.append(block)
+        return blocks
+
+    def _result(self, message: RathLLMMessage) -> Json:
+        given = message.tool_call_id or ""
+        block = {"type": "tool_result", "tool_use_id": self._ids.get(given) or _allowed(given)}
+        # A result may be without content, while blank content may be refused.
+        return block if _is_blank(message.content) else {**block, "content": message.content}
+
+    def _name_call(self, given: str) -> str:
+        """Return an id with the characters that are allowed, another one for each given id."""
+        known = self._ids.get(given)
+        if known is None:
+            known = base = _allowed(given)
+            count = 1
+            while known in self._taken:
+                count += 1
+                known = f"{base}-{count}"
+            self._ids[given] = known
+            self._taken.add(known)
+        return known
+
+
+def _is_blank(text: str | None) -> bool:
+    return not text or text.isspace()
+
+
+def _text(text: str) -> Json:
+    return {"type": "text", "text": text}
+
+
+def _texts(content: str | None) -> list[Json]:
+    """Return the text of an assistant; white space at the end of the last turn is refused."""
+    return [] if _is_blank(content) else [_text(cast("str", content).rstrip())]
+
+
+def _image(image: Image) -> Json:
+    source = {"type": "base64", "media_type": image.mime, "data": image.to_base64()}
+    return {"type": "image", "source": source}
+
+
+def _tool_use(call: Mapping[str, Any], call_id: str) -> Json:
+    function: Mapping[str, Any] = call.get("function") or {}
+    name = str(function.get("name") or "")
+    if not _TOOL_NAME.fullmatch(name):
+        # A model may have called a tool that cannot exist; the history says so nevertheless.
+        name = _FORBIDDEN.sub("_", name)[:128] or "unnamed"
+    arguments = _arguments(function.get("arguments"))
+    return {"type": "tool_use", "id": call_id, "name": name, "input": arguments}
+
+
+def _arguments(given: object) -> Json:
+    """Return the arguments of a call as an object, and an empty one where they are none.
+
+    Numbers that JSON has no form for become their names.
+    """
+    if isinstance(given, Mapping):
+        return dict(cast("Mapping[str, Any]", given))
+    if not isinstance(given, str):
+        return {}
+    try:
+        parsed: object = _parse(given)
+    except (ValueError, RecursionError):
+        return {}
+    return cast("Json", parsed) if isinstance(parsed, dict) else {}
+
+
+def _finite(text: str) -> float | str:
+    number = float(text)
+    return number if math.isfinite(number) else text
+
+
+_parse = json.JSONDecoder(parse_constant=str, parse_float=_finite).decode
+
+
+def _allowed(call_id: str) -> str:
+    if _CALL_ID.fullmatch(call_id):
+        return call_id
+    return _FORBIDDEN.sub("_", call_id) or "call"
+
+
+def _with_ids(blocks: Sequence[Mapping[str, Any]], ids: Sequence[str]) -> list[Json] | None:
+    """Return the vendor's own blocks with the ids of the calls, or None where they do not fit.
+
+    What the API gives but does not take is left out: blank texts, white space at the end, and a
+    thought that was cut off before anything followed it.
+    """
+    if sum(block.get("type") == "tool_use" for block in blocks) != len(ids):
+        return None
+    waiting = iter(ids)
+    kept: list[Json] = []
+    for block in blocks:
+        kind = block.get("type")
+        if kind == "tool_use":
+            kept.append({**block, "id": next(waiting)})
+        elif kind != "text" or not _is_blank(block.get("text")):
+            kept.append(dict(block))
+    while kept and kept[-1].get("type") in THOUGHTS:
+        kept.pop()
+    if kept and kept[-1].get("type") == "text":
+        kept[-1]["text"] = kept[-1]["text"].rstrip()
+    return kept
+
+
+def _begins_with_thought(blocks: Sequence[Json]) -> bool:
+    return bool(blocks) and blocks[0].get("type") in THOUGHTS
+
+
+def _is_paused(message: RathLLMMessage) -> bool:
+    """Tell whether a turn waits for a tool that the vendor runs itself.
+
+    Where it calls a tool of ours as well, it goes on with our result.
+    """
+    kinds = {block.get("type") for block in message.blocks or ()}
+    return not message.tool_calls and "tool_use" not in kinds and bool(_waiting([message]))
+
+
+def _waiting(messages: Sequence[RathLLMMessage]) -> set[object]:
+    """Return the ids of the vendor's own calls that have no result yet."""
+    blocks = [block for message in messages for block in message.blocks or ()]
+    answered = {block.get("tool_use_id") for block in blocks}
+    own = (block for block in blocks if str(block.get("type")).endswith("_tool_use"))
+    return {block.get("id") for block in own if block.get("id") not in answered}
+
+
+def _answered(message: RathLLMMessage) -> set[object]:
+    return {block.get("tool_use_id") for block in message.blocks or ()}
+
+
+def joined(parts: Iterable[Part]) -> list[Json]:
+    """Return whole turns; one of a single text holds just that text."""
+    turns: list[Json] = []
+    for part in parts:
+        if turns and turns[-1]["role"] == part.role:
+            turns[-1]["content"].extend(part.blocks)
+        else:
+            turns.append({"role": part.role, "content": list(part.blocks)})
+    for turn in turns:
+        blocks = turn["content"]
+        if len(blocks) == 1 and blocks[0].keys() == {"type", "text"}:
+            turn["content"] = blocks[0]["text"]
+    return turns

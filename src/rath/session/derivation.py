@@ -1,0 +1,36 @@
+"""Content that is made of the content of other sessions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from uuid import UUID
+
+from rath._async.lazy import Deferred
+from rath.session.body import Body
+from rath.session.chunk import ChunkTable
+from rath.session.show import short_id
+
+
+def derived(
+    cells: tuple[Deferred[Body], ...], derive: Callable[..., Body], owner: UUID, operation: str
+) -> Deferred[Body]:
+    """Return what `derive` makes of the inputs: at once when they are there, else when they are."""
+    if all(cell.done() and cell.error() is None for cell in cells):
+        return Deferred.of(derive(*(cell.result() for cell in cells)))
+
+    async def wait_and_derive(_: Deferred[Body]) -> Body:
+        return derive(*[await cell for cell in cells])
+
+    return Deferred.start(
+        wait_and_derive,
+        owner=owner,
+        label=f"session {short_id(owner)} ({operation})",
+        inputs=cells,
+        on_cancel=lambda latest: latest or cancelled_body(owner, cells),
+    )
+
+
+def cancelled_body(session: UUID, inputs: tuple[Deferred[Body], ...]) -> Body:
+    """Return what a run that was cancelled before it began leaves: the rows of its input."""
+    from_input = inputs[0].latest if inputs else None
+    return (from_input or Body(ChunkTable())).cancelled(session)

@@ -1,0 +1,269 @@
+"""The typed answer of one run: what is wrong with it is sent back, a bounded number of times."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from types import MappingProxyType
+from typing import Any
+
+from rath._async.runtime import runtime
+from rath._core.text import one_line_preview
+from rath.errors import InvalidRequestError
+from rath.llm.exchange import Exchange, evidence_of
+from rath.llm.provider import Provider
+from rath.llm.tool_args import parse_tool_arguments
+from rath.session.candidates import Candidate
+from rath.session.content import AssistantTurn, ToolCall
+from rath.session.encode import encode_failure, encode_result
+from rath.session.outcome import Completed, OutputMissing, OutputValue
+from rath.session.output import PREVIEW_CHARS, OutputForm, output_form
+from rath.session.output_schema import OutputSpec, Unfit
+from rath.session.record import Purpose
+from rath.session.rounds import Finished, Prepared
+from rath.session.tooling import Offer, offer
+
+_Read = OutputValue | Unfit
+_SCHEMA_PARAMETERS = frozenset({"response_format", "output_config"})
+"""Parameters of requests, by which a call that was asked for a schema is known afterwards."""
+
+
+@dataclass(frozen=True, slots=True)
+class FinalAnswer:
+    """The tool that takes the answer."""
+
+    form: OutputForm
+    spec: OutputSpec
+    origin: str = "built-in"
+    effects: str = "read_only"
+
+    @property
+    def name(self) -> str:
+        return self.spec.tool.name
+
+    @property
+    def description(self) -> str | None:
+        return self.spec.tool.description
+
+    @property
+    def parameters(self) -> Mapping[str, Any]:
+        return self.spec.tool.parameters
+
+    def resource_key(self, arguments: Mapping[str, Any]) -> tuple[str, ...]:
+        return (self.name,)
+
+    def __call__(self, session: Any, arguments: Mapping[str, Any]) -> Any:
+        return self.form.read(json.dumps(arguments, ensure_ascii=False))
+
+
+@dataclass(frozen=True, slots=True)
+class OutputPlan:
+    """The typed answer that a run was asked for, checked before it was submitted."""
+
+    form: OutputForm
+    spec: OutputSpec
+    retries: int
+    """Model calls that may follow an answer which does not fit."""
+
+    offer: Offer
+    """The tool that takes the answer, for models that take no schema."""
+
+
+def plan_output(
+    output: object, retries: object, *, candidates: Sequence[Candidate], taken: Iterable[str]
+) -> OutputPlan | None:
+    """Return the plan for `output`, None without one.
+
+    Raises:
+        TypeError: `output` is no type that an answer can have.
+        ValueError: `retries` is no whole number of at least 0, or a provider has a response
+            format of its own.
+    """
+    if isinstance(retries, bool) or not isinstance(retries, int) or retries < 0:
+        raise ValueError(f"output_retries must be a whole number of at least 0, not {retries!r}")
+    if output is None:
+        return None
+    form = output_form(output)
+    for candidate in candidates:
+        _check_format(candidate.provider)
+    spec = form.spec.beside(taken)
+    return OutputPlan(form, spec, retries, offer(FinalAnswer(form, spec)))
+
+
+def explain_refusal(error: Exception) -> None:
+    """Tell what to do where an endpoint may have refused the schema of a typed answer."""
+    evidence = evidence_of(error)
+    if not isinstance(error, InvalidRequestError) or evidence is None:
+        return
+    if _SCHEMA_PARAMETERS & evidence.parameters.keys():
+        error.add_note(
+            "the request asked for an answer by JSON Schema; where the endpoint takes none, or "
+            "not this one, use Provider(output_mode='tool')"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a turn means for its run."""
+
+    others: Sequence[ToolCall]
+    """The calls that are to be made."""
+
+    outcome: Completed | None = None
+    """Set where the turn is the last one, once those calls were made."""
+
+    own: Mapping[int, Finished] = field(default_factory=lambda: MappingProxyType({}))
+    """What became of the calls that gave the answer, by their index among all calls."""
+
+    reply: str | None = None
+    """What the user says to it, where there is no call to answer."""
+
+    def results(self, done: dict[int, Finished]) -> Mapping[int, Finished]:
+        """Return what became of all calls by index; `done` has the others by theirs."""
+        if not self.own:
+            return done
+        n_calls = len(self.own) + len(self.others)
+        places = [index for index in range(n_calls) if index not in self.own]
+        return {**self.own, **{places[at]: finished for at, finished in done.items()}}
+
+
+def judge_plain(turn: AssistantTurn, exchange: Exchange) -> Verdict:
+    """Return what a turn means where nothing but text was asked for."""
+    has_ended = not turn.calls and not _is_paused(exchange)
+    return Verdict(turn.calls, Completed() if has_ended else None)
+
+
+class OutputRun:
+    """What one run knows of its typed answer."""
+
+    def __init__(self, plan: OutputPlan) -> None:
+        self._plan = plan
+        self._tool = plan.spec.tool.name
+        self._n_tries = 0
+        self.purpose: Purpose = "turn"
+        """Of the next model call."""
+
+    async def judge(self, turn: AssistantTurn, exchange: Exchange, *, may_repair: bool) -> Verdict:
+        """Return what a turn means.
+
+        Args:
+            turn: What the model said.
+            exchange: The call that it came from.
+            may_repair: Whether the run may make another model call.
+        """
+        self.purpose = "turn"
+        own = {at: call for at, call in enumerate(turn.calls) if call.name == self._tool}
+        if (turn.calls and not own) or _is_paused(exchange):
+            return Verdict(turn.calls)
+        others = [call for at, call in enumerate(turn.calls) if at not in own]
+        # The validators are the user's code, and may take their time.
+        reading = partial(self._read, turn, list(own.values()))
+        read = [_blamed(one, exchange) for one in await runtime().call_in_worker(reading)]
+        self._n_tries += 1
+        found = next((one for one in read if isinstance(one, OutputValue)), None)
+        if found is not None:
+            return Verdict(others, Completed(found), self._results(own, read, ""))
+        problem = str(read[-1])
+        if _is_refused(exchange) or self._n_tries > self._plan.retries or not may_repair:
+            said = list(own.values())[-1].arguments if own else turn.text or ""
+            missing = OutputMissing(self._summary(exchange, problem, said, may_repair))
+            return Verdict(others, Completed(missing), self._results(own, read, ""))
+        self.purpose = "repair"
+        if own:
+            again = f" Call {self._tool} again, with the whole answer."
+            return Verdict(others, own=self._results(own, read, again))
+        return Verdict(others, reply=self._reply(exchange, problem))
+
+    def _read(self, turn: AssistantTurn, own: Sequence[ToolCall]) -> list[_Read]:
+        """Read the calls that give an answer, or the text where there are none."""
+        if own:
+            return [self._read_call(call) for call in own]
+        return [_caught(partial(self._plan.form.read_said, turn.text or ""))]
+
+    def _read_call(self, call: ToolCall) -> _Read:
+        arguments, is_error = parse_tool_arguments(call.arguments)
+        if is_error:
+            return Unfit("the arguments are no JSON object")
+        return _caught(partial(self._plan.offer.tool, None, arguments or {}))
+
+    def _results(
+        self, own: Mapping[int, ToolCall], read: Sequence[_Read], again: str
+    ) -> dict[int, Finished]:
+        # A text has no calls that wait for a result.
+        return {
+            at: self._finished(call, one, again)
+            for (at, call), one in zip(own.items(), read, strict=bool(own))
+        }
+
+    def _finished(self, call: ToolCall, read: _Read, again: str) -> Finished:
+        arguments, _ = parse_tool_arguments(call.arguments)
+        prepared = Prepared(call, self._plan.offer, arguments)
+        if isinstance(read, OutputValue):
+            return Finished(prepared, encode_result(True), "done")
+        message = f"the answer cannot be used: {read}.{again}"
+        return Finished(prepared, encode_failure("invalid_tool_arguments", message), "failed")
+
+    def _reply(self, exchange: Exchange, problem: str) -> str:
+        wrong = f"The answer cannot be used: {problem}."
+        if not _SCHEMA_PARAMETERS & exchange.evidence.parameters.keys():
+            return f"{wrong} Give the whole answer by calling the tool {self._tool}."
+        # Some endpoints hold the model to the schema without showing it.
+        schema = json.dumps(dict(self._plan.spec.schema), ensure_ascii=False)
+        return (
+            f"{wrong} Give the whole answer again, as JSON and nothing else, by this JSON Schema: "
+            f"{schema}"
+        )
+
+    def _summary(self, exchange: Exchange, problem: str, said: str, may_repair: bool) -> str:
+        evidence, n_tries = exchange.evidence, self._n_tries
+        model = evidence.served_model or evidence.requested_model
+        tries = "1 try" if n_tries == 1 else f"{n_tries} tries"
+        limit = "" if may_repair else "; no further call was left in max_tool_rounds"
+        return (
+            f"model {model!r} at {evidence.endpoint or evidence.adapter} gave no "
+            f"{self._plan.form.name} in {tries}{limit}. The last one: {problem}. It begins: "
+            f"{one_line_preview(said, PREVIEW_CHARS)!r}. Give it more tries with output_retries, "
+            "or ask for less"
+        )
+
+
+def _caught(read: partial[Any]) -> _Read:
+    """Return what reading gives; on a worker thread, where every exception is the validators'."""
+    try:
+        return OutputValue(read())
+    except Unfit as exc:
+        return exc
+    except BaseException as exc:  # noqa: BLE001  # a tool's lane: the model reads what went wrong
+        return Unfit.because_of(exc)
+
+
+def _blamed(read: _Read, exchange: Exchange) -> _Read:
+    """Say what is really wrong: an answer that was cut short is not blamed for its form."""
+    if isinstance(read, OutputValue):
+        return read
+    reason = exchange.response.primary_choice.finish_reason
+    if reason == "length":
+        return Unfit("it was cut off at the limit of tokens (max_tokens) before it was whole")
+    if reason == "content_filter":
+        return Unfit("the endpoint's content filter stopped it")
+    return Unfit("the model refused to answer") if _is_refused(exchange) else read
+
+
+def _is_refused(exchange: Exchange) -> bool:
+    choice = exchange.response.primary_choice
+    ended = choice.finish_reason in ("refusal", "content_filter")
+    return ended or bool(choice.message.refusal)
+
+
+def _is_paused(exchange: Exchange) -> bool:
+    return exchange.response.primary_choice.finish_reason == "pause_turn"
+
+
+def _check_format(provider: Provider) -> None:
+    if provider.response_format is not None or "response_format" in provider.extra_create_args:
+        raise ValueError(
+            "output= cannot be used with a provider that has a response_format of its own; leave "
+            "one of the two out"
+        )

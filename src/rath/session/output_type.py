@@ -1,0 +1,90 @@
+"""Types as pydantic knows them; the one module of sessions that loads it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, cast
+
+import pydantic
+from pydantic_core import SchemaError
+
+from rath._core.text import one_line_preview
+from rath.session.output_schema import WRAPPED, Unfit
+
+MAX_FAULTS = 10
+"""How many faults of one answer the model is told."""
+
+MAX_INPUT_CHARS = 60
+"""How much of a faulty value is shown."""
+
+Schema = dict[str, Any]
+Parse = Callable[[str], Any]
+
+
+def read_type(wanted: object) -> tuple[Schema, bool, Parse]:
+    """Return the JSON Schema of a type, whether it is wrapped, and what makes objects of JSON.
+
+    Raises:
+        TypeError: Pydantic has no JSON Schema for it.
+    """
+    try:
+        schema, parse = _adapted(wanted)
+        is_wrapped = schema.get("type") != "object"
+        if is_wrapped:
+            schema, parse = _adapted_value(wanted)
+    except (pydantic.PydanticUserError, pydantic.PydanticUndefinedAnnotation, SchemaError) as exc:
+        raise TypeError(f"output={wanted!r:.80} has no JSON Schema: {exc}") from exc
+
+    def read(text: str) -> Any:
+        try:
+            return parse(text)
+        except pydantic.ValidationError as exc:
+            raise Unfit(_in_words(exc)) from exc
+        except (Exception, SystemExit) as exc:  # as with a tool: the model reads what went wrong
+            raise Unfit.because_of(exc) from exc
+
+    return schema, is_wrapped, read
+
+
+def _adapted(wanted: object) -> tuple[Schema, Parse]:
+    adapter = pydantic.TypeAdapter[Any](cast("Any", wanted))
+    return _rooted(adapter.json_schema()), adapter.validate_json
+
+
+def _adapted_value(wanted: object) -> tuple[Schema, Parse]:
+    """Return the same for an object whose one member is of the type."""
+    fields: dict[str, Any] = {WRAPPED: (wanted, ...)}
+    holder = pydantic.create_model("Answer", **fields)
+
+    def parse(text: str) -> Any:
+        return getattr(holder.model_validate_json(text), WRAPPED)
+
+    return holder.model_json_schema(), parse
+
+
+def _rooted(schema: Schema) -> Schema:
+    """Return a schema whose root is no reference, as that of a type that holds itself is."""
+    reference = schema.get("$ref")
+    if not isinstance(reference, str):
+        return schema
+    root: Schema = schema["$defs"][reference.removeprefix("#/$defs/")]
+    return {**root, "$defs": schema["$defs"]}
+
+
+def _in_words(error: pydantic.ValidationError) -> str:
+    """Return what was found, place by place."""
+    found = error.errors(include_url=False, include_context=False)
+    listed = [_fault(cast("Mapping[str, Any]", fault)) for fault in found[:MAX_FAULTS]]
+    if len(found) > MAX_FAULTS:
+        listed.append(f"and {len(found) - MAX_FAULTS} more")
+    return "; ".join(listed)
+
+
+def _fault(fault: Mapping[str, Any]) -> str:
+    message: str = fault["msg"]
+    if fault["type"] == "json_invalid":
+        return f"it is not JSON: {message.removeprefix('Invalid JSON: ')}"
+    place = ".".join(str(step) for step in fault["loc"]) or "the whole"
+    if fault["type"] == "missing":
+        return f"{place}: {message}"
+    return f"{place}: {message}, not {one_line_preview(repr(fault['input']), MAX_INPUT_CHARS)}"

@@ -1,0 +1,60 @@
+"""A machine of its own for each test, and ways to call the command on it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from rath.cli.app import app
+from tests.support.machine import own_project
+
+Rath = Callable[..., Result]
+Process = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working directory; the user's home stands beside it as `home`."""
+    monkeypatch.setenv("NO_COLOR", "1")
+    return own_project(tmp_path, monkeypatch)
+
+
+@pytest.fixture
+def home(project: Path) -> Path:
+    """The user's home directory, which is empty."""
+    return project.with_name("home")
+
+
+@pytest.fixture
+def rath(project: Path) -> Rath:
+    """Call the command in this process: `rath("config", "list", input="...")`."""
+    assert Path.cwd() == project
+
+    def call(*args: str, input: str | None = None) -> Result:
+        return CliRunner().invoke(app, args, input=input)
+
+    return call
+
+
+@pytest.fixture
+def process(project: Path) -> Process:
+    """Call the command in a process of its own."""
+
+    def call(*args: str, input: str = "") -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-W", "error", "-m", "rath", *args],
+            cwd=project,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+            input=input,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    return call

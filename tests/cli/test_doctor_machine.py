@@ -1,0 +1,156 @@
+"""`rath doctor` on packages, sandboxes, memories and files."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from rath import backend
+from rath.backend import registry as backends
+from rath.testing import FakeBackend
+from tests.cli.conftest import Rath
+from tests.cli.findings import Seen, doctor, findings
+from tests.support.machine import write_config
+
+
+@pytest.fixture
+def other_rath(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An installation of openrath that wants what is not there."""
+    folder = tmp_path / "site" / "openrath-0.1.dist-info"
+    folder.mkdir(parents=True)
+    lines = [
+        "Metadata-Version: 2.4", "Name: openrath", "Version: 0.1", "Requires-Python: >=9.9",
+        "Provides-Extra: local", "Provides-Extra: sky", "Requires-Dist: pydantic>=99",
+        "Requires-Dist: no-such-package>=1", "Requires-Dist: typer>=0.1",
+        "Requires-Dist: pydantic<1; extra == 'local'",
+        "Requires-Dist: no-such-sky; extra == 'sky'",
+    ]  # fmt: skip
+    (folder / "METADATA").write_text("\n".join(lines) + "\n\n")
+    monkeypatch.setattr(sys, "path", [str(folder.parent), *sys.path])
+
+
+@pytest.mark.usefixtures("other_rath")
+def test_versions_out_of_bounds_and_packages_that_are_missing(rath: Rath) -> None:
+    result = doctor(rath)
+    assert result.exit_code == 1
+    levels = {
+        subject: [found.level for found in findings(result, "Installation", subject)]
+        for subject in ("Python", "rath", "pydantic", "no-such-package", "typer")
+    }
+    assert levels == {
+        "Python": ["problem"], "rath": ["warning"], "pydantic": ["problem"],
+        "no-such-package": ["problem"], "typer": ["ok"],
+    }  # fmt: skip
+    (found,) = findings(result, "Installation", "pydantic")
+    assert "and rath needs >=99" in found.text
+    assert found.advice == 'pip install "pydantic>=99"'
+
+
+@pytest.mark.usefixtures("other_rath")
+def test_extras_say_what_they_are_for_and_how_to_get_them(rath: Rath) -> None:
+    result = doctor(rath)
+    (wrong,) = findings(result, "Extras", "local")
+    assert wrong.level == "warning"
+    assert "rath needs <1" in wrong.text
+    assert findings(result, "Extras", "sky") == [
+        Seen("note", "not installed", 'pip install "openrath[sky]"')
+    ]
+
+
+def test_the_planes_of_this_machine(rath: Rath) -> None:
+    result = doctor(rath)
+    (sandbox,) = findings(result, "Sandboxes", "local")
+    assert sandbox.level == "ok"
+    assert "isolation" in sandbox.text
+    assert findings(result, "Memories", "local") == [Seen("ok", "usable", "")]
+
+
+@pytest.fixture
+def sandboxes() -> Iterator[None]:
+    """A sandbox that is not available and one that fails when asked."""
+
+    @backend.register("asleep")
+    class Asleep(FakeBackend):
+        @classmethod
+        def is_available(cls) -> bool:
+            return False
+
+    @backend.register("broken")
+    class Broken(FakeBackend):
+        @classmethod
+        def is_available(cls) -> bool:
+            raise OSError("no daemon")
+
+    yield
+    for name in ("asleep", "broken"):
+        backends.unregister(name)
+
+
+@pytest.mark.usefixtures("sandboxes")
+def test_a_sandbox_that_cannot_be_used_matters_where_a_config_names_it(
+    rath: Rath, home: Path
+) -> None:
+    result = doctor(rath)
+    assert [found.level for found in findings(result, "Sandboxes", "asleep")] == ["note"]
+    assert findings(result, "Sandboxes", "broken") == [Seen("warning", "OSError: no daemon", "")]
+    entries = {name: {"backend_kind": name} for name in ("asleep", "broken", "missing")}
+    write_config(home, {"backend": {"providers": entries}})
+    result = doctor(rath)
+    assert [findings(result, "Sandboxes", name)[0].level for name in entries] == ["problem"] * 3
+    assert "no sandbox backend named 'missing'" in findings(result, "Sandboxes", "missing")[0].text
+
+
+def test_a_memory_that_a_config_names_and_nobody_knows(rath: Rath, home: Path) -> None:
+    write_config(home, {"memory": {"providers": {"m": {"backend_kind": "lokal"}}}})
+    (found,) = findings(doctor(rath), "Memories", "lokal")
+    assert found.level == "problem"
+    assert "Did you mean 'local'?" in found.text
+
+
+def test_stores_that_can_be_written(rath: Rath, home: Path, project: Path) -> None:
+    write_config(home, {"memory": {"providers": {"m": {"path": str(project / "notes")}}}})
+    result = doctor(rath)
+    assert findings(result, "Files", "home")[0].text.endswith("can be written")
+    assert findings(result, "Files", "sessions")[0].text.endswith("can be made")
+    assert findings(result, "Files", "memory m")[0].level == "ok"
+
+
+def test_stores_that_cannot_be_written(
+    rath: Rath, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = home / "file"
+    file.touch()
+    write_config(home, {"memory": {"providers": {"m": {"path": str(file / "notes")}}}})
+
+    def full(**_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(tempfile, "NamedTemporaryFile", full)
+    result = doctor(rath)
+    (own,) = findings(result, "Files", "home")
+    assert (own.level, result.exit_code) == ("problem", 1)
+    assert "No space left on device" in own.text
+    assert findings(result, "Files", "memory m")[0].level == "problem"
+
+
+def test_little_space_is_a_warning(rath: Rath, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Usage(NamedTuple):
+        free: int
+
+    def usage(_: object) -> Usage:
+        return Usage(1_000_000)
+
+    monkeypatch.setattr(shutil, "disk_usage", usage)
+    (found,) = findings(doctor(rath), "Files", "disk")
+    assert (found.level, found.advice) == ("warning", "free some")
+
+
+def test_a_clock_that_is_behind_is_told(rath: Rath, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("time.time", lambda: 0.0)
+    assert [found.level for found in findings(doctor(rath), "Installation", "clock")] == ["warning"]

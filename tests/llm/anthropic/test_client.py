@@ -1,0 +1,491 @@
+"""The Anthropic client over real HTTP."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from hashlib import sha256
+from typing import Any
+
+import anthropic
+import pytest
+
+from rath._async.runtime import runtime
+from rath.errors import (
+    AuthenticationError,
+    InvalidRequestError,
+    ModelNotFoundError,
+    ProviderConnectionError,
+    ProviderError,
+    ProviderProtocolError,
+    ProviderServerError,
+    ProviderTimeout,
+    QuotaExceededError,
+    StreamInterrupted,
+)
+from rath.llm import (
+    Provider,
+    RathAnthropicChatClient,
+    RathLLMChatRequest,
+    RathLLMMessage,
+    RathLLMStreamDelta,
+    StreamingChatClient,
+    chat_client_for,
+    evidence_of,
+    open_draft,
+    registered_kinds,
+)
+from rath.llm.anthropic import ANTHROPIC_RETRYABLE
+from rath.llm.anthropic import client as client_module
+from rath.llm.failure import Asked
+from tests.support import anthropic_replies as replies
+from tests.support.anthropic_rules import check_body
+from tests.support.asking import HELLO, KEY, WEATHER, NoSleep, ask, exchange, send
+from tests.support.chat_replies import (
+    Cut,
+    Gate,
+    Reply,
+    dropped,
+    empty,
+    held,
+    html,
+    json_body,
+    model_list,
+)
+from tests.support.chat_server import CapturedRequest, ChatServer
+
+N_TRIES = 4
+USED = replies.tool_use("weather", {"city": "Ulm"}, id="toolu_01A")
+
+
+@pytest.fixture
+def server() -> Iterator[ChatServer]:
+    with ChatServer() as running:
+        yield running
+
+
+def client_of(
+    server: ChatServer, *, sleep: NoSleep | None = None, **fields: Any
+) -> RathAnthropicChatClient:
+    given = replace(Provider(**fields), base_url=server.base_url, api_key=KEY, model="m")
+    return RathAnthropicChatClient(given, sleep=sleep or NoSleep())
+
+
+def ignore(_: RathLLMStreamDelta) -> None:
+    pass
+
+
+# ---------------------------------------------------------------- answers
+
+
+def test_an_answer_and_its_evidence(server: ChatServer) -> None:
+    counts = replies.usage(
+        3,
+        7,
+        cache_read_input_tokens=90,
+        cache_creation_input_tokens=2,
+        output_tokens_details={"thinking_tokens": 4},
+        service_tier="priority",
+    )
+    server.queue(replies.message(replies.text("hi there"), usage=counts))
+    answered = exchange(client_of(server))
+    evidence = answered.evidence
+    assert answered.response.primary_choice.message.content == "hi there"
+    assert (evidence.provider_kind, evidence.sdk) == ("anthropic", "anthropic")
+    assert (evidence.sdk_version, evidence.renderer) == (
+        anthropic.__version__,
+        "anthropic-messages/1",
+    )
+    assert evidence.endpoint == f"{server.base_url}/messages"
+    assert dict(evidence.origins) == {"model": "call", "base_url": "call", "api_key": "call"}
+    assert (evidence.credential or "").startswith("call ")
+    assert (evidence.requested_model, evidence.served_model) == ("m", replies.MODEL)
+    assert (evidence.response_id, evidence.service_tier) == (replies.MESSAGE_ID, "priority")
+    assert (evidence.finish_reason, evidence.finish_reason_raw) == ("stop", "end_turn")
+    assert (evidence.cached_tokens, evidence.cache_write_tokens, evidence.reasoning_tokens) == (
+        90,
+        2,
+        4,
+    )
+    assert evidence.usage is not None
+    assert (evidence.usage.prompt_tokens, evidence.usage.total_tokens) == (95, 102)
+    assert evidence.parameters["max_tokens"] == 4096
+
+
+@pytest.mark.parametrize("on_delta", [None, ignore], ids=["whole", "streamed"])
+def test_the_request_digest_is_that_of_the_bytes_that_arrived(
+    server: ChatServer, on_delta: Callable[[RathLLMStreamDelta], None] | None
+) -> None:
+    reply = replies.message if on_delta is None else replies.streamed
+    server.queue(reply(USED), reply(replies.text("warm")))
+    request = RathLLMChatRequest(messages=HELLO, model="m", tools=(WEATHER,), temperature=0.5)
+    draft = open_draft(client_of(server), request, streaming=on_delta is not None)
+    for _ in range(2):
+        evidence = send(draft, on_delta).evidence
+        arrived = server.requests[-1].body
+        check_body(arrived)
+        assert arrived == draft.body()
+        assert sha256(arrived).hexdigest() == draft.digest == evidence.request_digest
+        call = {"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+        draft.append([RathLLMMessage("assistant", tool_calls=(call,))])
+        draft.append([RathLLMMessage("tool", "20 °C", tool_call_id="a")])
+
+
+def test_key_and_version_are_sent_and_nothing_about_this_machine(server: ChatServer) -> None:
+    server.queue(replies.message(replies.text("x")))
+    exchange(client_of(server))
+    (request,) = server.requests
+    assert (request.method, request.path) == ("POST", "/v1/messages")
+    assert KEY in (request.headers.get("authorization", "") + request.headers.get("x-api-key", ""))
+    assert request.headers["anthropic-version"]
+    assert request.headers["content-type"] == "application/json"
+    assert [name for name in request.headers if name.startswith("x-stainless")] == []
+
+
+@pytest.mark.parametrize("suffix", ["/v1", "/v1/", "", "/"])
+def test_the_version_stands_in_the_path_once(server: ChatServer, suffix: str) -> None:
+    server.queue(replies.message(replies.text("x")))
+    root = server.base_url.removesuffix("/v1")
+    client = RathAnthropicChatClient(Provider(base_url=root + suffix, api_key=KEY, model="m"))
+    assert exchange(client).evidence.endpoint == f"{root}/v1/messages"
+    assert server.requests[0].path == "/v1/messages"
+
+
+def test_a_stream_gives_deltas_and_the_same_evidence(server: ChatServer) -> None:
+    content = (replies.thinking("hm"), replies.text("hello"), USED)
+    server.queue(replies.message(*content), replies.streamed(*content))
+    deltas: list[RathLLMStreamDelta] = []
+    whole, streamed = (
+        exchange(client_of(server)),
+        exchange(client_of(server), on_delta=deltas.append),
+    )
+    assert "".join(delta.content_delta or "" for delta in deltas) == "hello"
+    assert streamed.response.choices == whole.response.choices
+    for name in ("usage", "reasoning", "reasoning_blocks", "finish_reason_raw", "response_id",
+                 "served_model", "service_tier"):  # fmt: skip
+        assert getattr(streamed.evidence, name) == getattr(whole.evidence, name)
+    assert streamed.evidence.first_token_ms is not None
+    assert server.requests[1].json()["stream"] is True
+    assert "stream" not in server.requests[0].json()
+
+
+def test_the_documented_methods_answer(server: ChatServer) -> None:
+    server.queue(replies.message(replies.text("a")), replies.streamed(replies.text("b")))
+    client = client_of(server)
+    assert isinstance(client, StreamingChatClient)
+    assert client.complete(ask()).primary_choice.message.content == "a"
+    deltas = list(client.complete_stream(ask()))
+    assert [delta.content_delta for delta in deltas if delta.content_delta] == ["b"]
+
+
+def test_an_endpoint_that_does_not_stream_answers_whole(server: ChatServer) -> None:
+    server.queue(replies.message(replies.text("hello there")))
+    deltas: list[RathLLMStreamDelta] = []
+    answered = exchange(client_of(server), on_delta=deltas.append)
+    assert answered.response.primary_choice.message.content == "hello there"
+    assert "".join(delta.content_delta or "" for delta in deltas) == "hello there"
+
+
+def test_half_characters_arrive_whole(server: ChatServer) -> None:
+    pieces = [
+        {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": half}}
+        for half in ("a\ud83d", "\ude00b")
+    ]
+    begun, *_ = replies.events(replies.envelope())
+    server.queue(replies.stream(begun, *pieces, {"type": "message_stop"}))
+    deltas: list[RathLLMStreamDelta] = []
+    exchange(client_of(server), on_delta=deltas.append)
+    assert [delta.content_delta for delta in deltas if delta.content_delta] == ["a", "😀b"]
+
+
+@pytest.mark.parametrize("on_delta", [None, ignore], ids=["whole", "streamed"])
+@pytest.mark.parametrize("reason", ["refusal", "pause_turn"])
+def test_a_refusal_and_a_pause_are_no_plain_stop(
+    server: ChatServer, reason: str, on_delta: Callable[[RathLLMStreamDelta], None] | None
+) -> None:
+    reply = replies.message if on_delta is None else replies.streamed
+    server.queue(reply(replies.text("so far"), stop_reason=reason))
+    evidence = exchange(client_of(server), on_delta=on_delta).evidence
+    assert (evidence.finish_reason, evidence.finish_reason_raw) == (reason, reason)
+
+
+def test_one_connection_serves_call_after_call(server: ChatServer) -> None:
+    server.queue(*[replies.message(replies.text("x")), replies.streamed(replies.text("y"))] * 2)
+    for on_delta in (None, ignore, None, ignore):
+        exchange(client_of(server), on_delta=on_delta)
+    assert server.n_connections == 1
+
+
+# ---------------------------------------------------------------- failures
+
+
+@pytest.mark.parametrize(
+    ("status", "kind", "error"),
+    [
+        (400, "invalid_request_error", InvalidRequestError),
+        (401, "authentication_error", AuthenticationError),
+        (402, "billing_error", QuotaExceededError),
+        (403, "permission_error", AuthenticationError),
+        (404, "not_found_error", ModelNotFoundError),
+        (413, "request_too_large", InvalidRequestError),
+    ],
+)
+def test_a_refused_request_is_final(
+    server: ChatServer, status: int, kind: str, error: type[ProviderError]
+) -> None:
+    server.queue(replies.error(status, kind, "because I say so"))
+    with pytest.raises(error, match=f"status {status}: because I say so") as caught:
+        exchange(client_of(server))
+    assert (caught.value.status, caught.value.code) == (status, kind)
+    assert caught.value.endpoint == f"{server.base_url}/messages"
+    assert len(server.calls) == 1
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [
+        (408, "timeout_error"),
+        (409, "conflict_error"),
+        (429, "rate_limit_error"),
+        (500, "api_error"),
+        (504, "timeout_error"),
+        (529, "overloaded_error"),
+    ],
+)
+def test_what_may_pass_is_tried_again(server: ChatServer, status: int, kind: str) -> None:
+    server.queue(replies.error(status, kind), replies.message(replies.text("at last")))
+    sleep = NoSleep()
+    answered = exchange(client_of(server, sleep=sleep))
+    assert answered.response.primary_choice.message.content == "at last"
+    assert sleep.waits == [answered.evidence.attempts[0].wait]
+
+
+def test_retry_after_is_obeyed(server: ChatServer) -> None:
+    limited = replies.error(429, "rate_limit_error", headers={"retry-after": "7"})
+    server.queue(limited, replies.message(replies.text("x")))
+    sleep = NoSleep()
+    exchange(client_of(server, sleep=sleep))
+    assert sleep.waits == [7.0]
+
+
+@pytest.mark.parametrize("code", ["contract_spend_limit_reached", "enforced_spend_limit_reached"])
+def test_a_spend_limit_is_final(server: ChatServer, code: str) -> None:
+    spent = replies.error(429, "rate_limit_error", "spent", details={"error_code": code})
+    server.queue(spent)
+    with pytest.raises(QuotaExceededError, match="nothing left to spend") as caught:
+        exchange(client_of(server))
+    assert caught.value.code == code
+    assert len(server.requests) == 1
+
+
+def test_retries_have_one_owner_and_end(server: ChatServer) -> None:
+    server.queue(*[replies.error(500, "api_error")] * 10)
+    with pytest.raises(ProviderServerError) as caught:
+        exchange(client_of(server))
+    evidence = evidence_of(caught.value)
+    assert evidence is not None
+    assert [attempt.status for attempt in evidence.attempts] == [500] * N_TRIES
+    assert len(server.requests) == N_TRIES
+
+
+EVENTS = replies.events(replies.envelope(replies.text("half of it"), USED))
+
+
+@pytest.mark.parametrize(
+    "cut",
+    [
+        replies.stream(*EVENTS[:5], Cut("close")),
+        replies.stream(*EVENTS[:5], Cut("reset")),
+        replies.stream(*EVENTS[:5]),
+        replies.stream(*EVENTS[:8], Cut("close")),
+        replies.stream(*EVENTS[:5], replies.error_event()),
+        replies.stream(),
+        dropped("reset"),
+    ],
+    ids=["closed", "reset", "no-end-marker", "in-a-call", "error-event", "empty", "no-answer"],
+)
+def test_a_cut_stream_is_tried_again(server: ChatServer, cut: Reply) -> None:
+    server.queue(cut, replies.streamed(replies.text("whole")))
+    answered = exchange(client_of(server), on_delta=ignore)
+    assert answered.response.primary_choice.message.content == "whole"
+    assert answered.response.primary_choice.message.tool_calls is None
+    assert len(answered.evidence.attempts) == 2
+
+
+def test_a_stream_that_is_always_cut_keeps_its_text(server: ChatServer) -> None:
+    server.queue(*[replies.stream(*EVENTS[:4], Cut("close"))] * N_TRIES)
+    with pytest.raises(StreamInterrupted, match="end marker") as caught:
+        exchange(client_of(server), on_delta=ignore)
+    assert caught.value.partial_text == "half "
+
+
+def test_a_cut_behind_the_stop_reason_loses_nothing(server: ChatServer) -> None:
+    events = replies.events(replies.envelope(replies.thinking("hm"), replies.text("all of it")))
+    server.queue(replies.stream(*events[:-1], Cut("reset")))
+    evidence = exchange(client_of(server), on_delta=ignore).evidence
+    assert (evidence.status, len(evidence.reasoning_blocks)) == ("done", 2)
+
+
+@pytest.mark.parametrize("on_delta", [None, ignore], ids=["whole", "streamed"])
+@pytest.mark.parametrize(
+    "broken",
+    [html(), empty(), json_body([1]), json_body({"hello": 1})],
+    ids=["html", "empty", "array", "no-content"],
+)
+def test_what_is_no_answer_breaks_the_protocol(
+    server: ChatServer, broken: Reply, on_delta: Callable[[RathLLMStreamDelta], None] | None
+) -> None:
+    server.queue(broken)
+    with pytest.raises(ProviderProtocolError) as caught:
+        exchange(client_of(server), on_delta=on_delta)
+    assert f"{server.base_url}/messages" in str(caught.value)
+
+
+def test_an_event_that_is_not_json_breaks_the_protocol(server: ChatServer) -> None:
+    server.queue(replies.stream("{oops"))
+    with pytest.raises(ProviderProtocolError, match="not JSON"):
+        exchange(client_of(server), on_delta=ignore)
+
+
+@pytest.mark.parametrize("on_delta", [None, ignore], ids=["whole", "streamed"])
+def test_silence_is_a_timeout(
+    server: ChatServer, on_delta: Callable[[RathLLMStreamDelta], None] | None
+) -> None:
+    server.queue(held(replies.message(replies.text("x")), Gate(), at="body"))
+    client = client_of(server, timeout=0.05, retry_max_attempts=1)
+    with pytest.raises(ProviderTimeout, match=r"0\.05 s"):
+        exchange(client, on_delta=on_delta)
+
+
+def test_silence_in_a_stream_is_a_timeout_that_keeps_the_text(server: ChatServer) -> None:
+    server.queue(replies.stream(*EVENTS[:4], Gate()))
+    client = client_of(server, timeout=0.05, retry_max_attempts=1)
+    with pytest.raises(ProviderError) as caught:
+        exchange(client, on_delta=ignore)
+    evidence = evidence_of(caught.value)
+    assert evidence is not None
+    assert evidence.partial_text == "half "
+
+
+def test_nobody_listens() -> None:
+    with ChatServer() as closed:
+        client = client_of(closed, retry_max_attempts=1)
+    with pytest.raises(ProviderConnectionError):
+        exchange(client)
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        replies.error(401, "authentication_error", f"invalid x-api-key: {KEY}"),
+        replies.message(),
+        html(f"<p>{KEY}</p>"),
+    ],
+    ids=["refused", "answered", "html"],
+)
+def test_the_key_is_told_to_nobody_else(server: ChatServer, reply: Reply) -> None:
+    server.queue(reply)
+    told: list[object] = [client := client_of(server), client.provider]
+    try:
+        told.append(exchange(client).evidence)
+    except ProviderError as exc:
+        told += [exc, exc.__cause__, evidence_of(exc)]
+    assert [text for text in map(repr, told) if KEY in text] == []
+
+
+def test_the_sdk_names_what_may_be_tried_again() -> None:
+    assert [error.__name__ for error in ANTHROPIC_RETRYABLE] == [
+        "RateLimitError",
+        "APIConnectionError",
+        "APITimeoutError",
+        "InternalServerError",
+    ]
+
+
+def test_an_unknown_name_of_the_module_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no_such_name"):
+        client_module.no_such_name  # noqa: B018  reading it is the test
+
+
+# ---------------------------------------------------------------- where a client goes
+
+
+def test_the_kind_is_registered() -> None:
+    assert "anthropic" in registered_kinds()
+    made = chat_client_for(Provider(provider_kind="anthropic", api_key=KEY, model="m"))
+    assert isinstance(made, RathAnthropicChatClient)
+    assert made.output_mode(with_tools=True) == "schema"
+
+
+def test_the_vendor_itself_is_the_default() -> None:
+    route = RathAnthropicChatClient(Provider(api_key=KEY, model="m")).route(None)
+    assert route.endpoint == "https://api.anthropic.com/v1/messages"
+    assert dict(route.origins) == {"model": "call", "base_url": "default", "api_key": "call"}
+
+
+def test_the_environment_fills_what_the_provider_leaves_open(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("ANTHROPIC_API_KEY", f" {KEY} ")
+    monkeypatch.setenv("ANTHROPIC_BASE_URL", "http://127.0.0.1:1/proxy")
+    monkeypatch.setenv("ANTHROPIC_DEFAULT_MODEL", "from-env")
+    client = RathAnthropicChatClient(Provider())
+    route = client.route(None)
+    assert (route.endpoint, route.model, route.secret) == (
+        "http://127.0.0.1:1/proxy/v1/messages",
+        "from-env",
+        KEY,
+    )
+    assert dict(client.route("other").origins)["model"] == "call"
+    assert dict(route.origins)["api_key"] == "env ANTHROPIC_API_KEY"
+
+
+def test_a_missing_key_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    with pytest.raises(ValueError, match=r"No Anthropic api_key.* Set ANTHROPIC_API_KEY"):
+        RathAnthropicChatClient(Provider(model="m"))
+
+
+def test_a_missing_model_is_refused_with_the_request() -> None:
+    client = RathAnthropicChatClient(Provider(api_key=KEY))
+    with pytest.raises(ValueError, match="model is required"):
+        client.complete(ask(model=None))
+
+
+@pytest.mark.parametrize("url", ["127.0.0.1:1", "ftp://host", "http://"])
+def test_what_is_no_url_is_refused(url: str) -> None:
+    with pytest.raises(ValueError, match="base_url must begin with http"):
+        RathAnthropicChatClient(Provider(base_url=url, api_key=KEY, model="m"))
+
+
+@pytest.mark.parametrize("name", ["ANTHROPIC_AUTH_TOKEN", "ANTHROPIC_IDENTITY_TOKEN"])
+def test_no_other_credential_of_the_environment_is_sent(
+    server: ChatServer, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv(name, "another-secret")
+    server.queue(replies.message(replies.text("x")))
+    exchange(client_of(server))
+    assert "another-secret" not in str(server.requests[0].headers)
+
+
+def test_the_models_of_the_endpoint_are_listed(server: ChatServer) -> None:
+    pages = iter([model_list("b", last="b"), model_list("a")])
+
+    def next_page(_: CapturedRequest) -> Reply:
+        return next(pages)
+
+    server.models = next_page
+    assert models_of(client_of(server)) == ("a", "b")
+    paths = [request.path for request in server.requests]
+    assert [path.partition("?")[0] for path in paths] == ["/v1/models"] * 2
+    assert "after_id=b" in paths[1]
+
+
+def models_of(client: RathAnthropicChatClient) -> tuple[str, ...]:
+    route = client.route(None)
+    asked = Asked(route.endpoint or "", route.model, "the call", "the call", 5.0, secret=KEY)
+
+    async def ask_for_models() -> tuple[str, ...]:
+        return await (await client.connect(asked)).models()
+
+    return runtime().run(ask_for_models, label="a test call")

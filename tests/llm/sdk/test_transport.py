@@ -1,0 +1,93 @@
+"""The HTTP client of the SDKs: proxies of the environment, and keys that stay at home."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import httpx2
+import pytest
+
+from rath._async.runtime import runtime
+from rath.llm.openai.binding import SDK
+from rath.llm.sdk.transport import open_http_client
+from tests.support import chat_replies as replies
+from tests.support.asking import KEY
+from tests.support.chat_server import ChatServer
+
+HEADERS = {"api-key": KEY, "x-api-key": KEY, "authorization": f"Bearer {KEY}"}
+
+
+@pytest.fixture
+def server() -> Iterator[ChatServer]:
+    with ChatServer(lambda _: replies.completion("x")) as running:
+        yield running
+
+
+def get(base_url: str, path: str = "/x") -> httpx2.Response:
+    """Ask with a key in every header that may hold one."""
+    client = open_http_client(SDK, base_url)
+
+    async def ask() -> httpx2.Response:
+        try:
+            return await client.get(base_url + path, headers=HEADERS)
+        finally:
+            await client.aclose()
+
+    return runtime().run(ask, label="a test call")
+
+
+def moved(to: str) -> replies.Reply:
+    return replies.raw(b"", status=307, headers={"location": to})
+
+
+def test_proxies_of_the_environment_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:9")
+    with pytest.raises(httpx2.ConnectError):
+        get("https://h.example")
+
+
+@pytest.mark.parametrize(
+    ("variables", "is_spread"),
+    [
+        ({}, True),
+        ({"NO_PROXY": "localhost"}, True),
+        ({"HTTPS_PROXY": "http://127.0.0.1:9"}, False),
+        ({"ALL_PROXY": "http://127.0.0.1:9"}, False),
+        ({"HTTPS_PROXY": "http://127.0.0.1:9", "NO_PROXY": "other.example"}, False),
+        ({"HTTPS_PROXY": "http://127.0.0.1:9", "NO_PROXY": "h.example"}, True),
+        ({"FTP_PROXY": "http://127.0.0.1:9"}, True),
+    ],
+    ids=str,
+)
+def test_connections_are_spread_where_no_proxy_applies(
+    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], is_spread: bool
+) -> None:
+    for name in ("ALL", "FTP", "HTTP", "HTTPS", "NO"):
+        monkeypatch.delenv(f"{name}_PROXY", raising=False)
+        monkeypatch.delenv(f"{name}_proxy".lower(), raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    asked: list[dict[str, object]] = []
+
+    def make(**given: object) -> httpx2.AsyncClient:
+        asked.append(given)
+        return httpx2.AsyncClient()
+
+    open_http_client(replace(SDK, make_http_client=make), "https://h.example/v1")
+    assert ("transport" in asked[0]) is is_spread
+
+
+def test_a_key_is_not_taken_to_another_origin(server: ChatServer) -> None:
+    with ChatServer(lambda _: replies.completion("x")) as other:
+        server.queue(moved(f"{other.base_url}/stolen"))
+        assert get(server.base_url).status_code == 200
+        assert KEY not in repr(other.requests[0].headers)
+    assert server.requests[0].headers.items() >= HEADERS.items()
+
+
+def test_a_key_follows_within_its_origin(server: ChatServer) -> None:
+    server.queue(moved("/v2/x"))
+    get(server.base_url)
+    assert server.requests[1].path == "/v2/x"
+    assert server.requests[1].headers.items() >= HEADERS.items()

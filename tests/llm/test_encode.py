@@ -1,0 +1,58 @@
+"""Messages in the form of OpenAI's chat protocol: those with images."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rath.llm import RathLLMChatRequest, RathLLMMessage, to_create_kwargs
+from rath.llm.encode import ContentParts, encode_message, images_then_text, text_then_images
+from rath.llm.image import Image
+from tests.support.images import picture
+
+CAT = Image.from_bytes(picture(b"cat"))
+DOG = Image.from_bytes(picture(b"dog", mime="image/jpeg"))
+TEXT = {"type": "text", "text": "What is it?"}
+
+
+def part(image: Image) -> dict[str, Any]:
+    return {"type": "image_url", "image_url": {"url": image.to_data_url()}}
+
+
+def test_images_stand_before_the_text() -> None:
+    encoded = encode_message(RathLLMMessage("user", "What is it?", images=(CAT, DOG)))
+    assert encoded == {"role": "user", "content": [part(CAT), part(DOG), TEXT]}
+
+
+@pytest.mark.parametrize(
+    ("parts", "content"),
+    [(images_then_text, [part(CAT), TEXT]), (text_then_images, [TEXT, part(CAT)])],
+    ids=["images first", "text first"],
+)
+def test_either_order_can_be_asked_for(parts: ContentParts, content: list[Any]) -> None:
+    message = RathLLMMessage("user", "What is it?", images=(CAT,))
+    assert encode_message(message, parts=parts)["content"] == content
+
+
+@pytest.mark.parametrize("text", [None, "", " \n"])
+@pytest.mark.parametrize("parts", [images_then_text, text_then_images])
+def test_a_blank_text_beside_images_is_left_out(text: str | None, parts: ContentParts) -> None:
+    assert parts(text, (CAT,)) == [part(CAT)]
+
+
+@pytest.mark.parametrize("images", [None, ()])
+def test_a_message_without_images_keeps_its_plain_text(images: tuple[Image, ...] | None) -> None:
+    encoded = encode_message(RathLLMMessage("user", "hi", images=images))
+    assert encoded == {"role": "user", "content": "hi"}
+
+
+def test_the_documented_arguments_hold_the_images() -> None:
+    request = RathLLMChatRequest(messages=(RathLLMMessage("user", "x", images=(CAT,)),))
+    (message,) = to_create_kwargs(request, default_model="m")["messages"]
+    assert message["content"][0] == part(CAT)
+
+
+def test_blocks_of_another_vendor_have_no_place_in_this_form() -> None:
+    said = RathLLMMessage("assistant", "hi", blocks=({"type": "thinking", "signature": "s"},))
+    assert encode_message(said) == {"role": "assistant", "content": "hi"}

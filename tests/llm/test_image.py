@@ -1,0 +1,216 @@
+"""Pictures: what is taken, what is refused and in which words, and how they are sent."""
+
+from __future__ import annotations
+
+import base64
+import os
+import pickle
+from collections.abc import Callable
+from dataclasses import replace
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rath._core.blobs import Blob
+from rath.errors import PersistenceError
+from rath.llm import image as image_module
+from rath.llm.image import Image, read_images
+from tests.support.images import BEGINNINGS, picture, pictures
+
+STARTS = {content[:3] for content in BEGINNINGS.values()}
+ACCEPTED = "expected the bytes of a PNG, JPEG, GIF or WebP picture"
+
+
+@pytest.mark.parametrize("mime", BEGINNINGS)
+def test_the_media_type_is_that_of_the_bytes_and_not_of_the_name(mime: str, tmp_path: Path) -> None:
+    path = tmp_path / "anything.txt"
+    path.write_bytes(picture(b"x", mime=mime))
+    assert Image.from_path(path).mime == Image.from_bytes(path.read_bytes()).mime == mime
+
+
+def test_an_old_gif_is_one_too() -> None:
+    assert Image.from_bytes(b"GIF87a...").mime == "image/gif"
+
+
+@given(content=pictures)
+def test_the_bytes_are_kept_and_known_by_digest(content: bytes) -> None:
+    blob = Image.from_bytes(content).blob
+    assert (blob.data, blob.size) == (content, len(content))
+    assert blob.digest == sha256(content).hexdigest()
+
+
+@given(content=pictures)
+def test_a_data_url_holds_type_and_bytes(content: bytes) -> None:
+    image = Image.from_bytes(content)
+    head, _, text = image.to_data_url().partition(",")
+    assert head == f"data:{image.mime};base64"
+    assert base64.b64decode(text, validate=True) == content
+
+
+def test_path_bytes_and_image_give_the_same(tmp_path: Path) -> None:
+    path = tmp_path / "a.png"
+    path.write_bytes(picture(b"same"))
+    images = read_images([path, str(path), path.read_bytes(), Image.from_path(path)])
+    assert len(set(images)) == 1
+
+
+def test_a_large_picture_is_kept_whole() -> None:
+    content = picture(bytes(2 << 20))
+    assert Image.from_bytes(content).blob.data == content
+
+
+@given(content=st.binary(max_size=30).filter(lambda data: data[:3] not in STARTS))
+def test_other_bytes_are_refused(content: bytes) -> None:
+    with pytest.raises(ValueError, match=ACCEPTED):
+        Image.from_bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        pytest.param(b"", "the bytes given as an image: empty; ", id="empty"),
+        pytest.param(
+            b"%PDF-1.7 secret", r"15 bytes that begin with b'%PDF-1\.7'; ", id="another format"
+        ),
+        pytest.param(b"RIFF\x00\x00\x00\x00WAVE", "12 bytes that begin with b'RIFF", id="sound"),
+    ],
+)
+def test_a_refusal_says_what_it_got_and_what_is_accepted(content: bytes, said: str) -> None:
+    with pytest.raises(ValueError, match=said + ".*PNG") as caught:
+        Image.from_bytes(content)
+    assert "secret" not in str(caught.value)
+
+
+def test_a_refused_file_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "cat.svg"
+    path.write_text("<svg/>")
+    with pytest.raises(ValueError, match=r"the image file '.*cat\.svg': 6 bytes"):
+        Image.from_path(path)
+
+
+@pytest.mark.parametrize("name", ["bytes", "path"])
+def test_what_is_too_large_is_refused(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(image_module, "MAX_IMAGE_BYTES", 20)
+    content = picture(bytes(12))
+    path = tmp_path / "a.png"
+    path.write_bytes(content)
+    Image.from_bytes(content)
+    Image.from_path(path)
+    path.write_bytes(content + b"x")
+    with pytest.raises(ValueError, match="more than 20 bytes, the most that is taken; scale"):
+        read_images([path if name == "path" else content + b"x"])
+
+
+def test_a_missing_file_is_the_error_of_the_system_with_clear_words(tmp_path: Path) -> None:
+    path = tmp_path / "gone.png"
+    with pytest.raises(
+        FileNotFoundError, match=r"an image cannot be read \(No such file"
+    ) as caught:
+        read_images([path])
+    assert caught.value.filename == str(path)
+
+
+def test_a_directory_is_no_image(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="an image cannot be read"):
+        read_images([tmp_path])
+
+
+def test_an_endless_name_is_cut_in_the_error() -> None:
+    with pytest.raises(OSError, match="an image cannot be read") as caught:
+        read_images(["A" * 100_000])
+    assert len(str(caught.value)) < 500
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["https://example.com/cat.png?key=secret", "s3://secret/cat", "data:image/png;base64,secret"],
+)
+def test_an_address_is_not_fetched_and_not_repeated(address: str) -> None:
+    with pytest.raises(ValueError, match="addresses are not fetched; pass the bytes") as caught:
+        read_images([address])
+    assert "secret" not in str(caught.value)
+
+
+def test_a_path_that_can_name_no_file_is_refused_in_clear_words() -> None:
+    with pytest.raises(ValueError, match=r"can name no file \(.*null.*; give the path of a file"):
+        read_images(["a\0b.png"])
+
+
+@pytest.mark.parametrize("kind", [bytearray, memoryview])
+def test_bytes_of_any_kind_are_taken(kind: Callable[[bytes], Any]) -> None:
+    content = picture(b"same")
+    (image,) = read_images([kind(content)])
+    assert image == Image.from_bytes(content)
+    assert type(image.blob.data) is bytes
+
+
+def test_none_means_no_images() -> None:
+    assert read_images(None) == ()
+
+
+def test_any_iterable_of_images_is_taken() -> None:
+    assert len(read_images(picture(name) for name in (b"a", b"b"))) == 2
+
+
+@pytest.mark.parametrize(
+    "given", ["a.png", b"GIF89a", Path("a.png"), bytearray(b"GIF89a"), 5, {"a.png": 1}], ids=repr
+)
+def test_a_single_image_is_not_taken_for_a_list(given: Any) -> None:
+    with pytest.raises(TypeError, match=r"images must be a list, not one .*images=\[\.\.\.\]"):
+        read_images(given)
+
+
+def test_what_is_neither_path_nor_bytes_is_refused() -> None:
+    wrong: Any = [1.5]
+    with pytest.raises(TypeError, match="the path of a file or as bytes, not float"):
+        read_images(wrong)
+
+
+@pytest.mark.parametrize(
+    ("size", "label"),
+    [
+        (812, "[image/png 812 B sha256:00000000]"),
+        (12_345, "[image/png 12.3 kB sha256:00000000]"),
+        (2_345_678, "[image/png 2.3 MB sha256:00000000]"),
+    ],
+)
+def test_a_label_says_type_size_and_the_beginning_of_the_digest(size: int, label: str) -> None:
+    assert Image("image/png", Blob("0" * 64, size)).label == label
+
+
+def test_images_are_equal_with_and_without_their_bytes() -> None:
+    whole = Image.from_bytes(picture(b"x"))
+    bare = Image(whole.mime, replace(whole.blob, data=None), "it is missing")
+    assert bare == whole
+    assert hash(bare) == hash(whole)
+    assert repr(bare) == repr(whole)
+    assert whole != Image.from_bytes(picture(b"y"))
+
+
+def test_repr_shows_no_content(tmp_path: Path) -> None:
+    path = tmp_path / "private-name.png"
+    path.write_bytes(picture(b"canary"))
+    shown = repr(Image.from_path(path))
+    assert "canary" not in shown
+    assert "private-name" not in shown
+
+
+def test_an_image_can_be_pickled() -> None:
+    image = Image.from_bytes(picture(b"x"))
+    assert pickle.loads(pickle.dumps(image)).blob.data == image.blob.data
+
+
+@pytest.mark.parametrize(
+    ("absent", "why"),
+    [(None, "only its digest is known"), (f"the file {os.sep}x is missing", "x is missing")],
+)
+def test_bytes_that_are_not_there_cannot_be_sent(absent: str | None, why: str) -> None:
+    image = Image("image/png", Blob("0" * 64, 5), absent)
+    with pytest.raises(PersistenceError, match=rf"\[image/png 5 B sha256:00000000\]: .*{why}"):
+        image.to_data_url()

@@ -1,0 +1,369 @@
+"""A model that an endpoint refuses: what it offers instead, and where the name came from."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+
+from rath import flow
+from rath._async.runtime import runtime
+from rath.errors import (
+    AuthenticationError,
+    InvalidRequestError,
+    ModelNotFoundError,
+    ProviderConnectionError,
+    ProviderServerError,
+    ProviderStatusError,
+)
+from rath.llm import Provider, evidence_of
+from rath.llm.failure import Asked, status_error
+from rath.llm.refusal import explain_refusal
+from rath.session import Session, run_session_loop
+from tests.support import chat_replies as replies
+from tests.support.asking import KEY, ask, exchange, openai_client
+from tests.support.chat_server import ChatServer
+from tests.support.virtual_time import run_virtually
+
+ASKED = Asked("http://h/v1", "gpt-9", "env OPENAI_DEFAULT_MODEL", "the call", 300.0, KEY)
+
+
+def explain(
+    error: ProviderStatusError, *offered: str, failing: Exception | None = None
+) -> ProviderStatusError:
+    async def list_models() -> Sequence[str]:
+        if failing is not None:
+            raise failing
+        return offered
+
+    return asyncio.run(explain_refusal(error, ASKED, list_models))
+
+
+# ---------------------------------------------------------------- what a refusal says
+
+
+@pytest.mark.parametrize(
+    ("status", "message", "code"),
+    [
+        (404, "Not Found", None),
+        (404, "The model `gpt-9` does not exist", "model_not_found"),
+        (400, "gpt-9 is not a valid model ID", None),
+        (400, "no", "model_not_found"),
+        (403, "Project does not have access to model `gpt-9`", "model_not_found"),
+        (422, "Unknown Model", None),
+    ],
+)
+def test_a_name_that_is_not_offered_is_not_found(
+    status: int, message: str, code: str | None
+) -> None:
+    error = status_error(ASKED, status, message, code=code)
+    explained = explain(error, "gpt-8", "o-1")
+    assert isinstance(explained, ModelNotFoundError)
+    assert (explained.model, explained.offered) == ("gpt-9", ("gpt-8", "o-1"))
+    assert (explained.status, explained.code) == (status, code)
+    assert explained.endpoint == "http://h/v1"
+
+
+def test_the_text_holds_the_answer_the_origin_a_near_name_and_the_offer() -> None:
+    text = str(explain(status_error(ASKED, 404, "no such model."), "gpt-8", "o-1"))
+    assert text == (
+        "http://h/v1 answered with status 404: no such model. The model 'gpt-9' came from env "
+        "OPENAI_DEFAULT_MODEL; check that it and base_url exist there. The endpoint does not "
+        "offer it. Did you mean 'gpt-8'? It offers 'gpt-8', 'o-1'"
+    )
+
+
+def test_where_no_name_is_near_another_vendor_may_be_meant() -> None:
+    text = str(explain(status_error(ASKED, 404, "no"), "claude-x"))
+    assert "Did you mean" not in text
+    assert "Provider(provider_kind=...)" in text
+
+
+def test_a_long_list_is_cut_in_the_text_alone() -> None:
+    offered = tuple(f"m-{number:03}" for number in range(50))
+    explained = explain(status_error(ASKED, 404, "no"), *offered)
+    assert isinstance(explained, ModelNotFoundError)
+    assert explained.offered == offered
+    assert str(explained).endswith("'m-019' and 30 more")
+
+
+@pytest.mark.parametrize(
+    ("status", "message", "kind"),
+    [
+        (400, "this model takes no tools", InvalidRequestError),
+        (403, "your key may not use this model", AuthenticationError),
+        (404, "Not Found", ModelNotFoundError),
+    ],
+)
+def test_a_name_that_is_offered_keeps_the_class_of_its_status(
+    status: int, message: str, kind: type[ProviderStatusError]
+) -> None:
+    error = status_error(ASKED, status, message)
+    assert explain(error, "gpt-9") is error
+    assert type(error) is kind
+
+
+PATH = (
+    "the endpoint lists 'gpt-9', so the path is probably not served there; check base_url and "
+    "provider_kind"
+)
+RIGHT = "the endpoint lists 'gpt-9'; the key may lack the right to it"
+
+
+@pytest.mark.parametrize(
+    ("status", "message", "code", "note"),
+    [
+        (404, "Not Found", None, PATH),
+        (404, "The model `gpt-9` does not exist", None, "the endpoint lists 'gpt-9' all the same"),
+        (404, "The model `gpt-9` does not exist", "model_not_found", RIGHT),
+        (403, "not for this model", None, RIGHT),
+    ],
+)
+def test_an_endpoint_that_lists_what_it_denies_is_quoted(
+    status: int, message: str, code: str | None, note: str
+) -> None:
+    error = status_error(ASKED, status, message, code=code)
+    assert explain(error, "gpt-9") is error
+    assert error.__notes__ == [note]
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "gpt-9 is not a valid model ID",
+        "Invalid model: gpt-9",
+        "Model Not Exist",
+        "No such model",
+        "The model `gpt-9` does not exist or you have no access to it",
+        "model 'gpt-9' not found",
+        "The provided model identifier is invalid",
+        "Not found the model gpt-9",
+    ],
+)
+def test_words_of_an_unknown_model_are_known(message: str) -> None:
+    error = status_error(ASKED, 400, message)
+    assert isinstance(explain(error, "o-1"), ModelNotFoundError)
+
+
+@pytest.mark.parametrize("status", [400, 422])
+@pytest.mark.parametrize(
+    "message",
+    [
+        "adaptive thinking is not supported on this model",
+        "gpt-9 does not take the parameter temperature; the model is new",
+        "This model does not support image input",
+    ],
+)
+def test_another_reason_keeps_its_class_and_gets_a_note(status: int, message: str) -> None:
+    error = status_error(ASKED, status, message)
+    assert explain(error, "gpt-8") is error
+    assert type(error) is InvalidRequestError
+    assert error.__notes__ == [
+        "the endpoint does not list the model 'gpt-9'. Did you mean 'gpt-8'?"
+    ]
+
+
+def test_a_list_that_takes_long_is_not_waited_for() -> None:
+    waited: list[float] = []
+
+    async def list_models() -> Sequence[str]:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            waited.append(asyncio.get_running_loop().time())
+        return ["gpt-8"]
+
+    error = status_error(ASKED, 404, "no")
+    assert run_virtually(explain_refusal(error, ASKED, list_models)) is error
+    assert waited == [3.0]
+
+
+class Name(str):
+    """A name that remembers which threads looked at its letters."""
+
+    __slots__ = ()
+    readers: ClassVar[set[str]] = set()
+
+    def casefold(self) -> str:
+        self.readers.add(threading.current_thread().name)
+        return super().casefold()
+
+
+def test_near_names_are_not_looked_for_on_the_loop() -> None:
+    error = status_error(ASKED, 404, "no such model")
+    assert isinstance(explain(error, Name("gpt-8")), ModelNotFoundError)
+    assert Name.readers
+    assert threading.current_thread().name not in Name.readers
+
+
+@pytest.mark.parametrize(
+    "listed",
+    ["gpt-9-20251001", "gpt-9-2025-10-01", "gpt-9@20251001", "gpt-9:latest", "models/gpt-9"],
+)
+def test_a_listed_version_may_be_asked_for_by_its_short_name(listed: str) -> None:
+    error = status_error(ASKED, 400, "this model takes no tools")
+    assert explain(error, listed) is error
+    assert isinstance(explain(status_error(ASKED, 404, "no"), listed), ModelNotFoundError)
+
+
+@pytest.mark.parametrize("listed", ["gpt-9-mini", "gpt-90", "xgpt-9"])
+def test_another_model_is_no_version(listed: str) -> None:
+    error = status_error(ASKED, 400, "unknown model")
+    assert isinstance(explain(error, listed), ModelNotFoundError)
+
+
+@pytest.mark.parametrize(
+    ("status", "message"),
+    [
+        (400, "temperature is too high"),
+        (400, "This model's maximum context length is 8192 tokens"),
+        (401, "no key for this model"),
+        (429, "the model is busy"),
+        (500, "the model crashed"),
+    ],
+)
+def test_what_is_not_about_the_name_asks_for_no_list(status: int, message: str) -> None:
+    error = status_error(ASKED, status, message)
+    assert explain(error, failing=AssertionError("it was asked")) is error
+    assert error.model is None
+
+
+@pytest.mark.parametrize(
+    "failing", [ProviderConnectionError("x"), ProviderServerError("x", status=500)]
+)
+def test_a_list_that_cannot_be_had_hides_nothing(failing: Exception) -> None:
+    error = status_error(ASKED, 400, "unknown model")
+    assert explain(error, failing=failing) is error
+    assert "'gpt-9' came from env OPENAI_DEFAULT_MODEL" in str(error)
+
+
+def test_an_empty_list_says_nothing() -> None:
+    error = status_error(ASKED, 404, "no")
+    assert explain(error) is error
+
+
+# ---------------------------------------------------------------- an agent that is refused
+
+
+@pytest.fixture
+def server() -> Iterator[ChatServer]:
+    with ChatServer(models=["scripted-large", "scripted-model"]) as running:
+        yield running
+
+
+REFUSAL = replies.status_error(
+    404, "The model `claude-opus` does not exist", code="model_not_found"
+)
+
+
+def from_call(server: ChatServer, _: pytest.MonkeyPatch) -> Provider:
+    return Provider(model="claude-opus", base_url=server.base_url, api_key=KEY)
+
+
+def from_env(server: ChatServer, monkeypatch: pytest.MonkeyPatch) -> Provider:
+    monkeypatch.setenv("OPENAI_DEFAULT_MODEL", "claude-opus")
+    return Provider(base_url=server.base_url, api_key=KEY)
+
+
+def from_config(server: ChatServer, _: pytest.MonkeyPatch) -> Provider:
+    home = Path(os.environ["OPENRATH_HOME"])
+    home.mkdir()
+    entry = {"provider_kind": "openai", "model": "claude-opus", "base_url": server.base_url}
+    path = home / "config.json"
+    path.write_text(json.dumps({"llm": {"providers": {"p": entry}, "default_provider": "p"}}))
+    path.chmod(0o600)
+    return Provider.from_config(api_key=KEY)
+
+
+@pytest.mark.parametrize(
+    ("make", "origin"),
+    [
+        (from_call, "the call"),
+        (from_env, "env OPENAI_DEFAULT_MODEL"),
+        (from_config, "config {home}/config.json"),
+    ],
+    ids=["call", "env", "config"],
+)
+def test_an_agent_pinned_to_another_vendors_model_fails_at_once(
+    server: ChatServer,
+    monkeypatch: pytest.MonkeyPatch,
+    make: Callable[[ChatServer, pytest.MonkeyPatch], Provider],
+    origin: str,
+) -> None:
+    server.queue(REFUSAL)
+    agent = flow.Agent("You help.", provider=make(server, monkeypatch))
+    with pytest.raises(ModelNotFoundError) as caught:
+        agent(Session.from_user_message("hello")).text()
+    text = str(caught.value)
+    assert f"{server.base_url}/chat/completions" in text
+    assert f"'claude-opus' came from {origin.format(home=os.environ['OPENRATH_HOME'])}" in text
+    assert "'scripted-large', 'scripted-model'" in text
+    assert caught.value.offered == ("scripted-large", "scripted-model")
+    assert [request.method for request in server.requests] == ["POST", "GET"]
+
+
+def test_the_sessions_provider_is_an_origin_too(server: ChatServer) -> None:
+    server.queue(REFUSAL)
+    session = Session.from_user_message("hello").to(
+        "local", provider=Provider(model="claude-opus", base_url=server.base_url, api_key=KEY)
+    )
+    with pytest.raises(ModelNotFoundError, match="'claude-opus' came from the session"):
+        run_session_loop(session, Session.from_agent_prompt("You help.")).text()
+
+
+def test_a_run_that_succeeds_asks_for_no_list(server: ChatServer) -> None:
+    server.queue(replies.completion("hi"))
+    agent = flow.Agent(
+        "You help.", provider=Provider(model="m", base_url=server.base_url, api_key=KEY)
+    )
+    assert agent(Session.from_user_message("hello")).text() == "hi"
+    assert [request.method for request in server.requests] == ["POST"]
+
+
+# ---------------------------------------------------------------- the question
+
+
+def test_the_question_is_no_try_of_the_call(server: ChatServer) -> None:
+    server.queue(REFUSAL)
+    with pytest.raises(ModelNotFoundError) as caught:
+        exchange(openai_client(server))
+    evidence = evidence_of(caught.value)
+    assert evidence is not None
+    assert [attempt.status for attempt in evidence.attempts] == [404]
+    assert evidence.error is not None
+    assert "It offers 'scripted-large'" in evidence.error
+
+
+def test_a_streamed_call_is_explained_too(server: ChatServer) -> None:
+    server.queue(REFUSAL)
+    with pytest.raises(ModelNotFoundError, match="It offers 'scripted-large'"):
+        exchange(openai_client(server), on_delta=lambda _: None)
+
+
+def test_the_list_has_a_limit_of_its_own(server: ChatServer) -> None:
+    server.queue(REFUSAL)
+    server.models = replies.held(replies.model_list("a"), replies.Gate())
+    client = openai_client(server, provider=Provider(timeout=0.1))
+    with pytest.raises(ModelNotFoundError, match="status 404: The model") as caught:
+        exchange(client)
+    assert caught.value.offered == ()
+
+
+def test_the_question_ends_with_the_run(server: ChatServer) -> None:
+    gate = replies.Gate()
+    server.queue(REFUSAL)
+    server.models = replies.held(replies.model_list("a"), gate)
+    draft = openai_client(server).open_draft(ask(), streaming=False, provider_origin="call")
+    running = runtime().submit(draft.asend, label="a test call")
+    assert gate.reached.wait(5)
+    runtime().cancel(running)
+    assert gate.abandoned.wait(5)
+    evidence = draft.last_evidence()
+    assert evidence is not None
+    assert evidence.status == "cancelled"

@@ -1,0 +1,538 @@
+"""The bytes of images beside session files: written once, checked, and removed last."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import stat
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from hashlib import sha256
+from pathlib import Path
+from uuid import UUID, uuid4
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from rath._core.blobs import Blob
+from rath._core.files import FileLock
+from rath.errors import PersistenceError
+from rath.llm.image import MAX_IMAGE_BYTES, Image
+from rath.persistence import gc
+from rath.session.chunk import ChunkRow, ChunkTable, user_text_chunk
+from rath.session.persistence import (
+    SessionWriter,
+    delete_session,
+    load_session,
+    prune_sessions,
+    session_file,
+    sessions_dir,
+)
+from rath.session.persistence import blobs as blobs_module
+from rath.session.persistence.blobs import BlobStore
+from rath.session.persistence.paths import partial_beside
+from rath.session.session import Session
+from tests.support.images import picture, pictures
+from tests.support.sessions import row_lists
+
+CAT, DOG = picture(b"cat"), picture(b"dog")
+on_posix = pytest.mark.skipif(os.name != "posix", reason="permission bits are a POSIX matter")
+
+
+def write(*rows: ChunkRow, path: Path | None = None) -> Session:
+    session = Session(ChunkTable(rows))
+    with SessionWriter(session, path=path) as writer:
+        for index, row in enumerate(session.chunk_table):
+            writer.write_chunk(index, row)
+    return session
+
+
+def stored(*contents: bytes, path: Path | None = None, days_old: int = 0) -> UUID:
+    """Write a session that shows these pictures, perhaps begun days ago."""
+    session = write(user_text_chunk("look", images=contents), path=path)
+    file = path or session_file(session.id)
+    header, rest = file.read_bytes().split(b"\n", 1)
+    created_at = (datetime.now(UTC) - timedelta(days=days_old)).isoformat()
+    dated = {**json.loads(header), "created_at": created_at}
+    file.write_bytes(json.dumps(dated).encode() + b"\n" + rest)
+    return session.id
+
+
+def blob_of(content: bytes, directory: Path | None = None) -> Path:
+    return (directory or sessions_dir()) / "blobs" / sha256(content).hexdigest()
+
+
+def names(directory: Path | None = None) -> set[str]:
+    return {file.name for file in ((directory or sessions_dir()) / "blobs").iterdir()} - {".lock"}
+
+
+def digests(*contents: bytes) -> set[str]:
+    return {sha256(content).hexdigest() for content in contents}
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(rows=row_lists)
+def test_any_rows_come_back_with_their_images(tmp_path: Path, rows: list[ChunkRow]) -> None:
+    path = tmp_path / "run.jsonl"
+    session = write(*rows, path=path)
+    loaded = load_session(session.id, path=path).chunk_table
+    assert loaded == session.chunk_table
+    assert [(row.digest, row.content, row.id) for row in loaded] == [
+        (row.digest, row.content, row.id) for row in session.chunk_table
+    ]
+    assert [image.to_base64() for row in loaded for image in row.images] == [
+        image.to_base64() for row in session.chunk_table for image in row.images
+    ]
+
+
+def test_a_row_without_images_makes_no_directory() -> None:
+    write(user_text_chunk("a"))
+    assert not (sessions_dir() / "blobs").exists()
+
+
+def test_the_file_of_the_session_holds_digests_and_no_bytes() -> None:
+    session_id = stored(picture(b"canary"))
+    line = session_file(session_id).read_bytes().split(b"\n")[1]
+    assert b"canary" not in line
+    assert json.loads(line)["payload"]["images"] == [
+        {"sha256": sha256(picture(b"canary")).hexdigest(), "mime": "image/png", "size": 14}
+    ]
+
+
+def test_the_path_of_an_image_is_stored_nowhere(tmp_path: Path) -> None:
+    path = tmp_path / "very-private-name.png"
+    path.write_bytes(CAT)
+    session = write(user_text_chunk("look", images=[path]))
+    files = [file for file in sessions_dir().rglob("*") if file.is_file()]
+    assert len(files) == 3
+    assert not any(b"very-private" in file.read_bytes() for file in files)
+    assert "very-private" not in repr(session) + repr(session.chunk_table)
+
+
+def test_bytes_stand_beside_an_explicit_path_too(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "run.jsonl"
+    session_id = stored(CAT, path=path)
+    assert blob_of(CAT, path.parent).read_bytes() == CAT
+    (row,) = load_session(session_id, path=path).chunk_table
+    assert [image.blob.data for image in row.images] == [CAT]
+    assert not sessions_dir().exists()
+
+
+@on_posix
+def test_bytes_are_private() -> None:
+    stored(CAT)
+    assert stat.S_IMODE(blob_of(CAT).stat().st_mode) == 0o600
+    assert stat.S_IMODE(blob_of(CAT).parent.stat().st_mode) == 0o700
+
+
+def test_bytes_are_written_once_for_all_sessions() -> None:
+    stored(CAT)
+    before = blob_of(CAT).stat()
+    stored(CAT, DOG, CAT)
+    after = blob_of(CAT).stat()
+    assert (before.st_ino, before.st_mtime_ns) == (after.st_ino, after.st_mtime_ns)
+    assert names() == digests(CAT, DOG)
+
+
+def test_damaged_bytes_are_mended_by_the_next_writer() -> None:
+    stored(CAT)
+    blob_of(CAT).write_bytes(DOG)
+    stored(CAT)
+    assert blob_of(CAT).read_bytes() == CAT
+
+
+def test_bytes_are_there_before_the_row_that_names_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    session = Session.from_user_message("look", images=[CAT])
+    writer = SessionWriter(session)
+    seen: list[bool] = []
+    system_write = os.write
+
+    def watch(fd: int, data: bytes) -> int:
+        seen.append(blob_of(CAT).exists())
+        return system_write(fd, data)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "write", watch)
+        writer.write_chunk(0, session.chunk_table[0])
+    writer.abandon()
+    assert seen == [True]
+
+
+def test_bytes_that_cannot_be_written_fail_the_write(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    session = Session.from_user_message("look", images=[CAT])
+    writer = SessionWriter(session)
+    monkeypatch.setattr(blobs_module, "atomic_write_bytes", fail)
+    with pytest.raises(PersistenceError, match="cannot be written: No space left"):
+        writer.write_chunk(0, session.chunk_table[0])
+    with pytest.raises(PersistenceError, match="stays a partial file"):
+        writer.close()
+    assert len(load_session(session.id).chunk_table) == 0
+
+
+def test_a_directory_that_cannot_be_made_fails_the_write() -> None:
+    session = Session.from_user_message("look", images=[CAT])
+    writer = SessionWriter(session)
+    (sessions_dir() / "blobs").touch()
+    with pytest.raises(PersistenceError, match="blobs cannot be created"):
+        writer.write_chunk(0, session.chunk_table[0])
+    writer.abandon()
+    assert delete_session(session.id)
+
+
+def test_a_store_that_stays_locked_fails_the_write(monkeypatch: pytest.MonkeyPatch) -> None:
+    stored(DOG)
+    monkeypatch.setattr(blobs_module, "_LOCK_SECONDS", 0.02)
+    session = Session.from_user_message("look", images=[CAT])
+    with FileLock(sessions_dir() / "blobs" / ".lock"):
+        writer = SessionWriter(session)
+        with pytest.raises(PersistenceError, match=r"locked by another process for 0\.02 s"):
+            writer.write_chunk(0, session.chunk_table[0])
+        writer.abandon()
+
+
+def test_a_lock_that_cannot_be_made_fails_the_write() -> None:
+    (sessions_dir() / "blobs" / ".lock").mkdir(parents=True)
+    with pytest.raises(PersistenceError, match="blobs cannot be locked"):
+        stored(CAT)
+
+
+def test_a_row_whose_bytes_are_lost_can_still_be_written() -> None:
+    bare = ChunkRow("user", dict(user_text_chunk("look", images=[CAT]).payload))
+    session = write(bare)
+    (row,) = load_session(session.id).chunk_table
+    assert row == bare
+
+
+def missing(file: Path) -> None:
+    file.unlink()
+
+
+def damaged(file: Path) -> None:
+    file.write_bytes(DOG)
+
+
+def cut(file: Path) -> None:
+    file.write_bytes(CAT[:-1])
+
+
+def directory(file: Path) -> None:
+    file.unlink()
+    file.mkdir()
+
+
+def too_large(file: Path) -> None:
+    os.truncate(file, MAX_IMAGE_BYTES + 1)
+
+
+@pytest.mark.parametrize(
+    ("harm", "words"),
+    [
+        (missing, "the file {} is missing"),
+        (damaged, f"the file {{}} is damaged: its sha256 is {sha256(DOG).hexdigest()}"),
+        (cut, "the file {} is damaged"),
+        (directory, "{} is no file of an image"),
+        (too_large, "{} is no file of an image"),
+    ],
+    ids=["missing", "damaged", "cut", "directory", "too large"],
+)
+def test_lost_bytes_hide_nothing_but_themselves(harm: Callable[[Path], None], words: str) -> None:
+    session = write(user_text_chunk("look", images=[CAT, DOG]), user_text_chunk("and?"))
+    harm(blob_of(CAT))
+    loaded = load_session(session.id)
+    assert loaded.chunk_table == session.chunk_table
+    lost, whole = loaded.chunk_table[0].images
+    assert whole.blob.data == DOG
+    assert "image/png" in repr(loaded.to_resumable_pair()[0])
+    with pytest.raises(PersistenceError) as caught:
+        lost.to_base64()
+    assert words.format(blob_of(CAT)) in str(caught.value)
+
+
+@on_posix
+def test_bytes_that_may_not_be_read_are_lost_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    session_id = stored(CAT)
+
+    system_read = Path.read_bytes
+
+    def fail(path: Path) -> bytes:
+        if path.parent.name == "blobs":
+            raise OSError(errno.EIO, "Input/output error")
+        return system_read(path)
+
+    monkeypatch.setattr(Path, "read_bytes", fail)
+    (row,) = load_session(session_id).chunk_table
+    with pytest.raises(PersistenceError, match="cannot be read: Input/output error"):
+        row.images[0].to_base64()
+
+
+def test_a_digest_in_a_file_is_no_path(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_bytes(CAT)
+    path = tmp_path / "run.jsonl"
+    session = write(user_text_chunk("look", images=[CAT]), path=path)
+    digest = sha256(CAT).hexdigest()
+    path.write_text(path.read_text().replace(digest, "../secret"))
+    (row,) = load_session(session.id, path=path).chunk_table
+    assert row.images[0].blob.data is None
+    with pytest.raises(PersistenceError, match="does not name it by a sha256"):
+        row.images[0].to_base64()
+
+
+def test_one_file_is_read_once_however_often_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    session = write(*[user_text_chunk(str(number), images=[CAT]) for number in range(5)])
+    table = load_session(session.id).chunk_table
+    assert len({id(image.blob.data) for row in table for image in row.images}) == 1
+
+
+# What is removed, and what never is.
+
+
+def test_delete_removes_the_images_that_no_other_file_names() -> None:
+    gone, kept = stored(CAT, DOG), stored(DOG)
+    assert delete_session(gone)
+    assert names() == digests(DOG)
+    assert delete_session(kept)
+    assert names() == set()
+
+
+def test_delete_leaves_images_alone_that_the_session_did_not_have() -> None:
+    orphan = picture(b"orphan")
+    stored(CAT)
+    blob_of(orphan).write_bytes(orphan)
+    assert delete_session(stored(DOG))
+    assert names() == digests(CAT, orphan)
+
+
+@pytest.mark.parametrize(
+    "name", ["two.jsonl", "two.jsonl.__partial__", "two.jsonl.bak", "two.log.__partial__"]
+)
+def test_a_file_that_is_named_like_a_session_keeps_its_images(name: str, tmp_path: Path) -> None:
+    session_id = stored(CAT, DOG, path=tmp_path / "run.jsonl")
+    (tmp_path / name).write_text(f"damaged {sha256(DOG).hexdigest()}!")
+    assert delete_session(session_id, path=tmp_path / "run.jsonl")
+    assert names(tmp_path) == digests(DOG)
+
+
+def test_a_session_of_any_name_keeps_its_images(tmp_path: Path) -> None:
+    session_id = stored(CAT, DOG, path=tmp_path / "run.jsonl")
+    stored(DOG, path=tmp_path / "my run")
+    assert delete_session(session_id, path=tmp_path / "run.jsonl")
+    assert names(tmp_path) == digests(DOG)
+
+
+def test_of_files_that_are_no_sessions_only_the_beginning_is_read(tmp_path: Path) -> None:
+    session_id = stored(CAT, path=tmp_path / "run.jsonl")
+    (tmp_path / "film.bin").write_bytes(bytes(1 << 17) + sha256(CAT).hexdigest().encode())
+    assert delete_session(session_id, path=tmp_path / "run.jsonl")
+    assert names(tmp_path) == set()
+
+
+def test_partial_and_set_aside_files_keep_their_images() -> None:
+    session = Session.from_user_message("look", images=[CAT])
+    for content in (CAT, DOG):
+        writer = SessionWriter(session)
+        writer.write_chunk(0, user_text_chunk("look", images=[content]))
+        writer.abandon()
+    assert delete_session(stored(CAT, DOG))
+    assert names() == digests(CAT, DOG)
+    assert delete_session(session.id)
+    assert names() == set()
+
+
+def test_prune_removes_all_that_nothing_names() -> None:
+    orphan = picture(b"orphan")
+    old, new = stored(CAT, DOG, days_old=8), stored(DOG)
+    blob_of(orphan).write_bytes(orphan)
+    assert prune_sessions(older_than=timedelta(days=7)) == [old]
+    assert names() == digests(DOG)
+    assert load_session(new).chunk_table[0].images[0].blob.data == DOG
+
+
+def test_gc_tells_before_it_removes() -> None:
+    stored(CAT, days_old=8)
+    gc(older_than=timedelta(days=7))
+    assert names() == digests(CAT)
+    gc(older_than=timedelta(days=7), dry_run=False)
+    assert names() == set()
+
+
+def test_files_that_cannot_be_believed_keep_their_images() -> None:
+    stored(CAT)
+    (sessions_dir() / f"{uuid4()}.jsonl").write_text(f"no JSON {sha256(DOG).hexdigest()}")
+    blob_of(DOG).write_bytes(DOG)
+    prune_sessions(older_than=timedelta(days=7))
+    assert names() == digests(CAT, DOG)
+
+
+def test_a_file_that_cannot_be_read_keeps_everything(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    gone, unreadable = stored(CAT), stored(DOG)
+    system_open = Path.open
+
+    def refuse(path: Path, mode: str) -> object:
+        if path.stem == str(unreadable):
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return system_open(path, mode)
+
+    monkeypatch.setattr(Path, "open", refuse)
+    assert delete_session(gone)
+    assert names() == digests(CAT, DOG)
+    assert "nothing more is removed" in caplog.text
+
+
+def test_what_is_no_blob_is_never_removed() -> None:
+    stored(CAT, days_old=8)
+    mine = sessions_dir() / "blobs" / "mine.png"
+    mine.touch()
+    prune_sessions(older_than=timedelta(days=7))
+    assert names() == {"mine.png"}
+
+
+def test_prune_of_a_home_without_sessions_makes_nothing(home: Path) -> None:
+    assert prune_sessions(older_than=timedelta()) == []
+    assert not home.exists()
+
+
+@pytest.mark.parametrize("at", [0, 1, 31, 63, 64])
+def test_a_digest_is_found_wherever_it_lies(
+    at: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(blobs_module, "_CHUNK_BYTES", 64)
+    store, digest = BlobStore(tmp_path), sha256(CAT).hexdigest()
+    store.path.mkdir()
+    (store.path / digest).write_bytes(CAT)
+    (tmp_path / "named.jsonl").write_text(" " * at + digest + '"')
+    assert store.named_by([tmp_path / "named.jsonl", tmp_path / "gone"]) == {digest}
+    store.sweep()
+    assert (store.path / digest).exists()
+
+
+def test_a_row_that_is_written_during_a_sweep_counts_also_when_its_file_is_renamed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    delete_session(stored(DOG))
+    blob_of(CAT).write_bytes(CAT)
+    session = Session.from_user_message("look", images=[CAT])
+    writer = SessionWriter(session)
+    system_stat, system_acquire = Path.stat, FileLock.acquire
+
+    def write_first(lock: FileLock, *, timeout: float | None = 0.0) -> bool:
+        patched.setattr(FileLock, "acquire", system_acquire)
+        writer.write_chunk(0, session.chunk_table[0])
+        patched.setattr(Path, "stat", close_first)
+        return system_acquire(lock, timeout=timeout)
+
+    def close_first(path: Path, *, follow_symlinks: bool = True) -> os.stat_result:
+        if path == writer.partial_path:
+            patched.setattr(Path, "stat", system_stat)
+            writer.close()
+        return system_stat(path, follow_symlinks=follow_symlinks)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(FileLock, "acquire", write_first)
+        BlobStore(sessions_dir()).sweep()
+    assert writer.closed
+    assert names() == digests(CAT)
+
+
+def test_bytes_are_not_removed_between_their_writing_and_that_of_their_row() -> None:
+    store = BlobStore(sessions_dir())
+    blob = Blob.from_bytes(CAT)
+    swept = threading.Thread(target=store.sweep)
+    with store.holding([blob]):
+        swept.start()
+        swept.join(0.1)
+        assert swept.is_alive()
+        (sessions_dir() / "row.jsonl").write_text(f'"{blob.digest}"')
+    swept.join(10)
+    assert names() == digests(CAT)
+
+
+def test_bytes_that_a_sweep_took_before_the_lock_are_written_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    taken: list[Path] = []
+    system_acquire = FileLock.acquire
+
+    def sweep_first(lock: FileLock, *, timeout: float | None = 0.0) -> bool:
+        if not taken:
+            taken.append(blob_of(CAT))
+            blob_of(CAT).unlink()
+        return system_acquire(lock, timeout=timeout)
+
+    session = Session.from_user_message("look", images=[CAT])
+    with SessionWriter(session) as writer, monkeypatch.context() as patched:
+        patched.setattr(FileLock, "acquire", sweep_first)
+        writer.write_chunk(0, session.chunk_table[0])
+    assert taken
+    assert names() == digests(CAT)
+
+
+def test_writers_and_sweeps_side_by_side_lose_nothing() -> None:
+    contents = [picture(bytes([number])) for number in range(4)]
+    write(user_text_chunk("look", images=contents))
+
+    def write_some(seed: int) -> list[UUID]:
+        return [stored(contents[(seed + number) % 4]) for number in range(8)]
+
+    def delete_and_sweep() -> list[UUID]:
+        for number in range(8):
+            delete_session(stored(contents[number % 4]))
+            prune_sessions(older_than=timedelta(days=7))
+        return []
+
+    with ThreadPoolExecutor(4) as pool:
+        jobs = [pool.submit(write_some, seed) for seed in range(3)]
+        jobs.append(pool.submit(delete_and_sweep))
+        written = [session_id for job in jobs for session_id in job.result()]
+    for session_id in written:
+        assert load_session(session_id).chunk_table[0].images[0].blob.data is not None
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=20)
+@given(
+    shown=st.lists(st.lists(pictures, max_size=3), min_size=1, max_size=4),
+    gone=st.sets(st.integers(0, 3)),
+)
+def test_any_deletions_leave_exactly_what_is_named(
+    tmp_path_factory: pytest.TempPathFactory, shown: list[list[bytes]], gone: set[int]
+) -> None:
+    directory = tmp_path_factory.mktemp("sessions")
+    for index, contents in enumerate(shown):
+        stored(*contents, path=directory / f"{index}.jsonl")
+    for index in gone:
+        delete_session(uuid4(), path=directory / f"{index}.jsonl")
+    kept = [content for i, contents in enumerate(shown) if i not in gone for content in contents]
+    assert (names(directory) if any(shown) else set[str]()) == digests(*kept)
+
+
+def test_an_image_that_was_loaded_is_written_to_another_place(tmp_path: Path) -> None:
+    loaded = load_session(stored(CAT)).chunk_table
+    write(*loaded, path=tmp_path / "run.jsonl")
+    assert blob_of(CAT, tmp_path).read_bytes() == CAT
+
+
+def test_an_image_is_loaded_with_the_type_and_size_of_its_row() -> None:
+    stored(CAT)
+    store = BlobStore(sessions_dir())
+    image = Image("image/png", replace(Blob.from_bytes(CAT), data=None))
+    assert store.loaded(image) == image
+    assert store.loaded(image).blob.data == CAT
+
+
+def test_partial_file_alone_gives_its_images() -> None:
+    session = Session.from_user_message("look", images=[CAT])
+    writer = SessionWriter(session)
+    writer.write_chunk(0, session.chunk_table[0])
+    writer.abandon()
+    loaded = load_session(session.id)
+    assert loaded.path == partial_beside(session_file(session.id))
+    assert loaded.chunk_table[0].images[0].blob.data == CAT

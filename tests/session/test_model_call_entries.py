@@ -1,0 +1,317 @@
+"""Every field that the design names for a model call is there, whoever answered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rath.llm import Provider, RathLLMAssistantMessage, RathLLMStreamDelta, register_chat_client
+from rath.llm.local.client import RathLocalChatClient
+from rath.llm.local.server import LocalEndpoint
+from rath.session import Session, run_session_compress, select_session
+from rath.session.record import ModelCall, Operation, RecalledNote
+from rath.testing import ScriptedClient
+from tests.support import anthropic_replies, chat_replies
+from tests.support.chat_replies import Reply
+from tests.support.chat_server import ChatServer
+from tests.support.sessions import FunctionTool, run
+
+ECHO = FunctionTool("echo", lambda *_: "echoed")
+NOTE = RecalledNote("mem://user/1", "the user likes tea", 0.5)
+KEY = "sk-canary-0123456789"
+
+
+def fields(call: ModelCall, *, sold_at: str) -> dict[str, object]:
+    """What design section 6 lists for `ModelCall`, in its order and its words.
+
+    A price is known only at the endpoint of a vendor: `sold_at` stands for the test server.
+    """
+    evidence, seen = call.evidence, call.seen
+    assert seen is not None
+    origins = dict(evidence.origins)
+    return {
+        "purpose": call.purpose,
+        "status": call.status,
+        "provider kind": evidence.provider_kind,
+        "adapter": evidence.adapter,
+        "adapter version": evidence.adapter_version,
+        "SDK": evidence.sdk,
+        "SDK version": evidence.sdk_version,
+        "endpoint": evidence.endpoint,
+        "requested model": evidence.requested_model,
+        "served model": evidence.served_model,
+        "response id": evidence.response_id,
+        "service tier": evidence.service_tier,
+        "fingerprint": evidence.fingerprint,
+        "parameters as sent": evidence.parameters,
+        "origin of model": origins.get("model"),
+        "origin of base_url": origins.get("base_url"),
+        "origin of key": origins.get("api_key"),
+        "credential": evidence.credential,
+        "attempts": evidence.attempts,
+        "fallback from": evidence.fallback_from,
+        "started": evidence.started,
+        "time to first token": evidence.first_token_ms,
+        "duration": evidence.duration_ms,
+        "finish reason raw": evidence.finish_reason_raw,
+        "finish reason normalised": evidence.finish_reason,
+        "usage": evidence.usage,
+        "cached tokens": evidence.cached_tokens,
+        "cache-write tokens": evidence.cache_write_tokens,
+        "reasoning tokens": evidence.reasoning_tokens,
+        "cost": replace(evidence, endpoint=sold_at).cost,
+        "reasoning": evidence.reasoning,
+        "opaque blocks": evidence.reasoning_blocks,
+        "seen: head": seen.head_digest,
+        "seen: row range": seen.n_rows,
+        "seen: recalled notes": seen.recalled,
+        "seen: context as sent": seen.context,
+        "seen: tool-schema digest": seen.tools_digest,
+        "seen: renderer version": seen.renderer,
+        "seen: request digest": seen.request_digest,
+    }
+
+
+def recall(_: Session) -> list[RecalledNote]:
+    return [NOTE]
+
+
+def ignore(_: RathLLMStreamDelta) -> None:
+    return
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wire:
+    """One way in which an answer comes, and what it can never tell."""
+
+    kind: str
+    reply: Reply
+    unknown: frozenset[str]
+    finish_raw: str
+    sold_at: str
+    on_event: Callable[[RathLLMStreamDelta], None] | None = None
+
+
+_COUNTS = chat_replies.usage(
+    20,
+    9,
+    prompt_tokens_details={"cached_tokens": 3, "cache_write_tokens": 4},
+    completion_tokens_details={"reasoning_tokens": 5},
+)
+_ENVELOPE = {
+    "id": "chatcmpl-7",
+    "created": 1,
+    "model": "gpt-5-mini-2025-08-07",
+    "service_tier": "default",
+    "system_fingerprint": "fp_1",
+}
+_SAID = {"role": "assistant", "content": "done", "reasoning_content": "let me think"}
+OPENAI = Wire(
+    kind="openai",
+    finish_raw="stop",
+    sold_at="https://api.openai.com/v1/chat/completions",
+    reply=chat_replies.json_body(
+        {
+            **_ENVELOPE,
+            "choices": [{"index": 0, "message": _SAID, "finish_reason": "stop"}],
+            "usage": _COUNTS,
+        }
+    ),
+    unknown=frozenset({"time to first token", "opaque blocks"}),
+)
+_CLAUDE_USAGE = anthropic_replies.usage(
+    13,
+    9,
+    cache_read_input_tokens=3,
+    cache_creation_input_tokens=4,
+    output_tokens_details={"thinking_tokens": 5},
+    service_tier="standard",
+)
+_CLAUDE = anthropic_replies.envelope(
+    anthropic_replies.thinking("let me think"),
+    anthropic_replies.text("done"),
+    model="claude-sonnet-4-5-20250929",
+    usage=_CLAUDE_USAGE,
+)
+ANTHROPIC = Wire(
+    kind="anthropic",
+    finish_raw="end_turn",
+    sold_at="https://api.anthropic.com/v1/messages",
+    reply=chat_replies.json_body(_CLAUDE),
+    unknown=frozenset({"time to first token", "fingerprint"}),
+)
+WIRES = {
+    "openai": OPENAI,
+    "openai, streamed": replace(
+        OPENAI,
+        reply=chat_replies.event_stream(
+            {**_ENVELOPE, "choices": [{"index": 0, "delta": _SAID}]},
+            {**_ENVELOPE, "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]},
+            {**_ENVELOPE, "choices": [], "usage": _COUNTS},
+        ),
+        unknown=frozenset({"opaque blocks"}),
+        on_event=ignore,
+    ),
+    "anthropic": ANTHROPIC,
+    "anthropic, streamed": replace(
+        ANTHROPIC,
+        reply=anthropic_replies.stream(*anthropic_replies.events(_CLAUDE)),
+        unknown=frozenset({"fingerprint"}),
+        on_event=ignore,
+    ),
+}
+
+
+@pytest.fixture
+def server() -> Iterator[ChatServer]:
+    with ChatServer() as running:
+        yield running
+
+
+def model_calls(session: Session) -> list[ModelCall]:
+    return [entry for entry in session.partial_record if isinstance(entry, ModelCall)]
+
+
+def missing(found: dict[str, object]) -> set[str]:
+    return {name for name, value in found.items() if value in (None, "", (), {})}
+
+
+@pytest.mark.parametrize("wire", WIRES.values(), ids=WIRES)
+def test_every_field_is_there(server: ChatServer, wire: Wire) -> None:
+    server.queue(
+        chat_replies.status_error(503, "busy"),  # the first endpoint
+        chat_replies.status_error(503, "busy"),  # the first try of the fallback
+        wire.reply,
+    )
+    made = Provider(model="m", api_key=KEY, base_url=server.base_url, retry_base_seconds=0.0)
+    fallback = replace(made, provider_kind=wire.kind, max_tokens=100)
+    provider = replace(made, retry_max_attempts=1, fallbacks=[fallback])
+    before = datetime.now(UTC)
+    out = run(
+        [], ECHO, agent_provider=provider, recall=recall, on_event=wire.on_event
+    ).synchronize()
+    _, call = model_calls(out)
+    found = fields(call, sold_at=wire.sold_at)
+    assert missing(found) == wire.unknown
+    evidence, seen = call.evidence, call.seen
+    assert seen is not None
+    assert (call.purpose, call.status, evidence.status) == ("turn", "done", "done")
+    assert evidence.provider_kind == wire.kind
+    assert evidence.sdk == wire.kind
+    assert (evidence.endpoint or "").startswith(server.base_url)
+    assert evidence.requested_model == "m"
+    assert evidence.parameters["max_tokens"] == 100
+    assert dict(evidence.origins) == {"model": "call", "base_url": "call", "api_key": "call"}
+    assert (evidence.credential or "").startswith("call ")
+    assert KEY not in repr(call)
+    tries = [(one.number, one.status, one.wait) for one in evidence.attempts]
+    assert tries == [(1, 503, 0.0), (2, None, 0.0)]
+    assert evidence.fallback_from == f"openai {server.base_url}/chat/completions m"
+    assert before - timedelta(seconds=1) < evidence.started < datetime.now(UTC)
+    assert 0 <= (evidence.first_token_ms or 0) <= evidence.duration_ms
+    assert (evidence.finish_reason_raw, evidence.finish_reason) == (wire.finish_raw, "stop")
+    assert evidence.usage is not None
+    assert (evidence.usage.prompt_tokens, evidence.usage.completion_tokens) == (20, 9)
+    assert (evidence.cached_tokens, evidence.cache_write_tokens) == (3, 4)
+    assert evidence.reasoning_tokens == 5
+    assert evidence.reasoning == "let me think"
+    assert seen.recalled == (NOTE,)
+    assert NOTE.text in (seen.context or "")
+    assert (seen.n_rows, seen.context_at) == (1, 0)
+    assert seen.renderer.startswith("rath-rows/")
+    assert seen.request_digest == evidence.request_digest
+
+
+def test_what_the_vendor_wants_back_is_kept_whole(server: ChatServer) -> None:
+    server.queue(WIRES["anthropic, streamed"].reply)
+    provider = Provider(provider_kind="anthropic", model="m", api_key=KEY, base_url=server.base_url)
+    (call,) = model_calls(run([], agent_provider=provider, on_event=ignore).synchronize())
+    assert list(call.evidence.reasoning_blocks) == _CLAUDE["content"]
+
+
+def test_the_run_itself_keeps_head_and_tools(server: ChatServer) -> None:
+    server.queue(OPENAI.reply)
+    provider = Provider(model="m", api_key=KEY, base_url=server.base_url)
+    out = run([], ECHO, agent_provider=provider).synchronize()
+    (operation,) = [entry for entry in out.record if isinstance(entry, Operation)]
+    assert [row.payload["content"] for row in operation.head] == ["You are a test."]
+    assert [tool.name for tool in operation.tools] == ["echo"]
+
+
+@pytest.mark.parametrize("status", [400, 401, 404, 429, 500])
+@pytest.mark.parametrize("kind", ["openai", "anthropic"])
+def test_a_call_that_failed_has_all_that_is_known_without_an_answer(
+    server: ChatServer, kind: str, status: int
+) -> None:
+    server.queue(chat_replies.status_error(status, f"no, {KEY}"))
+    provider = Provider(
+        provider_kind=kind, model="m", api_key=KEY, base_url=server.base_url, retry_max_attempts=1
+    )
+    out = run([], ECHO, agent_provider=provider, recall=recall)
+    with pytest.raises(RuntimeError, match=f"status {status}"):
+        out.synchronize()
+    (call,) = model_calls(out)
+    unknown = missing(fields(call, sold_at=WIRES[kind].sold_at))
+    assert unknown == {
+        "served model", "response id", "service tier", "fingerprint", "fallback from",
+        "time to first token", "finish reason raw", "finish reason normalised", "usage",
+        "cached tokens", "cache-write tokens", "reasoning tokens", "cost", "reasoning",
+        "opaque blocks",
+    }  # fmt: skip
+    assert (call.status, call.rows) == ("failed", ())
+    assert f"status {status}" in (call.evidence.error or "")
+    assert [one.status for one in call.evidence.attempts] == [status]
+    assert KEY not in repr(call)
+
+
+def test_side_calls_have_a_purpose_a_question_and_the_rest(server: ChatServer) -> None:
+    server.queue(OPENAI.reply, OPENAI.reply)
+    provider = Provider(model="m", api_key=KEY, base_url=server.base_url)
+    agent, user = Session.from_agent_prompt("You are a test."), Session.from_user_message("x")
+    short = run_session_compress(user, agent, agent_provider=provider)
+    select_session(short, agent, "a", agent_provider=provider)
+    calls = [entry for entry in short.record if isinstance(entry, ModelCall)]
+    assert [call.purpose for call in calls] == ["compress", "select"]
+    for call in calls:
+        unknown = missing(fields(call, sold_at=OPENAI.sold_at))
+        assert unknown == {
+            "time to first token", "opaque blocks", "fallback from", "seen: recalled notes",
+            "seen: context as sent", "seen: tool-schema digest",
+        }  # fmt: skip
+        assert call.seen is not None
+        assert call.seen.question
+
+
+def test_an_embedded_model_has_no_key_and_costs_nothing(server: ChatServer) -> None:
+    def serve(model: str) -> LocalEndpoint:
+        return LocalEndpoint(server.base_url, "random", model, Path(f"{model}.gguf"), "2026.11")
+
+    register_chat_client("embedded", lambda provider: RathLocalChatClient(provider, serve=serve))
+    server.queue(OPENAI.reply)
+    provider = Provider(provider_kind="embedded", model="own.gguf")
+    (call,) = model_calls(run([], ECHO, agent_provider=provider).synchronize())
+    assert missing(fields(call, sold_at=call.evidence.endpoint or "")) == {
+        "credential", "origin of key", "cost",  # it has none
+        "fallback from", "time to first token", "opaque blocks", "seen: recalled notes",
+        "seen: context as sent",
+    }  # fmt: skip
+    assert (call.evidence.sdk, call.evidence.sdk_version) == ("xllamacpp", "2026.11")
+
+
+def test_a_client_of_somebody_else_tells_what_its_answer_holds() -> None:
+    message = RathLLMAssistantMessage(content="done", reasoning_content="let me think")
+    client = ScriptedClient([message])
+    (call,) = model_calls(run([], ECHO, agent_provider=client.provider).synchronize())
+    known: dict[str, Any] = fields(call, sold_at="")
+    assert known.keys() - missing(known) == {
+        "purpose", "status", "provider kind", "adapter", "adapter version", "requested model",
+        "served model", "parameters as sent", "origin of model", "started", "duration",
+        "finish reason normalised", "usage", "reasoning", "seen: head", "seen: row range",
+        "seen: tool-schema digest", "seen: renderer version", "seen: request digest",
+    }  # fmt: skip
+    assert known["adapter"] == "rath.testing.chat:ScriptedClient"

@@ -1,0 +1,328 @@
+"""Texts of a model read as a type, and what a session says of its typed answer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Optional
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import BaseModel, RootModel, field_validator
+from typing_extensions import TypedDict
+
+from rath.errors import OutputError
+from rath.session import ChunkTable, Session, load_session, run_session_compress
+from rath.session.outcome import RoundLimit
+from rath.session.output import OutputForm, output_form
+from rath.session.output_schema import Unfit
+from rath.testing import ScriptedClient, Turn, tool_call
+from tests.support.sessions import FunctionTool, cancelled_session, run
+
+
+class Count(BaseModel):
+    words: int
+    kind: Literal["text", "code"] = "text"
+
+
+class Even(BaseModel):
+    number: int
+
+    @field_validator("number")
+    @classmethod
+    def halves(cls, number: int) -> int:
+        if number < 0:
+            raise KeyError(number)
+        if number % 2:
+            raise ValueError("must be even")
+        return number
+
+
+class Numbers(RootModel[list[int]]):
+    """A model that makes no JSON object."""
+
+
+@dataclass
+class Point:
+    x: int
+
+
+class Row(TypedDict):
+    x: int
+
+
+counts = st.builds(Count, words=st.integers(), kind=st.sampled_from(["text", "code"]))
+prose = st.text(st.characters(blacklist_characters="`", codec="utf-8"), max_size=30)
+
+
+def why(form: OutputForm, text: str) -> str:
+    with pytest.raises(Unfit) as caught:
+        form.read_said(text)
+    return str(caught.value)
+
+
+@given(counts)
+def test_json_becomes_the_object_that_it_was(count: Count) -> None:
+    assert output_form(Count).read_said(count.model_dump_json()) == count
+
+
+@given(counts, prose, prose)
+def test_a_fenced_block_is_found_in_any_prose(count: Count, before: str, after: str) -> None:
+    said = f"{before}\n```json\n{count.model_dump_json(indent=1)}\n```\n{after}"
+    assert output_form(Count).read_said(said) == count
+
+
+def test_of_several_blocks_the_last_that_fits_is_the_answer() -> None:
+    said = '```json\n{"words": 1}\n```\nor\n```\n{"words": 2}\n```\nas in\n```json\n{"x": 3}\n```'
+    assert output_form(Count).read_said(said) == Count(words=2)
+
+
+@given(st.text(max_size=40))
+def test_a_text_that_does_not_fit_is_said_to_be_unfit(text: str) -> None:
+    assert why(output_form(Count), text)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "text", "value"),
+    [
+        (list[int], "[1, 2]", [1, 2]),
+        (list[Count], '{"value": [{"words": 1}]}', [Count(words=1)]),
+        (int, "7", 7),
+        (str, '"seven"', "seven"),
+        (int | None, "null", None),
+        (Optional[Count], '{"words": 1}', Count(words=1)),  # noqa: UP045  # users write it
+        (Literal["a", "b"], '"b"', "b"),
+        (Numbers, "[1]", Numbers([1])),
+        (Point, '{"x": 1}', Point(1)),
+        (Row, '{"x": 1}', {"x": 1}),
+        (dict[str, int], '{"value": 1}', {"value": 1}),
+    ],
+    ids=str,
+)
+def test_any_type_that_pydantic_knows_will_do(wanted: Any, text: str, value: object) -> None:
+    form = output_form(wanted)
+    assert form.schema["type"] == "object"
+    assert form.read_said(text) == value
+
+
+@pytest.mark.parametrize("wanted", [Count, Point, Row, dict[str, int]], ids=str)
+def test_what_makes_an_object_is_not_wrapped(wanted: object) -> None:
+    assert not output_form(wanted).is_wrapped
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    ["Count", 5, True, {"type": "object"}, Count(words=1), [Count], print],
+    ids=["a name", "a number", "a flag", "a schema", "an object", "a list", "a function"],
+)
+def test_what_is_no_type_is_refused(wanted: object) -> None:
+    with pytest.raises(TypeError, match="output must be a type"):
+        output_form(wanted)
+
+
+class Opaque:
+    """Nothing that pydantic could make."""
+
+
+@pytest.mark.parametrize("wanted", [Opaque, list[Opaque], list["Nowhere"]])  # type: ignore[name-defined]  # noqa: F821  # nowhere is the point
+def test_a_type_without_a_schema_is_refused(wanted: object) -> None:
+    with pytest.raises(TypeError, match="has no JSON Schema"):
+        output_form(wanted)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("", "it is empty"),
+        ("twelve", "it is not JSON"),
+        ('{"words": ', "it is not JSON"),
+        ("{}", "words: Field required"),
+        ('{"words": "twelve"}', "words: Input should be a valid integer"),
+        ('{"words": 1, "kind": "song"}', "not 'song'"),
+        ("[]", "the whole: Input should be an object"),
+    ],
+)
+def test_the_problem_is_said_in_words(text: str, problem: str) -> None:
+    assert problem in why(output_form(Count), text)
+
+
+def test_prose_in_the_place_of_a_list_is_no_json() -> None:
+    assert "it is not JSON" in why(output_form(list[int]), "one, two")
+
+
+def test_a_validator_of_the_user_says_its_own_words() -> None:
+    assert why(output_form(Even), '{"number": 3}') == "number: Value error, must be even, not 3"
+
+
+def test_a_validator_that_fails_is_a_problem_too() -> None:
+    assert why(output_form(Even), '{"number": -1}') == "KeyError: -1"
+
+
+def test_a_long_value_is_shown_in_part() -> None:
+    problem = why(output_form(Count), json.dumps({"words": "x" * 10_000}))
+    assert len(problem) < 300
+
+
+def test_many_problems_are_not_all_told() -> None:
+    problem = why(output_form(list[int]), json.dumps(["x"] * 100))
+    assert "and 90 more" in problem
+    assert len(problem) < 3000
+
+
+def typed(*turns: Any, output: object = Count, **options: Any) -> Session:
+    return run(turns, output=output, **options).synchronize()
+
+
+def error_of(session: Session) -> str:
+    with pytest.raises(OutputError) as caught:
+        _ = session.output
+    return str(caught.value)
+
+
+def derivations(session: Session) -> Sequence[Session]:
+    return [
+        session.fork(),
+        session.detach(),
+        session.fork().fork(),
+        session.merge(Session.create("user", "x")),
+    ]
+
+
+def test_derived_sessions_keep_the_output() -> None:
+    out = typed('{"words": 3}')
+    assert [one.output for one in derivations(out)] == [Count(words=3)] * 4
+
+
+def test_a_fork_of_a_pending_run_has_its_output() -> None:
+    fork = run(['{"words": 3}'], output=Count).fork()
+    assert fork.output == Count(words=3)
+
+
+def test_a_merge_has_the_output_of_its_left_side() -> None:
+    mine, theirs = typed('{"words": 1}'), typed('{"words": 2}')
+    assert mine.merge(theirs).output == Count(words=1)
+
+
+def test_a_merge_has_the_output_of_its_right_side_where_the_left_was_asked_for_none() -> None:
+    mine, theirs = typed("text", output=None), typed('{"words": 2}')
+    merged = mine.merge(theirs)
+    assert merged.output == Count(words=2)
+    assert merged.text() == '{"words": 2}'
+
+
+def test_a_merge_tells_the_problem_of_its_right_side() -> None:
+    merged = Session.create("user", "x").merge(typed("no", output_retries=0))
+    assert "gave no Count" in error_of(merged)
+
+
+def test_a_merge_with_where_it_came_from_has_no_output_of_there() -> None:
+    out = typed('{"words": 3}')
+    assert "no run was asked for one" in error_of(run(["more"], user=out).merge(out))
+
+
+def test_a_merge_keeps_the_outcome_of_its_left_side() -> None:
+    tool = FunctionTool("look", lambda *_: 1)
+    limited = run([tool_call("look")], tool, max_tool_rounds=1)
+    assert limited.merge(typed('{"words": 3}')).outcome == RoundLimit(1)
+
+
+def test_a_further_run_does_not_inherit_the_output() -> None:
+    out = typed('{"words": 3}')
+    assert "no run was asked for one" in error_of(run(["more"], user=out))
+
+
+def test_a_compression_has_no_output() -> None:
+    out = typed('{"words": 3}')
+    client = ScriptedClient(["short"])
+    assert "no run was asked" in error_of(
+        run_session_compress(out, out, agent_provider=client.provider)
+    )
+
+
+def test_none_can_be_the_output() -> None:
+    assert typed("null", output=int | None).output is None
+
+
+def test_a_session_that_no_run_made_has_no_output() -> None:
+    assert "no run was asked for one" in error_of(Session.create("user", "x"))
+
+
+def test_a_cancelled_session_names_its_outcome() -> None:
+    assert "Cancelled" in error_of(cancelled_session())
+
+
+def test_a_failed_run_raises_its_own_error() -> None:
+    out = run([RuntimeError("gone")], output=Count)
+    with pytest.raises(Exception, match="gone"):
+        _ = out.output
+
+
+def reloaded(session: Session) -> Session:
+    loaded, _ = load_session(session.id).to_resumable_pair()
+    return loaded
+
+
+def test_a_loaded_session_says_how_to_read_its_answer() -> None:
+    loaded = reloaded(typed('{"words": 3}', persist=True))
+    assert "output_as(Model)" in error_of(loaded)
+    assert loaded.output_as(Count) == Count(words=3)
+
+
+def test_an_answer_that_was_given_by_a_tool_is_read_again() -> None:
+    out = typed(tool_call("final_answer", {"words": 3}), persist=True)
+    assert reloaded(out).output_as(Count) == Count(words=3)
+
+
+@pytest.mark.parametrize("is_loaded", [False, True])
+def test_a_tool_of_the_user_is_not_taken_for_the_answer(is_loaded: bool) -> None:
+    mine = FunctionTool("final_answer_log", lambda *_: 1)
+    turns: list[Turn] = [tool_call("final_answer_log", {"words": 9}), '{"words": 3}']
+    out = run(turns, mine, output=Count, persist=True).synchronize()
+    log_only = ChunkTable(out.chunk_table.rows[:2])
+    one = reloaded(out) if is_loaded else out
+    assert one.output_as(Count) == Count(words=3)
+    with pytest.raises(OutputError, match="is no Count"):
+        Session(log_only).output_as(Count)
+
+
+@pytest.mark.parametrize("is_loaded", [False, True])
+def test_of_tools_with_like_names_the_one_that_takes_the_answer_is_read(is_loaded: bool) -> None:
+    mine = FunctionTool("final_answer", lambda *_: 1)
+    turn = tool_call("final_answer_2", {"words": 3}, tool_call("final_answer", {"words": 9}))
+    out = run([turn], mine, output=Count, persist=True).synchronize()
+    assert (reloaded(out) if is_loaded else out).output_as(Count) == Count(words=3)
+
+
+def test_a_run_that_asked_for_text_gave_no_answer_by_a_tool() -> None:
+    mine = FunctionTool("final_answer", lambda *_: 1)
+    out = run([tool_call("final_answer", {"words": 9})], mine, max_tool_rounds=1)
+    with pytest.raises(OutputError, match="is no Count: it is empty"):
+        out.output_as(Count)
+
+
+def test_the_answer_that_is_read_again_is_the_one_that_counted() -> None:
+    out = typed(
+        tool_call(
+            "final_answer", {"words": "x"},
+            tool_call("final_answer", {"words": 2}, tool_call("final_answer", {"words": 3})),
+        )
+    )  # fmt: skip
+    assert out.output_as(Count) == out.output == Count(words=2)
+
+
+def test_only_the_last_answer_is_read_again() -> None:
+    out = run(["not this"], user=typed('{"words": 3}'))
+    with pytest.raises(OutputError, match=r"is no Count: it is not JSON.*'not this'"):
+        out.output_as(Count)
+
+
+def test_rows_without_an_answer_are_no_output() -> None:
+    with pytest.raises(OutputError, match="holds no answer"):
+        Session.create("user", '{"words": 3}').output_as(Count)
+
+
+def test_reading_again_wants_a_type() -> None:
+    with pytest.raises(TypeError, match="output must be a type"):
+        typed('{"words": 3}').output_as("Count")

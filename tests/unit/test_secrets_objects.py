@@ -1,0 +1,244 @@
+"""Law 9: nothing that rath makes shows a key, whatever the key looks like."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import re
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from importlib.util import find_spec
+from pathlib import Path
+from pprint import pformat
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from rich.pretty import pretty_repr
+
+from rath._core.options import Sourced
+from rath.backend import BackendSandboxSpec, BackendToolCommandRun
+from rath.backend import get as get_backend
+from rath.cli.model_targets import configured_targets
+from rath.config import ConfigStore
+from rath.config.layers import find_llm_provider
+from rath.conformance.chat.subject import Call, Subject
+from rath.errors import ProviderError
+from rath.flow import Agent, Compressor, Selector, Sequential
+from rath.llm import Provider, RathLLMChatRequest, open_draft
+from rath.llm.anthropic import RathAnthropicChatClient
+from rath.llm.credentials import Account, find_account
+from rath.llm.embedding import EmbeddingProvider
+from rath.llm.embedding.openai import RathOpenAIEmbeddingClient
+from rath.llm.key_keeper import KeyKeeper
+from rath.llm.litellm import RathLiteLLMChatClient
+from rath.llm.litellm.decode import LiteLLMChunkDecoder
+from rath.llm.litellm.target import LiteLLMTarget
+from rath.llm.local.client import RathLocalChatClient
+from rath.llm.local.server import LocalEndpoint
+from rath.llm.openai import RathOpenAIChatClient
+from rath.llm.openai.endpoint import OpenAIEndpoint
+from rath.llm.probe import probe_providers
+from rath.llm.probe.chat import ChatProbe
+from rath.llm.probe.embedding import EmbeddingProbe
+from rath.llm.probe.picture import PictureProbe
+from rath.llm.probe.requests import ProbeRequests
+from rath.llm.purpose_entry import entry_for
+from rath.llm.sdk.connection import Connection
+from rath.llm.variables import OPENAI
+from rath.llm.vlm import RathOpenAIVLMClient, VLMProvider
+from rath.memory import MemoryStoreSpec
+from rath.memory import get as get_memory
+from rath.session import Session, SessionWriter, load_session, session_registry
+from rath.session.chat_request_build import provider_into_chat_request
+from rath.testing import ScriptedClient
+from tests.support import chat_replies as replies
+from tests.support.asking import HELLO, ask, send
+from tests.support.canaries import any_keys, public_classes, reachable, seen, sendable_keys
+from tests.support.chat_server import ChatServer
+from tests.support.machine import own_project, write_config
+from tests.support.sessions import run
+
+KEY = "sk-cNry/0123456789+ab"
+Show = Callable[[Any], str]
+SHOWS: tuple[Show, ...] = (repr, str, format, pformat, pretty_repr)
+
+HOLDERS = {"api_key", "base_url", "credential", "env", "extra_create_args", "headers", "options",
+           "password", "secret", "secrets"}  # fmt: skip
+"""Names of parameters and fields that may hold a key."""
+
+KEYLESS = {
+    "rath.llm.local.embedding:RathLocalEmbeddingClient",
+    "rath.llm.sdk.binding:Sdk",
+    "rath.llm.variables:Variables",
+}
+"""Classes that only bear such names: a model without a key, functions, names of variables."""
+
+NEEDS_LITELLM = {"rath.llm.litellm.client:RathLiteLLMChatClient"}
+HAS_LITELLM = find_spec("litellm") is not None
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    return own_project(tmp_path, monkeypatch)
+
+
+def account_of(key: str) -> dict[str, Any]:
+    """The key as a key, and as the password of an endpoint."""
+    return {"api_key": key, "base_url": f"http://user:{quote(key, safe='')}@127.0.0.1:1/v1"}
+
+
+def provider_of(key: str) -> Provider:
+    """A provider with the key wherever it can be."""
+    extra = {"extra_headers": {"Authorization": f"Bearer {key}"}}
+    account = account_of(key)
+    fallback = Provider(model="n", **account)
+    return Provider(model="m", fallbacks=[fallback], extra_create_args=extra, **account)
+
+
+def configured(key: str, base: Path) -> Iterator[object]:
+    """What is read from a config that holds the key in every section."""
+    (base / ".openrath").mkdir(exist_ok=True)
+    config = {
+        "llm": {"default_provider": "a", "providers": {"a": {"model": "m", **account_of(key)}}},
+        "mcp": {"servers": {"s": {"command": ["x", "--token", key], "env": {"HOST": key}}}},
+        "memory": {"default_provider": "m", "providers": {"m": {"api_key": key}}},
+        "backend": {"providers": {"b": {"api_key": key, "options": {"x": key}}}},
+    }
+    store = ConfigStore(write_config(base, config))
+    yield from (store, store.config, find_llm_provider("a"), configured_targets())
+    yield entry_for("a", default="vlm_provider", store=None)
+    yield MemoryStoreSpec.from_config()
+    yield account_found(Provider.from_config("a"))
+
+
+def account_found(provider: Provider) -> Account:
+    """What a provider for OpenAI's protocol calls with."""
+    return find_account(provider, kind="openai", variables=OPENAI, default_base_url="")
+
+
+def placed(key: str) -> Iterator[object]:
+    """Sessions, agents, workflows and stores that were given the key."""
+    provider, spec = provider_of(key), BackendSandboxSpec(env={"TOKEN": key})
+    sandbox = get_backend("local").lazy(spec)
+    yield from (spec, sandbox, sandbox.stream(), BackendToolCommandRun("x", env={"TOKEN": key}))
+    memory = get_memory("local").lazy(MemoryStoreSpec(options={"token": key}))
+    yield memory
+    session = Session.from_user_message("x").to("local", spec=spec, provider=provider)
+    yield from (session, session.fork(), session.detach(), session.merge(session.fork()))
+    agent = Agent("be brief", provider=provider, memory=memory)
+    flow = Sequential(agent, Compressor("sum up", provider), Selector(provider))
+    yield from (agent, flow, flow.compile(), flow.compile().manifest)
+
+
+def asked(key: str) -> Iterator[object]:
+    """What a client of the user's own is asked with."""
+    provider = provider_of(key)
+    request = provider_into_chat_request(HELLO, (), provider, default_tool_choice=None)
+    scripted = ScriptedClient(["x"], provider=provider)
+    yield from (request, scripted, open_draft(scripted, request))
+    yield RathLLMChatRequest(messages=HELLO, extra_create_args={"api_key": key})
+    yield Sourced(key, "call")
+    yield Subject(scripted, 16, key, None, 1.0)
+    yield LiteLLMTarget(None, "call", key)
+    yield LocalEndpoint("http://127.0.0.1:1/v1", key, "m", Path("m.gguf"), "1")
+
+
+def clients(key: str) -> Iterator[object]:
+    """Clients of every kind, on their way to a call."""
+    account = account_of(key)
+    provider = Provider(model="m", **account)
+    for make in (RathOpenAIChatClient, RathAnthropicChatClient):
+        client = make(provider)
+        yield from (client, open_draft(client, ask()), client.asked(client.route(None)))
+        yield from (client.route(None), client.chunk_decoder(client.asked(client.route(None))))
+        yield from (client.write_body(ask(), model="m"), ChatProbe(client, provider, timeout=1.0))
+    yield RathOpenAIChatClient(Provider(model="m", api_key=key, base_url="https://x.azure.com"))
+    embedding = RathOpenAIEmbeddingClient(EmbeddingProvider(model="m", **account))
+    yield from (embedding, embedding.route(), EmbeddingProbe(embedding, timeout=1.0))
+    picture = RathOpenAIVLMClient(VLMProvider(model="m", **account))
+    yield from (picture, PictureProbe(picture, timeout=1.0))
+    yield from (ProbeRequests(provider, None), KeyKeeper(key))
+    yield LiteLLMChunkDecoder(client.asked(client.route(None)))
+    yield RathLocalChatClient(
+        Provider(), serve=lambda name: LocalEndpoint("http://127.0.0.1:1", key, name, Path(), "1")
+    )
+    if HAS_LITELLM:
+        yield RathLiteLLMChatClient(Provider(model="m", api_key=key))
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=15)
+@given(any_keys)
+def test_no_object_shows_a_key(project: Path, key: str) -> None:
+    made = [*configured(key, project), *placed(key), *asked(key)]
+    for each in reachable(made):
+        assert seen(key, *(show(each) for show in SHOWS)) == []
+
+
+@pytest.mark.usefixtures("project")
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=15)
+@given(sendable_keys)
+def test_no_client_shows_a_key(key: str) -> None:
+    for each in reachable(clients(key)):
+        assert seen(key, *(show(each) for show in SHOWS)) == []
+
+
+# ---------------------------------------------------------------- nothing is left out
+
+
+def called(key: str) -> Iterator[object]:
+    """What calls over real HTTP leave behind: answers, errors, sessions and their files."""
+    with ChatServer() as server:
+        provider = Provider(model="m", api_key=key, base_url=server.base_url)
+        server.queue(*[replies.completion("x")] * 2, replies.status_error(401, "no"))
+        client, now = RathOpenAIChatClient(provider), datetime.now(UTC)
+        draft = open_draft(client, ask())
+        answered = send(draft)
+        yield answered
+        yield Call(draft, draft.body(), None, answered.response, answered.evidence, now, now)
+        yield Connection(OpenAIEndpoint.of(account_found(provider), "/x").target)
+        out = run([], agent_provider=provider).synchronize()
+        with SessionWriter(out) as writer:
+            yield writer
+        yield from (out, load_session(out.id), session_registry())
+        with pytest.raises(ProviderError) as caught:
+            run([], user=out, agent_provider=provider).text()
+        yield from (caught.value, probe_providers([provider]))
+
+
+def holders() -> dict[str, type]:
+    """Public classes that hold a key, or what leads to one, by the words of their signatures."""
+    classes = public_classes()
+    left_out = KEYLESS if HAS_LITELLM else KEYLESS | NEEDS_LITELLM
+    words = {name: _words(each) for name, each in classes.items()}
+    found = {name for name, (names, _) in words.items() if names & HOLDERS}
+    while True:
+        known = {classes[name].__name__ for name in found}
+        more = {name for name, (_, types) in words.items() if types & known} - found
+        if not more:
+            return {name: classes[name] for name in found if name not in left_out}
+        found |= more
+
+
+def _words(each: type) -> tuple[set[str], set[str]]:
+    """Return the names of parameters and fields, and the names of types in their annotations."""
+    names, types = set[str](), ""
+    with contextlib.suppress(TypeError, ValueError):
+        for parameter in inspect.signature(each).parameters.values():
+            names.add(parameter.name)
+            types += f" {parameter.annotation}"
+    for owner in each.__mro__:
+        for name, annotation in vars(owner).get("__annotations__", {}).items():
+            names.add(name)
+            types += f" {annotation}"
+    return names, set(re.findall(r"\w+", types))
+
+
+def test_every_public_class_that_leads_to_a_key_was_looked_at(
+    project: Path,
+) -> None:
+    roots = [*configured(KEY, project), *placed(KEY), *asked(KEY), *clients(KEY), *called(KEY)]
+    made = {owner for each in reachable(roots) for owner in type(each).__mro__}
+    left_out = {name for name, each in holders().items() if each not in made}
+    assert left_out == set()
