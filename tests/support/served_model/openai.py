@@ -96,8 +96,10 @@ def _text(message: Json) -> str:
     return content or ""
 
 
-def _choice(given: Any) -> str:
-    return str(given["function"]["name"] if isinstance(given, Mapping) else given or "auto")
+def _choice(given: str | Json | None) -> str:
+    if isinstance(given, dict):
+        return str(given["function"]["name"])
+    return given or "auto"
 
 
 def _envelope(prompt: Prompt, kind: str) -> Json:
