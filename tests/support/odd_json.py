@@ -84,7 +84,9 @@ _choice = _object(
     delta=_message,
     logprobs=_ANYTHING,
 )
-_error = _object(type=_either("overloaded_error", "odd"), code=_either(429, "x"), message=_TEXT)
+_error = st.just("it broke") | _object(
+    type=_either("overloaded_error", "odd"), code=_either(429, "x"), message=_TEXT
+)
 
 openai_chunks = _object(
     id=_TEXT,
@@ -93,7 +95,7 @@ openai_chunks = _object(
     service_tier=_TEXT,
     choices=_list(_choice),
     usage=_usage,
-    error=_either(None, None, None, "it broke") | _error,
+    error=st.integers(0, 15).flatmap(lambda drawn: _error if drawn == 15 else st.none()),
 )
 openai_answers = openai_chunks.filter(lambda found: isinstance(found, dict))
 

@@ -215,7 +215,7 @@ def test_whatever_answer_comes_it_is_one_or_an_error(payload: dict[str, Any]) ->
     assert response.choices
 
 
-@given(st.lists(openai_chunks, min_size=1, max_size=4))
+@given(st.lists(openai_chunks, min_size=1, max_size=3))
 def test_whatever_chunks_come_they_are_an_answer_or_an_error(chunks: list[Any]) -> None:
     decoder, folded = OpenAIChunkDecoder(ASKED), StreamFold()
     try:

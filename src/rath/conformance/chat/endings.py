@@ -56,11 +56,7 @@ def _a_cancelled_stream_ends_at_once(subject: Subject) -> None:
         stream = cast("StreamingChatClient", subject.client).complete_stream  # it was opened
         if not (is_async(stream) or inspect.isasyncgenfunction(stream)):
             raise Skipped(_PLAIN)
-        running = runtime().start_on_user_loop(
-            partial(_consume, partial(stream, subject.long()), begun)
-        )
-        _await_begin(begun, running)
-        runtime().cancel_on_user_loop(running)
+        running = runtime().start_on_user_loop(partial(_consume, partial(stream, subject.long())))
         _expect_end_on_user_loop(running, subject)
     subject.ask(subject.echo("cement"))
 
@@ -121,12 +117,18 @@ async def _cancelled(call: Callable[[], Awaitable[object]]) -> None:
     await call()
 
 
-async def _consume(make: Callable[[], object], begun: threading.Event) -> None:
+async def _consume(make: Callable[[], object]) -> None:
+    """Take a stream that is cancelled where it waits after its first delta."""
+    task = asyncio.current_task()
+    assert task is not None
     items = make()
     if inspect.isawaitable(items):
         items = await items
+    is_first = True
     async for _ in cast("AsyncIterable[object]", items):
-        begun.set()
+        if is_first:
+            is_first = False
+            task.cancel()
 
 
 ENDINGS = (
