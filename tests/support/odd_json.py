@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, cast
 
 from hypothesis import strategies as st
 
-__all__ = ["anthropic_answers", "anthropic_events", "openai_answers", "openai_chunks"]
+__all__ = [
+    "anthropic_answers",
+    "anthropic_events",
+    "openai_answers",
+    "openai_chunks",
+    "with_one_odd_value",
+]
 
 Odd = st.SearchStrategy[Any]
 
@@ -17,6 +24,31 @@ _ANYTHING: Odd = st.recursive(
     lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from("ab"), inner),
     max_leaves=3,
 )
+
+
+def with_one_odd_value(whole: object) -> Odd:
+    """JSON that is right but for one value, which is anything."""
+    return st.builds(_replaced, st.just(whole), st.sampled_from([*_places(whole)]), _ANYTHING)
+
+
+def _places(value: object) -> Iterator[tuple[str | int, ...]]:
+    yield ()
+    for name, inner in _items(value):
+        yield from ((name, *place) for place in _places(inner))
+
+
+def _replaced(value: Any, place: tuple[str | int, ...], odd: object) -> object:
+    if not place:
+        return odd
+    changed = {name: _replaced(inner, place[1:], odd) if name == place[0] else inner
+               for name, inner in _items(value)}  # fmt: skip
+    return changed if isinstance(value, Mapping) else [*changed.values()]
+
+
+def _items(value: object) -> list[tuple[str | int, object]]:
+    if isinstance(value, Mapping):
+        return [*cast("Mapping[str | int, object]", value).items()]
+    return [*enumerate(cast("list[object]", value))] if isinstance(value, list) else []
 
 
 def _mostly(likely: Odd) -> Odd:

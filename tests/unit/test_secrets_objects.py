@@ -165,7 +165,10 @@ def clients(key: str) -> Iterator[object]:
         Provider(), serve=lambda name: LocalEndpoint("http://127.0.0.1:1", key, name, Path(), "1")
     )
     if HAS_LITELLM:
+        from rath.llm.litellm.connection import LiteLLMConnection  # imports the library
+
         yield RathLiteLLMChatClient(Provider(model="m", api_key=key))
+        yield LiteLLMConnection(LiteLLMTarget(None, "call", key))
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=15)

@@ -20,7 +20,7 @@ from rath.llm.anthropic.stream.decode import AnthropicChunkDecoder
 from rath.llm.failure import Asked
 from rath.llm.fold import StreamFold
 from tests.support import anthropic_replies as replies
-from tests.support.odd_json import anthropic_events
+from tests.support.odd_json import anthropic_events, with_one_odd_value
 
 Json = dict[str, Any]
 ASKED = Asked("the server", "m", "the call", "the call", 1.0, secret="sk-canary-0123456789")
@@ -289,7 +289,18 @@ def test_a_malformed_event_is_a_value_error(data: str) -> None:
         AnthropicChunkDecoder(ASKED).decode_chunk(data)
 
 
-@given(st.lists(anthropic_events, min_size=1, max_size=6))
+EVENTS = replies.events(
+    replies.envelope(
+        replies.thinking("hm"), replies.text("b"), replies.tool_use("f", {"x": 1}),
+        replies.tool_use("g", {"y": 2}), usage=replies.usage(1, 2, cache_read_input_tokens=3),
+    )
+)  # fmt: skip
+
+
+@given(
+    st.lists(anthropic_events, min_size=1, max_size=4)
+    | with_one_odd_value([*EVENTS]).filter(lambda found: isinstance(found, list))
+)
 def test_whatever_events_come_they_are_an_answer_or_an_error(events: list[Any]) -> None:
     decoder, folded = AnthropicChunkDecoder(ASKED), StreamFold()
     try:
