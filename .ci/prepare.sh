@@ -49,3 +49,22 @@ need_uv() {
 sync() {
     "$uv" sync "$@" || die "uv sync $* failed (its words are above); is there a network?"
 }
+
+# Install bubblewrap, which the tests of its backend need, where that takes no questions. Elsewhere
+# they are skipped and say why.
+want_bubblewrap() {
+    local apt=(env DEBIAN_FRONTEND=noninteractive timeout 300 apt-get --yes --quiet --quiet)
+    if [[ $(uname -s) != Linux ]] || command -v bwrap >/dev/null 2>&1; then
+        return
+    fi
+    if [[ $(id -u) -ne 0 ]]; then
+        apt=(sudo -n "${apt[@]}")
+    fi
+    if command -v apt-get >/dev/null 2>&1; then
+        "${apt[@]}" install --no-install-recommends bubblewrap >/dev/null 2>&1 ||
+            { "${apt[@]}" update && "${apt[@]}" install --no-install-recommends bubblewrap; } \
+                >/dev/null 2>&1 || true
+    fi
+    command -v bwrap >/dev/null 2>&1 || printf 'note: %s\n' \
+        "bwrap was not found and not installed: the tests of the bubblewrap backend are skipped" >&2
+}

@@ -29,6 +29,9 @@ _ROWS = {
     "tools": ("benchmarks.tools", "lines"),
     "memory": ("benchmarks.memory", "lines"),
     "load": ("benchmarks.load", "lines"),
+    "commands": ("benchmarks.commands", "lines"),
+    "effects": ("benchmarks.effects", "lines"),
+    "workspace": ("benchmarks.workspace", "lines"),
 }
 
 

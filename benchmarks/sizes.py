@@ -21,6 +21,11 @@ class Sizes:
     notes: int
     turns: int
     """Turns of the session file that is loaded."""
+    workspace_files: tuple[int, ...]
+    """Files of the workspaces in which effects are looked for."""
+    commands: int
+    """Commands in a sandbox, one after another."""
+    commands_at_once: int
 
 
 FULL = Sizes(
@@ -32,6 +37,9 @@ FULL = Sizes(
     table_rows=100_000,
     notes=100_000,
     turns=1000,
+    workspace_files=(5000, 50_000),
+    commands=50,
+    commands_at_once=50,
 )
 SMALL = Sizes(
     repeats=2,
@@ -42,4 +50,7 @@ SMALL = Sizes(
     table_rows=2000,
     notes=500,
     turns=50,
+    workspace_files=(500,),
+    commands=5,
+    commands_at_once=8,
 )

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from rath._core.blobs import MAX_BLOB_BYTES, Blob
 from rath.backend import (
     BackendSandbox,
-    BackendToolCommandRun,
     BackendToolFilesRead,
     BackendToolFilesWrite,
     FileEffect,
@@ -21,9 +20,12 @@ from rath.backend import (
 from rath.backend.effects import note_effect
 from rath.testing import FakeBackend
 
+MODE = 0o100644
+"""Of a regular file that a tool wrote."""
+
 
 def created(path: str, content: bytes) -> FileEffect:
-    return FileEffect(path, "created", None, Blob.from_bytes(content))
+    return FileEffect(path, "created", None, Blob.from_bytes(content), after_mode=MODE)
 
 
 @given(
@@ -55,7 +57,10 @@ def test_an_old_file_is_changed(sandbox: BackendSandbox) -> None:
     with observe_effects() as effects:
         sandbox.dispatch(BackendToolFilesWrite("a.txt", "new"))
     before, after = Blob.from_bytes(b"old"), Blob.from_bytes(b"new")
-    assert effects == [FileEffect("a.txt", "changed", before, after, "exact")]
+    changed = FileEffect(
+        "a.txt", "changed", before, after, "exact", before_mode=MODE, after_mode=MODE
+    )
+    assert effects == [changed]
 
 
 def test_writing_what_is_there_is_no_effect(sandbox: BackendSandbox) -> None:
@@ -86,12 +91,22 @@ def test_a_large_content_keeps_digest_and_size_only(
     assert before.data is None
 
 
-def test_a_failed_write_a_read_and_a_command_note_nothing(sandbox: BackendSandbox) -> None:
+def test_a_failed_write_and_a_read_note_nothing(sandbox: BackendSandbox) -> None:
     with observe_effects() as effects:
         sandbox.dispatch(BackendToolFilesWrite("../out.txt", "x"))
         sandbox.dispatch(BackendToolFilesRead("a.txt"))
-        sandbox.dispatch(BackendToolCommandRun("echo x > a.txt"))
     assert effects == []
+
+
+def test_a_write_that_only_changes_the_mode_tells_the_modes(
+    sandbox: BackendSandbox, workspace: Path
+) -> None:
+    (workspace / "a.txt").write_text("same")
+    (workspace / "a.txt").chmod(0o600)
+    with observe_effects() as effects:
+        sandbox.dispatch(BackendToolFilesWrite("a.txt", "same"))
+    modes = [(effect.before_mode, effect.after_mode) for effect in effects]
+    assert modes == [(0o100600, MODE)]
 
 
 def test_parallel_writes_of_one_file_each_tell_what_they_replaced(sandbox: BackendSandbox) -> None:

@@ -23,8 +23,8 @@ from rath.backend import (
     CommandResult,
     ToolExecutionFailure,
 )
+from rath.backend.host.process import MAX_OUTPUT_BYTES
 from rath.backend.local import LocalBackend
-from rath.backend.process import MAX_OUTPUT_BYTES
 
 
 def run(sandbox: BackendSandbox, cmd: str, **options: object) -> CommandResult:
@@ -283,15 +283,99 @@ def test_code_that_fails_in_silence_still_has_an_error(sandbox: BackendSandbox) 
 
 @pytest.mark.parametrize("code", ["print(1)", "1 / 0", "import time; time.sleep(30)"])
 def test_the_script_of_the_code_is_removed(
-    sandbox: BackendSandbox, workspace: Path, code: str
+    sandbox: BackendSandbox, tmp_path: Path, code: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     sandbox.dispatch(BackendToolCodeRun(code, timeout=0.5))
-    assert os.listdir(workspace) == []
+    assert os.listdir(tmp_path) == ["workspace"]
+
+
+@pytest.mark.parametrize("language", ["python", "bash", "javascript"])
+def test_code_sees_no_script_in_the_workspace(sandbox: BackendSandbox, language: str) -> None:
+    listings = {
+        "python": "import os; print(os.listdir())",
+        "bash": "ls -A",
+        "javascript": "console.log(require('fs').readdirSync('.').join())",
+    }
+    assert code(sandbox, listings[language], language).stdout.strip() in (b"[]", b"")
+
+
+def code(sandbox: BackendSandbox, text: str, language: str) -> CodeResult:
+    if language == "javascript" and shutil.which("node") is None:
+        pytest.skip("needs node")
+    result = sandbox.dispatch(BackendToolCodeRun(text, language))
+    assert isinstance(result, CodeResult)
+    return result
+
+
+def test_code_imports_modules_of_the_workspace(sandbox: BackendSandbox, workspace: Path) -> None:
+    (workspace / "mymodule.py").write_text("answer = 42")
+    text = "from __future__ import annotations\nimport mymodule; print(mymodule.answer)"
+    said = code(sandbox, text, "python")
+    assert said.stdout == b"42\n"
+
+
+def test_code_keeps_the_path_that_its_sandbox_was_given(tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "elsewhere.py").write_text("answer = 42")
+    backend = LocalBackend()
+    sandbox = backend.open(
+        BackendSandboxSpec(env={"PYTHONPATH": str(tmp_path / "other"), "PATH": os.defpath})
+    )
+    assert code(sandbox, "import elsewhere; print(elsewhere.answer)", "python").stdout == b"42\n"
+    backend.close(sandbox)
+
+
+@pytest.mark.parametrize("language", ["javascript", "js", "node"])
+def test_javascript_finds_modules_of_the_workspace(
+    sandbox: BackendSandbox, workspace: Path, language: str
+) -> None:
+    if shutil.which("node") is None:
+        pytest.skip("needs node")
+    (workspace / "mymodule.js").write_text("exports.answer = 42")
+    said = code(sandbox, "console.log(require('./mymodule').answer)", language)
+    assert (said.stdout, said.error) == (b"42\n", None)
+
+
+def test_bash_runs_scripts_of_many_lines(sandbox: BackendSandbox) -> None:
+    said = code(sandbox, "words=(one two)\necho ${words[1]}\nread line || echo no input\n", "bash")
+    assert said.stdout == b"two\nno input\n"
+    assert "exit code 3" in (code(sandbox, "exit 3", "bash").error or "")
 
 
 def test_another_language_is_a_failure_that_names_it(sandbox: BackendSandbox) -> None:
     result = failure(sandbox.dispatch(BackendToolCodeRun("x", language="go")))
     assert (result.kind, result.detail) == ("unsupported_tool", "go")
+    assert "'python', 'bash'" in result.message
+
+
+def test_a_language_whose_program_is_missing_is_not_offered(workspace: Path) -> None:
+    backend = LocalBackend()
+    sandbox = backend.open(BackendSandboxSpec(working_dir=str(workspace), env={"PATH": "/nowhere"}))
+    result = failure(sandbox.dispatch(BackendToolCodeRun("x", language="bash")))
+    assert (result.kind, "bash" in result.message.split(", not in")[0]) == (
+        "unsupported_tool",
+        False,
+    )
+    backend.close(sandbox)
+
+
+def test_code_that_is_not_unicode_is_a_failure(sandbox: BackendSandbox) -> None:
+    assert failure(sandbox.dispatch(BackendToolCodeRun("'\ud800'"))).kind == "encode_error"
+
+
+def test_code_without_a_place_for_its_script_is_a_failure(
+    sandbox: BackendSandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", "/nowhere")
+    assert failure(sandbox.dispatch(BackendToolCodeRun("1"))).kind == "os_error"
+
+
+def test_output_that_cannot_be_decoded_raises_nowhere(sandbox: BackendSandbox) -> None:
+    text = "import os; os.write(2, b'\\xff\\xfe'); raise SystemExit(1)"
+    said = code(sandbox, text, "python")
+    assert said.stderr == b"\xff\xfe"
+    assert isinstance(said.error, str)
 
 
 @pytest.mark.parametrize("call", [BackendToolCommandRun("true"), BackendToolCodeRun("1")])

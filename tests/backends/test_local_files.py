@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import socket
 import stat
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,17 +14,20 @@ from hypothesis import strategies as st
 
 from rath.backend import (
     BackendSandbox,
+    BackendToolFilesEdit,
     BackendToolFilesExists,
     BackendToolFilesList,
     BackendToolFilesRead,
     BackendToolFilesWrite,
     FileContent,
+    FileEditResult,
     FileEntries,
     FileWriteResult,
     ToolExecutionFailure,
 )
-from rath.backend.files import MAX_READ_BYTES, FileOperations
-from rath.backend.paths import Workspace
+from rath.backend.host.files import FileOperations
+from rath.backend.host.paths import Workspace
+from rath.backend.parts import MAX_READ_BYTES
 
 
 def failure(result: object) -> ToolExecutionFailure:
@@ -182,3 +187,94 @@ def test_a_path_exists_or_not(
     (workspace / "file.txt").write_text("x")
     (workspace / "hole").symlink_to("nowhere")
     assert sandbox.dispatch(BackendToolFilesExists(path)) is expected
+
+
+def test_bits_that_give_rights_are_never_set(sandbox: BackendSandbox, workspace: Path) -> None:
+    sandbox.dispatch(BackendToolFilesWrite("run.sh", "true", mode=0o7755))
+    assert stat.S_IMODE((workspace / "run.sh").stat().st_mode) == 0o755
+
+
+def make_pipe(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def make_socket(path: Path) -> None:
+    # By its name in a directory that is held open: the path of a socket must be short.
+    with socket.socket(socket.AF_UNIX) as listener:
+        above = os.open(path.parent, os.O_RDONLY)
+        listener.bind(f"/proc/self/fd/{above}/{path.name}")
+        os.close(above)
+
+
+def make_device(path: Path) -> None:
+    try:
+        os.mknod(path, stat.S_IFCHR | 0o666, os.makedev(1, 5))
+    except PermissionError:
+        pytest.skip("making a device needs more rights")
+
+
+@pytest.mark.parametrize("make", [make_pipe, make_socket, make_device])
+def test_what_is_no_file_is_neither_read_nor_edited_and_a_write_replaces_it(
+    sandbox: BackendSandbox, workspace: Path, make: Callable[[Path], None]
+) -> None:
+    make(workspace / "it")
+    for op in (BackendToolFilesRead("it", None, 0, 5), BackendToolFilesEdit("it", "a", "b")):
+        assert "not a regular file" in failure(sandbox.dispatch(op)).message
+    assert sandbox.dispatch(BackendToolFilesWrite("it", "new")) == FileWriteResult(3)
+    assert sandbox.dispatch(BackendToolFilesRead("it")) == FileContent("new")
+
+
+def test_a_hard_link_is_a_file_of_the_workspace(
+    sandbox: BackendSandbox, workspace: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "outside.txt").write_text("shared")
+    (workspace / "inside.txt").hardlink_to(tmp_path / "outside.txt")
+    assert sandbox.dispatch(BackendToolFilesRead("inside.txt")) == FileContent("shared")
+
+
+@pytest.mark.parametrize("name", ["two\nlines", "a\udcffb", "'; true", "\u202e", "-rf", "~"])
+def test_odd_names_are_listed_read_written_and_edited(sandbox: BackendSandbox, name: str) -> None:
+    assert sandbox.dispatch(BackendToolFilesWrite(name, "one")) == FileWriteResult(3)
+    listing = sandbox.dispatch(BackendToolFilesList("."))
+    assert isinstance(listing, FileEntries)
+    (entry,) = listing.entries
+    assert entry.name == name
+    assert isinstance(
+        sandbox.dispatch(BackendToolFilesEdit(entry.path, "one", "2")), FileEditResult
+    )
+    assert sandbox.dispatch(BackendToolFilesRead(entry.path)) == FileContent("2")
+
+
+@pytest.mark.parametrize("path", ["x" * 300, "d/" * 3000 + "x", "\ud800"])
+def test_a_path_that_cannot_be_is_a_failure(
+    sandbox: BackendSandbox, workspace: Path, path: str
+) -> None:
+    for op in (
+        BackendToolFilesRead(path),
+        BackendToolFilesWrite(path, "x"),
+        BackendToolFilesEdit(path, "x", "y"),
+        BackendToolFilesList(path),
+    ):
+        assert failure(sandbox.dispatch(op)).kind == "os_error"
+    assert os.listdir(workspace) == []
+
+
+def test_processes_have_no_links_into_the_workspace(
+    sandbox: BackendSandbox, workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (workspace / "a.txt").write_text("x")
+    monkeypatch.chdir(workspace)
+    for path in (
+        "/proc/self/cwd/a.txt",
+        f"/proc/self/root{workspace}/a.txt",
+        "//proc/self/environ",
+    ):
+        assert (
+            failure(sandbox.dispatch(BackendToolFilesRead(path))).kind == "path_outside_workspace"
+        )
+
+
+def test_a_part_of_a_file_is_read(sandbox: BackendSandbox, workspace: Path) -> None:
+    (workspace / "a.txt").write_text("one\ntwo\nthree\n")
+    part = sandbox.dispatch(BackendToolFilesRead("a.txt", offset=1, limit=1))
+    assert part == FileContent("two\n", 2, 3)

@@ -160,11 +160,11 @@ def test_repr_shows_no_counters(sandbox: BackendSandbox) -> None:
     assert "refcount" not in repr(sandbox)
 
 
-def test_it_offers_all_six_operations() -> None:
+def test_it_offers_all_seven_operations() -> None:
     offers = LocalBackend.capabilities()
     assert offers.isolation is IsolationLevel.PROCESS
     assert (offers.cold_start_ms_p50, offers.max_sandboxes) == (10, None)
-    assert len(LocalBackend.supported_calls()) == 6
+    assert len(LocalBackend.supported_calls()) == 7
 
 
 def test_it_works_inside_a_running_event_loop(workspace: Path) -> None:

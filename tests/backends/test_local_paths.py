@@ -23,8 +23,8 @@ from rath.backend import (
     FileWriteResult,
     ToolExecutionFailure,
 )
-from rath.backend.files import FileOperations
-from rath.backend.paths import OutsideWorkspace, Workspace
+from rath.backend.host.files import FileOperations
+from rath.backend.host.paths import OutsideWorkspace, Workspace
 
 SECRET = "outside"
 NAMES = ["", ".", "..", "a", "c", "f", "l", "m", "n", "secret", "ws", "outside", "new"]

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
+from uuid import UUID
 
 import pytest
 
 from rath import backend
 from rath.backend import registry as backends
+from rath.backend.opensandbox.connection import is_installed
+from rath.backend.persistence import PersistentSandboxRegistry
+from rath.backend.persistence.paths import fork_dir
+from rath.backend.persistence.trash import move_to_trash
 from rath.testing import FakeBackend
 from tests.cli.conftest import Rath
 from tests.cli.findings import Seen, doctor, findings
@@ -29,7 +35,8 @@ def other_rath(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         "Provides-Extra: local", "Provides-Extra: sky", "Requires-Dist: pydantic>=99",
         "Requires-Dist: no-such-package>=1", "Requires-Dist: typer>=0.1",
         "Requires-Dist: pydantic<1; extra == 'local'",
-        "Requires-Dist: no-such-sky; extra == 'sky'",
+        "Requires-Dist: no-such-sky; extra == 'sky'", "Provides-Extra: opensandbox",
+        "Requires-Dist: no-such-sandbox; extra == 'opensandbox'",
     ]  # fmt: skip
     (folder / "METADATA").write_text("\n".join(lines) + "\n\n")
     monkeypatch.setattr(sys, "path", [str(folder.parent), *sys.path])
@@ -61,6 +68,8 @@ def test_extras_say_what_they_are_for_and_how_to_get_them(rath: Rath) -> None:
     assert findings(result, "Extras", "sky") == [
         Seen("note", "not installed", 'pip install "openrath[sky]"')
     ]
+    (known,) = findings(result, "Extras", "opensandbox")
+    assert known.text == "not installed (sandboxes on an OpenSandbox server)"
 
 
 def test_the_planes_of_this_machine(rath: Rath) -> None:
@@ -104,6 +113,74 @@ def test_a_sandbox_that_cannot_be_used_matters_where_a_config_names_it(
     result = doctor(rath)
     assert [findings(result, "Sandboxes", name)[0].level for name in entries] == ["problem"] * 3
     assert "no sandbox backend named 'missing'" in findings(result, "Sandboxes", "missing")[0].text
+
+
+def test_a_sandbox_that_cannot_be_used_says_why_and_what_to_do(
+    rath: Rath, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(home))
+    result = doctor(rath)
+    (bubblewrap,) = findings(result, "Sandboxes", "bubblewrap")
+    assert bubblewrap.level == "note"
+    assert "bwrap" in bubblewrap.text
+    (service,) = findings(result, "Sandboxes", "opensandbox")
+    assert service.level == "note"
+    assert "openrath[opensandbox]" in service.text or "OPEN_SANDBOX_DOMAIN" in service.text
+
+
+@pytest.mark.skipif(not backend.is_available("bubblewrap"), reason="bwrap does not work here")
+def test_bubblewrap_is_tried_and_says_what_limits_it(rath: Rath) -> None:
+    (found,) = findings(doctor(rath), "Sandboxes", "bubblewrap")
+    assert found.level == "ok"
+    assert "limits by" in found.text
+
+
+@pytest.mark.skipif(not is_installed(), reason="the SDK belongs to an extra")
+def test_the_server_of_opensandbox_and_who_names_it(
+    rath: Rath, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entry = {"backend_kind": "opensandbox", "domain": "https://me:pw@sandboxes.example:8080"}
+    path = write_config(home, {"backend": {"providers": {"far": entry}}})
+    (found,) = findings(doctor(rath), "Sandboxes", "opensandbox")
+    assert found.level == "ok"
+    assert "sandboxes.example:8080" in found.text
+    assert str(path) in found.text
+    assert "pw" not in found.text
+    monkeypatch.setenv("OPEN_SANDBOX_DOMAIN", "other.example")
+    (found,) = findings(doctor(rath), "Sandboxes", "opensandbox")
+    assert "server other.example (env OPEN_SANDBOX_DOMAIN; not asked)" in found.text
+
+
+@pytest.mark.usefixtures("home")
+def test_sandboxes_that_are_kept(rath: Rath) -> None:
+    assert findings(doctor(rath), "Files", "sandboxes") == []
+    PersistentSandboxRegistry().alloc_local_id()
+    (found,) = findings(doctor(rath), "Files", "sandboxes")
+    assert found.level == "ok"
+    assert found.text.startswith("1 workspace and 0 remote sandboxes in ")
+
+
+@pytest.mark.usefixtures("home")
+def test_what_killed_programs_left_is_a_note_with_the_call_that_removes_it(rath: Rath) -> None:
+    fork_dir(UUID(int=1)).mkdir(parents=True)
+    (fork_dir(UUID(int=1)) / "lock").touch()
+    kept = PersistentSandboxRegistry()
+    assert move_to_trash(kept.local_path(kept.alloc_local_id()))
+    forks, trash = findings(doctor(rath), "Files", "sandboxes")
+    assert (forks.level, trash.level) == ("note", "note")
+    for found in (forks, trash):
+        exec(found.advice.split('"')[1], {})
+    assert findings(doctor(rath), "Files", "sandboxes") == []
+
+
+def test_sandboxes_that_cannot_be_listed(rath: Rath, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: object) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    (found,) = findings(doctor(rath), "Files", "sandboxes")
+    assert found.level == "problem"
+    assert "Permission denied" in found.text
 
 
 def test_a_memory_that_a_config_names_and_nobody_knows(rath: Rath, home: Path) -> None:

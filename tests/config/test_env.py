@@ -113,7 +113,11 @@ PACKAGE = Path(rath.__file__).parent
 READERS = {"env_flag", "env_value", "get_env_spec", "resolve_env", "resolve_with_origin"}
 TOUCH_THE_ENVIRONMENT = {
     "config/env.py",  # reads what is declared, for all others
-    "backend/local.py",  # hands a fixed list on to commands
+    "backend/bubblewrap/command.py",  # tells which of a command's variables were only inherited
+    "backend/host/environment.py",  # hands a fixed list on to commands
+    "backend/host/supervisor.py",  # hands on what the loader of programs needs
+    "conformance/sandbox/commands.py",  # sets what a command must not see
+    "conformance/sandbox/confinement.py",  # starts what a command must not reach
     "llm/litellm/errors.py",  # hides in an error text whatever a variable holds
     "llm/litellm/library.py",  # sets what keeps LiteLLM from the network
 }

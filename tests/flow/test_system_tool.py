@@ -11,6 +11,7 @@ from rath.backend import (
     CodeResult,
     CommandResult,
     FileContent,
+    FileEditResult,
     FileEntries,
     FileWriteResult,
     ToolExecutionFailure,
@@ -18,6 +19,7 @@ from rath.backend import (
 from rath.flow.tool import (
     flow_tool_code_run,
     flow_tool_command_run,
+    flow_tool_files_edit,
     flow_tool_files_exists,
     flow_tool_files_list,
     flow_tool_files_read,
@@ -42,6 +44,20 @@ def test_a_file_is_written_and_read_back(placed: Session, tmp_path: Path) -> Non
     assert (tmp_path / "dir" / "a.txt").stat().st_mode & 0o777 == 0o600
     assert flow_tool_files_read(placed, "dir/a.txt") == FileContent("words")
     assert flow_tool_files_read(placed, "dir/a.txt", encoding=None) == FileContent(b"words")
+
+
+def test_a_part_of_a_file_is_read(placed: Session) -> None:
+    flow_tool_files_write(placed, "a.txt", "one\ntwo\nthree\n")
+    part = flow_tool_files_read(placed, "a.txt", offset=1, limit=1)
+    assert part == FileContent("two\n", next_offset=2, total=3)
+
+
+def test_a_file_is_edited(placed: Session, tmp_path: Path) -> None:
+    flow_tool_files_write(placed, "a.txt", "one\none\n")
+    assert isinstance(flow_tool_files_edit(placed, "a.txt", "one", "1"), ToolExecutionFailure)
+    result = flow_tool_files_edit(placed, "a.txt", "one", "1", replace_all=True)
+    assert isinstance(result, FileEditResult)
+    assert (tmp_path / "a.txt").read_text() == "1\n1\n"
 
 
 def test_files_are_listed_and_found(placed: Session, tmp_path: Path) -> None:

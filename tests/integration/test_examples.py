@@ -48,12 +48,14 @@ def test_the_ladder_is_the_documented_one() -> None:
     assert names(LADDER) == [
         "01_hello_agent",
         "02_session_lineage",
+        "03_sandbox_backend",
         "04_tools_builtin",
         "05_custom_tool",
         "07_streaming",
         "08_compress",
         "10_provider_variation",
         "11_dynamic_selector",
+        "12_custom_backend",
     ]
 
 
@@ -62,12 +64,14 @@ def test_the_ladder_is_the_documented_one() -> None:
     [
         ("01_hello_agent", "welcome to your first session."),
         ("02_session_lineage", "ancestors of joined: ['branch', 'other', 'question']"),
+        ("03_sandbox_backend", "created hello.txt"),
         ("04_tools_builtin", 'read_workspace_file {"data": "sessions fork"}'),
         ("05_custom_tool", 'add {"sum": 42}'),
         ("07_streaming", "'finish': 2"),
         ("08_compress", "rows: 8 -> 1"),
         ("10_provider_variation", "third:  The second one answered."),
         ("11_dynamic_selector", "tech: Switch the printer off"),
+        ("12_custom_backend", "FileContent(data='kept'"),
     ],
 )
 def test_an_example_runs(name: str, said: str, tmp_path: Path) -> None:
@@ -83,7 +87,7 @@ def test_an_example_runs_in_the_protocol_of_a_vendor(
         environment = {**provider_variables(server.base_url), "RATH_EXAMPLE_PROVIDER": wire}
         run(program, tmp_path, **environment)
         paths = {request.path for request in server.calls}
-    if program.stem == "02_session_lineage":
+    if program.stem in ("02_session_lineage", "12_custom_backend"):
         assert paths == set()
     elif program.stem == "10_provider_variation":
         assert paths == {"/v1/chat/completions", "/v1/messages"}

@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 import json
+import os
+import time
 from datetime import UTC, datetime, timedelta
-from uuid import UUID
+from pathlib import Path
+from uuid import UUID, uuid4
 
 import pytest
 
+from rath._core.files import FileLock
+from rath.backend.persistence import (
+    PersistentSandboxRegistry,
+    local_root,
+    opensandbox_index_path,
+)
+from rath.backend.persistence.paths import fork_dir
 from rath.persistence import GCReport, gc
 from rath.session.chunk import ChunkTable
 from rath.session.persistence import SessionWriter, list_persisted_sessions
@@ -40,6 +50,59 @@ def test_real_run_deletes_what_it_reports(old_and_new: tuple[UUID, UUID]) -> Non
     report = gc(older_than=timedelta(days=7), dry_run=False)
     assert report == GCReport(sessions=[old], dry_run=False)
     assert [meta.id for meta in list_persisted_sessions()] == [new]
+
+
+@pytest.fixture
+def sandboxes() -> dict[str, UUID]:
+    """A workspace, a remote sandbox and a fork that were last used eight days ago, and new ones."""
+    registry, then = PersistentSandboxRegistry(), time.time() - timedelta(days=8).total_seconds()
+    ids = {name: registry.alloc_local_id() for name in ("old local", "new local")}
+    ids |= {name: registry.record_remote("far", "c") for name in ("old remote", "new remote")}
+    for name in ("old fork", "new fork"):
+        ids[name] = uuid4()
+        fork_dir(ids[name]).mkdir(parents=True)
+        (fork_dir(ids[name]) / "lock").touch()
+    os.utime(local_root() / f"{ids['old local']}.use", (then, then))
+    os.utime(fork_dir(ids["old fork"]) / "lock", (then, then))
+    index = opensandbox_index_path(ids["old remote"])
+    dated = {**json.loads(index.read_text()), "last_used_at": "2025-01-01T00:00:00+00:00"}
+    index.write_text(json.dumps(dated))
+    return ids
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_sandboxes_go_by_last_use(sandboxes: dict[str, UUID], dry_run: bool) -> None:
+    report = gc(older_than=timedelta(days=7), dry_run=dry_run)
+    assert report == GCReport(
+        local_sandboxes=[sandboxes["old local"]],
+        remote_sandboxes=[sandboxes["old remote"]],
+        forks=[sandboxes["old fork"]],
+        dry_run=dry_run,
+    )
+    left = set(PersistentSandboxRegistry().list_local())
+    assert (sandboxes["old local"] in left, sandboxes["new local"] in left) == (dry_run, True)
+
+
+def test_what_is_in_use_is_kept(sandboxes: dict[str, UUID]) -> None:
+    path = PersistentSandboxRegistry().local_path(sandboxes["old local"])
+    fork = FileLock(fork_dir(sandboxes["old fork"]) / "lock")
+    with Session.from_user_message("a").to("local", spec=str(path)), fork:
+        report = gc(older_than=timedelta(), dry_run=False)
+        assert report.local_sandboxes == [sandboxes["new local"]]
+        assert report.forks == [sandboxes["new fork"]]
+        assert path.is_dir()
+
+
+def test_only_the_home_that_is_in_force_is_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sandboxes: dict[str, UUID]
+) -> None:
+    user_home = local_root()
+    monkeypatch.delenv("OPENRATH_HOME")
+    (tmp_path / "project" / ".openrath").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "project")
+    here = PersistentSandboxRegistry().alloc_local_id()
+    assert gc(older_than=timedelta(), dry_run=False).local_sandboxes == [here]
+    assert (user_home / str(sandboxes["old local"])).is_dir()
 
 
 def test_home_without_anything_gives_an_empty_report() -> None:

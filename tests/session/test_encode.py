@@ -11,10 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
+from rath._core.blobs import Blob
 from rath.backend import (
     CodeResult,
     CommandResult,
     FileContent,
+    FileEditResult,
     FileEntries,
     FileEntry,
     FileWriteResult,
@@ -27,12 +29,14 @@ from rath.session.encode import (
     MAX_DETAIL_CHARS,
     MAX_ENTRIES,
     MAX_FILE_CHARS,
+    MAX_FULL_BYTES,
     MAX_RESULT_CHARS,
     MAX_STREAM_CHARS,
     encode_content,
     encode_failure,
     encode_result,
     error_text,
+    full_blob,
     json_digest,
     rows_digest,
 )
@@ -221,7 +225,82 @@ def test_a_long_listing_shows_its_first_entries(n_entries: int) -> None:
         assert (payload["truncated"], payload["full_entries"]) == (True, n_entries)
 
 
+def test_a_part_of_a_file_says_where_to_read_on() -> None:
+    assert shown(FileContent("two\n", next_offset=2, total=9)) == {
+        "data": "two\n",
+        "next_offset": 2,
+        "total_lines": 9,
+    }
+    assert shown(FileContent(b"ab", total=2)) == {"data": "ab", "total_bytes": 2}
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (FileContent("ab\n" * 9000), {"total_lines": 9000}),
+        (FileContent("ab\n" * 9000 + "c"), {"total_lines": 9001}),
+        (FileContent(b"x" * 20_000), {"total_bytes": 20_000}),
+        (FileContent("ab\n" * 9000, 9500, 10_000), {"next_offset": 9500, "total_lines": 10_000}),
+    ],
+    ids=["lines", "last line without end", "bytes", "part"],
+)
+def test_a_long_file_says_how_to_read_the_rest(content: FileContent, told: dict[str, int]) -> None:
+    read = shown(content)
+    assert "offset and limit" in read["how_to_read"]
+    assert told.items() <= read.items()
+
+
+def test_an_edit_tells_its_diff() -> None:
+    assert shown(FileEditResult(1, "-a\n+b\n")) == {"replaced": 1, "diff": "-a\n+b\n"}
+
+
+def long_output(size: int, *, kept: int | None = None) -> CommandResult:
+    whole = b"x" * size
+    return CommandResult(0, whole[:kept], b"", 1.0, Blob.from_bytes(whole, keep=size))
+
+
+def test_a_long_output_says_under_which_path_it_is_kept() -> None:
+    result = long_output(30_000)
+    assert result.stdout_full is not None
+    assert shown(result)["kept"] == {"stdout": f"output:{result.stdout_full.digest[:12]}"}
+
+
+def test_an_output_that_is_shown_whole_says_nothing_of_where_it_is_kept() -> None:
+    result = CommandResult(0, "é".encode() * 15_000, b"", 1.0, Blob.from_bytes(b""))
+    assert set(shown(result)) == {"exit_code", "stdout", "stderr", "elapsed_ms"}
+
+
+def test_the_whole_result_has_what_the_sandbox_cut() -> None:
+    full = json.loads(encode_result(long_output(300_000, kept=100_000)).full or "")
+    assert full["stdout"] == "x" * 300_000
+
+
+def test_the_whole_result_names_what_is_too_long_by_its_digest() -> None:
+    result = long_output(MAX_FULL_BYTES + 1, kept=100_000)
+    full = json.loads(encode_result(result).full or "")
+    assert result.stdout_full is not None
+    assert (full["stdout_sha256"], full["stdout_bytes"]) == (
+        result.stdout_full.digest,
+        MAX_FULL_BYTES + 1,
+    )
+    assert full["stdout"] == "x" * 100_000
+
+
+@pytest.mark.parametrize(("size", "is_kept"), [(4 << 20, True), ((4 << 20) + 1, False)])
+def test_the_record_holds_whole_results_up_to_a_limit(size: int, is_kept: bool) -> None:
+    blob = full_blob("x" * size)
+    assert (blob.size, blob.data is not None) == (size, is_kept)
+
+
 # ---- failures
+
+
+def test_a_long_detail_of_the_sandbox_is_cut_and_whole_beside() -> None:
+    told = encode_result(ToolExecutionFailure("timeout", "too late", "é" * 30_000))
+    read = json.loads(told.shown)
+    assert (read["error_kind"], read["truncated"], told.failure) == ("timeout", True, "timeout")
+    assert len(read["detail"]) <= MAX_STREAM_CHARS
+    assert json.loads(told.full or "")["detail"] == "é" * 30_000
 
 
 def test_a_failure_of_the_sandbox_keeps_its_kind_message_and_detail() -> None:

@@ -19,6 +19,7 @@ from rath._core.files import (
     atomic_write_bytes,
     atomic_write_json,
     atomic_write_text,
+    make_private_directory,
     safe_child,
     sync_directory,
 )
@@ -194,6 +195,18 @@ def test_waiting_lock_gets_it_when_the_holder_lets_go(tmp_path: Path) -> None:
     timer.join()
 
 
+def test_shared_locks_exclude_only_an_exclusive_one(tmp_path: Path) -> None:
+    shared = [FileLock(tmp_path / "l", kind="shared") for _ in range(2)]
+    assert [lock.acquire() for lock in shared] == [True, True]
+    exclusive = FileLock(tmp_path / "l")
+    shared[0].release()
+    assert not exclusive.acquire()
+    shared[1].release()
+    assert exclusive.acquire()
+    assert not shared[0].acquire()
+    exclusive.release()
+
+
 def test_lock_is_seen_by_another_process(tmp_path: Path) -> None:
     code = (
         "import sys; from rath._core.files import FileLock; "
@@ -215,3 +228,16 @@ def test_safe_child_joins_a_plain_name(tmp_path: Path) -> None:
 def test_safe_child_refuses_what_is_not_one_plain_component(tmp_path: Path, name: str) -> None:
     with pytest.raises(ValueError, match="cannot name a file"):
         safe_child(tmp_path, name)
+
+
+def test_private_directories_are_made_with_all_above_them(tmp_path: Path) -> None:
+    make_private_directory(tmp_path / "a" / "b")
+    make_private_directory(tmp_path / "a" / "b")
+    for made in ("a", "a/b"):
+        assert stat.S_IMODE((tmp_path / made).stat().st_mode) == 0o700
+
+
+def test_private_directory_where_a_file_stands_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(NotADirectoryError):
+        make_private_directory(tmp_path / "file")

@@ -16,6 +16,7 @@ from rath.backend import (
     BackendTool,
     BackendToolCodeRun,
     BackendToolCommandRun,
+    BackendToolFilesEdit,
     BackendToolFilesExists,
     BackendToolFilesList,
     BackendToolFilesRead,
@@ -28,6 +29,7 @@ TOOLS = global_system_tools()
 FILE_TOOLS = [
     "read_workspace_file",
     "write_workspace_file",
+    "edit_workspace_file",
     "list_workspace_files",
     "workspace_path_exists",
 ]
@@ -40,7 +42,7 @@ def payload(name: str, arguments: Mapping[str, Any]) -> BackendTool:
     return tool.to_payload(arguments)
 
 
-def test_the_six_tools_stand_in_their_order() -> None:
+def test_the_seven_tools_stand_in_their_order() -> None:
     assert list(TOOLS) == ["run_shell_command", *FILE_TOOLS, "run_code"]
 
 
@@ -54,8 +56,9 @@ def test_the_table_of_built_in_tools_is_one_and_read_only() -> None:
     ("name", "properties", "required"),
     [
         ("run_shell_command", ["cmd"], ["cmd"]),
-        ("read_workspace_file", ["path", "encoding"], ["path"]),
+        ("read_workspace_file", ["path", "encoding", "offset", "limit"], ["path"]),
         ("write_workspace_file", ["path", "content"], ["path", "content"]),
+        ("edit_workspace_file", ["path", "old", "new", "replace_all"], ["path", "old", "new"]),
         ("list_workspace_files", ["path"], ["path"]),
         ("workspace_path_exists", ["path"], ["path"]),
         ("run_code", ["code", "language", "timeout"], ["code"]),
@@ -83,6 +86,26 @@ def test_every_tool_says_what_it_does(name: str) -> None:
         ("run_shell_command", {"cmd": 7}, BackendToolCommandRun("7")),
         ("read_workspace_file", {"path": "a"}, BackendToolFilesRead("a", "utf-8")),
         ("read_workspace_file", {"path": "a", "encoding": None}, BackendToolFilesRead("a", None)),
+        (
+            "read_workspace_file",
+            {"path": "a", "offset": 5, "limit": 7},
+            BackendToolFilesRead("a", offset=5, limit=7),
+        ),
+        (
+            "read_workspace_file",
+            {"path": "a", "limit": None},
+            BackendToolFilesRead("a"),
+        ),
+        (
+            "edit_workspace_file",
+            {"path": "a", "old": "x", "new": "y"},
+            BackendToolFilesEdit("a", "x", "y"),
+        ),
+        (
+            "edit_workspace_file",
+            {"path": "a", "old": "x", "new": "", "replace_all": True},
+            BackendToolFilesEdit("a", "x", "", replace_all=True),
+        ),
         (
             "write_workspace_file",
             {"path": "a", "content": "x"},
@@ -117,6 +140,11 @@ def test_the_longest_command_is_accepted() -> None:
 def test_written_content_is_text() -> None:
     with pytest.raises(TypeError, match="content must be a string, got int"):
         payload("write_workspace_file", {"path": "a", "content": 1})
+
+
+def test_an_edit_is_made_of_texts() -> None:
+    with pytest.raises(TypeError, match="old and new must be strings"):
+        payload("edit_workspace_file", {"path": "a", "old": 1, "new": "x"})
 
 
 @pytest.mark.parametrize("name", TOOLS)
@@ -154,6 +182,7 @@ def test_one_file_has_one_lane(detours: list[str]) -> None:
         ("run_shell_command", "non_idempotent"),
         ("read_workspace_file", "read_only"),
         ("write_workspace_file", "idempotent"),
+        ("edit_workspace_file", "non_idempotent"),
         ("list_workspace_files", "read_only"),
         ("workspace_path_exists", "read_only"),
         ("run_code", "non_idempotent"),

@@ -7,6 +7,7 @@ import inspect
 import re
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from pprint import pformat
@@ -20,6 +21,10 @@ from rich.pretty import pretty_repr
 from rath._core.options import Sourced
 from rath.backend import BackendSandboxSpec, BackendToolCommandRun
 from rath.backend import get as get_backend
+from rath.backend.host.process import Command
+from rath.backend.opensandbox.backend import OpenSandboxBackend
+from rath.backend.opensandbox.connection import find_connection
+from rath.backend.persistence import PersistentSandboxRegistry
 from rath.cli.model_targets import configured_targets
 from rath.config import ConfigStore
 from rath.config.layers import find_llm_provider
@@ -123,6 +128,10 @@ def placed(key: str) -> Iterator[object]:
     provider, spec = provider_of(key), BackendSandboxSpec(env={"TOKEN": key})
     sandbox = get_backend("local").lazy(spec)
     yield from (spec, sandbox, sandbox.stream(), BackendToolCommandRun("x", env={"TOKEN": key}))
+    yield Command(["x"], "/", {"TOKEN": key})
+    yield from (OpenSandboxBackend(domain="x", api_key=key), find_connection("x", key))
+    registry = PersistentSandboxRegistry()
+    yield registry.load_remote(registry.record_remote("opensandbox", "1", spec))
     memory = get_memory("local").lazy(MemoryStoreSpec(options={"token": key}))
     yield memory
     session = Session.from_user_message("x").to("local", spec=spec, provider=provider)
@@ -165,10 +174,9 @@ def clients(key: str) -> Iterator[object]:
         Provider(), serve=lambda name: LocalEndpoint("http://127.0.0.1:1", key, name, Path(), "1")
     )
     if HAS_LITELLM:
-        from rath.llm.litellm.connection import LiteLLMConnection  # imports the library
-
         yield RathLiteLLMChatClient(Provider(model="m", api_key=key))
-        yield LiteLLMConnection(LiteLLMTarget(None, "call", key))
+        connection = import_module("rath.llm.litellm.connection")  # imports the library
+        yield connection.LiteLLMConnection(LiteLLMTarget(None, "call", key))
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=15)

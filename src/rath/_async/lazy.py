@@ -90,7 +90,7 @@ class Deferred(Generic[T]):
     """
 
     __slots__ = (
-        "__weakref__", "_awaited", "_error", "_latest", "_nested", "_read", "_running",
+        "__weakref__", "_at_end", "_awaited", "_error", "_latest", "_nested", "_read", "_running",
         "_traceback", "_value", "dependents", "inputs", "owner",
     )  # fmt: skip
 
@@ -114,6 +114,7 @@ class Deferred(Generic[T]):
         self._read = False
         self._awaited: list[Deferred[Any]] = []
         self._nested: Nested | None = None
+        self._at_end: list[Callable[[], None]] | None = []
         self.dependents = 0
 
     @staticmethod
@@ -169,6 +170,18 @@ class Deferred(Generic[T]):
     def report(self, progress: T) -> None:
         """Publish what the run has made so far."""
         self._latest = progress
+
+    def at_end(self, call: Callable[[], None]) -> bool:
+        """Have `call` made when the run has ended, before anybody can read what came of it.
+
+        It is made on the runtime thread, must not block and must not raise. Returns False, and
+        forgets it, when the run has ended already.
+        """
+        with _waits:
+            if self._running is None or self._at_end is None:
+                return False
+            self._at_end.append(call)
+            return True
 
     def error(self) -> BaseException | None:
         """Return the error of a run that has failed, or None; never waits."""
@@ -251,6 +264,10 @@ class Deferred(Generic[T]):
             for needed in self.inputs:
                 needed.dependents -= 1
             self.inputs = ()
+            with _waits:
+                calls, self._at_end = self._at_end, None
+            for call in calls or ():
+                call()
 
     def _get(self) -> T:
         if self._error is not None:

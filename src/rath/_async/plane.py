@@ -138,12 +138,16 @@ class Handle(Generic[Spec, Native, Op, Result]):
             async with self._opening:
                 self._check_open()
                 if self._native is None:
-                    native = await self._plane.aopen(self.spec)
+                    native = await self.aopen_native()
                     self._native = native
                     self._name = self._plane.identify(native)
                     runtime().keep_open(self)
         self._check_open()
         return self._native
+
+    async def aopen_native(self) -> Native:
+        """Open and return the driver's own object; called once."""
+        return await self._plane.aopen(self.spec)
 
     async def adispatch(self, op: Op) -> Result:
         """Run one operation on the runtime loop."""

@@ -11,9 +11,10 @@ import sys
 import time
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Literal, Self
 
 StrPath = str | os.PathLike[str]
+LockKind = Literal["exclusive", "shared"]
 
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
 _LOCK_POLL_SECONDS = 0.01
@@ -99,6 +100,16 @@ def atomic_write_json(
     atomic_write_text(path, text, newline=True, mode=mode)
 
 
+def make_private_directory(directory: StrPath) -> None:
+    """Create a directory, and those above it that are missing, readable by their owner alone."""
+    path = Path(directory)
+    missing = [each for each in (path, *path.parents) if not each.exists()]
+    for each in reversed(missing):
+        each.mkdir(mode=0o700, exist_ok=True)
+    if not path.is_dir():
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path))
+
+
 def safe_child(root: StrPath, name: str) -> Path:
     """Return `root / name` for a name that is one plain path component.
 
@@ -112,7 +123,7 @@ def safe_child(root: StrPath, name: str) -> Path:
 
 
 class FileLock:
-    """An advisory, exclusive lock on a file, respected by everyone who asks for it.
+    """An advisory lock on a file, respected by everyone who asks for it.
 
     It holds between processes and between two locks of one process, and ends with the process.
     The file itself stays: deleting a lock file lets two holders in.
@@ -120,15 +131,18 @@ class FileLock:
     Args:
         target: Path of the file, created with mode 0600 when it is missing, or the descriptor of
             an open file, which the lock never closes.
+        kind: "exclusive" for one holder; "shared" for any number of them and no exclusive one.
+            Windows has no shared locks: there each is exclusive.
     """
 
-    __slots__ = ("_fd", "_owns_fd", "_target", "held")
+    __slots__ = ("_fd", "_kind", "_owns_fd", "_target", "held")
 
     held: bool
     """Whether this object has the lock now."""
 
-    def __init__(self, target: StrPath | int) -> None:
+    def __init__(self, target: StrPath | int, *, kind: LockKind = "exclusive") -> None:
         self._target = target
+        self._kind: LockKind = kind
         self._fd = -1
         self._owns_fd = not isinstance(target, int)
         self.held = False
@@ -148,7 +162,7 @@ class FileLock:
         deadline = None if timeout is None else time.monotonic() + timeout
         try:
             # Neither flock nor msvcrt can wait for a limited time, hence the polling.
-            while not (locked := _try_lock(self._fd)):
+            while not (locked := _try_lock(self._fd, self._kind)):
                 if deadline is not None and time.monotonic() >= deadline:
                     break
                 time.sleep(_LOCK_POLL_SECONDS)
@@ -197,7 +211,7 @@ if sys.platform == "win32":
     # Windows keeps others from reading a locked byte, so it is one that no file reaches.
     _LOCKED_BYTE = 0x7FFF_FFF0
 
-    def _try_lock(fd: int) -> bool:
+    def _try_lock(fd: int, kind: LockKind) -> bool:
         os.lseek(fd, _LOCKED_BYTE, os.SEEK_SET)
         try:
             msvcrt.locking(fd, msvcrt.LK_NBLCK, 1)
@@ -230,9 +244,10 @@ if sys.platform == "win32":
 else:
     import fcntl
 
-    def _try_lock(fd: int) -> bool:
+    def _try_lock(fd: int, kind: LockKind) -> bool:
+        wanted = fcntl.LOCK_SH if kind == "shared" else fcntl.LOCK_EX
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(fd, wanted | fcntl.LOCK_NB)
         except OSError as exc:
             if exc.errno in _BUSY:
                 return False

@@ -2,9 +2,25 @@
 
 from __future__ import annotations
 
-from rath.backend.abc import Backend, BackendSandbox, BackendSandboxSpec, SandboxIdentity
+from rath._core.blobs import Blob
+from rath.backend.abc import (
+    Backend,
+    BackendSandbox,
+    BackendSandboxSpec,
+    SandboxIdentity,
+    SandboxLimits,
+)
 from rath.backend.capabilities import Capabilities, IsolationLevel
-from rath.backend.effects import FileEffect, observe_effects
+from rath.backend.effects import (
+    EffectLog,
+    FileEffect,
+    is_observed,
+    note_effect,
+    note_gap,
+    observe_effects,
+)
+from rath.backend.frozen import FrozenWorkspace, NewFile, Origin, Seed
+from rath.backend.manifest import EffectPolicy, FileState, Manifest, manifest_digest
 from rath.backend.registry import (
     current,
     get,
@@ -19,6 +35,7 @@ from rath.backend.results import (
     CodeResult,
     CommandResult,
     FileContent,
+    FileEditResult,
     FileEntries,
     FileEntry,
     FileWriteResult,
@@ -30,6 +47,7 @@ from rath.backend.tool_types import (
     BackendTool,
     BackendToolCodeRun,
     BackendToolCommandRun,
+    BackendToolFilesEdit,
     BackendToolFilesExists,
     BackendToolFilesList,
     BackendToolFilesRead,
@@ -52,22 +70,34 @@ __all__ = [
     "BackendTool",
     "BackendToolCodeRun",
     "BackendToolCommandRun",
+    "BackendToolFilesEdit",
     "BackendToolFilesExists",
     "BackendToolFilesList",
     "BackendToolFilesRead",
     "BackendToolFilesWrite",
+    "Blob",
     "Capabilities",
     "CodeResult",
     "CommandResult",
+    "EffectLog",
+    "EffectPolicy",
     "Event",
     "FileContent",
+    "FileEditResult",
     "FileEffect",
     "FileEntries",
     "FileEntry",
+    "FileState",
     "FileWriteResult",
+    "FrozenWorkspace",
     "Future",
     "IsolationLevel",
+    "Manifest",
+    "NewFile",
+    "Origin",
     "SandboxIdentity",
+    "SandboxLimits",
+    "Seed",
     "Stream",
     "ToolExecutionFailure",
     "ToolResult",
@@ -76,7 +106,11 @@ __all__ = [
     "get",
     "get_class",
     "is_available",
+    "is_observed",
     "list_names",
+    "manifest_digest",
+    "note_effect",
+    "note_gap",
     "observe_effects",
     "preferred",
     "register",

@@ -6,18 +6,32 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, Self
+from functools import partial
+from typing import Any, ClassVar, Self
 
 from rath._async.plane import Handle, Plane
 from rath._async.runtime import runtime
 from rath.backend.capabilities import Capabilities
+from rath.backend.frozen import FrozenWorkspace, Origin, Seed
+from rath.backend.manifest import EffectPolicy
 from rath.backend.results import ToolExecutionFailure, ToolResult
 from rath.backend.stream import Stream
+from rath.backend.supplement import Supplement
 from rath.backend.tool_types import BackendTool, require_payload
-from rath.errors import BackendSandboxClosed, UnsupportedBackendTool
+from rath.backend.use import Use, begin_use_of
+from rath.errors import BackendError, BackendSandboxClosed, UnsupportedBackendTool
 
 HOOKS = {"aopen": "_aopen", "aclose": "_aclose", "adispatch": "_adispatch"}
 """The coroutines that a backend implements, each with the older name that does as well."""
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxLimits:
+    """What all that runs in a sandbox may use together; None leaves it to the backend."""
+
+    memory_bytes: int | None = None
+    processes: int | None = None
+    """Processes and threads at one time."""
 
 
 @dataclass
@@ -35,6 +49,15 @@ class BackendSandboxSpec:
     working_dir: str | None = None
     """Directory of the host that is the workspace; by default a new one that ends with it."""
 
+    network: bool = False
+    """Whether commands may use the network, where the backend can forbid it."""
+
+    limits: SandboxLimits | None = None
+    """What all that runs inside may use together, where the backend can limit it."""
+
+    effects: EffectPolicy | None = None
+    """How effects of commands and code are looked for; `EffectPolicy()` by default."""
+
 
 @dataclass(frozen=True, slots=True)
 class SandboxIdentity:
@@ -51,6 +74,10 @@ class SandboxIdentity:
     cwd: str
     """Where commands start unless they say otherwise."""
 
+    layer: str | None = None
+    """What holds the files of a workspace of its own: `frozen` as long as nothing was changed in
+    it, then `overlay`, `reflink` or `copy`; None for a plain directory."""
+
 
 class BackendSandbox(Handle[BackendSandboxSpec, Any, BackendTool, ToolResult | bool]):
     """A counted handle on a sandbox.
@@ -64,6 +91,7 @@ class BackendSandbox(Handle[BackendSandboxSpec, Any, BackendTool, ToolResult | b
         handle: Name of the open sandbox.
         spec: What it was opened with.
         closed: Whether it has been closed.
+        origin: Finds the files with which its workspace begins; by default the backend decides.
     """
 
     def __init__(
@@ -72,11 +100,16 @@ class BackendSandbox(Handle[BackendSandboxSpec, Any, BackendTool, ToolResult | b
         handle: str,
         spec: BackendSandboxSpec | None = None,
         closed: bool = False,
+        *,
+        origin: Origin | None = None,
     ) -> None:
         super().__init__(backend, spec)
         self.backend = backend
+        self.origin = origin
+        self._uses: list[Use] = []
         self._name = handle
         self._closed = closed
+        self._supplement = Supplement(backend.supported_calls(), reads_parts=backend.reads_parts)
         if handle and not closed:
             self._native = backend.adopt(self)
 
@@ -88,6 +121,8 @@ class BackendSandbox(Handle[BackendSandboxSpec, Any, BackendTool, ToolResult | b
     @closed.setter
     def closed(self, closed: bool) -> None:
         self._closed = closed
+        for use in self._uses if closed else ():
+            use.end()
 
     @property
     def native(self) -> Any:
@@ -105,10 +140,56 @@ class BackendSandbox(Handle[BackendSandboxSpec, Any, BackendTool, ToolResult | b
         return super().dispatch(op)
 
     async def adispatch(self, op: BackendTool) -> ToolResult | bool:
-        if not isinstance(op, tuple(self.backend.supported_calls())):
+        if not self._supplement.supports(op):
             unsupported = UnsupportedBackendTool(type(op), self.backend.name)
             return ToolExecutionFailure("unsupported_tool", str(unsupported), type(op).__name__)
-        return await super().adispatch(op)
+        for use in self._uses:
+            use.touch()
+        return await self._supplement.adispatch(op, super().adispatch)
+
+    async def aopen_native(self) -> Any:
+        directory = self.spec.working_dir if self.spec is not None else None
+        if directory is not None:
+            use = await runtime().call_in_worker(partial(begin_use_of, directory))
+            if use is not None:
+                self.hold(use)
+        try:
+            if self.origin is None:
+                return await super().aopen_native()
+            return await self.backend.aopen_copy(await self.origin(), self.spec)
+        except BaseException:
+            await self._end_uses()
+            raise
+
+    async def aclose(self) -> None:
+        try:
+            await super().aclose()
+            await self._supplement.aclose()
+        finally:
+            await self._end_uses()
+
+    def hold(self, use: Use) -> None:
+        """Let `use` end when this sandbox is closed: until then nobody removes what it is of."""
+        self._uses.append(use)
+
+    def freeze(self) -> FrozenWorkspace:
+        """Return the files of the workspace as they are now; O(1), never waits.
+
+        Raises:
+            BackendError: The backend cannot do that.
+        """
+        return self.backend.freeze(self)
+
+    def workspace_digest(self) -> str | None:
+        """Return one digest over all files of the workspace, None where the backend has none.
+
+        Equal files, modes and links give equal digests. Waits; reads what has changed.
+        """
+        return runtime().run(self.aworkspace_digest, label="digest of the workspace")
+
+    async def aworkspace_digest(self) -> str | None:
+        """Return one digest over all files of the workspace, None where the backend has none."""
+        return await self.backend.aworkspace_digest(await self.aopened())
 
     def stream(self, *, buffer: int = 0) -> Stream:
         """Return a queue of operations on this sandbox that run one after another.
@@ -124,6 +205,11 @@ class BackendSandbox(Handle[BackendSandboxSpec, Any, BackendTool, ToolResult | b
 
     def closed_error(self) -> Exception:
         return BackendSandboxClosed(self.handle)
+
+    async def _end_uses(self) -> None:
+        uses, self._uses = self._uses, []
+        for use in uses:
+            await runtime().call_in_worker(use.end)
 
     def __repr__(self) -> str:
         return (
@@ -144,6 +230,10 @@ class Backend(Plane[BackendSandboxSpec, Any, BackendTool, ToolResult | bool]):
     `ToolExecutionFailure` of kind `unsupported_tool`. Whatever else fails inside an operation is a
     `ToolExecutionFailure` too, so that a model can read it.
     """
+
+    reads_parts: ClassVar[bool] = False
+    """Whether it obeys `offset` and `limit` of reads itself; if not, its handles cut the part out
+    of the whole file."""
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         require_hooks(cls)
@@ -172,9 +262,11 @@ class Backend(Plane[BackendSandboxSpec, Any, BackendTool, ToolResult | bool]):
         """Open a sandbox and wait for it; nobody holds it yet, so its count is 0."""
         return runtime().run(lambda: self._open_now(spec), label=f"opening {self.name}")
 
-    def lazy(self, spec: BackendSandboxSpec | None = None) -> BackendSandbox:
+    def lazy(
+        self, spec: BackendSandboxSpec | None = None, *, origin: Origin | None = None
+    ) -> BackendSandbox:
         """Return a sandbox that opens on first use; its `handle` is "" until then."""
-        return BackendSandbox(self, "", spec)
+        return BackendSandbox(self, "", spec, origin=origin)
 
     def close(self, sandbox: BackendSandbox) -> None:
         """Close `sandbox` once what runs in it has ended, and wait; again it does nothing."""
@@ -199,6 +291,28 @@ class Backend(Plane[BackendSandboxSpec, Any, BackendTool, ToolResult | bool]):
         root = (spec.working_dir if spec is not None else None) or ""
         isolation = self.capabilities().isolation.value
         return SandboxIdentity(self.name, sandbox.handle, isolation, root, root)
+
+    @classmethod
+    def unavailable_reason(cls) -> str | None:
+        """Return why it cannot work here and what to do about it; None where it can."""
+        return None if cls.is_available() else f"{cls.__name__} is not available here"
+
+    def freeze(self, sandbox: BackendSandbox) -> FrozenWorkspace:
+        """Return the files of a sandbox as they are now; must not block."""
+        raise BackendError(
+            f"the {self.name} backend cannot copy a workspace; share it, or use a backend whose "
+            "capabilities say supports_workspace_copy"
+        )
+
+    async def aopen_copy(self, seed: Seed, spec: BackendSandboxSpec | None) -> Any:
+        """Open a sandbox with a workspace of its own that begins with the files of `seed`."""
+        raise BackendError(
+            f"the {self.name} backend cannot begin with the files of another workspace"
+        )
+
+    async def aworkspace_digest(self, native: Any) -> str | None:
+        """Return one digest over all files of the workspace of `native`, None for unknown."""
+        return None
 
     async def aopen(self, spec: BackendSandboxSpec | None) -> Any:
         return await self._aopen(spec)

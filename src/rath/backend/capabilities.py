@@ -30,3 +30,12 @@ class Capabilities:
 
     max_sandboxes: int | None = None
     """How many may be open at once; None means no limit of the backend's own."""
+
+    supports_workspace_copy: bool = False
+    """Whether a workspace can be frozen and copied, as `fork(workspace="copy")` needs."""
+
+    observes_effects: bool = False
+    """Whether it tells which files an operation created, changed, deleted or renamed."""
+
+    confines_commands: bool = False
+    """Whether commands and code are kept inside: from files, processes and network outside."""

@@ -32,10 +32,26 @@ class FileEffect:
     """`exact`: this operation did it; `window`: it happened while this one ran; `ambiguous`: it
     happened while several ran."""
 
+    renamed_from: str | None = None
+    """Where a renamed file stood before."""
 
-_observers: ContextVar[tuple[list[FileEffect], ...]] = ContextVar(
-    "rath_effect_observers", default=()
-)
+    before_mode: int | None = None
+    """Type and permission bits before (`st_mode`), where they are known. A symbolic link is an
+    entry of its own; its content is the text of its target."""
+
+    after_mode: int | None = None
+
+
+class EffectLog(list[FileEffect]):
+    """The effects that were observed, in the order they were noted."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gaps: list[str] = []
+        """Why effects may be missing, in words: what was not looked at."""
+
+
+_observers: ContextVar[tuple[EffectLog, ...]] = ContextVar("rath_effect_observers", default=())
 
 
 def is_observed() -> bool:
@@ -49,8 +65,15 @@ def note_effect(effect: FileEffect) -> None:
         seen.append(effect)
 
 
+def note_gap(reason: str) -> None:
+    """Tell every observer why effects of the current operation may be missing; once each."""
+    for seen in _observers.get():
+        if reason not in seen.gaps:
+            seen.gaps.append(reason)
+
+
 @contextmanager
-def observe_effects() -> Generator[list[FileEffect]]:
+def observe_effects() -> Generator[EffectLog]:
     """Collect the effects of every operation dispatched inside, in the order they were noted.
 
     Worker threads and the runtime count as inside. Observers may be nested; each one gets all.
@@ -61,7 +84,7 @@ def observe_effects() -> Generator[list[FileEffect]]:
         >>> [effect.path for effect in effects]
         ['a.txt']
     """
-    effects: list[FileEffect] = []
+    effects = EffectLog()
     token = _observers.set((*_observers.get(), effects))
     try:
         yield effects

@@ -16,7 +16,11 @@ B = TypeVar("B", bound=Backend)
 _classes: Registry[type[Backend]] = Registry(
     "sandbox backend",
     group="rath.backends",
-    builtins={"local": "rath.backend.local:LocalBackend"},
+    builtins={
+        "local": "rath.backend.local:LocalBackend",
+        "opensandbox": "rath.backend.opensandbox:OpenSandboxBackend",
+        "bubblewrap": "rath.backend.bubblewrap:BubblewrapBackend",
+    },
     not_found=BackendNotFound,
 )
 _instances: dict[str, Backend] = {}

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from rath._core.blobs import Blob
+
 
 class ToolResult:
     """Base of all answers except that to `BackendToolFilesExists`, which is a bool."""
@@ -21,13 +23,23 @@ class CommandResult(ToolResult):
     stdout: bytes
     stderr: bytes
     elapsed_ms: float
+    stdout_full: Blob | None = None
+    """All that it printed, where that is more than 20,000 bytes. While the sandbox is open it can
+    be read under the path `output:` with the first twelve digits of its digest, or more."""
+
+    stderr_full: Blob | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class FileContent(ToolResult):
-    """Content of a file, bytes where no encoding was asked for."""
+    """Content of a file or of a part of it, bytes where no encoding was asked for."""
 
     data: str | bytes
+    next_offset: int | None = None
+    """The `offset` at which to read on, None where `data` reaches to the end."""
+
+    total: int | None = None
+    """Lines, or bytes, of the whole file, where only a part was asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +68,17 @@ class FileWriteResult(ToolResult):
 
 
 @dataclass(frozen=True, slots=True)
+class FileEditResult(ToolResult):
+    """A file was edited."""
+
+    n_replaced: int
+    """How many times the text stood there."""
+
+    diff: str
+    """What changed, as a unified diff."""
+
+
+@dataclass(frozen=True, slots=True)
 class CodeResult(ToolResult):
     """A piece of code has ended, well or badly."""
 
@@ -66,6 +89,12 @@ class CodeResult(ToolResult):
     stderr: bytes
     error: str | None
     """What went wrong, None when nothing did."""
+
+    stdout_full: Blob | None = None
+    """All that it printed, where that is more than 20,000 bytes. While the sandbox is open it can
+    be read under the path `output:` with the first twelve digits of its digest, or more."""
+
+    stderr_full: Blob | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,14 +1,16 @@
-"""What a sandbox can be asked to do: six operations as frozen payloads."""
+"""What a sandbox can be asked to do, as frozen payloads."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 __all__ = [
     "BackendTool",
     "BackendToolCodeRun",
     "BackendToolCommandRun",
+    "BackendToolFilesEdit",
     "BackendToolFilesExists",
     "BackendToolFilesList",
     "BackendToolFilesRead",
@@ -20,6 +22,9 @@ class BackendTool:
     """Base of all payloads; a backend of your own may add some of its own."""
 
     __slots__ = ()
+
+    read_only: ClassVar[bool] = False
+    """Whether it can change nothing in the workspace."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +49,21 @@ class BackendToolCommandRun(BackendTool):
 
 @dataclass(frozen=True, slots=True)
 class BackendToolFilesRead(BackendTool):
-    """Read a whole file; the result is a `FileContent`."""
+    """Read a file or a part of it; the result is a `FileContent`."""
+
+    read_only: ClassVar[bool] = True
 
     path: str
+    """Path in the workspace; `output:` and a digest for a long output, see `CommandResult`."""
+
     encoding: str | None = "utf-8"
     """How to decode the content; None gives bytes."""
+
+    offset: int = 0
+    """How much to leave out at the beginning: lines of text, or bytes where it is not decoded."""
+
+    limit: int | None = None
+    """How much to return at most, in the same unit; None for all that is left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +79,22 @@ class BackendToolFilesWrite(BackendTool):
 
 
 @dataclass(frozen=True, slots=True)
+class BackendToolFilesEdit(BackendTool):
+    """Replace a text in a file by another; the result is a `FileEditResult`."""
+
+    path: str
+    old: str
+    """What stands there now, exactly; it must occur once, unless `replace_all` is set."""
+
+    new: str
+    replace_all: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class BackendToolFilesList(BackendTool):
     """List one directory, not what is below it; the result is a `FileEntries`."""
+
+    read_only: ClassVar[bool] = True
 
     path: str
 
@@ -73,6 +102,8 @@ class BackendToolFilesList(BackendTool):
 @dataclass(frozen=True, slots=True)
 class BackendToolFilesExists(BackendTool):
     """Tell whether a path exists; the result is a plain bool."""
+
+    read_only: ClassVar[bool] = True
 
     path: str
 
@@ -83,6 +114,8 @@ class BackendToolCodeRun(BackendTool):
 
     code: str
     language: str = "python"
+    """What the backend knows: `python`, and for `local` also `bash` and `javascript`."""
+
     timeout: float | None = None
     """Seconds until it is ended; the backend's own deadline by default."""
 

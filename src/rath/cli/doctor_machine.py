@@ -14,6 +14,13 @@ from pathlib import Path
 
 import rath
 from rath import backend, memory
+from rath.backend.bubblewrap import BubblewrapBackend
+from rath.backend.opensandbox import OpenSandboxBackend
+from rath.backend.opensandbox.connection import find_connection
+from rath.backend.persistence.forks import prunable_forks
+from rath.backend.persistence.paths import forks_root, local_root, sandboxes_dir
+from rath.backend.persistence.registry import PersistentSandboxRegistry
+from rath.backend.persistence.trash import in_trash
 from rath.cli.findings import Finding, Level
 from rath.cli.model_targets import usable_configs
 from rath.cli.requirements import (
@@ -36,9 +43,19 @@ _PURPOSES: Mapping[str, str] = {
     "local": "models inside the process",
     "local-weights": "a small language model for it, 491 MB",
     "litellm": "the vendors that LiteLLM speaks to",
+    "opensandbox": "sandboxes on an OpenSandbox server",
 }
 _LEAST_FREE = 256_000_000
 """Bytes on the disk of the stores below which somebody should know; a guess."""
+
+_PRUNE_FORKS = (
+    'python -c "from rath.backend.persistence import prune_forks; prune_forks()" removes them'
+)
+_PRUNE = (
+    'python -c "from datetime import timedelta; from rath.persistence import gc; '
+    'gc(older_than=timedelta(days=30), dry_run=False)" finishes it, and removes what was not used '
+    "for 30 days"
+)
 
 _PROBE = b"rath doctor\n" * 400
 """More than fits beside a file's name, so that a full disk is noticed."""
@@ -72,7 +89,7 @@ def check_stores() -> list[Finding]:
             if entry.path:
                 places[f"memory {name}"] = Path(entry.path).expanduser()
     findings = [_check_writable(subject, path) for subject, path in places.items()]
-    return [*findings, *_check_space(home)]
+    return [*findings, *_check_sandboxes(), *_check_space(home)]
 
 
 def _check_python() -> Iterator[Finding]:
@@ -158,34 +175,65 @@ def _check_clock() -> Iterator[Finding]:
 
 
 def _check_plane(
-    group: str, names: list[str], describe: Callable[[str], str | None], chosen: set[str]
+    group: str, names: list[str], describe: Callable[[str], tuple[bool, str]], chosen: set[str]
 ) -> Iterator[Finding]:
     for name in [*names, *sorted(chosen.difference(names))]:
         # What a config names must be there; what only might be used need not.
         missing: Level = "problem" if name in chosen else "note"
         try:
-            found = describe(name)
+            is_usable, text = describe(name)
         except Exception as exc:  # noqa: BLE001  # plug-ins raise anything; it is told here
             level: Level = "problem" if name in chosen else "warning"
             kind = "" if isinstance(exc, RathError) else f"{type(exc).__name__}: "
             yield Finding(group, name, level, f"{kind}{exc}")
             continue
-        if found is None:
-            text = "says that it cannot work here: is_available() is False"
-            yield Finding(group, name, missing, text)
-        else:
-            yield Finding(group, name, "ok", found)
+        yield Finding(group, name, "ok" if is_usable else missing, text)
 
 
-def _sandbox(name: str) -> str | None:
+def _sandbox(name: str) -> tuple[bool, str]:
+    """Return whether a backend can be used, and how, or why not and what to do about it."""
     cls = backend.get_class(name)
-    if not cls.is_available():
-        return None
-    return f"usable, isolation: {cls.capabilities().isolation.value}"
+    reason = cls.unavailable_reason()
+    if reason is not None:
+        return False, reason
+    text = f"usable, isolation: {cls.capabilities().isolation.value}"
+    if issubclass(cls, BubblewrapBackend):
+        text += f", limits by {cls.limits_by()}"
+    if issubclass(cls, OpenSandboxBackend):
+        server = find_connection()
+        text += f", server {server.domain.rpartition('@')[2]} ({server.origin}; not asked)"
+    return True, text
 
 
-def _memory(name: str) -> str | None:
-    return "usable" if memory.get_class(name).is_available() else None
+def _memory(name: str) -> tuple[bool, str]:
+    if memory.get_class(name).is_available():
+        return True, "usable"
+    return False, "says that it cannot work here: is_available() is False"
+
+
+def _check_sandboxes() -> Iterator[Finding]:
+    """Tell which sandboxes are kept, and what programs left behind that were killed."""
+    kept = PersistentSandboxRegistry()
+    try:
+        n_local, n_remote = len(kept.list_local()), len(kept.list_remote())
+        n_forks, half_removed = len(prunable_forks()), [*in_trash(local_root())]
+        half_removed += in_trash(forks_root())
+    except OSError as exc:
+        yield Finding("Files", "sandboxes", "problem", f"cannot be listed: {exc}")
+        return
+    if n_local or n_remote:
+        text = f"{_counted(n_local, 'workspace')} and {_counted(n_remote, 'remote sandbox', 'es')}"
+        yield Finding("Files", "sandboxes", "ok", f"{text} in {sandboxes_dir()}")
+    if n_forks:
+        text = f"{_counted(n_forks, 'copied workspace')} left by programs that were killed"
+        yield Finding("Files", "sandboxes", "note", text, _PRUNE_FORKS)
+    if half_removed:
+        text = f"{len(half_removed)} removed in part: a program was killed, or is at it"
+        yield Finding("Files", "sandboxes", "note", text, _PRUNE)
+
+
+def _counted(number: int, noun: str, plural: str = "s") -> str:
+    return f"{number} {noun}{'' if number == 1 else plural}"
 
 
 def _check_writable(subject: str, path: Path) -> Finding:

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
-from rath.conformance.backend import check_backend
 from rath.conformance.chat import check_chat_client
 from rath.conformance.memory import check_memory
 from rath.conformance.report import Finding, Report
+from rath.conformance.sandbox import capability_table, check_backend
 
-__all__ = ["Finding", "Report", "check_backend", "check_chat_client", "check_memory"]
+__all__ = [
+    "Finding",
+    "Report",
+    "capability_table",
+    "check_backend",
+    "check_chat_client",
+    "check_memory",
+]

@@ -174,6 +174,10 @@ class ChunkTable:
         """Return the rows from index `start` on; O(number returned)."""
         return self._rows.since(start)
 
+    def prefix(self, size: int) -> ChunkTable:
+        """Return a table of the first `size` rows, which it shares; O(log n)."""
+        return ChunkTable(self._rows.prefix(size))
+
     def common_prefix(self, other: ChunkTable) -> int:
         """Return how many leading rows are the same rows in both tables, found by row id."""
         shared = self._rows.common_prefix(other.vector)

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import Any, Protocol, assert_never
 
+from rath._core.blobs import Blob
 from rath._core.text import cut_middle, decode_output, valid_unicode
+from rath.backend.kept_output import output_path
+from rath.backend.parts import n_lines
 from rath.backend.results import (
     CodeResult,
     CommandResult,
     FileContent,
+    FileEditResult,
     FileEntries,
     FileEntry,
     FileWriteResult,
@@ -103,8 +107,12 @@ MAX_FILE_CHARS = 12_000
 MAX_STREAM_CHARS = 20_000
 """Longest output stream of a command that the model is shown whole; a guess below the limit."""
 
+MAX_FULL_BYTES = 2 << 20
+"""Longest output stream that the record holds whole; of a longer one, both ends and the digest."""
+
 MAX_ENTRIES = 500
 MAX_DETAIL_CHARS = 4000
+_HOW_TO_READ = "read_workspace_file with the path named under kept; offset and limit count lines"
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +139,11 @@ def error_text(kind: str, message: str, detail: str | None = None) -> str:
     return json.dumps(payload, ensure_ascii=False)
 
 
+def full_blob(full: str) -> Blob:
+    """Return the whole result as the record keeps it; escapes may double what was printed."""
+    return Blob.from_bytes(full.encode(), keep=2 * MAX_FULL_BYTES)
+
+
 def encode_failure(kind: str, message: str, detail: str | None = None) -> ResultText:
     """Return the result of a call that failed before or inside the tool."""
     cut = detail[:MAX_DETAIL_CHARS] if detail else detail
@@ -143,26 +156,16 @@ def encode_result(value: object) -> ResultText:
         case bool():
             return ResultText(json.dumps({"ok": value}))
         case ToolExecutionFailure(kind, message, detail):
-            return ResultText(error_text(kind, message, detail), failure=kind)
-        case CommandResult(exit_code, stdout, stderr, elapsed_ms):
-            payload = {
-                "exit_code": exit_code,
-                "stdout": decode_output(stdout),
-                "stderr": decode_output(stderr),
-                "elapsed_ms": elapsed_ms,
-            }
-            return _cut_fields(payload, MAX_STREAM_CHARS, exit_code=exit_code)
-        case CodeResult(text, stdout, stderr, error):
-            payload = {
-                "text": text,
-                "stdout": decode_output(stdout),
-                "stderr": decode_output(stderr),
-                "error": error,
-            }
-            return _cut_fields(payload, MAX_STREAM_CHARS)
-        case FileContent(data):
-            text = data if isinstance(data, str) else decode_output(data)
-            return _cut_fields({"data": text}, MAX_FILE_CHARS)
+            return _encode_returned_failure(kind, message, detail)
+        case CommandResult(exit_code=exit_code, elapsed_ms=elapsed_ms):
+            payload = {"exit_code": exit_code, **_streams(value), "elapsed_ms": elapsed_ms}
+            return _encode_output(value, payload, exit_code=exit_code)
+        case CodeResult(text=text, error=error):
+            return _encode_output(value, {"text": text, **_streams(value), "error": error})
+        case FileContent():
+            return _encode_content(value)
+        case FileEditResult(n_replaced, diff):
+            return _cut_fields({"replaced": n_replaced, "diff": diff}, MAX_FILE_CHARS)
         case FileEntries(entries):
             return _encode_entries(entries)
         case FileWriteResult(bytes_written):
@@ -183,8 +186,69 @@ def _encode_entries(entries: tuple[FileEntry, ...]) -> ResultText:
     return ResultText(json.dumps(shown), full)
 
 
+def _encode_returned_failure(kind: str, message: str, detail: str | None) -> ResultText:
+    full = error_text(kind, message, detail)
+    if detail is None or len(detail) <= MAX_STREAM_CHARS:
+        return ResultText(full, failure=kind)
+    # What a command had printed before its deadline, perhaps.
+    payload = {"ok": False, "error_kind": kind, "message": message}
+    cut = cut_middle(detail, MAX_STREAM_CHARS)[0]
+    shown = {**payload, "detail": cut, **_where_the_rest_is(full, len(full), "chars")}
+    return ResultText(json.dumps(shown, ensure_ascii=False), full, failure=kind)
+
+
+def _streams(result: CommandResult | CodeResult) -> dict[str, Any]:
+    return {"stdout": decode_output(result.stdout), "stderr": decode_output(result.stderr)}
+
+
+def _encode_output(
+    result: CommandResult | CodeResult, payload: dict[str, Any], *, exit_code: int | None = None
+) -> ResultText:
+    """Cut long streams; the whole has what was kept of them, the rest is told by its digest."""
+    whole = dict(payload)
+    kept: dict[str, str] = {}
+    for name, blob, size in (
+        ("stdout", result.stdout_full, len(result.stdout)),
+        ("stderr", result.stderr_full, len(result.stderr)),
+    ):
+        if blob is None:
+            continue
+        kept[name] = output_path(blob.digest)
+        if blob.data is not None and blob.size <= MAX_FULL_BYTES:
+            whole[name] = payload[name] if blob.size <= size else decode_output(blob.data)
+        else:
+            whole |= {f"{name}_sha256": blob.digest, f"{name}_bytes": blob.size}
+    found = _cut_fields(payload, MAX_STREAM_CHARS, whole=whole, exit_code=exit_code)
+    if found.full is None or not kept:
+        return found
+    shown = {**json.loads(found.shown), "kept": kept, "how_to_read": _HOW_TO_READ}
+    return replace(found, shown=json.dumps(shown))
+
+
+def _encode_content(content: FileContent) -> ResultText:
+    data = content.data
+    payload: dict[str, Any] = {"data": data if isinstance(data, str) else decode_output(data)}
+    unit = "lines" if isinstance(data, str) else "bytes"
+    if content.next_offset is not None:
+        payload["next_offset"] = content.next_offset
+    if content.total is not None:
+        payload[f"total_{unit}"] = content.total
+    found = _cut_fields(payload, MAX_FILE_CHARS)
+    if found.full is None:
+        return found
+    shown = json.loads(found.shown)
+    if content.total is None:
+        shown[f"total_{unit}"] = len(data) if isinstance(data, bytes) else n_lines(data)
+    shown["how_to_read"] = f"read it in parts with offset and limit, which count {unit}"
+    return replace(found, shown=json.dumps(shown))
+
+
 def _cut_fields(
-    payload: dict[str, Any], max_chars: int, *, exit_code: int | None = None
+    payload: dict[str, Any],
+    max_chars: int,
+    *,
+    whole: dict[str, Any] | None = None,
+    exit_code: int | None = None,
 ) -> ResultText:
     """Cut the long texts of a result in the middle; the JSON stays valid and says so."""
     shown = {
@@ -193,7 +257,7 @@ def _cut_fields(
     }
     if shown == payload:
         return ResultText(json.dumps(payload), exit_code=exit_code)
-    full = json.dumps(payload)
+    full = json.dumps(payload if whole is None else whole)
     shown |= _where_the_rest_is(full, len(full), "chars")
     return ResultText(json.dumps(shown), full, exit_code=exit_code)
 

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 
 from rath._async.plane import Lease
 from rath.backend import registry
 from rath.backend.abc import BackendSandbox, BackendSandboxSpec
+from rath.backend.frozen import Origin
 
 _lock = threading.RLock()
 """Guards the few instructions in which leases are made, shared and dropped."""
 
 
 class Placement:
-    """The sandbox of one session: chosen at once, opened on first use, shared by derivations."""
+    """The sandbox of one session: chosen at once, opened on first use, shared by derivations.
 
-    __slots__ = ("_lease", "_sandbox", "backend", "spec")
+    One that begins with the files of another does so again when it was closed and is opened anew.
+    """
+
+    __slots__ = ("_lease", "_sandbox", "backend", "origin", "spec")
 
     def __init__(
         self,
@@ -26,6 +31,7 @@ class Placement:
     ) -> None:
         self.backend = backend if sandbox is None else sandbox.backend.name
         self.spec = spec if sandbox is None else sandbox.spec
+        self.origin: Origin | None = None if sandbox is None else sandbox.origin
         self._lease: Lease | None = None
         self._sandbox: BackendSandbox | None = None
         if sandbox is not None:
@@ -42,6 +48,11 @@ class Placement:
         """Whether the session has a place at all."""
         return self.backend is not None
 
+    @property
+    def is_open(self) -> bool:
+        """Whether the sandbox is open now."""
+        return self._sandbox is not None and self._sandbox.is_open
+
     def share(self) -> Placement:
         """Return the placement of a derived session: the same sandbox, one more holder.
 
@@ -55,8 +66,15 @@ class Placement:
             if sandbox is not None and sandbox.closed:
                 shared = Placement(self.backend, self.spec)
                 shared._sandbox = sandbox  # a constructor of the same class
+                shared.origin = self.origin
                 return shared
             return Placement(sandbox=self.held())
+
+    def beginning_with(self, origin: Origin) -> Placement:
+        """Return a place of the same kind that begins with files that `origin` finds."""
+        sandbox = self.held()
+        spec = None if sandbox.spec is None else replace(sandbox.spec, working_dir=None)
+        return Placement(sandbox=sandbox.backend.lazy(spec, origin=origin))
 
     def held(self) -> BackendSandbox:
         """Return the sandbox, opened or not yet; takes the lease on first use.
@@ -71,7 +89,12 @@ class Placement:
                         "the session has no sandbox; place it first, for example "
                         'session.to("local")'
                     )
-                self._hold(registry.get(self.backend).lazy(self.spec))
+                backend = registry.get(self.backend)
+                # A backend of others may have a `lazy` of its own that knows no origin.
+                if self.origin is None:
+                    self._hold(backend.lazy(self.spec))
+                else:
+                    self._hold(backend.lazy(self.spec, origin=self.origin))
             assert self._sandbox is not None
             if self._sandbox.closed:
                 raise RuntimeError(

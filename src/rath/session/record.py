@@ -21,6 +21,7 @@ from rath.session.output_schema import OutputSpec
 
 OperationKind = Literal["loop", "compress", "select", "fork", "detach", "merge", "memory", "check"]
 Purpose = Literal["turn", "compress", "select", "repair", "extract", "embed"]
+Workspace = Literal["share", "copy", "undo", "ours", "theirs", "three-way"]
 ToolStatus = Literal["done", "failed", "abandoned", "interrupted", "denied"]
 
 
@@ -61,6 +62,17 @@ class Operation(_Entry):
 
     output: OutputSpec | None = None
     """The typed answer that the run asked for, as its requests said it."""
+
+    workspace: Workspace | None = None
+    """A derivation: the files with which the session begins. `share`: those of its (first) parent,
+    in the same place. Else a workspace of its own with those of the parent (`copy`), with those
+    before a call (`undo`), or with those of the first, the second or both parents of a merge."""
+
+    undone: UUID | None = None
+    """The entry of the tool run before which an undo goes back."""
+
+    n_ours: int | None = None
+    """A merge: how many entries at the beginning of the record are the first parent's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,12 +120,12 @@ class ModelCall(_Entry):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolRun(_Entry):
-    """A tool call of the model, and what became of it."""
+    """A tool call of the model or the command of a check, and what became of it."""
 
     call_id: str
     tool: str
     origin: str
-    """`built-in`, or `module:qualname` of the class."""
+    """`built-in`, or `module:qualname` of the class; `Session.check` for a check."""
 
     schema_digest: str | None
     effects_declared: str
@@ -135,6 +147,9 @@ class ToolRun(_Entry):
     """The whole result where `shown` is a part of it."""
 
     file_effects: tuple[FileEffect, ...]
+    effect_gaps: tuple[str, ...] = ()
+    """Why effects may be missing, in words."""
+
     decision: UUID | None = None
     """The decision that allowed the call."""
 

@@ -27,7 +27,7 @@ from rath.session.arguments import (
 )
 from rath.session.chunk import RowId
 from rath.session.content import ToolCall
-from rath.session.encode import ResultText, encode_failure, encode_result
+from rath.session.encode import ResultText, encode_failure, encode_result, full_blob
 from rath.session.placement import Placement
 from rath.session.record import ToolRun, ToolStatus
 from rath.session.request import INTERRUPTED
@@ -65,6 +65,7 @@ class Finished:
     status: ToolStatus
     elapsed_ms: float = 0.0
     effects: tuple[FileEffect, ...] = ()
+    effect_gaps: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -211,7 +212,7 @@ class ToolRounds:
             except Exception as exc:  # noqa: BLE001  # a tool's lane: what it does wrong is read
                 result = _exception_text(exc)
         elapsed_ms = (time.monotonic() - started) * 1000
-        return Finished(prepared(), result, status, elapsed_ms, tuple(effects))
+        return Finished(prepared(), result, status, elapsed_ms, tuple(effects), tuple(effects.gaps))
 
     async def _call(self, prepared: Prepared, session: Session) -> ResultText:
         offer = cast("Offer", prepared.offer)
@@ -299,8 +300,9 @@ def tool_run_entry(
         signal=-result.exit_code if result.exit_code is not None and result.exit_code < 0 else None,
         duration_ms=finished.elapsed_ms,
         shown=Blob.from_bytes(result.shown.encode(), keep=0),
-        full=None if result.full is None else Blob.from_bytes(result.full.encode()),
+        full=None if result.full is None else full_blob(result.full),
         file_effects=finished.effects,
+        effect_gaps=finished.effect_gaps,
     )
 
 

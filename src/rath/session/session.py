@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Generator, Sequence
-from functools import partial
+from collections.abc import Generator, Sequence
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -13,27 +12,27 @@ from rath.backend.abc import BackendSandbox, BackendSandboxSpec
 from rath.llm.chat_response import RathLLMTokenUsage
 from rath.llm.image import ImageSource
 from rath.llm.provider import Provider
-from rath.session.bindings import Bindings
 from rath.session.body import Body, GivenUsage
+from rath.session.branching import Branching
+from rath.session.checking import Checking
 from rath.session.chunk import ChunkRow, ChunkTable, system_text_chunk, user_text_chunk
 from rath.session.cost import CostSum
-from rath.session.derivation import derived
+from rath.session.files import SessionFiles
 from rath.session.graph.kind import LineageKind
 from rath.session.graph.legacy import SessionLineage
-from rath.session.graph.provenance import Edge, Provenance, stamped
+from rath.session.graph.provenance import Edge, Provenance
 from rath.session.graph.recording import LineageRecorder, LineageStamp
-from rath.session.operation import next_place
 from rath.session.outcome import Outcome, outcome_extras
 from rath.session.output import TypedReading
 from rath.session.placement import Placement
-from rath.session.record import Entry, Operation, OperationKind, Record, evidence_of, last_text
+from rath.session.record import Entry, Record, evidence_of, last_text
 from rath.session.show import show_pending, show_session
 
 _late_lock = threading.Lock()
 """Guards the few instructions in which late record entries are added."""
 
 
-class Session(Bindings, TypedReading):
+class Session(Branching, Checking, TypedReading):
     """A node of the session graph: rows and record that never change, and where tools run.
 
     Operations return new sessions. A session made by a run is there at once while the run goes
@@ -52,9 +51,7 @@ class Session(Bindings, TypedReading):
         cumulative_usage: Usage that the session comes with, in tokens.
     """
 
-    __slots__ = (
-        "__weakref__", "_cell", "_late", "_lineage", "_provenance", "id",
-    )  # fmt: skip
+    __slots__ = ("__weakref__",)
 
     def __init__(
         self,
@@ -88,38 +85,6 @@ class Session(Bindings, TypedReading):
             provider,
             lineage,
         )
-
-    @classmethod
-    def from_body(
-        cls,
-        body: Deferred[Body],
-        provenance: Provenance,
-        *,
-        id: UUID | None = None,
-        placement: Placement | None = None,
-        provider: Provider | None = None,
-        lineage: SessionLineage | None = None,
-    ) -> Session:
-        """Return a session over content that is there or still being made."""
-        session = cls.__new__(cls)
-        session.id = id or uuid4()
-        content = (body, provenance, placement or Placement(), provider, lineage)
-        session._set(*content)  # noqa: SLF001  # a constructor of the same class
-        return session
-
-    def _set(
-        self,
-        cell: Deferred[Body],
-        provenance: Provenance,
-        placement: Placement,
-        provider: Provider | None,
-        lineage: SessionLineage | None = None,
-    ) -> None:
-        self._cell = cell
-        self._provenance = provenance
-        self._late: Record | None = None
-        self._lineage = lineage
-        Bindings.__init__(self, placement, provider)
 
     @classmethod
     def from_user_message(
@@ -185,6 +150,11 @@ class Session(Bindings, TypedReading):
         record = self._cell.result().record
         return record if self._late is None else self._late
 
+    @property
+    def files(self) -> SessionFiles:
+        """What the session did to files, read from the record; reads of it wait for the run."""
+        return SessionFiles(self)
+
     def evidence_of(self, row: ChunkRow) -> Entry | None:
         """Return the entry of the record that made `row`, None for one that was written; waits."""
         return evidence_of(self.record, row)
@@ -240,11 +210,6 @@ class Session(Bindings, TypedReading):
         return Body(ChunkTable()).record if body is None else body.record
 
     @property
-    def body(self) -> Deferred[Body]:
-        """The content cell, for code that awaits it on the runtime."""
-        return self._cell
-
-    @property
     def provenance(self) -> Provenance:
         """Operation and parents that this session came from."""
         return self._provenance
@@ -287,89 +252,18 @@ class Session(Bindings, TypedReading):
 
         Rows are never touched; what is derived later inherits the entry.
         """
+        self.add_entries(entry)
+
+    def add_entries(self, *entries: Entry) -> None:
+        """Add late entries to the record, next to each other; waits for the run."""
         body = self._cell.result()
         with _late_lock:
-            self._late = (body.record if self._late is None else self._late).append(entry)
-
-    # Derivations: O(1) in the length of the session, and lazy where the session is.
-
-    def fork(self) -> Session:
-        """Return a branch: same rows, a child of this session, in the same sandbox."""
-        return self._derived("fork", LineageKind.OP_FORK, (self.as_parent(),))
-
-    def detach(self) -> Session:
-        """Return a session with the same rows and no parents, in the same sandbox."""
-        return self._derived("detach", LineageKind.OP_DETACH, ())
-
-    def merge(self, other: Session) -> Session:
-        """Return this session's rows and then those of `other` that it does not share.
-
-        The rows of the common beginning stand once; the placement is this session's.
-
-        Raises:
-            ValueError: Neither has opened its sandbox and they are placed on different backends.
-        """
-        if not isinstance(other, Session):
-            raise TypeError(f"merge needs another Session, not {type(other).__name__}")
-        mine, theirs = self._placement, other.placement
-        places = {mine.backend, theirs.backend} - {None}
-        if mine.sandbox is None and theirs.sandbox is None and len(places) == 2:
-            raise ValueError(
-                f"cannot merge sessions on different backends ({mine.backend!r} and "
-                f"{theirs.backend!r}) before either has a sandbox; place both alike with .to(...)"
-            )
-        parents = (self.as_parent(), other.as_parent())
-        return self._derived("merge", LineageKind.OP_MERGE, parents, other)
-
-    def as_parent(self) -> Edge:
-        """Return the edge by which a derived session knows this one."""
-        return Edge(self.id, self._cell, self._provenance, self._late)
-
-    def inherited(self, body: Body) -> Body:
-        """Return `body`, this session's content, with the late entries that came since."""
-        return with_late(self._late, body)
-
-    def inheritor(self) -> Callable[[Body], Body]:
-        """Return `inherited` as it is now, without holding this session."""
-        return partial(with_late, self._late)
-
-    def _derived(
-        self,
-        operation: OperationKind,
-        kind: LineageKind,
-        parents: tuple[Edge, ...],
-        other: Session | None = None,
-    ) -> Session:
-        made = uuid4()
-        # A derivation is its own run: one id serves the session and the operation.
-        entry = Operation(operation=made, id=made, kind=operation, place=next_place(), session=made)
-        mine = self.inheritor()
-        theirs = None if other is None else other.inheritor()
-
-        def derive(*bodies: Body) -> Body:
-            whole = mine(bodies[0])
-            if theirs is not None:
-                whole = whole.merged(theirs(bodies[1]))
-            return whole.with_entries(entry)
-
-        cells = (self._cell,) if other is None else (self._cell, other.body)
-        return Session.from_body(
-            derived(cells, derive, made, operation),
-            stamped(made, f"Session.{operation}", kind, parents),
-            id=made,
-            placement=self._placement.share(),
-            provider=self._provider,
-        )
+            self._late = (body.record if self._late is None else self._late).extend(entries)
 
     def __repr__(self) -> str:
         if self.is_pending:
             return show_pending(self.id, self.lineage_operator)
         return show_session(self.id, self.partial_table, self.lineage_operator)
-
-
-def with_late(late: Record | None, body: Body) -> Body:
-    """Return a session's content with the record that late entries have made longer."""
-    return body if late is None else Body(body.table, late, body.outcome, body.given)
 
 
 def _checked_text(text: str) -> str:

@@ -46,6 +46,7 @@ _BUILT_IN = {
     "run_shell_command": "rath.flow.tool.system_tool:RUN_SHELL_COMMAND",
     "read_workspace_file": "rath.flow.tool.system_tool:READ_WORKSPACE_FILE",
     "write_workspace_file": "rath.flow.tool.system_tool:WRITE_WORKSPACE_FILE",
+    "edit_workspace_file": "rath.flow.tool.system_tool:EDIT_WORKSPACE_FILE",
     "list_workspace_files": "rath.flow.tool.system_tool:LIST_WORKSPACE_FILES",
     "workspace_path_exists": "rath.flow.tool.system_tool:WORKSPACE_PATH_EXISTS",
     "run_code": "rath.flow.tool.system_tool:RUN_CODE",
@@ -56,7 +57,7 @@ tool_registry: Registry[Tool] = Registry("tool", group="rath.tools", builtins=_B
 
 
 def builtin_tools() -> Mapping[str, Tool]:
-    """Return the six built-in tools by name."""
+    """Return the seven built-in tools by name."""
     return {name: tool_registry.get(name) for name in _BUILT_IN}
 
 

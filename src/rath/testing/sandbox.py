@@ -5,17 +5,24 @@ from __future__ import annotations
 import itertools
 import posixpath
 import shlex
+import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
+from weakref import WeakKeyDictionary
 
 from rath._core.blobs import Blob
 from rath.backend.abc import Backend, BackendSandbox, BackendSandboxSpec, SandboxIdentity
 from rath.backend.capabilities import Capabilities, IsolationLevel
+from rath.backend.edit import edited
 from rath.backend.effects import EffectKind, FileEffect, note_effect
+from rath.backend.frozen import FrozenWorkspace, Origin, Seed
+from rath.backend.manifest import FileState, Manifest, manifest_digest
+from rath.backend.parts import bad_range, data_or_text, sliced
 from rath.backend.results import (
     CommandResult,
     FileContent,
+    FileEditResult,
     FileEntries,
     FileEntry,
     FileWriteResult,
@@ -26,6 +33,7 @@ from rath.backend.results import (
 from rath.backend.tool_types import (
     BackendTool,
     BackendToolCommandRun,
+    BackendToolFilesEdit,
     BackendToolFilesExists,
     BackendToolFilesList,
     BackendToolFilesRead,
@@ -48,7 +56,77 @@ class FakeSandbox:
 
     handle: str
     files: dict[str, bytes] = field(default_factory=dict[str, bytes])
-    """Content by path, relative to the root."""
+    """Content by path, relative to the root; read it, and change it by operations."""
+
+    modes: dict[str, int] = field(default_factory=dict[str, int])
+    """Permission bits by path, where they are not 0o644."""
+
+    is_frozen: bool = False
+    """Whether frozen files share the two dicts, so that the next change copies them first."""
+
+    begin: FrozenWorkspace | None = None
+    """The frozen files with which it began."""
+
+    def mode(self, path: str) -> int:
+        """Return type and permission bits of a file."""
+        return stat.S_IFREG | self.modes.get(path, 0o644)
+
+    def put(self, path: str, data: bytes, mode: int = 0o644) -> None:
+        """Give a file its content and permission bits."""
+        self._thaw()
+        self.files[path] = data
+        self.modes[path] = stat.S_IMODE(mode)
+
+    def remove(self, path: str) -> None:
+        """Take a file away; one that is not there is no error."""
+        self._thaw()
+        self.files.pop(path, None)
+        self.modes.pop(path, None)
+
+    def _thaw(self) -> None:
+        if self.is_frozen:
+            self.files, self.modes, self.is_frozen = dict(self.files), dict(self.modes), False
+
+
+class _FakeFrozen(FrozenWorkspace):
+    """Frozen files; those of a sandbox that was not opened yet are found on first use."""
+
+    def __init__(
+        self, tree: FakeSandbox, before: FrozenWorkspace | None, origin: Origin | None = None
+    ) -> None:
+        self._tree = tree
+        self._before = before
+        self._origin = origin
+
+    async def amanifest(self) -> Manifest:
+        tree = await self.atree()
+        return {
+            path: FileState(Blob.from_bytes(data).digest, len(data), tree.mode(path))
+            for path, data in tree.files.items()
+        }
+
+    async def aread(self, path: str) -> bytes:
+        files = (await self.atree()).files
+        if path not in files:
+            raise FileNotFoundError(f"no file at {path!r}")
+        return files[path]
+
+    def base_with(self, other: FrozenWorkspace) -> FrozenWorkspace | None:
+        theirs = set(map(id, _history(other)))
+        return next((each for each in _history(self) if id(each) in theirs), None)
+
+    @property
+    def before(self) -> FrozenWorkspace | None:
+        """What was frozen before in the same history, as far as that is known yet."""
+        return self._before
+
+    async def atree(self) -> FakeSandbox:
+        """Return the files, not to be changed."""
+        if self._origin is not None:
+            seed = await self._origin()
+            self._tree, self._origin = await _grown("", seed), None
+            self._before = self._before or seed.frozen
+        return self._tree
 
 
 class FakeBackend(Backend):
@@ -73,18 +151,27 @@ class FakeBackend(Backend):
         self._commands = dict(commands or {})
         self._ids = itertools.count(1)
         self._open: list[FakeSandbox] = []
+        self._frozen: WeakKeyDictionary[BackendSandbox, _FakeFrozen] = WeakKeyDictionary()
         self.calls: list[BackendTool] = []
         """Every payload so far, in order."""
 
     @classmethod
     def capabilities(cls) -> Capabilities:
-        return Capabilities(IsolationLevel.PROCESS, True, True, False)
+        return Capabilities(
+            IsolationLevel.PROCESS,
+            supports_command=True,
+            supports_filesystem=True,
+            supports_code_interpreter=False,
+            supports_workspace_copy=True,
+            observes_effects=True,
+        )
 
     @classmethod
     def supported_calls(cls) -> frozenset[type[BackendTool]]:
         return frozenset(
             {
                 BackendToolCommandRun,
+                BackendToolFilesEdit,
                 BackendToolFilesExists,
                 BackendToolFilesList,
                 BackendToolFilesRead,
@@ -106,6 +193,25 @@ class FakeBackend(Backend):
     async def aclose(self, native: FakeSandbox) -> None:
         self._open.remove(native)
 
+    def freeze(self, sandbox: BackendSandbox) -> FrozenWorkspace:
+        native: FakeSandbox | None = sandbox.native
+        before = self._frozen.get(sandbox) or (None if native is None else native.begin)
+        if native is None:
+            frozen = _FakeFrozen(FakeSandbox(""), before, sandbox.origin)
+        else:
+            native.is_frozen = True
+            frozen = _FakeFrozen(FakeSandbox("", native.files, native.modes), before)
+        self._frozen[sandbox] = frozen
+        return frozen
+
+    async def aopen_copy(self, seed: Seed, spec: BackendSandboxSpec | None) -> FakeSandbox:
+        sandbox = await _grown(f"{self.name}-{next(self._ids)}", seed)
+        self._open.append(sandbox)
+        return sandbox
+
+    async def aworkspace_digest(self, native: FakeSandbox) -> str | None:
+        return manifest_digest(await _FakeFrozen(native, None).amanifest())
+
     async def adispatch(self, native: FakeSandbox, op: BackendTool) -> ToolResult | bool:
         self.calls.append(op)
         try:
@@ -113,10 +219,13 @@ class FakeBackend(Backend):
                 case BackendToolCommandRun():
                     return self._command(native, op)
                 case BackendToolFilesRead():
-                    data = native.files[_relative(op.path)]
-                    return FileContent(data if op.encoding is None else data.decode(op.encoding))
+                    return _read(native.files[_relative(op.path)], op)
                 case BackendToolFilesWrite():
-                    return _write(native, op)
+                    data = op.data.encode() if isinstance(op.data, str) else op.data
+                    _put(native, _relative(op.path), data, op.mode)
+                    return FileWriteResult(len(data))
+                case BackendToolFilesEdit():
+                    return _edit(native, op)
                 case BackendToolFilesList():
                     return FileEntries(tuple(_entries(native, _relative(op.path))))
                 case BackendToolFilesExists():
@@ -128,15 +237,14 @@ class FakeBackend(Backend):
             return ToolExecutionFailure("file_not_found", f"no file at {exc}")
         except PermissionError as exc:
             return tool_failure_from("path_outside_workspace", exc)
-        except UnicodeDecodeError as exc:
-            return tool_failure_from("decode_error", exc)
 
     def _command(self, native: FakeSandbox, op: BackendToolCommandRun) -> ToolResult:
         line = op.cmd if isinstance(op.cmd, str) else shlex.join(op.cmd)
         if line in self._commands:
             answer = self._commands[line]
         else:
-            answer = _unscripted(native, op, line.split())
+            words = line.split() if isinstance(op.cmd, str) else op.cmd
+            answer = _unscripted(native, op, words)
         while callable(answer):
             answer = answer(op)
         return _ended(0, answer) if isinstance(answer, str) else answer
@@ -149,9 +257,9 @@ def _unscripted(
         case ["echo", *rest]:
             return " ".join(rest) + "\n"
         case ["cat"]:
-            return (op.stdin or b"").decode()
+            return CommandResult(0, op.stdin or b"", b"", 0.0)
         case ["cat", path] if _relative(path) in native.files:
-            return native.files[_relative(path)].decode()
+            return CommandResult(0, native.files[_relative(path)], b"", 0.0)
         case ["printenv", name] if name in (op.env or {}):
             return (op.env or {})[name] + "\n"
         case ["sleep", seconds]:
@@ -168,16 +276,54 @@ def _ended(exit_code: int, stdout: str = "", stderr: str = "") -> CommandResult:
     return CommandResult(exit_code, stdout.encode(), stderr.encode(), 0.0)
 
 
-def _write(native: FakeSandbox, op: BackendToolFilesWrite) -> FileWriteResult:
+async def _grown(handle: str, seed: Seed) -> FakeSandbox:
+    if not isinstance(seed.frozen, _FakeFrozen):
+        raise TypeError("a FakeBackend begins with files that a FakeBackend froze")
+    tree = await seed.frozen.atree()
+    made = FakeSandbox(handle, tree.files, tree.modes, is_frozen=True, begin=seed.frozen)
+    for path, new in seed.changes.items():
+        if new is None:
+            made.remove(path)
+        else:
+            made.put(path, new.data, new.mode)
+    return made
+
+
+def _history(frozen: FrozenWorkspace | None) -> Iterator[FrozenWorkspace]:
+    while isinstance(frozen, _FakeFrozen):
+        yield frozen
+        frozen = frozen.before
+
+
+def _read(data: bytes, op: BackendToolFilesRead) -> ToolResult:
+    refusal = bad_range(op)
+    if refusal is not None:
+        return refusal
+    whole = data_or_text(data, op)
+    is_part = op.offset > 0 or op.limit is not None
+    return sliced(whole, op) if is_part and isinstance(whole, FileContent) else whole
+
+
+def _edit(native: FakeSandbox, op: BackendToolFilesEdit) -> ToolResult:
     path = _relative(op.path)
-    data = op.data.encode() if isinstance(op.data, str) else op.data
+    after = edited(native.files[path], op)
+    if isinstance(after, ToolExecutionFailure):
+        return after
+    _put(native, path, after.data, native.mode(path))
+    return FileEditResult(after.n_replaced, after.diff)
+
+
+def _put(native: FakeSandbox, path: str, data: bytes, mode: int) -> None:
     before = Blob.from_bytes(native.files[path]) if path in native.files else None
-    native.files[path] = data
-    after = Blob.from_bytes(data)
-    if before != after:
+    before_mode = native.mode(path) if before is not None else None
+    native.put(path, data, mode)
+    after, after_mode = Blob.from_bytes(data), native.mode(path)
+    if (before, before_mode) != (after, after_mode):
         kind: EffectKind = "created" if before is None else "changed"
-        note_effect(FileEffect(path, kind, before, after))
-    return FileWriteResult(len(data))
+        effect = FileEffect(
+            path, kind, before, after, before_mode=before_mode, after_mode=after_mode
+        )
+        note_effect(effect)
 
 
 def _entries(native: FakeSandbox, directory: str) -> Iterator[FileEntry]:

@@ -34,8 +34,6 @@ from rath.session.persistence.records import (
     encode_header,
     encode_line,
     encode_trailer,
-    spec_from_jsonable,
-    spec_to_jsonable,
     usage_from_jsonable,
     usage_to_jsonable,
 )
@@ -99,22 +97,6 @@ def test_row_comes_back_from_its_line(row: ChunkRow, index: int) -> None:
 @given(headers)
 def test_header_comes_back_from_its_line(header: PersistedSessionHeader) -> None:
     assert decode_header(decode_line(encode_line(encode_header(header)))) == header
-
-
-@given(specs)
-def test_spec_comes_back(spec: BackendSandboxSpec) -> None:
-    assert spec_from_jsonable(spec_to_jsonable(spec)) == spec
-
-
-def test_values_of_environment_variables_stay_out_of_the_file() -> None:
-    raw = spec_to_jsonable(BackendSandboxSpec(env={"TOKEN": "canary"}))
-    assert raw is not None
-    assert raw["env"] == {"TOKEN": None}
-    assert spec_from_jsonable(raw) == BackendSandboxSpec()
-
-
-def test_an_environment_of_a_version_1_file_is_kept() -> None:
-    assert spec_from_jsonable({"env": {"A": "b"}}) == BackendSandboxSpec(env={"A": "b"})
 
 
 @given(st.none() | st.builds(RathLLMTokenUsage, counts, counts, counts))

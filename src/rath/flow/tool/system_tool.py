@@ -1,10 +1,10 @@
-"""The six built-in tools: files, commands and code in the sandbox of the calling session."""
+"""The seven built-in tools: files, commands and code in the sandbox of the calling session."""
 
 from __future__ import annotations
 
 import posixpath
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -12,6 +12,7 @@ from rath.backend import (
     BackendTool,
     BackendToolCodeRun,
     BackendToolCommandRun,
+    BackendToolFilesEdit,
     BackendToolFilesExists,
     BackendToolFilesList,
     BackendToolFilesRead,
@@ -24,23 +25,23 @@ from rath.session.tooling import ToolEffects
 __all__ = [
     "FlowToolCodeRun",
     "FlowToolCommandRun",
+    "FlowToolFilesEdit",
     "FlowToolFilesExists",
     "FlowToolFilesList",
     "FlowToolFilesRead",
     "FlowToolFilesWrite",
     "SandboxTool",
-    "flow_tool_code_run",
-    "flow_tool_command_run",
-    "flow_tool_files_exists",
-    "flow_tool_files_list",
-    "flow_tool_files_read",
-    "flow_tool_files_write",
     "global_system_tools",
 ]
 
 MAX_COMMAND_CHARS = 2048
 """Longest command line that a model may run; a longer one belongs in a file."""
 
+_LANGUAGE = {
+    "type": "string",
+    "default": "python",
+    "description": "python, bash, javascript or what else the sandbox has.",
+}
 _PATH = {"type": "string", "description": "Path in the workspace, relative to its root."}
 
 
@@ -124,7 +125,10 @@ class FlowToolFilesRead(_FileTool):
 
     @property
     def description(self) -> str:
-        return "Read one file of the workspace."
+        return (
+            "Read one file of the workspace, or a part of it; or the whole of an earlier output "
+            "that was cut, under the path that its result names."
+        )
 
     @property
     def parameters(self) -> Mapping[str, Any]:
@@ -133,12 +137,30 @@ class FlowToolFilesRead(_FileTool):
             "default": "utf-8",
             "description": "Text encoding, or null for raw bytes.",
         }
-        return _schema({"path": _PATH}, {"encoding": encoding})
+        offset = {
+            "type": "integer",
+            "default": 0,
+            "minimum": 0,
+            "description": "Lines to leave out at the beginning; bytes where encoding is null.",
+        }
+        limit = {
+            "type": ["integer", "null"],
+            "default": None,
+            "minimum": 1,
+            "description": "Lines, or bytes, to read at most.",
+        }
+        return _schema({"path": _PATH}, {"encoding": encoding, "offset": offset, "limit": limit})
 
     def to_payload(self, arguments: Mapping[str, Any]) -> BackendTool:
         path = str(_required(self.name, arguments, "path"))
         encoding = arguments.get("encoding", "utf-8")
-        return BackendToolFilesRead(path, None if encoding is None else str(encoding))
+        limit = arguments.get("limit")
+        return BackendToolFilesRead(
+            path,
+            None if encoding is None else str(encoding),
+            offset=int(arguments.get("offset", 0)),
+            limit=None if limit is None else int(limit),
+        )
 
 
 class FlowToolFilesWrite(_FileTool):
@@ -166,6 +188,44 @@ class FlowToolFilesWrite(_FileTool):
                 f"content must be a string, got {type(content).__name__}; encode it as text first"
             )
         return BackendToolFilesWrite(path, content)
+
+
+class FlowToolFilesEdit(_FileTool):
+    """Replaces a text in one file."""
+
+    @property
+    def name(self) -> str:
+        return "edit_workspace_file"
+
+    @property
+    def description(self) -> str:
+        return "Replace a text in one file of the workspace by another, exactly, and read the diff."
+
+    @property
+    def parameters(self) -> Mapping[str, Any]:
+        old = {
+            "type": "string",
+            "description": "What stands there now, exactly; with enough around it to occur once.",
+        }
+        return _schema(
+            {"path": _PATH, "old": old, "new": {"type": "string"}},
+            {
+                "replace_all": {
+                    "type": "boolean",
+                    "default": False,
+                    "description": "Replace every occurrence.",
+                }
+            },
+        )
+
+    def to_payload(self, arguments: Mapping[str, Any]) -> BackendTool:
+        path = str(_required(self.name, arguments, "path"))
+        old, new = (_required(self.name, arguments, name) for name in ("old", "new"))
+        if not isinstance(old, str) or not isinstance(new, str):
+            raise TypeError("old and new must be strings")
+        return BackendToolFilesEdit(
+            path, old, new, replace_all=bool(arguments.get("replace_all", False))
+        )
 
 
 class FlowToolFilesList(_FileTool):
@@ -226,7 +286,7 @@ class FlowToolCodeRun(SandboxTool):
         timeout = {"type": ["number", "null"], "default": None, "description": "Seconds."}
         return _schema(
             {"code": {"type": "string"}},
-            {"language": {"type": "string", "default": "python"}, "timeout": timeout},
+            {"language": _LANGUAGE, "timeout": timeout},
         )
 
     def resource_key(self, arguments: Mapping[str, Any]) -> tuple[str, ...]:
@@ -245,6 +305,7 @@ class FlowToolCodeRun(SandboxTool):
 RUN_SHELL_COMMAND = FlowToolCommandRun()
 READ_WORKSPACE_FILE = FlowToolFilesRead()
 WRITE_WORKSPACE_FILE = FlowToolFilesWrite()
+EDIT_WORKSPACE_FILE = FlowToolFilesEdit()
 LIST_WORKSPACE_FILES = FlowToolFilesList()
 WORKSPACE_PATH_EXISTS = FlowToolFilesExists()
 RUN_CODE = FlowToolCodeRun()
@@ -256,6 +317,7 @@ _SYSTEM_TOOLS: Mapping[str, FlowToolCall] = MappingProxyType(
             RUN_SHELL_COMMAND,
             READ_WORKSPACE_FILE,
             WRITE_WORKSPACE_FILE,
+            EDIT_WORKSPACE_FILE,
             LIST_WORKSPACE_FILES,
             WORKSPACE_PATH_EXISTS,
             RUN_CODE,
@@ -267,62 +329,6 @@ _SYSTEM_TOOLS: Mapping[str, FlowToolCall] = MappingProxyType(
 def global_system_tools() -> Mapping[str, FlowToolCall]:
     """Return the built-in tools by name: one instance each, read-only."""
     return _SYSTEM_TOOLS
-
-
-def flow_tool_command_run(
-    session: Session,
-    cmd: str | Sequence[str],
-    *,
-    env: Mapping[str, str] | None = None,
-    cwd: str | None = None,
-    stdin: bytes | None = None,
-    timeout: float | None = None,
-) -> Any:
-    """Run a command in the session's sandbox, with more freedom than the model has.
-
-    Args:
-        session: Its sandbox is opened if it is not open yet.
-        cmd: A shell command line, or an argument list that no shell sees.
-        env: Variables to add to those of the sandbox.
-        cwd: Directory in the workspace to start in.
-        stdin: What the command reads.
-        timeout: Seconds until it is ended.
-
-    Returns:
-        A `CommandResult`, or a `ToolExecutionFailure` that says what went wrong.
-    """
-    payload = BackendToolCommandRun(cmd, env=env, cwd=cwd, stdin=stdin, timeout=timeout)
-    return session.require_sandbox().dispatch(payload)
-
-
-def flow_tool_files_read(session: Session, path: str, *, encoding: str | None = "utf-8") -> Any:
-    """Read a file of the session's sandbox; `encoding=None` gives bytes."""
-    return session.require_sandbox().dispatch(BackendToolFilesRead(path, encoding))
-
-
-def flow_tool_files_write(
-    session: Session, path: str, data: bytes | str, *, mode: int = 0o644
-) -> Any:
-    """Write a whole file of the session's sandbox."""
-    return session.require_sandbox().dispatch(BackendToolFilesWrite(path, data, mode))
-
-
-def flow_tool_files_list(session: Session, path: str) -> Any:
-    """List one directory of the session's sandbox."""
-    return session.require_sandbox().dispatch(BackendToolFilesList(path))
-
-
-def flow_tool_files_exists(session: Session, path: str) -> Any:
-    """Tell whether a path of the session's sandbox exists."""
-    return session.require_sandbox().dispatch(BackendToolFilesExists(path))
-
-
-def flow_tool_code_run(
-    session: Session, code: str, *, language: str = "python", timeout: float | None = None
-) -> Any:
-    """Run code in an interpreter of the session's sandbox; `timeout` is seconds."""
-    payload = BackendToolCodeRun(code, language=language, timeout=timeout)
-    return session.require_sandbox().dispatch(payload)
 
 
 def _schema(

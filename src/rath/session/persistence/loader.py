@@ -34,6 +34,7 @@ from rath.session.persistence.paths import (
     session_partial_file,
     sessions_dir,
 )
+from rath.session.persistence.reattach import placement_of
 from rath.session.persistence.records import (
     PersistedSessionHeader,
     decode_chunk,
@@ -41,7 +42,6 @@ from rath.session.persistence.records import (
     decode_line,
     usage_from_jsonable,
 )
-from rath.session.placement import Placement
 from rath.session.session import Session
 
 __all__ = [
@@ -88,7 +88,10 @@ class PersistedSession:
         """Return a new user session with these rows, and an agent session to go on with.
 
         The user session has the backend, spec and usage of the stored one, an id of its own and no
-        parents.
+        parents. Where the file names a remote sandbox by its id in the registry, it is attached to
+        that one, which waits for its backend. If that fails, the rows can be read all the same: a
+        warning is logged, and tools are refused until the session is placed again, as nothing runs
+        in another place unasked.
 
         Args:
             agent_prompt: Instructions of the agent; by default those of the first system row,
@@ -100,7 +103,7 @@ class PersistedSession:
         user = Session.from_body(
             Deferred.of(Body(self.chunk_table, given=given)),
             Provenance(),
-            placement=Placement(self.header.sandbox_backend, self.header.sandbox_spec),
+            placement=placement_of(self.header),
         )
         prompt = _first_system_text(self.chunk_table) if agent_prompt is None else agent_prompt
         agent = Session(ChunkTable()) if prompt is None else Session.from_agent_prompt(prompt)

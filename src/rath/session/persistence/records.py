@@ -10,11 +10,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any, cast
 from uuid import UUID
 
 from rath.backend.abc import BackendSandboxSpec
+from rath.backend.persistence.spec_json import spec_from_jsonable, spec_to_jsonable
 from rath.errors import PersistenceError
 from rath.llm.chat_response import RathLLMTokenUsage
 from rath.session.chunk import ChunkRow
@@ -164,41 +165,6 @@ def decode_chunk(record: Record) -> ChunkRow:
             f"bad chunk payload of type {type(payload).__name__}; expected an object"
         )
     return ChunkRow(kind, cast("Record", payload))
-
-
-def spec_to_jsonable(spec: BackendSandboxSpec | None) -> Record | None:
-    """Return a sandbox spec as JSON: tuples as lists, the timeout in seconds.
-
-    Values of environment variables may be secrets: their names are kept, with null as value.
-    """
-    if spec is None:
-        return None
-    return {
-        "image": spec.image,
-        "entrypoint": None if spec.entrypoint is None else list(spec.entrypoint),
-        "env": None if spec.env is None else dict.fromkeys(spec.env),
-        "timeout_seconds": None if spec.timeout is None else spec.timeout.total_seconds(),
-        "working_dir": spec.working_dir,
-    }
-
-
-def spec_from_jsonable(raw: Record | None) -> BackendSandboxSpec | None:
-    """Return the sandbox spec that `spec_to_jsonable` wrote, without its environment.
-
-    Files of version 1 hold the values of variables; those are kept.
-    """
-    if raw is None:
-        return None
-    env = cast("dict[str, str | None]", raw.get("env") or {})
-    known = {name: value for name, value in env.items() if value is not None}
-    entrypoint, seconds = raw.get("entrypoint"), raw.get("timeout_seconds")
-    return BackendSandboxSpec(
-        image=raw.get("image"),
-        entrypoint=None if entrypoint is None else tuple(entrypoint),
-        env=known or None,
-        timeout=None if seconds is None else timedelta(seconds=seconds),
-        working_dir=raw.get("working_dir"),
-    )
 
 
 def usage_to_jsonable(usage: RathLLMTokenUsage | None) -> dict[str, int] | None:

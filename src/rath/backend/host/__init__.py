@@ -1,0 +1,1 @@
+"""Sandboxes whose workspace is a directory of this host."""

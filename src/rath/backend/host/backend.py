@@ -1,0 +1,245 @@
+"""What `local` and `bubblewrap` share: a directory of this host, files in it, processes on it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import tempfile
+from abc import abstractmethod
+from concurrent.futures import Future
+from functools import partial
+from typing import ClassVar
+
+from rath._async.runtime import runtime
+from rath._core.text import decode_output
+from rath.backend.abc import Backend, BackendSandbox, BackendSandboxSpec, SandboxIdentity
+from rath.backend.frozen import Seed
+from rath.backend.host.code import run_code
+from rath.backend.host.copying import CopyFailed
+from rath.backend.host.environment import environment
+from rath.backend.host.files import FileOperations, os_failure
+from rath.backend.host.frozen import HostFrozen
+from rath.backend.host.frozen_unopened import Freezer
+from rath.backend.host.guard import TreeGuard
+from rath.backend.host.layer_guard import LayerGuard
+from rath.backend.host.paths import OutsideWorkspace, Workspace
+from rath.backend.host.process import DEFAULT_TIMEOUT, Command, Ended, run_process
+from rath.backend.host.sandbox import HostSandbox
+from rath.backend.host.window import observed, workspace_digest
+from rath.backend.results import (
+    CommandResult,
+    ToolExecutionFailure,
+    ToolResult,
+    tool_failure_from,
+)
+from rath.backend.tool_types import (
+    BackendTool,
+    BackendToolCodeRun,
+    BackendToolCommandRun,
+    BackendToolFilesEdit,
+    BackendToolFilesExists,
+    BackendToolFilesList,
+    BackendToolFilesRead,
+    BackendToolFilesWrite,
+)
+from rath.errors import BackendError, UnsupportedBackendTool
+
+
+class HostBackend(Backend):
+    """A directory of this host is the workspace; how processes are confined, a subclass says."""
+
+    reads_parts = True
+
+    mounts_layers: ClassVar[bool] = True
+    """Whether workspaces of their own are overlays where that is possible, or always copies."""
+
+    def __init__(self) -> None:
+        self._files = FileOperations()
+        self._open: list[HostSandbox] = []
+        self._freezer = Freezer()
+
+    @classmethod
+    def supported_calls(cls) -> frozenset[type[BackendTool]]:
+        return _SUPPORTED
+
+    @abstractmethod
+    def confined(self, sandbox: HostSandbox, command: Command) -> Command:
+        """Return the command that runs `command` with the confinement of this backend.
+
+        Files that `command.visible` names lie outside the workspace, and it must see them.
+        """
+
+    def sandbox_count(self) -> int:
+        """Return how many different workspaces are open."""
+        return len({sandbox.handle for sandbox in list(self._open)})
+
+    def adopt(self, sandbox: BackendSandbox) -> HostSandbox:
+        guard = TreeGuard(Workspace.at(sandbox.handle))
+        return HostSandbox(guard, sandbox.spec or BackendSandboxSpec())
+
+    def identity(self, sandbox: BackendSandbox) -> SandboxIdentity:
+        native: HostSandbox | None = sandbox.native
+        if native is not None:
+            root, layer = native.workspace.root, native.guard.layer_kind
+        else:
+            spec = sandbox.spec if sandbox.origin is None else None
+            given = spec.working_dir if spec is not None else None
+            root, layer = os.path.realpath(given) if given else sandbox.handle, None
+        isolation = self.capabilities().isolation.value
+        return SandboxIdentity(self.name, sandbox.handle, isolation, root, root, layer)
+
+    async def aopen(self, spec: BackendSandboxSpec | None) -> HostSandbox:
+        opening = runtime().start_in_worker(partial(self._opened, spec or BackendSandboxSpec()))
+        try:
+            sandbox = await asyncio.wrap_future(opening)
+        except asyncio.CancelledError:
+            opening.add_done_callback(_remove_unwanted)
+            raise
+        self._open.append(sandbox)
+        return sandbox
+
+    async def aclose(self, native: HostSandbox) -> None:
+        if native in self._open:
+            self._open.remove(native)
+        await native.leftovers.aend()
+        try:
+            await native.guard.aclose()
+        except CopyFailed as exc:
+            raise BackendError(f"the files of {native.handle!r} are kept: {exc}") from exc
+
+    async def adispatch(self, native: HostSandbox, op: BackendTool) -> ToolResult | bool:
+        run = partial(self._dispatched, native, op)
+        try:
+            async with native.guard.reading() if op.read_only else native.guard.writing():
+                return await observed(native, op, run)
+        except CopyFailed as exc:
+            return copy_failure(exc)
+
+    async def aworkspace_digest(self, native: HostSandbox) -> str | None:
+        async with native.guard.reading():
+            return await workspace_digest(native)
+
+    def freeze(self, sandbox: BackendSandbox) -> HostFrozen:
+        return self._freezer.freeze(sandbox)
+
+    async def aopen_copy(self, seed: Seed, spec: BackendSandboxSpec | None) -> HostSandbox:
+        guard = await LayerGuard.aopened(seed, may_mount=self.mounts_layers)
+        sandbox = HostSandbox(guard, spec or BackendSandboxSpec())
+        self._open.append(sandbox)
+        return sandbox
+
+    async def _dispatched(self, native: HostSandbox, op: BackendTool) -> ToolResult | bool:
+        match op:
+            case BackendToolCommandRun():
+                return await self._run_command(native, op)
+            case BackendToolCodeRun():
+                return await run_code(native, op, partial(self._run, native))
+            case (
+                BackendToolFilesRead()
+                | BackendToolFilesWrite()
+                | BackendToolFilesEdit()
+                | BackendToolFilesList()
+                | BackendToolFilesExists()
+            ):
+                run = partial(self._files.run, native.workspace, op)
+                return await runtime().call_in_worker(run)
+            case _:
+                raise UnsupportedBackendTool(type(op), self.name)
+
+    async def _run_command(self, sandbox: HostSandbox, op: BackendToolCommandRun) -> ToolResult:
+        workspace = sandbox.workspace
+        cwd = workspace.root
+        try:
+            if op.cwd is not None:
+                cwd = await runtime().call_in_worker(partial(workspace.directory, op.cwd))
+        except OutsideWorkspace as exc:
+            return ToolExecutionFailure("path_outside_workspace", str(exc), op.cwd)
+        except (OSError, ValueError) as exc:
+            return os_failure(exc, str(op.cwd))
+        argv = ["/bin/sh", "-c", op.cmd] if isinstance(op.cmd, str) else list(op.cmd)
+        env = environment(sandbox.env, op.env)
+        command = Command(argv, cwd, env, stdin=op.stdin, timeout=op.timeout)
+        ended = await self._run(sandbox, command)
+        if isinstance(ended, ToolExecutionFailure):
+            return ended
+        return CommandResult(
+            ended.exit_code,
+            ended.stdout,
+            ended.stderr,
+            ended.elapsed_ms,
+            ended.stdout_full,
+            ended.stderr_full,
+        )
+
+    async def _run(self, sandbox: HostSandbox, command: Command) -> Ended | ToolExecutionFailure:
+        try:
+            ended = await run_process(
+                sandbox.guard.entering(self.confined(sandbox, command)),
+                leftovers=sandbox.leftovers,
+            )
+        except OSError as exc:
+            return os_failure(exc, str(exc.filename or command.argv[0]))
+        except (TypeError, ValueError) as exc:
+            return tool_failure_from("unexpected", exc)
+        return timeout_failure(ended, command.timeout) if ended.timed_out else ended
+
+    def _opened(self, spec: BackendSandboxSpec) -> HostSandbox:
+        given = spec.working_dir
+        try:
+            if given:
+                os.makedirs(given, exist_ok=True)
+                workspace = Workspace.at(given)
+            else:
+                made = tempfile.mkdtemp(prefix=f"rath-{self.name}-")
+                workspace = Workspace.at(made, is_owned=True)
+        except OSError as exc:
+            raise BackendError(
+                f"cannot open a {self.name} sandbox in {given or tempfile.gettempdir()!r}: "
+                f"{exc.strerror}; give a working_dir that is a directory or can be made one"
+            ) from exc
+        return HostSandbox(TreeGuard(workspace), spec)
+
+
+_SUPPORTED: frozenset[type[BackendTool]] = frozenset(
+    {
+        BackendToolCodeRun,
+        BackendToolCommandRun,
+        BackendToolFilesEdit,
+        BackendToolFilesExists,
+        BackendToolFilesList,
+        BackendToolFilesRead,
+        BackendToolFilesWrite,
+    }
+)
+
+
+def timeout_failure(ended: Ended, timeout: float | None) -> ToolExecutionFailure:
+    """Return what is said of a command that was ended at its deadline."""
+    limit = DEFAULT_TIMEOUT if timeout is None else timeout
+    printed = decode_output(ended.stdout) + decode_output(ended.stderr)
+    return ToolExecutionFailure(
+        "timeout",
+        f"it did not end within {limit:g} s and was ended with its child processes"
+        + ("; detail is what it had printed" if printed else ""),
+        printed or None,
+    )
+
+
+def copy_failure(exc: CopyFailed) -> ToolExecutionFailure:
+    """Return what is said where frozen files could not be kept apart from an operation."""
+    message = (
+        f"nothing was done: somebody holds the files as they are, and {exc}; free space, "
+        "make the file readable or remove it from outside, or close the fork that holds them"
+    )
+    return ToolExecutionFailure("workspace_copy_failed", message, exc.path)
+
+
+def _remove_owned(sandbox: HostSandbox) -> None:
+    if sandbox.workspace.is_owned:
+        shutil.rmtree(sandbox.workspace.root, ignore_errors=True)
+
+
+def _remove_unwanted(opening: Future[HostSandbox]) -> None:
+    if not opening.cancelled() and opening.exception() is None:
+        _remove_owned(opening.result())

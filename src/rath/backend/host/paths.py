@@ -1,0 +1,219 @@
+"""The workspace of a local sandbox: one directory that no path leads out of."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from collections import deque
+from collections.abc import Generator
+from dataclasses import dataclass
+
+MAX_LINKS = 40
+"""Symbolic links followed in one path before it counts as a loop, as in the Linux kernel."""
+
+MAX_PATH_BYTES = 4096
+"""Longest path with its closing zero, `PATH_MAX` of Linux."""
+
+_OPEN_DIRECTORY = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+# O_PATH needs no right to list a directory, only to pass through it; Linux has it.
+_PASS_THROUGH = _OPEN_DIRECTORY | getattr(os, "O_PATH", os.O_RDONLY)
+
+
+class OutsideWorkspace(ValueError):
+    """A path leads out of the workspace."""
+
+    def __init__(self, path: str, root: str) -> None:
+        self.path = path
+        self.root = root
+        super().__init__(
+            f"{path!r} leads out of the workspace {root!r}; use a path inside it, best one "
+            "relative to its root"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A name in an open directory of the workspace; the name itself is no link."""
+
+    directory: int
+    """Descriptor of the directory, closed when `Workspace.locate` ends."""
+
+    name: str
+    """What to open relative to `directory`; "." for the root itself."""
+
+    relative: str
+    """Path from the root, links resolved; "." for the root itself."""
+
+    def open(self, flags: int) -> int:
+        """Open what stands here and return its descriptor; a link that appears now is refused."""
+        return os.open(self.name, flags | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self.directory)
+
+
+@dataclass(frozen=True, slots=True)
+class Workspace:
+    """One directory of the host.
+
+    Paths are walked one name at a time, each opened relative to the directory before it and never
+    through a link; links are read and walked like the rest of the path. So what another process
+    renames or links in the meantime cannot lead outside.
+    """
+
+    handle: str
+    """The directory as it was given."""
+
+    base: str
+    """Its absolute form, links kept."""
+
+    root: str
+    """Its real path."""
+
+    is_owned: bool
+    """Whether it was made for this sandbox and ends with it."""
+
+    door: str = ""
+    """Path by which this process opens the root; `root` itself, or where a layer stands in."""
+
+    def __post_init__(self) -> None:
+        if not self.door:
+            object.__setattr__(self, "door", self.root)
+
+    @classmethod
+    def at(cls, handle: str, *, is_owned: bool = False) -> Workspace:
+        """Return the workspace in the directory `handle`, which exists."""
+        return cls(handle, os.path.abspath(handle), os.path.realpath(handle), is_owned)
+
+    @contextlib.contextmanager
+    def locate(self, path: str, *, make_parents: bool = False) -> Generator[Place]:
+        """Find `path` and give its place, whether something stands there or not.
+
+        Args:
+            path: Relative to the root, or absolute and inside it. `..` and links are followed as
+                the kernel would.
+            make_parents: Make the missing directories above the last name.
+
+        Raises:
+            OutsideWorkspace: The path, or a link on it, leads out.
+            OSError: A directory on the way is missing or closed to us, or the links never end.
+            ValueError: The path holds a zero character.
+        """
+        if len(os.fsencode(path)) >= MAX_PATH_BYTES:
+            # The walk could go on, and would make directories that no other program can reach.
+            raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG))
+        walk = _Walk(self.door, make_parents)
+        try:
+            yield self._place(walk, path)
+        finally:
+            walk.close()
+
+    def directory(self, path: str) -> str:
+        """Return the real path of a directory inside; raises like `locate`."""
+        with self.locate(path) as place:
+            os.close(place.open(os.O_RDONLY | os.O_DIRECTORY))
+            return os.path.normpath(os.path.join(self.root, place.relative))
+
+    def shown(self, path: str, name: str) -> str:
+        """Return the path under which an entry of the directory `path` is shown and found."""
+        parts = [part for part in path.split("/") if part not in ("", ".")]
+        above = "/" if path.startswith("/") else self.base
+        return os.path.join(above, *parts, name)
+
+    def names_inside(self, path: str) -> list[str]:
+        """Split an absolute path into the names below the root; raises `OutsideWorkspace`."""
+        for root in (self.base, self.root):
+            if _is_below(path, root):
+                return _names_below(path, root)
+        real = os.path.realpath(path)
+        if _is_below(real, self.root):
+            return _names_below(real, self.root)
+        raise OutsideWorkspace(path, self.root)
+
+    def _place(self, walk: _Walk, path: str) -> Place:
+        if _is_below(os.path.normpath(path).replace("//", "/"), "/proc"):
+            # Its links mean something else for each process that follows them.
+            raise OutsideWorkspace(path, self.root)
+        try:
+            return walk.along(self, path)
+        except OutsideWorkspace:
+            # It went out; it may come back in, and then it is the same as its real path.
+            real = os.path.realpath(os.path.join(self.root, path))
+            try:
+                return walk.along(self, real)
+            except OutsideWorkspace:
+                raise OutsideWorkspace(path, self.root) from None
+
+
+class _Walk:
+    """A walk from the root along a path; holds one open directory for each name on the way."""
+
+    def __init__(self, door: str, make_parents: bool) -> None:
+        self._make_parents = make_parents
+        self._names: list[str] = []
+        self._open: list[int] = [os.open(door, _PASS_THROUGH)]
+
+    def along(self, workspace: Workspace, path: str) -> Place:
+        ahead: deque[str] = deque()
+        self._turn(workspace, path, ahead)
+        n_links = 0
+        while ahead:
+            name = ahead.popleft()
+            if name in ("", "."):
+                continue
+            if name == "..":
+                self._up(workspace, path)
+                continue
+            target = self._link_target(name)
+            if target is not None:
+                n_links += 1
+                if n_links > MAX_LINKS:
+                    raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
+                self._turn(workspace, target, ahead)
+            elif any(each not in ("", ".") for each in ahead):
+                self._down(name)
+            else:
+                return Place(self._open[-1], name, "/".join([*self._names, name]))
+        return Place(self._open[-1], ".", "/".join(self._names) or ".")
+
+    def close(self) -> None:
+        while self._open:
+            os.close(self._open.pop())
+
+    def _turn(self, workspace: Workspace, path: str, ahead: deque[str]) -> None:
+        """Put the names of `path` ahead, starting at the root again when it is absolute."""
+        names = path.split("/")
+        if path.startswith("/"):
+            names = workspace.names_inside(path)
+            while self._names:
+                self._up(workspace, path)
+        ahead.extendleft(reversed(names))
+
+    def _up(self, workspace: Workspace, path: str) -> None:
+        if not self._names:
+            raise OutsideWorkspace(path, workspace.root)
+        self._names.pop()
+        os.close(self._open.pop())
+
+    def _down(self, name: str) -> None:
+        above = self._open[-1]
+        if self._make_parents:
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(name, dir_fd=above)
+        self._open.append(os.open(name, _PASS_THROUGH, dir_fd=above))
+        self._names.append(name)
+
+    def _link_target(self, name: str) -> str | None:
+        """Return where the link `name` points, None for what is no link or not there."""
+        try:
+            return os.readlink(name, dir_fd=self._open[-1])
+        except OSError as exc:
+            if exc.errno in (errno.EINVAL, errno.ENOENT):
+                return None
+            raise
+
+
+def _is_below(path: str, root: str) -> bool:
+    return f"{path}/".startswith(root.rstrip("/") + "/")
+
+
+def _names_below(path: str, root: str) -> list[str]:
+    return path[len(root) :].split("/")

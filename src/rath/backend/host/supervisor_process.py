@@ -1,0 +1,362 @@
+"""A small process beside ours that starts commands, and ends whatever they leave behind.
+
+It runs under `python -I -S` and imports nothing of rath, so that it starts fast; Linux only.
+
+    our process --socket--> supervisor --fork--> keeper --spawn--> a command, in its own session
+         `---------------------socket-------------->'
+
+A keeper adopts what its command orphans, so that all of it can be found and ended: when it is told
+to, and when our process ends, by whatever means. What goes over the sockets:
+
+    to the supervisor   one byte with a descriptor: fork a keeper that serves this socket
+    to a keeper         length (4 bytes) and that many bytes: number of arguments, directory,
+                        arguments and variables with zero bytes between them; with it the
+                        descriptors of stdout, stderr and perhaps stdin. Length 0: end the command
+    from a keeper       kind (1 byte) and number (4 bytes): see `Reply`
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import select
+import signal
+import socket
+import struct
+import sys
+import time
+from collections.abc import Iterable, Iterator
+
+LENGTH = struct.Struct("!I")
+REPLY = struct.Struct("!ci")
+
+TERM_SECONDS = 0.5
+"""How long a command may take to end after SIGTERM."""
+
+GRACE_SECONDS = 3.0
+"""How long keepers may take to end their commands once our process has gone."""
+
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+class Reply:
+    """Kinds of replies of a keeper."""
+
+    ENDED = b"X"
+    """The command has ended; the number is its wait status."""
+
+    IDLE = b"I"
+    """Nothing of it is left: the keeper can take another one."""
+
+    NO_DIRECTORY = b"D"
+    """It could not be started in its directory; the number is the errno."""
+
+    NO_PROGRAM = b"P"
+    """It could not be started; the number is the errno."""
+
+
+class Reaper:
+    """Adopts and ends the descendants of this process."""
+
+    def __init__(self) -> None:
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        self.wake, writer = os.pipe()
+        os.set_blocking(self.wake, False)
+        os.set_blocking(writer, False)
+        signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, _noted)
+
+    def drain(self) -> None:
+        """Forget the wake-ups so far."""
+        try:
+            while len(os.read(self.wake, 4096)) == 4096:
+                pass
+        except BlockingIOError:
+            pass
+
+    def wait(self, seconds: float) -> None:
+        """Wait until a child ends, or `seconds` at most."""
+        poll = select.poll()
+        poll.register(self.wake, select.POLLIN)
+        poll.poll(max(0.0, seconds) * 1000)
+        self.drain()
+
+
+class Keeper:
+    """Runs one command after another for our process, and ends all that each of them started."""
+
+    def __init__(self, channel: socket.socket, parent: int) -> None:
+        self._reaper = Reaper()
+        self._channel = channel
+        self._received = bytearray()
+        self._descriptors: list[int] = []
+        self._main: int | None = None
+        self._is_clear = True
+        self._replies = b""
+        self._parent = parent
+        self._poll = select.poll()
+        for descriptor in (channel.fileno(), self._reaper.wake, parent):
+            self._poll.register(descriptor, select.POLLIN)
+
+    def work(self) -> None:
+        """Do what our process asks for, until it goes away."""
+        while True:
+            ready = {descriptor for descriptor, _ in self._poll.poll()}
+            if self._reaper.wake in ready:
+                self._reaper.drain()
+                self._reap()
+            if self._parent in ready:
+                break
+            if self._channel.fileno() in ready and not self._receive():
+                break
+            self._flush()
+        self._end_all()
+
+    def _receive(self) -> bool:
+        """Take what has come and obey it; False when our process has gone."""
+        room = socket.CMSG_SPACE(3 * 4)
+        try:
+            data, ancillary, _, _ = self._channel.recvmsg(1 << 18, room, socket.MSG_CMSG_CLOEXEC)
+        except OSError:
+            return False
+        self._descriptors.extend(_descriptors(ancillary))
+        self._received += data
+        while len(self._received) >= LENGTH.size:
+            (length,) = LENGTH.unpack_from(self._received)
+            if len(self._received) < LENGTH.size + length:
+                break
+            payload = bytes(self._received[LENGTH.size : LENGTH.size + length])
+            del self._received[: LENGTH.size + length]
+            if payload:
+                self._start(payload)
+            else:
+                self._end()
+        return bool(data)
+
+    def _start(self, payload: bytes) -> None:
+        kind = Reply.NO_DIRECTORY
+        try:
+            n_arguments, directory, *rest = payload.split(b"\0")
+            os.chdir(directory)
+            kind = Reply.NO_PROGRAM
+            n = int(n_arguments)
+            variables = dict(variable.split(b"=", 1) for variable in rest[n:])
+            self._main = _spawn(rest[:n], variables, self._descriptors)
+            self._is_clear = False
+        except OSError as exc:
+            self._replies += REPLY.pack(kind, exc.errno or 0)
+        finally:
+            for descriptor in self._descriptors:
+                os.close(descriptor)
+            self._descriptors.clear()
+            os.chdir("/")
+
+    def _end(self) -> None:
+        """End the command and all below it: politely first, where it is still there."""
+        if self._main is not None:
+            _signal_group(self._main, signal.SIGTERM)
+            deadline = time.monotonic() + TERM_SECONDS
+            while self._reap() and self._is_running() and time.monotonic() < deadline:
+                self._reaper.wait(deadline - time.monotonic())
+        self._end_all()
+
+    def _is_running(self) -> bool:
+        return self._main is not None
+
+    def _end_all(self) -> None:
+        """Kill every descendant: those of a killed child become our own children."""
+        pause = 0.005
+        if self._main is not None:
+            _signal_group(self._main, signal.SIGKILL)
+        while self._reap():
+            kill(children())
+            self._flush()
+            self._reaper.wait(pause)
+            pause = min(pause * 2, 0.2)
+
+    def _reap(self) -> bool:
+        """Bury the children that have ended; tell whether others are left."""
+        try:
+            while (found := _waitable()) is not None:
+                if found == self._main:
+                    # Before it is buried, so that its number still means this group.
+                    _signal_group(found, signal.SIGKILL)
+                    self._main = None
+                    self._replies += REPLY.pack(Reply.ENDED, os.waitpid(found, 0)[1])
+                else:
+                    os.waitpid(found, 0)
+        except ChildProcessError:
+            if not self._is_clear:
+                self._is_clear = True
+                self._replies += REPLY.pack(Reply.IDLE, 0)
+            return False
+        return True
+
+    def _flush(self) -> None:
+        replies, self._replies = self._replies, b""
+        try:
+            if replies:
+                self._channel.send(replies)
+        except OSError:
+            return  # our process has gone, which the next look at the socket tells
+
+
+class Supervisor:
+    """Forks keepers for our process, and ends what a keeper that was killed has left."""
+
+    def __init__(self, control: socket.socket, parent: int) -> None:
+        self._reaper = Reaper()
+        self._control = control
+        self._parent = parent
+        self._keepers: set[int] = set()
+        self._has_strays = False
+
+    def work(self) -> None:
+        """Fork keepers until our process has gone; then see that nothing of it is left."""
+        poll = select.poll()
+        for descriptor in (self._control.fileno(), self._reaper.wake, self._parent):
+            poll.register(descriptor, select.POLLIN)
+        while True:
+            ready = {descriptor for descriptor, _ in poll.poll()}
+            if self._reaper.wake in ready:
+                self._reaper.drain()
+                self._reap()
+            if self._parent in ready or (self._control.fileno() in ready and not self._fork()):
+                break
+        self._control.close()
+        deadline = time.monotonic() + GRACE_SECONDS
+        while self._reap():
+            left = deadline - time.monotonic()
+            if left <= 0:
+                kill(children())
+            self._reaper.wait(left if left > 0 else 0.2)
+
+    def _fork(self) -> bool:
+        try:
+            room = socket.CMSG_SPACE(4)
+            data, ancillary, _, _ = self._control.recvmsg(1, room, socket.MSG_CMSG_CLOEXEC)
+        except OSError:
+            return False
+        for descriptor in _descriptors(ancillary):
+            try:
+                keeper = os.fork()
+            except OSError:
+                keeper = -1  # its socket closes, which tells our process
+            if keeper == 0:
+                self._control.close()
+                Keeper(socket.socket(fileno=descriptor), self._parent).work()
+                os._exit(0)
+            os.close(descriptor)
+            if keeper > 0:
+                self._keepers.add(keeper)
+        return bool(data)
+
+    def _reap(self) -> bool:
+        try:
+            while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+                if ended[0] in self._keepers:
+                    self._keepers.discard(ended[0])
+                    self._has_strays |= ended[1] != 0
+        except ChildProcessError:
+            self._has_strays = False
+            return False
+        if self._has_strays:
+            strays = children() - self._keepers
+            kill(strays)
+            self._has_strays = bool(strays)
+        return True
+
+
+def children() -> set[int]:
+    """Return the children of this process."""
+    me = os.getpid()
+    return {pid for pid, parent in _parents() if parent == me}
+
+
+def kill(pids: Iterable[int]) -> None:
+    """Kill children of this process, which it has not buried yet."""
+    for pid in pids:
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except OSError:
+            continue  # it runs as somebody else: waited for instead
+
+
+def _parents() -> Iterator[tuple[int, int]]:
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                with open(f"/proc/{name}/stat", "rb", buffering=0) as file:
+                    stat = file.read(1024)
+            except OSError:
+                continue
+            yield int(name), int(stat[stat.rindex(b")") + 1 :].split(None, 2)[1])
+
+
+def _waitable() -> int | None:
+    found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    return None if found is None else found.si_pid
+
+
+def _signal_group(leader: int, number: int) -> None:
+    try:
+        os.killpg(leader, number)
+    except OSError:
+        return  # all of it runs as somebody else
+
+
+def _spawn(arguments: list[bytes], variables: dict[bytes, bytes], descriptors: list[int]) -> int:
+    stdout, stderr, *stdin = descriptors
+    actions = [(os.POSIX_SPAWN_DUP2, stdout, 1), (os.POSIX_SPAWN_DUP2, stderr, 2)]
+    actions += [(os.POSIX_SPAWN_DUP2, descriptor, 0) for descriptor in stdin]
+    # Python ignores these, and a command must not.
+    ignored = (signal.SIGPIPE, signal.SIGXFSZ)
+    failed: OSError | None = None
+    for program in _candidates(arguments[0], variables):
+        try:
+            return os.posix_spawn(
+                program,
+                arguments,
+                variables,
+                file_actions=actions,
+                setsid=True,
+                setsigmask=(),
+                setsigdef=ignored,
+            )
+        except (FileNotFoundError, NotADirectoryError) as exc:
+            failed = failed or exc
+        except OSError as exc:
+            if failed is None or isinstance(failed, FileNotFoundError | NotADirectoryError):
+                failed = exc
+    raise failed or FileNotFoundError(2, "")
+
+
+def _candidates(program: bytes, variables: dict[bytes, bytes]) -> list[bytes]:
+    if b"/" in program:
+        return [program]
+    path = variables.get(b"PATH", os.defpath.encode())
+    found = [os.path.join(directory, program) for directory in path.split(b":")]
+    # Looking is cheaper than forking for each directory.
+    return [candidate for candidate in found if os.path.lexists(candidate)]
+
+
+def _descriptors(ancillary: list[tuple[int, int, bytes]]) -> list[int]:
+    found: list[int] = []
+    for level, kind, data in ancillary:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+            found += struct.unpack(f"{len(data) // 4}i", data[: len(data) // 4 * 4])
+    return found
+
+
+def _noted(number: int, frame: object) -> None:
+    """Do nothing: that there is a handler makes the signal wake us."""
+
+
+def main() -> None:
+    """Detach from our process and serve it; last arguments: its socket and its process id."""
+    control = socket.socket(fileno=int(sys.argv[-2]))
+    parent = os.pidfd_open(int(sys.argv[-1]))
+    # Its child goes on: no process of ours waits for it, and none of its signals reach us.
+    if os.fork() == 0:
+        Supervisor(control, parent).work()
+    os._exit(0)

@@ -1,0 +1,298 @@
+"""The backend whose sandboxes are containers of an OpenSandbox server."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Awaitable, Callable
+from datetime import datetime, timedelta
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
+
+from rath._async.runtime import runtime
+from rath.backend.abc import Backend, BackendSandbox, BackendSandboxSpec, SandboxIdentity
+from rath.backend.capabilities import Capabilities, IsolationLevel
+from rath.backend.opensandbox.commands import run_code, run_command
+from rath.backend.opensandbox.connection import Connection, find_connection, unavailable_reason
+from rath.backend.opensandbox.defaults import ROOT
+from rath.backend.opensandbox.faults import RemoteFault, failure_of
+from rath.backend.opensandbox.files import run_file_tool
+from rath.backend.opensandbox.looking import CannotLook
+from rath.backend.opensandbox.opening import load_client, open_new
+from rath.backend.opensandbox.paths import OutsideWorkspace
+from rath.backend.opensandbox.remote import Gone, RemoteSandbox, gone_message, unreachable
+from rath.backend.opensandbox.window import observed, workspace_digest
+from rath.backend.results import ToolExecutionFailure, ToolResult
+from rath.backend.tool_types import (
+    BackendTool,
+    BackendToolCodeRun,
+    BackendToolCommandRun,
+    BackendToolFilesEdit,
+    BackendToolFilesExists,
+    BackendToolFilesList,
+    BackendToolFilesRead,
+    BackendToolFilesWrite,
+)
+from rath.errors import BackendError, BackendSandboxClosed, UnsupportedBackendTool
+
+if TYPE_CHECKING:
+    from rath.backend.opensandbox.client import Client
+
+T = TypeVar("T")
+
+_SUPPORTED: frozenset[type[BackendTool]] = frozenset(
+    {
+        BackendToolCodeRun,
+        BackendToolCommandRun,
+        BackendToolFilesEdit,
+        BackendToolFilesExists,
+        BackendToolFilesList,
+        BackendToolFilesRead,
+        BackendToolFilesWrite,
+    }
+)
+
+
+class OpenSandboxBackend(Backend):
+    """Runs tools in containers of an OpenSandbox server.
+
+    - The server is the one that `OPEN_SANDBOX_DOMAIN` names, else the one of the `backend` section
+      of a config; its key comes from `OPEN_SANDBOX_API_KEY` or stands beside the domain.
+    - The workspace is `/workspace` inside. `spec.working_dir` is mounted there, which the server
+      must allow. Absolute paths mean the container's; relative ones stay in the workspace.
+    - Commands and code run one at a time in one sandbox, with a deadline of 120 s and 90 s unless
+      they say otherwise. An interpreter keeps its state between runs.
+    - A sandbox lives 10 minutes unless `spec.timeout` says otherwise; `renew` lets it live longer.
+
+    Args:
+        domain: The server, `host:port` or an address; by default the environment or a config.
+        api_key: The key that it asks for.
+    """
+
+    name = "opensandbox"
+    reads_parts = True
+
+    def __init__(self, *, domain: str | None = None, api_key: str | None = None) -> None:
+        # A closure, since the repr of a `partial` would show the key.
+        self._find: Callable[[], Connection] = lambda: find_connection(domain, api_key)
+        self._open: weakref.WeakSet[RemoteSandbox] = weakref.WeakSet()
+
+    @classmethod
+    def is_available(cls) -> bool:
+        """Tell whether the SDK is installed and a server is named; it is not asked."""
+        return unavailable_reason() is None
+
+    @classmethod
+    def unavailable_reason(cls) -> str | None:
+        return unavailable_reason()
+
+    @classmethod
+    def capabilities(cls) -> Capabilities:
+        return Capabilities(
+            isolation=IsolationLevel.CONTAINER,
+            supports_command=True,
+            supports_filesystem=True,
+            supports_code_interpreter=True,
+            observes_effects=True,
+        )
+
+    @classmethod
+    def supported_calls(cls) -> frozenset[type[BackendTool]]:
+        return _SUPPORTED
+
+    def sandbox_count(self) -> int:
+        """Return how many sandboxes this process holds open."""
+        return len(self._open)
+
+    def attach(self, remote_id: str, *, spec: BackendSandboxSpec | None = None) -> BackendSandbox:
+        """Return a sandbox that is on the server already, once it answers; waits.
+
+        It is left alone at interpreter exit; closing it ends it on the server, `detach` does not.
+
+        Args:
+            remote_id: Its id, the `handle` under which it was opened.
+            spec: What it was opened with, for messages and for how effects are looked for.
+
+        Raises:
+            BackendSandboxClosed: The server has no such sandbox.
+            BackendError: It cannot be reached.
+        """
+        if not remote_id:
+            raise ValueError("attach needs the id of a sandbox, got an empty text")
+        sandbox = BackendSandbox(self, remote_id, spec)
+        runtime().run(partial(self._reached, sandbox.native), label=f"attaching to {remote_id}")
+        return sandbox
+
+    def detach(self, sandbox: BackendSandbox) -> str:
+        """Let go of a sandbox that goes on on the server, and return the id to attach to; waits.
+
+        Afterwards the handle counts as closed.
+        """
+        native = self._native(sandbox)
+        sandbox.closed = True
+        runtime().forget(sandbox)
+        self._open.discard(native)
+        runtime().run(native.leave, label=f"detaching from {native.handle}")
+        return native.handle
+
+    def renew(self, sandbox: BackendSandbox, lifetime: timedelta) -> datetime:
+        """Let a sandbox live so long from now on, and return until when; waits.
+
+        Raises:
+            BackendSandboxClosed: It is closed, or the server has it no more.
+            BackendError: The server refused it or cannot be reached.
+        """
+        return self._asked(sandbox, lambda client: client.renew(lifetime), "renewing")
+
+    def snapshot(self, sandbox: BackendSandbox, name: str | None = None) -> str:
+        """Ask the server for a snapshot of a sandbox and return its id; waits for the answer only.
+
+        What is mounted, as `spec.working_dir` is, belongs to no snapshot.
+
+        Raises:
+            BackendSandboxClosed: It is closed, or the server has it no more.
+            BackendError: The server refused it or cannot be reached.
+        """
+        return self._asked(sandbox, lambda client: client.snapshot(name), "a snapshot of")
+
+    def open_snapshot(
+        self, snapshot_id: str, *, spec: BackendSandboxSpec | None = None
+    ) -> BackendSandbox:
+        """Open a sandbox that begins as a snapshot was; waits. `spec.image` means nothing here.
+
+        Raises:
+            BackendError: It could not be opened.
+        """
+        sandbox = _OfSnapshot(self, snapshot_id, spec)
+        return sandbox.ensure_open()
+
+    def adopt(self, sandbox: BackendSandbox) -> RemoteSandbox:
+        native = RemoteSandbox(
+            sandbox.handle, sandbox.spec, partial(self._connected, sandbox.handle)
+        )
+        self._open.add(native)
+        return native
+
+    def identity(self, sandbox: BackendSandbox) -> SandboxIdentity:
+        return SandboxIdentity(
+            self.name, sandbox.handle, self.capabilities().isolation.value, ROOT, ROOT
+        )
+
+    async def aopen(self, spec: BackendSandboxSpec | None) -> RemoteSandbox:
+        return await self.aopen_new(spec)
+
+    async def aopen_new(
+        self, spec: BackendSandboxSpec | None, *, snapshot_id: str | None = None
+    ) -> RemoteSandbox:
+        """Open a sandbox on the server, from an image or a snapshot."""
+        connection = await self._connection()
+        client = await open_new(connection, spec or BackendSandboxSpec(), snapshot_id=snapshot_id)
+        connect = partial(self._connected, client.id)
+        sandbox = RemoteSandbox(client.id, spec, connect, client=client)
+        self._open.add(sandbox)
+        return sandbox
+
+    async def aclose(self, native: RemoteSandbox) -> None:
+        self._open.discard(native)
+        try:
+            await native.close()
+        except RemoteFault as exc:
+            raise BackendError(
+                f"the sandbox {native.handle} could not be ended on the server, where it ends with "
+                f"its lifetime: {exc}"
+            ) from exc
+
+    async def adispatch(self, native: RemoteSandbox, op: BackendTool) -> ToolResult | bool:
+        what, run = self._operation(native, op)
+        try:
+            if isinstance(op, (BackendToolCommandRun, BackendToolCodeRun)):
+                async with native.running:
+                    await native.client()
+                    return await observed(native, partial(native.use, run))
+            return await native.use(run)
+        except Gone:
+            return ToolExecutionFailure("sandbox_closed", gone_message(native), native.handle)
+        except OutsideWorkspace as exc:
+            return ToolExecutionFailure("path_outside_workspace", str(exc))
+        except RemoteFault as exc:
+            return failure_of(exc, what)
+
+    async def aworkspace_digest(self, native: RemoteSandbox) -> str | None:
+        try:
+            async with native.running:
+                return await workspace_digest(native)
+        except (CannotLook, RemoteFault, Gone):
+            return None
+
+    def _operation(
+        self, native: RemoteSandbox, op: BackendTool
+    ) -> tuple[str, Callable[[Client], Awaitable[ToolResult | bool]]]:
+        """Return what an operation is called in messages, and what runs it."""
+        match op:
+            case BackendToolCommandRun():
+                return "the command", lambda client: run_command(client, op)
+            case BackendToolCodeRun():
+                return "the code", lambda client: run_code(client, op)
+            case (
+                BackendToolFilesRead()
+                | BackendToolFilesWrite()
+                | BackendToolFilesEdit()
+                | BackendToolFilesList()
+                | BackendToolFilesExists()
+            ):
+                what = f"the request for {op.path!r}"
+                return what, lambda client: run_file_tool(native, client, op)
+            case _:
+                raise UnsupportedBackendTool(type(op), self.name)
+
+    def _asked(
+        self, sandbox: BackendSandbox, ask: Callable[[Client], Awaitable[T]], label: str
+    ) -> T:
+        native = self._native(sandbox)
+
+        async def asked() -> T:
+            try:
+                return await native.use(ask)
+            except Gone as exc:
+                raise BackendSandboxClosed(native.handle) from exc
+            except RemoteFault as exc:
+                raise unreachable(native.handle, exc) from exc
+
+        return runtime().run(asked, label=f"{label} {native.handle}")
+
+    def _native(self, sandbox: BackendSandbox) -> RemoteSandbox:
+        native = sandbox.native
+        if sandbox.closed or not isinstance(native, RemoteSandbox):
+            raise BackendSandboxClosed(sandbox.handle)
+        return native
+
+    async def _reached(self, native: RemoteSandbox) -> None:
+        try:
+            await native.client()
+        except Gone as exc:
+            self._open.discard(native)
+            raise BackendSandboxClosed(native.handle) from exc
+        except RemoteFault as exc:
+            self._open.discard(native)
+            raise unreachable(native.handle, exc) from exc
+
+    async def _connection(self) -> Connection:
+        return await runtime().call_in_worker(self._find)
+
+    async def _connected(self, remote_id: str) -> Client:
+        module = await runtime().call_in_worker(load_client)
+        client: Client = await module.Client.connect(await self._connection(), remote_id)
+        return client
+
+
+class _OfSnapshot(BackendSandbox):
+    """A sandbox that begins as a snapshot was."""
+
+    def __init__(
+        self, backend: OpenSandboxBackend, snapshot_id: str, spec: BackendSandboxSpec | None
+    ) -> None:
+        super().__init__(backend, "", spec)
+        self._opensandbox = backend
+        self._snapshot_id = snapshot_id
+
+    async def aopen_native(self) -> RemoteSandbox:
+        return await self._opensandbox.aopen_new(self.spec, snapshot_id=self._snapshot_id)

@@ -1,0 +1,361 @@
+"""Sandboxes that outlive a process, by id: workspaces of this host, and remote sandboxes."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+from collections.abc import Generator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+from uuid import UUID, uuid4
+
+from rath._core.files import FileLock
+from rath.backend import registry as backends
+from rath.backend.abc import BackendSandbox, BackendSandboxSpec
+from rath.backend.persistence.paths import (
+    OPENSANDBOX_INDEX_SUFFIX,
+    checked_id,
+    ensure_local_root,
+    ensure_opensandbox_root,
+    listed_ids,
+    local_root,
+    local_sandbox_dir,
+    opensandbox_index_path,
+    opensandbox_root,
+)
+from rath.backend.persistence.records import (
+    BadIndex,
+    RemoteSandboxRecord,
+    read_index,
+    write_index,
+    write_last_use,
+)
+from rath.backend.persistence.spec_json import SCHEMA_VERSION
+from rath.backend.persistence.trash import empty_trash
+from rath.backend.persistence.workspaces import (
+    delete_workspace,
+    is_prunable_workspace,
+    prune_workspace,
+)
+from rath.backend.use import (
+    begin_use,
+    claimed,
+    forget_unused,
+    in_use_error,
+    is_old,
+    is_used,
+    last_use,
+    use_file,
+)
+from rath.errors import BackendError
+
+__all__ = ["PersistentSandboxRegistry", "RemoteSandboxRecord"]
+
+_INDEX_LOCK = ".lock"
+_INDEX_WAIT_SECONDS = 10.0
+"""How long a writer waits for another one, which is the time of one small file."""
+
+_logger = logging.getLogger(__name__)
+
+
+@runtime_checkable
+class Reattachable(Protocol):
+    """A backend whose sandboxes outlive the process that opened them."""
+
+    def attach(
+        self, remote_id: str, *, spec: BackendSandboxSpec | None = None
+    ) -> BackendSandbox: ...
+
+
+class PersistentSandboxRegistry:
+    """Finds again, from any process, what an earlier one left in the home directory.
+
+    A workspace of this host is a directory that no backend ever removes: open a sandbox with
+    `BackendSandboxSpec(working_dir=str(registry.local_path(sandbox_id)))`. A remote sandbox is
+    known by an index file.
+
+    While a sandbox is open on one of them, whichever process that is, nothing here removes it. A
+    process that was killed holds nothing. Time of last use is the opening, the operations, to the
+    minute, and the closing.
+
+    Objects hold no state: all of them see the same directory.
+    """
+
+    def alloc_local_id(self) -> UUID:
+        """Make a new, empty workspace and return its id.
+
+        Raises:
+            BackendError: It cannot be made.
+        """
+        sandbox_id = uuid4()
+        self.ensure_local(sandbox_id)
+        return sandbox_id
+
+    def ensure_local(self, sandbox_id: UUID | str) -> Path:
+        """Make the workspace of that id where it is missing, and return its path; counts as a use.
+
+        Raises:
+            ValueError: `sandbox_id` is not a UUID.
+            BackendError: It cannot be made.
+        """
+        path = local_sandbox_dir(sandbox_id)
+        ensure_local_root()
+        try:
+            use = begin_use(use_file(path))
+            path.mkdir(mode=0o700, exist_ok=True)
+        except OSError as exc:
+            raise BackendError(
+                f"the workspace {str(path)!r} cannot be made: {exc.strerror or exc}"
+            ) from exc
+        use.end()
+        return path
+
+    def local_path(self, sandbox_id: UUID | str) -> Path:
+        """Return where the workspace of that id is, or would be.
+
+        Raises:
+            ValueError: `sandbox_id` is not a UUID.
+        """
+        return local_sandbox_dir(sandbox_id)
+
+    def list_local(self) -> list[UUID]:
+        """Return the ids of all workspaces, sorted."""
+        return listed_ids(local_root())
+
+    def delete_local(self, sandbox_id: UUID | str) -> bool:
+        """Remove a workspace with its files; return whether there was one.
+
+        Raises:
+            ValueError: `sandbox_id` is not a UUID.
+            BackendError: A sandbox is open on it, or it cannot be moved away.
+        """
+        path = local_sandbox_dir(sandbox_id)
+        return checked_id(sandbox_id) in self.list_local() and delete_workspace(path)
+
+    def prunable_local(self, *, older_than: timedelta) -> list[UUID]:
+        """Return the workspaces that `prune_local` would remove now."""
+        return [
+            sandbox_id
+            for sandbox_id in self.list_local()
+            if is_prunable_workspace(local_sandbox_dir(sandbox_id), older_than)
+        ]
+
+    def prune_local(self, *, older_than: timedelta) -> list[UUID]:
+        """Remove the workspaces that were last used longer ago, and return their ids.
+
+        Those on which a sandbox is open are kept. For a workspace of OpenRath 1, which kept no
+        time of use, the time of its directory counts. What an earlier removal left undone when
+        its process was cut off is finished.
+        """
+        pruned = [
+            sandbox_id
+            for sandbox_id in self.list_local()
+            if prune_workspace(local_sandbox_dir(sandbox_id), older_than)
+        ]
+        forget_unused(local_root(), "")
+        empty_trash(local_root())
+        return pruned
+
+    def record_remote(
+        self,
+        backend: str,
+        remote_id: str,
+        spec: BackendSandboxSpec | None = None,
+        *,
+        sandbox_id: UUID | None = None,
+    ) -> UUID:
+        """Remember a remote sandbox, so that any process can find it, and return its id here.
+
+        Args:
+            backend: Name of the backend that can attach to it.
+            remote_id: What that backend calls it.
+            spec: What it was opened with; values of variables are not written.
+            sandbox_id: Id to give it, in place of what is known under that id; by default a new
+                one.
+
+        Raises:
+            ValueError: `backend` or `remote_id` is empty.
+            BackendError: It cannot be written.
+        """
+        if not backend or not remote_id:
+            raise ValueError(
+                f"a remote sandbox needs the name of its backend and its id there, got {backend!r} "
+                f"and {remote_id!r}"
+            )
+        new_id = sandbox_id or uuid4()
+        now = datetime.now(UTC)
+        record = RemoteSandboxRecord(
+            schema_version=SCHEMA_VERSION,
+            id=new_id,
+            backend=backend,
+            remote_id=remote_id,
+            spec=spec,
+            created_at=now,
+            last_used_at=now,
+            path=opensandbox_index_path(new_id),
+        )
+        ensure_opensandbox_root()
+        with _writing():
+            write_index(record)
+        return new_id
+
+    def touch_remote(self, sandbox_id: UUID | str) -> None:
+        """Make now the last use of a remote sandbox; one that is not known is passed over.
+
+        Raises:
+            ValueError: `sandbox_id` is not a UUID.
+        """
+        path = opensandbox_index_path(sandbox_id)
+        if path.exists():
+            with _writing(), contextlib.suppress(FileNotFoundError, BadIndex):
+                write_last_use(path, datetime.now(UTC))
+
+    def load_remote(self, sandbox_id: UUID | str) -> RemoteSandboxRecord | None:
+        """Return what is known of a remote sandbox; None, logged if damaged, where nothing is.
+
+        Raises:
+            ValueError: `sandbox_id` is not a UUID.
+        """
+        path = opensandbox_index_path(sandbox_id)
+        try:
+            return _with_uses(read_index(path))
+        except FileNotFoundError:
+            return None
+        except BadIndex as exc:
+            _logger.warning("left out: %s", exc)
+            return None
+
+    def list_remote(self) -> list[RemoteSandboxRecord]:
+        """Return the remote sandboxes, oldest first; damaged index files are logged and kept."""
+        ids = listed_ids(opensandbox_root(), suffix=OPENSANDBOX_INDEX_SUFFIX)
+        found = [record for each in ids if (record := self.load_remote(each)) is not None]
+        return sorted(found, key=lambda record: record.created_at)
+
+    def delete_remote(self, sandbox_id: UUID | str) -> bool:
+        """Forget a remote sandbox, damaged index or not; return whether there was one.
+
+        The sandbox itself is left alone.
+
+        Raises:
+            ValueError: `sandbox_id` is not a UUID.
+            BackendError: A process is attached to it.
+        """
+        path = opensandbox_index_path(sandbox_id)
+        if not path.is_file():
+            return False
+        with _writing(), claimed(use_file(path), used_at=path.stat().st_mtime) as is_free:
+            if not is_free:
+                raise in_use_error(path)
+            return _forget(path)
+
+    def prunable_remote(self, *, older_than: timedelta) -> list[UUID]:
+        """Return the remote sandboxes that `prune_remote` would forget now."""
+        return [
+            record.id
+            for record in self.list_remote()
+            if is_old(record.last_used_at.timestamp(), older_than)
+            and not is_used(use_file(record.path))
+        ]
+
+    def prune_remote(self, *, older_than: timedelta) -> list[UUID]:
+        """Forget the remote sandboxes that were last used longer ago, and return their ids.
+
+        The sandboxes themselves are left alone: they end by their own timeout. Those to which a
+        process is attached are kept, and damaged index files.
+        """
+        pruned = [
+            record.id
+            for record in self.list_remote()
+            if is_old(record.last_used_at.timestamp(), older_than)
+            and self._prune_index(record, older_than)
+        ]
+        forget_unused(opensandbox_root(), OPENSANDBOX_INDEX_SUFFIX)
+        return pruned
+
+    def reattach_remote(self, sandbox_id: UUID | str) -> BackendSandbox:
+        """Attach to a remote sandbox by its id here, and wait for it; counts as a use.
+
+        Raises:
+            KeyError: No remote sandbox has that id.
+            AttributeError: Its backend cannot attach.
+            BackendNotFound: Its backend is not known here.
+            ValueError: `sandbox_id` is not a UUID.
+        """
+        record = self.load_remote(sandbox_id)
+        if record is None:
+            raise KeyError(
+                f"no remote sandbox with id {str(sandbox_id)!r}; list_remote() tells which are "
+                "known"
+            )
+        backend = backends.get(record.backend)
+        if not isinstance(backend, Reattachable):
+            raise AttributeError(  # noqa: TRY004  # the documented class
+                f"the {record.backend!r} backend does not support reattach: it has no "
+                "attach(remote_id, *, spec=None)"
+            )
+        use = begin_use(use_file(record.path))
+        try:
+            sandbox = backend.attach(record.remote_id, spec=record.spec)
+        except BaseException:
+            use.end()
+            raise
+        sandbox.hold(use)
+        self.touch_remote(record.id)
+        return sandbox
+
+    def ensure_dirs(self) -> None:
+        """Create the directories of both kinds where they are missing.
+
+        Raises:
+            BackendError: They cannot be created.
+        """
+        ensure_local_root()
+        ensure_opensandbox_root()
+
+    def _prune_index(self, record: RemoteSandboxRecord, older_than: timedelta) -> bool:
+        known = record.last_used_at.timestamp()
+        with _writing(), claimed(use_file(record.path), used_at=known) as is_free:
+            current = self.load_remote(record.id)
+            if not is_free or current is None:
+                return False
+            return is_old(current.last_used_at.timestamp(), older_than) and _forget(record.path)
+
+
+@contextlib.contextmanager
+def _writing() -> Generator[None]:
+    """Be the only one who writes index files.
+
+    Raises:
+        BackendError: That cannot be, or what is done meanwhile raises an OSError.
+    """
+    root = opensandbox_root()
+    lock = FileLock(root / _INDEX_LOCK)
+    try:
+        if not lock.acquire(timeout=_INDEX_WAIT_SECONDS):
+            raise BackendError(
+                f"another program has been writing below {str(root)!r} for "
+                f"{_INDEX_WAIT_SECONDS:g} s; end it, then try again"
+            )
+        yield
+    except OSError as exc:
+        raise BackendError(f"cannot write below {str(root)!r}: {exc.strerror or exc}") from exc
+    finally:
+        lock.release()
+
+
+def _forget(index: Path) -> bool:
+    """Remove an index file, and its file of uses, which the caller has claimed; tell if it was."""
+    was_known = index.exists()
+    index.unlink(missing_ok=True)
+    use_file(index).unlink(missing_ok=True)
+    return was_known
+
+
+def _with_uses(record: RemoteSandboxRecord) -> RemoteSandboxRecord:
+    """Return a record that knows the uses since its index file was written."""
+    used_at = last_use(use_file(record.path))
+    if used_at is None or used_at <= record.last_used_at.timestamp():
+        return record
+    return dataclasses.replace(record, last_used_at=datetime.fromtimestamp(used_at, UTC))

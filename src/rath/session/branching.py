@@ -1,0 +1,308 @@
+"""Sessions made of sessions: fork, detach, merge and undo."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any, Literal, NamedTuple, Self, get_args
+from uuid import UUID, uuid4
+
+from rath._async.lazy import Deferred
+from rath.llm.provider import Provider
+from rath.session.bindings import Bindings
+from rath.session.body import Body
+from rath.session.derivation import derived
+from rath.session.graph.kind import LineageKind
+from rath.session.graph.legacy import SessionLineage
+from rath.session.graph.provenance import Edge, Provenance, stamped
+from rath.session.operation import next_place
+from rath.session.placement import Placement
+from rath.session.record import Operation, OperationKind, Record, ToolRun, Workspace
+from rath.session.undo import plan_undo
+from rath.session.workspace import CopyOrigin, MergeOrigin, UndoOrigin, freeze
+
+MergedFiles = Literal["ours", "theirs", "three-way"]
+"""Whose files a merged session has, in a workspace of its own."""
+
+
+class _Derivation(NamedTuple):
+    """What a derivation is, and where its session stands; a tuple, since forks are many."""
+
+    id: UUID
+    """The session that is made."""
+
+    operator: str
+    kind: LineageKind
+    operation: OperationKind
+    parents: tuple[Edge, ...]
+    placement: Placement
+    workspace: Workspace = "share"
+    undone: UUID | None = None
+    extras: tuple[tuple[str, Any], ...] = ()
+    after: tuple[Deferred[Any], ...] = ()
+    """What must be there before the content is."""
+
+
+class Branching(Bindings):
+    """How a session makes others; each costs the same whatever the length of the session.
+
+    What is made is lazy where its input is. It has the files of its parent, in the same place
+    unless it is given a workspace of its own.
+    """
+
+    __slots__ = ("_cell", "_late", "_lineage", "_provenance", "id")
+
+    id: UUID
+    """Identity of the session, and of its file."""
+
+    @classmethod
+    def from_body(
+        cls,
+        body: Deferred[Body],
+        provenance: Provenance,
+        *,
+        id: UUID | None = None,
+        placement: Placement | None = None,
+        provider: Provider | None = None,
+        lineage: SessionLineage | None = None,
+    ) -> Self:
+        """Return a session over content that is there or still being made."""
+        session = cls.__new__(cls)
+        session.id = id or uuid4()
+        content = (body, provenance, placement or Placement(), provider, lineage)
+        session._set(*content)  # noqa: SLF001  # a constructor of the same class
+        return session
+
+    def _set(
+        self,
+        cell: Deferred[Body],
+        provenance: Provenance,
+        placement: Placement,
+        provider: Provider | None,
+        lineage: SessionLineage | None = None,
+    ) -> None:
+        self._cell = cell
+        self._provenance = provenance
+        self._late: Record | None = None
+        self._lineage = lineage
+        Bindings.__init__(self, placement, provider)
+
+    def fork(self, *, workspace: Literal["share", "copy"] = "share") -> Self:
+        """Return a branch: same rows, a child of this session.
+
+        Args:
+            workspace: `share`: it works in the same sandbox. `copy`: it gets a sandbox of its own
+                on first use, with the files as they are now, or as they are when a run that is
+                still going has ended. Neither side sees what the other one changes later. The
+                files are copied when one side changes some, not before.
+
+        Raises:
+            ValueError: A copy was asked for and this session has no place; `.to(...)` gives one.
+            BackendError: The backend cannot copy a workspace.
+        """
+        if workspace not in ("share", "copy"):
+            raise ValueError(f"unknown workspace {workspace!r}: expected 'share' or 'copy'")
+        plan = _Derivation(
+            id=uuid4(),
+            operator="Session.fork",
+            kind=LineageKind.OP_FORK,
+            operation="fork",
+            parents=(self.as_parent(),),
+            placement=Placement() if workspace == "copy" else self._placement.share(),
+        )
+        if workspace == "copy":
+            origin = self.frozen_files("a fork with a workspace of its own")
+            plan = plan._replace(
+                placement=self._placement.beginning_with(origin),
+                workspace=workspace,
+                extras=(("workspace", workspace),),
+                after=(origin.frozen,),
+            )
+        return self._made(plan, partial(_branch, self.inheritor()), self._cell)
+
+    def detach(self) -> Self:
+        """Return a session with the same rows and no parents, in the same sandbox."""
+        plan = _Derivation(
+            id=uuid4(),
+            operator="Session.detach",
+            kind=LineageKind.OP_DETACH,
+            operation="detach",
+            parents=(),
+            placement=self._placement.share(),
+        )
+        return self._made(plan, partial(_branch, self.inheritor()), self._cell)
+
+    def merge(self, other: Self, *, files: MergedFiles | None = None) -> Self:
+        """Return this session's rows and then those of `other` that it does not share.
+
+        The rows of the common beginning stand once.
+
+        Args:
+            other: The session whose rows come after.
+            files: None: it works in this session's sandbox. Else it gets a sandbox of its own on
+                first use: with the files of this session (`ours`), with those of `other`
+                (`theirs`), or with what both made of the files they came from (`three-way`);
+                what they do not agree on is in `files.conflicts`. Both are taken as they are now,
+                or when their runs have ended, and stay as they are.
+
+        Raises:
+            TypeError: `other` is no session.
+            ValueError: The sessions are placed on different backends; or `files` was given and one
+                has no place, or their files have no common beginning.
+            BackendError: The backend cannot copy a workspace.
+        """
+        if not isinstance(other, Branching):
+            raise TypeError(f"merge needs another Session, not {type(other).__name__}")
+        _require_one_backend(self._placement, other.placement, files)
+        plan = _Derivation(
+            id=uuid4(),
+            operator="Session.merge",
+            kind=LineageKind.OP_MERGE,
+            operation="merge",
+            parents=(self.as_parent(), other.as_parent()),
+            placement=self._placement.share() if files is None else Placement(),
+        )
+        if files is not None:
+            plan = self._with_merged_files(plan, other, files)
+        derive = partial(_join, self.inheritor(), other.inheritor())
+        return self._made(plan, derive, self._cell, other.body)
+
+    def _with_merged_files(self, plan: _Derivation, other: Self, files: MergedFiles) -> _Derivation:
+        sides = {"ours": (self,), "theirs": (other,), "three-way": (self, other)}[files]
+        frozen = [side.frozen_files(f"a merge with files={files!r}") for side in sides]
+        origin = frozen[0] if len(frozen) == 1 else MergeOrigin(plan.id, frozen[0], frozen[1])
+        if isinstance(origin, MergeOrigin) and self._placement.is_open and other.placement.is_open:
+            origin.require_common_files()
+        return plan._replace(
+            placement=sides[0].placement.beginning_with(origin),
+            workspace=files,
+            extras=(("files", files),),
+            after=tuple(each.frozen for each in frozen),
+        )
+
+    def undo(self, call: str | ToolRun, *, gaps: Literal["refuse", "ignore"] = "refuse") -> Self:
+        """Return a branch in which a tool call, and all that came after it, was not made.
+
+        Its rows end before the result of the call; where the call is the first of its turn they
+        end before the turn. It gets a sandbox of its own on first use, with the files as the record
+        says they were before the call. This session and its files stay as they are. Waits for the
+        run.
+
+        Args:
+            call: The id of the call, or its entry in the record.
+            gaps: What to do when the record does not tell for sure what the undone calls changed:
+                `ignore` undoes what it says.
+
+        Raises:
+            ValueError: There is no such call, or it cannot be undone: the record lacks contents,
+                or the call lies before a merge of files, or it ran inside another call.
+            BackendError: The backend cannot copy a workspace. When the new sandbox is opened: files
+                are not as the record says the session left them.
+        """
+        undo = plan_undo(self.inherited(self._cell.result()), call, session=self.id, gaps=gaps)
+        origin = UndoOrigin(self.frozen_files("an undo"), undo.changes)
+        plan = _Derivation(
+            id=uuid4(),
+            operator="Session.undo",
+            kind=LineageKind.OP_FORK,
+            operation="fork",
+            parents=(self.as_parent(),),
+            placement=self._placement.beginning_with(origin),
+            workspace="undo",
+            undone=undo.call.id,
+            extras=(("call", undo.call.call_id),),
+        )
+        return self._made(plan, partial(_branch, _as_it_is), Deferred.of(undo.body))
+
+    @property
+    def body(self) -> Deferred[Body]:
+        """The content cell, for code that awaits it on the runtime."""
+        return self._cell
+
+    def as_parent(self) -> Edge:
+        """Return the edge by which a derived session knows this one."""
+        return Edge(self.id, self._cell, self._provenance, self._late)
+
+    def inherited(self, body: Body) -> Body:
+        """Return `body`, this session's content, with the late entries that came since."""
+        return with_late(self._late, body)
+
+    def inheritor(self) -> Callable[[Body], Body]:
+        """Return `inherited` as it is now, without holding this session."""
+        return partial(with_late, self._late)
+
+    def frozen_files(self, operation: str) -> CopyOrigin:
+        """Return the files of this session, frozen now or when its run has ended.
+
+        Raises:
+            ValueError: It has no place.
+            BackendError: The backend cannot copy a workspace.
+        """
+        if not self._placement.is_chosen:
+            raise ValueError(
+                f"{operation} needs the files of session {self.id}, which has no sandbox to copy "
+                'them from; place it first, for example session.to("local", spec="./project")'
+            )
+        return CopyOrigin(freeze(self._cell, self._placement, self.id), self.id)
+
+    def _made(self, plan: _Derivation, derive: Callable[..., Body], *cells: Deferred[Body]) -> Self:
+        made = plan.id
+        # A derivation is its own run: one id serves the session and the operation.
+        entry = Operation(
+            operation=made,
+            id=made,
+            kind=plan.operation,
+            place=next_place(),
+            session=made,
+            workspace=plan.workspace,
+            undone=plan.undone,
+        )
+        return self.from_body(
+            derived(cells, partial(derive, entry), made, plan.operation, after=plan.after),
+            stamped(made, plan.operator, plan.kind, plan.parents, plan.extras),
+            id=made,
+            placement=plan.placement,
+            provider=self._provider,
+        )
+
+
+def with_late(late: Record | None, body: Body) -> Body:
+    """Return a session's content with the record that late entries have made longer."""
+    return body if late is None else Body(body.table, late, body.outcome, body.given)
+
+
+def _as_it_is(body: Body) -> Body:
+    return body
+
+
+def _branch(inherited: Callable[[Body], Body], entry: Operation, body: Body) -> Body:
+    return inherited(body).with_entries(entry)
+
+
+def _join(
+    mine: Callable[[Body], Body],
+    others: Callable[[Body], Body],
+    entry: Operation,
+    ours: Body,
+    theirs: Body,
+) -> Body:
+    first = mine(ours)
+    return first.merged(others(theirs)).with_entries(replace(entry, n_ours=len(first.record)))
+
+
+def _require_one_backend(mine: Placement, theirs: Placement, files: MergedFiles | None) -> None:
+    if files is not None and files not in get_args(MergedFiles):
+        raise ValueError(
+            f"unknown files {files!r}: expected 'ours', 'theirs', 'three-way', or None for those "
+            "of the first session in its own place"
+        )
+    places = {mine.backend, theirs.backend} - {None}
+    is_open = mine.sandbox is not None or theirs.sandbox is not None
+    if len(places) < 2 or (is_open and files is None):
+        return
+    when = "" if files is not None else " before either has a sandbox"
+    raise ValueError(
+        f"cannot merge sessions on different backends ({mine.backend!r} and "
+        f"{theirs.backend!r}){when}; place both alike with .to(...)"
+    )

@@ -1,0 +1,205 @@
+"""Checks of a session's work: a command judges, and its verdict holds until files change."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+from uuid import UUID, uuid4
+
+from rath._async.runtime import runtime
+from rath._core.blobs import Blob
+from rath._core.text import cut_middle, decode_output
+from rath.backend.abc import BackendSandbox
+from rath.backend.effects import observe_effects
+from rath.backend.results import CommandResult, ToolExecutionFailure, ToolResult
+from rath.backend.tool_types import BackendToolCommandRun
+from rath.errors import BackendError
+from rath.session.encode import encode_result, full_blob
+from rath.session.file_history import Step, current_steps, steps_of
+from rath.session.operation import next_place
+from rath.session.placement import Placement
+from rath.session.record import Entry, Operation, Record, ToolRun, Verdict
+from rath.session.uplink import uplink
+
+MAX_REPORT_CHARS = 8000
+"""Longest report of a verdict; the whole output is a blob of the tool run beside it. A guess."""
+
+
+_GONE = "it judged files that were undone, or replaced by a merge"
+
+
+@dataclass(frozen=True, slots=True)
+class VerdictStatus:
+    """A verdict, and whether it still speaks of the files of now."""
+
+    verdict: Verdict
+    is_stale: bool
+    why: str | None
+    """What happened since, None while it is not stale."""
+
+
+class _Checked(Protocol):
+    """What is asked of a session to check it."""
+
+    id: UUID
+
+    @property
+    def record(self) -> Record: ...
+    @property
+    def placement(self) -> Placement: ...
+    @property
+    def verdicts(self) -> tuple[VerdictStatus, ...]: ...
+    def add_entries(self, *entries: Entry) -> None: ...
+    def synchronize(self) -> object: ...
+
+
+class Checking:
+    """What a session is told of the quality of its work."""
+
+    __slots__ = ()
+
+    def check(
+        self: _Checked,
+        name: str,
+        cmd: str | Sequence[str],
+        *,
+        timeout: float | None = None,
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+    ) -> Verdict:
+        """Run a command in the sandbox of this session and note whether it passed; waits.
+
+        The run that makes this session is waited for first. The verdict becomes a late entry of the
+        record, bound to a digest of the files as the command left them; the command itself and what
+        it changed stand before it. A command that fails, or does not end in time, is a verdict too.
+
+        Args:
+            name: What is checked, for instance "tests".
+            cmd: A line for the shell, or an argument list that no shell sees.
+            timeout: Seconds until the command is ended; the backend's own deadline by default.
+            env: Variables to add to those of the sandbox.
+            cwd: Directory to start in; the root of the workspace by default.
+
+        Raises:
+            RuntimeError: The session has no sandbox, or it was closed.
+            BackendError: The sandbox cannot be opened, or its backend runs no commands.
+        """
+        self.synchronize()
+        command = BackendToolCommandRun(cmd, env=env, cwd=cwd, timeout=timeout)
+        sandbox = self.placement.held()
+        entries = runtime().run(
+            lambda: _ajudge(name, command, sandbox, self.id), label=f"check {name!r}"
+        )
+        self.add_entries(*entries)
+        verdict = entries[-1]
+        assert isinstance(verdict, Verdict)
+        return verdict
+
+    @property
+    def verdicts(self: _Checked) -> tuple[VerdictStatus, ...]:
+        """The verdicts in the record, in order, and which of them the record shows to be stale.
+
+        One is stale as soon as a call after it changed files or may have done so. What somebody
+        else did is not in the record: `is_current` looks at the files. Waits for the run.
+        """
+        steps = steps_of(self.record)
+        line = current_steps(steps)
+        return tuple(_status(step.entry, line) for step in steps if isinstance(step.entry, Verdict))
+
+    def is_current(self: _Checked, verdict: Verdict) -> bool:
+        """Tell whether a verdict speaks of the files as they are now; looks at them, and waits.
+
+        Raises:
+            ValueError: The record does not hold the verdict.
+            RuntimeError: The session has no sandbox, or it was closed.
+        """
+        known = next((one for one in self.verdicts if one.verdict.id == verdict.id), None)
+        if known is None:
+            raise ValueError(f"verdict {verdict.name!r} is not in the record of session {self.id}")
+        if known.is_stale:
+            return False
+        sandbox = self.placement.held()
+        digest = runtime().run(sandbox.aworkspace_digest, label="a digest of the workspace")
+        # A backend that has no digest leaves the record as the only witness.
+        return None in (digest, verdict.workspace_digest) or digest == verdict.workspace_digest
+
+
+async def _ajudge(
+    name: str, command: BackendToolCommandRun, sandbox: BackendSandbox, session: UUID
+) -> tuple[Operation, ToolRun, Verdict]:
+    await sandbox.aopened()
+    operation = Operation(operation=uuid4(), kind="check", place=next_place(), session=session)
+    started = time.monotonic()
+    with observe_effects() as effects:
+        result = await sandbox.adispatch(command)
+    elapsed_ms = (time.monotonic() - started) * 1000
+    if isinstance(result, ToolExecutionFailure) and result.kind == "unsupported_tool":
+        raise BackendError(f"check {name!r} needs a backend that runs commands: {result.message}")
+    shown = encode_result(result)
+    line = command.cmd if isinstance(command.cmd, str) else list(command.cmd)
+    verdict_id = uuid4()
+    run = ToolRun(
+        operation=operation.operation,
+        call_id=f"check_{verdict_id}",
+        tool="run_shell_command",
+        origin="Session.check",
+        schema_digest=None,
+        effects_declared="non_idempotent",
+        arguments={"cmd": line},
+        sandbox=sandbox.describe(),
+        status="failed" if shown.failure else "done",
+        error_kind=shown.failure,
+        exit_code=shown.exit_code,
+        signal=_signal(shown.exit_code),
+        duration_ms=elapsed_ms,
+        shown=Blob.from_bytes(shown.shown.encode(), keep=0),
+        full=None if shown.full is None else full_blob(shown.full),
+        file_effects=tuple(effects),
+        effect_gaps=tuple(effects.gaps),
+    )
+    verdict = Verdict(
+        operation=operation.operation,
+        id=verdict_id,
+        name=name,
+        judge=line if isinstance(line, str) else shlex.join(line),
+        passed=shown.exit_code == 0,
+        score=None,
+        report=cut_middle(_report(result), MAX_REPORT_CHARS)[0],
+        workspace_digest=await sandbox.aworkspace_digest(),
+    )
+    for entry in (operation, run, verdict):
+        uplink()(entry)
+    return operation, run, verdict
+
+
+def _report(result: ToolResult | bool) -> str:
+    """Return what a command printed, or why it did not come to an end."""
+    if isinstance(result, CommandResult):
+        return decode_output(result.stdout) + decode_output(result.stderr)
+    if isinstance(result, ToolExecutionFailure):
+        return "\n".join(filter(None, (result.message, result.detail)))
+    return repr(result)
+
+
+def _signal(exit_code: int | None) -> int | None:
+    return -exit_code if exit_code is not None and exit_code < 0 else None
+
+
+def _status(verdict: Verdict, line: Sequence[Step]) -> VerdictStatus:
+    at = next((at for at, step in enumerate(line) if step.entry.id == verdict.id), None)
+    if at is None:
+        return VerdictStatus(verdict, True, _GONE)
+    why = next((why for step in line[at:] for why in _changes(step)), None)
+    return VerdictStatus(verdict, why is not None, why)
+
+
+def _changes(step: Step) -> Iterator[str]:
+    """Yield in what ways a step changed files, or may have done so."""
+    for each in step.call_effects():
+        assert isinstance(each.call, ToolRun)
+        yield f"{each.call.tool} ({each.call.call_id}) {each.effect.kind} {each.effect.path!r}"
+    for gap in step.gaps():
+        yield f"{gap.call.tool} ({gap.call.call_id}) may have changed files: {gap.reason}"

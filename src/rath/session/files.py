@@ -1,0 +1,196 @@
+"""What a session did to files, read from its record."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from os import PathLike
+from typing import Protocol
+from uuid import UUID
+
+from rath._async.runtime import runtime
+from rath.backend.effects import FileEffect
+from rath.errors import BackendError
+from rath.session.apply import apply_changes
+from rath.session.changes import net_changes
+from rath.session.diff import unified_diff
+from rath.session.file_history import (
+    CallEffect,
+    EffectGap,
+    Scope,
+    Step,
+    find_call,
+    own_steps,
+    scoped_steps,
+    steps_of,
+    undone_effects,
+)
+from rath.session.merging import FileConflict
+from rath.session.placement import Placement
+from rath.session.record import Operation, Record, ToolRun
+from rath.session.workspace import MergeOrigin
+
+_BY_MERGE = ("theirs", "three-way")
+"""The files of a session that are made by a merge, so that no call tells of all changes."""
+
+
+class _WithFiles(Protocol):
+    """What is asked of a session to tell of its files."""
+
+    id: UUID
+
+    @property
+    def record(self) -> Record: ...
+    @property
+    def placement(self) -> Placement: ...
+
+
+class SessionFiles:
+    """What a session did to files; `session.files` gives it.
+
+    It reads the record alone, so it works as well when the workspace is gone; only what a three-way
+    merge did is asked of the merged session itself. Every read waits for the run.
+
+    A scope says which changes count. `run` is what was done by the operation that made the session,
+    and to the session since; an undo and a merge count as changes. `workspace` is all since the
+    session, or one that it came from, left the place of its parent for a workspace of its own.
+    `whole` is all that led to the files of now.
+    """
+
+    __slots__ = ("_session",)
+
+    def __init__(self, session: _WithFiles) -> None:
+        self._session = session
+
+    def effects(
+        self,
+        *,
+        call: str | ToolRun | None = None,
+        since: str | ToolRun | None = None,
+        scope: Scope = "run",
+    ) -> tuple[CallEffect, ...]:
+        """Return the changes in the order in which they were made, each with what made it.
+
+        Args:
+            call: Only those of this call: its id, or its entry in the record.
+            since: Only those of this call and of all later ones.
+            scope: Which changes count where neither is given.
+
+        Raises:
+            ValueError: There is no such call, or no such scope, or both were given.
+            BackendError: What a merge of files did is not known any more.
+        """
+        steps = self._steps(scope)
+        wanted = self._wanted(call, since)
+        if wanted is None:
+            return tuple(each for step in steps for each in self._effects_of(step))
+        if call is not None:
+            return tuple(CallEffect(wanted, effect) for effect in wanted.file_effects)
+        line = scoped_steps(steps_of(self._session.record), self._session.id, "whole")
+        known = {id(effect) for effect in undone_effects(line, wanted)}
+        return tuple(
+            each for step in line for each in step.call_effects() if id(each.effect) in known
+        )
+
+    def changes(
+        self,
+        *,
+        call: str | ToolRun | None = None,
+        since: str | ToolRun | None = None,
+        scope: Scope = "run",
+    ) -> tuple[FileEffect, ...]:
+        """Return what the effects come to: one change for each path, sorted by path.
+
+        What was created and deleted again is left out; a file that was renamed several times was
+        renamed once. The arguments are those of `effects`.
+        """
+        return net_changes(
+            each.effect for each in self.effects(call=call, since=since, scope=scope)
+        )
+
+    def diff(
+        self,
+        *,
+        call: str | ToolRun | None = None,
+        since: str | ToolRun | None = None,
+        scope: Scope = "run",
+    ) -> str:
+        """Return the changes as one unified diff, as `git apply` and `patch -p1` read it.
+
+        Files that are no UTF-8 text, and contents that were not kept, are said in a line of their
+        own. The arguments are those of `effects`.
+        """
+        return unified_diff(self.changes(call=call, since=since, scope=scope))
+
+    def gaps(self, *, scope: Scope = "run") -> tuple[EffectGap, ...]:
+        """Return why effects may be missing, each reason with its call."""
+        return tuple(gap for step in self._steps(scope) for gap in step.gaps())
+
+    def ambiguous(self, *, scope: Scope = "run") -> tuple[CallEffect, ...]:
+        """Return the changes that happened while several calls ran, so that any may have made them.
+
+        Each is told by every one of these calls.
+        """
+        return tuple(
+            each for each in self.effects(scope=scope) if each.effect.attribution == "ambiguous"
+        )
+
+    @property
+    def conflicts(self) -> tuple[FileConflict, ...]:
+        """The files on which the sides of a three-way merge did not agree; waits for the merge.
+
+        The workspace has ours of them. Empty for a session that is no such merge. What was merged
+        once stays the same: conflicts that were resolved since are still told.
+
+        Raises:
+            BackendError: The files of the two sides came from nothing that both had.
+        """
+        origin = self._session.placement.origin
+        if not isinstance(origin, MergeOrigin):
+            return ()
+        return runtime().run(origin.amerge, label="a merge of files").conflicts
+
+    def apply_to(self, directory: str | PathLike[str], *, scope: Scope = "workspace") -> list[str]:
+        """Write the changes into a directory of yours, all of them or none.
+
+        Args:
+            directory: Root of the tree to change, as the workspace was when the changes began.
+            scope: Which changes; by default all since the session left that tree.
+
+        Returns:
+            The paths that were written or removed, sorted; those that are so already are left out.
+
+        Raises:
+            ValueError: Files in the directory are neither as the changes found them nor as they
+                left them, or contents were not kept; nothing was written.
+            NotADirectoryError: There is no such directory.
+        """
+        return apply_changes(self.changes(scope=scope), directory)
+
+    def _steps(self, scope: Scope) -> Sequence[Step]:
+        return scoped_steps(steps_of(self._session.record), self._session.id, scope)
+
+    def _wanted(self, call: str | ToolRun | None, since: str | ToolRun | None) -> ToolRun | None:
+        if call is not None and since is not None:
+            raise ValueError("call= and since= were both given; give one")
+        wanted = call if since is None else since
+        if wanted is None:
+            return None
+        record = self._session.record
+        return find_call(record, wanted, own=own_steps(steps_of(record), self._session.id))
+
+    def _effects_of(self, step: Step) -> Sequence[CallEffect]:
+        operation = step.entry
+        if not isinstance(operation, Operation) or operation.workspace not in _BY_MERGE:
+            return tuple(step.call_effects())
+        origin = self._session.placement.origin
+        if not isinstance(origin, MergeOrigin) or origin.session != operation.session:
+            raise BackendError(
+                f"the merge that made session {operation.session} changed files, and what it "
+                "changed is in no record: with files='three-way' that session itself knows it, "
+                "while its program runs; with files='theirs' ask the session whose files they are"
+            )
+        effects = runtime().run(origin.aeffects, label="a merge of files")
+        return [CallEffect(operation, effect) for effect in effects]
+
+
+__all__ = ["SessionFiles"]

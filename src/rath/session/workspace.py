@@ -1,0 +1,215 @@
+"""With which files the workspace of a derived session begins: a copy, a state before, a merge."""
+
+from __future__ import annotations
+
+import asyncio
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from hashlib import sha256
+from uuid import UUID, uuid4
+
+from rath._async.lazy import Deferred
+from rath.backend.effects import FileEffect
+from rath.backend.frozen import FrozenWorkspace, NewFile, Seed
+from rath.errors import BackendError
+from rath.session.body import Body
+from rath.session.merging import Merge, merge_effects, merge_trees
+from rath.session.placement import Placement
+from rath.session.show import short_id
+
+Frozen = Deferred[FrozenWorkspace | None]
+"""The files of a session, frozen when its run has ended; None where that was cut off."""
+
+_FILE = stat.S_IFREG | 0o644
+
+
+def freeze(cell: Deferred[Body], placement: Placement, session: UUID) -> Frozen:
+    """Freeze the files of a session: now, or as soon as the run that makes it has ended.
+
+    Raises:
+        BackendError: The backend cannot copy a workspace.
+        RuntimeError: The session's sandbox was closed.
+    """
+    sandbox = placement.held()
+    if cell.done() and cell.error() is None:
+        return Deferred.of(sandbox.freeze())
+    if not sandbox.backend.capabilities().supports_workspace_copy:
+        sandbox.backend.freeze(sandbox)  # raises, and says what would help
+    taking = _Taking(placement.share())
+    if not cell.at_end(taking.take):
+        taking.take()
+
+    async def wait_and_tell(_: Frozen) -> FrozenWorkspace | None:
+        await cell
+        return taking.result()
+
+    return Deferred.start(
+        wait_and_tell,
+        owner=uuid4(),
+        label=f"freezing the files of session {short_id(session)}",
+        inputs=(cell,),
+        on_cancel=lambda _: None,
+    )
+
+
+class _Taking:
+    """Freezes files at the end of a run: when a reader sees the end, they may change again."""
+
+    def __init__(self, share: Placement) -> None:
+        self._share = share
+        self._frozen: FrozenWorkspace | None = None
+        self._error: RuntimeError | None = None
+
+    def take(self) -> None:
+        """Freeze the files and give back the share of the sandbox."""
+        try:
+            self._frozen = self._share.held().freeze()
+        except RuntimeError as exc:  # told to who asks for the files
+            self._error = exc
+        finally:
+            self._share.drop()
+
+    def result(self) -> FrozenWorkspace | None:
+        """Return the frozen files, or raise what stood against it."""
+        if self._error is not None:
+            raise self._error
+        return self._frozen
+
+
+@dataclass(frozen=True, slots=True)
+class CopyOrigin:
+    """The files of one session."""
+
+    frozen: Frozen
+    session: UUID
+    """Whose files they are."""
+
+    async def __call__(self) -> Seed:
+        return Seed(await self.files())
+
+    async def files(self) -> FrozenWorkspace:
+        """Return the frozen files.
+
+        Raises:
+            BackendError: What would have frozen them was cancelled.
+        """
+        frozen = await self.frozen
+        if frozen is None:
+            raise BackendError(
+                f"the files of session {self.session} were not copied: the fork was cancelled "
+                "before the run that makes them had ended; fork again"
+            )
+        return frozen
+
+
+@dataclass(frozen=True, slots=True)
+class UndoOrigin:
+    """The files of one session with changes taken back."""
+
+    now: CopyOrigin
+    undone: tuple[FileEffect, ...]
+    """The net changes that are taken back."""
+
+    async def __call__(self) -> Seed:
+        """Return the files before the changes.
+
+        Raises:
+            BackendError: Files are not as the changes left them: somebody else changed them.
+        """
+        frozen = await self.now.files()
+        expected: dict[str, str | None] = {}
+        for change in self.undone:
+            if change.renamed_from is not None:
+                expected[change.renamed_from] = None
+            expected[change.path] = None if change.after is None else change.after.digest
+        foreign = [
+            path for path, digest in expected.items() if await _digest(frozen, path) != digest
+        ]
+        if foreign:
+            raise BackendError(
+                f"nothing was undone: since the record ends, somebody else changed "
+                f"{', '.join(map(repr, sorted(foreign)))}; put these files back as the session "
+                "left them, or fork with workspace='copy' and change the files there"
+            )
+        return Seed(frozen, await self._changes(frozen))
+
+    async def _changes(self, frozen: FrozenWorkspace) -> Mapping[str, NewFile | None]:
+        changes: dict[str, NewFile | None] = {}
+        for change in self.undone:
+            before = change.before
+            changes[change.path] = None
+            if before is None:
+                continue
+            # Kept, or moved and given another mode only: then it is there now.
+            data = before.data if before.data is not None else await frozen.aread(change.path)
+            mode = change.before_mode or _FILE
+            changes[change.renamed_from or change.path] = NewFile(data, mode)
+        return changes
+
+
+@dataclass(frozen=True, slots=True)
+class MergeOrigin:
+    """The files of two sessions in one workspace."""
+
+    session: UUID
+    """The merged session."""
+
+    ours: CopyOrigin
+    theirs: CopyOrigin
+    _done: list[Merge] = field(default_factory=list[Merge])
+    _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    async def __call__(self) -> Seed:
+        return Seed(await self.ours.files(), (await self.amerge()).changes)
+
+    def require_common_files(self) -> None:
+        """Refuse sides that were frozen already and have nothing in common; never waits.
+
+        Raises:
+            ValueError: They have nothing in common.
+        """
+        ours, theirs = self.ours.frozen.latest, self.theirs.frozen.latest
+        if ours is not None and theirs is not None and ours.base_with(theirs) is None:
+            raise ValueError(self._nothing_in_common())
+
+    async def abase(self) -> FrozenWorkspace:
+        """Return the youngest files that both came from.
+
+        Raises:
+            BackendError: There are none.
+        """
+        ours, theirs = await self.ours.files(), await self.theirs.files()
+        # A workspace that was never opened knows where it came from once it was looked at.
+        await ours.amanifest()
+        await theirs.amanifest()
+        base = ours.base_with(theirs)
+        if base is None:
+            raise BackendError(self._nothing_in_common())
+        return base
+
+    def _nothing_in_common(self) -> str:
+        return (
+            f"the workspaces of sessions {self.ours.session} and {self.theirs.session} came from "
+            "no common files, so nothing tells who changed what; make both by "
+            "fork(workspace='copy') of one session, or merge with files='ours' or files='theirs'"
+        )
+
+    async def amerge(self) -> Merge:
+        """Return what becomes of our files; worked out once."""
+        async with self._lock:
+            if not self._done:
+                ours, theirs = await self.ours.files(), await self.theirs.files()
+                self._done.append(await merge_trees(await self.abase(), ours, theirs))
+        return self._done[0]
+
+    async def aeffects(self) -> tuple[FileEffect, ...]:
+        """Return what the merge changed in our files."""
+        return await merge_effects(await self.amerge(), await self.ours.files())
+
+
+async def _digest(frozen: FrozenWorkspace, path: str) -> str | None:
+    try:
+        return sha256(await frozen.aread(path)).hexdigest()
+    except FileNotFoundError:
+        return None

@@ -1,0 +1,147 @@
+"""The command line around a command: what `bwrap` sees of it, and whom it ends with."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import threading
+from pathlib import Path
+from typing import Literal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rath.backend.bubblewrap import probe, view
+from rath.backend.bubblewrap.command import Rlimits, Sandboxing
+from rath.backend.bubblewrap.provided import Provided
+from rath.backend.host.process import Command
+
+names = st.text(st.characters(exclude_characters="=\0", codec="utf-8"), min_size=1, max_size=20)
+values = st.text(st.characters(exclude_characters="\0", codec="utf-8"), max_size=40)
+
+ALWAYS = {"HOME", "USER", "LOGNAME", "SHELL"}
+OF_A_SHELL = {"PWD", "OLDPWD", "SHLVL", "_"}
+
+# Runs what follows "--", in place of the sandbox: the shells around it are the real ones.
+NO_SANDBOX = """\
+#!/bin/sh
+while [ "$1" != -- ]; do shift; done
+shift
+exec "$@"
+"""
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("programs") / "bwrap"
+    path.write_text(NO_SANDBOX)
+    path.chmod(0o755)
+    return str(path)
+
+
+def ended(command: Command) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(
+        list(command.argv), env=dict(command.env), cwd="/", capture_output=True, check=False
+    )
+
+
+@given(variables=st.dictionaries(names, values, max_size=4))
+def test_any_variables_arrive_as_they_are(program: str, variables: dict[str, str]) -> None:
+    command = Sandboxing(program, [], None).apply(
+        Command(["/usr/bin/env", "-0"], "/", variables), [], directory="/"
+    )
+    said = ended(command).stdout.decode().removesuffix("\0")
+    seen = dict(each.split("=", 1) for each in said.split("\0"))
+    assert variables.items() <= seen.items()
+    assert seen.keys() - variables.keys() <= {*ALWAYS, *OF_A_SHELL}
+
+
+def test_variables_that_a_shell_minds_arrive_too(program: str) -> None:
+    variables = dict.fromkeys(["OPTIND", "UID", "BASH_ENV", "_", "IFS", "PWD", "a-b", "1"], "odd")
+    command = Sandboxing(program, [], None).apply(
+        Command(["/usr/bin/env", "-0"], "/", variables), [], directory="/"
+    )
+    said = ended(command).stdout.decode().removesuffix("\0")
+    assert variables.items() <= dict(each.split("=", 1) for each in said.split("\0")).items()
+
+
+@pytest.mark.parametrize("name", ["", "a=b"])
+def test_a_variable_without_a_proper_name_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="another name"):
+        Sandboxing("bwrap", [], None).apply(Command(["x"], "/", {name: "1"}), [], directory="/")
+
+
+def test_an_empty_command_is_refused() -> None:
+    with pytest.raises(ValueError, match="name a program"):
+        Sandboxing("bwrap", [], None).apply(Command([], "/", {}), [], directory="/")
+
+
+def test_a_group_that_has_gone_lets_nothing_run(program: str, tmp_path: Path) -> None:
+    sandboxing = Sandboxing(program, [], None, [str(tmp_path / "gone" / "cgroup.procs")])
+    command = sandboxing.apply(Command(["/bin/echo", "ran"], "/", {}), [], directory="/")
+    said = ended(command)
+    assert (said.returncode, said.stdout) == (1, b"")
+    assert said.stderr == b"bwrap: cannot enter the control group\n"
+
+
+def test_groups_are_entered_first(program: str, tmp_path: Path) -> None:
+    entrances = [str(tmp_path / "it's one"), str(tmp_path / "two")]
+    sandboxing = Sandboxing(program, [], None, entrances)
+    command = sandboxing.apply(Command(["/bin/cat", *entrances], "/", {}), [], directory="/")
+    assert ended(command).stdout == b"0\n0\n"
+
+
+def test_resource_limits_hold_for_the_command(program: str) -> None:
+    sandboxing = Sandboxing(program, [], None, rlimits=Rlimits(1 << 30, 4000))
+    command = Command(["/bin/cat", "/proc/self/limits"], "/", {"ONE": "1"})
+    lines = ended(sandboxing.apply(command, [], directory="/")).stdout.decode().splitlines()
+    fields = {line[:26].strip(): line[26:].split() for line in lines}
+    assert fields["Max data size"][:2] == [str(1 << 30)] * 2
+    assert fields["Max processes"][:2] == ["4000"] * 2
+
+
+def started_by_a_thread(
+    tmp_path: Path, parent: Literal["process", "thread"]
+) -> subprocess.Popen[bytes]:
+    """Start a command that answers one line, on a thread that ends then."""
+    provided = Provided()
+    arguments = [*view.namespaces(network=False), *view.system(provided.etc, network=False)]
+    sandboxing = Sandboxing(str(probe.find()), arguments, provided.filter, parent=parent)
+    command = sandboxing.apply(
+        Command(["/bin/sh", "-c", "echo begun; read line; echo $line"], "/", {}),
+        view.workspace([str(tmp_path)], ()),
+        directory="/",
+    )
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start() -> None:
+        pipe = subprocess.PIPE
+        process = subprocess.Popen(
+            list(command.argv), env=dict(command.env), stdin=pipe, stdout=pipe
+        )
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"begun\n"
+        started.append(process)
+
+    thread = threading.Thread(target=start)
+    thread.start()
+    thread.join()
+    # For the kernel it ends a moment later.
+    while os.path.exists(f"/proc/self/task/{thread.native_id}"):
+        os.sched_yield()
+    return started[0]
+
+
+@pytest.mark.usefixtures("backend")
+def test_a_command_outlives_the_thread_that_started_it(tmp_path: Path) -> None:
+    with started_by_a_thread(tmp_path, "thread") as process:
+        assert process.communicate(b"survived\n")[0] == b"survived\n"
+
+
+@pytest.mark.usefixtures("backend")
+def test_a_command_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
+    """A thread stands for the process: its end is what the kernel tells of."""
+    with started_by_a_thread(tmp_path, "process") as process:
+        assert process.stdout is not None
+        assert process.stdout.read() == b""

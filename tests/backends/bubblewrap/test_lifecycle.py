@@ -1,0 +1,117 @@
+"""Opening, preparing and closing sandboxes, and copies of workspaces."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from rath._async.runtime import runtime
+from rath.backend import (
+    BackendError,
+    BackendSandbox,
+    BackendSandboxSpec,
+    BackendToolCodeRun,
+    BackendToolCommandRun,
+    BackendToolFilesRead,
+    CodeResult,
+    FileContent,
+    Seed,
+    observe_effects,
+)
+from rath.backend.bubblewrap import BubblewrapBackend
+from rath.backend.bubblewrap.owner import new_name
+from tests.backends.bubblewrap.running import Open, printed, run
+
+
+def test_a_workspace_of_its_own_is_made_and_removed(backend: BubblewrapBackend) -> None:
+    sandbox = backend.open()
+    run(sandbox, "echo one > file")
+    assert (Path(sandbox.handle) / "file").read_text() == "one\n"
+    backend.close(sandbox)
+    assert not Path(sandbox.handle).exists()
+
+
+def test_the_identity_says_that_it_is_a_container(sandbox: BackendSandbox) -> None:
+    identity = sandbox.describe()
+    assert (identity.backend, identity.isolation) == ("bubblewrap", "container")
+
+
+def test_effects_of_commands_are_seen(sandbox: BackendSandbox) -> None:
+    with observe_effects() as effects:
+        run(sandbox, "echo one > file")
+    assert [(effect.path, effect.kind) for effect in effects] == [("file", "created")]
+
+
+def test_a_copy_of_the_workspace_changes_alone(sandbox: BackendSandbox) -> None:
+    run(sandbox, "echo one > file")
+    frozen = sandbox.freeze()
+
+    async def origin() -> Seed:
+        return Seed(frozen)
+
+    copy = sandbox.backend.lazy(sandbox.spec, origin=origin)
+    assert printed(copy, "echo two >> file; cat file") == "one\ntwo"
+    assert printed(sandbox, "cat file") == "one"
+    assert copy.dispatch(BackendToolFilesRead("file")) == FileContent("one\ntwo\n")
+    copy.backend.close(copy)
+
+
+def test_a_cancelled_first_command_does_not_stop_the_others(sandbox: BackendSandbox) -> None:
+    call = BackendToolCommandRun("echo well", timeout=15.0)
+    running = [
+        runtime().submit(lambda: sandbox.adispatch(call), label="a command") for _ in range(3)
+    ]
+    runtime().cancel(running[0])
+    assert isinstance(running[0].future.exception(), asyncio.CancelledError)
+    assert [each.future.result().stdout for each in running[1:]] == [b"well\n"] * 2
+
+
+def test_closing_right_after_a_cancellation_leaves_nothing(
+    backend: BubblewrapBackend, workspace: Path
+) -> None:
+    sandbox = backend.open(BackendSandboxSpec(working_dir=str(workspace)))
+    call = BackendToolCommandRun("sleep 30")
+    running = runtime().submit(lambda: sandbox.adispatch(call), label="a command")
+    runtime().cancel(running)
+    backend.close(sandbox)
+    assert sandbox.closed
+
+
+def test_code_runs_in_each_language_that_is_there(sandbox: BackendSandbox) -> None:
+    result = sandbox.dispatch(BackendToolCodeRun("print(6 * 7)", timeout=15.0))
+    assert isinstance(result, CodeResult)
+    assert result.stdout == b"42\n"
+
+
+@pytest.mark.skipif(shutil.which("bash") != "/usr/bin/bash", reason="needs bash in the system")
+def test_code_of_a_shell_runs(sandbox: BackendSandbox) -> None:
+    code = BackendToolCodeRun("echo $((6 * 7))", language="bash", timeout=15.0)
+    result = sandbox.dispatch(code)
+    assert isinstance(result, CodeResult)
+    assert result.stdout == b"42\n"
+
+
+def test_files_that_somebody_cleaned_up_are_made_again(
+    backend: BubblewrapBackend, opened: Open
+) -> None:
+    run(opened(), "true")
+    mine = new_name().rsplit("-", 1)[0]
+    for path in Path(tempfile.gettempdir()).glob(f"{mine}-*"):
+        shutil.rmtree(path)
+    assert printed(opened(), "echo well") == "well"
+
+
+def test_a_sandbox_whose_files_cannot_be_made_says_so(
+    backend: BubblewrapBackend, workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sandbox = backend.open(BackendSandboxSpec(working_dir=str(workspace)))
+    with monkeypatch.context() as patch:
+        patch.setattr("tempfile.tempdir", str(workspace / "missing"))
+        with pytest.raises(BackendError, match="could not be set up"):
+            sandbox.dispatch(BackendToolCommandRun("true"))
+    assert printed(sandbox, "echo well") == "well"
+    backend.close(sandbox)

@@ -1,0 +1,363 @@
+"""Nothing that a command started outlives it, whatever ends us."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import select
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rath._async.runtime import runtime
+from rath.backend import (
+    BackendSandbox,
+    BackendSandboxSpec,
+    BackendToolCommandRun,
+    CommandResult,
+    ToolExecutionFailure,
+)
+from rath.backend.host.process import Command, run_process
+from rath.backend.host.supervisor import is_supported, supervisor
+from rath.backend.local import LocalBackend
+
+pytestmark = pytest.mark.skipif(not is_supported(), reason="no commands are supervised here")
+
+SECONDS = 10.0
+"""How long to wait for what should happen at once."""
+
+
+class Pipe:
+    """A named pipe by which processes of a command tell their ids; its end says all are gone."""
+
+    def __init__(self, workspace: Path) -> None:
+        os.mkfifo(workspace / "pids")
+        self.fd = os.open(workspace / "pids", os.O_RDONLY | os.O_NONBLOCK)
+        self._writer = os.open(workspace / "pids", os.O_WRONLY)
+
+    def pids(self, count: int) -> list[int]:
+        said = b""
+        while said.count(b"\n") < count:
+            self._wait()
+            said += os.read(self.fd, 4096)
+        os.close(self._writer)
+        return [int(line) for line in said.split()]
+
+    def wait_all_gone(self) -> None:
+        self._wait()
+        assert os.read(self.fd, 1) == b""
+        os.close(self.fd)
+
+    def _wait(self) -> None:
+        assert select.select([self.fd], [], [], SECONDS)[0], "nothing came in time"
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Path:
+    path = tmp_path / "workspace"
+    path.mkdir()
+    return path
+
+
+@pytest.fixture
+def pipe(workspace: Path) -> Pipe:
+    return Pipe(workspace)
+
+
+# Three that left the group: by setsid, by setsid twice, and by a fork in between.
+ESCAPED = (
+    "exec 9>pids; "
+    "setsid sh -c 'echo $$ >&9; exec sleep 60' & "
+    "setsid sh -c '(setsid sh -c \"echo \\$\\$ >&9; exec sleep 60\" &) ; exec sleep 60' & "
+    "(setsid sh -c 'trap \"\" TERM HUP INT; echo $$ >&9; exec sleep 60' &) ; "
+)
+
+
+def open_at(workspace: Path) -> BackendSandbox:
+    return LocalBackend().open(BackendSandboxSpec(working_dir=str(workspace)))
+
+
+def wait_gone(pid: int) -> None:
+    """Wait for the end of a process that is not ours."""
+    try:
+        pidfd = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    assert select.select([pidfd], [], [], SECONDS)[0], f"process {pid} is still there"
+    os.close(pidfd)
+
+
+def parent_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def test_a_timeout_ends_what_left_the_group(workspace: Path, pipe: Pipe) -> None:
+    sandbox = open_at(workspace)
+    result = sandbox.dispatch(BackendToolCommandRun(ESCAPED + "sleep 60", timeout=1.0))
+    assert isinstance(result, ToolExecutionFailure)
+    pipe.pids(3)
+    pipe.wait_all_gone()
+    sandbox.backend.close(sandbox)
+
+
+def test_cancelling_ends_what_left_the_group(workspace: Path, pipe: Pipe) -> None:
+    sandbox = open_at(workspace)
+    call = BackendToolCommandRun(ESCAPED + "sleep 60")
+    running = runtime().submit(lambda: sandbox.adispatch(call), label="a command")
+    pipe.pids(3)
+    runtime().cancel(running)
+    assert isinstance(running.future.exception(), asyncio.CancelledError)
+    pipe.wait_all_gone()
+    sandbox.backend.close(sandbox)
+
+
+def test_a_server_lives_until_its_sandbox_is_closed(workspace: Path, pipe: Pipe) -> None:
+    sandbox = open_at(workspace)
+    os.mkfifo(workspace / "go")
+    call = BackendToolCommandRun(ESCAPED + "read line < go; echo started")
+    running = runtime().submit(lambda: sandbox.adispatch(call), label="a command")
+    pids = pipe.pids(3)
+    (workspace / "go").write_text("now\n")
+    assert isinstance(running.future.result(SECONDS), CommandResult)
+    sandbox.dispatch(BackendToolCommandRun("true"))
+    for pid in pids:
+        os.kill(pid, 0)
+    sandbox.backend.close(sandbox)
+    pipe.wait_all_gone()
+
+
+def test_without_anybody_to_keep_them_leftovers_end_with_the_command(
+    workspace: Path, pipe: Pipe
+) -> None:
+    os.mkfifo(workspace / "go")
+    line = ESCAPED + "read line < go"
+    command = Command(["sh", "-c", line], str(workspace), {"PATH": os.defpath})
+    running = runtime().submit(lambda: run_process(command), label="a command")
+    pipe.pids(3)
+    (workspace / "go").write_text("now\n")
+    assert running.future.result(SECONDS).exit_code == 0
+    pipe.wait_all_gone()
+
+
+PROGRAM = """
+import os, sys, threading
+from rath.backend import BackendSandboxSpec, BackendToolCommandRun, get
+sandbox = get("local").open(BackendSandboxSpec(working_dir=sys.argv[1]))
+def run(line):
+    threading.Thread(
+        target=sandbox.dispatch, args=[BackendToolCommandRun(line)], daemon=True
+    ).start()
+"""
+
+
+def start(program: str, workspace: Path) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-c", PROGRAM + program, str(workspace), ESCAPED],
+        stdin=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+
+
+def test_killing_this_process_leaves_nothing(workspace: Path, pipe: Pipe) -> None:
+    with start("run(sys.argv[2] + 'sleep 60'); sys.stdin.read()", workspace) as child:
+        first = pipe.pids(3)[0]
+        keeper = parent_of(first) if parent_of(first) != 1 else None
+        child.kill()
+        pipe.wait_all_gone()
+        if keeper is not None:
+            wait_gone(keeper)
+
+
+def test_killing_this_process_leaves_nothing_though_a_fork_of_it_lives(
+    workspace: Path, pipe: Pipe
+) -> None:
+    program = """
+run(sys.argv[2] + 'sleep 60')
+sys.stdin.readline()
+if os.fork() == 0:
+    os.write(2, b"forked")
+    sys.stdin.read()
+    os._exit(0)
+sys.stdin.read()
+"""
+    with start(program, workspace) as child:
+        pipe.pids(3)
+        assert child.stdin is not None
+        assert child.stderr is not None
+        child.stdin.write(b"\n")
+        child.stdin.flush()
+        assert child.stderr.read(6) == b"forked"
+        child.kill()
+        pipe.wait_all_gone()
+        child.stdin.close()
+
+
+def test_a_forked_child_can_run_commands_of_its_own(workspace: Path) -> None:
+    program = """
+sandbox.dispatch(BackendToolCommandRun("true"))
+pid = os.fork()
+if pid == 0:
+    again = get("local").open(BackendSandboxSpec(working_dir=sys.argv[1]))
+    result = again.dispatch(BackendToolCommandRun("echo child"))
+    os.write(2, result.stdout)
+    os._exit(0)
+os.waitpid(pid, 0)
+os.write(2, sandbox.dispatch(BackendToolCommandRun("echo parent")).stdout)
+"""
+    with start(program, workspace) as child:
+        _, said = child.communicate()
+    assert said == b"child\nparent\n"
+
+
+def test_two_hundred_commands_run_at_once_and_leave_few_keepers(workspace: Path) -> None:
+    sandbox = open_at(workspace)
+
+    async def all_of_them() -> list[object]:
+        calls = [BackendToolCommandRun(f"echo {n}") for n in range(200)]
+        return await asyncio.gather(*(sandbox.adispatch(call) for call in calls))
+
+    results = runtime().run(all_of_them, label="many commands")
+    said = [result.stdout for result in results if isinstance(result, CommandResult)]
+    assert said == [b"%d\n" % n for n in range(200)]
+    sandbox.backend.close(sandbox)
+
+
+def test_what_a_killed_keeper_had_is_ended_and_said_to_be_lost(workspace: Path, pipe: Pipe) -> None:
+    sandbox = open_at(workspace)
+    call = BackendToolCommandRun("exec 9>pids; echo $PPID >&9; " + ESCAPED + "sleep 60")
+    running = runtime().submit(lambda: sandbox.adispatch(call), label="a command")
+    os.kill(pipe.pids(4)[0], signal.SIGKILL)
+    result = running.future.result(SECONDS)
+    assert isinstance(result, ToolExecutionFailure)
+    assert (result.kind, "killed" in result.message) == ("os_error", True)
+    pipe.wait_all_gone()
+    sandbox.backend.close(sandbox)
+
+
+def test_a_killed_supervisor_is_started_anew(workspace: Path) -> None:
+    sandbox = open_at(workspace)
+    keeper = sandbox.dispatch(BackendToolCommandRun("echo $PPID"))
+    assert isinstance(keeper, CommandResult)
+    above = parent_of(int(keeper.stdout))
+    os.kill(above, signal.SIGKILL)
+    wait_gone(above)
+    results = [
+        runtime().submit(
+            lambda: sandbox.adispatch(BackendToolCommandRun("sleep 0.1; echo ok")), label="one"
+        )
+        for _ in range(20)
+    ]
+    said = [each.future.result(SECONDS) for each in results]
+    assert {each.stdout for each in said if isinstance(each, CommandResult)} == {b"ok\n"}
+    assert len(said) == 20
+    sandbox.backend.close(sandbox)
+
+
+def test_the_supervisor_holds_nothing_of_ours(workspace: Path) -> None:
+    held = os.open(workspace, os.O_RDONLY)
+    os.set_inheritable(held, True)
+
+    async def fresh() -> None:
+        await supervisor().aclose()
+
+    runtime().run(fresh, label="ending the supervisor")
+    sandbox = open_at(workspace)
+    told = sandbox.dispatch(BackendToolCommandRun("echo $PPID"))
+    assert isinstance(told, CommandResult)
+    keeper = int(told.stdout)
+    for pid in (keeper, parent_of(keeper)):
+        links = [*Path(f"/proc/{pid}/fd").iterdir(), Path(f"/proc/{pid}/cwd")]
+        assert str(workspace) not in {os.readlink(link) for link in links}
+        assert b"PATH=" not in Path(f"/proc/{pid}/environ").read_bytes()
+    os.close(held)
+    sandbox.backend.close(sandbox)
+
+
+def test_a_command_gets_no_descriptor_but_its_three(workspace: Path) -> None:
+    sandbox = open_at(workspace)
+    shown = sandbox.dispatch(BackendToolCommandRun(["ls", "/proc/self/fd"]))
+    assert isinstance(shown, CommandResult)
+    assert shown.stdout.split() == [b"0", b"1", b"2", b"3"]  # the last one is the listing's own
+    sandbox.backend.close(sandbox)
+
+
+@pytest.mark.parametrize(
+    ("program", "cwd", "named", "number"),
+    [
+        (["no-such-program"], ".", "no-such-program", "FileNotFoundError"),
+        (["./data"], ".", "./data", "PermissionError"),
+        (["true"], "missing", "missing", "FileNotFoundError"),
+        (["true"], "data", "data", "NotADirectoryError"),
+        (["./data/x"], ".", "./data/x", "NotADirectoryError"),
+    ],
+)
+def test_what_cannot_start_says_what_and_why(
+    workspace: Path, program: list[str], cwd: str, named: str, number: str
+) -> None:
+    (workspace / "data").write_text("no program")
+    directory = os.path.normpath(workspace / cwd)
+    command = Command(program, directory, {"PATH": os.defpath})
+    with pytest.raises(OSError, match=r".") as caught:
+        runtime().run(lambda: run_process(command), label="a command")
+    assert type(caught.value).__name__ == number
+    assert os.path.basename(str(caught.value.filename)) == os.path.basename(named)
+
+
+def test_a_program_is_found_on_the_path_of_the_command(workspace: Path) -> None:
+    first, second = workspace / "first", workspace / "second"
+    for directory in (first, second):
+        directory.mkdir()
+        (directory / "tool").write_text(f"#!/bin/sh\necho {directory.name}\n")
+    (second / "tool").chmod(0o755)
+    command = Command(["tool"], str(workspace), {"PATH": f"{first}:{second}:/nowhere"})
+    ended = runtime().run(lambda: run_process(command), label="a command")
+    assert ended.stdout == b"second\n"
+
+
+def test_large_arguments_reach_the_command(workspace: Path) -> None:
+    argv = ["sh", "-c", 'echo "$#" "${#1}"', "sh", *(["x" * 100_000] * 12)]
+    command = Command(argv, str(workspace), {"PATH": os.defpath})
+    ended = runtime().run(lambda: run_process(command), label="a command")
+    assert ended.stdout == b"12 100000\n"
+
+
+def test_large_input_reaches_the_command(workspace: Path) -> None:
+    command = Command(["wc", "-c"], str(workspace), {"PATH": os.defpath}, stdin=bytes(3_000_000))
+    ended = runtime().run(lambda: run_process(command), label="a command")
+    assert ended.stdout == b"3000000\n"
+
+
+def test_a_supervisor_that_cannot_start_is_a_failure_that_says_so(
+    workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runtime().run(lambda: supervisor().aclose(), label="ending the supervisor")
+    sandbox = open_at(workspace)
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    failed = sandbox.dispatch(BackendToolCommandRun("true"))
+    assert isinstance(failed, ToolExecutionFailure)
+    assert (failed.kind, "did not start" in failed.message) == ("os_error", True)
+    monkeypatch.undo()
+    assert isinstance(sandbox.dispatch(BackendToolCommandRun("true")), CommandResult)
+    sandbox.backend.close(sandbox)
+
+
+def test_leaving_the_supervisor_ends_what_runs(workspace: Path, pipe: Pipe) -> None:
+    sandbox = open_at(workspace)
+    call = BackendToolCommandRun(ESCAPED + "sleep 60")
+    running = runtime().submit(lambda: sandbox.adispatch(call), label="a command")
+    pipe.pids(3)
+    runtime().run(lambda: supervisor().aclose(), label="ending the supervisor")
+    assert isinstance(running.future.result(SECONDS), ToolExecutionFailure)
+    pipe.wait_all_gone()
+    sandbox.backend.close(sandbox)
+
+
+@pytest.mark.parametrize("env", [{"A=B": "x"}, {"": "x"}, {"A": "x\0y"}])
+def test_variables_that_cannot_be_are_refused(workspace: Path, env: dict[str, str]) -> None:
+    command = Command(["true"], str(workspace), env)
+    with pytest.raises(ValueError, match="variable"):
+        runtime().run(lambda: run_process(command), label="a command")

@@ -1,0 +1,201 @@
+"""Files of a sandbox, through the API of its server."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from rath.backend import (
+    BackendSandbox,
+    BackendTool,
+    BackendToolCommandRun,
+    BackendToolFilesExists,
+    BackendToolFilesList,
+    BackendToolFilesRead,
+    BackendToolFilesWrite,
+    CommandResult,
+    FileContent,
+    FileEntries,
+    FileEntry,
+    FileWriteResult,
+    ToolExecutionFailure,
+)
+from rath.backend.opensandbox import OpenSandboxBackend
+from rath.backend.parts import MAX_READ_BYTES
+from rath.backend.tool_types import BackendToolFilesEdit
+from tests.support.opensandbox_server import Answer, Drop, OpenSandboxServer
+
+
+def _failed(sandbox: BackendSandbox, call: BackendTool) -> ToolExecutionFailure:
+    result = sandbox.dispatch(call)
+    assert isinstance(result, ToolExecutionFailure), result
+    return result
+
+
+def _said(sandbox: BackendSandbox, line: str) -> bytes:
+    result = sandbox.dispatch(BackendToolCommandRun(line))
+    assert isinstance(result, CommandResult), result
+    return result.stdout
+
+
+@pytest.mark.parametrize("data", ["text: äöü €\n", b"\xff\0raw", "", b""])
+def test_a_file_comes_back_as_it_was_written(sandbox: BackendSandbox, data: str | bytes) -> None:
+    n_bytes = len(data.encode() if isinstance(data, str) else data)
+    written = sandbox.dispatch(BackendToolFilesWrite("deep/er/a", data))
+    encoding = "utf-8" if isinstance(data, str) else None
+    assert written == FileWriteResult(n_bytes)
+    assert sandbox.dispatch(BackendToolFilesRead("deep/er/a", encoding)) == FileContent(data)
+
+
+def test_the_mode_is_set(sandbox: BackendSandbox) -> None:
+    sandbox.dispatch(BackendToolFilesWrite("run.sh", "echo ran\n", mode=0o750))
+    assert _said(sandbox, "stat -c %a run.sh; ./run.sh") == b"750\nran\n"
+
+
+def test_an_edit_keeps_the_mode(sandbox: BackendSandbox) -> None:
+    sandbox.dispatch(BackendToolFilesWrite("run.sh", "echo one\n", mode=0o750))
+    sandbox.dispatch(BackendToolFilesEdit("run.sh", "one", "two"))
+    assert _said(sandbox, "stat -c %a run.sh; ./run.sh") == b"750\ntwo\n"
+
+
+def test_a_path_of_the_sandbox_may_be_absolute(sandbox: BackendSandbox) -> None:
+    sandbox.dispatch(BackendToolFilesWrite("/tmp/a.txt", "there"))
+    assert _said(sandbox, "cat /tmp/a.txt") == b"there"
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        BackendToolFilesRead("../a"),
+        BackendToolFilesWrite("x/../../a", ""),
+        BackendToolFilesEdit("../a", "x", "y"),
+        BackendToolFilesList(".."),
+        BackendToolFilesExists("../workspace2"),
+    ],
+)
+def test_a_relative_path_does_not_lead_out(sandbox: BackendSandbox, call: BackendTool) -> None:
+    assert _failed(sandbox, call).kind == "path_outside_workspace"
+
+
+@pytest.mark.parametrize(
+    ("call", "kind"),
+    [
+        (BackendToolFilesRead("missing"), "file_not_found"),
+        (BackendToolFilesEdit("missing", "x", "y"), "file_not_found"),
+        (BackendToolFilesList("missing"), "os_error"),
+        (BackendToolFilesRead("."), "os_error"),
+        (BackendToolFilesEdit(".", "x", "y"), "os_error"),
+        (BackendToolFilesRead("a.bin"), "decode_error"),
+        (BackendToolFilesRead("a.bin", "no-such-encoding"), "decode_error"),
+        (BackendToolFilesEdit("a.bin", "x", "y"), "decode_error"),
+        (BackendToolFilesRead("a.bin", None, -1), "bad_range"),
+        (BackendToolFilesWrite("b.txt", "\ud800"), "encode_error"),
+    ],
+)
+def test_what_cannot_be_done_is_a_failure_to_read(
+    sandbox: BackendSandbox, call: BackendTool, kind: str
+) -> None:
+    sandbox.dispatch(BackendToolFilesWrite("a.bin", b"\xff\xfe"))
+    failure = _failed(sandbox, call)
+    assert failure.kind == kind
+    assert failure.message
+
+
+def test_a_directory_is_listed_with_paths_that_lead_there(sandbox: BackendSandbox) -> None:
+    for path in ("d/b.txt", "d/a.txt", "d/e/f.txt"):
+        sandbox.dispatch(BackendToolFilesWrite(path, "x"))
+    assert sandbox.dispatch(BackendToolFilesList("d")) == FileEntries(
+        (
+            FileEntry("a.txt", "/workspace/d/a.txt", False),
+            FileEntry("b.txt", "/workspace/d/b.txt", False),
+            FileEntry("e", "/workspace/d/e", True),
+        )
+    )
+
+
+def test_what_is_there_exists(sandbox: BackendSandbox) -> None:
+    sandbox.dispatch(BackendToolFilesWrite("d/a.txt", "x"))
+    found = [sandbox.dispatch(BackendToolFilesExists(path)) for path in ("d", "d/a.txt", "e")]
+    assert found == [True, True, False]
+
+
+def test_a_server_that_is_away_is_not_taken_for_a_missing_file(
+    sandbox: BackendSandbox, opensandbox_server: OpenSandboxServer
+) -> None:
+    away = Answer(500, {"code": "RUNTIME_ERROR", "message": "the disk is away"})
+    opensandbox_server.inject("GET", "/files/info", away)
+    failure = _failed(sandbox, BackendToolFilesExists("a.txt"))
+    assert (failure.kind, failure.message) == ("sandbox_sdk_error", "the disk is away")
+
+
+def test_lines_and_bytes_are_read_in_parts(sandbox: BackendSandbox) -> None:
+    sandbox.dispatch(BackendToolFilesWrite("a.txt", "one\ntwo\nthree\n"))
+    lines = sandbox.dispatch(BackendToolFilesRead("a.txt", offset=1, limit=1))
+    raw = sandbox.dispatch(BackendToolFilesRead("a.txt", None, 4, 3))
+    end = sandbox.dispatch(BackendToolFilesRead("a.txt", None, 8))
+    past = sandbox.dispatch(BackendToolFilesRead("a.txt", None, 99))
+    assert lines == FileContent("two\n", 2, 3)
+    assert raw == FileContent(b"two", 7, 14)
+    assert end == FileContent(b"three\n", None, 14)
+    assert past == FileContent(b"", None, 14)
+
+
+def test_only_the_asked_bytes_are_fetched(
+    sandbox: BackendSandbox, opensandbox_server: OpenSandboxServer
+) -> None:
+    sandbox.dispatch(BackendToolFilesWrite("a.bin", b"0123456789"))
+    sandbox.dispatch(BackendToolFilesRead("a.bin", None, 2, 3))
+    (asked,) = opensandbox_server.matching("GET", "/files/download")
+    assert asked.headers["range"] == "bytes=2-4"
+
+
+def test_a_file_that_is_too_large_is_not_fetched(
+    sandbox: BackendSandbox, opensandbox_server: OpenSandboxServer
+) -> None:
+    _said(sandbox, f"truncate -s {MAX_READ_BYTES + 1} big; ln -s big link")
+    for call in (BackendToolFilesRead("big"), BackendToolFilesEdit("big", "x", "y")):
+        assert _failed(sandbox, call).kind == "file_too_large"
+    assert opensandbox_server.matching("GET", "/files/download") == []
+    assert _failed(sandbox, BackendToolFilesRead("link")).kind == "file_too_large"
+
+
+def test_a_link_is_read_through(sandbox: BackendSandbox) -> None:
+    _said(sandbox, "printf there > a.txt; : > empty; ln -s a.txt link; ln -s empty nothing")
+    assert sandbox.dispatch(BackendToolFilesRead("link")) == FileContent("there")
+    assert sandbox.dispatch(BackendToolFilesRead("nothing")) == FileContent("")
+
+
+def test_a_write_whose_answer_was_lost_is_not_sent_again(
+    sandbox: BackendSandbox, opensandbox_server: OpenSandboxServer
+) -> None:
+    opensandbox_server.inject("POST", "/files/upload", Drop("after"))
+    failure = _failed(sandbox, BackendToolFilesWrite("a.txt", "x"))
+    assert failure.kind == "sandbox_sdk_error"
+    assert "may have taken effect or not" in failure.message
+    assert opensandbox_server.calls["POST", "/files/upload"] == 1
+
+
+def test_writes_to_one_path_do_not_mix(
+    backend: OpenSandboxBackend, sandbox: BackendSandbox
+) -> None:
+    contents = [str(number) * 10_000 for number in range(6)]
+    sandbox.dispatch(BackendToolFilesWrite("a.txt", "-"))
+    with ThreadPoolExecutor(6) as pool:
+        list(
+            pool.map(sandbox.dispatch, [BackendToolFilesWrite("a.txt", each) for each in contents])
+        )
+    found = sandbox.dispatch(BackendToolFilesRead("a.txt"))
+    assert isinstance(found, FileContent)
+    assert found.data in contents
+    assert len(sandbox.native.writing) == 0
+
+
+def test_edits_of_one_file_are_none_lost(sandbox: BackendSandbox) -> None:
+    names = [f"name{number}" for number in range(5)]
+    sandbox.dispatch(BackendToolFilesWrite("a.txt", "\n".join(names)))
+    edits = [BackendToolFilesEdit("a.txt", name, name.upper()) for name in names]
+    with ThreadPoolExecutor(5) as pool:
+        list(pool.map(sandbox.dispatch, edits))
+    expected = "\n".join(name.upper() for name in names)
+    assert sandbox.dispatch(BackendToolFilesRead("a.txt")) == FileContent(expected)

@@ -1,0 +1,226 @@
+"""Long outputs: bounded while they come, kept whole, read in parts afterwards."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+
+from rath._async.runtime import runtime
+from rath.backend import (
+    BackendSandbox,
+    BackendToolCodeRun,
+    BackendToolCommandRun,
+    BackendToolFilesRead,
+    CodeResult,
+    CommandResult,
+    FileContent,
+    ToolExecutionFailure,
+)
+from rath.backend.host.capture import MAX_OUTPUT_BYTES, MAX_WHOLE_BYTES, Capture, finish
+from rath.backend.kept_output import (
+    LONG_OUTPUT_BYTES,
+    MAX_KEPT,
+    MAX_KEPT_BYTES,
+    KeptOutputs,
+    output_path,
+)
+from rath.session.encode import MAX_STREAM_CHARS, encode_result
+
+
+def run(sandbox: BackendSandbox, cmd: str) -> CommandResult:
+    result = sandbox.dispatch(BackendToolCommandRun(cmd))
+    assert isinstance(result, CommandResult)
+    return result
+
+
+def read(
+    sandbox: BackendSandbox, path: str, *, offset: int = 0, limit: int | None = None
+) -> FileContent:
+    content = sandbox.dispatch(BackendToolFilesRead(path, offset=offset, limit=limit))
+    assert isinstance(content, FileContent)
+    return content
+
+
+def directories(temporary: Path) -> list[str]:
+    return [name for name in os.listdir(temporary) if name.startswith("rath-output-")]
+
+
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "temporary"
+    path.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(path))
+    return path
+
+
+def test_a_short_output_is_not_kept(sandbox: BackendSandbox, temporary: Path) -> None:
+    result = run(sandbox, f"head -c {LONG_OUTPUT_BYTES} /dev/zero")
+    assert (result.stdout_full, result.stderr_full) == (None, None)
+    assert directories(temporary) == []
+
+
+def test_a_long_output_is_read_in_parts_by_its_digest(sandbox: BackendSandbox) -> None:
+    result = run(sandbox, "seq 10000; seq 20000 >&2")
+    whole = "".join(f"{n}\n" for n in range(1, 10001))
+    assert result.stdout_full is not None
+    assert result.stdout_full.data == whole.encode()
+    path = output_path(sha256(whole.encode()).hexdigest())
+    assert read(sandbox, path) == FileContent(whole)
+    assert read(sandbox, path, offset=500, limit=2) == FileContent("501\n502\n", 502, 10000)
+    assert result.stderr_full is not None
+    assert read(sandbox, f"output:{result.stderr_full.digest}", offset=19999).data == "20000\n"
+
+
+def test_an_output_that_is_cut_is_kept_whole(sandbox: BackendSandbox) -> None:
+    result = run(sandbox, "echo BEGIN; head -c 3000000 /dev/zero | tr '\\0' x; echo END")
+    whole = b"BEGIN\n" + b"x" * 3_000_000 + b"END\n"
+    assert len(result.stdout) < MAX_OUTPUT_BYTES + 100
+    assert result.stdout_full is not None
+    assert result.stdout_full.data == whole
+    assert result.stdout_full.digest == sha256(whole).hexdigest()
+    assert read(sandbox, output_path(result.stdout_full.digest)).data == whole.decode()
+
+
+def test_of_a_huge_output_the_digest_and_both_ends_are_kept(sandbox: BackendSandbox) -> None:
+    size = MAX_WHOLE_BYTES + 5
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    result = run(sandbox, f"head -c {size - 4} /dev/zero; echo END")
+    assert result.stdout_full is not None
+    assert (result.stdout_full.size, result.stdout_full.data) == (size, None)
+    assert result.stdout_full.digest == sha256(bytes(size - 4) + b"END\n").hexdigest()
+    assert read(sandbox, output_path(result.stdout_full.digest)).data == result.stdout.decode()
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < MAX_WHOLE_BYTES // 512
+
+
+def test_output_of_code_is_kept_too(sandbox: BackendSandbox) -> None:
+    result = sandbox.dispatch(BackendToolCodeRun("print('y' * 30000)"))
+    assert isinstance(result, CodeResult)
+    assert result.stdout_full is not None
+    assert read(sandbox, output_path(result.stdout_full.digest)).data == "y" * 30000 + "\n"
+
+
+def test_output_that_is_no_text_is_read_all_the_same(sandbox: BackendSandbox) -> None:
+    result = run(sandbox, "head -c 30000 /dev/zero | tr '\\0' '\\377'")
+    assert result.stdout_full is not None
+    path = output_path(result.stdout_full.digest)
+    assert read(sandbox, path).data == "\ufffd" * 30000
+    raw = sandbox.dispatch(BackendToolFilesRead(path, None, 0, 3))
+    assert raw == FileContent(b"\xff\xff\xff", 3, 30000)
+
+
+def test_an_output_that_is_not_kept_is_a_failure(sandbox: BackendSandbox) -> None:
+    failure = sandbox.dispatch(BackendToolFilesRead("output:0123456789ab"))
+    assert isinstance(failure, ToolExecutionFailure)
+    assert failure.kind == "output_not_kept"
+
+
+def test_a_file_may_look_like_an_output(sandbox: BackendSandbox, workspace: Path) -> None:
+    (workspace / "output:0123456789ab").write_text("a file")
+    assert read(sandbox, "./output:0123456789ab").data == "a file"
+
+
+def test_what_was_kept_goes_with_its_sandbox(sandbox: BackendSandbox, temporary: Path) -> None:
+    run(sandbox, "seq 10000")
+    (kept,) = directories(temporary)
+    assert (temporary / kept).stat().st_mode & 0o777 == 0o700
+    sandbox.backend.close(sandbox)
+    assert directories(temporary) == []
+
+
+def test_what_was_kept_goes_with_a_handle_that_nobody_closes(
+    workspace: Path, temporary: Path
+) -> None:
+    program = """
+import sys
+from rath.backend import BackendSandbox, BackendToolCommandRun
+from rath.backend.local import LocalBackend
+sandbox = BackendSandbox(LocalBackend(), sys.argv[1])
+print(sandbox.dispatch(BackendToolCommandRun("seq 10000")).stdout_full.size)
+"""
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "TMPDIR": str(temporary)}
+    subprocess.run([sys.executable, "-c", program, str(workspace)], env=env, check=True)
+    assert directories(temporary) == []
+
+
+def test_the_oldest_go_first(temporary: Path) -> None:
+    outputs = KeptOutputs()
+    for n in range(MAX_KEPT + 2):
+        outputs.keep(f"{n:064x}", b"data")
+    (kept,) = directories(temporary)
+    assert len(os.listdir(temporary / kept)) == MAX_KEPT
+    assert isinstance(outputs.read(BackendToolFilesRead(f"output:{1:064x}")), ToolExecutionFailure)
+    assert outputs.read(BackendToolFilesRead(f"output:{2:064x}")) == FileContent("data")
+    outputs.keep("f" * 64, bytes(MAX_KEPT_BYTES))
+    assert os.listdir(temporary / kept) == ["f" * 64]
+    outputs.close()
+    outputs.keep("e" * 64, b"too late")
+    assert directories(temporary) == []
+
+
+def test_the_model_learns_where_the_rest_is(sandbox: BackendSandbox) -> None:
+    result = run(sandbox, "seq 10000")
+    told = encode_result(result)
+    shown = json.loads(told.shown)
+    assert len(shown["stdout"]) <= MAX_STREAM_CHARS
+    assert shown["truncated"] is True
+    assert read(sandbox, shown["kept"]["stdout"]).data == result.stdout.decode()
+    assert "read_workspace_file" in shown["how_to_read"]
+    assert json.loads(told.full or "")["stdout"] == result.stdout.decode()
+
+
+def test_the_record_has_the_whole_of_what_was_cut(sandbox: BackendSandbox) -> None:
+    told = encode_result(run(sandbox, "seq 300000"))
+    assert json.loads(told.full or "")["stdout"] == "".join(f"{n}\n" for n in range(1, 300_001))
+
+
+def test_the_record_names_what_is_too_long_for_it_by_its_digest(sandbox: BackendSandbox) -> None:
+    result = run(sandbox, "head -c 5000000 /dev/zero | tr '\\0' x")
+    full = json.loads(encode_result(result).full or "")
+    assert full["stdout_bytes"] == 5_000_000
+    assert full["stdout_sha256"] == sha256(b"x" * 5_000_000).hexdigest()
+
+
+def test_what_a_late_command_had_printed_is_cut_for_the_model(sandbox: BackendSandbox) -> None:
+    call = BackendToolCommandRun("seq 20000; sleep 30", timeout=1.0)
+    told = encode_result(sandbox.dispatch(call))
+    shown = json.loads(told.shown)
+    assert (shown["error_kind"], shown["truncated"]) == ("timeout", True)
+    assert len(shown["detail"]) <= MAX_STREAM_CHARS
+    assert json.loads(told.full or "")["detail"].endswith("\n20000\n")
+
+
+def test_a_capture_that_is_dropped_leaves_nothing_open() -> None:
+    async def capture() -> None:
+        held = Capture()
+        writer = os.dup(held.writer)
+        held.drop()
+        held.drop()
+        with pytest.raises(BrokenPipeError):
+            os.write(writer, b"x")
+        os.close(writer)
+
+    runtime().run(capture, label="a capture")
+
+
+def test_a_flood_that_never_ends_is_read_no_longer_than_wanted() -> None:
+    async def capture() -> int:
+        held = Capture()
+        process = await runtime().call_in_worker(lambda: os.posix_spawn(
+            "/bin/cat", ["cat", "/dev/zero"], {},
+            file_actions=[(os.POSIX_SPAWN_DUP2, held.writer, 1)], setsigdef=[signal.SIGPIPE],
+        ))  # fmt: skip
+        held.close_writer()
+        await finish(held)
+        held.drop()
+        return process
+
+    pid = runtime().run(capture, label="a capture")
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -13

@@ -1,0 +1,346 @@
+"""Forks and merges with a workspace of their own."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from rath._async.runtime import runtime
+from rath.backend import Backend, BackendSandboxSpec, registry
+from rath.backend.capabilities import Capabilities, IsolationLevel
+from rath.errors import BackendError
+from rath.session import Session
+from rath.session.record import Operation
+from rath.testing import FakeBackend, tool_call
+from tests.support.session_files import (
+    FilesBackend,
+    files_of,
+    placed,
+    read,
+    running,
+    worked,
+    write,
+    writing,
+)
+from tests.support.sessions import FunctionTool, cancelled_session, run
+
+
+class SharingBackend(FakeBackend):
+    """A backend that cannot copy a workspace."""
+
+    name = "sharing"
+
+    @classmethod
+    def capabilities(cls) -> Capabilities:
+        return Capabilities(IsolationLevel.PROCESS, True, True, False)
+
+    freeze = Backend.freeze
+
+
+def operation_of(session: Session) -> Operation:
+    """Return the entry of the operation that made a session."""
+    made = [entry for entry in session.record if entry.id == session.id]
+    assert isinstance(made[0], Operation)
+    return made[0]
+
+
+def test_a_fork_shares_the_workspace_unless_it_is_told_otherwise() -> None:
+    parent = placed({"a": "1"})
+    fork = parent.fork()
+    assert fork.sandbox is parent.sandbox
+    assert operation_of(fork).workspace == "share"
+    assert fork.provenance.extras == ()
+
+
+def test_a_fork_with_a_copy_begins_with_the_files_of_its_parent() -> None:
+    parent = placed({"a": "1"})
+    fork = parent.fork(workspace="copy")
+    assert fork.sandbox is None
+    assert fork.chunk_table == parent.chunk_table
+    assert files_of(fork) == {"a": b"1"}
+    assert operation_of(fork).workspace == "copy"
+    assert fork.provenance.extras == (("workspace", "copy"),)
+
+
+def test_a_copy_has_the_files_of_the_moment_of_the_fork() -> None:
+    parent = placed({"a": "1"})
+    fork = parent.fork(workspace="copy")
+    write(parent, {"a": "2", "b": "later"})
+    assert files_of(fork) == {"a": b"1"}
+
+
+def test_a_copy_of_a_workspace_that_nobody_used_yet_is_what_it_would_be() -> None:
+    first = placed({"a": "1"}).fork(workspace="copy")
+    second = first.fork(workspace="copy")
+    write(first, {"a": "2"})
+    assert files_of(second) == {"a": b"1"}
+
+
+def test_a_fork_of_a_run_gets_the_files_with_which_the_run_ends() -> None:
+    done = worked(placed({"a": "1"}), writing("a", "2"))
+    fork = done.fork(workspace="copy")
+    assert files_of(fork) == {"a": b"2"}
+    assert len(fork.chunk_table) == len(done.chunk_table)
+
+
+def test_what_reads_a_pending_fork_sees_its_files_frozen() -> None:
+    done = worked(placed({"a": "1"}), writing("a", "2"))
+    fork = done.fork(workspace="copy").synchronize()
+    write(done, {"a": "3"})
+    assert files_of(fork) == {"a": b"2"}
+
+
+def test_forks_of_a_run_may_work_side_by_side() -> None:
+    start = worked(placed(), writing("a", "0"))
+    branches = [
+        worked(start.fork(workspace="copy"), writing("a", str(number))) for number in range(5)
+    ]
+    assert [read(branch, "a") for branch in branches] == ["0", "1", "2", "3", "4"]
+    assert read(start, "a") == "0"
+
+
+def test_a_fork_of_a_failed_run_fails_as_it_did() -> None:
+    failed = run([RuntimeError("no answer")], user=placed({"a": "1"}))
+    fork = failed.fork(workspace="copy")
+    for read_it in (fork.synchronize, fork.require_sandbox, failed.synchronize):
+        with pytest.raises(RuntimeError, match="no answer"):
+            read_it()
+
+
+def test_a_fork_of_a_run_that_has_failed_fails_as_it_did() -> None:
+    failed = run([RuntimeError("no answer")], user=placed({"a": "1"}))
+    with pytest.raises(RuntimeError, match="no answer"):
+        failed.synchronize()
+    fork = failed.fork(workspace="copy")
+    for read_it in (fork.synchronize, fork.require_sandbox):
+        with pytest.raises(RuntimeError, match="no answer"):
+            read_it()
+
+
+def test_a_fork_without_a_place_is_refused_at_once() -> None:
+    with pytest.raises(ValueError, match="has no sandbox to copy them from; place it first"):
+        Session.from_user_message("go").fork(workspace="copy")
+
+
+def test_an_unknown_workspace_is_refused() -> None:
+    with pytest.raises(ValueError, match="unknown workspace 'clone': expected 'share' or 'copy'"):
+        placed().fork(workspace="clone")  # type: ignore[arg-type]  # what a caller gets wrong
+
+
+@pytest.mark.parametrize("turns", [pytest.param([], id="settled"), pytest.param(["x"], id="run")])
+def test_a_backend_that_cannot_copy_says_so_at_once(turns: list[Any]) -> None:
+    session = Session.from_user_message("go").bind_sandbox(SharingBackend().lazy())
+    done = run(turns, user=session) if turns else session
+    with pytest.raises(BackendError, match="the sharing backend cannot copy a workspace"):
+        done.fork(workspace="copy")
+    done.synchronize()
+
+
+def test_a_fork_is_not_bound_to_the_directory_of_its_parent() -> None:
+    backend = FilesBackend()
+    spec = BackendSandboxSpec(working_dir="project", image="python")
+    session = Session.from_user_message("go").bind_sandbox(backend.lazy(spec))
+    assert session.fork(workspace="copy").sandbox_spec == BackendSandboxSpec(image="python")
+
+
+@pytest.fixture
+def files_backend() -> Iterator[None]:
+    registry.register("files")(FilesBackend)
+    yield
+    registry.unregister("files")
+
+
+@pytest.mark.usefixtures("files_backend")
+def test_a_fork_that_was_closed_opens_with_the_same_files_again() -> None:
+    parent = Session.from_user_message("go").to("files")
+    write(parent, {"a": "1"})
+    fork = parent.fork(workspace="copy")
+    write(fork, {"a": "2"})
+    child = fork.fork()
+    write(parent, {"a": "3"})
+    fork.close_sandbox()
+    child.close_sandbox()
+    assert (files_of(fork), files_of(child)) == ({"a": b"1"}, {"a": b"1"})
+    assert files_of(parent) == {"a": b"3"}
+
+
+def test_a_share_of_a_copy_that_was_closed_stays_a_copy() -> None:
+    fork = placed({"a": "1"}).fork(workspace="copy")
+    sandbox = fork.require_sandbox()
+    sandbox.backend.close(sandbox)
+    assert fork.fork().placement.origin is fork.placement.origin
+    with pytest.raises(RuntimeError, match="session sandbox is closed"):
+        fork.fork(workspace="copy")
+
+
+def test_a_fork_that_was_cut_off_says_that_it_has_no_files() -> None:
+    parent = run(["x"], user=placed({"a": "1"}))
+    fork = parent.fork(workspace="copy")
+    origin: Any = fork.placement.origin
+    parent.synchronize()
+    cut_off = type(origin)(origin.frozen.of(None), origin.session)
+    with pytest.raises(BackendError, match="were not copied: the fork was cancelled"):
+        runtime().run(cut_off, label="an origin")
+
+
+def branches(base: Session, ours: list[Any], theirs: list[Any]) -> tuple[Session, Session]:
+    """Return two runs on forks with a workspace of their own."""
+    return (
+        worked(base.fork(workspace="copy"), *ours),
+        worked(base.fork(workspace="copy"), *theirs),
+    )
+
+
+FILES = {"a": "1\n2\n3\n4\n", "b": "b"}
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ("ours", {"a": b"one\n2\n3\n4\n", "b": b"b"}),
+        ("theirs", {"a": b"1\n2\n3\nfour\n", "c": b"c"}),
+        ("three-way", {"a": b"one\n2\n3\nfour\n", "c": b"c"}),
+    ],
+)
+def test_a_merged_session_has_the_files_that_were_asked_for(
+    files: Any, expected: dict[str, bytes]
+) -> None:
+    ours, theirs = branches(
+        placed(FILES),
+        [writing("a", "one\n2\n3\n4\n")],
+        [writing("a", "1\n2\n3\nfour\n"), running("rm b"), writing("c", "c")],
+    )
+    merged = ours.merge(theirs, files=files)
+    assert files_of(merged) == expected
+    assert merged.files.conflicts == ()
+    assert operation_of(merged).workspace == files
+    assert merged.provenance.extras == (("files", files),)
+
+
+def test_a_merge_without_files_stays_in_the_place_of_the_first() -> None:
+    ours, theirs = branches(placed(FILES), [writing("a", "one")], [writing("a", "two")])
+    merged = ours.merge(theirs)
+    assert files_of(merged)["a"] == b"one"
+    assert merged.sandbox is ours.sandbox
+    assert merged.files.conflicts == ()
+
+
+def test_conflicts_are_values_and_the_workspace_has_ours() -> None:
+    ours, theirs = branches(placed(FILES), [writing("a", "one")], [writing("a", "two")])
+    merged = ours.merge(theirs, files="three-way")
+    (conflict,) = merged.files.conflicts
+    assert (conflict.path, conflict.kind) == ("a", "content")
+    sides = (conflict.base, conflict.ours, conflict.theirs)
+    assert [side and side.content.data for side in sides] == [b"1\n2\n3\n4\n", b"one", b"two"]
+    assert files_of(merged)["a"] == b"one"
+    assert merged.files.conflicts == (conflict,)
+
+
+def test_a_merge_with_files_takes_them_as_they_are_then() -> None:
+    ours, theirs = branches(placed(FILES), [writing("a", "one")], [])
+    merged = ours.merge(theirs, files="three-way").synchronize()
+    write(ours, {"a": "later"})
+    write(theirs, {"b": "later"})
+    assert files_of(merged) == {"a": b"one", "b": b"b"}
+
+
+def test_workspaces_that_have_nothing_in_common_are_refused_at_the_call() -> None:
+    one, other = placed({"a": "1"}), placed({"a": "1"})
+    with pytest.raises(ValueError, match="came from no common files") as caught:
+        one.merge(other, files="three-way")
+    assert str(one.id) in str(caught.value)
+    assert str(other.id) in str(caught.value)
+
+
+def test_workspaces_that_turn_out_to_have_nothing_in_common_are_refused_at_the_opening() -> None:
+    one = placed({"a": "1"}).fork(workspace="copy")
+    other = placed({"a": "1"}).fork(workspace="copy")
+    merged = one.merge(other, files="three-way")
+    with pytest.raises(BackendError, match="came from no common files"):
+        merged.require_sandbox()
+
+
+def test_runs_with_nothing_in_common_are_refused_at_the_opening() -> None:
+    one, other = worked(placed(), writing("a", "1")), worked(placed(), writing("a", "2"))
+    merged = one.merge(other, files="three-way")
+    with pytest.raises(BackendError, match="came from no common files"):
+        merged.files.conflicts  # noqa: B018  # reading it fails
+
+
+@pytest.mark.parametrize("files", ["ours", "theirs", "three-way"])
+def test_files_of_another_backend_are_refused(files: Any) -> None:
+    other = Session.from_user_message("x").bind_sandbox(FakeBackend().open())
+    with pytest.raises(ValueError, match=r"different backends \('files' and 'fake'\); place both"):
+        placed().merge(other, files=files)
+
+
+def test_files_that_nobody_knows_are_refused() -> None:
+    with pytest.raises(ValueError, match="unknown files 'mine': expected 'ours', 'theirs'"):
+        placed().merge(placed(), files="mine")  # type: ignore[arg-type]  # a caller's mistake
+
+
+def test_a_merge_needs_only_the_place_whose_files_it_takes() -> None:
+    message = Session.from_user_message("more")
+    assert files_of(placed({"a": "1"}).merge(message, files="ours")) == {"a": b"1"}
+    assert files_of(message.merge(placed({"a": "1"}), files="theirs")) == {"a": b"1"}
+    with pytest.raises(ValueError, match="a merge with files='three-way' needs the files"):
+        placed().merge(message, files="three-way")
+
+
+def test_a_fork_of_a_run_needs_no_sandbox_that_its_parent_still_holds() -> None:
+    parent = placed({"a": "1"})
+    done = worked(parent, writing("a", "2"))
+    fork = done.fork(workspace="copy")
+    parent.close_sandbox()
+    done.close_sandbox()
+    assert files_of(fork) == {"a": b"2"}
+
+
+def test_a_fork_of_a_cancelled_session_has_its_files() -> None:
+    session = cancelled_session().bind_sandbox(FilesBackend().lazy())
+    write(session, {"a": "1"})
+    fork = session.fork(workspace="copy")
+    assert fork.outcome == session.outcome
+    assert files_of(fork) == {"a": b"1"}
+
+
+def test_workspaces_that_nobody_opened_are_merged_too() -> None:
+    fork = placed({"a": "1"}).fork(workspace="copy")
+    one, other = fork.fork(workspace="copy"), fork.fork(workspace="copy")
+    assert files_of(one.merge(other, files="three-way")) == {"a": b"1"}
+
+
+def test_a_sandbox_that_is_closed_under_a_run_fails_the_copy_and_not_the_run() -> None:
+    parent = placed({"a": "1"})
+
+    def close(session: Session, _: object) -> None:
+        may_close.wait(10)
+        sandbox = session.require_sandbox()
+        sandbox.backend.close(sandbox)
+
+    may_close = threading.Event()
+    done = run([tool_call("close"), "done"], FunctionTool("close", close), user=parent)
+    fork = done.fork(workspace="copy")
+    may_close.set()
+    assert done.text() == "done"
+    with pytest.raises(RuntimeError, match="session sandbox is closed"):
+        fork.synchronize()
+
+
+def test_files_are_frozen_before_anybody_can_see_that_the_run_has_ended() -> None:
+    for _ in range(20):
+        done = worked(placed({"a": "1"}), writing("a", "2"))
+        fork = done.fork(workspace="copy")
+        done.synchronize()
+        write(done, {"a": "3"})
+        assert files_of(fork) == {"a": b"2"}
+
+
+def test_runs_that_have_ended_are_merged_at_once() -> None:
+    ours, theirs = branches(placed(FILES), [writing("a", "one")], [writing("b", "two")])
+    merged = ours.synchronize().merge(theirs.synchronize(), files="three-way")
+    assert not merged.is_pending
+    assert files_of(merged) == {"a": b"one", "b": b"two"}

@@ -1,0 +1,231 @@
+"""What a session did to files, read from its record."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rath.backend.effects import note_effect, note_gap
+from rath.errors import BackendError
+from rath.session import Session
+from rath.session.record import Operation, ToolRun
+from rath.testing import tool_call
+from tests.support.session_files import (
+    changed,
+    created,
+    files_of,
+    moved,
+    operation,
+    placed,
+    removed,
+    running,
+    tool_run,
+    with_record,
+    worked,
+    writing,
+)
+from tests.support.sessions import FunctionTool
+
+WORK = (
+    writing("a", "1\n", id="one"),
+    writing("b", "2\n", id="two"),
+    running("rm a", id="three"),
+    running("mv c d", id="four"),
+)
+
+
+def work() -> Session:
+    """Return a run that did a little of everything."""
+    return worked(placed({"c": "0\n"}), *WORK)
+
+
+def test_effects_stand_in_order_with_the_calls_that_made_them() -> None:
+    done = work()
+    effects = done.files.effects()
+    calls = [entry for entry in done.record if isinstance(entry, ToolRun)]
+    assert [each.call for each in effects] == calls
+    assert [each.effect for each in effects] == [
+        created("a", b"1\n"),
+        created("b", b"2\n"),
+        removed({"a": b"1\n"}, "a"),
+        moved({"c": b"0\n"}, "c", "d"),
+    ]
+
+
+def test_changes_are_what_they_come_to() -> None:
+    assert work().files.changes() == (created("b", b"2\n"), moved({"c": b"0\n"}, "c", "d"))
+
+
+def test_a_diff_shows_the_changes() -> None:
+    assert work().files.diff() == (
+        "diff --git a/b b/b\nnew file mode 100644\n--- /dev/null\n+++ b/b\n@@ -0,0 +1 @@\n+2\n"
+        "diff --git a/c b/d\nsimilarity index 100%\nrename from c\nrename to d\n"
+    )
+
+
+def test_the_changes_of_one_call_can_be_asked_for() -> None:
+    files = work().files
+    assert files.changes(call="two") == (created("b", b"2\n"),)
+    assert files.changes(since="two") == (
+        removed({"a": b"1\n"}, "a"),
+        created("b", b"2\n"),
+        moved({"c": b"0\n"}, "c", "d"),
+    )
+    with pytest.raises(ValueError, match="call= and since= were both given; give one"):
+        files.diff(call="one", since="two")
+    with pytest.raises(ValueError, match="holds no call 'five'"):
+        files.effects(call="five")
+
+
+def test_a_scope_says_whose_changes_count() -> None:
+    first = worked(placed(), writing("a", "1"))
+    second = worked(first.fork(workspace="copy"), writing("b", "2"))
+    third = worked(second.fork(workspace="copy"), writing("c", "3"))
+    paths: dict[Any, list[str]] = {
+        scope: [change.path for change in third.files.changes(scope=scope)]
+        for scope in ("run", "workspace", "whole")
+    }
+    assert paths == {"run": ["c"], "workspace": ["b", "c"], "whole": ["a", "b", "c"]}
+    assert third.fork().files.changes() == ()
+    with pytest.raises(ValueError, match="unknown scope 'all': expected 'run', 'workspace' or"):
+        third.files.changes(scope="all")  # type: ignore[arg-type]  # a caller's mistake
+
+
+def test_a_session_that_was_written_did_nothing() -> None:
+    files = Session.from_user_message("go").files
+    assert (files.effects(), files.diff(), files.gaps(), files.conflicts) == ((), "", (), ())
+
+
+def test_it_reads_the_record_when_the_workspace_is_gone() -> None:
+    done = work()
+    alone = with_record(*done.record, id=done.id)
+    done.close_sandbox()
+    assert alone.files.diff() == done.files.diff() != ""
+
+
+def test_what_an_undo_took_back_are_its_changes() -> None:
+    undone = work().undo("three")
+    assert undone.files.changes() == (
+        created("a", b"1\n"),
+        moved({"d": b"0\n"}, "d", "c"),
+    )
+    assert all(isinstance(each.call, Operation) for each in undone.files.effects())
+
+
+def test_gaps_and_what_is_ambiguous_are_told_with_their_calls() -> None:
+    def do(session: Session, _: object) -> None:
+        note_effect(created("x", b"", attribution="ambiguous"))
+        note_effect(created("y", b"", attribution="window"))
+        note_gap("too many files")
+
+    done = worked(placed(), tool_call("f", id="c"), tools=[FunctionTool("f", do)])
+    ((gap,), (unsure,)) = done.files.gaps(), done.files.ambiguous()
+    assert (gap.call.call_id, gap.reason) == ("c", "too many files")
+    assert unsure.effect.path == "x"
+    assert [change.attribution for change in done.files.changes()] == ["ambiguous", "window"]
+
+
+def test_calls_inside_calls_count_once() -> None:
+    def sub_agent(session: Session, _: object) -> str | None:
+        note_effect(created("outer", b""))
+        return worked(session, writing("a", "1"), writing("a", "2")).text()
+
+    tools = [FunctionTool("sub", sub_agent)]
+    done = worked(placed(), tool_call("sub", id="c"), tool_call("sub", id="d"), tools=tools)
+    told = [(each.call.rows != (), each.effect.path) for each in done.files.effects()]
+    assert [path for _, path in told] == ["a", "a", "outer", "a", "a", "outer"]
+    assert len(done.files.effects(call="c")) == 3
+    assert [each.effect.path for each in done.files.effects(since="c")][-3:] == ["a", "a", "outer"]
+
+
+def test_calls_inside_calls_inside_calls_count_once() -> None:
+    def inner(session: Session, _: object) -> str | None:
+        return worked(session, writing("a", "1")).text()
+
+    def outer(session: Session, _: object) -> str | None:
+        turns = [tool_call("inner"), writing("b", "1")]
+        return worked(session, *turns, tools=[FunctionTool("inner", inner)]).text()
+
+    tools = [FunctionTool("outer", outer)]
+    done = worked(placed(), tool_call("outer", id="c"), writing("c", "1"), tools=tools)
+    assert [each.effect.path for each in done.files.effects()] == ["a", "b", "c"]
+    assert files_of(done.undo("c")) == {}
+
+
+def test_what_a_call_did_in_a_copy_is_no_change_here() -> None:
+    def attempt(session: Session, _: object) -> str | None:
+        copy = session.fork(workspace="copy")
+        return worked(copy, writing("a", "tried"), writing("b", "tried")).text()
+
+    tools = [FunctionTool("attempt", attempt)]
+    done = worked(placed({"a": "0"}), tool_call("attempt"), writing("c", "1"), tools=tools)
+    assert done.files.changes() == (created("c", b"1"),)
+    assert files_of(done) == {"a": b"0", "c": b"1"}
+
+
+BASE = {"a": "1\n2\n3\n", "b": "b"}
+
+
+def merged(files: Any) -> Session:
+    """Return a merge of two runs on forks."""
+    base = placed(BASE)
+    ours = worked(base.fork(workspace="copy"), writing("a", "one\n2\n3\n"))
+    theirs = worked(
+        base.fork(workspace="copy"),
+        writing("a", "1\n2\nthree\n"),
+        writing("c", "c"),
+        running("rm b"),
+    )
+    return ours.merge(theirs, files=files)
+
+
+def test_what_a_three_way_merge_changed_in_our_files_are_its_changes() -> None:
+    session = merged("three-way")
+    assert session.files.changes() == (
+        changed("a", b"one\n2\n3\n", b"one\n2\nthree\n"),
+        removed({"b": b"b"}, "b"),
+        created("c", b"c"),
+    )
+
+
+def test_a_merge_and_what_came_before_and_after_it_are_one_line() -> None:
+    done = worked(merged("three-way"), writing("c", "C"))
+    assert done.files.changes(scope="workspace") == (
+        changed("a", b"1\n2\n3\n", b"one\n2\nthree\n"),
+        removed({"b": b"b"}, "b"),
+        created("c", b"C"),
+    )
+
+
+@pytest.mark.parametrize("files", [None, "ours"])
+def test_a_merge_that_takes_our_files_goes_on_from_them(files: Any) -> None:
+    assert merged(files).files.changes(scope="workspace") == (
+        changed("a", b"1\n2\n3\n", b"one\n2\n3\n"),
+    )
+
+
+def test_what_a_merge_changed_is_asked_where_it_is_known() -> None:
+    theirs, copy = merged("theirs"), merged("three-way").fork(workspace="copy")
+    for session in (theirs, copy):
+        with pytest.raises(BackendError, match="is in no record: with files='three-way' that"):
+            session.files.diff(scope="workspace")
+
+
+def test_an_undo_of_an_unknown_call_has_no_changes() -> None:
+    lost = operation(undone=operation().id)
+    undone = with_record(tool_run(created("a", b"")), lost, id=lost.session)
+    assert undone.files.changes() == ()
+    assert undone.verdicts == ()
+
+
+def test_changes_are_written_where_they_belong(tmp_path: Path) -> None:
+    fork = placed({"c": "0\n"}).fork(workspace="copy")
+    done = worked(fork, *WORK)
+    (tmp_path / "c").write_text("0\n")
+    assert done.files.apply_to(tmp_path) == ["b", "c", "d"]
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()} == (
+        files_of(done)
+    )
+    assert done.files.apply_to(tmp_path) == []

@@ -1,0 +1,169 @@
+"""The laws of workspaces of one's own, for any changes on any side."""
+
+from __future__ import annotations
+
+import shlex
+from typing import Any
+
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from rath._async.runtime import runtime
+from rath.backend.frozen import FrozenWorkspace
+from rath.session import Session
+from rath.session.changes import net_changes
+from rath.session.merging import Merge, merge_trees
+from tests.support.session_files import (
+    Change,
+    applied,
+    change_lists,
+    changes,
+    files_of,
+    follow,
+    placed,
+    running,
+    trees,
+    worked,
+    write,
+    writing,
+)
+
+some_changes = st.lists(changes, min_size=1, max_size=5)
+
+
+def turns(files: dict[str, bytes], todo: list[Change]) -> tuple[list[Any], list[dict[str, bytes]]]:
+    """Return the turns in which a model makes `todo` of `files`, and the files before each."""
+    made: list[Any] = []
+    before: list[dict[str, bytes]] = []
+    now = dict(files)
+    for change in todo:
+        then = dict(now)
+        for effect in follow(now, [change]):
+            name = f"call {len(made)}"
+            old, new = map(shlex.quote, (effect.renamed_from or "", effect.path))
+            if effect.kind == "renamed":
+                made.append(running(f"mv {old} {new}", id=name))
+            elif effect.after is None:
+                made.append(running(f"rm {new}", id=name))
+            else:
+                made.append(writing(effect.path, now[effect.path].decode(), id=name))
+            before.append(then)
+    return made, [*before, now]
+
+
+@given(files=trees, steps=st.lists(st.tuples(st.integers(0, 3), change_lists), max_size=5))
+def test_forks_never_see_each_other(
+    files: dict[str, bytes], steps: list[tuple[int, list[Change]]]
+) -> None:
+    sessions, model = [placed(files)], [dict(files)]
+    for which, todo in steps:
+        at = which % len(sessions)
+        sessions.append(sessions[at].fork(workspace="copy"))
+        model.append(model[at])
+        made, states = turns(model[at], todo)
+        sessions[at], model[at] = worked(sessions[at], *made), states[-1]
+    assert [files_of(session) for session in sessions] == model
+
+
+@given(files=trees, todo=some_changes, which=st.integers(0, 4))
+def test_undo_brings_back_the_files_and_rows_before_a_call(
+    files: dict[str, bytes], todo: list[Change], which: int
+) -> None:
+    made, states = turns(files, todo)
+    assume(made)
+    at = which % len(made)
+    done = worked(placed(files), *made)
+    undone = done.undo(f"call {at}")
+    assert files_of(undone) == states[at]
+    assert undone.chunk_table.rows == done.chunk_table.rows[: 1 + 2 * at]
+    assert files_of(done) == states[-1]
+
+
+@given(files=trees, todo=change_lists)
+def test_the_changes_of_a_run_are_what_it_did(files: dict[str, bytes], todo: list[Change]) -> None:
+    made, _ = turns(files, todo)
+    done = worked(placed(files), *made)
+    assert done.files.changes() == net_changes(follow(dict(files), todo))
+
+
+@given(files=trees, todo=some_changes, more=change_lists, which=st.integers(0, 4))
+def test_after_an_undo_the_changes_still_lead_from_the_beginning_to_the_files_of_now(
+    files: dict[str, bytes], todo: list[Change], more: list[Change], which: int
+) -> None:
+    made, states = turns(files, todo)
+    assume(made)
+    at = which % len(made)
+    fork = placed(files).fork(workspace="copy")
+    undone = worked(fork, *made).undo(f"call {at}")
+    again, end = turns(states[at], more)
+    done = worked(undone, *again)
+    assert files_of(done) == end[-1]
+    assert applied(files, done.files.changes(scope="workspace")) == end[-1]
+    assert applied(states[at], done.files.changes()) == end[-1]
+
+
+def frozen(session: Session) -> FrozenWorkspace:
+    return session.require_sandbox().freeze()
+
+
+def merged(base: Session, ours: Session, theirs: Session) -> Merge:
+    trees = (frozen(base), frozen(ours), frozen(theirs))
+    return runtime().run(lambda: merge_trees(*trees), label="a merge")
+
+
+def after(files: dict[str, bytes], merge: Merge) -> dict[str, bytes]:
+    made = dict(files)
+    for path, new in merge.changes.items():
+        made.pop(path, None)
+        if new is not None:
+            made[path] = new.data
+    return made
+
+
+@given(base=trees, ours=trees)
+def test_a_side_that_changed_nothing_takes_the_other_one(
+    base: dict[str, bytes], ours: dict[str, bytes]
+) -> None:
+    same, other = merged(*map(placed, (base, ours, base))), merged(*map(placed, (base, base, ours)))
+    assert (after(ours, same), same.conflicts) == (ours, ())
+    assert (after(base, other), other.conflicts) == (ours, ())
+
+
+@given(base=trees, both=trees)
+def test_sides_that_are_the_same_merge_to_it(
+    base: dict[str, bytes], both: dict[str, bytes]
+) -> None:
+    merge = merged(*map(placed, (base, both, both)))
+    assert (after(both, merge), merge.conflicts) == (both, ())
+
+
+@given(base=trees, ours=trees, theirs=trees)
+def test_sides_that_are_exchanged_have_the_same_conflicts_and_else_the_same_files(
+    base: dict[str, bytes], ours: dict[str, bytes], theirs: dict[str, bytes]
+) -> None:
+    one = merged(*map(placed, (base, ours, theirs)))
+    other = merged(*map(placed, (base, theirs, ours)))
+    exchanged = [
+        (each.path, each.kind, each.base, each.theirs, each.ours) for each in other.conflicts
+    ]
+    assert exchanged == [
+        (each.path, each.kind, each.base, each.ours, each.theirs) for each in one.conflicts
+    ]
+    disputed = {each.path for each in one.conflicts}
+    mine, others = after(ours, one), after(theirs, other)
+    agreed = (mine.keys() | others.keys()) - disputed
+    assert all(mine.get(path) == others.get(path) for path in agreed)
+    assert all(mine.get(path) == ours.get(path) for path in disputed)
+
+
+@given(files=trees, ours=change_lists, theirs=change_lists)
+def test_a_merge_of_forks_leaves_both_as_they_are(
+    files: dict[str, bytes], ours: list[Change], theirs: list[Change]
+) -> None:
+    base = placed(files)
+    (one, mine), (two, others) = turns(files, ours), turns(files, theirs)
+    left = worked(base.fork(workspace="copy"), *one)
+    right = worked(base.fork(workspace="copy"), *two)
+    both = left.merge(right, files="three-way")
+    write(both, {"new": b"from the merged one"})
+    assert [files_of(each) for each in (base, left, right)] == [files, mine[-1], others[-1]]

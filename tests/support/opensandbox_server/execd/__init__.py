@@ -1,0 +1,1 @@
+"""The daemon inside each sandbox of the test server: it alone touches what a client names."""

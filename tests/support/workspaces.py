@@ -1,0 +1,107 @@
+"""Sandboxes with a workspace of their own, and short ways to use any."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Coroutine, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from rath._async.runtime import runtime
+from rath.backend import (
+    Backend,
+    BackendSandbox,
+    BackendSandboxSpec,
+    BackendToolCommandRun,
+    BackendToolFilesExists,
+    BackendToolFilesRead,
+    BackendToolFilesWrite,
+    CommandResult,
+    FileContent,
+    FileWriteResult,
+)
+from rath.backend.frozen import FrozenWorkspace, NewFile, Origin, Seed
+from rath.backend.local import LocalBackend
+from rath.backend.persistence.paths import forks_root
+
+T = TypeVar("T")
+
+
+class CopyingBackend(LocalBackend):
+    """Copies where others mount an overlay."""
+
+    mounts_layers = False
+
+
+def wait_for(make: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    return runtime().run(make, label="a test")
+
+
+def origin_of(
+    frozen: FrozenWorkspace, changes: Mapping[str, NewFile | None] | None = None
+) -> Origin:
+    async def origin() -> Seed:
+        return Seed(frozen, changes or {})
+
+    return origin
+
+
+def opened(backend: Backend, directory: Path | None = None) -> BackendSandbox:
+    given = None if directory is None else str(directory)
+    return backend.lazy(BackendSandboxSpec(working_dir=given)).acquire().ensure_open()
+
+
+def forked(
+    source: BackendSandbox, changes: Mapping[str, NewFile | None] | None = None
+) -> BackendSandbox:
+    return begun(source.backend, source.freeze(), changes)
+
+
+def begun(
+    backend: Backend, frozen: FrozenWorkspace, changes: Mapping[str, NewFile | None] | None = None
+) -> BackendSandbox:
+    return backend.lazy(origin=origin_of(frozen, changes)).acquire()
+
+
+def put(sandbox: BackendSandbox, path: str, text: str) -> None:
+    result = sandbox.dispatch(BackendToolFilesWrite(path, text))
+    assert isinstance(result, FileWriteResult), result
+
+
+def text_of(sandbox: BackendSandbox, path: str) -> str:
+    result = sandbox.dispatch(BackendToolFilesRead(path))
+    assert isinstance(result, FileContent), result
+    assert isinstance(result.data, str)
+    return result.data
+
+
+def content_of(frozen: FrozenWorkspace, path: str) -> bytes:
+    return wait_for(lambda: frozen.aread(path))
+
+
+def has(sandbox: BackendSandbox, path: str) -> bool:
+    result = sandbox.dispatch(BackendToolFilesExists(path))
+    assert isinstance(result, bool), result
+    return result
+
+
+def sh(sandbox: BackendSandbox, line: str) -> str:
+    result = sandbox.dispatch(BackendToolCommandRun(line))
+    assert isinstance(result, CommandResult), result
+    assert result.exit_code == 0, result
+    return result.stdout.decode()
+
+
+def fork_directories() -> set[str]:
+    """Return the directories of forks that this process has made in its home."""
+    root = forks_root()
+    return {each.name for each in root.iterdir()} if root.is_dir() else set()
+
+
+def wait_until_removed(names: set[str] | None = None) -> None:
+    """Wait until these directories of forks are gone, all by default; removal is submitted."""
+    deadline = time.monotonic() + 10.0
+    backend = LocalBackend()
+    while left := fork_directories() & (names or fork_directories()):
+        assert time.monotonic() < deadline, left
+        backend.close(backend.open())

@@ -1,0 +1,63 @@
+"""What is done at the end of a run, before anybody can see that it has ended."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from uuid import uuid4
+
+import pytest
+
+from rath._async.lazy import Deferred
+from rath._async.runtime import runtime
+
+
+def waiting(fail: type[Exception] | None = None) -> tuple[Deferred[int], Callable[[], None]]:
+    """Return a run that waits, and what lets it end."""
+    may_end = asyncio.Event()
+
+    async def make(_: Deferred[int]) -> int:
+        await asyncio.wait_for(may_end.wait(), 10)
+        if fail is not None:
+            raise fail("as told")
+        return 1
+
+    async def end() -> None:
+        may_end.set()
+
+    cell = Deferred.start(make, owner=uuid4(), label="a run", on_cancel=lambda _: -1)
+    return cell, lambda: runtime().run(end, label="the end")
+
+
+@pytest.mark.parametrize("fail", [None, OSError])
+def test_what_waits_for_the_end_comes_before_every_reader(fail: type[Exception] | None) -> None:
+    cell, end = waiting(fail)
+    seen: list[tuple[bool, bool]] = []
+    assert cell.at_end(lambda: seen.append((cell.done(), runtime().is_own_thread())))
+    assert cell.at_end(lambda: seen.append((cell.done(), runtime().is_own_thread())))
+    end()
+    if fail is None:
+        assert cell.result() == 1
+    else:
+        with pytest.raises(fail, match="as told"):
+            cell.result()
+    assert seen == [(False, True)] * 2
+
+
+def test_a_run_that_is_cancelled_has_an_end_too() -> None:
+    cell, _ = waiting()
+    seen: list[int] = []
+    assert cell.at_end(lambda: seen.append(1))
+    cell.cancel()
+    assert cell.result() == -1
+    assert seen == [1]
+
+
+def test_after_the_end_nothing_is_done() -> None:
+    cell, end = waiting()
+    end()
+    cell.result()
+    seen: list[int] = []
+    assert not cell.at_end(lambda: seen.append(1))
+    assert not Deferred.of(1).at_end(lambda: seen.append(1))
+    assert seen == []
