@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from rath.backend import (
     FileEffect,
     observe_effects,
 )
-from rath.backend.effects import note_effect
+from rath.backend.effects import happening_in, note_effect
 from rath.testing import FakeBackend
 
 MODE = 0o100644
@@ -145,3 +146,38 @@ def test_every_observer_around_an_operation_is_told() -> None:
 
 def test_nobody_has_to_observe() -> None:
     note_effect(created("a.txt", b""))
+
+
+def test_an_effect_says_in_which_sandbox_it_happened(
+    sandbox: BackendSandbox, tmp_path: Path
+) -> None:
+    other = FakeBackend().open()
+    with observe_effects() as effects:
+        sandbox.dispatch(BackendToolFilesWrite("a", "1"))
+        other.dispatch(BackendToolFilesWrite("a", "1"))
+        note_effect(created("a", b"1"))
+    other.backend.close(other)
+    assert [effect.sandbox for effect in effects] == [sandbox.handle, other.handle, None]
+
+
+def test_an_effect_that_names_a_sandbox_keeps_it() -> None:
+    with observe_effects() as effects, happening_in(FakeBackend().lazy()):
+        note_effect(replace(created("a", b"1"), sandbox="there"))
+        note_effect(created("a", b"1"))
+    assert [effect.sandbox for effect in effects] == ["there", None]
+
+
+def test_equal_contents_are_held_once() -> None:
+    with observe_effects() as effects:
+        note_effect(created("a", bytes([1, 2])))
+        note_effect(FileEffect("a", "deleted", Blob.from_bytes(bytes([1, 2])), None))
+    assert effects[0].after is effects[1].before
+
+
+def test_contents_under_a_wrong_digest_reach_nobody_else() -> None:
+    right = Blob.from_bytes(b"right")
+    with observe_effects() as effects:
+        note_effect(FileEffect("a", "created", None, Blob(right.digest, 5, b"wrong")))
+        note_effect(FileEffect("a", "created", None, right))
+        note_effect(FileEffect("a", "created", None, Blob(right.digest, 5)))
+    assert [each.after.data for each in effects if each.after] == [b"wrong", b"right", None]

@@ -174,7 +174,9 @@ def test_a_pipe_is_a_gap(sandbox: BackendSandbox) -> None:
 def test_a_huge_file_is_a_gap(sandbox: BackendSandbox) -> None:
     effects = run(sandbox, "truncate -s 1T huge")
     assert list(effects) == []
-    assert effects.gaps == ["what changed in 'huge' is not known: it could not be read"]
+    assert effects.gaps == [
+        "what changed in 'huge' is not known: over 256 MiB: files so large are not read"
+    ]
 
 
 def opened(workspace: Path, policy: EffectPolicy) -> BackendSandbox:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import resource
@@ -10,10 +11,12 @@ import subprocess
 import sys
 from hashlib import sha256
 from pathlib import Path
+from typing import IO
 
 import pytest
 
 from rath._async.runtime import runtime
+from rath._core.blobs import Blob
 from rath.backend import (
     BackendSandbox,
     BackendToolCodeRun,
@@ -208,6 +211,54 @@ def test_a_capture_that_is_dropped_leaves_nothing_open() -> None:
         os.close(writer)
 
     runtime().run(capture, label="a capture")
+
+
+def full_file(**_: object) -> IO[bytes]:
+    return open("/dev/full", "r+b", buffering=0)
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+def test_where_the_disk_is_full_the_command_goes_on_and_its_output_says_so(
+    sandbox: BackendSandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.TemporaryFile", full_file)
+    result = run(sandbox, "yes aaaaaaa | head -c 12000000; echo END")
+    assert (result.exit_code, result.stderr) == (0, b"")
+    assert result.stdout.endswith(b"aaaaaaa\nEND\n")
+    assert b"left out, and not kept: the temporary directory is full" in result.stdout
+    assert result.stdout_full is not None
+    whole = b"aaaaaaa\n" * 1_500_000 + b"END\n"
+    assert result.stdout_full == Blob(sha256(whole).hexdigest(), len(whole))
+    assert result.stdout_full.data is None
+
+
+def test_without_a_temporary_directory_the_command_goes_on(
+    sandbox: BackendSandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", "/nowhere")
+    result = run(sandbox, "head -c 3000000 /dev/zero; echo END")
+    assert (result.exit_code, result.stdout[-4:]) == (0, b"END\n")
+    assert result.stdout_full == Blob(sha256(bytes(3_000_000) + b"END\n").hexdigest(), 3_000_004)
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/fd"), reason="needs /proc")
+def test_where_the_second_stream_cannot_be_read_the_first_is_let_go(
+    sandbox: BackendSandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(sandbox, "true")
+    before = sorted(os.listdir("/proc/self/fd"))
+    pipes = iter([os.pipe()])
+
+    def pipe() -> tuple[int, int]:
+        for made in pipes:
+            return made
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr("os.pipe", pipe)
+    failed = sandbox.dispatch(BackendToolCommandRun("true"))
+    monkeypatch.undo()
+    assert isinstance(failed, ToolExecutionFailure)
+    assert sorted(os.listdir("/proc/self/fd")) == before
 
 
 def test_a_flood_that_never_ends_is_read_no_longer_than_wanted() -> None:

@@ -67,6 +67,22 @@ def test_a_write_leaves_nothing_else_behind(sandbox: BackendSandbox, workspace: 
     assert os.listdir(workspace) == ["a.txt"]
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may give files away")
+@pytest.mark.parametrize(
+    "op",
+    [BackendToolFilesWrite("a", "new"), BackendToolFilesEdit("a", "old", "new")],
+    ids=["write", "edit"],
+)
+def test_a_file_keeps_its_owner(
+    sandbox: BackendSandbox, workspace: Path, op: BackendToolFilesWrite | BackendToolFilesEdit
+) -> None:
+    (workspace / "a").write_text("old")
+    os.chown(workspace / "a", 1234, 2345)
+    sandbox.dispatch(op)
+    found = (workspace / "a").stat()
+    assert ((workspace / "a").read_text(), found.st_uid, found.st_gid) == ("new", 1234, 2345)
+
+
 def test_a_failed_write_leaves_nothing_behind(sandbox: BackendSandbox, workspace: Path) -> None:
     (workspace / "taken").mkdir()
     result = failure(sandbox.dispatch(BackendToolFilesWrite("taken", "x")))

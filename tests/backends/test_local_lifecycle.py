@@ -16,6 +16,7 @@ from rath.backend import (
     BackendSandbox,
     BackendSandboxClosed,
     BackendSandboxSpec,
+    BackendToolCommandRun,
     BackendToolFilesExists,
     BackendToolFilesRead,
     BackendToolFilesWrite,
@@ -65,6 +66,30 @@ def test_a_relative_workspace_stays_where_it_was_opened(
     sandbox.dispatch(BackendToolFilesWrite("a.txt", "x"))
     assert (tmp_path / "here" / "a.txt").exists()
     backend.close(sandbox)
+
+
+def test_a_home_directory_is_meant_by_a_tilde(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    backend = LocalBackend()
+    lazy = backend.lazy(BackendSandboxSpec(working_dir="~/work"))
+    assert lazy.describe().root == str(tmp_path / "work")
+    with lazy:
+        lazy.dispatch(BackendToolFilesWrite("a", "x"))
+        assert lazy.handle == "~/work"
+        lazy.dispatch(BackendToolFilesWrite(str(tmp_path / "work" / "b"), "x"))
+    assert sorted(os.listdir(tmp_path / "work")) == ["a", "b"]
+
+
+def test_what_a_command_closed_to_everybody_is_removed_too() -> None:
+    backend = LocalBackend()
+    sandbox = backend.open()
+    sandbox.dispatch(
+        BackendToolCommandRun("mkdir -p a/b c; touch a/b/f c/g; chmod 0 c; chmod 555 a/b")
+    )
+    backend.close(sandbox)
+    assert not Path(sandbox.handle).exists()
 
 
 def test_a_directory_that_cannot_be_made_is_an_error_that_names_it(tmp_path: Path) -> None:

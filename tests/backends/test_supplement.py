@@ -148,6 +148,34 @@ def test_a_long_output_of_any_backend_can_be_read(sandbox: BackendSandbox) -> No
     sandbox.backend.close(sandbox)
 
 
+NOTE = b"\n[... output truncated: 5000000 bytes left out; all of it is in /tmp/x.out ...]\n"
+
+
+class Cuts(Plain):
+    async def adispatch(self, native: str, op: BackendTool) -> ToolResult | bool:
+        return CommandResult(0, b"x" * 30_000 + NOTE + b"y" * 30_000, b"", 1.0)
+
+
+def test_what_a_backend_has_cut_is_not_called_the_whole() -> None:
+    sandbox = Cuts().open()
+    result = sandbox.dispatch(BackendToolCommandRun("x"))
+    assert isinstance(result, CommandResult)
+    assert result.stdout_full is None
+    sandbox.backend.close(sandbox)
+
+
+def test_who_prints_words_as_of_a_cut_is_kept_all_the_same() -> None:
+    class Prints(Plain):
+        async def adispatch(self, native: str, op: BackendTool) -> ToolResult | bool:
+            return CommandResult(0, b"x" * 30_000 + NOTE + b"y" * 29_900, b"", 1.0)
+
+    sandbox = Prints().open()
+    result = sandbox.dispatch(BackendToolCommandRun("x"))
+    assert isinstance(result, CommandResult)
+    assert result.stdout_full is not None
+    sandbox.backend.close(sandbox)
+
+
 def test_where_the_disk_is_full_the_result_comes_all_the_same(
     sandbox: BackendSandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:

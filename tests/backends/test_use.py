@@ -7,6 +7,8 @@ import gc
 import itertools
 import logging
 import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 from uuid import UUID, uuid4
@@ -15,7 +17,15 @@ import pytest
 
 from rath import backend
 from rath.backend import BackendSandboxSpec, BackendToolCommandRun
-from rath.backend.use import begin_use, begin_use_of, claimed, forget_unused, is_used, last_use
+from rath.backend.use import (
+    begin_use,
+    begin_use_of,
+    claimed,
+    forget_unused,
+    is_used,
+    last_use,
+    try_use_of,
+)
 from rath.errors import BackendError
 
 LONG_AGO = 1_000_000.0
@@ -157,6 +167,26 @@ def test_kept_sandbox_is_known_through_links_and_from_elsewhere(
     hold.end()
 
 
+def test_home_is_meant_by_a_tilde(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    sandbox_id = uuid4()
+    hold = begin_use_of(f"~/sandboxes/local/{sandbox_id}")
+    assert hold is not None
+    assert is_used(tmp_path / "sandboxes" / "local" / f"{sandbox_id}.use")
+    hold.end()
+
+
+def test_trying_to_hold_never_waits(file: Path) -> None:
+    file.parent.mkdir(parents=True)
+    with claimed(file, used_at=LONG_AGO) as is_free:
+        assert is_free
+        assert try_use_of(str(file.with_suffix(""))) is None
+    hold = try_use_of(str(file.with_suffix("") / "below"))
+    assert hold is not None
+    hold.end()
+    assert try_use_of(str(file.parent)) is None
+
+
 @pytest.mark.parametrize("name", ["project", "sandboxes/local/notes", "local/{id}", "{id}"])
 def test_other_directories_are_left_alone(tmp_path: Path, name: str) -> None:
     directory = tmp_path / name.format(id=uuid4())
@@ -192,6 +222,31 @@ def test_files_of_uses_without_a_sandbox_are_removed(tmp_path: Path) -> None:
     forget_unused(tmp_path, "")
     assert sorted(tmp_path.glob("*.use")) == [kept, used]
     hold.end()
+
+
+FORKED = """
+import os, sys
+from pathlib import Path
+from rath.backend.use import begin_use
+hold = begin_use(Path(sys.argv[1]))
+ready, tell = os.pipe()
+if os.fork() == 0:
+    os.write(tell, b"x")
+    os.read(int(sys.argv[2]), 1)
+    os._exit(0)
+os.read(ready, 1)
+os._exit(0)
+"""
+
+
+def test_forked_child_that_lives_on_holds_nothing(file: Path) -> None:
+    waiting, waker = os.pipe()
+    subprocess.run(
+        [sys.executable, "-c", FORKED, str(file), str(waiting)], check=True, pass_fds=[waiting]
+    )
+    assert not is_used(file)
+    os.close(waker)
+    os.close(waiting)
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")

@@ -244,6 +244,7 @@ def test_no_secret_is_shown_whatever_the_endpoint_says(
 
 
 @pytest.mark.skipif(os.name != "posix", reason="sends a signal as POSIX has them")
+@pytest.mark.timeout(60)
 def test_ctrl_c_ends_it_at_once(home: Path, project: Path, serve: Serve) -> None:
     gate = Gate()
     set_up(home, serve(lambda _: held(chat_replies.completion("OK"), gate), models=[MODEL]))
@@ -257,9 +258,9 @@ def test_ctrl_c_ends_it_at_once(home: Path, project: Path, serve: Serve) -> None
     )
     with running:
         try:
-            assert gate.reached.wait(15)
+            assert gate.reached.wait(25)
             running.send_signal(signal.SIGINT)
-            told, complained = running.communicate(timeout=10)
+            told, complained = running.communicate(timeout=30)
         finally:
             running.kill()
     assert (running.returncode, told, complained) == (130, "", "error: stopped\n")

@@ -63,7 +63,6 @@ def test_opensandbox_keeps_the_contract(
     assert set(skipped(report)) == {
         "absolute paths are those of the sandbox; its border is another one",
         "capabilities say confines_commands=False",
-        "capabilities say supports_workspace_copy=False",
     }
     expect_documented("opensandbox", report)
 

@@ -209,7 +209,7 @@ def test_an_undo_makes_a_verdict_hold_again() -> None:
     undone = later.undo("w")
     assert stale(undone) == [
         None,
-        "it judged files that were undone, or replaced by a merge",
+        "it judged other files: in another sandbox, or before an undo or a merge",
     ]
     assert [undone.is_current(each) for each in (early, late)] == [True, False]
 
@@ -249,3 +249,83 @@ def test_verdicts_are_read_from_a_record_alone() -> None:
         workspace_digest="d",
     )  # fmt: skip
     assert stale(with_record(run, verdict, tool_run(created("a", b"")))) == ["edit (a) created 'a'"]
+
+
+def test_a_check_inside_a_tool_of_another_workspace_is_no_verdict_of_the_run() -> None:
+    def attempt(session: Session, _: object) -> None:
+        copy = session.fork(workspace="copy")
+        write(copy, {"a": "1"})
+        copy.check("tests", "cat a")
+
+    tools = [FunctionTool("attempt", attempt)]
+    done = worked(placed(), tool_call("attempt"), writing("b", "1"), tools=tools)
+    assert done.verdicts == ()
+
+
+def test_the_verdict_of_the_session_whose_files_a_merge_takes_holds() -> None:
+    base = placed({"a": "1"})
+    ours = worked(base.fork(workspace="copy"), writing("a", "2"))
+    theirs = worked(base.fork(workspace="copy"), writing("a", "3"))
+    ours.check("ours", "cat a")
+    verdict = theirs.check("theirs", "cat a")
+    merged = ours.merge(theirs, files="theirs")
+    assert [why is None for why in stale(merged)] == [False, True]
+    assert merged.is_current(verdict)
+
+
+def test_what_a_merged_session_did_in_the_same_sandbox_stales_a_verdict() -> None:
+    session = placed({"a": "1"})
+    other = worked(session.fork(), writing("b", "1", id="w")).synchronize()
+    session.check("early", "cat a")
+    last = worked(other, writing("a", "2", id="v")).synchronize()
+    assert stale(session.merge(last)) == ["write_workspace_file (v) changed 'a'"]
+
+
+def test_a_verdict_of_a_session_that_merges_its_own_undo_does_not_become_fresh() -> None:
+    session = placed({"a": "1"})
+    session.check("tests", "cat a")
+    done = worked(session, writing("a", "2", id="w"))
+    assert stale(done.merge(done.undo("w"))) == ["write_workspace_file (w) changed 'a'"]
+
+
+def test_a_verdict_of_another_place_is_stale() -> None:
+    session = placed({"a": "1"})
+    verdict = session.check("tests", "cat a")
+    session.to("local", spec="elsewhere")
+    assert [each.is_stale for each in session.verdicts] == [True]
+    assert not session.is_current(verdict)
+
+
+def test_a_verdict_inside_a_call_that_was_undone_does_not_hold() -> None:
+    def work_and_check(session: Session, _: object) -> None:
+        write(session, {"a": "2"})
+        worked(session, writing("b", "1")).check("tests", "cat a")
+
+    tools = [FunctionTool("f", work_and_check)]
+    done = worked(placed({"a": "1"}), tool_call("f", id="c"), tools=tools)
+    assert len(done.verdicts) == 1
+    assert done.undo("c").verdicts == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "cmd", "message"),
+    [
+        (5, "true", "the name of a check is a str, not int: 5"),
+        ("x", 5, "cmd of check 'x' is a line for the shell or a list of str, not 5"),
+        ("x", ["a", 5], "is a line for the shell or a list of str"),
+        ("x", [], "is a line for the shell or a list of str"),
+    ],
+)
+def test_what_is_no_text_is_refused_in_words(name: Any, cmd: Any, message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        placed().check(name, cmd)
+
+
+def test_the_record_tells_how_a_command_was_run_without_secrets() -> None:
+    session = placed()
+    session.check("plain", "true")
+    session.check("full", "true", timeout=3, env={"TOKEN": "hidden"}, cwd=".")
+    plain, full = (entry.arguments for entry in session.record if isinstance(entry, ToolRun))
+    assert plain == {"cmd": "true"}
+    assert full == {"cmd": "true", "timeout": 3, "env": ["TOKEN"], "cwd": "."}
+    assert "hidden" not in repr(session.record)

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import stat
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from rath._core.blobs import Blob
 from rath.backend.effects import FileEffect
+from rath.backend.parts import split_lines
 from rath.session.changes import net_changes
 from rath.session.diff import unified_diff
 from tests.support.session_files import (
@@ -130,6 +134,62 @@ def test_how_a_change_is_shown(change: FileEffect, expected: str) -> None:
     assert unified_diff([change]) == expected
 
 
+texts = st.lists(st.sampled_from(["x\n", "y\n", "z\n", "y\r\n"]), max_size=30).map("".join)
+
+
+@given(before=texts, after=texts, ends=st.tuples(*[st.sampled_from(["", "x"])] * 2))
+def test_hunks_tell_how_one_text_becomes_another(
+    before: str, after: str, ends: tuple[str, str]
+) -> None:
+    old, new = split_lines(before + ends[0]), split_lines(after + ends[1])
+    text = unified_diff([changed("a", "".join(old).encode(), "".join(new).encode())])
+    assert patched(old, split_lines(text)) == new
+
+
+def patched(old: list[str], diff: list[str]) -> list[str]:
+    """Apply a diff of one text; each of its lines has to fit."""
+    made: list[str] = []
+    left = list(old)
+    for line, following in zip(diff[3:], [*diff[4:], ""], strict=False):
+        body = line[1:-1] if following.startswith("\\") else line[1:]
+        match line[0]:
+            case "@":
+                start, size = hunk_start(line)
+                n_kept = (start - 1 if size else start) - (len(old) - len(left))
+                made += left[:n_kept]
+                del left[:n_kept]
+            case "+":
+                made.append(body)
+            case " " | "-":
+                assert left.pop(0) == body
+                made += [body] if line[0] == " " else []
+            case _:
+                assert line == "\\ No newline at end of file\n"
+    return made + left
+
+
+def hunk_start(header: str) -> tuple[int, int]:
+    first, _, size = header.split()[1].lstrip("-").partition(",")
+    return int(first), int(size or 1)
+
+
+def test_changes_are_one_hunk_up_to_six_lines_apart() -> None:
+    before = [f"{number}\n" for number in range(30)]
+    after = ["x\n" if number in (5, 12, 20) else line for number, line in enumerate(before)]
+    text = unified_diff([changed("a", "".join(before).encode(), "".join(after).encode())])
+    hunks = [line for line in text.splitlines() if line.startswith("@@")]
+    assert hunks == ["@@ -3,14 +3,14 @@", "@@ -18,7 +18,7 @@"]
+
+
+def test_large_texts_are_compared_soon() -> None:
+    before = "".join(random.Random(1).choices([f"w{number}\n" for number in range(150)], k=99_999))
+    after = f"first\n{before}last\n"
+    started = time.thread_time()
+    text = unified_diff([changed("a", before.encode(), after.encode())])
+    assert time.thread_time() - started < 5
+    assert len(text.splitlines()) == 13
+
+
 def test_a_diff_of_nothing_is_empty() -> None:
     assert unified_diff([]) == ""
 
@@ -156,7 +216,7 @@ def test_git_makes_the_files_after_of_those_before(
 
 
 @pytest.mark.skipif(shutil.which("patch") is None, reason="patch is not installed")
-def test_patch_reads_it_too(tmp_path: Path) -> None:
+def test_patch_reads_what_texts_became(tmp_path: Path) -> None:
     lay_out(tmp_path, {"a": b"1\n2\n3", "dir/gone": b"x\n"})
     text = unified_diff(
         [

@@ -13,6 +13,9 @@ from rath.session import Session
 from rath.session.record import Operation, ToolRun
 from rath.testing import tool_call
 from tests.support.session_files import (
+    BUILT_IN,
+    FilesBackend,
+    applied,
     changed,
     created,
     files_of,
@@ -24,9 +27,10 @@ from tests.support.session_files import (
     tool_run,
     with_record,
     worked,
+    write,
     writing,
 )
-from tests.support.sessions import FunctionTool
+from tests.support.sessions import FunctionTool, run
 
 WORK = (
     writing("a", "1\n", id="one"),
@@ -206,17 +210,149 @@ def test_a_merge_that_takes_our_files_goes_on_from_them(files: Any) -> None:
     )
 
 
-def test_what_a_merge_changed_is_asked_where_it_is_known() -> None:
-    theirs, copy = merged("theirs"), merged("three-way").fork(workspace="copy")
-    for session in (theirs, copy):
-        with pytest.raises(BackendError, match="is in no record: with files='three-way' that"):
-            session.files.diff(scope="workspace")
+def test_a_merge_that_takes_their_files_goes_on_from_those() -> None:
+    theirs = merged("theirs")
+    assert theirs.files.changes() == ()
+    assert theirs.files.changes(scope="workspace") == (
+        changed("a", b"1\n2\n3\n", b"1\n2\nthree\n"),
+        removed({"b": b"b"}, "b"),
+        created("c", b"c"),
+    )
+
+
+def test_what_a_merge_changed_is_known_to_all_that_came_from_it() -> None:
+    one = merged("three-way")
+    other = worked(merged("three-way"), writing("d", "d"))
+    copy = one.fork(workspace="copy").fork(workspace="copy")
+    undone = worked(one.fork(workspace="copy"), writing("d", "d", id="w")).undo("w")
+    taken = placed().merge(one, files="theirs")
+    for session in (copy, undone, taken):
+        assert applied(as_bytes(BASE), session.files.changes(scope="workspace")) == files_of(one)
+    deep = copy.merge(worked(one.fork(workspace="copy"), writing("e", "e")), files="three-way")
+    for session in (other, deep):
+        told = session.files.changes(scope="workspace")
+        assert applied(as_bytes(BASE), told) == files_of(session)
+
+
+def test_what_a_merge_changed_is_in_no_record() -> None:
+    alone = with_record(*merged("three-way").record)
+    with pytest.raises(BackendError, match="is in no record: ask in the program that made it"):
+        alone.files.diff(scope="workspace")
+
+
+def as_bytes(files: dict[str, str]) -> dict[str, bytes]:
+    return {path: text.encode() for path, text in files.items()}
+
+
+def test_a_tournament_of_merges_loses_nothing(tmp_path: Path) -> None:
+    base = placed()
+    one, two, three, four = (
+        worked(base.fork(workspace="copy"), writing(name, name)) for name in "abcd"
+    )
+    left, right = one.merge(two, files="three-way"), three.merge(four, files="three-way")
+    assert left.merge(right, files="three-way").files.apply_to(tmp_path) == ["a", "b", "c", "d"]
+
+
+def test_what_a_merged_session_did_in_the_same_sandbox_counts() -> None:
+    base = placed().fork(workspace="copy")
+    one, two = worked(base, writing("a", "1")), worked(base.fork(), writing("a", "2"))
+    merge = one.merge(two.synchronize())
+    assert merge.files.changes(scope="workspace") == (created("a", b"2"),)
+
+
+def test_what_happened_in_another_sandbox_does_not_count() -> None:
+    def attempt(session: Session, _: object) -> None:
+        write(session.fork(workspace="copy"), {"a": "tried"})
+        write(session, {"b": "1"})
+
+    tools = [FunctionTool("attempt", attempt)]
+    done = worked(placed(), tool_call("attempt", id="c"), tools=tools)
+    assert done.files.changes() == done.files.changes(call="c") == (created("b", b"1"),)
+
+
+def test_sessions_that_moved_do_not_mix_directories() -> None:
+    first = worked(placed({"x": "0"}), writing("a", "1")).synchronize()
+    moved_on = worked(first.bind_sandbox(OtherBackend().lazy()), writing("b", "1"))
+    assert moved_on.files.changes(scope="workspace") == (created("b", b"1"),)
+    assert first.files.changes() == (created("a", b"1"),)
+    assert first.fork(workspace="copy").files.changes(scope="whole") == ()
+
+
+def test_a_copy_that_moved_left_its_history() -> None:
+    copy = worked(placed(), writing("a", "1")).fork(workspace="copy")
+    assert copy.files.changes(scope="whole") == (created("a", b"1"),)
+    assert copy.bind_sandbox(OtherBackend().lazy()).files.changes(scope="whole") == ()
+
+
+class OtherBackend(FilesBackend):
+    """The same with sandboxes of other names."""
+
+    name = "others"
+
+
+def test_a_call_in_another_place_is_no_beginning() -> None:
+    done = worked(placed(), writing("a", "1", id="c")).synchronize()
+    done.bind_sandbox(OtherBackend().lazy())
+    with pytest.raises(ValueError, match="'c' is not behind the files of this session"):
+        done.files.changes(since="c")
+
+
+def test_what_happened_to_the_session_of_the_agent_is_no_change_here() -> None:
+    elsewhere = Session.from_user_message("plan").bind_sandbox(OtherBackend().lazy())
+    agent = worked(elsewhere, writing("a", "1")).fork(workspace="copy")
+    base = placed().fork(workspace="copy")
+    done = run([writing("b", "1"), "done"], user=base, agent=agent, system_tools=BUILT_IN)
+    assert done.files.changes(scope="workspace") == (created("b", b"1"),)
+
+
+def test_scope_and_gaps_are_checked_always(tmp_path: Path) -> None:
+    files = work().files
+    with pytest.raises(ValueError, match="unknown scope 'all'"):
+        files.changes(call="one", scope="all")  # type: ignore[arg-type]  # a caller's mistake
+    with pytest.raises(ValueError, match="unknown gaps 'refsue': expected 'refuse' or 'ignore'"):
+        files.apply_to(tmp_path, gaps="refsue")  # type: ignore[arg-type]  # a caller's mistake
+
+
+def test_a_session_without_a_record_says_that_it_knows_nothing() -> None:
+    done = work()
+    loaded = Session(done.chunk_table).bind_sandbox(FilesBackend().lazy())
+    for scope in ("run", "workspace", "whole"):
+        with pytest.raises(BackendError, match="of which its record tells nothing, as one that"):
+            loaded.files.diff(scope=scope)
+    later = worked(loaded, writing("z", "1"))
+    assert later.files.changes() == (created("z", b"1"),)
+    with pytest.raises(BackendError, match="of which its record tells nothing"):
+        later.files.gaps(scope="whole")
+    copy = worked(loaded.fork(workspace="copy"), writing("y", "1"))
+    assert copy.files.changes(scope="workspace") == (created("y", b"1"),)
+
+
+def test_what_somebody_else_did_to_a_copy_is_not_left_out_unsaid(tmp_path: Path) -> None:
+    done = worked(placed().fork(workspace="copy"), writing("a", "1")).synchronize()
+    write(done, {"b": "2"})
+    with pytest.raises(ValueError, match="somebody else worked in the workspace"):
+        done.files.apply_to(tmp_path)
+    assert done.files.apply_to(tmp_path, gaps="ignore") == ["a"]
+
+
+def test_effects_of_calls_around_calls_are_counted_in_linear_time() -> None:
+    many = tuple(created(str(n), b"") for n in range(20_000))
+    first = operation()
+    inner = operation()
+    record = (
+        first, inner, tool_run(*many, operation=inner.operation),
+        tool_run(*many, operation=first.operation, call_id="b"),
+    )  # fmt: skip
+    effects = with_record(*record, id=first.session).files.effects()
+    assert {each.call.operation for each in effects} == {inner.operation}
+    assert len(effects) == 20_000
 
 
 def test_an_undo_of_an_unknown_call_has_no_changes() -> None:
-    lost = operation(undone=operation().id)
+    lost = operation(undone=operation().id, workspace="undo")
     undone = with_record(tool_run(created("a", b"")), lost, id=lost.session)
     assert undone.files.changes() == ()
+    assert undone.files.changes(scope="whole") == (created("a", b""),)
     assert undone.verdicts == ()
 
 

@@ -15,7 +15,7 @@ from rath.flow.tool import (
     tools_dict_to_schemas,
 )
 from rath.session import Session
-from rath.session.tooling import builtin_tools, tool_registry
+from rath.session.tooling import SystemTools, builtin_tools, tool_registry, tool_table
 from tests.support.sessions import run
 
 
@@ -64,6 +64,27 @@ def test_own_tools_come_after_the_built_in_ones() -> None:
 def test_a_name_stands_once(names: list[str]) -> None:
     with pytest.raises(ToolNameConflictError, match=names[-1]):
         merge_tools_for_loop([Named(name) for name in names])
+
+
+def test_a_tool_that_is_older_than_the_built_in_one_wins() -> None:
+    mine = Named("edit_workspace_file")
+    table = merge_tools_for_loop([mine])
+    assert table["edit_workspace_file"] is mine
+    assert table.keys() == global_system_tools().keys()
+
+
+@pytest.mark.parametrize(
+    ("names", "system_tools"),
+    [
+        pytest.param(["edit_workspace_file"], ["edit_workspace_file"], id="asked for by name"),
+        pytest.param(["edit_workspace_file"] * 2, True, id="two own ones"),
+    ],
+)
+def test_two_tools_that_were_asked_for_are_a_conflict(
+    names: list[str], system_tools: SystemTools
+) -> None:
+    with pytest.raises(ToolNameConflictError, match="edit_workspace_file"):
+        tool_table([Named(name) for name in names], system_tools=system_tools)
 
 
 def test_a_conflict_is_a_value_error() -> None:

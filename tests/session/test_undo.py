@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from rath._async.lazy import Deferred
 from rath._core.blobs import Blob
+from rath._core.vector import Vector
 from rath.backend.effects import FileEffect, note_effect, note_gap
 from rath.errors import BackendError
 from rath.session import Session
+from rath.session.body import Body
 from rath.session.graph import LineageKind
+from rath.session.graph.provenance import Provenance
 from rath.session.outcome import Completed, RoundLimit
 from rath.session.record import Operation, ToolRun
 from rath.testing import ScriptedClient, tool_call
@@ -207,7 +212,7 @@ def test_a_call_before_a_merge_of_files_is_refused() -> None:
     one = worked(base.fork(workspace="copy"), writing("a", "1", id="w"))
     other = worked(base.fork(workspace="copy"), writing("b", "1", id="v"))
     merged = one.merge(other, files="three-way")
-    with pytest.raises(ValueError, match="happened before a merge"):
+    with pytest.raises(ValueError, match="it ran in another sandbox, before a three"):
         merged.undo("w")
     kept = one.merge(other, files="ours")
     assert files_of(kept.undo("w")) == {"a": b"0"}
@@ -219,3 +224,49 @@ def test_a_call_without_rows_here_is_refused() -> None:
     done = with_record(tool_run(changed("a", b"", b"1"), call_id="c"))
     with pytest.raises(ValueError, match="'c' has no row in this session"):
         done.undo("c")
+
+
+def test_an_unknown_word_for_gaps_is_refused() -> None:
+    done = worked(placed(), writing("a", "1", id="w"))
+    with pytest.raises(ValueError, match="unknown gaps 'refsue': expected 'refuse' or 'ignore'"):
+        done.undo("w", gaps="refsue")  # type: ignore[arg-type]  # a caller's mistake
+
+
+def test_a_change_that_another_session_may_have_made_is_not_undone_unasked() -> None:
+    def one(session: Session, _: object) -> None:
+        session.require_sandbox().native.put("a", b"1")
+        note_effect(created("a", b"1", attribution="ambiguous"))
+
+    done = worked(placed(), tool_call("f", id="c"), tools=[FunctionTool("f", one)])
+    with pytest.raises(ValueError, match="a call beside it may have changed 'a' instead"):
+        done.undo("c")
+    assert files_of(done.undo("c", gaps="ignore")) == {}
+
+
+def test_a_check_cannot_be_undone_and_says_why() -> None:
+    session = placed()
+    verdict = session.check("tests", "true")
+    with pytest.raises(ValueError, match="is the command of a check, which has no row to go back"):
+        session.undo(f"check_{verdict.id}")
+
+
+def test_what_a_call_did_that_was_cut_off_can_be_undone() -> None:
+    turn = writing("a", "1", writing("b", "2", id="second"), writing("c", "3", id="third"), id="w")
+    done = worked(placed(), turn)
+    calls = [entry for entry in done.record if isinstance(entry, ToolRun)]
+    rows = done.chunk_table
+    cut = [replace(call, status="interrupted", rows=()) for call in calls]
+    for n_kept, which in ((1, 0), (3, 1), (4, 2)):
+        record = [*done.record.prefix(2), *calls[:which], *cut[which:]]
+        body = Body(rows.prefix(2 + which), Vector(record))
+        stopped = Session.from_body(Deferred.of(body), Provenance(), id=done.id)
+        stopped.bind_sandbox(done.require_sandbox())
+        undone = stopped.undo(cut[which], gaps="ignore")
+        assert len(undone.chunk_table) == n_kept
+        assert files_of(undone) == dict([("a", b"1"), ("b", b"2")][:which])
+
+
+def test_an_unmade_call_without_its_turn_is_refused() -> None:
+    lost = with_record(tool_run(changed("a", b"", b"1"), call_id="c", status="interrupted"))
+    with pytest.raises(ValueError, match="'c' has no row in this session"):
+        lost.undo("c", gaps="ignore")

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import shlex
-from typing import Any
+from contextlib import suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, cast
 
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from rath._async.runtime import runtime
 from rath.backend.frozen import FrozenWorkspace
 from rath.session import Session
+from rath.session.branching import MergedFiles
 from rath.session.changes import net_changes
 from rath.session.merging import Merge, merge_trees
+from rath.session.record import ToolRun
 from tests.support.session_files import (
     Change,
     applied,
@@ -167,3 +172,102 @@ def test_a_merge_of_forks_leaves_both_as_they_are(
     both = left.merge(right, files="three-way")
     write(both, {"new": b"from the merged one"})
     assert [files_of(each) for each in (base, left, right)] == [files, mine[-1], others[-1]]
+
+
+steps_of_a_family = st.lists(
+    st.tuples(
+        st.sampled_from(
+            [
+                "share",
+                "copy",
+                "write",
+                "write",
+                "undo",
+                "check",
+                None,
+                "ours",
+                "theirs",
+                "three-way",
+            ]
+        ),
+        st.integers(0, 5),
+        st.integers(0, 5),
+        st.sampled_from("abc"),
+    ),
+    min_size=3,
+    max_size=10,
+)
+sharing = ["write", "write", "copy", "merge"]
+Family = list[tuple[str | None, int, int, str]]
+
+
+def family(files: dict[str, bytes], steps: Family) -> list[Session]:
+    """Return sessions that came from one another in any way, each in a sandbox of its own."""
+    made = [placed(files).fork(workspace="copy")]
+    for number, (what, one, two, path) in enumerate(steps):
+        at = one % len(made)
+        session, other = made[at], made[two % len(made)]
+        calls = [entry for entry in session.record if isinstance(entry, ToolRun) and entry.rows]
+        if what == "share":
+            made[at] = session.fork()
+        elif what == "copy":
+            made.append(session.fork(workspace="copy"))
+        elif what == "write":
+            made[at] = worked(session, writing(path, f"{number}\n"), writing(path, f"{number}!"))
+        elif what == "check":
+            session.check("content", "true")
+        elif what == "undo" and calls:
+            with suppress(ValueError):
+                made.append(session.undo(calls[two % len(calls)]))
+        elif what is None and session is not other:
+            made[at] = session.merge(other)
+        elif what != "undo" and session is not other:
+            with suppress(ValueError):  # no common files
+                made.append(session.merge(other, files=cast("MergedFiles", what)))
+    return made
+
+
+@settings(max_examples=40)
+@given(files=trees, steps=steps_of_a_family)
+def test_however_sessions_came_from_one_another_their_changes_lead_to_their_files(
+    files: dict[str, bytes], steps: Family
+) -> None:
+    for session in family(files, steps):
+        assert applied(files, session.files.changes(scope="workspace")) == files_of(session)
+        for each in session.verdicts:
+            assert each.is_stale or session.is_current(each.verdict)
+
+
+@settings(max_examples=25)
+@given(
+    files=trees, todo=st.lists(st.tuples(st.sampled_from(sharing), st.integers(0, 4)), max_size=7)
+)
+def test_changes_that_others_made_in_a_shared_sandbox_are_told_or_nothing_is_applied(
+    files: dict[str, bytes], todo: list[tuple[str, int]]
+) -> None:
+    made = [placed(files).fork(workspace="copy")]
+    for number, (what, one) in enumerate(todo):
+        session = made[one % len(made)]
+        if what == "write":
+            made.append(worked(session, writing("abc"[number % 3], f"{number}")))
+        elif what == "copy":
+            made.append(session.fork(workspace="copy"))
+        else:
+            made.append(session.merge(made[-1]))
+        made[-1].synchronize()
+    for session in made:
+        with TemporaryDirectory() as directory:
+            home = Path(directory)
+            laid_out(home, files)
+            with suppress(ValueError):
+                session.files.apply_to(home)
+                assert laid_out(home, {}) == files_of(session)
+
+
+def laid_out(directory: Path, files: dict[str, bytes]) -> dict[str, bytes]:
+    """Write files below a directory and return all that stand there."""
+    for path, data in files.items():
+        (directory / path).parent.mkdir(exist_ok=True)
+        (directory / path).write_bytes(data)
+    found = (path for path in directory.rglob("*") if path.is_file())
+    return {path.relative_to(directory).as_posix(): path.read_bytes() for path in found}

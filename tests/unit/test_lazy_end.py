@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from uuid import uuid4
 
@@ -51,6 +52,26 @@ def test_a_run_that_is_cancelled_has_an_end_too() -> None:
     cell.cancel()
     assert cell.result() == -1
     assert seen == [1]
+
+
+@pytest.mark.parametrize("fault", [ValueError, SystemExit])
+def test_what_fails_at_the_end_is_logged_and_keeps_nobody_waiting(
+    fault: type[BaseException], caplog: pytest.LogCaptureFixture
+) -> None:
+    cell, end = waiting()
+    seen: list[int] = []
+
+    def fail() -> None:
+        raise fault("as told")
+
+    assert cell.at_end(fail)
+    assert cell.at_end(lambda: seen.append(1))
+    with caplog.at_level(logging.ERROR, "rath.session"):
+        end()
+        assert cell.result() == 1
+    assert seen == [1]
+    assert "what was to be done at the end of a run failed" in caplog.text
+    assert f"{fault.__name__}: as told" in caplog.text
 
 
 def test_after_the_end_nothing_is_done() -> None:

@@ -174,8 +174,8 @@ class Deferred(Generic[T]):
     def at_end(self, call: Callable[[], None]) -> bool:
         """Have `call` made when the run has ended, before anybody can read what came of it.
 
-        It is made on the runtime thread, must not block and must not raise. Returns False, and
-        forgets it, when the run has ended already.
+        It is made on the runtime thread and must not block; what it raises is logged and keeps
+        nobody from the value. Returns False, and forgets it, when the run has ended already.
         """
         with _waits:
             if self._running is None or self._at_end is None:
@@ -267,7 +267,13 @@ class Deferred(Generic[T]):
             with _waits:
                 calls, self._at_end = self._at_end, None
             for call in calls or ():
-                call()
+                self._call_at_end(call)
+
+    def _call_at_end(self, call: Callable[[], None]) -> None:
+        try:
+            call()
+        except BaseException:  # noqa: BLE001  # the run has ended, and others wait for their turn
+            _log.exception("what was to be done at the end of %s failed", self._name())
 
     def _get(self) -> T:
         if self._error is not None:

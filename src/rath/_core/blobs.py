@@ -12,7 +12,7 @@ MAX_BLOB_BYTES = 1 << 20
 _DIGEST = re.compile("[0-9a-f]{64}")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class Blob:
     """Content known by its sha256; `data` is None when it was too large to keep."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
@@ -12,12 +13,14 @@ from typing import Any, ClassVar, Self
 from rath._async.plane import Handle, Plane
 from rath._async.runtime import runtime
 from rath.backend.capabilities import Capabilities
+from rath.backend.effects import happening_in, is_observed
 from rath.backend.frozen import FrozenWorkspace, Origin, Seed
 from rath.backend.manifest import EffectPolicy
 from rath.backend.results import ToolExecutionFailure, ToolResult
 from rath.backend.stream import Stream
 from rath.backend.supplement import Supplement
 from rath.backend.tool_types import BackendTool, require_payload
+from rath.backend.unseen import Unseen, silent_told
 from rath.backend.use import Use, begin_use_of
 from rath.errors import BackendError, BackendSandboxClosed, UnsupportedBackendTool
 
@@ -76,7 +79,8 @@ class SandboxIdentity:
 
     layer: str | None = None
     """What holds the files of a workspace of its own: `frozen` as long as nothing was changed in
-    it, then `overlay`, `reflink` or `copy`; None for a plain directory."""
+    it, then `overlay`, `reflink` or `copy`; `snapshot` for a copy on a server; None for a plain
+    directory."""
 
 
 class BackendSandbox(Handle[BackendSandboxSpec, Any, BackendTool, ToolResult | bool]):
@@ -106,6 +110,8 @@ class BackendSandbox(Handle[BackendSandboxSpec, Any, BackendTool, ToolResult | b
         super().__init__(backend, spec)
         self.backend = backend
         self.origin = origin
+        self.unseen = Unseen()
+        """Counts what ran in it and was observed by nobody."""
         self._uses: list[Use] = []
         self._name = handle
         self._closed = closed
@@ -145,7 +151,13 @@ class BackendSandbox(Handle[BackendSandboxSpec, Any, BackendTool, ToolResult | b
             return ToolExecutionFailure("unsupported_tool", str(unsupported), type(op).__name__)
         for use in self._uses:
             use.touch()
-        return await self._supplement.adispatch(op, super().adispatch)
+        with ExitStack() as telling:
+            telling.enter_context(happening_in(self))
+            if not op.read_only:
+                telling.enter_context(self.unseen.counting())
+                if is_observed() and not self.backend.capabilities().observes_effects:
+                    telling.enter_context(silent_told(self.backend.name))
+            return await self._supplement.adispatch(op, super().adispatch)
 
     async def aopen_native(self) -> Any:
         directory = self.spec.working_dir if self.spec is not None else None

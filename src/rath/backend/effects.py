@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, field, replace
+from typing import Literal, Protocol
+from weakref import WeakValueDictionary
 
 from rath._core.blobs import Blob
 
@@ -41,6 +42,10 @@ class FileEffect:
 
     after_mode: int | None = None
 
+    sandbox: str | None = field(default=None, compare=False)
+    """Handle of the sandbox in which it happened, None where no sandbox told it. A tool may use
+    other sandboxes than its session's; who counts changes of a workspace looks here."""
+
 
 class EffectLog(list[FileEffect]):
     """The effects that were observed, in the order they were noted."""
@@ -51,7 +56,19 @@ class EffectLog(list[FileEffect]):
         """Why effects may be missing, in words: what was not looked at."""
 
 
+class Place(Protocol):
+    """Where operations run."""
+
+    @property
+    def handle(self) -> str:
+        """Its name, "" while it is not open."""
+        ...
+
+
 _observers: ContextVar[tuple[EffectLog, ...]] = ContextVar("rath_effect_observers", default=())
+_place: ContextVar[Place | None] = ContextVar("rath_place_of_operation", default=None)
+_contents: WeakValueDictionary[str, Blob] = WeakValueDictionary()
+"""Contents that effects hold now: what one leaves, the next one finds."""
 
 
 def is_observed() -> bool:
@@ -60,9 +77,33 @@ def is_observed() -> bool:
 
 
 def note_effect(effect: FileEffect) -> None:
-    """Tell every observer around the current operation what it changed."""
-    for seen in _observers.get():
+    """Tell every observer around the current operation what it changed, and in which sandbox."""
+    seen_by, place = _observers.get(), _place.get()
+    if not seen_by:
+        return
+    sandbox = effect.sandbox or (place.handle if place is not None else None) or None
+    before, after = _one_copy(effect.before), _one_copy(effect.after)
+    effect = replace(effect, sandbox=sandbox, before=before, after=after)
+    for seen in seen_by:
         seen.append(effect)
+
+
+def _one_copy(blob: Blob | None) -> Blob | None:
+    if blob is None or blob.data is None:
+        return blob
+    found = _contents.setdefault(blob.digest, blob)
+    # Backends of others say the digest themselves.
+    return found if found.data == blob.data else blob
+
+
+@contextmanager
+def happening_in(place: Place) -> Generator[None]:
+    """Say in which sandbox the operation inside runs, also on worker threads."""
+    token = _place.set(place)
+    try:
+        yield
+    finally:
+        _place.reset(token)
 
 
 def note_gap(reason: str) -> None:

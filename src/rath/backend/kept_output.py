@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import tempfile
 import threading
 import weakref
 from pathlib import Path
 
+from rath.backend.host.owner import new_directory
 from rath.backend.parts import read_part
 from rath.backend.results import ToolExecutionFailure, ToolResult
 from rath.backend.tool_types import BackendToolFilesRead
@@ -54,7 +54,7 @@ class KeptOutputs:
             if self._is_closed:
                 return
             if self._directory is None:
-                made = tempfile.mkdtemp(prefix="rath-output-")
+                made = new_directory("output")
                 # A handle that nobody closes leaves nothing either.
                 self._remove = weakref.finalize(self, _remove_own, made, os.getpid())
                 self._directory = Path(made)

@@ -25,8 +25,8 @@ class LocalBackend(HostBackend):
     - Commands see a few variables of this process (`INHERITED`), then `spec.env`, then their own
       `env`. Their input is empty unless given. They end after 120 s unless they say otherwise.
     - A command is over when its process has ended; what it left running in its process group is
-      killed then. A server must be started with `setsid` to live on, until the sandbox is closed
-      or this process ends, by whatever means.
+      killed then, after 0.2 s at most. A server that is started with `setsid server &` lives on,
+      until the sandbox is closed or this process ends, by whatever means.
     - On timeout and on cancellation everything that a command started is ended, on Linux also
       what left its process group.
     - A result holds the first and the last 512 KiB of stdout and stderr; the rest can be read.

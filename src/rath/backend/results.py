@@ -25,7 +25,8 @@ class CommandResult(ToolResult):
     elapsed_ms: float
     stdout_full: Blob | None = None
     """All that it printed, where that is more than 20,000 bytes. While the sandbox is open it can
-    be read under the path `output:` with the first twelve digits of its digest, or more."""
+    be read under the path `output:` with the first twelve digits of its digest, or more. Without
+    its data where that was too much to keep; a backend that cuts `stdout` itself must give it."""
 
     stderr_full: Blob | None = None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
@@ -99,12 +100,32 @@ class Supplement:
     def _keep(self, shown: bytes, full: Blob | None) -> Blob | None:
         if len(shown) <= LONG_OUTPUT_BYTES:
             return full
+        if full is None and _is_cut(shown):
+            return None  # nobody knows what its whole was
         whole = full or Blob.from_bytes(shown, keep=len(shown))
         try:
             self._outputs.keep(whole.digest, shown if whole.data is None else whole.data)
         except OSError:
             return full  # the disk is full: nobody is told of something to read
         return whole
+
+
+_NOTE = re.compile(rb"\n\[\.\.\. output truncated: \d+ bytes left out[^\n]{0,500}\.\.\.\]\n")
+_NOTE_BYTES = 600
+"""More than the longest note has."""
+
+
+def _is_cut(shown: bytes) -> bool:
+    """Tell whether a backend put the note in the middle that stands for what it left out.
+
+    A command may print such words too; in the very middle they are the backend's.
+    """
+    middle = len(shown) // 2
+    begin = max(0, middle - _NOTE_BYTES)
+    for note in _NOTE.finditer(shown, begin, middle + _NOTE_BYTES):
+        if note.start() == len(shown) - note.end():
+            return True
+    return False
 
 
 async def _edit(op: BackendToolFilesEdit, run: Run) -> ToolResult | bool:

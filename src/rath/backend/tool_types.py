@@ -120,6 +120,29 @@ class BackendToolCodeRun(BackendTool):
     """Seconds until it is ended; the backend's own deadline by default."""
 
 
+FileTool = (
+    BackendToolFilesRead
+    | BackendToolFilesWrite
+    | BackendToolFilesEdit
+    | BackendToolFilesList
+    | BackendToolFilesExists
+)
+"""What works on one path."""
+
+ALL_CALLS: frozenset[type[BackendTool]] = frozenset(
+    {
+        BackendToolCodeRun,
+        BackendToolCommandRun,
+        BackendToolFilesEdit,
+        BackendToolFilesExists,
+        BackendToolFilesList,
+        BackendToolFilesRead,
+        BackendToolFilesWrite,
+    }
+)
+"""Every payload there is."""
+
+
 def require_payload(op: object) -> None:
     """Refuse what is not a payload, in the caller's thread.
 

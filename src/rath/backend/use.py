@@ -19,6 +19,7 @@ from pathlib import Path
 from uuid import UUID
 
 from rath._core.files import FileLock, LockKind, make_private_directory
+from rath.backend.inherited import forget, keep_from_children
 from rath.errors import BackendError
 
 SANDBOXES_DIR_NAME = "sandboxes"
@@ -48,6 +49,7 @@ class Use:
     def __init__(self, file: Path, fd: int, lock: FileLock) -> None:
         self._file = file
         self._held = file, fd, lock, os.getpid()
+        keep_from_children(fd)
         self._end = weakref.finalize(self, _let_go, *self._held)
         # At exit the runtime closes what is open; whatever is left then ends with the process.
         self._end.atexit = False
@@ -83,6 +85,8 @@ def begin_use(file: Path) -> Use:
 def begin_use_of(directory: str) -> Use | None:
     """Hold the kept sandbox that `directory` is, or is in; None where it is in none.
 
+    `~` at its begin is a home directory.
+
     Raises:
         BackendError: See `begin_use`.
     """
@@ -98,6 +102,19 @@ def begin_use_of(directory: str) -> Use | None:
         # Who may not write beside a sandbox cannot keep its owner from removing it.
         _logger.warning("%s is used without a lock: %s", sandbox, exc)
         return None
+
+
+def try_use_of(directory: str) -> Use | None:
+    """Hold the kept sandbox that `directory`, a real path, is or is in, if that is possible now.
+
+    None where it is in none, or where somebody removes it; never waits.
+    """
+    sandbox = _kept_above(Path(directory))
+    if sandbox is None:
+        return None
+    with contextlib.suppress(OSError, BackendError):
+        return _begin(use_file(sandbox), 0.0)
+    return None
 
 
 @contextlib.contextmanager
@@ -175,9 +192,9 @@ def last_use(file: Path) -> float | None:
         return None
 
 
-def _begin(file: Path) -> Use:
+def _begin(file: Path, timeout: float = _WAIT_SECONDS) -> Use:
     make_private_directory(file.parent)
-    found = _locked(file, os.O_CREAT, "shared", timeout=_WAIT_SECONDS)
+    found = _locked(file, os.O_CREAT, "shared", timeout=timeout)
     if found is None:
         raise BackendError(
             f"the sandbox {file.stem!r} is being removed by another program; try again, or take "
@@ -194,7 +211,10 @@ def _lock_error(file: Path, exc: OSError) -> BackendError:
 
 
 def _sandbox_around(directory: str) -> Path | None:
-    real = Path(os.path.realpath(directory))
+    return _kept_above(Path(os.path.realpath(os.path.expanduser(directory))))
+
+
+def _kept_above(real: Path) -> Path | None:
     for path in (real, *real.parents):
         above = path.parent
         if above.name == LOCAL_SUBDIR and above.parent.name == SANDBOXES_DIR_NAME:
@@ -240,4 +260,5 @@ def _let_go(file: Path, fd: int, lock: FileLock, pid: int) -> None:
     if pid == os.getpid():
         _set_last_use(file)
         lock.release()
+        forget(fd)
     os.close(fd)

@@ -13,6 +13,7 @@ from rath.llm.provider import Provider
 from rath.session.bindings import Bindings
 from rath.session.body import Body
 from rath.session.derivation import derived
+from rath.session.file_history import here_of
 from rath.session.graph.kind import LineageKind
 from rath.session.graph.legacy import SessionLineage
 from rath.session.graph.provenance import Edge, Provenance, stamped
@@ -20,7 +21,7 @@ from rath.session.operation import next_place
 from rath.session.placement import Placement
 from rath.session.record import Operation, OperationKind, Record, ToolRun, Workspace
 from rath.session.undo import plan_undo
-from rath.session.workspace import CopyOrigin, MergeOrigin, UndoOrigin, freeze
+from rath.session.workspace import CopyOrigin, MergeOrigin, UndoOrigin, freeze, origin_above
 
 MergedFiles = Literal["ours", "theirs", "three-way"]
 """Whose files a merged session has, in a workspace of its own."""
@@ -39,6 +40,7 @@ class _Derivation(NamedTuple):
     placement: Placement
     workspace: Workspace = "share"
     undone: UUID | None = None
+    origin: str | None = None
     extras: tuple[tuple[str, Any], ...] = ()
     after: tuple[Deferred[Any], ...] = ()
     """What must be there before the content is."""
@@ -116,6 +118,7 @@ class Branching(Bindings):
             plan = plan._replace(
                 placement=self._placement.beginning_with(origin),
                 workspace=workspace,
+                origin=self.origin_of_files(),
                 extras=(("workspace", workspace),),
                 after=(origin.frozen,),
             )
@@ -177,6 +180,7 @@ class Branching(Bindings):
         return plan._replace(
             placement=sides[0].placement.beginning_with(origin),
             workspace=files,
+            origin=sides[0].origin_of_files(),
             extras=(("files", files),),
             after=tuple(each.frozen for each in frozen),
         )
@@ -200,7 +204,8 @@ class Branching(Bindings):
             BackendError: The backend cannot copy a workspace. When the new sandbox is opened: files
                 are not as the record says the session left them.
         """
-        undo = plan_undo(self.inherited(self._cell.result()), call, session=self.id, gaps=gaps)
+        content = self.inherited(self._cell.result())
+        undo = plan_undo(content, call, session=self.id, gaps=gaps, here=here_of(self._placement))
         origin = UndoOrigin(self.frozen_files("an undo"), undo.changes)
         plan = _Derivation(
             id=uuid4(),
@@ -211,6 +216,7 @@ class Branching(Bindings):
             placement=self._placement.beginning_with(origin),
             workspace="undo",
             undone=undo.call.id,
+            origin=self.origin_of_files(),
             extras=(("call", undo.call.call_id),),
         )
         return self._made(plan, partial(_branch, _as_it_is), Deferred.of(undo.body))
@@ -244,7 +250,14 @@ class Branching(Bindings):
                 f"{operation} needs the files of session {self.id}, which has no sandbox to copy "
                 'them from; place it first, for example session.to("local", spec="./project")'
             )
-        return CopyOrigin(freeze(self._cell, self._placement, self.id), self.id)
+        above = origin_above(self._placement.origin)
+        return CopyOrigin(freeze(self._cell, self._placement, self.id), self.id, above)
+
+    def origin_of_files(self) -> str | None:
+        """Return the handle of this session's sandbox; None where the record has to tell it."""
+        here = self._placement.here
+        # The run that is still going may open the sandbox.
+        return here if here or self._cell.done() else None
 
     def _made(self, plan: _Derivation, derive: Callable[..., Body], *cells: Deferred[Body]) -> Self:
         made = plan.id
@@ -257,6 +270,7 @@ class Branching(Bindings):
             session=made,
             workspace=plan.workspace,
             undone=plan.undone,
+            origin=plan.origin,
         )
         return self.from_body(
             derived(cells, partial(derive, entry), made, plan.operation, after=plan.after),
@@ -287,8 +301,9 @@ def _join(
     ours: Body,
     theirs: Body,
 ) -> Body:
-    first = mine(ours)
-    return first.merged(others(theirs)).with_entries(replace(entry, n_ours=len(first.record)))
+    first, second = mine(ours), others(theirs)
+    entry = replace(entry, n_ours=len(first.record), theirs=second.record)
+    return first.merged(second).with_entries(entry)
 
 
 def _require_one_backend(mine: Placement, theirs: Placement, files: MergedFiles | None) -> None:

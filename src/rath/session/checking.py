@@ -6,7 +6,7 @@ import shlex
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol, cast
 from uuid import UUID, uuid4
 
 from rath._async.runtime import runtime
@@ -18,17 +18,24 @@ from rath.backend.results import CommandResult, ToolExecutionFailure, ToolResult
 from rath.backend.tool_types import BackendToolCommandRun
 from rath.errors import BackendError
 from rath.session.encode import encode_result, full_blob
-from rath.session.file_history import Step, current_steps, steps_of
+from rath.session.file_history import Step, here_of, inner_operations, line_of
 from rath.session.operation import next_place
 from rath.session.placement import Placement
-from rath.session.record import Entry, Operation, Record, ToolRun, Verdict
+from rath.session.record import (
+    CHECK_ORIGIN,
+    Entry,
+    Operation,
+    Record,
+    ToolRun,
+    Verdict,
+)
 from rath.session.uplink import uplink
 
 MAX_REPORT_CHARS = 8000
 """Longest report of a verdict; the whole output is a blob of the tool run beside it. A guess."""
 
 
-_GONE = "it judged files that were undone, or replaced by a merge"
+_GONE = "it judged other files: in another sandbox, or before an undo or a merge"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +91,11 @@ class Checking:
             cwd: Directory to start in; the root of the workspace by default.
 
         Raises:
+            TypeError: `name` or `cmd` is no text.
             RuntimeError: The session has no sandbox, or it was closed.
             BackendError: The sandbox cannot be opened, or its backend runs no commands.
         """
+        _require_texts(name, cmd)
         self.synchronize()
         command = BackendToolCommandRun(cmd, env=env, cwd=cwd, timeout=timeout)
         sandbox = self.placement.held()
@@ -105,9 +114,15 @@ class Checking:
         One is stale as soon as a call after it changed files or may have done so. What somebody
         else did is not in the record: `is_current` looks at the files. Waits for the run.
         """
-        steps = steps_of(self.record)
-        line = current_steps(steps)
-        return tuple(_status(step.entry, line) for step in steps if isinstance(step.entry, Verdict))
+        record = self.record
+        line = line_of(record, here_of(self.placement)).current
+        standing = {step.entry.id: at for at, step in enumerate(line)}
+        inner = inner_operations(record)
+        return tuple(
+            _status(entry, line, standing.get(entry.id))
+            for entry in record
+            if isinstance(entry, Verdict) and (entry.id in standing or entry.operation not in inner)
+        )
 
     def is_current(self: _Checked, verdict: Verdict) -> bool:
         """Tell whether a verdict speaks of the files as they are now; looks at them, and waits.
@@ -145,10 +160,10 @@ async def _ajudge(
         operation=operation.operation,
         call_id=f"check_{verdict_id}",
         tool="run_shell_command",
-        origin="Session.check",
+        origin=CHECK_ORIGIN,
         schema_digest=None,
         effects_declared="non_idempotent",
-        arguments={"cmd": line},
+        arguments=_arguments(command, line),
         sandbox=sandbox.describe(),
         status="failed" if shown.failure else "done",
         error_kind=shown.failure,
@@ -175,6 +190,22 @@ async def _ajudge(
     return operation, run, verdict
 
 
+def _arguments(command: BackendToolCommandRun, line: str | list[str]) -> dict[str, Any]:
+    """Return what was asked for; of variables only the names, since values may be secret."""
+    asked = {"cwd": command.cwd, "env": sorted(command.env or ()), "timeout": command.timeout}
+    return {"cmd": line} | {name: value for name, value in asked.items() if value not in (None, [])}
+
+
+def _require_texts(name: object, cmd: object) -> None:
+    if not isinstance(name, str):
+        raise TypeError(f"the name of a check is a str, not {type(name).__name__}: {name!r:.80}")
+    words = cast("Sequence[object]", cmd) if isinstance(cmd, Sequence) else [cmd]
+    if not isinstance(cmd, str) and not (words and all(isinstance(word, str) for word in words)):
+        raise TypeError(
+            f"cmd of check {name!r} is a line for the shell or a list of str, not {cmd!r:.80}"
+        )
+
+
 def _report(result: ToolResult | bool) -> str:
     """Return what a command printed, or why it did not come to an end."""
     if isinstance(result, CommandResult):
@@ -188,8 +219,7 @@ def _signal(exit_code: int | None) -> int | None:
     return -exit_code if exit_code is not None and exit_code < 0 else None
 
 
-def _status(verdict: Verdict, line: Sequence[Step]) -> VerdictStatus:
-    at = next((at for at, step in enumerate(line) if step.entry.id == verdict.id), None)
+def _status(verdict: Verdict, line: Sequence[Step], at: int | None) -> VerdictStatus:
     if at is None:
         return VerdictStatus(verdict, True, _GONE)
     why = next((why for step in line[at:] for why in _changes(step)), None)

@@ -1,15 +1,22 @@
-"""Changes of files as one unified diff, in the form that `git apply` and `patch -p1` read."""
+"""Changes of files as one unified diff, in the form that `git apply` reads."""
 
 from __future__ import annotations
 
-import difflib
 import stat
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from typing import NamedTuple
 
 from rath._core.blobs import Blob
 from rath.backend.effects import FileEffect
 from rath.backend.parts import split_lines
+from rath.session.line_matching import common_runs
+
+PLAIN_FILE = stat.S_IFREG | 0o644
+"""The mode of a file of which none is known."""
+
+_CONTEXT = 3
+"""How many equal lines are shown before and after a change."""
 
 _NULL = "/dev/null"
 _NO_NEWLINE = "\\ No newline at end of file\n"
@@ -18,6 +25,9 @@ _ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r"}
 
 def unified_diff(changes: Iterable[FileEffect]) -> str:
     """Return the diff of net changes; "" when there are none.
+
+    `git apply` makes all of it. `patch -p1` makes what texts became; it knows nothing of exchanged
+    names and little of links, modes and files that became directories.
 
     Contents that are no UTF-8 text, and contents that were not kept, are said in a line of their
     own, which the tools that apply a diff pass over.
@@ -66,12 +76,58 @@ def _section(change: FileEffect, before_mode: int, after_mode: int) -> Iterator[
         yield from _hunks(before, after)
 
 
+class _Change(NamedTuple):
+    """Lines of both texts that are not the same, from the first to before the last."""
+
+    a: int
+    a_end: int
+    b: int
+    b_end: int
+
+
 def _hunks(before: list[str], after: list[str]) -> Iterator[str]:
-    lines = iter(difflib.unified_diff(before, after))
-    next(lines)
-    next(lines)  # the names, which stand there already
+    hunk: list[_Change] = []
+    for change in _changed_lines(before, after):
+        if hunk and change.a - hunk[-1].a_end > 2 * _CONTEXT:
+            yield from _hunk(hunk, before, after)
+            hunk = []
+        hunk.append(change)
+    yield from _hunk(hunk, before, after)
+
+
+def _changed_lines(before: list[str], after: list[str]) -> Iterator[_Change]:
+    a = b = 0
+    for run in common_runs(before, after):
+        if (a, b) != (run.a, run.b):
+            yield _Change(a, run.a, b, run.b)
+        a, b = run.a + run.size, run.b + run.size
+
+
+def _hunk(changes: list[_Change], before: list[str], after: list[str]) -> Iterator[str]:
+    first, last = changes[0], changes[-1]
+    at = max(0, first.a - _CONTEXT)
+    end = min(len(before), last.a_end + _CONTEXT)
+    old = _range(at, end)
+    new = _range(first.b - (first.a - at), last.b_end + (end - last.a_end))
+    yield f"@@ -{old} +{new} @@\n"
+    for change in changes:
+        yield from _marked(" ", before[at : change.a])
+        yield from _marked("-", before[change.a : change.a_end])
+        yield from _marked("+", after[change.b : change.b_end])
+        at = change.a_end
+    yield from _marked(" ", before[at:end])
+
+
+def _marked(mark: str, lines: list[str]) -> Iterator[str]:
     for line in lines:
-        yield line if line.endswith("\n") else f"{line}\n{_NO_NEWLINE}"
+        yield mark + line if line.endswith("\n") else f"{mark}{line}\n{_NO_NEWLINE}"
+
+
+def _range(start: int, end: int) -> str:
+    """Return lines as a hunk names them: the first and how many; of none, the one before."""
+    if end - start == 1:
+        return str(end)
+    return f"{start if start == end else start + 1},{end - start}"
 
 
 def _unreadable(change: FileEffect) -> str | None:
@@ -113,7 +169,7 @@ def _lines(blob: Blob | None) -> list[str]:
 def _git_mode(mode: int | None) -> int:
     """Return one of the modes that git knows: a link, an executable, any other file."""
     if mode is None:
-        return stat.S_IFREG | 0o644
+        return PLAIN_FILE
     if stat.S_ISLNK(mode):
         return stat.S_IFLNK
     return stat.S_IFREG | (0o755 if mode & stat.S_IXUSR else 0o644)

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 from uuid import UUID
 
-from rath._core.text import did_you_mean
 from rath.backend.effects import FileEffect
 from rath.session.changes import net_changes, reversed_effect
-from rath.session.record import Entry, Operation, ToolRun
+from rath.session.placement import Placement
+from rath.session.record import Entry, Operation, ToolRun, Verdict
 
 Scope = Literal["run", "workspace", "whole"]
 """`run`: what was done by the operation that made the session, and to the session since.
@@ -20,7 +19,7 @@ workspace of its own. `whole`: all that the record holds of the files of now."""
 
 _UNSEEN = {
     "abandoned": "it was abandoned, and what it did afterwards was not observed",
-    "interrupted": "it was cut off, and what it had done was not observed",
+    "interrupted": "it was cut off, and not all that it had done was observed",
 }
 """What is not known of calls that ended so and may have changed files."""
 
@@ -47,9 +46,6 @@ class EffectGap:
 class Step:
     """An entry of a record, with the effects that no call inside it accounts for."""
 
-    index: int
-    """Its place in the record."""
-
     entry: Entry
     effects: tuple[FileEffect, ...] = ()
 
@@ -71,174 +67,278 @@ class Step:
                 yield EffectGap(call, _UNSEEN[call.status])
 
 
-def steps_of(record: Iterable[Entry]) -> tuple[Step, ...]:
-    """Return the steps of a record, each effect with the innermost call that made it.
+@dataclass(frozen=True, slots=True)
+class Line:
+    """The steps that led to the files of a session, in order."""
 
-    A call that runs an agent of its own reports the effects of the calls inside as well. Here they
-    count once, and not at all where the inner calls ran in another sandbox.
+    told: list[Step]
+    """All of them: what an undo took back stands there, and then the undo."""
+
+    current: list[Step]
+    """Those behind the files of now, as far back as they are one line: what was undone is left out,
+    and the line begins at the last three-way merge."""
+
+
+@dataclass(frozen=True, slots=True)
+class Here:
+    """The sandbox in which a session works now."""
+
+    handle: str | None = None
+    """"" while it is not open, None for the one in which the last call ran."""
+
+    is_own: bool | None = None
+    """Whether it is the workspace of its own with which the session, or one that it came from,
+    began; None where the record has to tell it."""
+
+
+_UNKNOWN = Here()
+
+
+def here_of(placement: Placement) -> Here:
+    """Return where a session works now."""
+    is_own = placement.origin is not None if placement.is_chosen else None
+    return Here(placement.here, is_own)
+
+
+@dataclass(frozen=True, slots=True)
+class _Stretch:
+    """What is told of one workspace, in no order between both."""
+
+    begin: Operation | None
+    """What made the workspace; None where it was there before."""
+
+    at: int
+    """Where that stands in the record."""
+
+    mine: list[Entry]
+    """What the session did, and those that it came from."""
+
+    others: list[Entry]
+    """What sessions did that were merged into it."""
+
+
+def line_of(record: Iterable[Entry], here: Here = _UNKNOWN) -> Line:
+    """Return what led to the files of a session; O(entries), once more for each undo.
+
+    What counts is what was done in the sandbox in which the session works, by whomever the record
+    tells of; before that, what was done in the one whose files it began with.
     """
-    steps: list[Step] = []
-    begun: dict[UUID, int] = {}
-    told: list[_Told] = []
-    for index, entry in enumerate(record):
-        effects: tuple[FileEffect, ...] = ()
-        if isinstance(entry, Operation):
-            begun.setdefault(entry.operation, index)
-            effects = _taken_back(steps, entry)
-        elif isinstance(entry, ToolRun) and entry.file_effects:
-            since = begun.get(entry.operation, -1)
-            effects = _own_effects(entry, since, told, steps)
-            told.extend(_Told(since, effect, index, _place(entry)) for effect in effects)
-        steps.append(Step(index, entry, effects))
-    return tuple(steps)
+    stretches: list[tuple[Operation | None, list[Step]]] = []
+    entries, beside = tuple(record), list[Entry]()
+    while True:
+        stretch = _last_stretch(entries)
+        begin, steps = _placed(stretch, beside, here)
+        stretches.append((begin, steps))
+        if begin is None:
+            break
+        entries, beside = _inputs(begin, entries[: stretch.at])
+        here = Here(begin.origin)
+    told: list[Step] = []
+    current: list[Step] = []
+    for begin, steps in reversed(stretches):
+        if begin is not None:
+            told.append(Step(begin, _taken_back(current, begin)))
+            current = _begun(current, begin)
+        told += steps
+        current += steps
+    return Line(told, current)
 
 
-def own_steps(steps: Sequence[Step], session: UUID) -> Sequence[Step]:
-    """Return the steps since the first operation that made or served `session`."""
-    for step in steps:
-        if isinstance(step.entry, Operation) and step.entry.session == session:
-            return steps[step.index :]
-    return ()
-
-
-def scoped_steps(steps: Sequence[Step], session: UUID, scope: Scope) -> Sequence[Step]:
+def scoped_steps(
+    record: Iterable[Entry], session: UUID, scope: Scope, here: Here = _UNKNOWN
+) -> Sequence[Step]:
     """Return the steps of a scope.
 
     Raises:
         ValueError: There is no such scope.
     """
+    require_scope(scope)
     if scope == "run":
-        return own_steps(steps, session)
+        return own_steps(record, session)
+    told = line_of(record, here).told
+    if scope == "whole":
+        return told
+    return told[next((at for at, step in enumerate(told) if _has_own_place(step.entry)), 0) :]
+
+
+def begins_here(entry: Entry, scope: Scope) -> bool:
+    """Tell whether the steps of a scope that begin with `entry` need nothing before it."""
+    if scope == "run":
+        return isinstance(entry, Operation)
+    return scope == "workspace" and _has_own_place(entry)
+
+
+def require_scope(scope: str) -> None:
+    """Refuse a scope that there is not.
+
+    Raises:
+        ValueError: There is no such scope.
+    """
     if scope not in get_args(Scope):
         raise ValueError(f"unknown scope {scope!r}: expected 'run', 'workspace' or 'whole'")
-    line = _one_line(steps)
-    if scope == "whole":
-        return line
-    return line[next((at for at, step in enumerate(line) if _has_own_place(step.entry)), 0) :]
+
+
+def require_gaps(gaps: str) -> None:
+    """Refuse a word that says neither to refuse gaps nor to ignore them.
+
+    Raises:
+        ValueError: It is another one.
+    """
+    if gaps not in ("refuse", "ignore"):
+        raise ValueError(f"unknown gaps {gaps!r}: expected 'refuse' or 'ignore'")
+
+
+def own_steps(record: Iterable[Entry], session: UUID) -> Sequence[Step]:
+    """Return the steps since the first operation that made or served `session`, in one sandbox."""
+    entries = tuple(record)
+    for at, entry in enumerate(entries):
+        if isinstance(entry, Operation) and entry.session == session:
+            own = list(entries[at + 1 :])
+            place = next((_place(run) for run in _own_runs(own) if run.sandbox is not None), None)
+            undone: tuple[FileEffect, ...] = ()
+            if entry.undone is not None:
+                undone = _taken_back(line_of(entries[:at], Here(entry.origin)).current, entry)
+            return [Step(entry, undone), *_steps(own, [], place)]
+    return ()
+
+
+def undone_effects(line: Sequence[Step], call: ToolRun) -> tuple[FileEffect, ...]:
+    """Return the effects of `call` and of all that came later in `line`, in order.
+
+    Raises:
+        ValueError: The line does not hold the call.
+    """
+    at = next((at for at, step in enumerate(line) if step.entry.id == call.id), None)
+    if at is None:
+        raise ValueError(f"call {call.call_id!r} is not behind the files of this session")
+    inside = _told_by(call)
+    first = (effect for step in line[:at] for effect in step.effects if id(effect) in inside)
+    return (*first, *(effect for step in line[at:] for effect in step.effects))
+
+
+def inner_operations(entries: Iterable[Entry]) -> set[UUID]:
+    """Return the operations that happened inside calls of others."""
+    entries = tuple(entries)
+    last = {entry.operation: at for at, entry in enumerate(entries)}
+    inner: set[UUID] = set()
+    until = -1
+    for at, entry in enumerate(entries):
+        if isinstance(entry, Operation) and at < until:
+            inner.add(entry.operation)
+        elif entry.operation not in inner:
+            until = max(until, last[entry.operation])
+    return inner
+
+
+def effects_in(call: ToolRun, place: str | None) -> tuple[FileEffect, ...]:
+    """Return the effects of a call that happened in one sandbox; None takes only unplaced ones."""
+    return tuple(
+        effect for effect in call.file_effects if (effect.sandbox or _place(call)) in (None, place)
+    )
 
 
 def _has_own_place(entry: Entry) -> bool:
     return isinstance(entry, Operation) and entry.workspace not in (None, "share")
 
 
-def _one_line(steps: Sequence[Step]) -> list[Step]:
-    """Return the steps without those that the second parent of a merge made elsewhere."""
-    line: list[Step] = []
-    for step in steps:
-        n_ours = step.entry.n_ours if isinstance(step.entry, Operation) else None
-        if n_ours is not None:
-            line = [one for one in line if one.index < n_ours]
-        line.append(step)
+def _place(call: ToolRun) -> str | None:
+    return None if call.sandbox is None else call.sandbox.sandbox_id
+
+
+def _told_by(call: ToolRun) -> set[int]:
+    """Return the identities of the effects of a call; calls around it tell of the same objects."""
+    return {id(effect) for effect in call.file_effects}
+
+
+def _own_runs(entries: Sequence[Entry]) -> list[ToolRun]:
+    inner = inner_operations(entries)
+    return [each for each in entries if isinstance(each, ToolRun) and each.operation not in inner]
+
+
+def _last_stretch(entries: Sequence[Entry]) -> _Stretch:
+    """Return what is told since the last workspace was made.
+
+    The record of a second parent counts its entries from its own beginning, so it is passed over
+    as a whole, from the back.
+    """
+    mine: list[Entry] = []
+    others: list[Entry] = []
+    at = len(entries)
+    while at > 0:
+        at -= 1
+        entry = entries[at]
+        if isinstance(entry, Operation) and _has_own_place(entry):
+            return _Stretch(entry, at, mine[::-1], others)
+        mine.append(entry)
+        if isinstance(entry, Operation) and entry.n_ours is not None:
+            others += entries[entry.n_ours : at]
+            at = entry.n_ours
+    return _Stretch(None, 0, mine[::-1], others)
+
+
+def _inputs(begin: Operation, before: Sequence[Entry]) -> tuple[tuple[Entry, ...], list[Entry]]:
+    """Return the entries that led to the files with which a workspace began, and all others."""
+    if begin.n_ours is None:
+        return tuple(before), []
+    if begin.workspace == "theirs" and begin.theirs is not None:
+        taken = tuple(begin.theirs)
+        known = {entry.id for entry in taken}
+        return taken, [entry for entry in before if entry.id not in known]
+    return tuple(before[: begin.n_ours]), list(before[begin.n_ours :])
+
+
+def _placed(
+    stretch: _Stretch, beside: Sequence[Entry], here: Here
+) -> tuple[Operation | None, list[Step]]:
+    """Return the steps in the sandbox of now, and what made it, if they go back so far."""
+    runs = [run for run in _own_runs(stretch.mine) if run.sandbox is not None]
+    place = here.handle
+    if place is None and runs:
+        place = _place(runs[-1])
+    steps = _steps(stretch.mine, [*stretch.others, *beside], place)
+    is_own = here.is_own
+    if is_own is None:
+        is_own = not runs or _place(runs[0]) == place
+    return stretch.begin if is_own else None, steps
+
+
+def _steps(mine: Sequence[Entry], others: Sequence[Entry], place: str | None) -> list[Step]:
+    """Return what happened in one sandbox, each effect with the innermost call that tells of it."""
+    both = [*mine, *(entry for entry in others if place)]
+    if len(both) > len(mine):
+        both.sort(key=lambda entry: entry.at)
+    foreign = {entry.id for entry in others}
+    known: set[int] = set()
+    seen_here: dict[UUID, bool] = {}
+    steps: list[Step] = []
+    for entry in both:
+        effects: tuple[FileEffect, ...] = ()
+        is_mine = is_here = entry.id not in foreign
+        if isinstance(entry, ToolRun):
+            told = effects_in(entry, place) if is_mine or _place(entry) else ()
+            effects = tuple(effect for effect in told if id(effect) not in known)
+            known |= _told_by(entry)
+            is_here = bool(effects) or _place(entry) in ((None, place) if is_mine else (place,))
+            seen_here[entry.operation] = is_here
+        elif isinstance(entry, Verdict):
+            is_here = seen_here.get(entry.operation, is_here)
+        if is_here:
+            steps.append(Step(entry, effects))
+    return steps
+
+
+def _begun(line: list[Step], begin: Operation) -> list[Step]:
+    """Return the line of the files with which a workspace began, and what made it."""
+    if begin.workspace == "three-way":
+        return [Step(begin)]
+    if begin.undone is not None:
+        line = _before_call(line, begin.undone)
+    line.append(Step(begin))
     return line
 
 
-def current_steps(steps: Iterable[Step]) -> list[Step]:
-    """Return the steps behind the files of now, as far back as they are one line.
-
-    What was undone is left out, and so is what the second parent of a merge did elsewhere. The line
-    begins at the last merge that took files of the second parent.
-    """
-    line: list[Step] = []
-    for step in steps:
-        operation = step.entry
-        if not isinstance(operation, Operation):
-            line.append(step)
-        elif operation.undone is not None:
-            # Both what was done and what took it back are gone.
-            line = [*_before_call(line, operation.undone), replace(step, effects=())]
-        elif operation.workspace in ("theirs", "three-way"):
-            line = [step]
-        else:
-            n_ours = operation.n_ours
-            line = [one for one in line if n_ours is None or one.index < n_ours]
-            line.append(step)
-    return line
-
-
-def undone_effects(line: Sequence[Step], call: ToolRun) -> tuple[FileEffect, ...]:
-    """Return the effects of `call` and of all that came later in `line`, in order."""
-    at = next(place for place, step in enumerate(line) if step.entry.id == call.id)
-    inside = _inside(line[at])
-    earlier = [_take(inside, step.effects) for step in reversed(line[:at])]
-    first = [effect for taken in reversed(earlier) for effect in taken]
-    return (*first, *(effect for step in line[at:] for effect in step.effects))
-
-
-def find_call(record: Iterable[Entry], call: str | ToolRun, *, own: Sequence[Step] = ()) -> ToolRun:
-    """Return the tool run that `call` names.
-
-    Args:
-        record: Where to look.
-        call: A call id, or the run itself.
-        own: Steps in which an id counts that stands several times in the record.
-
-    Raises:
-        ValueError: There is none, or several and not exactly one of them in `own`.
-    """
-    runs = [entry for entry in record if isinstance(entry, ToolRun)]
-    if isinstance(call, ToolRun):
-        wanted = [run for run in runs if run.id == call.id]
-        name = call.call_id
-    else:
-        wanted = [run for run in runs if run.call_id == call]
-        name = call
-    if len(wanted) > 1:
-        mine = {step.entry.id for step in own}
-        wanted = [run for run in wanted if run.id in mine] or wanted
-    if len(wanted) == 1:
-        return wanted[0]
-    if wanted:
-        raise ValueError(
-            f"{len(wanted)} calls have the id {name!r}; give the ToolRun of the record itself"
-        )
-    known = list(dict.fromkeys(run.call_id for run in runs))
-    raise ValueError(
-        f"the record holds no call {name!r}.{did_you_mean(name, known)} "
-        f"Known: {', '.join(map(repr, known)) or 'none'}"
-    )
-
-
-@dataclass(slots=True)
-class _Told:
-    """An effect that a call accounts for."""
-
-    since: int
-    """Where the operation began that the call, or the last one around it, belongs to."""
-
-    effect: FileEffect
-    index: int
-    """The step that has it."""
-
-    place: object
-
-
-def _own_effects(
-    call: ToolRun, since: int, told: list[_Told], steps: list[Step]
-) -> tuple[FileEffect, ...]:
-    """Return the effects of `call` that no call inside it has told."""
-    own: list[FileEffect] = []
-    inner = [one for one in told if one.since > since]
-    for effect in call.file_effects:
-        known = next((one for one in inner if one.effect == effect), None)
-        if known is None:
-            own.append(effect)
-            continue
-        inner.remove(known)
-        known.since = since  # a call around this one has it too
-        if known.place != _place(call):
-            step = steps[known.index]
-            kept = _left(Counter([effect]), step.effects)
-            steps[known.index] = replace(step, effects=kept)
-    return tuple(own)
-
-
-def _place(call: ToolRun) -> object:
-    return None if call.sandbox is None else (call.sandbox.backend, call.sandbox.sandbox_id)
-
-
-def _taken_back(steps: Sequence[Step], operation: Operation) -> tuple[FileEffect, ...]:
-    """Return the effects of an undo."""
-    line = current_steps(steps)
+def _taken_back(line: Sequence[Step], operation: Operation) -> tuple[FileEffect, ...]:
+    """Return the effects of an undo; of another operation none."""
     call = next((step.entry for step in line if step.entry.id == operation.undone), None)
     if not isinstance(call, ToolRun):
         return ()
@@ -246,38 +346,18 @@ def _taken_back(steps: Sequence[Step], operation: Operation) -> tuple[FileEffect
 
 
 def _before_call(line: list[Step], undone: UUID) -> list[Step]:
-    """Return the steps before a call, without the effects of the calls inside it."""
+    """Return the steps before a call, without what the calls inside it did and found."""
     at = next((place for place, step in enumerate(line) if step.entry.id == undone), len(line))
     if at == len(line):
         return line
-    inside = _inside(line[at])
-    kept = [replace(step, effects=_left(inside, step.effects)) for step in reversed(line[:at])]
-    return kept[::-1]
-
-
-def _inside(step: Step) -> Counter[FileEffect]:
-    """Return the effects of a call that calls inside it account for."""
-    assert isinstance(step.entry, ToolRun)
-    return Counter(step.entry.file_effects) - Counter(step.effects)
-
-
-def _take(inside: Counter[FileEffect], effects: Iterable[FileEffect]) -> list[FileEffect]:
-    """Return those of `effects` that `inside` still holds, and take them out of it."""
-    taken: list[FileEffect] = []
-    for effect in effects:
-        if inside[effect] > 0:
-            inside[effect] -= 1
-            taken.append(effect)
-    return taken
-
-
-def _left(inside: Counter[FileEffect], effects: Sequence[FileEffect]) -> tuple[FileEffect, ...]:
-    """Return the others of `effects`, and take out of `inside` what it holds of them."""
-    taken = Counter(_take(inside, effects))
-    left: list[FileEffect] = []
-    for effect in effects:
-        if taken[effect] > 0:
-            taken[effect] -= 1
-        else:
-            left.append(effect)
-    return tuple(left)
+    call = line[at].entry
+    assert isinstance(call, ToolRun)
+    inside = _told_by(call)
+    kept: list[Step] = []
+    has_begun = False
+    for step in line[:at]:
+        effects = tuple(effect for effect in step.effects if id(effect) not in inside)
+        has_begun = has_begun or len(effects) < len(step.effects)
+        if not (has_begun and isinstance(step.entry, Verdict)):
+            kept.append(step if not step.effects else replace(step, effects=effects))
+    return kept

@@ -3,34 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from os import PathLike
-from typing import Protocol
+from typing import Literal, Protocol
 from uuid import UUID
 
 from rath._async.runtime import runtime
 from rath.backend.effects import FileEffect
 from rath.errors import BackendError
-from rath.session.apply import apply_changes
+from rath.session.apply import apply_changes, contents_of
 from rath.session.changes import net_changes
+from rath.session.chunk import ChunkTable
+from rath.session.content import ToolFeedback
 from rath.session.diff import unified_diff
 from rath.session.file_history import (
     CallEffect,
     EffectGap,
     Scope,
     Step,
-    find_call,
+    begins_here,
+    effects_in,
+    here_of,
     own_steps,
+    require_gaps,
+    require_scope,
     scoped_steps,
-    steps_of,
     undone_effects,
 )
 from rath.session.merging import FileConflict
+from rath.session.named_call import find_call
 from rath.session.placement import Placement
 from rath.session.record import Operation, Record, ToolRun
-from rath.session.workspace import MergeOrigin
-
-_BY_MERGE = ("theirs", "three-way")
-"""The files of a session that are made by a merge, so that no call tells of all changes."""
+from rath.session.witness import atells_all
+from rath.session.workspace import MergeOrigin, merge_origin
 
 
 class _WithFiles(Protocol):
@@ -38,6 +43,8 @@ class _WithFiles(Protocol):
 
     id: UUID
 
+    @property
+    def chunk_table(self) -> ChunkTable: ...
     @property
     def record(self) -> Record: ...
     @property
@@ -48,7 +55,8 @@ class SessionFiles:
     """What a session did to files; `session.files` gives it.
 
     It reads the record alone, so it works as well when the workspace is gone; only what a three-way
-    merge did is asked of the merged session itself. Every read waits for the run.
+    merge did is worked out from its files, while its program runs. What another session did in the
+    same sandbox is told once it was merged. Every read waits for the run.
 
     A scope says which changes count. `run` is what was done by the operation that made the session,
     and to the session since; an undo and a merge count as changes. `workspace` is all since the
@@ -77,15 +85,20 @@ class SessionFiles:
 
         Raises:
             ValueError: There is no such call, or no such scope, or both were given.
-            BackendError: What a merge of files did is not known any more.
+            BackendError: What a merge of files did is not known any more; or calls were made of
+                which the record tells nothing, as in a session that was loaded from a file.
         """
-        steps = self._steps(scope)
+        require_scope(scope)
         wanted = self._wanted(call, since)
         if wanted is None:
-            return tuple(each for step in steps for each in self._effects_of(step))
+            return tuple(each for step in self._steps(scope) for each in self._effects_of(step))
         if call is not None:
-            return tuple(CallEffect(wanted, effect) for effect in wanted.file_effects)
-        line = scoped_steps(steps_of(self._session.record), self._session.id, "whole")
+            place = None if wanted.sandbox is None else wanted.sandbox.sandbox_id
+            return tuple(CallEffect(wanted, effect) for effect in effects_in(wanted, place))
+        line = [
+            Step(step.entry, tuple(each.effect for each in self._effects_of(step)))
+            for step in self._steps("whole")
+        ]
         known = {id(effect) for effect in undone_effects(line, wanted)}
         return tuple(
             each for step in line for each in step.call_effects() if id(each.effect) in known
@@ -114,7 +127,7 @@ class SessionFiles:
         since: str | ToolRun | None = None,
         scope: Scope = "run",
     ) -> str:
-        """Return the changes as one unified diff, as `git apply` and `patch -p1` read it.
+        """Return the changes as one unified diff, as `git apply` reads it.
 
         Files that are no UTF-8 text, and contents that were not kept, are said in a line of their
         own. The arguments are those of `effects`.
@@ -149,25 +162,60 @@ class SessionFiles:
             return ()
         return runtime().run(origin.amerge, label="a merge of files").conflicts
 
-    def apply_to(self, directory: str | PathLike[str], *, scope: Scope = "workspace") -> list[str]:
+    def apply_to(
+        self,
+        directory: str | PathLike[str],
+        *,
+        scope: Scope = "workspace",
+        gaps: Literal["refuse", "ignore"] = "refuse",
+    ) -> list[str]:
         """Write the changes into a directory of yours, all of them or none.
 
         Args:
             directory: Root of the tree to change, as the workspace was when the changes began.
             scope: Which changes; by default all since the session left that tree.
+            gaps: Where effects may be missing, `ignore` writes those that the record tells. The
+                workspace is looked at too, where it is a copy and can be opened.
 
         Returns:
             The paths that were written or removed, sorted; those that are so already are left out.
 
         Raises:
             ValueError: Files in the directory are neither as the changes found them nor as they
-                left them, or contents were not kept; nothing was written.
+                left them, or the record may not tell of all changes, or contents were neither
+                kept nor are in a sandbox that is still open; nothing was written.
             NotADirectoryError: There is no such directory.
+            OSError: Something could not be written; the directory is as it was.
         """
-        return apply_changes(self.changes(scope=scope), directory)
+        require_gaps(gaps)
+        reasons = [
+            f"{gap.call.tool} ({gap.call.call_id}): {gap.reason}" for gap in self.gaps(scope=scope)
+        ]
+        changes, placement = self.changes(scope=scope), self._session.placement
+        told = partial(atells_all, placement, changes)
+        if scope == "workspace" and not runtime().run(told, label="a look at the workspace"):
+            reasons.append("somebody else worked in the workspace, or in the one it came from")
+        if reasons and gaps == "refuse":
+            raise ValueError(
+                f"nothing was written to {str(directory)!r}, since not all is known of what the "
+                f"session changed: {'; '.join(reasons)}. Give gaps='ignore' to write what the "
+                "record says"
+            )
+        contents = partial(contents_of, placement.held()) if placement.is_open else None
+        return apply_changes(changes, directory, contents=contents)
 
     def _steps(self, scope: Scope) -> Sequence[Step]:
-        return scoped_steps(steps_of(self._session.record), self._session.id, scope)
+        session = self._session
+        record = session.record
+        steps = scoped_steps(record, session.id, scope, here_of(session.placement))
+        begins = bool(steps) and begins_here(steps[0].entry, scope)
+        if not begins and _has_untold_calls(session.chunk_table, record):
+            raise BackendError(
+                f"session {session.id} has results of calls of which its record tells nothing, as "
+                "one that was loaded from a file, so nothing is known of what they did to files; "
+                "ask for scope='run' of a session that was made from it"
+            )
+        return steps
 
     def _wanted(self, call: str | ToolRun | None, since: str | ToolRun | None) -> ToolRun | None:
         if call is not None and since is not None:
@@ -176,21 +224,26 @@ class SessionFiles:
         if wanted is None:
             return None
         record = self._session.record
-        return find_call(record, wanted, own=own_steps(steps_of(record), self._session.id))
+        return find_call(record, wanted, own=own_steps(record, self._session.id))
 
     def _effects_of(self, step: Step) -> Sequence[CallEffect]:
         operation = step.entry
-        if not isinstance(operation, Operation) or operation.workspace not in _BY_MERGE:
+        if not isinstance(operation, Operation) or operation.workspace != "three-way":
             return tuple(step.call_effects())
-        origin = self._session.placement.origin
-        if not isinstance(origin, MergeOrigin) or origin.session != operation.session:
+        origin = merge_origin(self._session.placement.origin, operation.session)
+        if origin is None:
             raise BackendError(
                 f"the merge that made session {operation.session} changed files, and what it "
-                "changed is in no record: with files='three-way' that session itself knows it, "
-                "while its program runs; with files='theirs' ask the session whose files they are"
+                "changed is in no record: ask in the program that made it a session that has its "
+                "files, or a copy of them"
             )
         effects = runtime().run(origin.aeffects, label="a merge of files")
         return [CallEffect(operation, effect) for effect in effects]
+
+
+def _has_untold_calls(table: ChunkTable, record: Record) -> bool:
+    told = {row for entry in record if isinstance(entry, ToolRun) for row in entry.rows}
+    return any(isinstance(row.content, ToolFeedback) and row.id not in told for row in table)
 
 
 __all__ = ["SessionFiles"]

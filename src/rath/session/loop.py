@@ -98,7 +98,8 @@ def run_session_loop(
         TypeError: An argument is of the wrong type.
         ValueError: No provider, no key, no model, an unknown provider kind, a budget in money for
             a model without a known price, or arguments that exclude each other.
-        ToolNameConflictError: Two tools have the same name.
+        ToolNameConflictError: Two tools have the same name; a tool of yours named
+            `edit_workspace_file` takes the place of the built-in one instead.
     """
     provider = provider_for("run_session_loop", user_session, agent_session, agent_provider)
     _check_limits(max_tool_rounds, timeout)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from difflib import SequenceMatcher
+from typing import TypeVar
 
 from rath.backend.parts import split_lines
+from rath.session.line_matching import common_runs
+
+V = TypeVar("V")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +39,7 @@ def merge_lines(
     merged: list[str] = []
     at = _Common(0, 0, 0, 0)
     for common in _in_all(base, ours, theirs):
-        between = _chosen(
+        between = chosen(
             base[at.base : common.base],
             ours[at.ours : common.ours],
             theirs[at.theirs : common.theirs],
@@ -50,9 +53,8 @@ def merge_lines(
     return merged
 
 
-def _chosen(
-    base: Sequence[str], ours: Sequence[str], theirs: Sequence[str]
-) -> Sequence[str] | None:
+def chosen(base: V, ours: V, theirs: V) -> V | None:
+    """Return the value that counts of three, None where both sides changed it differently."""
     if ours in (base, theirs):
         return theirs
     return ours if theirs == base else None
@@ -60,8 +62,7 @@ def _chosen(
 
 def _in_all(base: Sequence[str], ours: Sequence[str], theirs: Sequence[str]) -> Iterator[_Common]:
     """Yield what is common to all three, in order; at last an empty one at the end."""
-    mine = SequenceMatcher(None, base, ours).get_matching_blocks()
-    others = SequenceMatcher(None, base, theirs).get_matching_blocks()
+    mine, others = common_runs(base, ours), common_runs(base, theirs)
     i = j = 0
     while i < len(mine) and j < len(others):
         a, b = mine[i], others[j]

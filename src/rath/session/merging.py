@@ -6,7 +6,7 @@ import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal, TypeVar
+from typing import Literal
 
 from rath._async.runtime import runtime
 from rath._core.blobs import MAX_BLOB_BYTES, Blob
@@ -14,16 +14,15 @@ from rath.backend.effects import EffectKind, FileEffect
 from rath.backend.frozen import FrozenWorkspace, NewFile
 from rath.backend.manifest import FileState, Manifest
 from rath.session.diff import is_text
-from rath.session.merge_text import merge_texts
-
-V = TypeVar("V")
+from rath.session.merge_text import chosen, merge_texts
 
 ConflictKind = Literal[
-    "content", "binary", "link", "too_large", "mode", "deleted", "added", "directory"
+    "content", "binary", "link", "too_large", "mode", "type", "deleted", "added", "directory"
 ]
 """What both sides did: changed the same lines of a text; changed a file that is no text, a link, or
-a file of more than 1 MiB; gave it different modes; one changed what the other deleted; added
-different files; one has a file where the other has a directory."""
+a file of more than 1 MiB; gave it different modes; one made it a link, or a link a file, which the
+other changed; one changed what the other deleted; added different files; one has a file where the
+other has a directory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,10 +172,13 @@ async def _both_changed(
     trees: _Trees, path: str, base: FileState, sides: tuple[FileState, FileState]
 ) -> _Change | ConflictKind:
     ours, theirs = sides
-    mode = _pick(base.mode, ours.mode, theirs.mode)
-    if mode is None or len({stat.S_IFMT(each.mode) for each in (base, ours, theirs)}) > 1:
+    mode = chosen(base.mode, ours.mode, theirs.mode)
+    types = [stat.S_IFMT(each.mode) for each in (base, ours, theirs)]
+    if len(set(types)) > 1:
+        return "link" if types[1:] == [stat.S_IFLNK] * 2 else "type"
+    if mode is None:
         return "mode"
-    digest = _pick(base.digest, ours.digest, theirs.digest)
+    digest = chosen(base.digest, ours.digest, theirs.digest)
     if digest is not None:
         tree = trees.ours if digest == ours.digest else trees.theirs
         return _Change(NewFile(await tree.aread(path), mode))
@@ -229,10 +231,3 @@ def _clashing(paths: list[_States]) -> set[str]:
             if char == "/" and above in standing:
                 clashing |= {path, above}
     return {path for path in clashing if not standing[path].is_same}
-
-
-def _pick(base: V, ours: V, theirs: V) -> V | None:
-    """Return the value that counts of three, None where both sides changed it differently."""
-    if ours in (base, theirs):
-        return theirs
-    return ours if theirs == base else None

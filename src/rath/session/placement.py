@@ -44,6 +44,15 @@ class Placement:
         return sandbox if sandbox is not None and sandbox.handle else None
 
     @property
+    def here(self) -> str | None:
+        """Handle of the sandbox; before it is open its directory or ""; None when none is held."""
+        sandbox = self._sandbox
+        if sandbox is None or sandbox.handle:
+            return None if sandbox is None else sandbox.handle
+        spec = sandbox.spec if sandbox.origin is None else None
+        return (None if spec is None else spec.working_dir) or ""
+
+    @property
     def is_chosen(self) -> bool:
         """Whether the session has a place at all."""
         return self.backend is not None

@@ -22,6 +22,9 @@ from rath.session.output_schema import OutputSpec
 OperationKind = Literal["loop", "compress", "select", "fork", "detach", "merge", "memory", "check"]
 Purpose = Literal["turn", "compress", "select", "repair", "extract", "embed"]
 Workspace = Literal["share", "copy", "undo", "ours", "theirs", "three-way"]
+CHECK_ORIGIN = "Session.check"
+"""The `origin` of the tool run that is the command of a check."""
+
 ToolStatus = Literal["done", "failed", "abandoned", "interrupted", "denied"]
 
 
@@ -72,7 +75,14 @@ class Operation(_Entry):
     """The entry of the tool run before which an undo goes back."""
 
     n_ours: int | None = None
-    """A merge: how many entries at the beginning of the record are the first parent's."""
+    """How many entries at the beginning of the record are the first parent's; None for all."""
+
+    theirs: Record | None = field(default=None, repr=False, compare=False)
+    """A merge: what the record of the second parent was."""
+
+    origin: str | None = None
+    """Handle of the sandbox whose files a workspace of its own begins with; "" for one that was not
+    open yet, None where the last call of the record tells it."""
 
 
 @dataclass(frozen=True, slots=True)

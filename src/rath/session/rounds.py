@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
-import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -18,7 +17,10 @@ from rath._async.lazy import nesting
 from rath._async.runtime import runtime
 from rath._async.workers import UserExit
 from rath._core.blobs import Blob
-from rath.backend.effects import FileEffect, observe_effects
+from rath.backend.abc import SandboxIdentity
+from rath.backend.effects import EffectLog, FileEffect, observe_effects
+from rath.backend.own_time import OwnTime
+from rath.backend.unseen import UNOBSERVED
 from rath.session.arguments import (
     ArgumentChecker,
     BadArguments,
@@ -28,6 +30,7 @@ from rath.session.arguments import (
 from rath.session.chunk import RowId
 from rath.session.content import ToolCall
 from rath.session.encode import ResultText, encode_failure, encode_result, full_blob
+from rath.session.kept_contents import FULL, KeptContents
 from rath.session.placement import Placement
 from rath.session.record import ToolRun, ToolStatus
 from rath.session.request import INTERRUPTED
@@ -35,6 +38,8 @@ from rath.session.session import Session
 from rath.session.tooling import Offer, Tool
 
 NOT_MADE = "the call was not made: the answer beside it used up the budget, and ended the run"
+
+CUT_OFF = "the call was cut off, and what its code did afterwards was not observed"
 
 DispatchTool = Callable[[Session, Tool, Mapping[str, Any]], Any]
 """A custom executor's `dispatch_tool`."""
@@ -66,6 +71,26 @@ class Finished:
     elapsed_ms: float = 0.0
     effects: tuple[FileEffect, ...] = ()
     effect_gaps: tuple[str, ...] = ()
+    sandbox: SandboxIdentity | None = None
+    """Where it ran, as it was when it ended; None for a call that was never made."""
+
+    is_cut_off: bool = False
+    """Whether the run ended while it ran: there is no result that a model could read."""
+
+
+Tell = Callable[[Finished], None]
+"""Is told what became of a call."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Attempt:
+    """A call that runs."""
+
+    offer: Offer
+    time: OwnTime
+    effects: EffectLog
+    mark: int
+    """The moment from which operations that nobody observed count."""
 
 
 @dataclass(slots=True)
@@ -81,6 +106,7 @@ class ToolRounds:
     dispatch: DispatchTool | None
     lanes: Lanes = field(default_factory=Lanes)
     checker: ArgumentChecker = field(default_factory=ArgumentChecker)
+    contents: KeptContents = field(default_factory=KeptContents)
 
     async def run(
         self, calls: Sequence[ToolCall], session: Session, done: dict[int, Finished]
@@ -91,7 +117,7 @@ class ToolRounds:
             calls: What the model asked for.
             session: The one snapshot that all tools of the round see.
             done: Filled by call index as results come, so that a round that is cut off keeps
-                what it had.
+                what it had, also of calls that were cut off with it.
         """
         if not is_library_loaded():
             # Before any deadline begins: a tool is not to blame for an import of ours.
@@ -99,7 +125,8 @@ class ToolRounds:
         if len(calls) == 1:
             offer = self.table.get(calls[0].name)
             if offer is not None and offer.is_plain and self.dispatch is None:
-                done[0] = await self._finish_alone(calls[0], offer, session)
+                tell = partial(done.__setitem__, 0)
+                done[0] = await self._finish_alone(calls[0], offer, session, tell)
                 return [done[0]]
         prepared = await self._prepare_all(calls)
         jobs = [
@@ -128,7 +155,7 @@ class ToolRounds:
         self, prepared: Prepared, session: Session, tell: Callable[[Finished], None]
     ) -> Job[Finished]:
         async def finish() -> Finished:
-            finished = await self._finish(prepared, session)
+            finished = await self._finish(prepared, session, tell)
             tell(finished)
             return finished
 
@@ -153,15 +180,18 @@ class ToolRounds:
             return Prepared(call, offer, arguments, refusal=_exception_text(exc))
         return Prepared(call, offer, arguments, key)
 
-    async def _finish(self, prepared: Prepared, session: Session) -> Finished:
+    async def _finish(self, prepared: Prepared, session: Session, tell: Tell) -> Finished:
         if prepared.refusal is not None or prepared.offer is None:
             assert prepared.refusal is not None
-            return Finished(prepared, prepared.refusal, "failed")
-        return await self._attempt(
-            lambda: prepared, prepared.offer, partial(self._call, prepared, session)
-        )
+            sandbox = self.placement.sandbox
+            where = None if sandbox is None else sandbox.describe()
+            return Finished(prepared, prepared.refusal, "failed", sandbox=where)
+        call = partial(self._call, prepared, session)
+        return await self._attempt(lambda: prepared, prepared.offer, call, tell)
 
-    async def _finish_alone(self, call: ToolCall, offer: Offer, session: Session) -> Finished:
+    async def _finish_alone(
+        self, call: ToolCall, offer: Offer, session: Session, tell: Tell
+    ) -> Finished:
         """Prepare and run a lone call in one job: a round of one plain call is the usual one."""
         made: list[Prepared] = []
 
@@ -181,38 +211,72 @@ class ToolRounds:
             result = await self._work(work, lambda: prepared().key)
             return await self._call(prepared(), session) if result is None else result
 
-        return await self._attempt(prepared, offer, call_it)
+        return await self._attempt(prepared, offer, call_it, tell)
 
     async def _attempt(
         self,
         prepared: Callable[[], Prepared],
         offer: Offer,
         call: Callable[[], Awaitable[ResultText]],
+        tell: Tell,
     ) -> Finished:
-        """Run a call under its deadline; whatever it does, a result comes of it."""
-        deadline = asyncio.timeout(offer.limit)
+        """Run a call under its deadline; whatever it does, a result comes of it.
+
+        One that is cut off with its run is told to `tell`, with what it did by then.
+        """
         status: ToolStatus = "failed"
-        started = time.monotonic()
         with observe_effects() as effects, nesting() as nested:
+            sandbox = self.placement.sandbox
+            mark = 0 if sandbox is None else sandbox.unseen.mark()
+            attempt = _Attempt(offer, OwnTime(offer.limit), effects, mark)
             try:
-                async with deadline:
+                async with attempt.time:
                     result = await call()
                 status = "failed" if result.failure else "done"
             except TimeoutError as exc:
                 result = _exception_text(exc)
-                if deadline.expired():
+                if attempt.time.has_expired:
                     result = _timeout_text(offer.tool.name, offer.limit)
                     status = "abandoned"
                     nested.cancel()
             except asyncio.CancelledError as exc:
                 task = asyncio.current_task()
                 if task is not None and task.cancelling():
+                    tell(self._ended(attempt, prepared(), _INTERRUPTED, "interrupted"))
                     raise
                 result = _exception_text(exc)  # raised by a backend, cancelled by nobody
             except Exception as exc:  # noqa: BLE001  # a tool's lane: what it does wrong is read
                 result = _exception_text(exc)
-        elapsed_ms = (time.monotonic() - started) * 1000
-        return Finished(prepared(), result, status, elapsed_ms, tuple(effects), tuple(effects.gaps))
+        return self._ended(attempt, prepared(), result, status)
+
+    def _ended(
+        self, attempt: _Attempt, prepared: Prepared, result: ResultText, status: ToolStatus
+    ) -> Finished:
+        """Return what became of a call, with what it did and where."""
+        sandbox, offer = self.placement.sandbox, attempt.offer
+        gaps = list(attempt.effects.gaps)
+        if sandbox is not None and sandbox.unseen.any_since(attempt.mark):
+            gaps.append(UNOBSERVED)
+        is_cut_off = status == "interrupted"
+        if is_cut_off and offer.effects != "read_only" and not self._is_operation(offer):
+            gaps.append(CUT_OFF)
+        effects, is_whole = self.contents.fitting(attempt.effects)
+        if not is_whole:
+            gaps.append(FULL)
+        return Finished(
+            prepared,
+            result,
+            status,
+            attempt.time.elapsed_ms(),
+            effects,
+            tuple(gaps),
+            None if sandbox is None else sandbox.describe(),
+            is_cut_off=is_cut_off,
+        )
+
+    def _is_operation(self, offer: Offer) -> bool:
+        """Tell whether a call is one sandbox operation, which is looked at when it is cut off."""
+        return offer.operator is not None and self.dispatch is None
 
     async def _call(self, prepared: Prepared, session: Session) -> ResultText:
         offer = cast("Offer", prepared.offer)
@@ -259,6 +323,7 @@ class ToolRounds:
 
 
 _HELD = object()
+_INTERRUPTED = encode_failure("interrupted", INTERRUPTED)
 
 
 def _encoded(value: object) -> object:
@@ -267,10 +332,8 @@ def _encoded(value: object) -> object:
 
 
 def interrupted(call: ToolCall, offer: Offer | None) -> Finished:
-    """Return what is known of a call that was cut off with its run."""
-    return Finished(
-        Prepared(call, offer), encode_failure("interrupted", INTERRUPTED), "interrupted"
-    )
+    """Return what is known of a call that was cut off with its run before it began."""
+    return Finished(Prepared(call, offer), _INTERRUPTED, "interrupted", is_cut_off=True)
 
 
 def not_made(call: ToolCall, offer: Offer | None) -> Finished:
@@ -278,12 +341,10 @@ def not_made(call: ToolCall, offer: Offer | None) -> Finished:
     return Finished(Prepared(call, offer), encode_failure("interrupted", NOT_MADE), "interrupted")
 
 
-def tool_run_entry(
-    finished: Finished, *, operation: UUID, rows: tuple[RowId, ...], placement: Placement
-) -> ToolRun:
+def tool_run_entry(finished: Finished, *, operation: UUID, rows: tuple[RowId, ...]) -> ToolRun:
     """Return the record entry of a call."""
     prepared, result = finished.prepared, finished.result
-    offer, sandbox = prepared.offer, placement.sandbox
+    offer = prepared.offer
     return ToolRun(
         operation=operation,
         rows=rows,
@@ -293,7 +354,7 @@ def tool_run_entry(
         schema_digest=None if offer is None else offer.schema_digest,
         effects_declared="non_idempotent" if offer is None else offer.effects,
         arguments=prepared.arguments,
-        sandbox=None if sandbox is None else sandbox.describe(),
+        sandbox=finished.sandbox,
         status=finished.status,
         error_kind=result.failure,
         exit_code=result.exit_code,

@@ -272,19 +272,12 @@ class LoopRun:
 
     def _append_results(self, calls: Sequence[ToolCall], done: Mapping[int, Finished]) -> None:
         for index, call in enumerate(calls):
-            finished = done.get(index)
+            finished = done.get(index) or interrupted(call, self._plan.tools.get(call.name))
             row_ids: tuple[RowId, ...] = ()
-            if finished is not None:
+            if not finished.is_cut_off:
                 row_ids = (RowId(self._plan.session, len(self._body.table)),)
                 self._append([tool_feedback_chunk(call.id, call.name, finished.result.shown)])
-            self._note(
-                tool_run_entry(
-                    finished or interrupted(call, self._plan.tools.get(call.name)),
-                    operation=self._id,
-                    rows=row_ids,
-                    placement=self._plan.placement,
-                )
-            )
+            self._note(tool_run_entry(finished, operation=self._id, rows=row_ids))
 
     async def _operation(self, user: Body, head: tuple[ChunkRow, ...]) -> Operation:
         return Operation(
@@ -296,6 +289,7 @@ class LoopRun:
             head=head,
             tools=self._plan.schemas,
             output=self._plan.output_spec,
+            n_ours=len(user.record) if len(self._body.record) > len(user.record) else None,
         )
 
     def _snapshot(self) -> Session:

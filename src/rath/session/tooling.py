@@ -52,6 +52,9 @@ _BUILT_IN = {
     "run_code": "rath.flow.tool.system_tool:RUN_CODE",
 }
 
+_YIELDING = frozenset({"edit_workspace_file"})
+"""Built-in tools that 1.3 did not have, so that programs may have a tool of that name already."""
+
 tool_registry: Registry[Tool] = Registry("tool", group="rath.tools", builtins=_BUILT_IN)
 """Tools by name: the built-in ones, imported when they are first needed, and plug-ins."""
 
@@ -66,14 +69,21 @@ def tool_table(
 ) -> dict[str, Tool]:
     """Return the tools of a run by name, built-in ones first.
 
+    A tool of the user named `edit_workspace_file` takes the place of the built-in one, which is
+    newer than that name may be in the program, unless `system_tools` lists that name.
+
     Raises:
         TypeError: Something in `tools` is no tool, or `system_tools` is no list of names.
-        ToolNameConflictError: Two tools have the same name.
+        ToolNameConflictError: Two tools have the same name otherwise.
         LookupError: `system_tools` names a tool that is not known.
     """
     table = dict(_system_tools(system_tools))
+    yielding = set(_YIELDING if system_tools is True else ())
     for tool in tools or ():
         _check_tool(tool)
+        if tool.name in yielding:
+            yielding.remove(tool.name)
+            del table[tool.name]
         if tool.name in table:
             raise ToolNameConflictError(
                 f"two tools are named {tool.name!r} ({_where(table[tool.name])} and "

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Literal
 from uuid import UUID
 
@@ -11,16 +13,18 @@ from rath.backend.effects import FileEffect
 from rath.session.body import Body
 from rath.session.changes import net_changes
 from rath.session.chunk import ChunkKind, ChunkTable
+from rath.session.content import AssistantTurn, ToolFeedback
 from rath.session.file_history import (
+    Here,
     Step,
-    current_steps,
-    find_call,
+    line_of,
     own_steps,
-    steps_of,
+    require_gaps,
     undone_effects,
 )
+from rath.session.named_call import find_call
 from rath.session.outcome import Completed
-from rath.session.record import ToolRun
+from rath.session.record import CHECK_ORIGIN, ToolRun
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,22 +40,27 @@ class Undo:
 
 
 def plan_undo(
-    body: Body, call: str | ToolRun, *, session: UUID, gaps: Literal["refuse", "ignore"]
+    body: Body,
+    call: str | ToolRun,
+    *,
+    session: UUID,
+    gaps: Literal["refuse", "ignore"],
+    here: Here,
 ) -> Undo:
     """Return how a call is undone.
 
     Raises:
         ValueError: It cannot be undone; says why.
     """
-    steps = steps_of(body.record)
-    wanted = find_call(body.record, call, own=own_steps(steps, session))
-    line = current_steps(steps)
+    require_gaps(gaps)
+    wanted = find_call(body.record, call, own=own_steps(body.record, session))
+    line = line_of(body.record, here).current
     at = next((at for at, step in enumerate(line) if step.entry.id == wanted.id), None)
     if at is None:
         raise ValueError(
             f"call {wanted.call_id!r} is not behind the files of this session: it was undone "
-            "before, or it happened before a merge or in a session that was merged into this one; "
-            "undo it in the session in which it ran"
+            "before, or it ran in another sandbox, before a three-way merge, or in a session that "
+            "was merged into this one; undo it in the session in which it ran"
         )
     undone = undone_effects(line, wanted)
     if gaps == "refuse":
@@ -65,20 +74,51 @@ def plan_undo(
 
 def _rows_before(table: ChunkTable, call: ToolRun) -> int:
     """Return how many rows stand before a call; before its turn, if it is the first one in it."""
+    if call.origin == CHECK_ORIGIN:
+        raise ValueError(
+            f"{call.call_id!r} is the command of a check, which has no row to go back to; undo the "
+            "call before it, or fork the session that was checked"
+        )
     for at, row in enumerate(table):
         if row.id in call.rows:
             is_first = at > 0 and table[at - 1].kind == ChunkKind.ASSISTANT
             return at - 1 if is_first else at
+    if call.status == "interrupted" and not call.rows:
+        before = _turn_cut_off(table, call)
+        if before is not None:
+            return before
     raise ValueError(
         f"call {call.call_id!r} has no row in this session: it ran inside another call, or its "
         "row was summed up; undo the call around it, or undo it in the session in which it ran"
     )
 
 
+def _turn_cut_off(table: ChunkTable, call: ToolRun) -> int | None:
+    """Return how many rows stand before a call that was cut off and has no result."""
+    for at, row in reversed(list(enumerate(table))):
+        turn = row.content
+        asked = [each.id for each in turn.calls] if isinstance(turn, AssistantTurn) else []
+        if call.call_id not in asked:
+            continue
+        earlier = set(asked[: asked.index(call.call_id)])
+        results = takewhile(lambda row: isinstance(row.content, ToolFeedback), table.since(at + 1))
+        n_kept = sum(
+            isinstance(row.content, ToolFeedback) and row.content.call_id in earlier
+            for row in results
+        )
+        return at + 1 + n_kept if n_kept else at
+    return None
+
+
 def _shared(undone: Iterable[FileEffect], before: Iterable[Step]) -> list[str]:
-    """Return the paths that a call before, which is not undone, may have changed instead."""
-    unsure = {effect for effect in undone if effect.attribution == "ambiguous"}
-    return sorted({each.path for step in before for each in step.effects if each in unsure})
+    """Return the paths that a call may have changed that is not undone.
+
+    Every call that ran then tells of the change: who is told of by one alone had one beside it of
+    which the record tells nothing.
+    """
+    unsure = Counter(effect for effect in undone if effect.attribution == "ambiguous")
+    earlier = {each for step in before for each in step.effects if each in unsure}
+    return sorted({each.path for each, n in unsure.items() if n < 2 or each in earlier})
 
 
 def _refuse_gaps(call: ToolRun, steps: list[Step], shared: list[str]) -> None:

@@ -11,7 +11,7 @@ from uuid import UUID, uuid4
 
 from rath._async.lazy import Deferred
 from rath.backend.effects import FileEffect
-from rath.backend.frozen import FrozenWorkspace, NewFile, Seed
+from rath.backend.frozen import FrozenWorkspace, NewFile, Origin, Seed
 from rath.errors import BackendError
 from rath.session.body import Body
 from rath.session.merging import Merge, merge_effects, merge_trees
@@ -67,6 +67,12 @@ class _Taking:
             self._frozen = self._share.held().freeze()
         except RuntimeError as exc:  # told to who asks for the files
             self._error = exc
+        except BaseException as exc:  # noqa: BLE001  # the same, by a backend of somebody else
+            self._error = BackendError(
+                f"the files were not copied: the {self._share.backend} backend, asked to freeze "
+                f"them, raised {type(exc).__name__}; fork without workspace='copy', or mend it"
+            )
+            self._error.__cause__ = exc
         finally:
             self._share.drop()
 
@@ -84,6 +90,9 @@ class CopyOrigin:
     frozen: Frozen
     session: UUID
     """Whose files they are."""
+
+    above: CopyOrigin | MergeOrigin | None = None
+    """What that session's workspace came from: the last merge, or else the first one copied."""
 
     async def __call__(self) -> Seed:
         return Seed(await self.files())
@@ -206,6 +215,30 @@ class MergeOrigin:
     async def aeffects(self) -> tuple[FileEffect, ...]:
         """Return what the merge changed in our files."""
         return await merge_effects(await self.amerge(), await self.ours.files())
+
+
+def origin_above(origin: Origin | None) -> CopyOrigin | MergeOrigin | None:
+    """Return what a workspace with that origin came from, as far as it is kept in memory."""
+    if isinstance(origin, UndoOrigin):
+        origin = origin.now
+    if isinstance(origin, CopyOrigin):
+        return origin.above or origin
+    return origin if isinstance(origin, MergeOrigin) else None
+
+
+def merge_origin(origin: Origin | None, session: UUID) -> MergeOrigin | None:
+    """Return the merge that made the files of `session`, if a workspace came from it."""
+    above = origin_above(origin)
+    todo = [] if above is None else [above]
+    while todo:
+        above = todo.pop()
+        if isinstance(above, CopyOrigin):
+            todo += [] if above.above is None else [above.above]
+        elif above.session == session:
+            return above
+        else:
+            todo += [above.ours, above.theirs]
+    return None
 
 
 async def _digest(frozen: FrozenWorkspace, path: str) -> str | None:

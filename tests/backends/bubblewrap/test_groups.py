@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rath.backend.bubblewrap.groups import Group, Groups, Hierarchy, find_hierarchies
-from rath.backend.bubblewrap.owner import is_stale, new_name
+from rath.backend.host.owner import new_name
 
 
 def fake(tmp_path: Path, mounts: list[tuple[str, str, str, str]], own: str) -> list[Hierarchy]:
@@ -114,7 +114,7 @@ def test_members_are_killed_when_the_group_is_removed(tmp_path: Path) -> None:
 def test_only_groups_of_dead_processes_are_pruned(tmp_path: Path) -> None:
     with subprocess.Popen(["true"]) as dead:
         pass
-    mine = new_name()
+    mine = new_name("bwrap")
     namespace = mine.split("-")[2]
     stale = f"rath-bwrap-{namespace}-{dead.pid}-1-abc"
     foreign = f"rath-bwrap-{int(namespace) + 1}-{dead.pid}-1-abc"
@@ -122,13 +122,3 @@ def test_only_groups_of_dead_processes_are_pruned(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
     Groups([Hierarchy(str(tmp_path), (), 1)]).prune()
     assert sorted(os.listdir(tmp_path)) == sorted([mine, foreign, "rath-bwrap-else", "other"])
-
-
-def test_a_name_of_this_process_is_new_and_not_stale() -> None:
-    assert new_name() != new_name()
-    assert not is_stale(new_name())
-
-
-def test_a_process_with_the_number_of_a_dead_one_is_another() -> None:
-    prefix, started, suffix = new_name().rsplit("-", 2)
-    assert is_stale(f"{prefix}-{int(started) + 1}-{suffix}")

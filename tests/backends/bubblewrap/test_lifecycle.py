@@ -18,13 +18,14 @@ from rath.backend import (
     BackendToolCommandRun,
     BackendToolFilesRead,
     CodeResult,
+    CommandResult,
     FileContent,
     Seed,
     observe_effects,
 )
 from rath.backend.bubblewrap import BubblewrapBackend
-from rath.backend.bubblewrap.owner import new_name
-from tests.backends.bubblewrap.running import Open, printed, run
+from rath.backend.host.owner import new_name
+from tests.backends.bubblewrap.running import Open, failure, printed, run
 
 
 def test_a_workspace_of_its_own_is_made_and_removed(backend: BubblewrapBackend) -> None:
@@ -99,10 +100,46 @@ def test_files_that_somebody_cleaned_up_are_made_again(
     backend: BubblewrapBackend, opened: Open
 ) -> None:
     run(opened(), "true")
-    mine = new_name().rsplit("-", 1)[0]
+    mine = new_name("bwrap").rsplit("-", 1)[0]
     for path in Path(tempfile.gettempdir()).glob(f"{mine}-*"):
         shutil.rmtree(path)
     assert printed(opened(), "echo well") == "well"
+
+
+def test_what_a_command_prints_is_not_taken_for_words_of_bubblewrap(
+    sandbox: BackendSandbox,
+) -> None:
+    result = run(sandbox, "echo out; echo 'bwrap: mine' >&2; exit 1")
+    assert (result.exit_code, result.stdout, result.stderr) == (1, b"out\n", b"bwrap: mine\n")
+    code = "import sys; print(42); sys.stderr.write('bwrap: a word\\n')"
+    said = sandbox.dispatch(BackendToolCodeRun(code, timeout=15.0))
+    assert isinstance(said, CodeResult)
+    assert (said.stdout, said.stderr, said.error) == (b"42\n", b"bwrap: a word\n", None)
+
+
+@pytest.mark.parametrize("env", [None, {"ONE": "1"}, {"a-b": "1"}])
+def test_a_program_that_is_not_there_was_not_started(
+    sandbox: BackendSandbox, env: dict[str, str] | None
+) -> None:
+    call = BackendToolCommandRun(["no-such-program"], env=env, timeout=15.0)
+    refused = failure(sandbox.dispatch(call))
+    assert refused.kind == "os_error"
+    assert "could not start it: execvp no-such-program" in refused.message
+
+
+@pytest.mark.parametrize("env", [None, {"ONE": "1"}, {"a-b": "1"}])
+def test_a_command_gets_no_descriptor_but_its_three(
+    sandbox: BackendSandbox, env: dict[str, str] | None
+) -> None:
+    call = BackendToolCommandRun(["ls", "/proc/self/fd"], env=env, timeout=15.0)
+    shown = sandbox.dispatch(call)
+    assert isinstance(shown, CommandResult)
+    assert shown.stdout.split() == [b"0", b"1", b"2", b"3"]  # the last is the listing's own
+
+
+def test_an_empty_program_is_refused(sandbox: BackendSandbox) -> None:
+    refused = failure(sandbox.dispatch(BackendToolCommandRun([""], timeout=15.0)))
+    assert "name a program" in refused.message
 
 
 def test_a_sandbox_whose_files_cannot_be_made_says_so(

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rath.backend.host.copying import MAX_DEPTH, CopyFailed, copy_tree
+from rath.backend.host.temporaries import forget_temporary, new_temporary
 
 NAMES = st.sampled_from(["a", "b.txt", "with space", "ümlaut", "-dash", ".hidden"])
 
@@ -183,3 +184,12 @@ def test_owners_are_kept(source: Path, target: Path) -> None:
 def test_a_missing_place_is_named(source: Path, tmp_path: Path) -> None:
     with pytest.raises(CopyFailed, match="No such file"):
         copy_tree(str(source), str(tmp_path / "missing" / "one" / "files"))
+
+
+def test_what_a_file_tool_is_just_writing_is_left_out(tmp_path: Path) -> None:
+    (tmp_path / "source").mkdir()
+    temporary = new_temporary(".writing", ".tmp")
+    (tmp_path / "source" / temporary).touch()
+    copy_tree(str(tmp_path / "source"), str(tmp_path / "target"))
+    forget_temporary(temporary)
+    assert os.listdir(tmp_path / "target") == []

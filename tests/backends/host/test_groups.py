@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import select
+import shutil
 import signal
 from pathlib import Path
 
@@ -95,18 +96,42 @@ def test_what_a_command_left_in_its_group_is_ended() -> None:
     assert runtime().run(run, label="a command")
 
 
+@pytest.mark.skipif(shutil.which("setsid") is None, reason="needs setsid")
+def test_what_sits_in_the_background_may_make_a_session_of_its_own(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "go")
+
+    async def run() -> bytes:
+        stdout = Capture()
+        command = await start(f"setsid sh -c 'read go < {tmp_path}/go; echo $go' &", stdout)
+        await command.ended
+        # Opening it waits for the one who reads: it is there.
+        await runtime().call_in_worker(lambda: (tmp_path / "go").write_text("on\n"))
+        await finish(stdout)
+        stdout.drop()
+        return stdout.text()
+
+    assert runtime().run(run, label="a command") == b"on\n"
+
+
 def test_a_start_that_is_cancelled_leaves_nothing(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "alive")
     reader = os.open(tmp_path / "alive", os.O_RDONLY | os.O_NONBLOCK)
     writer = os.open(tmp_path / "alive", os.O_WRONLY)
 
     async def run() -> None:
-        await start_group(["sleep", "60"], cwd="/", env=ENV, descriptors=[writer, writer])
+        started = start_group(["sleep", "60"], cwd="/", env=ENV, descriptors=[writer, writer])
+        command = await started
+        try:
+            await asyncio.get_running_loop().create_future()  # the start was faster
+        finally:
+            await command.end()
 
     running = runtime().submit(run, label="a command")
     runtime().cancel(running)
     assert isinstance(running.future.exception(), asyncio.CancelledError)
     os.close(writer)
-    assert select.select([reader], [], [], 10)[0]
+    poller = select.poll()
+    poller.register(reader, select.POLLIN)
+    assert poller.poll(10_000)
     assert os.read(reader, 1) == b""
     os.close(reader)

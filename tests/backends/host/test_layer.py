@@ -12,6 +12,7 @@ import pytest
 
 from rath.backend import (
     Backend,
+    BackendError,
     BackendSandbox,
     BackendToolCodeRun,
     BackendToolFilesEdit,
@@ -326,3 +327,22 @@ def test_a_layer_that_cannot_be_copied_leaves_nothing() -> None:
         assert os.listdir(directory.path) == [LOCK_NAME]
     finally:
         directory.remove()
+
+
+def test_a_closing_that_cannot_keep_frozen_files_leaves_nothing(
+    parent: BackendSandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fork = forked(parent)
+    put(fork, "a", "two")
+    frozen = fork.freeze()
+
+    def full(*_: object) -> None:
+        raise CopyFailed("a", "No space left on device")
+
+    before = fork_directories()
+    monkeypatch.setattr("rath.backend.host.frozen.copy_tree", full)
+    with pytest.raises(BackendError, match="No space left"):
+        fork.backend.close(fork)
+    assert len(fork_directories()) == len(before) - 1
+    with pytest.raises(BackendError, match="lost"):
+        wait_for(lambda: frozen.aread("a"))

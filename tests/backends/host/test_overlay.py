@@ -207,10 +207,19 @@ put(forks[0], "a", "three")
 """
 
 
-def run_script(script: str) -> int:
-    above = str(Path(__file__).parents[3])
-    ended = subprocess.run([sys.executable, "-c", script, above], timeout=60, check=False)
-    return ended.returncode
+FORK = """
+ready, tell = os.pipe()
+if os.fork() == 0:
+    os.write(tell, b"x")
+    os.read(int(sys.argv[2]), 1)
+    os._exit(0)
+os.read(ready, 1)
+"""
+
+
+def run_script(script: str, *descriptors: int) -> int:
+    argv = [sys.executable, "-c", script, str(Path(__file__).parents[3]), *map(str, descriptors)]
+    return subprocess.run(argv, timeout=60, check=False, pass_fds=descriptors).returncode
 
 
 def test_a_process_that_ends_leaves_nothing(parent: BackendSandbox) -> None:
@@ -231,6 +240,21 @@ def test_a_killed_process_leaves_files_that_others_may_delete(parent: BackendSan
             assert lock.held
             remove_tree(directory)
     wait_until_removed()
+
+
+def test_a_child_that_lives_on_holds_nothing_of_a_killed_process(parent: BackendSandbox) -> None:
+    waiting, waker = os.pipe()
+    try:
+        killed = run_script(f"{SCRIPT}{FORK}os.kill(os.getpid(), signal.SIGKILL)", waiting)
+        assert killed == -signal.SIGKILL
+        wait_until_alone(forks_root())
+        for directory in forks_root().iterdir():
+            with FileLock(directory / LOCK_NAME) as lock:
+                assert lock.held
+                remove_tree(directory)
+    finally:
+        os.close(waker)
+        os.close(waiting)
 
 
 def wait_until_alone(directory: Path) -> None:

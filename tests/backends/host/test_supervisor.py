@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import gc
 import os
 import select
 import signal
 import subprocess
 import sys
+from contextvars import ContextVar, copy_context
 from pathlib import Path
+from weakref import ReferenceType, ref
 
 import pytest
 
@@ -20,7 +24,9 @@ from rath.backend import (
     CommandResult,
     ToolExecutionFailure,
 )
-from rath.backend.host.process import Command, run_process
+from rath.backend.host.backend import timeout_failure
+from rath.backend.host.keeper import KeptCommand
+from rath.backend.host.process import Command, Ended, run_process
 from rath.backend.host.supervisor import is_supported, supervisor
 from rath.backend.local import LocalBackend
 
@@ -153,9 +159,9 @@ def run(line):
 """
 
 
-def start(program: str, workspace: Path) -> subprocess.Popen[bytes]:
+def start(program: str, workspace: Path, *, first: str = "") -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        [sys.executable, "-c", PROGRAM + program, str(workspace), ESCAPED],
+        [sys.executable, "-c", first + PROGRAM + program, str(workspace), ESCAPED],
         stdin=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
@@ -235,6 +241,144 @@ def test_what_a_killed_keeper_had_is_ended_and_said_to_be_lost(workspace: Path, 
     assert isinstance(result, ToolExecutionFailure)
     assert (result.kind, "killed" in result.message) == ("os_error", True)
     pipe.wait_all_gone()
+    sandbox.backend.close(sandbox)
+
+
+def test_a_stopped_keeper_saves_nothing_from_a_timeout(workspace: Path, pipe: Pipe) -> None:
+    sandbox = open_at(workspace)
+    line = ESCAPED + "kill -STOP $PPID; sleep 60"
+    result = sandbox.dispatch(BackendToolCommandRun(line, timeout=1.0))
+    assert isinstance(result, ToolExecutionFailure)
+    assert (result.kind, "was ended" in result.message) == ("timeout", True)
+    pipe.pids(3)
+    pipe.wait_all_gone()
+    sandbox.backend.close(sandbox)
+
+
+def test_a_stopped_keeper_saves_nothing_from_closing(workspace: Path, pipe: Pipe) -> None:
+    sandbox = open_at(workspace)
+    # Stopped by what the command leaves behind, a moment after its end.
+    stopper = "sleep 0.3; kill -STOP $PPID; echo $$ >&9; exec sleep 60"
+    line = f"exec 9>pids; setsid sh -c '{stopper}' >/dev/null 2>&1 &"
+    assert isinstance(sandbox.dispatch(BackendToolCommandRun(line)), CommandResult)
+    pipe.pids(1)
+    sandbox.backend.close(sandbox)
+    pipe.wait_all_gone()
+
+
+def test_who_stops_the_supervisor_too_is_ended_all_the_same(workspace: Path, pipe: Pipe) -> None:
+    sandbox = open_at(workspace)
+    line = (
+        "exec 9>pids; read line < /proc/$PPID/stat; set -- ${line##*)}; "
+        "echo $2 >&9; echo $$ >&9; kill -STOP $2 $PPID; sleep 60"
+    )
+    result = sandbox.dispatch(BackendToolCommandRun(line, timeout=1.0))
+    above, _ = pipe.pids(2)
+    os.kill(above, signal.SIGCONT)
+    assert isinstance(result, ToolExecutionFailure)
+    pipe.wait_all_gone()
+    sandbox.backend.close(sandbox)
+
+
+def test_what_cannot_be_ended_is_not_said_to_be() -> None:
+    ended = Ended(-9, b"", b"", 1.0, True, is_gone=False)
+    message = timeout_failure(ended, 2.0).message
+    assert ("was ended" in message, "may still run" in message) == (False, True)
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD, signal.SIGTERM])",
+        "signal.signal(signal.SIGCHLD, signal.SIG_IGN)",
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)",
+    ],
+    ids=["blocked", "children ignored", "ignored"],
+)
+def test_signals_that_this_process_blocks_or_ignores_reach_a_command(
+    workspace: Path, setting: str
+) -> None:
+    program = """
+result = sandbox.dispatch(BackendToolCommandRun("kill -TERM $$; echo not ended", timeout=8.0))
+os.write(2, repr(result).encode())
+"""
+    # First, so that every thread has it from the one that started it.
+    with start(program, workspace, first=f"import signal\n{setting}\n") as child:
+        _, said = child.communicate()
+    assert b"exit_code=-15" in said
+
+
+def test_what_sits_in_the_background_may_make_a_session_of_its_own(
+    workspace: Path, pipe: Pipe
+) -> None:
+    sandbox = open_at(workspace)
+    os.mkfifo(workspace / "go")
+    server = "echo $$ >&9; read line < go; echo $$ >&9; exec sleep 60"
+    for _ in range(10):
+        line = f"exec 9>pids; setsid sh -c '{server}' >/dev/null 2>&1 &"
+        assert isinstance(sandbox.dispatch(BackendToolCommandRun(line)), CommandResult)
+    for _ in range(10):
+        (workspace / "go").write_text("now\n")
+    assert len(pipe.pids(20)) == 20
+    sandbox.backend.close(sandbox)
+    pipe.wait_all_gone()
+
+
+def test_an_empty_program_is_refused_and_harms_nobody(workspace: Path) -> None:
+    sandbox = open_at(workspace)
+    refused = sandbox.dispatch(BackendToolCommandRun([""]))
+    assert isinstance(refused, ToolExecutionFailure)
+    assert "name a program" in refused.message
+    assert isinstance(sandbox.dispatch(BackendToolCommandRun("true")), CommandResult)
+    sandbox.backend.close(sandbox)
+
+
+def test_a_request_that_no_program_can_be_leaves_its_keeper_alive() -> None:
+    async def run() -> tuple[KeptCommand, KeptCommand]:
+        devices = [os.open("/dev/null", os.O_RDWR) for _ in range(2)]
+        started: list[KeptCommand] = []
+        for program in (b"", b"/bin/true"):
+            payload = b"1\x001,2\x00/\x00" + program
+            one = await supervisor().start(payload, devices, program="it", directory="/")
+            await one.cleared
+            started.append(one)
+        for device in devices:
+            os.close(device)
+        return started[0], started[1]
+
+    empty, well = runtime().run(run, label="two commands")
+    assert empty.failure is not None
+    assert (empty.failure.errno, well.failure, well.exit_code) == (errno.EINVAL, None, 0)
+
+
+def test_an_argument_that_is_too_long_says_what_to_do(workspace: Path) -> None:
+    sandbox = open_at(workspace)
+    failed = sandbox.dispatch(BackendToolCommandRun(["echo", "x" * 3_000_000]))
+    assert isinstance(failed, ToolExecutionFailure)
+    assert "stdin" in failed.message
+    sandbox.backend.close(sandbox)
+
+
+class Marked:
+    """Something that lives in a context."""
+
+
+mark: ContextVar[Marked] = ContextVar("mark")
+
+
+def test_nothing_of_a_run_lives_as_long_as_the_supervisor_or_a_leftover(workspace: Path) -> None:
+    runtime().run(lambda: supervisor().aclose(), label="ending the supervisor")
+    sandbox = open_at(workspace)
+
+    def first_run() -> ReferenceType[Marked]:
+        marked = Marked()
+        mark.set(marked)
+        sandbox.dispatch(BackendToolCommandRun("setsid sleep 60 >/dev/null 2>&1 &"))
+        return ref(marked)
+
+    alive = copy_context().run(first_run)
+    gc.collect()
+    assert alive() is None
     sandbox.backend.close(sandbox)
 
 

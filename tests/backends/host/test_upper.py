@@ -24,7 +24,7 @@ from rath.backend.frozen import Seed
 from rath.backend.host.compare import Difference, compare
 from rath.backend.host.layer_directory import LayerDirectory
 from rath.backend.host.overlay import OverlayLayer, overlay_tools
-from rath.backend.host.scan import scan
+from rath.backend.host.scan import MAX_DEPTH, scan
 from rath.backend.host.upper import NotPlain, OverlaySource, effects_from_upper
 from rath.backend.local import LocalBackend
 from rath.backend.manifest import EffectPolicy, FileState, Manifest
@@ -197,6 +197,27 @@ def test_too_many_files_are_given_up(lower: Path, upper: Path, max_files: int) -
 
 def test_an_upper_directory_that_is_gone_changes_nothing(lower: Path, tmp_path: Path) -> None:
     assert kinds(effects_from_upper(str(tmp_path / "gone"), str(lower))) == []
+
+
+def test_no_depth_ends_a_look(lower: Path, upper: Path) -> None:
+    for tree in (lower, upper):
+        deep(tree, 700)
+    found = effects_from_upper(str(upper), str(lower))
+    assert found.effects == []
+    assert len(found.gaps) == 1
+    assert f"more than {MAX_DEPTH} directories deep" in found.gaps[0]
+
+
+def deep(directory: Path, n_levels: int) -> None:
+    """Make directories in each other, with a file in the last one."""
+    fd = os.open(directory, os.O_RDONLY)
+    for _ in range(n_levels):
+        os.mkdir("x", dir_fd=fd)
+        below = os.open("x", os.O_RDONLY, dir_fd=fd)
+        os.close(fd)
+        fd = below
+    os.close(os.open("file", os.O_CREAT | os.O_WRONLY, dir_fd=fd))
+    os.close(fd)
 
 
 def test_pipes_of_both_directories_are_seen(lower: Path, upper: Path) -> None:

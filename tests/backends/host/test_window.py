@@ -24,7 +24,8 @@ from rath.backend.host.guard import TreeGuard
 from rath.backend.host.paths import Workspace
 from rath.backend.host.sandbox import HostSandbox
 from rath.backend.host.view import Operation, View
-from rath.backend.host.window import observed
+from rath.backend.host.window import LEFT_RUNNING, observed
+from rath.backend.own_time import OwnTime
 from rath.backend.tool_types import BackendTool
 
 COMMAND = BackendToolCommandRun("true")
@@ -260,3 +261,44 @@ def test_each_operation_tells_only_its_own_time(sandbox: BackendSandbox, workspa
     assert first[0].after.data == b"1\n"
     assert second[0].before is not None
     assert second[0].before.data == b"somebody else"
+
+
+def test_a_process_that_is_left_running_is_a_gap(sandbox: BackendSandbox, pipe: Path) -> None:
+    line = f"setsid sh -c ': > ready; cat {pipe}' >/dev/null 2>&1 & until [ -e ready ]; do :; done"
+
+    async def leave_it() -> None:
+        await sandbox.adispatch(BackendToolCommandRun(line))
+
+    effects = on_runtime(leave_it)
+    assert (told(effects), effects.gaps) == ([("ready", "created", "window")], [LEFT_RUNNING])
+
+
+def test_a_process_that_ends_with_its_command_is_no_gap(sandbox: BackendSandbox) -> None:
+    async def run_it() -> None:
+        await sandbox.adispatch(BackendToolCommandRun("sleep 60 & sleep 60 & true"))
+
+    assert on_runtime(run_it).gaps == []
+
+
+def test_looking_takes_no_time_of_a_call(
+    native: HostSandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stood: list[tuple[str, bool]] = []
+    look = View.look
+
+    async def in_time() -> None:
+        async with OwnTime(60) as time:
+
+            def look_at(view: View, since: int) -> None:
+                stood.append(("look", time.is_still))
+                look(view, since)
+
+            async def run() -> None:
+                stood.append(("run", time.is_still))
+
+            monkeypatch.setattr(View, "look", look_at)
+            await observed(native, COMMAND, run)
+            stood.append(("end", time.is_still))
+
+    on_runtime(in_time)
+    assert stood == [("look", True), ("run", False), ("look", True), ("end", False)]

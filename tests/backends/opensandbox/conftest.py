@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 
@@ -28,3 +30,20 @@ def sandbox(backend: OpenSandboxBackend) -> Iterator[BackendSandbox]:
     opened = backend.open()
     yield opened
     backend.close(opened)
+
+
+@pytest.fixture
+def nothing_left(opensandbox_server: OpenSandboxServer) -> Iterator[None]:
+    """Fail a test that leaves a sandbox or a snapshot on the server."""
+    server = opensandbox_server
+    yield
+    server.clear_faults()
+    for _ in range(50):
+        # What ended on the runtime may hold frozen files in a cycle.
+        gc.collect()
+        server.advance(0)
+        if not server.sandbox_ids and not server.snapshot_ids:
+            return
+        with suppress(TimeoutError):
+            server.wait_for("DELETE", "/none", n_requests=1, timeout=0.1)
+    pytest.fail(f"left on the server: {server.sandbox_ids} {server.snapshot_ids}")

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from rath._async.runtime import runtime
+from rath._core.blobs import Blob
 from rath.backend import (
     BackendSandbox,
     BackendTool,
@@ -19,6 +20,7 @@ from rath.backend import (
     FileContent,
     ToolExecutionFailure,
 )
+from rath.backend.opensandbox import OpenSandboxBackend
 from rath.backend.opensandbox.defaults import MAX_OUTPUT_BYTES, MAX_WHOLE_BYTES
 from tests.support.opensandbox_server import Answer, CutStream, Drop, Gate, OpenSandboxServer
 
@@ -138,6 +140,27 @@ def test_output_that_is_too_long_stays_in_the_sandbox(sandbox: BackendSandbox) -
     note = ended.stdout.strip(b"\0").decode()
     path = note.partition("all of it is in ")[2].partition(" ")[0]
     assert sandbox.dispatch(BackendToolFilesExists(path)) is True
+    whole = b"\0" * (MAX_WHOLE_BYTES + 1)
+    assert ended.stdout_full == Blob.from_bytes(whole, keep=0)
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [Answer(500, {"code": "RUNTIME_ERROR", "message": "away"}), CutStream(0)],
+    ids=["refused", "no answer"],
+)
+def test_output_that_cannot_be_digested_there_is_not_said_to_be_known(
+    sandbox: BackendSandbox,
+    opensandbox_server: OpenSandboxServer,
+    backend: OpenSandboxBackend,
+    fault: Answer | CutStream,
+) -> None:
+    native = sandbox.ensure_open().native
+    opensandbox_server.inject(*COMMAND, fault, skip=1)
+    call = _run(f"head -c {MAX_WHOLE_BYTES + 1} /dev/zero")
+    ended = runtime().run(lambda: backend.adispatch(native, call), label="a command")
+    assert isinstance(ended, CommandResult)
+    assert ended.stdout_full is None
 
 
 def test_at_its_deadline_a_command_is_ended_with_what_it_started(sandbox: BackendSandbox) -> None:
@@ -145,6 +168,13 @@ def test_at_its_deadline_a_command_is_ended_with_what_it_started(sandbox: Backen
     failure = _failed(sandbox, BackendToolCommandRun(line, timeout=0.2))
     assert (failure.kind, failure.detail) == ("timeout", "begun\n")
     said = _ended(sandbox, _run("sleep 0.4; ls"))
+    assert said.stdout == b""
+
+
+def test_what_emptied_its_environment_is_ended_at_the_deadline(sandbox: BackendSandbox) -> None:
+    line = "env -i setsid sh -c 'sleep 0.4; touch ghost' & sleep 30"
+    assert _failed(sandbox, BackendToolCommandRun(line, timeout=0.2)).kind == "timeout"
+    said = _ended(sandbox, _run("sleep 0.5; ls"))
     assert said.stdout == b""
 
 

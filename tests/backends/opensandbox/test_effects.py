@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import stat
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 
 import pytest
 
@@ -24,7 +24,7 @@ from rath.backend.effects import EffectLog, FileEffect, observe_effects
 from rath.backend.manifest import EffectPolicy
 from rath.backend.opensandbox import OpenSandboxBackend
 from rath.backend.tool_types import BackendToolFilesEdit
-from tests.support.opensandbox_server import Answer, Drop, OpenSandboxServer
+from tests.support.opensandbox_server import Answer, Drop, Gate, OpenSandboxServer
 
 _PLAIN = stat.S_IFREG | 0o644
 
@@ -253,12 +253,13 @@ def test_what_one_look_does_not_fetch_is_known_by_its_digest(
     sandbox: BackendSandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("rath.backend.opensandbox.looking.MAX_FETCHED_FILES", 1)
-    monkeypatch.setattr("rath.backend.opensandbox.looking._ARGUMENT_BYTES", 12)
+    monkeypatch.setattr("rath.backend.opensandbox.looking._BATCH_BYTES", 12)
     effects = _observed(sandbox, "for each in 1 2 3 4; do printf $each > file$each; done")
     assert [each.after for each in effects] == [
         Blob.from_bytes(text) for text in (b"1", b"2", b"3", b"4")
     ]
     assert sum(_content(each.after) is not None for each in effects) == 1
+    assert "only their digests" in effects.gaps[0]
 
 
 def test_a_file_too_large_to_digest_is_a_gap_when_it_changes(
@@ -275,6 +276,124 @@ def test_what_cannot_be_fetched_is_known_by_its_digest(
 ) -> None:
     away = Answer(500, {"code": "RUNTIME_ERROR", "message": "away"})
     opensandbox_server.inject("GET", "/files/download", away, skip=1)
-    (effect,) = _observed(sandbox, "printf x > a")
-    assert effect.after == Blob.from_bytes(b"x")
-    assert _content(effect.after) is None
+    effects = _observed(sandbox, "printf x > a")
+    assert [each.after for each in effects] == [Blob.from_bytes(b"x")]
+    assert _content(effects[0].after) is None
+    assert "only their digests" in effects.gaps[0]
+
+
+def test_of_a_write_through_links_the_file_that_changed_is_told(sandbox: BackendSandbox) -> None:
+    _observed(sandbox, "mkdir d; ln -s d dl; printf one > d/old; chmod 600 d/old; ln -s d/old l")
+    with observe_effects() as effects:
+        sandbox.dispatch(BackendToolFilesEdit("l", "one", "two"))
+        sandbox.dispatch(BackendToolFilesWrite("dl/new", "new"))
+        sandbox.dispatch(BackendToolFilesWrite("dl/e/f", "new"))
+    private = stat.S_IFREG | 0o600
+    assert [(each.path, each.kind, each.before_mode, each.after_mode) for each in effects] == [
+        ("d/old", "changed", private, private),
+        ("d/new", "created", None, _PLAIN),
+        ("d/e/f", "created", None, _PLAIN),
+    ]
+    assert effects.gaps == []
+
+
+@pytest.mark.parametrize(
+    "call", [BackendToolFilesWrite("out", "two"), BackendToolFilesEdit("out", "one", "two")]
+)
+def test_a_link_that_leads_out_of_the_workspace_is_a_gap(
+    sandbox: BackendSandbox, call: BackendToolFilesWrite | BackendToolFilesEdit
+) -> None:
+    _observed(sandbox, "printf one > /tmp/there; ln -s /tmp/there out")
+    with observe_effects() as effects:
+        sandbox.dispatch(call)
+    assert effects == []
+    assert "'/tmp/there' was written, which is not in the workspace" in effects.gaps[0]
+    assert sandbox.dispatch(BackendToolFilesRead("/tmp/there")) == FileContent("two")
+
+
+def test_a_link_that_leads_nobody_knows_where_is_a_gap(sandbox: BackendSandbox) -> None:
+    _observed(sandbox, "ln -s $(printf '\\377') l")
+    with observe_effects() as effects:
+        sandbox.dispatch(BackendToolFilesWrite("l", "x"))
+        edited = sandbox.dispatch(BackendToolFilesEdit("l", "x", "y"))
+    assert effects == []
+    assert "where it leads could not be told" in effects.gaps[0]
+    assert isinstance(edited, ToolExecutionFailure)
+
+
+def test_what_is_written_as_it_was_is_no_effect(sandbox: BackendSandbox) -> None:
+    sandbox.dispatch(BackendToolFilesWrite("a", "same"))
+    with observe_effects() as effects:
+        sandbox.dispatch(BackendToolFilesWrite("a", "same"))
+    assert effects == []
+
+
+def _beside(sandbox: BackendSandbox, call: BackendToolFilesWrite) -> EffectLog:
+    """Return what a command is said to have changed that waits for `call`, which no one observes.
+
+    A file outside of the workspace says that it has begun, and another one that it may end.
+    """
+    line = "touch /tmp/begun; until [ -e /tmp/go ]; do sleep 0.01; done"
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(_observed, sandbox, line)
+        begun = BackendToolFilesRead("/tmp/begun")
+        assert any(isinstance(sandbox.dispatch(begun), FileContent) for _ in range(1000))
+        sandbox.dispatch(call)
+        sandbox.dispatch(BackendToolFilesWrite("/tmp/go", ""))
+        return running.result()
+
+
+@pytest.mark.parametrize("path", ["a", "new", ".git/a"])
+def test_what_a_file_tool_wrote_is_not_a_commands_though_nobody_observes_it(
+    sandbox: BackendSandbox, path: str
+) -> None:
+    sandbox.dispatch(BackendToolFilesWrite("a", "before"))
+    effects = _beside(sandbox, BackendToolFilesWrite(path, "after"))
+    assert effects == []
+    assert effects.gaps == []
+
+
+@pytest.mark.parametrize("n_requests", [1, 3], ids=["the first look", "the second look"])
+def test_a_write_waits_while_somebody_looks(
+    sandbox: BackendSandbox, opensandbox_server: OpenSandboxServer, n_requests: int
+) -> None:
+    gate = Gate()
+    opensandbox_server.inject("POST", "/command", gate, skip=n_requests - 1)
+    with ThreadPoolExecutor(2) as pool:
+        looking = pool.submit(_observed, sandbox, "true")
+        opensandbox_server.wait_for("POST", "/command", n_requests=n_requests)
+        writing = pool.submit(sandbox.dispatch, BackendToolFilesWrite("a", "x"))
+        done, _ = wait([writing], 0.2)
+        gate.release()
+        assert not done
+        effects = looking.result()
+        writing.result()
+    assert effects == []
+
+
+def test_a_name_that_is_not_utf_8_hides_nothing_else(sandbox: BackendSandbox) -> None:
+    effects = _observed(sandbox, "printf odd > \"$(printf 'b\\377')\"; printf x > a")
+    assert [(each.path, each.after) for each in effects] == [
+        ("a", Blob.from_bytes(b"x")),
+        ("b\\xff", Blob.from_bytes(b"odd")),
+    ]
+    assert any("not UTF-8" in gap for gap in effects.gaps)
+    assert sandbox.workspace_digest() is not None
+
+
+def test_contents_are_fetched_side_by_side(
+    sandbox: BackendSandbox, opensandbox_server: OpenSandboxServer
+) -> None:
+    gate = Gate()
+    _observed(sandbox, "true")
+    n_before = len(opensandbox_server.matching("GET", "/files/download"))
+    opensandbox_server.inject("GET", "/files/download", gate, skip=1)
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(_observed, sandbox, "for each in 1 2 3; do echo $each > $each; done")
+        # The list of the look, and all three files while the first one is not answered.
+        try:
+            opensandbox_server.wait_for("GET", "/files/download", n_requests=n_before + 4)
+        finally:
+            gate.release()
+        effects = running.result()
+    assert [_content(each.after) for each in effects] == [b"1\n", b"2\n", b"3\n"]

@@ -59,6 +59,39 @@ def test_an_edit_keeps_the_mode(sandbox: BackendSandbox) -> None:
     assert _said(sandbox, "stat -c %a run.sh; ./run.sh") == b"750\ntwo\n"
 
 
+def test_an_edit_through_a_link_keeps_the_mode_of_the_file(sandbox: BackendSandbox) -> None:
+    _said(sandbox, "printf secret > s; chmod 600 s; ln -s s l")
+    sandbox.dispatch(BackendToolFilesEdit("l", "secret", "public"))
+    assert _said(sandbox, "stat -c '%a %F' s l; cat s") == (
+        b"600 regular file\n777 symbolic link\npublic"
+    )
+
+
+def test_a_link_that_leads_in_a_circle_is_not_edited(sandbox: BackendSandbox) -> None:
+    _said(sandbox, "ln -s odd odd")
+    assert _failed(sandbox, BackendToolFilesEdit("odd", "x", "y")).kind == "os_error"
+
+
+def test_what_the_server_calls_no_file_is_not_edited(
+    sandbox: BackendSandbox, opensandbox_server: OpenSandboxServer
+) -> None:
+    times = dict.fromkeys(("modified_at", "created_at"), "2026-01-01T00:00:00Z")
+    pipe = {"path": "/workspace/p", "type": "other", "size": 0, "mode": 644, **times}
+    info = {"/workspace/p": {**pipe, "owner": "root", "group": "root"}}
+    opensandbox_server.inject("GET", "/files/info", Answer(200, info))
+    opensandbox_server.inject("GET", "/files/info", Answer(200, info))
+    assert _failed(sandbox, BackendToolFilesEdit("p", "x", "y")).kind == "os_error"
+    assert opensandbox_server.matching("GET", "/files/download") == []
+
+
+def test_a_name_is_taken_off_an_absolute_path_as_off_a_relative_one(
+    sandbox: BackendSandbox,
+) -> None:
+    _said(sandbox, "mkdir -p d/e; ln -s d/e l")
+    sandbox.dispatch(BackendToolFilesWrite("/workspace/l/../a", "x"))
+    assert sandbox.dispatch(BackendToolFilesRead("l/../a")) == FileContent("x")
+
+
 def test_a_path_of_the_sandbox_may_be_absolute(sandbox: BackendSandbox) -> None:
     sandbox.dispatch(BackendToolFilesWrite("/tmp/a.txt", "there"))
     assert _said(sandbox, "cat /tmp/a.txt") == b"there"

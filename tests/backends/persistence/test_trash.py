@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import logging
 import os
-import shutil
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ from rath.backend.persistence import trash
 from rath.backend.persistence.trash import (
     empty_trash,
     in_trash,
+    mount_below,
     mount_in,
     move_to_trash,
     remove_tree,
@@ -79,11 +79,11 @@ def test_what_cannot_be_moved_is_kept_and_told(
 def test_what_cannot_be_removed_stays_in_the_trash_and_is_told(
     directory: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def refuse(*_: object) -> None:
+    def refuse(*_: object, **__: object) -> None:
         raise PermissionError(errno.EPERM, "Operation not permitted")
 
     moved = move_to_trash(directory)
-    monkeypatch.setattr(shutil, "rmtree", refuse)
+    monkeypatch.setattr(os, "rmdir", refuse)
     with caplog.at_level(logging.WARNING, "rath.backend.persistence.trash"):
         empty_trash(directory.parent)
     assert in_trash(directory.parent) == [moved]
@@ -97,32 +97,53 @@ def test_directories_without_rights_are_removed(directory: Path) -> None:
     assert not directory.exists()
 
 
-def test_rights_are_given_where_a_removal_failed(
+def test_all_but_what_cannot_be_removed_is_removed(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (directory / "deep").chmod(0)
-    really, calls = shutil.rmtree, list[Path]()
+    really = os.unlink
 
-    def once_refused(path: Path) -> None:
-        calls.append(path)
-        if len(calls) == 1:
-            raise PermissionError(errno.EACCES, "Permission denied")
-        assert (directory / "deep").stat().st_mode & 0o700 == 0o700
-        really(path)
+    def refuse_one(name: str, *, dir_fd: int) -> None:
+        if name == "file":
+            raise PermissionError(errno.EPERM, "Operation not permitted")
+        really(name, dir_fd=dir_fd)
 
-    monkeypatch.setattr(shutil, "rmtree", once_refused)
-    remove_tree(directory)
-    assert not directory.exists()
+    monkeypatch.setattr(os, "unlink", refuse_one)
+    with pytest.raises(PermissionError, match="not permitted"):
+        remove_tree(directory)
+    assert [str(each.relative_to(directory)) for each in directory.rglob("*")] == [
+        "deep",
+        "deep/file",
+    ]
 
 
-def test_another_one_that_removes_the_same_is_no_error(
-    directory: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def gone(_: Path) -> None:
-        raise FileNotFoundError
+def test_link_in_the_place_of_a_directory_is_not_followed(directory: Path) -> None:
+    with pytest.raises(OSError, match="directory"):
+        remove_tree(directory / "link")
+    assert (directory.parent.parent / "elsewhere" / "kept").exists()
 
-    monkeypatch.setattr(shutil, "rmtree", gone)
+
+def test_what_is_gone_already_is_no_error(directory: Path) -> None:
     remove_tree(directory.parent / "gone")
+    remove_tree(directory.parent / "gone" / "with its parent")
+
+
+def test_no_depth_stands_in_the_way(directory: Path) -> None:
+    made_deep(directory, 1500)
+    moved = move_to_trash(directory)
+    assert moved is not None
+    empty_trash(directory.parent)
+    assert in_trash(directory.parent) == []
+
+
+def made_deep(directory: Path, n_levels: int) -> None:
+    """Make directories in each other, deeper than any path can tell."""
+    fd = os.open(directory, os.O_RDONLY)
+    for _ in range(n_levels):
+        os.mkdir("below", dir_fd=fd)
+        below = os.open("below", os.O_RDONLY, dir_fd=fd)
+        os.close(fd)
+        fd = below
+    os.close(fd)
 
 
 def mounts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *points: str) -> None:
@@ -155,6 +176,16 @@ def test_mount_points_are_found_under_their_escaped_names(
     assert mount_in(Path("/with space")) == Path("/with space/\\x")
     assert mount_in(Path("/with")) is None
     assert mount_in(Path("/")) == Path("/")
+
+
+def test_what_is_mounted_below_is_found_and_the_directory_itself_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mounts(tmp_path, monkeypatch, "/", "/with\\040space/\\134x", "/work", "/works/x")
+    assert mount_below("/with space") == Path("/with space/\\x")
+    assert mount_below("/with space/\\x") is None
+    assert mount_below("/work") is None
+    assert mount_below("/") == Path("/with space/\\x")
 
 
 def test_without_a_table_only_the_directory_itself_is_looked_at(

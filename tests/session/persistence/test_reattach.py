@@ -78,6 +78,18 @@ def test_sandbox_of_a_resumed_session_is_in_use_until_it_is_closed() -> None:
     assert registry.prunable_remote(older_than=timedelta()) == [known]
 
 
+@pytest.mark.parametrize("known_as", ["container-7", "{" + "0" * 31 + "}"])
+def test_an_id_that_is_none_of_the_registry_becomes_no_other_sandbox(
+    known_as: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING, LOGGER):
+        user = resumed(stored("far", known_as))
+    assert f"{known_as!r} is no id of the registry" in caplog.text
+    assert user.chunk_table[0].payload["content"] == "go on"
+    with pytest.raises(RuntimeError, match=r"closed; place the session again"):
+        user.require_sandbox()
+
+
 @pytest.mark.parametrize("remote_id", ["gone", None], ids=["gone", "pruned"])
 def test_sandbox_that_is_gone_keeps_no_row_from_being_read(
     remote_id: str | None, caplog: pytest.LogCaptureFixture
@@ -105,8 +117,9 @@ def test_sandbox_that_is_gone_becomes_no_other_one_unasked() -> None:
     [
         pytest.param(None, str(UUID(int=1)), id="no backend"),
         pytest.param("far", None, id="no id"),
-        pytest.param("far", "c-1", id="no id of the registry"),
+        pytest.param("far", "", id="empty id"),
         pytest.param("local", str(UUID(int=1)), id="backend that cannot attach"),
+        pytest.param("local", "c-1", id="free text and a backend that cannot attach"),
     ],
 )
 def test_where_nothing_can_be_attached_the_placement_is_as_stored(

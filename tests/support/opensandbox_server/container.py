@@ -272,7 +272,9 @@ def _wait_for_init(fd: int) -> None:
 
     Bubblewrap itself ends a little earlier.
     """
-    select.select([fd], [], [], _STOP_TIMEOUT)
+    poller = select.poll()  # a descriptor may be above what `select` takes
+    poller.register(fd, select.POLLIN)
+    poller.poll(_STOP_TIMEOUT * 1000)
     os.close(fd)
 
 

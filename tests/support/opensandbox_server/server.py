@@ -97,6 +97,11 @@ class OpenSandboxServer:
         """Sandboxes that are there, oldest first; expired ones may still be among them."""
         return [*self._runtime.sandboxes]
 
+    @property
+    def snapshot_ids(self) -> list[str]:
+        """Snapshots that are there, oldest first."""
+        return [*self._runtime.snapshots]
+
     def matching(self, method: str, path: str) -> list[CapturedRequest]:
         """Requests of a method (or `*`) whose path fits a pattern with `*` and `?`."""
         return self._journal.matching(method, path)

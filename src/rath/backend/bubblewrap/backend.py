@@ -12,18 +12,20 @@ from functools import partial
 from typing import Any, Literal
 
 from rath._async.runtime import runtime
+from rath._core.text import decode_output
 from rath.backend.abc import BackendSandboxSpec, SandboxLimits
 from rath.backend.bubblewrap import probe, view
-from rath.backend.bubblewrap.command import PREFIX, Rlimits, Sandboxing
+from rath.backend.bubblewrap.command import PREFIX, REFUSED, Rlimits, Sandboxing
 from rath.backend.bubblewrap.groups import Group, Groups
-from rath.backend.bubblewrap.provided import Provided, prune
+from rath.backend.bubblewrap.provided import Provided
 from rath.backend.capabilities import Capabilities, IsolationLevel
 from rath.backend.frozen import Seed
 from rath.backend.host.backend import HostBackend
-from rath.backend.host.process import Command
+from rath.backend.host.owner import prune_once
+from rath.backend.host.process import Command, Ended
 from rath.backend.host.sandbox import HostSandbox
 from rath.backend.host.supervisor import is_supported
-from rath.backend.results import CodeResult, CommandResult, ToolExecutionFailure, ToolResult
+from rath.backend.results import ToolExecutionFailure, ToolResult
 from rath.backend.tool_types import BackendTool, BackendToolCodeRun, BackendToolCommandRun
 from rath.errors import BackendError
 
@@ -129,7 +131,19 @@ class BubblewrapBackend(HostBackend):
         if not isinstance(op, BackendToolCommandRun | BackendToolCodeRun):
             return await super().adispatch(native, op)
         await self._prepare(native)
-        return _start_failure(await super().adispatch(native, op))
+        return await super().adispatch(native, op)
+
+    def start_failure(self, ended: Ended) -> ToolExecutionFailure | None:
+        # It reports an exit code only of what it has started. Outputs say nothing: a command
+        # can print whatever `bwrap` might say.
+        report = ended.report
+        if report is None or ended.exit_code <= 0:
+            return None
+        if b'"exit-code"' in report and REFUSED.encode() not in report:
+            return None
+        said = decode_output(ended.stderr).strip().removeprefix(PREFIX)
+        words = said or f"exit code {ended.exit_code}, no message"
+        return ToolExecutionFailure("os_error", f"the sandbox could not start it: {words}", None)
 
     def confined(self, sandbox: HostSandbox, command: Command) -> Command:
         workspace = sandbox.workspace
@@ -171,6 +185,7 @@ class BubblewrapBackend(HostBackend):
             arguments,
             files.filter,
             parent="process" if is_supported() else "thread",
+            reports=is_supported(),
         )
         groups = Groups.here()
         if groups is None:
@@ -187,7 +202,7 @@ class BubblewrapBackend(HostBackend):
                 groups = Groups.here()
                 if groups is not None:
                     groups.prune()
-                prune()
+                prune_once()
                 self._provided = Provided()
             return self._provided
 
@@ -224,19 +239,6 @@ def _require_workspace(root: str) -> None:
     reason = view.reason_against(root)
     if reason is not None:
         raise BackendError(f"{root!r} cannot be the workspace of a sandbox: {reason}")
-
-
-def _start_failure(result: ToolResult | bool) -> ToolResult | bool:
-    """Return the failure that a result stands for when `bwrap` did not come to run the command."""
-    match result:
-        case CommandResult(exit_code=1, stderr=said) | CodeResult(stderr=said):
-            words = said.decode("utf-8", "replace")
-        case _:
-            return result
-    if not words.startswith(PREFIX):
-        return result
-    message = f"the sandbox could not start it: {words.removeprefix(PREFIX).strip()}"
-    return ToolExecutionFailure("os_error", message, None)
 
 
 def _nothing() -> None:

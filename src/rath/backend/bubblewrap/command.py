@@ -11,7 +11,7 @@ from typing import Literal
 
 from rath.backend.bubblewrap.view import HOME
 from rath.backend.host.environment import environment
-from rath.backend.host.process import Command
+from rath.backend.host.process import STATUS_NUMBER, Command
 
 PREFIX = "bwrap: "
 """How each line begins with which `bwrap`, or the shell before it, says why it cannot start."""
@@ -27,16 +27,22 @@ _OF_THE_SHELL = frozenset(
 )  # fmt: skip
 """Variables that one shell or another sets or checks itself, with all `BASH*`."""
 
+REFUSED = "refused"
+"""What the shell inside reports where it cannot start the command."""
+
+_REPORT = 7
+"""The descriptor on which the shell inside reports: `bwrap` keeps its own to itself."""
+
 _FIND = f"""\
 case $1 in */*) [ -x "$1" ] ;; *) command -v -- "$1" >/dev/null ;; esac ||
-{{ echo "{PREFIX}execvp $1: not a program" >&2; exit 1; }}
+{{ echo "{PREFIX}execvp $1: not a program" >&2; %s exit 1; }}
 """
 """Says what `bwrap` itself would say of a program that is not there."""
 
 _OUTER = """\
 ulimit -c 0
 { %(enter)s; } 2>/dev/null || { echo "%(prefix)scannot enter the control group" >&2; exit 1; }
-%(start)s%(filter)s%(wait)s"""
+%(start)s%(opened)s%(wait)s"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +80,9 @@ class Sandboxing:
     """What starts the commands. `bwrap` ends with its parent, and a thread that started it counts
     as one: a shell stays between them then."""
 
+    reports: bool = False
+    """Whether who starts the commands gives them `STATUS_NUMBER`, for `bwrap` to report on."""
+
     def apply(self, command: Command, workspace: Sequence[str], *, directory: str) -> Command:
         """Return the command of the host that runs `command` inside.
 
@@ -82,28 +91,33 @@ class Sandboxing:
             workspace: Arguments of `bwrap` that show the workspace.
             directory: Directory of the host to start in; `command.cwd` is the one inside.
         """
-        if not command.argv:
+        if not command.argv or not command.argv[0]:
             raise ValueError("the command is empty; name a program to run")
         outer, hidden = _split(_adapted(command.env))
         inner = list(command.argv)
         if hidden or self.rlimits is not None:
-            script = (self.rlimits.script() if self.rlimits else "") + _revealing(hidden)
+            script = self.rlimits.script() if self.rlimits else ""
+            script += _revealing(hidden, reports=self.reports)
             inner = ["/bin/sh", "-c", script, "sh", *inner]
         passing = ["--seccomp", "9"] if self.filter else []
+        passing += ["--json-status-fd", str(STATUS_NUMBER)] if self.reports else []
         bwrap = [self.bwrap, *self.arguments, *workspace, *passing, "--chdir", command.cwd, "--"]
-        argv = ["/bin/sh", "-c", self._outer(), "sh", *bwrap, *inner]
+        outside = self._outer(has_shell=len(inner) > len(command.argv))
+        argv = ["/bin/sh", "-c", outside, "sh", *bwrap, *inner]
         outer |= {f"_rath_hidden_{i}": value for i, value in enumerate(hidden.values())}
-        return replace(command, argv=argv, cwd=directory, env=outer)
+        return replace(command, argv=argv, cwd=directory, env=outer, reports=self.reports)
 
-    def _outer(self) -> str:
+    def _outer(self, *, has_shell: bool) -> str:
         enter = " && ".join(f"echo 0 > {shlex.quote(entrance)}" for entrance in self.entrances)
         opened = f" 9<{shlex.quote(self.filter)}" if self.filter else ""
+        if has_shell and self.reports:
+            opened += f" {_REPORT}>&{STATUS_NUMBER}"
         start, wait = ('exec "$@"', "") if self.parent == "process" else ('"$@"', "\nexit $?")
         return _OUTER % {
             "enter": enter or ":",
             "prefix": PREFIX,
             "start": start,
-            "filter": opened,
+            "opened": opened,
             "wait": wait,
         }
 
@@ -132,7 +146,7 @@ def _split(env: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
     return outer, {name: value for name, value in env.items() if name not in outer}
 
 
-def _revealing(hidden: Mapping[str, str]) -> str:
+def _revealing(hidden: Mapping[str, str], *, reports: bool) -> str:
     """Return the lines of a shell that give hidden variables their names, and run the command."""
     lines: list[str] = []
     unset: list[str] = []
@@ -145,7 +159,9 @@ def _revealing(hidden: Mapping[str, str]) -> str:
             others.append(f'{shlex.quote(name)}="$_rath_hidden_{i}"')
     # What no shell sets as it is, another program sets; for a moment its command line shows it.
     start = f'exec /usr/bin/env {" ".join([*unset, "--", *others])} "$@"' if others else 'exec "$@"'
-    return "".join([*lines, _FIND, start])
+    # Closed before anything of the user's runs: only the shell itself may report.
+    tell, close = (f"echo {REFUSED} >&{_REPORT};", f" {_REPORT}>&-") if reports else ("", "")
+    return "".join([*lines, _FIND % tell, start, close])
 
 
 def _is_plain(name: str) -> bool:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from rath.backend.bubblewrap.owner import is_stale, new_name
+from rath.backend.host.owner import is_stale, new_name
 
 _CONTROLLERS = ("memory", "pids")
 
@@ -59,7 +59,7 @@ class Groups:
         Raises:
             OSError: The kernel refuses.
         """
-        name = new_name()
+        name = new_name("bwrap")
         group = Group(tuple(os.path.join(each.parent, name) for each in self.hierarchies))
         try:
             for directory, hierarchy in zip(group.directories, self.hierarchies, strict=True):

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import platform
 import shutil
-import stat
-import tempfile
 import weakref
 
-from rath.backend.bubblewrap.owner import is_stale, new_name
 from rath.backend.bubblewrap.seccomp import program_for
 from rath.backend.bubblewrap.view import ETC_DIRECTORIES, ETC_FILES, ETC_OF_NETWORK, HOME
+from rath.backend.host.owner import new_directory
 
 _OWN = {
     "passwd": f"sandbox:x:1000:1000:sandbox:{HOME}:/bin/sh\n"
@@ -30,8 +27,7 @@ class Provided:
     """
 
     def __init__(self) -> None:
-        directory = os.path.join(tempfile.gettempdir(), new_name())
-        os.mkdir(directory, 0o700)
+        directory = new_directory("bwrap")
         self.remove = weakref.finalize(self, shutil.rmtree, directory, ignore_errors=True)
         self.etc = os.path.join(directory, "etc")
         """Directory that is /etc inside. Copied: each mount would cost every command 0.2 ms."""
@@ -44,19 +40,6 @@ class Provided:
         if program is not None:
             self.filter = os.path.join(directory, "seccomp")
             _write(self.filter, program)
-
-
-def prune() -> None:
-    """Remove such directories of processes that have ended."""
-    above = tempfile.gettempdir()
-    with contextlib.suppress(OSError):
-        for name in filter(is_stale, os.listdir(above)):
-            path = os.path.join(above, name)
-            with contextlib.suppress(OSError):
-                found = os.lstat(path)
-                # Others may make names in a shared directory; theirs are not ours to remove.
-                if stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid():
-                    shutil.rmtree(path, ignore_errors=True)
 
 
 def _fill(etc: str) -> None:

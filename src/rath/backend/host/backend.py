@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 import tempfile
 from abc import abstractmethod
 from concurrent.futures import Future
@@ -18,12 +17,13 @@ from rath.backend.frozen import Seed
 from rath.backend.host.code import run_code
 from rath.backend.host.copying import CopyFailed
 from rath.backend.host.environment import environment
-from rath.backend.host.files import FileOperations, os_failure
-from rath.backend.host.frozen import HostFrozen
+from rath.backend.host.files import FileOperations, Landing, os_failure
+from rath.backend.host.frozen import TREES, HostFrozen
 from rath.backend.host.frozen_unopened import Freezer
-from rath.backend.host.guard import TreeGuard
+from rath.backend.host.guard import Guard, TreeGuard, remove_owned
 from rath.backend.host.layer_guard import LayerGuard
-from rath.backend.host.paths import OutsideWorkspace, Workspace
+from rath.backend.host.owner import new_directory, prune_once
+from rath.backend.host.paths import OutsideWorkspace, Workspace, expanded, real_root
 from rath.backend.host.process import DEFAULT_TIMEOUT, Command, Ended, run_process
 from rath.backend.host.sandbox import HostSandbox
 from rath.backend.host.window import observed, workspace_digest
@@ -34,6 +34,7 @@ from rath.backend.results import (
     tool_failure_from,
 )
 from rath.backend.tool_types import (
+    ALL_CALLS,
     BackendTool,
     BackendToolCodeRun,
     BackendToolCommandRun,
@@ -42,8 +43,12 @@ from rath.backend.tool_types import (
     BackendToolFilesList,
     BackendToolFilesRead,
     BackendToolFilesWrite,
+    FileTool,
 )
 from rath.errors import BackendError, UnsupportedBackendTool
+
+GIVE_UP_SECONDS = 0.5
+"""How long a cancelled file tool may take to remove what it had written; a guess."""
 
 
 class HostBackend(Backend):
@@ -61,7 +66,7 @@ class HostBackend(Backend):
 
     @classmethod
     def supported_calls(cls) -> frozenset[type[BackendTool]]:
-        return _SUPPORTED
+        return ALL_CALLS
 
     @abstractmethod
     def confined(self, sandbox: HostSandbox, command: Command) -> Command:
@@ -70,13 +75,17 @@ class HostBackend(Backend):
         Files that `command.visible` names lie outside the workspace, and it must see them.
         """
 
+    def start_failure(self, ended: Ended) -> ToolExecutionFailure | None:
+        """Return why a command was never started, where what confines it has ended instead."""
+        return None
+
     def sandbox_count(self) -> int:
         """Return how many different workspaces are open."""
         return len({sandbox.handle for sandbox in list(self._open)})
 
     def adopt(self, sandbox: BackendSandbox) -> HostSandbox:
         guard = TreeGuard(Workspace.at(sandbox.handle))
-        return HostSandbox(guard, sandbox.spec or BackendSandboxSpec())
+        return _sandbox(guard, sandbox.spec or BackendSandboxSpec())
 
     def identity(self, sandbox: BackendSandbox) -> SandboxIdentity:
         native: HostSandbox | None = sandbox.native
@@ -85,7 +94,7 @@ class HostBackend(Backend):
         else:
             spec = sandbox.spec if sandbox.origin is None else None
             given = spec.working_dir if spec is not None else None
-            root, layer = os.path.realpath(given) if given else sandbox.handle, None
+            root, layer = real_root(given) if given else sandbox.handle, None
         isolation = self.capabilities().isolation.value
         return SandboxIdentity(self.name, sandbox.handle, isolation, root, root, layer)
 
@@ -115,17 +124,28 @@ class HostBackend(Backend):
                 return await observed(native, op, run)
         except CopyFailed as exc:
             return copy_failure(exc)
+        finally:
+            if not (op.read_only or native.leftovers.is_empty or runtime().is_closing):
+                # Frozen while the operation ran: what it has left running would change that.
+                for frozen in TREES.exposed(native.guard.tree):
+                    runtime().submit(frozen.asecure, label=f"copying {native.handle}")
 
     async def aworkspace_digest(self, native: HostSandbox) -> str | None:
-        async with native.guard.reading():
-            return await workspace_digest(native)
+        try:
+            async with native.guard.reading():
+                door = native.workspace.door
+                if not await runtime().call_in_worker(partial(os.path.isdir, door)):
+                    return None
+                return await workspace_digest(native)
+        except CopyFailed as exc:
+            raise BackendError(f"the files of {native.handle!r} are lost: {exc}") from exc
 
     def freeze(self, sandbox: BackendSandbox) -> HostFrozen:
         return self._freezer.freeze(sandbox)
 
     async def aopen_copy(self, seed: Seed, spec: BackendSandboxSpec | None) -> HostSandbox:
         guard = await LayerGuard.aopened(seed, may_mount=self.mounts_layers)
-        sandbox = HostSandbox(guard, spec or BackendSandboxSpec())
+        sandbox = _sandbox(guard, spec or BackendSandboxSpec())
         self._open.append(sandbox)
         return sandbox
 
@@ -142,10 +162,23 @@ class HostBackend(Backend):
                 | BackendToolFilesList()
                 | BackendToolFilesExists()
             ):
-                run = partial(self._files.run, native.workspace, op)
-                return await runtime().call_in_worker(run)
+                return await self._run_file_tool(native, op)
             case _:
                 raise UnsupportedBackendTool(type(op), self.name)
+
+    async def _run_file_tool(self, native: HostSandbox, op: FileTool) -> ToolResult | bool:
+        """Run it on a worker; a cancellation waits for the end of what cannot be given up."""
+        landing = Landing()
+        run = partial(self._files.run, native.workspace, op, landing)
+        running = asyncio.wrap_future(runtime().start_in_worker(run))
+        try:
+            return await asyncio.shield(running)
+        except asyncio.CancelledError:
+            running.add_done_callback(_take_result)
+            timeout = GIVE_UP_SECONDS if landing.give_up() else None
+            if not op.read_only:
+                await _ended(running, timeout)
+            raise
 
     async def _run_command(self, sandbox: HostSandbox, op: BackendToolCommandRun) -> ToolResult:
         workspace = sandbox.workspace
@@ -182,45 +215,39 @@ class HostBackend(Backend):
             return os_failure(exc, str(exc.filename or command.argv[0]))
         except (TypeError, ValueError) as exc:
             return tool_failure_from("unexpected", exc)
-        return timeout_failure(ended, command.timeout) if ended.timed_out else ended
+        if ended.timed_out:
+            return timeout_failure(ended, command.timeout)
+        return self.start_failure(ended) or ended
 
     def _opened(self, spec: BackendSandboxSpec) -> HostSandbox:
         given = spec.working_dir
+        prune_once()
         try:
             if given:
-                os.makedirs(given, exist_ok=True)
+                os.makedirs(expanded(given), exist_ok=True)
                 workspace = Workspace.at(given)
             else:
-                made = tempfile.mkdtemp(prefix=f"rath-{self.name}-")
+                made = new_directory(self.name)
                 workspace = Workspace.at(made, is_owned=True)
         except OSError as exc:
             raise BackendError(
                 f"cannot open a {self.name} sandbox in {given or tempfile.gettempdir()!r}: "
                 f"{exc.strerror}; give a working_dir that is a directory or can be made one"
             ) from exc
-        return HostSandbox(TreeGuard(workspace), spec)
+        return _sandbox(TreeGuard(workspace), spec)
 
 
-_SUPPORTED: frozenset[type[BackendTool]] = frozenset(
-    {
-        BackendToolCodeRun,
-        BackendToolCommandRun,
-        BackendToolFilesEdit,
-        BackendToolFilesExists,
-        BackendToolFilesList,
-        BackendToolFilesRead,
-        BackendToolFilesWrite,
-    }
-)
+_RUNS_ON = "could not be ended as a whole: something that it started may still run"
 
 
 def timeout_failure(ended: Ended, timeout: float | None) -> ToolExecutionFailure:
     """Return what is said of a command that was ended at its deadline."""
     limit = DEFAULT_TIMEOUT if timeout is None else timeout
     printed = decode_output(ended.stdout) + decode_output(ended.stderr)
+    outcome = "was ended with its child processes" if ended.is_gone else _RUNS_ON
     return ToolExecutionFailure(
         "timeout",
-        f"it did not end within {limit:g} s and was ended with its child processes"
+        f"it did not end within {limit:g} s and {outcome}"
         + ("; detail is what it had printed" if printed else ""),
         printed or None,
     )
@@ -235,9 +262,33 @@ def copy_failure(exc: CopyFailed) -> ToolExecutionFailure:
     return ToolExecutionFailure("workspace_copy_failed", message, exc.path)
 
 
+def _sandbox(guard: Guard, spec: BackendSandboxSpec) -> HostSandbox:
+    sandbox = HostSandbox(guard, spec)
+    TREES.watch(sandbox.leftovers, guard.tree)
+    return sandbox
+
+
+def _take_result(running: asyncio.Future[ToolResult | bool]) -> None:
+    if not running.cancelled():
+        running.exception()
+
+
+async def _ended(running: asyncio.Future[ToolResult | bool], timeout: float | None) -> None:
+    """Wait for a worker, `timeout` seconds at most; cancelled again, only where there is one."""
+    while not running.done():
+        try:
+            await asyncio.wait([running], timeout=timeout)
+        except asyncio.CancelledError:
+            if timeout is None:
+                continue  # a rename, and it is told what it did
+            raise
+        if timeout is not None:
+            return
+
+
 def _remove_owned(sandbox: HostSandbox) -> None:
     if sandbox.workspace.is_owned:
-        shutil.rmtree(sandbox.workspace.root, ignore_errors=True)
+        remove_owned(sandbox.workspace.root)
 
 
 def _remove_unwanted(opening: Future[HostSandbox]) -> None:

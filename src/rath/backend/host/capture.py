@@ -48,6 +48,8 @@ class Capture:
         self._n_bytes = 0
         self._digest = hashlib.sha256()
         self._spool: IO[bytes] | None = None
+        self._is_long = False
+        self._is_lost = False
         self._loop.add_reader(self._reader, self._readable)
 
     def close_writer(self) -> None:
@@ -82,23 +84,27 @@ class Capture:
         left_out = self._n_bytes - MAX_OUTPUT_BYTES
         if left_out <= 0:
             return bytes(self._head + self._tail)
-        note = b"\n[... output truncated: %d bytes left out ...]\n" % left_out
+        why = b", and not kept: the temporary directory is full" if self._is_lost else b""
+        note = b"\n[... output truncated: %d bytes left out%s ...]\n" % (left_out, why)
         return bytes(self._head + note + self._tail[-_HALF:])
 
     async def whole(self) -> Blob | None:
-        """Return all that was read where `text` is only a part of it, else None."""
-        spool = self._spool
-        if spool is None:
+        """Return all that was read where `text` is only a part of it, else None.
+
+        Without its data where that is too long, or could not be kept.
+        """
+        if not self._is_long:
             return None
-        self._spool = None
+        spool, self._spool = self._spool, None
         return await runtime().call_in_worker(lambda: self._blob(spool))
 
-    def _blob(self, spool: IO[bytes]) -> Blob:
-        with spool:
-            data = None
-            if self._n_bytes <= MAX_WHOLE_BYTES:
-                spool.seek(0)
-                data = spool.read()
+    def _blob(self, spool: IO[bytes] | None) -> Blob:
+        data = None
+        if spool is not None:
+            with spool:
+                if self._n_bytes <= MAX_WHOLE_BYTES:
+                    spool.seek(0)
+                    data = spool.read()
         return Blob(self._digest.hexdigest(), self._n_bytes, data)
 
     def _drop_spool(self) -> None:
@@ -154,16 +160,16 @@ class Capture:
         return False
 
     def _take(self, data: bytes) -> None:
-        if self._spool is None and self._n_bytes + len(data) > MAX_OUTPUT_BYTES:
-            # Closed by `whole` or by `drop`.
-            self._spool = tempfile.TemporaryFile(prefix="rath-output-")  # noqa: SIM115
-            self._spool.write(self._head + self._tail)
-            self._digest.update(self._head + self._tail)
-        if self._spool is not None:
+        if not self._is_long and self._n_bytes + len(data) > MAX_OUTPUT_BYTES:
+            self._is_long = True
+            before = bytes(self._head + self._tail)
+            self._digest.update(before)
+            self._keep(before)
+        if self._is_long:
             self._digest.update(data)
             room = MAX_WHOLE_BYTES - self._n_bytes
             if room > 0:
-                self._spool.write(data[:room])
+                self._keep(data[:room])
         self._n_bytes += len(data)
         room = _HALF - len(self._head)
         if room > 0:
@@ -173,10 +179,52 @@ class Capture:
         if len(self._tail) > MAX_OUTPUT_BYTES and self._n_bytes > MAX_OUTPUT_BYTES:
             del self._tail[:-_HALF]
 
+    def _keep(self, data: bytes) -> None:
+        """Write to the file of the whole; where the disk is full, go on without it."""
+        if self._is_lost:
+            return
+        try:
+            if self._spool is None:
+                # Closed by `whole` or by `drop`. Without a buffer: that would fail at the end.
+                self._spool = tempfile.TemporaryFile(buffering=0, prefix="rath-output-")  # noqa: SIM115
+            view = memoryview(data)
+            while view:
+                view = view[self._spool.write(view) :]
+        except OSError:
+            self._is_lost = True
+            spool, self._spool = self._spool, None
+            if spool is not None:
+                spool.close()
+
     def _shut(self) -> None:
         os.close(self._reader)
         if not self._closed.done():
             self._closed.set_result(None)
+
+
+class StatusPipe:
+    """A pipe on which a program tells something apart from its output, of 64 KiB at most."""
+
+    def __init__(self) -> None:
+        self._reader, self.writer = os.pipe()
+        os.set_blocking(self._reader, False)
+
+    def close_writer(self) -> None:
+        """Close our own copy of the end that the program writes to."""
+        if self.writer >= 0:
+            os.close(self.writer)
+            self.writer = -1
+
+    def read(self) -> bytes:
+        """Return what is there; called when the program has ended."""
+        with contextlib.suppress(BlockingIOError):
+            return os.read(self._reader, _CHUNK_BYTES)
+        return b""
+
+    def close(self) -> None:
+        """Close both ends."""
+        self.close_writer()
+        os.close(self._reader)
 
 
 async def finish(*captures: Capture) -> None:

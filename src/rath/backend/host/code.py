@@ -15,6 +15,7 @@ from rath._async.runtime import runtime
 from rath._core.text import decode_output
 from rath.backend.host.environment import environment
 from rath.backend.host.files import os_failure
+from rath.backend.host.owner import new_directory
 from rath.backend.host.process import Command, Ended
 from rath.backend.host.sandbox import HostSandbox
 from rath.backend.results import CodeResult, ToolExecutionFailure, ToolResult
@@ -86,7 +87,7 @@ async def _run_script(
 
 
 def _write_script(code: bytes, suffix: str) -> str:
-    directory = tempfile.mkdtemp(prefix="rath-code-")
+    directory = new_directory("code")
     # A name that no module has: the directory of a script comes first on Python's path.
     script = os.path.join(directory, f"code_{os.urandom(8).hex()}{suffix}")
     try:

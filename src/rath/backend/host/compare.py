@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from rath._core.blobs import Blob
 from rath.backend.effects import Attribution, EffectKind, FileEffect
-from rath.backend.host.scan import Seen, Snapshot
+from rath.backend.host.scan import MAX_HASHED_BYTES, Seen, Snapshot
 from rath.backend.manifest import FileState
 
 ToBlob = Callable[[FileState], Blob]
@@ -59,8 +59,15 @@ def compare(
     hidden = tuple({*before.unseen, *after.unseen})
     known = [path for path in {*changed, *exact} if not path.startswith(hidden)]
     unread = [path for path in known if not _is_read(path, before, after)]
-    if unread:
-        found.gaps.append(f"what changed in {_listed(unread)} is not known: it could not be read")
+    large = [path for path in unread if _is_large(path, before, after)]
+    if large:
+        limit = f"over {MAX_HASHED_BYTES >> 20} MiB: files so large are not read"
+        found.gaps.append(f"what changed in {_listed(large)} is not known: {limit}")
+    unreadable = sorted({*unread} - {*large})
+    if unreadable:
+        found.gaps.append(
+            f"what changed in {_listed(unreadable)} is not known: it could not be read"
+        )
     odd = [path for path in known if shown_path(path) != path]
     if odd:
         found.gaps.append(f"names that are not UTF-8 are shown with escapes: {_listed(odd)}")
@@ -155,6 +162,11 @@ def _differs(old: Seen, new: Seen) -> bool:
 def _is_read(path: str, before: Snapshot, after: Snapshot) -> bool:
     seen = (before.files.get(path), after.files.get(path))
     return all(each is None or each.state is not None for each in seen)
+
+
+def _is_large(path: str, before: Snapshot, after: Snapshot) -> bool:
+    seen = (before.files.get(path), after.files.get(path))
+    return any(each is not None and each.size > MAX_HASHED_BYTES for each in seen)
 
 
 def _renames(

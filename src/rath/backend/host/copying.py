@@ -11,6 +11,8 @@ import sys
 from collections.abc import Iterator
 from typing import Literal
 
+from rath.backend.host.temporaries import is_temporary
+
 CopyMethod = Literal["reflink", "copy"]
 
 _SOURCE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -81,7 +83,11 @@ class _Copier:
     def copy_directory(self, source: int, target: int, path: str, depth: int) -> None:
         """Copy all entries of one open directory into another, then its mode and times."""
         with os.scandir(source) as scan:
-            names = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in scan]
+            names = [
+                (entry.name, entry.is_dir(follow_symlinks=False))
+                for entry in scan
+                if not is_temporary(entry.name)
+            ]
         for name, is_directory in names:
             below = f"{path}/{name}" if path else name
             try:

@@ -8,6 +8,7 @@ import os
 import stat
 import threading
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 
 from rath._core.blobs import MAX_BLOB_BYTES, Blob
 from rath.backend.edit import edited
@@ -30,20 +31,55 @@ from rath.backend.tool_types import (
     BackendToolFilesList,
     BackendToolFilesRead,
     BackendToolFilesWrite,
-)
-
-FileTool = (
-    BackendToolFilesRead
-    | BackendToolFilesWrite
-    | BackendToolFilesEdit
-    | BackendToolFilesList
-    | BackendToolFilesExists
+    FileTool,
 )
 
 _PERMISSIONS = 0o777
 """Bits of a mode that are set: never setuid, setgid or sticky."""
 
+_CHUNK_BYTES = 1 << 20
+"""How much is written before a look whether anybody still waits."""
+
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class GivenUp(Exception):
+    """Nobody waits any more for a file tool that had not changed anything yet."""
+
+
+class Landing:
+    """Decides, once, whether a file tool puts its file in place or is given up before."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._is_decided = False
+        self._is_given_up = False
+
+    def give_up(self) -> bool:
+        """Let it change nothing any more; False where it is changing the file just now."""
+        with self._lock:
+            if not self._is_decided:
+                self._is_decided = self._is_given_up = True
+            return self._is_given_up
+
+    def decide(self) -> None:
+        """Say that the file is put in place now.
+
+        Raises:
+            GivenUp: It was given up.
+        """
+        with self._lock:
+            self._is_decided = True
+        self.check()
+
+    def check(self) -> None:
+        """Go on unless it was given up.
+
+        Raises:
+            GivenUp: It was.
+        """
+        if self._is_given_up:
+            raise GivenUp
 
 
 class FileOperations:
@@ -53,16 +89,29 @@ class FileOperations:
         # A fixed number of locks, shared by paths whose hashes meet: nothing to clean up.
         self._locks = tuple(threading.Lock() for _ in range(64))
 
-    def run(self, workspace: Workspace, op: FileTool) -> ToolResult | bool:
-        """Run one operation; blocks on the disk. What goes wrong is a value."""
+    def run(
+        self, workspace: Workspace, op: FileTool, landing: Landing | None = None
+    ) -> ToolResult | bool:
+        """Run one operation; blocks on the disk. What goes wrong is a value.
+
+        Args:
+            workspace: Where it runs.
+            op: What is done.
+            landing: Lets the caller give up what writes.
+
+        Raises:
+            GivenUp: It was given up.
+        """
+        landing = landing or Landing()
+        landing.check()
         try:
             match op:
                 case BackendToolFilesRead():
                     return _read(workspace, op)
                 case BackendToolFilesWrite():
-                    return self._write(workspace, op)
+                    return self._write(workspace, op, landing)
                 case BackendToolFilesEdit():
-                    return self._edit(workspace, op)
+                    return self._edit(workspace, op, landing)
                 case BackendToolFilesList():
                     return _list(workspace, op.path)
                 case BackendToolFilesExists():
@@ -77,7 +126,9 @@ class FileOperations:
         except (OSError, ValueError) as exc:
             return os_failure(exc, op.path)
 
-    def _write(self, workspace: Workspace, op: BackendToolFilesWrite) -> ToolResult:
+    def _write(
+        self, workspace: Workspace, op: BackendToolFilesWrite, landing: Landing
+    ) -> ToolResult:
         try:
             data = op.data.encode() if isinstance(op.data, str) else op.data
         except UnicodeEncodeError as exc:
@@ -86,10 +137,11 @@ class FileOperations:
         with workspace.locate(op.path, make_parents=True) as place:
             if place.name == ".":
                 raise IsADirectoryError(f"{op.path!r} is a directory; name a file in it")
-            _write_atomically(place, data, op.mode, self._lock(workspace, place))
+            content = _Content(data, op.mode, landing)
+            _write_atomically(place, content, self._lock(workspace, place))
         return FileWriteResult(len(data))
 
-    def _edit(self, workspace: Workspace, op: BackendToolFilesEdit) -> ToolResult:
+    def _edit(self, workspace: Workspace, op: BackendToolFilesEdit, landing: Landing) -> ToolResult:
         with workspace.locate(op.path) as place, self._lock(workspace, place):
             with os.fdopen(_open_regular(place, op.path), "rb") as file:
                 data = file.read(MAX_READ_BYTES + 1)
@@ -100,7 +152,8 @@ class FileOperations:
             after = edited(data, op)
             if isinstance(after, ToolExecutionFailure):
                 return after
-            _write_atomically(place, after.data, mode, contextlib.nullcontext())
+            content = _Content(after.data, mode, landing)
+            _write_atomically(place, content, contextlib.nullcontext())
         return FileEditResult(after.n_replaced, after.diff)
 
     def _lock(self, workspace: Workspace, place: Place) -> threading.Lock:
@@ -162,20 +215,29 @@ def _exists(workspace: Workspace, path: str) -> bool:
     return True
 
 
+@dataclass(frozen=True, slots=True)
+class _Content:
+    """What becomes of a file."""
+
+    data: bytes
+    mode: int
+    landing: Landing
+
+
 def _write_atomically(
-    place: Place, data: bytes, mode: int, lock: AbstractContextManager[object]
+    place: Place, content: _Content, lock: AbstractContextManager[object]
 ) -> None:
-    """Put `data` in place by a rename: a reader, a crash or a hard link never meets a part."""
+    """Put a content in place by a rename: a reader, a crash or a hard link never meets a part."""
     temporary = new_temporary(".rath_write_", ".tmp")
     try:
         fd = os.open(temporary, _CREATE, 0o600, dir_fd=place.directory)
-        with os.fdopen(fd, "wb") as file:
-            file.write(data)
-            file.flush()
+        with os.fdopen(fd, "wb", buffering=0) as file:
+            _write_all(file.fileno(), content)
+            _keep_owner(file.fileno(), place)
             with contextlib.suppress(OSError):
-                os.fchmod(fd, mode & _PERMISSIONS)
+                os.fchmod(fd, content.mode & _PERMISSIONS)
         with lock:
-            _replace(place, temporary, data)
+            _replace(place, temporary, content)
     except BaseException:
         with contextlib.suppress(OSError):
             os.unlink(temporary, dir_fd=place.directory)
@@ -184,15 +246,32 @@ def _write_atomically(
         forget_temporary(temporary)
 
 
-def _replace(place: Place, temporary: str, data: bytes) -> None:
+def _write_all(fd: int, content: _Content) -> None:
+    left = memoryview(content.data)
+    while left:
+        content.landing.check()
+        left = left[os.write(fd, left[:_CHUNK_BYTES]) :]
+
+
+def _keep_owner(fd: int, place: Place) -> None:
+    """Give a new file the owner of the one that it replaces, where that is allowed."""
+    with contextlib.suppress(OSError):
+        old = os.stat(place.name, dir_fd=place.directory, follow_symlinks=False)
+        if stat.S_ISREG(old.st_mode) and (old.st_uid, old.st_gid) != (os.geteuid(), os.getegid()):
+            os.fchown(fd, old.st_uid, old.st_gid)
+
+
+def _replace(place: Place, temporary: str, content: _Content) -> None:
     with exact_change() as change:
         if not change.is_wanted:
+            content.landing.decide()
             _rename(place, temporary)
             return
         before, before_mode = _content(place)
         mode = os.stat(temporary, dir_fd=place.directory, follow_symlinks=False).st_mode
+        after = Blob.from_bytes(content.data)
+        content.landing.decide()
         _rename(place, temporary)
-        after = Blob.from_bytes(data)
         if (after, mode) != (before, before_mode):
             kind: EffectKind = "created" if before is None else "changed"
             change.note(

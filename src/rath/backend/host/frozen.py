@@ -5,22 +5,27 @@ from __future__ import annotations
 import os
 import stat
 from abc import abstractmethod
-from collections.abc import AsyncGenerator, Iterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncGenerator, Generator, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from functools import partial
 
 from rath._async.runtime import runtime
 from rath.backend.frozen import FrozenWorkspace
-from rath.backend.host.copying import copy_tree
+from rath.backend.host.copying import CopyFailed, copy_tree
 from rath.backend.host.copying_job import SharedJob
 from rath.backend.host.guard_trees import Lineage, Pinned, Tree, Trees
 from rath.backend.host.layer_directory import LayerDirectory
 from rath.backend.host.paths import OutsideWorkspace, Workspace
-from rath.backend.host.scan import scan
+from rath.backend.host.scan import fill, scan
 from rath.backend.manifest import EffectPolicy, Manifest
+from rath.backend.persistence.trash import mount_below
+from rath.backend.use import try_use_of
 from rath.errors import BackendError
 
 _CONTENT = os.O_RDONLY | os.O_NONBLOCK
+
+MAX_FILES = 1_000_000
+"""Above so many files a workspace has no manifest; a guess, some hundred megabytes of memory."""
 
 
 class HostFrozen(FrozenWorkspace, Pinned):
@@ -51,19 +56,23 @@ class HostFrozen(FrozenWorkspace, Pinned):
         await self.asecured()
 
     async def amanifest(self) -> Manifest:
-        """Return what it holds, without ignored directories; looked at once.
+        """Return all that it holds; looked at once, each file is read.
+
+        No name is passed over: who merges by it must not lose what tools keep in `.git` or `venv`.
 
         Raises:
             BackendError: A file or a directory of it cannot be read, or there are too many.
         """
         if self._manifest is None:
-            async with self.reading() as door:
-                self._manifest = await runtime().call_in_worker(partial(_manifest, door))
+            with _lost_told():
+                async with self.reading() as door:
+                    self._manifest = await runtime().call_in_worker(partial(_manifest, door))
         return self._manifest
 
     async def aread(self, path: str) -> bytes:
-        async with self.reading() as door:
-            return await runtime().call_in_worker(partial(_read, door, path))
+        with _lost_told():
+            async with self.reading() as door:
+                return await runtime().call_in_worker(partial(_read, door, path))
 
     def base_with(self, other: FrozenWorkspace) -> FrozenWorkspace | None:
         if not isinstance(other, HostFrozen):
@@ -98,6 +107,9 @@ class TreeFrozen(HostFrozen):
         self._tree = tree
         self._copy: LayerDirectory | None = None
         self._copying: SharedJob[LayerDirectory] = SharedJob()
+        self._was_there = os.path.isdir(tree.door)
+        # Where nobody else holds a kept workspace, this keeps it from being removed.
+        self._use = try_use_of(tree.place)
 
     async def aroot(self) -> str | None:
         return self._root
@@ -124,12 +136,19 @@ class TreeFrozen(HostFrozen):
             await TREES.quiet(self._tree)
             # The job holds this object, so that nobody changes the tree while it is copied.
             self._copy = await self._copying.aresult(self._copied)
+            if self._use is not None:
+                self._use.end()
         return self._copy
 
     def _copied(self) -> LayerDirectory:
+        place, door = self._tree.place, self._tree.door
         with LayerDirectory.made() as directory:
-            if os.path.isdir(self._tree.door):
-                copy_tree(self._tree.door, directory.files)
+            if os.path.isdir(door):
+                if place == door:
+                    require_no_mounts(place)
+                copy_tree(door, directory.files)
+            elif self._was_there:
+                raise CopyFailed(place, "the directory is gone, and the files with it")
             else:
                 # Its workspace has not been opened yet, and will begin empty.
                 os.mkdir(directory.files, 0o700)
@@ -152,16 +171,51 @@ def freeze_tree(
         tree: A directory.
         root: Its path as commands see it.
         lineage: The history that it continues, where nothing of it was frozen before.
+
+    Raises:
+        BackendError: Other file systems are mounted in it: they cannot be frozen.
     """
-    return TREES.freeze(tree, lineage, lambda kept: TreeFrozen(kept, tree, root))
+    # Who holds what is frozen of it now, has asked already.
+    if tree.place == tree.door and tree.pinned is None:
+        try:
+            require_no_mounts(tree.place)
+        except CopyFailed as exc:
+            raise BackendError(f"{exc}; take a directory of its own as workspace") from exc
+    frozen = TREES.freeze(tree, lineage, lambda kept: TreeFrozen(kept, tree, root))
+    if not frozen.is_secured and TREES.is_restless(tree):
+        # Nobody waits before what runs in the background writes: all the sooner a copy.
+        runtime().submit(frozen.asecure, label=f"copying {tree.place}")
+    return frozen
+
+
+def require_no_mounts(place: str) -> None:
+    """Refuse a directory that is more than its own files: a copy of it would never end.
+
+    Raises:
+        CopyFailed: It is `/`, or a file system is mounted below it.
+    """
+    if place == "/":
+        raise CopyFailed(place, "it is the root of the machine")
+    mounted = mount_below(place)
+    if mounted is not None:
+        raise CopyFailed(place, f"another file system is mounted in it, at {str(mounted)!r}")
+
+
+@contextmanager
+def _lost_told() -> Generator[None]:
+    try:
+        yield
+    except CopyFailed as exc:
+        raise BackendError(f"frozen files are lost: {exc}") from exc
 
 
 def _manifest(door: str) -> Manifest:
-    found = scan(door, EffectPolicy())
+    found = scan(door, EffectPolicy(ignore=frozenset(), max_files=MAX_FILES))
+    fill(door, found, list(found.files), max_bytes=None)
     manifest = found.manifest()
     if manifest is None:
         unread = [path for path, seen in found.files.items() if seen.state is None]
-        where = ", ".join([*unread, *found.unseen][:3]) or "it has too many files"
+        where = ", ".join([*unread, *found.unseen][:3]) or f"it has more than {MAX_FILES} files"
         raise BackendError(
             f"the files of a workspace cannot be told apart: not all can be looked at ({where}); "
             "make them readable, or remove them"

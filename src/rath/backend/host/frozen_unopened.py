@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import weakref
 
-from rath._async.runtime import runtime
 from rath.backend.abc import BackendSandbox
 from rath.backend.host.frozen import TREES, HostFrozen, freeze_tree
 from rath.backend.host.frozen_seed import Beginning, SharedOrigin
+from rath.backend.host.paths import real_root
 from rath.backend.host.sandbox import HostSandbox
 
 
@@ -30,20 +29,17 @@ class Freezer:
 
         Raises:
             BackendSandboxClosed: It was closed.
+            BackendError: Other file systems are mounted in its workspace.
         """
         native: HostSandbox | None = sandbox.native
         if native is not None:
             beginning = self._beginnings.get(sandbox)
-            frozen = native.guard.freeze(None if beginning is None else beginning.lineage)
-            if not native.leftovers.is_empty:
-                # Nobody waits before what runs in the background writes: all the sooner a copy.
-                runtime().submit(frozen.asecure, label=f"copying {native.handle}")
-            return frozen
+            return native.guard.freeze(None if beginning is None else beginning.lineage)
         if sandbox.closed:
             raise sandbox.closed_error()
         given = sandbox.spec.working_dir if sandbox.spec is not None else None
         if sandbox.origin is None and given:
-            root = os.path.realpath(given)
+            root = real_root(given)
             return freeze_tree(TREES.at(root), root, None)
         return self._beginning(sandbox).freeze()
 

@@ -7,6 +7,7 @@ import contextlib
 import os
 import signal
 import subprocess
+import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
@@ -15,6 +16,11 @@ from rath._async.runtime import runtime
 
 TERM_SECONDS = 0.5
 """How long a group may take to end after SIGTERM; exit of the interpreter leaves 1.2 s for all."""
+
+LEAVE_SECONDS = 0.2
+"""How long what an ended command left in its group may take to leave it, by `setsid`; a guess."""
+
+_LOOK_SECONDS = 0.002
 
 
 class GroupCommand:
@@ -27,7 +33,8 @@ class GroupCommand:
         """Done when the process has ended."""
 
         self.failure: OSError | None = None
-        runtime().start_in_worker(self._process.wait).add_done_callback(self._waited)
+        self._is_ending = False
+        runtime().start_in_worker(self._wait).add_done_callback(self._waited)
 
     @property
     def exit_code(self) -> int:
@@ -35,8 +42,14 @@ class GroupCommand:
         code = self._process.returncode
         return -signal.SIGKILL if code is None else code
 
+    @property
+    def is_gone(self) -> bool:
+        """Whether the process has ended."""
+        return self.ended.done()
+
     async def end(self) -> None:
         """End the group: SIGTERM, then SIGKILL; a second cancellation skips the waiting."""
+        self._is_ending = True
         self._signal(signal.SIGTERM)
         try:
             await asyncio.wait([self.ended], timeout=TERM_SECONDS)
@@ -48,7 +61,17 @@ class GroupCommand:
         if not self.ended.done():
             _signal_group(self._process.pid, number)
 
-    def _waited(self, waiting: Future[int]) -> None:
+    def _wait(self) -> None:
+        """Wait for its end, and a moment for those that are about to leave its group."""
+        self._process.wait()
+        deadline = time.monotonic() + LEAVE_SECONDS
+        while not self._is_ending and time.monotonic() < deadline:
+            if not _has_members(self._process.pid):
+                return
+            # Nobody tells when a process leaves a group.
+            time.sleep(_LOOK_SECONDS)
+
+    def _waited(self, waiting: Future[None]) -> None:
         # Whatever is left of the group: a process that has just ended has no successor yet.
         _signal_group(self._process.pid, signal.SIGKILL)
         # After the end of the program there is no loop to tell any more.
@@ -112,6 +135,14 @@ def _end_unwanted(starting: Future[subprocess.Popen[bytes]]) -> None:
     if not starting.cancelled() and starting.exception() is None:
         with starting.result() as process:
             _signal_group(process.pid, signal.SIGKILL)
+
+
+def _has_members(pid: int) -> bool:
+    try:
+        os.killpg(pid, 0)
+    except (ProcessLookupError, PermissionError):
+        return False
+    return True
 
 
 def _signal_group(pid: int, number: signal.Signals) -> None:

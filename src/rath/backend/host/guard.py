@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-import shutil
+import logging
+import os
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from functools import partial
+from pathlib import Path
 
 from rath._async.runtime import runtime
 from rath.backend.host.frozen import TREES, HostFrozen, freeze_tree
-from rath.backend.host.guard_trees import Lineage
+from rath.backend.host.guard_trees import Lineage, Tree
 from rath.backend.host.layer import Layer, LayerKind
 from rath.backend.host.paths import Workspace
 from rath.backend.host.process import Command
+from rath.backend.persistence.trash import remove_tree
+
+_logger = logging.getLogger(__name__)
 
 
 class Guard(ABC):
@@ -23,6 +28,11 @@ class Guard(ABC):
     @abstractmethod
     def workspace(self) -> Workspace:
         """Where the files are now; it may be another directory after the first change."""
+
+    @property
+    @abstractmethod
+    def tree(self) -> Tree[HostFrozen]:
+        """The directory that its operations change."""
 
     @property
     def layer(self) -> Layer | None:
@@ -74,6 +84,10 @@ class TreeGuard(Guard):
     def workspace(self) -> Workspace:
         return self._workspace
 
+    @property
+    def tree(self) -> Tree[HostFrozen]:
+        return self._tree
+
     @asynccontextmanager
     async def reading(self) -> AsyncGenerator[None]:
         yield
@@ -89,12 +103,17 @@ class TreeGuard(Guard):
 
     async def aclose(self) -> None:
         workspace = self._workspace
-        if workspace.is_owned:
+        is_there = partial(os.path.isdir, workspace.root)
+        if workspace.is_owned and await runtime().call_in_worker(is_there):
             # At exit nobody is left who could use what is frozen.
             keep = nullcontext() if runtime().is_closing else self.writing()
             async with keep:
-                await runtime().call_in_worker(partial(_remove, workspace.root))
+                await runtime().call_in_worker(partial(remove_owned, workspace.root))
 
 
-def _remove(root: str) -> None:
-    shutil.rmtree(root, ignore_errors=True)
+def remove_owned(root: str) -> None:
+    """Remove a directory that was made for a sandbox; what stays is logged. Blocks."""
+    try:
+        remove_tree(Path(root))
+    except OSError as exc:
+        _logger.warning("%s cannot be removed: %s; do it by hand", root, exc)

@@ -8,7 +8,7 @@ import weakref
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 
 class Pinned(ABC):
@@ -22,6 +22,15 @@ class Pinned(ABC):
     @abstractmethod
     async def asecure(self) -> None:
         """Copy them, so that the tree may change."""
+
+
+class Background(Protocol):
+    """What operations left running: it changes files without asking."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing runs."""
+        ...
 
 
 P = TypeVar("P", bound=Pinned)
@@ -77,7 +86,7 @@ class Tree(Generic[P]):
 
     def overlaps(self, other: Tree[P]) -> bool:
         """Tell whether a change in one is a change in the other."""
-        mine, others = f"{self.place}/", f"{other.place}/"
+        mine, others = f"{self.place.rstrip('/')}/", f"{other.place.rstrip('/')}/"
         return mine.startswith(others) or others.startswith(mine)
 
     def is_in_the_way(self) -> bool:
@@ -101,6 +110,9 @@ class Trees(Generic[P]):
         """Trees of which something is frozen: only they are ever in the way."""
 
         self._changing: set[Tree[P]] = set()
+        self._background: weakref.WeakKeyDictionary[Background, Tree[P]] = (
+            weakref.WeakKeyDictionary()
+        )
         self._waiting: list[asyncio.Future[None]] = []
 
     def at(self, root: str) -> Tree[P]:
@@ -133,6 +145,25 @@ class Trees(Generic[P]):
                 self._forget_unheld()
                 self._watched.add(tree)
             return pinned
+
+    def watch(self, background: Background, tree: Tree[P]) -> None:
+        """Count with what may run in `tree` in the background from now on."""
+        with self._lock:
+            self._background[background] = tree
+
+    def is_restless(self, tree: Tree[P]) -> bool:
+        """Tell whether something in the background may change `tree` now."""
+        with self._lock:
+            return any(
+                not background.is_empty and each.overlaps(tree)
+                for background, each in self._background.items()
+            )
+
+    def exposed(self, tree: Tree[P]) -> list[P]:
+        """Return what is frozen and would change with `tree`."""
+        with self._lock:
+            pinned = [each.pinned for each in self._watched if each.overlaps(tree)]
+        return [each for each in pinned if each is not None and not each.is_secured]
 
     @asynccontextmanager
     async def writing(self, tree: Tree[P]) -> AsyncGenerator[None]:

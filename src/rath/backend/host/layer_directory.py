@@ -15,6 +15,7 @@ from uuid import uuid4
 from rath._async.runtime import runtime
 from rath._core.files import FileLock
 from rath.backend.host.copying import CopyFailed
+from rath.backend.inherited import forget, keep_from_children
 from rath.backend.persistence.paths import ensure_forks_root
 from rath.backend.persistence.trash import remove_tree
 from rath.errors import BackendError
@@ -40,11 +41,11 @@ class LayerDirectory:
 
     def __init__(self) -> None:
         try:
-            self.path, lock = _claimed(ensure_forks_root())
+            self.path, fd, lock = _claimed(ensure_forks_root())
         except (BackendError, OSError) as exc:
             raise CopyFailed("the workspace", str(exc)) from exc
         self.files = os.path.join(self.path, FILES_NAME)
-        self._claim = _Claim(Path(self.path), lock)
+        self._claim = _Claim(Path(self.path), fd, lock)
         runtime().keep_open(self._claim)
         finalizer = weakref.finalize(self, self._claim.drop)
         # At exit the runtime removes what is left, after the work that may still use it.
@@ -77,20 +78,34 @@ class LayerDirectory:
         await self._claim.aclose()
 
 
-def _claimed(above: Path) -> tuple[str, FileLock]:
+def _claimed(above: Path) -> tuple[str, int, FileLock]:
     # It gets its name together with the lock: nobody finds it there without.
     making = above / f".{uuid4()}"
     making.mkdir(mode=0o700)
-    lock = FileLock(making / LOCK_NAME)
-    lock.acquire()
-    return str(making.rename(above / making.name[1:])), lock
+    fd = os.open(making / LOCK_NAME, os.O_RDWR | os.O_CREAT, 0o600)
+    # A child that lives on would hold the lock for a process that is gone.
+    keep_from_children(fd)
+    lock = FileLock(fd)
+    try:
+        lock.acquire()
+        return str(making.rename(above / making.name[1:])), fd, lock
+    except BaseException:
+        _let_go(fd, lock)
+        raise
+
+
+def _let_go(fd: int, lock: FileLock) -> None:
+    lock.release()
+    forget(fd)
+    os.close(fd)
 
 
 class _Claim:
     """What removes a directory; knows nothing of the object that stands for it."""
 
-    def __init__(self, path: Path, lock: FileLock) -> None:
+    def __init__(self, path: Path, fd: int, lock: FileLock) -> None:
         self._path = path
+        self._fd = fd
         self._lock = lock
         self._pid = os.getpid()
         self._removing = threading.Lock()
@@ -111,5 +126,5 @@ class _Claim:
                     remove_tree(self._path)
                 except OSError as exc:
                     _logger.warning("%s cannot be removed: %s; do it by hand", self._path, exc)
-                self._lock.release()
+                _let_go(self._fd, self._lock)
                 runtime().forget(self)

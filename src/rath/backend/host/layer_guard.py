@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -96,6 +97,10 @@ class LayerGuard(Guard):
         return self._workspace
 
     @property
+    def tree(self) -> Tree[HostFrozen]:
+        return self._tree
+
+    @property
     def layer(self) -> Layer | None:
         return self._layer
 
@@ -132,16 +137,27 @@ class LayerGuard(Guard):
         return command if self._layer is None else self._layer.entering(command)
 
     async def aclose(self) -> None:
-        if self._making.is_begun:
-            layer = await self._alayer()
-            if not runtime().is_closing:
-                await self._asecure()
+        try:
+            if self._making.is_begun and not runtime().is_closing:
+                async with self.writing():
+                    pass
+        except CopyFailed as exc:
+            raise BackendError(
+                f"{self._workspace.handle!r} is closed, but forks of it that had not begun to "
+                f"write have lost their files: {exc}; free space before you close the next one"
+            ) from exc
+        finally:
+            # Whatever stood against the copy: nothing stays mounted, and nothing on the disk.
+            await self._aend()
+
+    async def _aend(self) -> None:
+        layer = self._layer
+        if layer is None and self._making.is_begun:
+            with contextlib.suppress(CopyFailed):
+                layer = await self._alayer()
+        if layer is not None:
             await runtime().call_in_worker(layer.close)
         await self._place.directory.aremove()
-
-    async def _asecure(self) -> None:
-        async with TREES.writing(self._tree):
-            pass
 
     async def _alayer(self) -> Layer:
         if self._layer is None:

@@ -24,6 +24,7 @@ from rath.backend.host.layer import Layer, LayerKind
 from rath.backend.host.layer_directory import LayerDirectory
 from rath.backend.host.process import Command
 from rath.backend.host.upper import Namespace, OverlaySource
+from rath.backend.inherited import forget, keep_from_children
 
 READY_SECONDS = 5.0
 """How long a mount may take before it is given up; it takes 10 ms."""
@@ -159,6 +160,9 @@ def _held(
         )
     except OSError as exc:
         raise OverlayFailed(f"{tools.unshare[0]} cannot be started: {exc.strerror}") from exc
+    assert holder.stdin is not None
+    # A forked child that lives on would keep the holder, and the mounts with it.
+    keep_from_children(holder.stdin.fileno())
     said = _first_words(holder)
     if said.endswith(b"ready\n"):
         return holder
@@ -180,7 +184,8 @@ def _first_words(holder: subprocess.Popen[bytes]) -> bytes:
 
 
 def _end(holder: subprocess.Popen[bytes]) -> None:
-    if holder.stdin is not None:
+    if holder.stdin is not None and not holder.stdin.closed:
+        forget(holder.stdin.fileno())
         with contextlib.suppress(OSError):
             holder.stdin.close()
     try:

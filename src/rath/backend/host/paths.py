@@ -80,8 +80,8 @@ class Workspace:
 
     @classmethod
     def at(cls, handle: str, *, is_owned: bool = False) -> Workspace:
-        """Return the workspace in the directory `handle`, which exists."""
-        return cls(handle, os.path.abspath(handle), os.path.realpath(handle), is_owned)
+        """Return the workspace in the directory `handle`, which exists; `~` is a home."""
+        return cls(handle, os.path.abspath(expanded(handle)), real_root(handle), is_owned)
 
     @contextlib.contextmanager
     def locate(self, path: str, *, make_parents: bool = False) -> Generator[Place]:
@@ -141,6 +141,16 @@ class Workspace:
                 return walk.along(self, real)
             except OutsideWorkspace:
                 raise OutsideWorkspace(path, self.root) from None
+
+
+def expanded(handle: str) -> str:
+    """Return the path that a handle means: `~` and `~name` at its begin are home directories."""
+    return os.path.expanduser(handle)
+
+
+def real_root(handle: str) -> str:
+    """Return the real path of the directory that a handle means."""
+    return os.path.realpath(expanded(handle))
 
 
 class _Walk:

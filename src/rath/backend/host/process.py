@@ -8,7 +8,7 @@ import math
 import os
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -19,10 +19,12 @@ from rath.backend.host.capture import (
     MAX_OUTPUT_BYTES,
     MAX_WHOLE_BYTES,
     Capture,
+    StatusPipe,
     finish,
 )
 from rath.backend.host.groups import start_group
-from rath.backend.host.supervisor import KeptCommand, Leftovers, is_supported, supervisor
+from rath.backend.host.keeper import KeptCommand, Leftovers
+from rath.backend.host.supervisor import is_supported, supervisor
 
 __all__ = [
     "DEFAULT_TIMEOUT",
@@ -37,6 +39,9 @@ __all__ = [
 
 DEFAULT_TIMEOUT = 120.0
 """Seconds after which a command is ended unless its caller said otherwise; a guess."""
+
+STATUS_NUMBER = 8
+"""The descriptor on which a program reports, where it is asked to; needs a supervisor."""
 
 _INLINE_STDIN_BYTES = 1 << 20
 
@@ -57,6 +62,9 @@ class Command:
     visible: tuple[str, ...] = ()
     """Files outside the workspace that it reads; who confines it lets it see them."""
 
+    reports: bool = False
+    """Whether the program gets `STATUS_NUMBER`, to tell us something apart from its output."""
+
 
 @dataclass(frozen=True, slots=True)
 class Ended:
@@ -71,6 +79,11 @@ class Ended:
     """All that it printed, where `stdout` is only the first and the last part of it."""
 
     stderr_full: Blob | None = None
+    report: bytes | None = None
+    """What it wrote to `STATUS_NUMBER`, where it was given that; 64 KiB at most."""
+
+    is_gone: bool = True
+    """False when it was told to end and something of it was seen to run on."""
 
 
 async def run_process(command: Command, *, leftovers: Leftovers | None = None) -> Ended:
@@ -93,11 +106,13 @@ async def run_process(command: Command, *, leftovers: Leftovers | None = None) -
     if limit is None or math.isnan(limit):
         limit = DEFAULT_TIMEOUT
     started = time.perf_counter()
-    with contextlib.ExitStack() as captures:
-        stdout, stderr = Capture(), Capture()
-        captures.callback(stdout.drop)
-        captures.callback(stderr.drop)
-        running = await _started(command, stdout, stderr)
+    with contextlib.ExitStack() as held:
+        # One by one: where the second cannot be made, the first is let go.
+        streams = [_captured(held), _captured(held)]
+        report = StatusPipe() if command.reports and is_supported() else None
+        if report is not None:
+            held.callback(report.close)
+        running = await _started(command, streams, report)
         try:
             left = max(limit - (time.perf_counter() - started), 0.0)
             await asyncio.wait([running.ended], timeout=left)
@@ -109,10 +124,11 @@ async def run_process(command: Command, *, leftovers: Leftovers | None = None) -
             await running.end()
         elif isinstance(running, KeptCommand):
             _leave(running, leftovers)
-        if running.failure is not None:
+        if running.failure is not None and not timed_out:
             raise running.failure
-        await finish(stdout, stderr)
+        await finish(*streams)
         elapsed_ms = (time.perf_counter() - started) * 1000.0
+        stdout, stderr = streams
         return Ended(
             running.exit_code,
             stdout.text(),
@@ -121,7 +137,15 @@ async def run_process(command: Command, *, leftovers: Leftovers | None = None) -
             timed_out,
             await stdout.whole(),
             await stderr.whole(),
+            None if report is None else report.read(),
+            running.is_gone,
         )
+
+
+def _captured(held: contextlib.ExitStack) -> Capture:
+    capture = Capture()
+    held.callback(capture.drop)
+    return capture
 
 
 class _Running(Protocol):
@@ -132,6 +156,8 @@ class _Running(Protocol):
 
     @property
     def exit_code(self) -> int: ...
+    @property
+    def is_gone(self) -> bool: ...
     async def end(self) -> None: ...
 
 
@@ -143,32 +169,44 @@ def _leave(command: KeptCommand, leftovers: Leftovers | None) -> None:
         leftovers.add(command)
 
 
-async def _started(command: Command, stdout: Capture, stderr: Capture) -> _Running:
-    if not command.argv:
+async def _started(
+    command: Command, streams: Sequence[Capture], report: StatusPipe | None
+) -> _Running:
+    if not command.argv or not command.argv[0]:
         raise ValueError("the command is empty; name a program to run")
-    descriptors = [stdout.writer, stderr.writer]
+    descriptors = {number: stream.writer for number, stream in enumerate(streams, start=1)}
     stdin = -1
     try:
         if command.stdin is not None:
-            stdin = await _input(command.stdin)
-            descriptors.append(stdin)
+            stdin = descriptors[0] = await _input(command.stdin)
         if not is_supported():
             return await start_group(
-                command.argv, cwd=command.cwd, env=command.env, descriptors=descriptors
+                command.argv,
+                cwd=command.cwd,
+                env=command.env,
+                descriptors=list(descriptors.values()),
             )
+        if report is not None:
+            descriptors[STATUS_NUMBER] = report.writer
         return await supervisor().start(
-            _payload(command), descriptors, program=command.argv[0], directory=command.cwd
+            _payload(command, descriptors),
+            list(descriptors.values()),
+            program=command.argv[0],
+            directory=command.cwd,
         )
     finally:
-        stdout.close_writer()
-        stderr.close_writer()
+        for stream in streams:
+            stream.close_writer()
+        if report is not None:
+            report.close_writer()
         if stdin >= 0:
             os.close(stdin)
 
 
-def _payload(command: Command) -> bytes:
+def _payload(command: Command, descriptors: Iterable[int]) -> bytes:
     """Return the command as a keeper reads it."""
-    parts = [str(len(command.argv)).encode(), os.fsencode(command.cwd)]
+    numbers = ",".join(map(str, descriptors))
+    parts = [str(len(command.argv)).encode(), numbers.encode(), os.fsencode(command.cwd)]
     parts += map(os.fsencode, command.argv)
     for name, value in command.env.items():
         key = os.fsencode(name)

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 from rath.backend.abc import BackendSandboxSpec
 from rath.backend.host.guard import Guard
+from rath.backend.host.keeper import Leftovers
 from rath.backend.host.paths import Workspace
-from rath.backend.host.supervisor import Leftovers
 from rath.backend.host.tree import Watch
 
 

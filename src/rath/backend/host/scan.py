@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
+import sys
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -67,6 +68,11 @@ class Seen:
         """Type and permission bits."""
         return self.key[0]
 
+    @property
+    def size(self) -> int:
+        """Length in bytes."""
+        return self.key[3]
+
 
 Known = dict[StatKey, Seen]
 """Files whose content need not be read again."""
@@ -122,27 +128,41 @@ def stat_scan(root: str, policy: EffectPolicy) -> Snapshot:
     return _Scan(policy, {}, None).walked(root)
 
 
-def fill(root: str, snapshot: Snapshot, paths: Iterable[str], *, keep: Keep | None = None) -> None:
+def fill(
+    root: str,
+    snapshot: Snapshot,
+    paths: Iterable[str],
+    *,
+    keep: Keep | None = None,
+    max_bytes: int | None = MAX_HASHED_BYTES,
+) -> None:
     """Read files of a snapshot that were not read; blocks.
 
     Only for a tree that nobody changes: what was seen and what is read are taken for one.
+
+    Args:
+        root: The directory that was scanned.
+        snapshot: What was seen there.
+        paths: Which of it are read.
+        keep: Gets contents.
+        max_bytes: Larger files stay unread; None reads them all, however long that takes.
     """
     fd = os.open(root, _DIRECTORY)
     try:
         for path in paths:
             seen = snapshot.files[path]
             if seen.state is None:
-                _fill(fd, path, seen, keep)
+                _fill(fd, path, seen, keep, sys.maxsize if max_bytes is None else max_bytes)
     finally:
         os.close(fd)
 
 
-def _fill(root: int, path: str, seen: Seen, keep: Keep | None) -> None:
+def _fill(root: int, path: str, seen: Seen, keep: Keep | None, max_bytes: int) -> None:
     directory, _, name = path.rpartition("/")
     with contextlib.suppress(OSError):
         fd = _opened_below(root, f"{directory}/" if directory else "")
         try:
-            _, seen.state, content = _read(fd, name, seen.mode, MAX_HASHED_BYTES)
+            _, seen.state, content = _read(fd, name, seen.mode, max_bytes)
         finally:
             os.close(fd)
         if content is not None and seen.state is not None and keep is not None:
@@ -257,7 +277,8 @@ class _Scan:
         seen = self._found.files[path]
         now = time.time_ns()
         try:
-            key, state, content = _read(directory, name, seen.mode, self._budget)
+            budget = min(MAX_HASHED_BYTES, self._budget)
+            key, state, content = _read(directory, name, seen.mode, budget)
         except FileNotFoundError:
             del self._found.files[path]
             return
@@ -288,10 +309,10 @@ def _opened_below(root: int, directory: str) -> int:
 _Read = tuple[StatKey, FileState | None, bytes | None]
 
 
-def _read(directory: int, name: str, mode: int, budget: int) -> _Read:
+def _read(directory: int, name: str, mode: int, max_bytes: int) -> _Read:
     if stat.S_ISLNK(mode):
         return _read_link(directory, name)
-    return _read_file(directory, name, budget=budget)
+    return _read_file(directory, name, max_bytes)
 
 
 def _read_link(directory: int, name: str) -> _Read:
@@ -300,28 +321,28 @@ def _read_link(directory: int, name: str) -> _Read:
     return key, FileState(sha256(target).hexdigest(), len(target), key[0]), target
 
 
-def _read_file(directory: int, name: str, *, budget: int) -> _Read:
+def _read_file(directory: int, name: str, max_bytes: int) -> _Read:
     fd = os.open(name, _FILE, dir_fd=directory)
     try:
         before = _key(os.fstat(fd))
-        if not stat.S_ISREG(before[0]) or before[3] > min(MAX_HASHED_BYTES, budget):
+        if not stat.S_ISREG(before[0]) or before[3] > max_bytes:
             return before, None, None
-        state, content = _content(fd, before)
+        state, content = _content(fd, before, max_bytes)
         # Changed while it was read: the caller sees a key that is not the one of the walk.
         return (before if _key(os.fstat(fd)) == before else (*before[:5], -1)), state, content
     finally:
         os.close(fd)
 
 
-def _content(fd: int, key: StatKey) -> tuple[FileState | None, bytes | None]:
-    """Read to the end, a growing file at most up to `MAX_HASHED_BYTES`."""
+def _content(fd: int, key: StatKey, max_bytes: int) -> tuple[FileState | None, bytes | None]:
+    """Read to the end, a growing file at most up to `max_bytes`."""
     whole, size, kept = sha256(), 0, list[bytes]()
     while chunk := os.read(fd, min(max(key[3] - size, 1), _CHUNK_BYTES)):
         whole.update(chunk)
         size += len(chunk)
         if size <= MAX_BLOB_BYTES:
             kept.append(chunk)
-        if size > MAX_HASHED_BYTES:
+        if size > max_bytes:
             return None, None
         if size == key[3]:
             break  # if it has grown, its key tells

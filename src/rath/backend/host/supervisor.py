@@ -2,31 +2,25 @@
 
 from __future__ import annotations
 
-import array
 import asyncio
 import contextlib
 import errno
 import os
-import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
 from rath._async.runtime import runtime
-from rath.backend.host.supervisor_process import LENGTH, REPLY, TERM_SECONDS, Reply
+from rath.backend.host.keeper import Keeper, KeptCommand, send_with, set_done
 
 MAX_IDLE = 8
 """Keepers that wait for another command; a guess: each is a process of one or two MB."""
 
-END_SECONDS = TERM_SECONDS + 0.5
-"""How long to wait for the end of a command that was told to end."""
-
 START_SECONDS = 20.0
 
-_LOST = "the process that looked after the command was killed, and the command with it"
 _PROGRAM = "import sys; sys.path.append(sys.argv[1]); import supervisor_process as s; s.main()"
 
 
@@ -40,155 +34,6 @@ def is_supported() -> bool:
     except OSError:
         return False
     return Path(__file__).with_name("supervisor_process.py").is_file()
-
-
-class KeptCommand:
-    """A command that a keeper runs; used on the runtime loop only."""
-
-    def __init__(self, keeper: Keeper, program: str, directory: str) -> None:
-        loop = asyncio.get_running_loop()
-        self._keeper = keeper
-        self._program = program
-        self._directory = directory
-        self.ended: asyncio.Future[None] = loop.create_future()
-        """Done when the command itself has ended, or could not be started."""
-
-        self.cleared: asyncio.Future[None] = loop.create_future()
-        """Done when nothing of it is left."""
-
-        self.exit_code = -signal.SIGKILL
-        self.failure: OSError | None = None
-        """Why it could not be started, or is not known of any more."""
-
-    async def end(self) -> None:
-        """End it and all that it started; what does not end in time is ended without us."""
-        self.ask_end()
-        await asyncio.wait([self.cleared], timeout=END_SECONDS)
-
-    def ask_end(self) -> None:
-        """Tell its keeper to end it, if anything of it is left."""
-        if not self.cleared.done():
-            self._keeper.send_end()
-
-    def hear(self, kind: bytes, number: int) -> None:
-        """Take note of what its keeper says."""
-        match kind:
-            case Reply.ENDED:
-                self.exit_code = os.waitstatus_to_exitcode(number)
-            case Reply.NO_DIRECTORY:
-                self.fail(OSError(number, os.strerror(number), self._directory))
-            case Reply.NO_PROGRAM:
-                self.fail(OSError(number, os.strerror(number), self._program))
-            case _:
-                _set(self.cleared)
-        _set(self.ended)
-
-    def fail(self, failure: OSError) -> None:
-        """Take note that it is not there."""
-        if not self.ended.done():
-            self.failure = failure
-        _set(self.ended)
-        _set(self.cleared)
-
-
-class Keeper:
-    """The socket of a process that runs one command at a time and ends what it leaves behind."""
-
-    def __init__(self, channel: socket.socket, freed: Callable[[Keeper], None]) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._freed = freed
-        self._received = b""
-        self._command: KeptCommand | None = None
-        self.channel = channel
-        channel.setblocking(False)
-        self._loop.add_reader(channel.fileno(), self._readable)
-
-    @property
-    def is_lost(self) -> bool:
-        """Whether its process has gone."""
-        return self.channel.fileno() < 0
-
-    async def start(
-        self, payload: bytes, descriptors: Sequence[int], *, program: str, directory: str
-    ) -> KeptCommand:
-        """Let it start a command; how that went, the command knows when it has ended."""
-        self._command = command = KeptCommand(self, program, directory)
-        frame = LENGTH.pack(len(payload)) + payload
-        try:
-            n_sent = _send_with(self.channel, frame, descriptors)
-            if n_sent < len(frame):
-                await self._loop.sock_sendall(self.channel, frame[n_sent:])
-        except OSError:
-            self.close()
-        except BaseException:
-            self.close()  # it has half of a request
-            raise
-        return command
-
-    def send_end(self) -> None:
-        """Tell it to end its command and all that this has started."""
-        try:
-            self.channel.send(LENGTH.pack(0))
-        except OSError:
-            self.close()
-
-    def close(self) -> None:
-        """Leave it; its process ends its command and then itself."""
-        if not self.is_lost:
-            self._loop.remove_reader(self.channel.fileno())
-            self.channel.close()
-            self._clear(OSError(errno.ECHILD, _LOST))
-            self._freed(self)
-
-    def _readable(self) -> None:
-        try:
-            data = self.channel.recv(4096)
-        except BlockingIOError:
-            return
-        except OSError:
-            data = b""
-        if not data:
-            self.close()
-            return
-        self._received += data
-        while len(self._received) >= REPLY.size:
-            kind, number = REPLY.unpack_from(self._received)
-            self._received = self._received[REPLY.size :]
-            if self._command is not None:
-                self._command.hear(kind, number)
-                if self._command.cleared.done():
-                    self._clear(None)
-                    self._freed(self)
-
-    def _clear(self, failure: OSError | None) -> None:
-        command, self._command = self._command, None
-        if command is not None and failure is not None:
-            command.fail(failure)
-
-
-class Leftovers:
-    """What the commands of one sandbox left running on purpose: ended with the sandbox."""
-
-    def __init__(self) -> None:
-        self._commands: set[KeptCommand] = set()
-
-    def add(self, command: KeptCommand) -> None:
-        """Remember a command of which something is left, until nothing is."""
-        self._commands.add(command)
-        command.cleared.add_done_callback(lambda _: self._commands.discard(command))
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether nothing is left running."""
-        return not self._commands
-
-    async def aend(self) -> None:
-        """End all of it."""
-        commands = list(self._commands)
-        for command in commands:
-            command.ask_end()
-        if commands:
-            await asyncio.wait([each.cleared for each in commands], timeout=END_SECONDS)
 
 
 class Supervisor:
@@ -345,7 +190,7 @@ _LOADER = ("LD_LIBRARY_PATH",)
 async def _send_descriptor(control: socket.socket, descriptor: int) -> None:
     while True:
         try:
-            _send_with(control, b"k", [descriptor])
+            send_with(control, b"k", [descriptor])
         except BlockingIOError:
             await _writable(control)
         else:
@@ -355,24 +200,13 @@ async def _send_descriptor(control: socket.socket, descriptor: int) -> None:
 async def _writable(control: socket.socket) -> None:
     loop = asyncio.get_running_loop()
     writable: asyncio.Future[None] = loop.create_future()
-    loop.add_writer(control.fileno(), _set, writable)
+    loop.add_writer(control.fileno(), set_done, writable)
     try:
         await writable
     finally:
         loop.remove_writer(control.fileno())
 
 
-def _send_with(channel: socket.socket, data: bytes, descriptors: Sequence[int]) -> int:
-    rights = array.array("i", descriptors)
-    ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)]
-    return channel.sendmsg([data], ancillary, socket.MSG_NOSIGNAL)
-
-
 def _close_result(control: asyncio.Future[socket.socket]) -> None:
     if not control.cancelled() and control.exception() is None:
         control.result().close()
-
-
-def _set(future: asyncio.Future[None]) -> None:
-    if not future.done():
-        future.set_result(None)

@@ -9,15 +9,16 @@ A keeper adopts what its command orphans, so that all of it can be found and end
 to, and when our process ends, by whatever means. What goes over the sockets:
 
     to the supervisor   one byte with a descriptor: fork a keeper that serves this socket
-    to a keeper         length (4 bytes) and that many bytes: number of arguments, directory,
-                        arguments and variables with zero bytes between them; with it the
-                        descriptors of stdout, stderr and perhaps stdin. Length 0: end the command
+    to a keeper         length (4 bytes) and that many bytes: number of arguments, numbers of
+                        descriptors, directory, arguments and variables with zero bytes between
+                        them; with it these descriptors. Length 0: end the command
     from a keeper       kind (1 byte) and number (4 bytes): see `Reply`
 """
 
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import select
 import signal
@@ -33,6 +34,12 @@ REPLY = struct.Struct("!ci")
 TERM_SECONDS = 0.5
 """How long a command may take to end after SIGTERM."""
 
+LEAVE_SECONDS = 0.2
+"""How long what an ended command left in its group has to leave it, as `setsid X &` does soon
+after its shell has ended; a guess."""
+
+_LOOK_MS = 2.0
+
 GRACE_SECONDS = 3.0
 """How long keepers may take to end their commands once our process has gone."""
 
@@ -41,6 +48,9 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 class Reply:
     """Kinds of replies of a keeper."""
+
+    BORN = b"B"
+    """It is there; the number is its process id."""
 
     ENDED = b"X"
     """The command has ended; the number is its wait status."""
@@ -91,8 +101,10 @@ class Keeper:
         self._received = bytearray()
         self._descriptors: list[int] = []
         self._main: int | None = None
+        self._left: tuple[int, int, float] | None = None  # group, status of its leader, deadline
+        self._is_ending = False
         self._is_clear = True
-        self._replies = b""
+        self._replies = REPLY.pack(Reply.BORN, os.getpid())
         self._parent = parent
         self._poll = select.poll()
         for descriptor in (channel.fileno(), self._reaper.wake, parent):
@@ -100,21 +112,23 @@ class Keeper:
 
     def work(self) -> None:
         """Do what our process asks for, until it goes away."""
+        self._flush()
         while True:
-            ready = {descriptor for descriptor, _ in self._poll.poll()}
-            if self._reaper.wake in ready:
+            # Nobody tells when a process leaves a group.
+            patience = None if self._left is None else _LOOK_MS
+            ready = {descriptor for descriptor, _ in self._poll.poll(patience)}
+            if self._reaper.wake in ready or self._left is not None:
                 self._reaper.drain()
                 self._reap()
-            if self._parent in ready:
-                break
-            if self._channel.fileno() in ready and not self._receive():
+            is_asked = self._channel.fileno() in ready
+            if self._parent in ready or (is_asked and not self._receive()):
                 break
             self._flush()
         self._end_all()
 
     def _receive(self) -> bool:
         """Take what has come and obey it; False when our process has gone."""
-        room = socket.CMSG_SPACE(3 * 4)
+        room = socket.CMSG_SPACE(4 * 4)
         try:
             data, ancillary, _, _ = self._channel.recvmsg(1 << 18, room, socket.MSG_CMSG_CLOEXEC)
         except OSError:
@@ -136,15 +150,18 @@ class Keeper:
     def _start(self, payload: bytes) -> None:
         kind = Reply.NO_DIRECTORY
         try:
-            n_arguments, directory, *rest = payload.split(b"\0")
+            n_arguments, numbers, directory, *rest = payload.split(b"\0")
             os.chdir(directory)
             kind = Reply.NO_PROGRAM
             n = int(n_arguments)
             variables = dict(variable.split(b"=", 1) for variable in rest[n:])
-            self._main = _spawn(rest[:n], variables, self._descriptors)
-            self._is_clear = False
+            places = dict(zip(map(int, numbers.split(b",")), self._descriptors, strict=True))
+            self._main = _spawn(rest[:n], variables, places)
+            self._is_clear = self._is_ending = False
         except OSError as exc:
             self._replies += REPLY.pack(kind, exc.errno or 0)
+        except ValueError:
+            self._replies += REPLY.pack(kind, errno.EINVAL)
         finally:
             for descriptor in self._descriptors:
                 os.close(descriptor)
@@ -153,6 +170,7 @@ class Keeper:
 
     def _end(self) -> None:
         """End the command and all below it: politely first, where it is still there."""
+        self._is_ending = True
         if self._main is not None:
             _signal_group(self._main, signal.SIGTERM)
             deadline = time.monotonic() + TERM_SECONDS
@@ -165,6 +183,7 @@ class Keeper:
 
     def _end_all(self) -> None:
         """Kill every descendant: those of a killed child become our own children."""
+        self._is_ending = True
         pause = 0.005
         if self._main is not None:
             _signal_group(self._main, signal.SIGKILL)
@@ -177,20 +196,29 @@ class Keeper:
     def _reap(self) -> bool:
         """Bury the children that have ended; tell whether others are left."""
         try:
-            while (found := _waitable()) is not None:
-                if found == self._main:
-                    # Before it is buried, so that its number still means this group.
-                    _signal_group(found, signal.SIGKILL)
-                    self._main = None
-                    self._replies += REPLY.pack(Reply.ENDED, os.waitpid(found, 0)[1])
-                else:
-                    os.waitpid(found, 0)
+            while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+                if ended[0] == self._main:
+                    self._main, self._left = None, (*ended, time.monotonic() + LEAVE_SECONDS)
+            self._end_group()
         except ChildProcessError:
+            self._end_group()
             if not self._is_clear:
                 self._is_clear = True
                 self._replies += REPLY.pack(Reply.IDLE, 0)
             return False
         return True
+
+    def _end_group(self) -> None:
+        """Kill what an ended command left in its group, as soon as nobody there is leaving it."""
+        if self._left is None:
+            return
+        group, status, deadline = self._left
+        if not self._is_ending and time.monotonic() < deadline and _has_members(group):
+            return
+        # It has members, or had some a moment ago: nobody else has got its number.
+        _signal_group(group, signal.SIGKILL)
+        self._left = None
+        self._replies += REPLY.pack(Reply.ENDED, status)
 
     def _flush(self) -> None:
         replies, self._replies = self._replies, b""
@@ -293,9 +321,12 @@ def _parents() -> Iterator[tuple[int, int]]:
             yield int(name), int(stat[stat.rindex(b")") + 1 :].split(None, 2)[1])
 
 
-def _waitable() -> int | None:
-    found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-    return None if found is None else found.si_pid
+def _has_members(group: int) -> bool:
+    try:
+        os.waitid(os.P_PGID, group, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    return True
 
 
 def _signal_group(leader: int, number: int) -> None:
@@ -305,12 +336,13 @@ def _signal_group(leader: int, number: int) -> None:
         return  # all of it runs as somebody else
 
 
-def _spawn(arguments: list[bytes], variables: dict[bytes, bytes], descriptors: list[int]) -> int:
-    stdout, stderr, *stdin = descriptors
-    actions = [(os.POSIX_SPAWN_DUP2, stdout, 1), (os.POSIX_SPAWN_DUP2, stderr, 2)]
-    actions += [(os.POSIX_SPAWN_DUP2, descriptor, 0) for descriptor in stdin]
-    # Python ignores these, and a command must not.
-    ignored = (signal.SIGPIPE, signal.SIGXFSZ)
+def _spawn(arguments: list[bytes], variables: dict[bytes, bytes], places: dict[int, int]) -> int:
+    """Start a program whose descriptors are those that `places` names by number."""
+    actions = [(os.POSIX_SPAWN_DUP2, source, number) for number, source in places.items()]
+    for number, source in places.items():
+        if number == source:
+            # Not every C library lets one pass that keeps its number.
+            os.set_inheritable(source, True)
     failed: OSError | None = None
     for program in _candidates(arguments[0], variables):
         try:
@@ -321,7 +353,7 @@ def _spawn(arguments: list[bytes], variables: dict[bytes, bytes], descriptors: l
                 file_actions=actions,
                 setsid=True,
                 setsigmask=(),
-                setsigdef=ignored,
+                setsigdef=_SIGNALS,
             )
         except (FileNotFoundError, NotADirectoryError) as exc:
             failed = failed or exc
@@ -329,6 +361,10 @@ def _spawn(arguments: list[bytes], variables: dict[bytes, bytes], descriptors: l
             if failed is None or isinstance(failed, FileNotFoundError | NotADirectoryError):
                 failed = exc
     raise failed or FileNotFoundError(2, "")
+
+
+_SIGNALS = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}
+"""What Python, or our process, ignores a command must not."""
 
 
 def _candidates(program: bytes, variables: dict[bytes, bytes]) -> list[bytes]:
@@ -354,6 +390,8 @@ def _noted(number: int, frame: object) -> None:
 
 def main() -> None:
     """Detach from our process and serve it; last arguments: its socket and its process id."""
+    # A signal that our process blocks would stay so: no keeper would learn of an end.
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
     control = socket.socket(fileno=int(sys.argv[-2]))
     parent = os.pidfd_open(int(sys.argv[-1]))
     # Its child goes on: no process of ours waits for it, and none of its signals reach us.

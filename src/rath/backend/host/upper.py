@@ -9,13 +9,14 @@ import contextlib
 import errno
 import os
 import stat
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
 from rath._core.blobs import MAX_BLOB_BYTES, Blob
 from rath.backend.host.compare import Difference, compare
 from rath.backend.host.contents import ContentStore
-from rath.backend.host.scan import Keep, Known, Snapshot, fill, scan, stat_scan
+from rath.backend.host.scan import MAX_DEPTH, Keep, Known, Snapshot, fill, scan, stat_scan
 from rath.backend.manifest import EffectPolicy, FileState
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -59,6 +60,7 @@ class OverlaySource:
         self._door = door
         self.namespace: Namespace = namespace
         self._below: dict[EffectPolicy, Snapshot] = {}
+        self._directories_below: dict[EffectPolicy, set[str]] = {}
         self._is_plain = True
 
     def __call__(self, policy: EffectPolicy, *, known: Known, keep: Keep | None) -> Snapshot:
@@ -74,7 +76,7 @@ class OverlaySource:
         found = scan(self._upper, policy, known=known, keep=keep)
         if found.is_too_large:
             return found
-        gone = _gone(lower, marks)
+        gone = _gone(lower, self._directories(policy), marks)
         fill(self._lower, lower, gone & lower.files.keys(), keep=keep)
         files = {path: seen for path, seen in lower.files.items() if path not in gone}
         files.update(found.files)
@@ -92,20 +94,42 @@ class OverlaySource:
             self._below[policy] = stat_scan(self._lower, policy)
         return self._below[policy]
 
+    def _directories(self, policy: EffectPolicy) -> set[str]:
+        if policy not in self._directories_below:
+            lower = self.below(policy)
+            found: set[str] = set()
+            for path in (*lower.files, *lower.others):
+                found.update(_above(path))
+            self._directories_below[policy] = found
+        return self._directories_below[policy]
+
     def read_all(self, policy: EffectPolicy, *, keep: Keep | None) -> None:
         """Read all files below, for who needs their digests."""
         lower = self.below(policy)
         fill(self._lower, lower, lower.files, keep=keep)
 
 
-def _gone(lower: Snapshot, marks: _Marks) -> set[str]:
-    """Return what the upper directory hides; O(files below) only if it hides a directory."""
+def _gone(lower: Snapshot, directories: set[str], marks: _Marks) -> set[str]:
+    """Return what the upper directory hides; O(files below) only if it hides a directory.
+
+    Args:
+        lower: The files below.
+        directories: The directories below that hold any of them.
+        marks: What the upper directory says.
+    """
     entries = lower.files.keys() | lower.others.keys()
     gone = {path for path in (*marks.hidden, *marks.replaced) if path in entries}
-    directories = tuple(f"{path}/" for path in marks.hidden if path not in entries)
-    if directories:
-        gone.update(path for path in entries if path.startswith(directories))
+    hidden = directories.intersection(marks.hidden)
+    if hidden:
+        gone.update(path for path in entries if not hidden.isdisjoint(_above(path)))
     return gone
+
+
+def _above(path: str) -> Iterator[str]:
+    """Yield the directories in which a path lies."""
+    while end := path.rpartition("/")[0]:
+        yield end
+        path = end
 
 
 def effects_from_upper(
@@ -181,6 +205,8 @@ class _Walk:
 
     def _enter(self, above: int, prefix: str, name: str) -> None:
         path = prefix + name
+        if path.count("/") >= MAX_DEPTH:
+            return  # no scan goes there, and each tells so
         if self._mark(above, name, "redirect") is not None:
             raise NotPlain(f"{path!r} is redirected")
         opaque = self._mark(above, name, "opaque")
@@ -190,8 +216,8 @@ class _Walk:
             raise NotPlain(f"{path!r} is marked as {opaque!r}")
         try:
             fd = os.open(name, _DIRECTORY, dir_fd=above)
-        except FileNotFoundError:
-            return
+        except OSError:
+            return  # gone, or closed to us: then the scan of the upper directory tells so
         try:
             self.through(fd, f"{path}/")
         finally:

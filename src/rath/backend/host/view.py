@@ -174,7 +174,7 @@ class View:
             if last is not None and (last.began >= since or self._is_hopeless(last)):
                 return
             began = tick()
-            snapshot = self._source(self.policy, known=self._known, keep=self._keep())
+            snapshot = self._seen()
             exact, self._exact = self._exact, []
             self._last = _Look(began, tick(), snapshot)
             self._last_time = time.monotonic()
@@ -194,6 +194,13 @@ class View:
         if isinstance(self._source, OverlaySource):
             self._source.read_all(self.policy, keep=self._keep())
         return None if self._last is None else self._last.snapshot.manifest()
+
+    def _seen(self) -> Snapshot:
+        try:
+            return self._source(self.policy, known=self._known, keep=self._keep())
+        except OSError as exc:
+            # What ran has its result all the same: that nothing is known of its effects is told.
+            return Snapshot(unseen={"": exc.strerror or str(exc)})
 
     def _settle(self, last: _Look, now: _Look, exact: list[FileEffect]) -> None:
         operations = self._operations.ran_in(last.began, now.ended)

@@ -13,6 +13,7 @@ from rath.backend.host.sandbox import HostSandbox
 from rath.backend.host.tree import Tree, working_on
 from rath.backend.host.view import Operation, View, tick
 from rath.backend.manifest import EffectPolicy, manifest_digest
+from rath.backend.own_time import looking
 from rath.backend.tool_types import BackendTool, BackendToolFilesEdit, BackendToolFilesWrite
 
 T = TypeVar("T")
@@ -24,6 +25,10 @@ CUT_SHORT = (
     f"the operation was cancelled, and its effects could not be looked for in {CANCEL_SECONDS:g} s"
 )
 OFF = "effects were not looked for (EffectPolicy.is_on is False)"
+LEFT_RUNNING = (
+    "a process that a command started goes on running in the sandbox, and nobody looks at what it "
+    "changes after the command"
+)
 
 _EXACT = (BackendToolFilesWrite, BackendToolFilesEdit)
 
@@ -41,13 +46,18 @@ async def observed(native: HostSandbox, op: BackendTool, run: Callable[[], Await
     with working_on(tree):
         if isinstance(op, _EXACT):
             return await run()
-        policy = native.spec.effects or EffectPolicy()
         if not is_observed():
             return await _counted(tree, Operation(), run)
-        if not policy.is_on:
+        policy = native.spec.effects or EffectPolicy()
+        settled = partial(_settled, native, run)
+        try:
+            if policy.is_on:
+                return await _in_window(tree, policy, settled)
             note_gap(OFF)
-            return await _counted(tree, Operation(), run)
-        return await _in_window(tree, policy, run)
+            return await _counted(tree, Operation(), settled)
+        finally:
+            if not native.leftovers.is_empty:
+                note_gap(LEFT_RUNNING)
 
 
 async def workspace_digest(native: HostSandbox) -> str | None:
@@ -58,6 +68,13 @@ async def workspace_digest(native: HostSandbox) -> str | None:
     if manifest is None:
         return None
     return await runtime().call_in_worker(partial(manifest_digest, manifest))
+
+
+async def _settled(native: HostSandbox, run: Callable[[], Awaitable[T]]) -> T:
+    before = native.leftovers.now()
+    result = await run()
+    await native.leftovers.asettle(before)
+    return result
 
 
 async def _counted(tree: Tree, operation: Operation, run: Callable[[], Awaitable[T]]) -> T:
@@ -72,7 +89,8 @@ async def _in_window(tree: Tree, policy: EffectPolicy, run: Callable[[], Awaitab
     view = tree.view(policy)
     operation = view.open_window()
     try:
-        await runtime().call_in_worker(partial(view.look, tick()))
+        with looking():
+            await runtime().call_in_worker(partial(view.look, tick()))
         try:
             result = await _counted(tree, operation, run)
         except asyncio.CancelledError:
@@ -90,17 +108,18 @@ async def _in_window(tree: Tree, policy: EffectPolicy, run: Callable[[], Awaitab
 
 async def _finish(view: View, operation: Operation, seconds: float | None) -> None:
     """Look once more and tell what was found; a cancellation makes it short."""
-    looking = asyncio.wrap_future(runtime().start_in_worker(partial(view.finish, operation)))
+    look = asyncio.wrap_future(runtime().start_in_worker(partial(view.finish, operation)))
     try:
-        await asyncio.wait([looking], timeout=seconds)
+        with looking():
+            await asyncio.wait([look], timeout=seconds)
     except asyncio.CancelledError:
         if seconds is None:
-            await asyncio.wait([looking], timeout=CANCEL_SECONDS)
+            await asyncio.wait([look], timeout=CANCEL_SECONDS)
         raise
     finally:
-        _tell(operation, is_whole=looking.done())
-    if looking.done():
-        looking.result()
+        _tell(operation, is_whole=look.done())
+    if look.done():
+        look.result()
 
 
 def _tell(operation: Operation, *, is_whole: bool) -> None:

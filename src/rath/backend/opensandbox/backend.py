@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
+from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
@@ -11,18 +13,23 @@ from typing import TYPE_CHECKING, TypeVar
 from rath._async.runtime import runtime
 from rath.backend.abc import Backend, BackendSandbox, BackendSandboxSpec, SandboxIdentity
 from rath.backend.capabilities import Capabilities, IsolationLevel
+from rath.backend.frozen import FrozenWorkspace, Seed
 from rath.backend.opensandbox.commands import run_code, run_command
 from rath.backend.opensandbox.connection import Connection, find_connection, unavailable_reason
 from rath.backend.opensandbox.defaults import ROOT
 from rath.backend.opensandbox.faults import RemoteFault, failure_of
 from rath.backend.opensandbox.files import run_file_tool
+from rath.backend.opensandbox.freezing import Freezer
+from rath.backend.opensandbox.frozen import TREES, RemoteFrozen, Start, remote_frozen
 from rath.backend.opensandbox.looking import CannotLook
 from rath.backend.opensandbox.opening import load_client, open_new
 from rath.backend.opensandbox.paths import OutsideWorkspace
 from rath.backend.opensandbox.remote import Gone, RemoteSandbox, gone_message, unreachable
+from rath.backend.opensandbox.snapshots import SnapshotFailed
 from rath.backend.opensandbox.window import observed, workspace_digest
 from rath.backend.results import ToolExecutionFailure, ToolResult
 from rath.backend.tool_types import (
+    ALL_CALLS,
     BackendTool,
     BackendToolCodeRun,
     BackendToolCommandRun,
@@ -38,18 +45,6 @@ if TYPE_CHECKING:
     from rath.backend.opensandbox.client import Client
 
 T = TypeVar("T")
-
-_SUPPORTED: frozenset[type[BackendTool]] = frozenset(
-    {
-        BackendToolCodeRun,
-        BackendToolCommandRun,
-        BackendToolFilesEdit,
-        BackendToolFilesExists,
-        BackendToolFilesList,
-        BackendToolFilesRead,
-        BackendToolFilesWrite,
-    }
-)
 
 
 class OpenSandboxBackend(Backend):
@@ -75,6 +70,7 @@ class OpenSandboxBackend(Backend):
         # A closure, since the repr of a `partial` would show the key.
         self._find: Callable[[], Connection] = lambda: find_connection(domain, api_key)
         self._open: weakref.WeakSet[RemoteSandbox] = weakref.WeakSet()
+        self._freezer = Freezer(self._opened)
 
     @classmethod
     def is_available(cls) -> bool:
@@ -92,12 +88,13 @@ class OpenSandboxBackend(Backend):
             supports_command=True,
             supports_filesystem=True,
             supports_code_interpreter=True,
+            supports_workspace_copy=True,
             observes_effects=True,
         )
 
     @classmethod
     def supported_calls(cls) -> frozenset[type[BackendTool]]:
-        return _SUPPORTED
+        return ALL_CALLS
 
     def sandbox_count(self) -> int:
         """Return how many sandboxes this process holds open."""
@@ -125,9 +122,15 @@ class OpenSandboxBackend(Backend):
     def detach(self, sandbox: BackendSandbox) -> str:
         """Let go of a sandbox that goes on on the server, and return the id to attach to; waits.
 
-        Afterwards the handle counts as closed.
+        Afterwards the handle counts as closed. Frozen files that somebody holds are kept in a
+        snapshot first.
+
+        Raises:
+            BackendSandboxClosed: It is closed.
+            BackendError: Such files cannot be kept; the sandbox is as it was.
         """
         native = self._native(sandbox)
+        runtime().run(partial(self._secured, native), label=f"keeping files of {native.handle}")
         sandbox.closed = True
         runtime().forget(sandbox)
         self._open.discard(native)
@@ -166,16 +169,41 @@ class OpenSandboxBackend(Backend):
         return sandbox.ensure_open()
 
     def adopt(self, sandbox: BackendSandbox) -> RemoteSandbox:
-        native = RemoteSandbox(
-            sandbox.handle, sandbox.spec, partial(self._connected, sandbox.handle)
-        )
+        handle = sandbox.handle
+        connect = partial(self._connected, handle)
+        native = RemoteSandbox(handle, sandbox.spec, connect, tree=TREES.at(handle))
         self._open.add(native)
         return native
 
     def identity(self, sandbox: BackendSandbox) -> SandboxIdentity:
-        return SandboxIdentity(
-            self.name, sandbox.handle, self.capabilities().isolation.value, ROOT, ROOT
-        )
+        native: RemoteSandbox | None = sandbox.native
+        isolation = self.capabilities().isolation.value
+        layer = None if native is None else native.layer
+        return SandboxIdentity(self.name, sandbox.handle, isolation, ROOT, ROOT, layer)
+
+    def freeze(self, sandbox: BackendSandbox) -> FrozenWorkspace:
+        """Return the files of a sandbox as they are now; must not block.
+
+        Before the next operation that may change them, they are kept in a snapshot.
+
+        Raises:
+            BackendSandboxClosed: It was closed.
+            BackendError: Its workspace is a `working_dir`, which belongs to no snapshot.
+        """
+        return self._freezer.freeze(sandbox)
+
+    async def aopen_copy(self, seed: Seed, spec: BackendSandboxSpec | None) -> RemoteSandbox:
+        frozen = remote_frozen(seed.frozen)
+        try:
+            start = await frozen.astart()
+        except SnapshotFailed as exc:
+            raise BackendError(f"a copy of a workspace cannot be opened: {exc}") from exc
+        wanted = start.spec if spec is None else replace(spec, working_dir=None)
+        changes = {**start.changes, **seed.changes}
+        sandbox = await self._opened(Start(wanted, start.snapshot, changes), begin=frozen)
+        sandbox.layer = None if start.snapshot is None else "snapshot"
+        self._open.add(sandbox)
+        return sandbox
 
     async def aopen(self, spec: BackendSandboxSpec | None) -> RemoteSandbox:
         return await self.aopen_new(spec)
@@ -186,29 +214,39 @@ class OpenSandboxBackend(Backend):
         """Open a sandbox on the server, from an image or a snapshot."""
         connection = await self._connection()
         client = await open_new(connection, spec or BackendSandboxSpec(), snapshot_id=snapshot_id)
-        connect = partial(self._connected, client.id)
-        sandbox = RemoteSandbox(client.id, spec, connect, client=client)
+        sandbox = self._of_client(client, spec)
         self._open.add(sandbox)
         return sandbox
 
     async def aclose(self, native: RemoteSandbox) -> None:
         self._open.discard(native)
+        # At exit nobody is left who could use what is frozen.
+        keep = nullcontext() if runtime().is_closing else TREES.writing(native.tree)
         try:
-            await native.close()
-        except RemoteFault as exc:
-            raise BackendError(
-                f"the sandbox {native.handle} could not be ended on the server, where it ends with "
-                f"its lifetime: {exc}"
-            ) from exc
+            async with keep:
+                await _end(native)
+        except SnapshotFailed as exc:
+            was_gone = native.is_gone
+            await _end(native)
+            if not was_gone:
+                raise BackendError(
+                    f"the sandbox {native.handle} was ended, and files of it that a fork or undo "
+                    f"still holds are lost: {exc}"
+                ) from exc
 
     async def adispatch(self, native: RemoteSandbox, op: BackendTool) -> ToolResult | bool:
         what, run = self._operation(native, op)
         try:
-            if isinstance(op, (BackendToolCommandRun, BackendToolCodeRun)):
+            if op.read_only:
+                return await native.use(run)
+            async with TREES.writing(native.tree):
+                if not isinstance(op, (BackendToolCommandRun, BackendToolCodeRun)):
+                    return await native.use(run)
                 async with native.running:
                     await native.client()
                     return await observed(native, partial(native.use, run))
-            return await native.use(run)
+        except SnapshotFailed as exc:
+            return _copy_failure(native, exc)
         except Gone:
             return ToolExecutionFailure("sandbox_closed", gone_message(native), native.handle)
         except OutsideWorkspace as exc:
@@ -265,6 +303,16 @@ class OpenSandboxBackend(Backend):
             raise BackendSandboxClosed(sandbox.handle)
         return native
 
+    async def _secured(self, native: RemoteSandbox) -> None:
+        try:
+            async with TREES.writing(native.tree):
+                pass
+        except SnapshotFailed as exc:
+            raise BackendError(
+                f"the sandbox {native.handle} was not let go, since a fork or undo holds its "
+                f"files as they are and {exc}; close that first"
+            ) from exc
+
     async def _reached(self, native: RemoteSandbox) -> None:
         try:
             await native.client()
@@ -275,6 +323,22 @@ class OpenSandboxBackend(Backend):
             self._open.discard(native)
             raise unreachable(native.handle, exc) from exc
 
+    async def _opened(self, start: Start, *, begin: RemoteFrozen | None = None) -> RemoteSandbox:
+        """Open a sandbox that begins with frozen files; it is not counted."""
+        snapshot_id = None if start.snapshot is None else start.snapshot.id
+        connection = await self._connection()
+        client = await open_new(
+            connection, start.spec, snapshot_id=snapshot_id, changes=start.changes
+        )
+        return self._of_client(client, start.spec, begin)
+
+    def _of_client(
+        self, client: Client, spec: BackendSandboxSpec | None, begin: RemoteFrozen | None = None
+    ) -> RemoteSandbox:
+        connect = partial(self._connected, client.id)
+        tree = TREES.at(client.id)
+        return RemoteSandbox(client.id, spec, connect, tree=tree, client=client, begin=begin)
+
     async def _connection(self) -> Connection:
         return await runtime().call_in_worker(self._find)
 
@@ -282,6 +346,27 @@ class OpenSandboxBackend(Backend):
         module = await runtime().call_in_worker(load_client)
         client: Client = await module.Client.connect(await self._connection(), remote_id)
         return client
+
+
+async def _end(native: RemoteSandbox) -> None:
+    try:
+        await native.close()
+    except RemoteFault as exc:
+        raise BackendError(
+            f"the sandbox {native.handle} could not be ended on the server, where it ends with "
+            f"its lifetime: {exc}"
+        ) from exc
+
+
+def _copy_failure(native: RemoteSandbox, exc: SnapshotFailed) -> ToolExecutionFailure:
+    """Return what is said where frozen files could not be kept apart from an operation."""
+    if native.is_gone:
+        return ToolExecutionFailure("sandbox_closed", gone_message(native), native.handle)
+    message = (
+        "nothing was done: somebody holds the files as they are, which takes a snapshot, and "
+        f"{exc}; close the fork that holds them, or share the workspace"
+    )
+    return ToolExecutionFailure("workspace_copy_failed", message, native.handle)
 
 
 class _OfSnapshot(BackendSandbox):

@@ -23,7 +23,7 @@ from opensandbox.exceptions import (
 )
 from opensandbox.models.execd import Execution, ExecutionHandlers, ExecutionInit, RunCommandOpts
 from opensandbox.models.filesystem import DirectoryListEntry, EntryInfo, WriteEntry
-from opensandbox.models.sandboxes import SandboxFilter, Volume
+from opensandbox.models.sandboxes import SandboxFilter, SnapshotFilter, Volume
 from opensandbox.transport import RetryPolicy
 from opensandbox.transport.retry import JitterMode
 
@@ -173,6 +173,27 @@ class Client:
         async with _faults(self._connection):
             return (await self._sandbox.create_snapshot(name)).id
 
+    async def snapshot_state(self, snapshot_id: str) -> tuple[str, str]:
+        """Return the state of a snapshot, and what the server says about it."""
+        async with _managing(self._connection) as manager:
+            status = (await manager.get_snapshot(snapshot_id)).status
+        return status.state, status.message or status.reason or "no reason was given"
+
+    async def snapshots_named(self, name: str) -> Sequence[str]:
+        """Return the ids of the snapshots of this sandbox that have a name."""
+        asked = SnapshotFilter(sandbox_id=self.id, name=name)
+        async with _managing(self._connection) as manager:
+            return [each.id for each in (await manager.list_snapshots(asked)).snapshot_infos]
+
+    async def delete_snapshot(self, snapshot_id: str) -> None:
+        """Delete a snapshot, also after this was closed; one that is gone already is no error."""
+        try:
+            async with _managing(self._connection) as manager:
+                await manager.delete_snapshot(snapshot_id)
+        except Refused as exc:
+            if exc.status != 404:
+                raise
+
     async def run(
         self,
         command: str,
@@ -279,11 +300,9 @@ class Client:
 
 async def ids_marked(connection: Connection, key: str, value: str) -> list[str]:
     """Return the ids of the sandboxes that carry that metadata."""
-    async with _faults(connection):
-        manager = await SandboxManager.create(_settings(connection))
-        async with manager:
-            found = await manager.list_sandbox_infos(SandboxFilter(metadata={key: value}))
-            return [each.id for each in found.sandbox_infos]
+    async with _managing(connection) as manager:
+        found = await manager.list_sandbox_infos(SandboxFilter(metadata={key: value}))
+        return [each.id for each in found.sandbox_infos]
 
 
 def decimal_mode(mode: int) -> int:
@@ -309,6 +328,12 @@ def _handlers(printed: Printed) -> ExecutionHandlers:
     return ExecutionHandlers(
         on_init=on_init, on_stdout=on_stdout, on_stderr=on_stderr, skip_accumulation=True
     )
+
+
+@asynccontextmanager
+async def _managing(connection: Connection) -> AsyncGenerator[SandboxManager]:
+    async with _faults(connection), await SandboxManager.create(_settings(connection)) as manager:
+        yield manager
 
 
 @asynccontextmanager

@@ -52,6 +52,12 @@ GRACE_SECONDS = 10.0
 CLEANUP_SECONDS = 10.0
 """How long ending what was cancelled may take."""
 
+SNAPSHOT_SECONDS = 300.0
+"""How long a snapshot may take until it can be opened; a guess for large images."""
+
+SNAPSHOT_WAITS = (0.1, 0.2, 0.5, 1.0)
+"""Waits between questions whether a snapshot is ready, in seconds; the last one repeats."""
+
 LANGUAGES = frozenset({"bash", "go", "java", "javascript", "python", "typescript"})
 
 MAX_OUTPUT_BYTES = 1 << 20

@@ -13,6 +13,7 @@ from rath.backend.edit import edited
 from rath.backend.effects import EffectKind, FileEffect, is_observed, note_effect, note_gap
 from rath.backend.opensandbox.answers import Entry
 from rath.backend.opensandbox.faults import Refused
+from rath.backend.opensandbox.links import resolved
 from rath.backend.opensandbox.paths import inside, is_in_workspace, relative
 from rath.backend.opensandbox.remote import RemoteSandbox
 from rath.backend.parts import MAX_READ_BYTES, bad_range, data_or_text, sliced
@@ -31,23 +32,17 @@ from rath.backend.tool_types import (
     BackendToolFilesList,
     BackendToolFilesRead,
     BackendToolFilesWrite,
+    FileTool,
 )
 
 if TYPE_CHECKING:
     from rath.backend.opensandbox.client import Client
 
-FileTool = (
-    BackendToolFilesRead
-    | BackendToolFilesWrite
-    | BackendToolFilesEdit
-    | BackendToolFilesList
-    | BackendToolFilesExists
-)
-
 
 async def run_file_tool(sandbox: RemoteSandbox, client: Client, op: FileTool) -> ToolResult | bool:
     """Run one operation; raises `OutsideWorkspace` and `RemoteFault`."""
-    path = inside(op.path)
+    # By names alone as for a relative path: a `..` takes off a name, also that of a link.
+    path = "/" + posixpath.normpath(inside(op.path)).lstrip("/")
     try:
         match op:
             case BackendToolFilesRead():
@@ -139,31 +134,56 @@ async def _write(
     except UnicodeEncodeError as exc:
         message = f"the text for {op.path!r} is not valid Unicode: {exc.reason}"
         return ToolExecutionFailure("encode_error", message, op.path)
-    async with sandbox.writing.holding(path):
-        before = await _before(sandbox, client, path) if is_observed() else _NOTHING
-        if before.is_directory:
-            return _is_a_directory(op.path)
-        await client.write(path, data, op.mode)
-        _note(sandbox, path, before, Blob.from_bytes(data), op.mode)
+    async with sandbox.changes.writing():
+        if not is_observed() and not sandbox.changes.is_watched:
+            async with sandbox.writing.holding(path):
+                await client.write(path, data, op.mode)
+            sandbox.contents.keep(Blob.from_bytes(data))
+            return FileWriteResult(len(data))
+        where = await resolved(client, path)
+        async with sandbox.writing.holding(where or path):
+            if where is None:
+                await client.write(path, data, op.mode)
+                note_gap(f"{path!r} was written, and where it leads could not be told")
+                return FileWriteResult(len(data))
+            before = await _before(sandbox, client, where)
+            if before.is_directory:
+                return _is_a_directory(op.path)
+            await client.write(where, data, op.mode)
+            _note(sandbox, where, before, Blob.from_bytes(data), op.mode)
     return FileWriteResult(len(data))
 
 
 async def _edit(
     sandbox: RemoteSandbox, client: Client, path: str, op: BackendToolFilesEdit
 ) -> ToolResult:
-    async with sandbox.writing.holding(path):
-        entry = await _info(client, path)
-        if entry.kind == "directory":
-            return _is_a_directory(op.path)
-        content = await _content(client, path, entry)
-        if isinstance(content, int):
-            return _too_large(op.path, content)
-        after = await runtime().call_in_worker(partial(edited, content, op))
-        if isinstance(after, ToolExecutionFailure):
-            return after
-        before = _Before(Blob.from_bytes(content), entry.mode)
-        await client.write(path, after.data, entry.mode)
-        _note(sandbox, path, before, Blob.from_bytes(after.data), entry.mode)
+    async with sandbox.changes.writing():
+        where = await resolved(client, path)
+        if where is None:
+            message = f"where {op.path!r} leads could not be told; name the file itself"
+            return ToolExecutionFailure("os_error", message, op.path)
+        async with sandbox.writing.holding(where):
+            return await _edit_at(sandbox, client, where, op)
+
+
+async def _edit_at(
+    sandbox: RemoteSandbox, client: Client, where: str, op: BackendToolFilesEdit
+) -> ToolResult:
+    entry = await _info(client, where)
+    if entry.kind == "directory":
+        return _is_a_directory(op.path)
+    if entry.kind != "file":
+        message = f"{op.path!r} is not a regular file"
+        return ToolExecutionFailure("os_error", message, op.path)
+    content = await _content(client, where, entry)
+    if isinstance(content, int):
+        return _too_large(op.path, content)
+    after = await runtime().call_in_worker(partial(edited, content, op))
+    if isinstance(after, ToolExecutionFailure):
+        return after
+    before = _Before(Blob.from_bytes(content), entry.mode)
+    await client.write(where, after.data, entry.mode)
+    _note(sandbox, where, before, Blob.from_bytes(after.data), entry.mode)
     return FileEditResult(after.n_replaced, after.diff)
 
 
@@ -206,8 +226,6 @@ async def _before(sandbox: RemoteSandbox, client: Client, path: str) -> _Before:
 def _note(sandbox: RemoteSandbox, path: str, before: _Before, after: Blob, mode: int) -> None:
     """Tell whoever observes that a file was written."""
     sandbox.contents.keep(after)
-    if not is_observed() and sandbox.touched is None:
-        return
     if not is_in_workspace(path):
         note_gap(f"{path!r} was written, which is not in the workspace: its effect is not recorded")
         return
@@ -216,12 +234,13 @@ def _note(sandbox: RemoteSandbox, path: str, before: _Before, after: Blob, mode:
         return
     kind: EffectKind = "created" if before.blob is None else "changed"
     before_mode = None if before.mode is None else stat.S_IFREG | before.mode
-    where = relative(posixpath.normpath(path))
+    after_mode = stat.S_IFREG | stat.S_IMODE(mode)
+    if (before.blob, before_mode) == (after, after_mode):
+        return
     effect = FileEffect(
-        where, kind, before.blob, after, "exact", None, before_mode, stat.S_IFREG | mode
+        relative(path), kind, before.blob, after, "exact", None, before_mode, after_mode
     )
-    if sandbox.touched is not None:
-        sandbox.touched.setdefault(where, []).append(effect)
+    sandbox.changes.note(effect)
     note_effect(effect)
 
 

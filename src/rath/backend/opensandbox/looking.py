@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from rath._async.together import together
 from rath._core.blobs import MAX_BLOB_BYTES, Blob
 from rath.backend.host.scan import Known, Seen, Snapshot, StatKey
 from rath.backend.manifest import EffectPolicy, FileState
@@ -35,8 +36,11 @@ MAX_FETCHED_BYTES = 8 << 20
 MAX_FETCHED_FILES = 256
 """How many files one look fetches; each is a request of its own."""
 
-_ARGUMENT_BYTES = 64 << 10
-"""How long a list of paths in one command is; the kernel takes 128 KiB as one argument."""
+_FETCHERS = 8
+"""How many files are fetched side by side; a guess that spares small servers."""
+
+_BATCH_BYTES = 256 << 10
+"""How long the list of paths is that one command digests; a guess."""
 
 _NO_FIND = 65
 _KINDS = {"f": stat.S_IFREG, "l": stat.S_IFLNK}
@@ -95,8 +99,8 @@ async def _list(client: Client, policy: EffectPolicy) -> AsyncIterator[_Listed]:
     code = ran.answer.exit_code if ran.answer is not None else None
     if code == _NO_FIND:
         raise CannotLook(
-            "effects of commands and code are not known: the image has no GNU find, sha256sum and "
-            "head, which list its files"
+            "effects of commands and code are not known: the image has no GNU find, xargs, "
+            "sha256sum and head, which list its files"
         )
     if code != 0 or ran.lost or ran.stderr or len(ran.stdout) > MAX_LIST_BYTES:
         said = ran.lost or ran.stderr.decode(errors="replace").strip()[:200] or f"exit code {code}"
@@ -118,6 +122,7 @@ def list_command(policy: EffectPolicy) -> str:
     limit = 2 * (policy.max_files + 1)
     return (
         "find --version >/dev/null 2>&1 && sha256sum --version >/dev/null 2>&1 && "
+        "xargs --version >/dev/null 2>&1 && "
         f"head -z -n 1 </dev/null >/dev/null 2>&1 || exit {_NO_FIND}\n"
         f"cd {ROOT} && find . -mindepth 1 {prune}! -type d "
         rf"-printf '%y %m %i %D %s %T@ %C@ %P\0%l\0' | head -z -n {limit}"
@@ -177,27 +182,41 @@ async def _fetch(
     client: Client, plain: Sequence[_Listed], known: Known, contents: Contents
 ) -> list[_Listed]:
     """Read what is small, up to a limit, and return what is left."""
-    n_bytes = n_files = 0
-    left: list[_Listed] = []
+    wanted = _small(plain)
+    waiting = iter(wanted)
+
+    async def fetch() -> None:
+        for each in waiting:
+            blob = await _content(client, each)
+            if blob is not None:
+                contents.keep(blob)
+                known[each.key] = _seen(each, blob.digest)
+
+    await together([fetch] * min(_FETCHERS, len(wanted)))
+    return [each for each in plain if each.key not in known]
+
+
+def _small(plain: Sequence[_Listed]) -> list[_Listed]:
+    """Return those of which one look fetches the content."""
+    n_bytes = 0
+    wanted: list[_Listed] = []
     for each in plain:
         size = each.key[3]
         is_small = size <= MAX_BLOB_BYTES and n_bytes + size <= MAX_FETCHED_BYTES
-        if not is_small or n_files >= MAX_FETCHED_FILES or not each.path.isprintable():
-            left.append(each)
-            continue
-        n_bytes, n_files = n_bytes + size, n_files + 1
-        try:
-            data = await client.read(f"{ROOT}/{each.path}") if size else b""
-        except RemoteFault:
-            left.append(each)
-            continue
-        blob = Blob.from_bytes(data)
-        if blob.size == size:
-            contents.keep(blob)
-            known[each.key] = _seen(each, blob.digest)
-        else:
-            left.append(each)
-    return left
+        if is_small and len(wanted) < MAX_FETCHED_FILES and each.path.isprintable():
+            n_bytes += size
+            wanted.append(each)
+    return wanted
+
+
+async def _content(client: Client, listed: _Listed) -> Blob | None:
+    """Return what a file holds, None where it cannot be read or is another one by now."""
+    size = listed.key[3]
+    try:
+        data = await client.read(f"{ROOT}/{listed.path}") if size else b""
+    except RemoteFault:
+        return None
+    return Blob.from_bytes(data) if len(data) == size else None
 
 
 def _batches(files: Sequence[_Listed]) -> Iterable[list[_Listed]]:
@@ -205,7 +224,7 @@ def _batches(files: Sequence[_Listed]) -> Iterable[list[_Listed]]:
     n_bytes = 0
     for each in files:
         n_bytes += len(each.path) + 8
-        if batch and n_bytes > _ARGUMENT_BYTES:
+        if batch and n_bytes > _BATCH_BYTES:
             yield batch
             batch, n_bytes = [], len(each.path) + 8
         batch.append(each)
@@ -215,8 +234,9 @@ def _batches(files: Sequence[_Listed]) -> Iterable[list[_Listed]]:
 
 async def _digests(client: Client, paths: Sequence[str]) -> dict[str, str]:
     """Return the sha256 of files; those that cannot be read are left out."""
-    names = " ".join(shlex.quote(f"./{path}") for path in paths)
-    line = Line(f"sha256sum -z -- {names}", LOOK_SECONDS, max_output=MAX_LIST_BYTES)
+    # As input, since an argument can hold neither a name that is not UTF-8 nor many of them.
+    names = b"".join(f"./{path}\0".encode(errors="surrogateescape") for path in paths)
+    line = Line("xargs -0 sha256sum -z --", LOOK_SECONDS, stdin=names, max_output=MAX_LIST_BYTES)
     ran = await run_line(client, line)
     lines = ran.stdout.decode(errors="surrogateescape").split("\0")
     return {each[68:]: each[:64] for each in lines if each[66:68] == "./"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -13,10 +13,12 @@ from uuid import uuid4
 
 from rath._async.runtime import Running, runtime
 from rath.backend.abc import BackendSandboxSpec
+from rath.backend.frozen import NewFile
 from rath.backend.opensandbox.connection import Connection, is_installed, strict_workspace_bind
 from rath.backend.opensandbox.defaults import ENTRYPOINT, IMAGE, LIFETIME, ROOT
 from rath.backend.opensandbox.faults import AnswerLost, Refused, RemoteFault
 from rath.backend.opensandbox.volumes import bind_workspace_volumes_from_spec
+from rath.backend.opensandbox.workspace_files import apply_changes
 from rath.errors import BackendError, MissingExtra
 
 if TYPE_CHECKING:
@@ -45,9 +47,19 @@ def load_client() -> Any:
 
 
 async def open_new(
-    connection: Connection, spec: BackendSandboxSpec, *, snapshot_id: str | None = None
+    connection: Connection,
+    spec: BackendSandboxSpec,
+    *,
+    snapshot_id: str | None = None,
+    changes: Mapping[str, NewFile | None] | None = None,
 ) -> Client:
     """Open a sandbox with its workspace.
+
+    Args:
+        connection: The server.
+        spec: What to open.
+        snapshot_id: What it begins with, in the place of an image.
+        changes: What is different in its workspace, by path; None where a file is taken away.
 
     Raises:
         BackendError: It could not be opened; nothing is left on the server, or the text says so.
@@ -64,7 +76,7 @@ async def open_new(
         ) from exc
     wanted = _wanted(module, spec, volumes, snapshot_id)
     try:
-        return await _open(module, connection, wanted)
+        return await _open(module, connection, wanted, changes or {})
     except RemoteFault as exc:
         raise BackendError(
             f"no sandbox could be opened on {connection.domain!r} (named by {connection.origin}): "
@@ -94,7 +106,9 @@ def _mebibytes(n_bytes: int) -> str:
     return f"{math.ceil(n_bytes / (1 << 20))}Mi"
 
 
-async def _open(module: Any, connection: Connection, wanted: Wanted) -> Client:
+async def _open(
+    module: Any, connection: Connection, wanted: Wanted, changes: Mapping[str, NewFile | None]
+) -> Client:
     try:
         client = await _created(module, connection, wanted)
     except Refused as exc:
@@ -109,14 +123,15 @@ async def _open(module: Any, connection: Connection, wanted: Wanted) -> Client:
         wanted = replace(wanted, volumes=None)
         client = await _created(module, connection, wanted)
     if wanted.volumes is None:
-        await _make_workspace(client)
+        await _make_workspace(client, changes)
     return client
 
 
-async def _make_workspace(client: Client) -> None:
+async def _make_workspace(client: Client, changes: Mapping[str, NewFile | None]) -> None:
     unwanted = _Unwanted(client)
     try:
         await client.make_directory(ROOT)
+        await apply_changes(client, changes)
     except RemoteFault:
         await unwanted.aclose()
         raise

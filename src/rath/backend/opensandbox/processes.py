@@ -1,7 +1,10 @@
-"""Command lines in a sandbox: run with exact output, and ended with all they started.
+"""Command lines in a sandbox: run with exact output, and ended with what they started.
 
 A sandbox sends what is printed as lines of text, which loses bytes that are no text and the end
 of the last line. So output goes to files there, which are fetched afterwards.
+
+What a command started is found by a variable and by these files. A process that left its session,
+emptied its environment and closed its input and output is not found: it goes on.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 from uuid import uuid4
 
-from rath._core.blobs import Blob
+from rath._core.blobs import Blob, is_digest
 from rath.backend.opensandbox.answers import Answer, Entry, Printed, cut_note
 from rath.backend.opensandbox.defaults import (
     CLEANUP_SECONDS,
@@ -29,7 +32,10 @@ if TYPE_CHECKING:
     from rath.backend.opensandbox.client import Client
 
 MARK = "RATH_COMMAND"
-"""Variable by which everything that a command started is found."""
+"""Variable by which what a command started is found."""
+
+DIGEST_SECONDS = 30.0
+"""How long the sandbox may digest output that is not fetched; a guess, some GB."""
 
 NOT_STARTED = 125
 """Exit code of a command whose output could not be redirected, so that it did not begin."""
@@ -62,7 +68,8 @@ class Ran:
     stdout: bytes
     stderr: bytes
     stdout_full: Blob | None
-    """All that was printed there, where `stdout` is only a part of it and it could be fetched."""
+    """All that was printed there, where `stdout` is only a part of it: with its content where that
+    could be fetched, its digest and size alone where it stays in the sandbox."""
 
     stderr_full: Blob | None
     lost: str | None = None
@@ -78,7 +85,7 @@ async def run_line(client: Client, line: Line) -> Ran:
         RemoteFault: It was not sent, was refused, or its end is not known.
     """
     mark = uuid4().hex
-    files = _Files(f"/tmp/.rath-{mark}")  # in the sandbox, with a name of our own
+    files = _Files(_base(mark))
     printed = Printed("lines")
     if line.stdin is not None:
         await client.write(files.stdin, line.stdin, 0o600)
@@ -184,7 +191,21 @@ async def _content(client: Client, entry: Entry, max_output: int) -> _Content:
         return _Content(path, text, Blob.from_bytes(data, keep=MAX_WHOLE_BYTES))
     head = await client.read(path, 0, half - 1)
     tail = await client.read(path, size - half, size - 1)
-    return _Content(path, head + cut_note(size - 2 * half, path) + tail, is_whole=False)
+    full = await _unfetched(client, path, size)
+    return _Content(path, head + cut_note(size - 2 * half, path) + tail, full, is_whole=False)
+
+
+async def _unfetched(client: Client, path: str, size: int) -> Blob | None:
+    """Return digest and size of a file that stays there, None where they cannot be told."""
+    # What still runs may print more, which belongs to neither.
+    text = f"head -c {size} {path} | sha256sum"
+    printed = Printed("lines")
+    try:
+        await client.run(text, printed, cwd="/", env={}, timeout=DIGEST_SECONDS)
+    except RemoteFault:
+        return None
+    digest = printed.stdout[:64].decode(errors="replace")
+    return Blob(digest, size) if is_digest(digest) else None
 
 
 async def _end(client: Client, printed: Printed, mark: str, files: _Files | None = None) -> None:
@@ -201,9 +222,20 @@ async def _end(client: Client, printed: Printed, mark: str, files: _Files | None
                 await client.remove([files.stdin, files.stdout, files.stderr])
 
 
+def _base(mark: str) -> str:
+    """Return how the names of the files of a command begin, in the sandbox."""
+    return f"/tmp/.rath-{mark}"
+
+
 def _sweep(mark: str) -> str:
-    """Return the command line that kills whatever carries the mark, in whatever group."""
+    """Return the command line that kills whatever carries the mark, in whatever group.
+
+    Or holds its files open: a process with another environment still has the output of its parent.
+    """
     return (
-        f"for each in $(grep -lsF {MARK}={mark} /proc/[0-9]*/environ); do "
-        'each=${each#/proc/}; kill -9 "${each%/environ}" 2>/dev/null; done; true'
+        f"marked() {{ grep -lsF {MARK}={mark} /proc/[0-9]*/environ; "
+        "ls -l /proc/[0-9]*/fd 2>/dev/null | while read -r line; do case $line in "
+        f'/proc/*/fd:) at=$line;; *" -> {_base(mark)}."*) echo "$at";; esac; done; }}\n'
+        "for each in $(marked); do "
+        'each=${each#/proc/}; kill -9 "${each%%/*}" 2>/dev/null; done; true'
     )

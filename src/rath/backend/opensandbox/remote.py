@@ -5,18 +5,20 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 from rath.backend.abc import BackendSandboxSpec
-from rath.backend.effects import FileEffect
 from rath.backend.host.scan import Known
 from rath.backend.opensandbox.contents import Contents
 from rath.backend.opensandbox.defaults import LIFETIME
+from rath.backend.opensandbox.exact_changes import ExactChanges
 from rath.backend.opensandbox.faults import NotReached, Refused, RemoteFault
 from rath.errors import BackendError
 
 if TYPE_CHECKING:
+    from rath.backend.host.guard_trees import Tree
     from rath.backend.opensandbox.client import Client
+    from rath.backend.opensandbox.frozen import RemoteFrozen
 
 T = TypeVar("T")
 
@@ -32,7 +34,9 @@ class RemoteSandbox:
         handle: Id of the sandbox on the server.
         spec: What it was opened with.
         connect: Makes its client; called once.
+        tree: Its workspace among those of this process.
         client: Its client, where there is one already.
+        begin: The frozen files with which it began; they are kept as long as it is.
     """
 
     def __init__(
@@ -41,9 +45,17 @@ class RemoteSandbox:
         spec: BackendSandboxSpec | None,
         connect: Callable[[], Awaitable[Client]],
         *,
+        tree: Tree[RemoteFrozen],
         client: Client | None = None,
+        begin: RemoteFrozen | None = None,
     ) -> None:
         self.handle = handle
+        self.tree = tree
+        self.begin = begin
+        self.is_attached = client is None
+        """Whether it was there before, so that its spec may not tell all of it."""
+        self.layer: Literal["snapshot"] | None = None
+        """What a workspace of its own began with, besides its image."""
         self.spec = spec or BackendSandboxSpec()
         self.lifetime = self.spec.timeout or (None if client is None else LIFETIME)
         """How long the server was asked to let it live, where that is known."""
@@ -55,8 +67,7 @@ class RemoteSandbox:
         self.contents = Contents()
         self.known: Known = {}
         """Files that were looked at, which are not read again until they change."""
-        self.touched: dict[str, list[FileEffect]] | None = None
-        """What file tools did while a command or code is watched, by path; None while none is."""
+        self.changes = ExactChanges()
         self._connect = connect
         self._client = client
         self._connecting = asyncio.Lock()
@@ -100,6 +111,7 @@ class RemoteSandbox:
             return
         try:
             await client.kill()
+            self.is_gone = True
         finally:
             await client.aclose()
 

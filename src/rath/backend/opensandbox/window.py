@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
+from rath._core.blobs import MAX_BLOB_BYTES
 from rath.backend.effects import FileEffect, is_observed, note_effect, note_gap
 from rath.backend.host.compare import compare
 from rath.backend.host.scan import Snapshot
@@ -13,10 +14,15 @@ from rath.backend.manifest import EffectPolicy, manifest_digest
 from rath.backend.opensandbox.faults import RemoteFault
 from rath.backend.opensandbox.looking import CannotLook, look
 from rath.backend.opensandbox.remote import Gone, RemoteSandbox
+from rath.backend.own_time import looking
 
 T = TypeVar("T")
 
 CUT_SHORT = "the operation was cancelled, and what it had changed was not looked for"
+NOT_KEPT = (
+    "some contents were not kept, only their digests: one look fetches no more, or they could not "
+    "be read"
+)
 OFF = "effects were not looked for (EffectPolicy.is_on is False)"
 
 
@@ -32,8 +38,9 @@ async def observed(sandbox: RemoteSandbox, run: Callable[[], Awaitable[T]]) -> T
     if not policy.is_on:
         note_gap(OFF)
         return await run()
-    before = await _looked(sandbox, policy)
-    sandbox.touched = {}
+    async with sandbox.changes.looking():
+        before = await _looked(sandbox, policy)
+        sandbox.changes.begin()
     try:
         result = await run()
     except asyncio.CancelledError:
@@ -47,33 +54,52 @@ async def observed(sandbox: RemoteSandbox, run: Callable[[], Awaitable[T]]) -> T
         await _tell(sandbox, policy, before)
         return result
     finally:
-        sandbox.touched = None
+        sandbox.changes.end()
 
 
 async def workspace_digest(sandbox: RemoteSandbox) -> str | None:
     """Return one digest over the files of the workspace, None if one of them is not known."""
-    snapshot = await _look(sandbox, sandbox.spec.effects or EffectPolicy())
+    async with sandbox.changes.looking():
+        snapshot = await _look(sandbox, sandbox.spec.effects or EffectPolicy())
     manifest = snapshot.manifest()
     return None if manifest is None else manifest_digest(manifest)
 
 
 async def _tell(sandbox: RemoteSandbox, policy: EffectPolicy, before: Snapshot | None) -> None:
-    exact: dict[str, list[FileEffect]] = dict(sandbox.touched or {})
-    after = await _looked(sandbox, policy) if before is not None else None
-    if before is None or after is None:
+    if before is None:
         return
+    async with sandbox.changes.looking():
+        after = await _looked(sandbox, policy)
+        noted = sandbox.changes.end()
+    if after is None:
+        return
+    exact = {path: effects for path, effects in noted.items() if not _is_ignored(path, policy)}
     if before.is_too_large or after.is_too_large:
         note_gap(f"the workspace has more than {policy.max_files} files: nothing was looked for")
     found = compare(before, after, exact, to_blob=sandbox.contents.blob_of, attribution="window")
     for effect in found.effects:
         note_effect(effect)
+    if policy.keep_contents and any(_lacks_content(effect) for effect in found.effects):
+        note_gap(NOT_KEPT)
     for gap in found.gaps:
         note_gap(gap)
 
 
+def _is_ignored(path: str, policy: EffectPolicy) -> bool:
+    return not policy.ignore.isdisjoint(path.split("/")[:-1])
+
+
+def _lacks_content(effect: FileEffect) -> bool:
+    sides = (effect.before, effect.after)
+    return any(
+        each is not None and each.data is None and each.size <= MAX_BLOB_BYTES for each in sides
+    )
+
+
 async def _looked(sandbox: RemoteSandbox, policy: EffectPolicy) -> Snapshot | None:
     try:
-        return await _look(sandbox, policy)
+        with looking():
+            return await _look(sandbox, policy)
     except (CannotLook, RemoteFault) as exc:
         note_gap(str(exc))
     except Gone:

@@ -10,10 +10,11 @@ import logging
 import os
 import re
 import shutil
-import stat
+from collections.abc import Iterator
 from pathlib import Path
 
 from rath._core.files import make_private_directory, sync_directory
+from rath.backend.persistence.removing import remove_directory
 
 TRASH_DIR_NAME = ".trash"
 
@@ -21,6 +22,7 @@ MOUNT_TABLE = Path("/proc/self/mountinfo")
 """Where Linux tells what is mounted; elsewhere only the directory itself is looked at."""
 
 _MOUNT_POINT_FIELD = 4
+_TO_ESCAPE = re.compile(r"[ \t\n\\]")
 _ESCAPED = re.compile(r"\\([0-7]{3})")
 
 _logger = logging.getLogger(__name__)
@@ -68,9 +70,9 @@ def in_trash(root: Path) -> list[Path]:
 
 
 def remove_tree(path: Path) -> None:
-    """Remove a directory with all that is in it, also below directories without rights.
+    """Remove a directory and all in it, however deep, also below directories without rights.
 
-    Symbolic links are removed, never followed.
+    Symbolic links are removed, never followed. After a failure the rest is removed all the same.
 
     Raises:
         OSError: Something in it cannot be removed, or a file system is mounted there.
@@ -78,34 +80,49 @@ def remove_tree(path: Path) -> None:
     mounted = mount_in(path)
     if mounted is not None:
         raise OSError(f"{mounted} is mounted there")
-    with contextlib.suppress(PermissionError, FileNotFoundError):
-        shutil.rmtree(path)
-        return
-    # Somebody else removes it too, or directories in it forbid it: overlayfs makes such.
-    _allow(path)
-    for directory, names, _ in os.walk(path):
-        for name in names:
-            _allow(Path(directory, name))
-    with contextlib.suppress(FileNotFoundError):
-        shutil.rmtree(path)
-
-
-def _allow(path: Path) -> None:
-    with contextlib.suppress(FileNotFoundError):
-        if stat.S_ISDIR(path.lstat().st_mode):
-            path.chmod(stat.S_IRWXU)
+    if os.open in os.supports_dir_fd:
+        remove_directory(path)
+    else:
+        with contextlib.suppress(FileNotFoundError):
+            shutil.rmtree(path)
 
 
 def mount_in(directory: Path) -> Path | None:
     """Return a mount point that is `directory` or lies in it, None where there is none."""
     real = os.path.realpath(directory)
-    try:
-        lines = MOUNT_TABLE.read_bytes().splitlines()
-    except OSError:
+    table = _mount_table()
+    if table is None:
         return directory if os.path.ismount(real) else None
-    for line in lines:
-        escaped = os.fsdecode(line.split(b" ")[_MOUNT_POINT_FIELD])
-        point = _ESCAPED.sub(lambda found: chr(int(found[1], 8)), escaped)
-        if point == real or point.startswith(f"{real}{os.sep}"):
-            return Path(point)
-    return None
+    found = (each for each in _mount_points(table) if each == real or _is_below(each, real))
+    return next(map(Path, found), None)
+
+
+def mount_below(directory: str) -> Path | None:
+    """Return a mount point that lies in `directory`, a real path; None where none is known."""
+    table = _mount_table()
+    # Most often nothing is: one search instead of a look at each line.
+    if table is None or _escaped(f"{directory.rstrip('/')}/") not in table:
+        return None
+    found = (each for each in _mount_points(table) if _is_below(each, directory))
+    return next(map(Path, found), None)
+
+
+def _is_below(path: str, directory: str) -> bool:
+    return path != directory and path.startswith(f"{directory.rstrip(os.sep)}{os.sep}")
+
+
+def _mount_table() -> bytes | None:
+    try:
+        return MOUNT_TABLE.read_bytes()
+    except OSError:
+        return None
+
+
+def _mount_points(table: bytes) -> Iterator[str]:
+    for line in table.splitlines():
+        name = os.fsdecode(line.split(b" ")[_MOUNT_POINT_FIELD])
+        yield _ESCAPED.sub(lambda found: chr(int(found[1], 8)), name)
+
+
+def _escaped(name: str) -> bytes:
+    return os.fsencode(_TO_ESCAPE.sub(lambda found: f"\\{ord(found[0]):03o}", name))

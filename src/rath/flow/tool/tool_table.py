@@ -14,8 +14,10 @@ __all__ = ["ToolNameConflictError", "merge_tools_for_loop", "tools_dict_to_schem
 def merge_tools_for_loop(user_tools: Sequence[Tool] | None) -> dict[str, Tool]:
     """Return the built-in tools, then those of the user, by name.
 
+    A tool of the user named `edit_workspace_file` takes the place of the built-in one.
+
     Raises:
-        ToolNameConflictError: Two tools have the same name.
+        ToolNameConflictError: Two tools have the same name otherwise.
     """
     return tool_table(user_tools)
 

@@ -22,11 +22,11 @@ def placement_of(header: PersistedSessionHeader) -> Placement:
     Where the sandbox cannot be attached, the placement is closed: its first use is an error that
     says so. It never becomes another sandbox by itself.
     """
-    sandbox_id, backend = _known_id(header), _backend(header)
-    if sandbox_id is None or backend is None or not isinstance(backend, Reattachable):
+    known_as, backend = header.sandbox_handle_id, _backend(header)
+    if not known_as or backend is None or not isinstance(backend, Reattachable):
         return Placement(header.sandbox_backend, header.sandbox_spec)
     try:
-        return Placement(sandbox=PersistentSandboxRegistry().reattach_remote(sandbox_id))
+        return Placement(sandbox=PersistentSandboxRegistry().reattach_remote(_id(known_as)))
     except (RathError, KeyError, OSError) as exc:
         reason = exc.args[0] if isinstance(exc, KeyError) else exc
         _logger.warning(
@@ -34,7 +34,7 @@ def placement_of(header: PersistedSessionHeader) -> Placement:
             "again with .to(...) before it uses tools",
             header.id,
             header.sandbox_backend,
-            sandbox_id,
+            known_as,
             reason,
         )
     lost = backend.lazy(header.sandbox_spec)
@@ -43,10 +43,16 @@ def placement_of(header: PersistedSessionHeader) -> Placement:
     return placement
 
 
-def _known_id(header: PersistedSessionHeader) -> UUID | None:
-    with contextlib.suppress(ValueError):
-        return UUID(header.sandbox_handle_id or "")
-    return None
+def _id(known_as: str) -> UUID:
+    """Return the id of the registry that a header names; 1.3 took any text.
+
+    Raises:
+        KeyError: It is none.
+    """
+    try:
+        return UUID(known_as)
+    except ValueError:
+        raise KeyError(f"{known_as!r} is no id of the registry of sandboxes") from None
 
 
 def _backend(header: PersistedSessionHeader) -> Backend | None:

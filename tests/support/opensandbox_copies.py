@@ -1,0 +1,101 @@
+"""Sandboxes of the test server that begin with the files of others."""
+
+from __future__ import annotations
+
+import gc
+import stat
+from collections.abc import Awaitable, Callable, Generator, Mapping
+from contextlib import contextmanager, suppress
+from typing import TypeVar
+
+import pytest
+
+from rath._async.runtime import runtime
+from rath.backend import (
+    BackendSandbox,
+    BackendToolCommandRun,
+    BackendToolFilesRead,
+    BackendToolFilesWrite,
+    CommandResult,
+    FileContent,
+    FrozenWorkspace,
+    NewFile,
+    Seed,
+    ToolExecutionFailure,
+)
+from rath.backend.opensandbox import OpenSandboxBackend
+from tests.support.opensandbox_server import OpenSandboxServer
+
+T = TypeVar("T")
+
+FILE = stat.S_IFREG | 0o644
+
+Changes = Mapping[str, NewFile | None]
+
+
+def write(sandbox: BackendSandbox, path: str, text: str) -> None:
+    """Write a file, which must not fail."""
+    result = sandbox.dispatch(BackendToolFilesWrite(path, text))
+    assert not isinstance(result, ToolExecutionFailure), result
+
+
+def read(sandbox: BackendSandbox, path: str) -> str:
+    """Return the text of a file, which must be there."""
+    result = sandbox.dispatch(BackendToolFilesRead(path))
+    assert isinstance(result, FileContent), result
+    return str(result.data)
+
+
+def printed(sandbox: BackendSandbox, line: str) -> str:
+    """Return what a command line prints."""
+    result = sandbox.dispatch(BackendToolCommandRun(line))
+    assert isinstance(result, CommandResult), result
+    return (result.stdout + result.stderr).decode()
+
+
+def waited(make: Callable[[], Awaitable[T]]) -> T:
+    """Return what a coroutine of the runtime gives."""
+
+    async def wait() -> T:
+        return await make()
+
+    return runtime().run(wait, label="a test")
+
+
+def content(frozen: FrozenWorkspace, path: str) -> bytes:
+    """Return the content of a frozen file."""
+    return waited(lambda: frozen.aread(path))
+
+
+def lazy_copy(
+    backend: OpenSandboxBackend, frozen: FrozenWorkspace, changes: Changes | None = None
+) -> BackendSandbox:
+    """Return a sandbox that begins with frozen files once it is opened."""
+
+    async def origin() -> Seed:
+        return Seed(frozen, changes or {})
+
+    return backend.lazy(origin=origin)
+
+
+@contextmanager
+def opened_copy(
+    source: BackendSandbox, changes: Changes | None = None
+) -> Generator[BackendSandbox]:
+    """Give an open copy of a sandbox, and close it at the end."""
+    backend = source.backend
+    assert isinstance(backend, OpenSandboxBackend)
+    copy = lazy_copy(backend, source.freeze(), changes).ensure_open()
+    yield copy
+    backend.close(copy)
+
+
+def settle(server: OpenSandboxServer, n_snapshots: int) -> None:
+    """Wait until so many snapshots were deleted in all."""
+    for _ in range(50):
+        # What ends on the runtime meanwhile may hold frozen files in a cycle.
+        gc.collect()
+        with suppress(TimeoutError):
+            server.wait_for("DELETE", "/v1/snapshots/*", n_requests=n_snapshots, timeout=0.1)
+            return
+    pytest.fail(f"fewer than {n_snapshots} snapshots were deleted")
