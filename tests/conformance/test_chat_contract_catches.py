@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -38,6 +39,13 @@ from tests.support.served_model.model import Prompt, Said, answer
 
 SOON = 0.05
 """Seconds in which a broken client is expected to end a cancelled call."""
+
+
+@pytest.fixture(autouse=True)
+def _collect() -> Iterator[None]:
+    """Let what a broken client left be logged here, and not among the logs of the next test."""
+    yield
+    gc.collect()
 
 
 def failures(client: Any, **options: Any) -> dict[str, str]:

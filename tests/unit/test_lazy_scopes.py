@@ -123,7 +123,7 @@ if child == 0:
             read()
         except RathError as exc:
             print(exc, flush=True)
-    sys.exit(0)
+    os._exit(0)  # asyncio may complain of the parent's task when a child is taken down
 os.waitpid(child, 0)
 cell.cancel()
 cell.result()
