@@ -114,5 +114,6 @@ def test_the_plane_is_imported_without_its_sibling(tmp_path: Path) -> None:
     assert done.stdout.strip() == "[]"
 
 
-def test_the_documented_names_are_exported() -> None:
-    assert len(memory.__all__) == 37
+def test_the_documented_names_and_those_of_forgetting_are_exported() -> None:
+    assert {"MemoryForgetResult", "MemoryOpForget"} < set(memory.__all__)
+    assert len(memory.__all__) == 37 + 2

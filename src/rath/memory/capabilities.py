@@ -33,3 +33,5 @@ class MemoryCapabilities:
     supports_session_commit: bool
     supports_l0_l1_l2: bool
     """Reading at level "abstract" or "overview" gives less than "detail"."""
+    supports_forget: bool = False
+    """`MemoryOpForget` removes notes, and what came from a session."""

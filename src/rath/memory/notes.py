@@ -1,14 +1,15 @@
-"""Notes that are named by their content: an identical note is stored once."""
+"""Notes that are named by their content, and what is told about a note when it is written."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
 
 from rath.memory.op_types import MemoryOpWrite
 from rath.memory.uri import content_digest, note_uri
 
-__all__ = ["KEEP_BOTH", "note_op", "places"]
+__all__ = ["EXPIRES_AT", "KEEP_BOTH", "ROWS", "SESSION_ID", "note_op", "places"]
 
 KEEP_BOTH = MappingProxyType({"on_conflict": "keep_both"})
 """Metadata of a write that must not replace another note.
@@ -17,19 +18,58 @@ A store that knows it gives the newcomer a longer name when its place is taken b
 and reports that URI in the result; a store that does not know it replaces the older note.
 """
 
+EXPIRES_AT = "expires_at"
+"""Key in the metadata of a write: when the note is forgotten, an ISO 8601 time with its zone."""
+
+SESSION_ID = "session_id"
+"""Key in the metadata of a write: the session that the note comes from."""
+
+ROWS = "rows"
+"""Key in the metadata of a write: the rows of that session it comes from, as in "3,4"."""
+
 
 def note_op(
-    content: str, *, scope: str = "user", category: str = "preferences", wait: bool = False
+    content: str,
+    *,
+    scope: str = "user",
+    category: str = "preferences",
+    wait: bool = False,
+    ttl: timedelta | float | None = None,
+    session_id: str | None = None,
+    rows: Sequence[int] = (),
 ) -> MemoryOpWrite:
-    """Return the write that stores `content` once, whoever stores it and however often."""
+    """Return the write that stores `content` once, whoever stores it and however often.
+
+    Args:
+        content: The note.
+        scope: One of `MEMORY_SCOPES`.
+        category: Directory of the note within the scope.
+        wait: Wait until the store is done with the note.
+        ttl: How long it is kept, in seconds or as a timedelta; for ever by default.
+        session_id: The session that it comes from.
+        rows: Indexes of the rows of that session that it comes from.
+
+    Raises:
+        ValueError: `ttl` is not above 0.
+    """
+    metadata: dict[str, str] = dict(KEEP_BOTH)
+    if ttl is not None:
+        kept = ttl if isinstance(ttl, timedelta) else timedelta(seconds=ttl)
+        if kept <= timedelta(0):
+            raise ValueError(f"ttl must be above 0, got {ttl!r}; to remove a note, forget it")
+        metadata[EXPIRES_AT] = (datetime.now(UTC) + kept).isoformat()
+    if session_id is not None:
+        metadata[SESSION_ID] = session_id
+        metadata[ROWS] = ",".join(map(str, rows))
     uri = note_uri(scope, category, content)
-    return MemoryOpWrite(uri, content, wait=wait, metadata=KEEP_BOTH)
+    return MemoryOpWrite(uri, content, wait=wait, metadata=MappingProxyType(metadata))
 
 
 def places(op: MemoryOpWrite) -> Iterator[str]:
     """Yield where a note may stand, best first: one place, or more for a `KEEP_BOTH` write."""
     yield op.uri
-    if (op.metadata or {}).get("on_conflict") == KEEP_BOTH["on_conflict"]:
+    metadata: Mapping[str, str] = op.metadata or {}
+    if metadata.get("on_conflict") == KEEP_BOTH["on_conflict"]:
         directory, _, _ = op.uri.rpartition("/")
         digest = content_digest(op.content)
         yield f"{directory}/{digest[:16]}"

@@ -1,4 +1,4 @@
-"""The eight operations of a memory store."""
+"""The operations of a memory store."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ __all__ = [
     "MemoryOp",
     "MemoryOpCommit",
     "MemoryOpFind",
+    "MemoryOpForget",
     "MemoryOpList",
     "MemoryOpRead",
     "MemoryOpResource",
@@ -37,7 +38,7 @@ class MemoryOpWrite(MemoryOp):
     mode: str = "replace"
     """"replace" or "write"; both store the whole content, over an older one if there is any."""
     wait: bool = False
-    """Wait until the store has finished its own processing of the note."""
+    """Wait until the store has finished its own processing of the note, and it is on disk."""
     timeout_seconds: float | None = None
     metadata: Mapping[str, str] | None = field(default=None, hash=False)
     """Hints; a store ignores those that it does not know. See `rath.memory.notes`."""
@@ -112,5 +113,33 @@ class MemoryOpCommit(MemoryOp):
     messages: Sequence[Any] = field(hash=False)
     """Mappings with `role` and `content`, or objects with such attributes."""
     used_uris: Sequence[str] = ()
+    """Notes that the model was shown in that session."""
     wait: bool = False
+    """Wait until the store has learned from the transcript what it can."""
     timeout_seconds: float | None = None
+    rows: Sequence[int] = ()
+    """For each message, the index of its row in the session; none where that is not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryOpForget(MemoryOp):
+    """Remove what is stored, so that nothing of it is left in the store.
+
+    Give either `uri` or `session_id`.
+
+    Raises:
+        ValueError: Neither or both were given.
+    """
+
+    uri: str | None = None
+    """A note; or a directory with all below it, where `recursive` is set."""
+    session_id: str | None = None
+    """Erases the transcripts of that session, and the notes that come from it alone."""
+    recursive: bool = False
+
+    def __post_init__(self) -> None:
+        if (self.uri is None) == (self.session_id is None):
+            raise ValueError(
+                "expected either the uri of what is to be forgotten or a session_id, got "
+                f"uri={self.uri!r} and session_id={self.session_id!r}"
+            )

@@ -12,6 +12,7 @@ __all__ = [
     "MemoryEntry",
     "MemoryExecutionFailure",
     "MemoryFindResult",
+    "MemoryForgetResult",
     "MemoryHit",
     "MemoryListResult",
     "MemoryReadResult",
@@ -101,6 +102,14 @@ class MemoryCommitResult(MemoryResult):
     archived_uri: str | None
     extracted_count: int
     """How many notes were made from the transcript; -1 when that is not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryForgetResult(MemoryResult):
+    """What was asked for is forgotten."""
+
+    uris: tuple[str, ...]
+    """What was removed, sorted: notes, and directories of transcripts."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 
 from rath._async.runtime import runtime
@@ -17,7 +16,7 @@ from rath.memory.adapters.local.meta import write_meta
 from rath.memory.adapters.local.project import project_root, store_id
 from rath.memory.adapters.local.resources import ingest
 from rath.memory.adapters.local.search import find
-from rath.memory.adapters.local.store import LocalStore, Operation, run
+from rath.memory.adapters.local.store import LocalStore, Operation, in_worker
 from rath.memory.capabilities import MemoryCapabilities, ScopeModel
 from rath.memory.op_types import (
     MemoryOp,
@@ -34,14 +33,14 @@ from rath.memory.persistence.paths import local_store_dir
 from rath.memory.results import MemoryResult
 
 _OPERATIONS: Mapping[type[MemoryOp], Operation] = {
-    MemoryOpWrite: notes.write,
-    MemoryOpRead: notes.read,
-    MemoryOpList: notes.list_entries,
-    MemoryOpTree: notes.list_tree,
-    MemoryOpFind: find,
-    MemoryOpSearch: find,
-    MemoryOpResource: ingest,
-    MemoryOpCommit: commit,
+    MemoryOpWrite: in_worker(notes.write),
+    MemoryOpRead: in_worker(notes.read),
+    MemoryOpList: in_worker(notes.list_entries),
+    MemoryOpTree: in_worker(notes.list_tree),
+    MemoryOpFind: in_worker(find),
+    MemoryOpSearch: in_worker(find),
+    MemoryOpResource: in_worker(ingest),
+    MemoryOpCommit: in_worker(commit),
 }
 _UNUSED_OPTIONS = ("embedding_provider", "embedding", "chat_provider", "chat")
 
@@ -87,7 +86,7 @@ class LocalMemoryBackend(MemoryBackend):
         operation = _OPERATIONS.get(type(op))
         if operation is None:
             raise UnsupportedMemoryOp(type(op), self.name)
-        return await runtime().call_in_worker(partial(run, operation, native, op))
+        return await operation(native, op)
 
 
 def _open(spec: MemoryStoreSpec) -> LocalStore:

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from rath.memory.adapters.local.about import NOTHING_KNOWN, NoteAbout
 from rath.memory.adapters.local.layout import Kind
 
-INDEX_VERSION = 1
+INDEX_VERSION = 2
 """Counts changes of the schema and of the terms; an index of another version is built again."""
 
 BUSY_SECONDS = 5.0
@@ -23,8 +24,11 @@ TABLES: dict[Kind, str] = {"note": "notes", "transcript": "transcripts"}
 _SCHEMA = f"""
 CREATE TABLE files (
     id INTEGER PRIMARY KEY, directory TEXT NOT NULL, name TEXT NOT NULL, kind TEXT NOT NULL,
-    mtime_ns INTEGER NOT NULL, size INTEGER NOT NULL, n_terms INTEGER NOT NULL,
+    mtime_ns INTEGER NOT NULL, size INTEGER NOT NULL, n_terms INTEGER NOT NULL, expires_at REAL,
     UNIQUE (directory, name));
+CREATE TABLE sources (file INTEGER NOT NULL, session TEXT NOT NULL, PRIMARY KEY (session, file))
+    WITHOUT ROWID;
+CREATE INDEX sources_of_file ON sources (file);
 CREATE TABLE directories (path TEXT PRIMARY KEY, mtime_ns INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TABLE totals (kind TEXT PRIMARY KEY, documents INTEGER NOT NULL, terms INTEGER NOT NULL);
 INSERT INTO totals VALUES ('note', 0, 0), ('transcript', 0, 0);
@@ -126,15 +130,27 @@ class NoteIndex:
         with closing(self._connection.execute(sql, values)) as cursor:
             return cursor.fetchall()
 
-    def put(self, directory: str, name: str, kind: Kind, *, stamp: Stamp, terms: list[str]) -> None:
-        """Store the state and the terms of a file, over older ones."""
+    def put(
+        self,
+        directory: str,
+        name: str,
+        kind: Kind,
+        *,
+        stamp: Stamp,
+        terms: list[str],
+        about: NoteAbout = NOTHING_KNOWN,
+    ) -> None:
+        """Store the state and the terms of a file, and what is told about it, over older ones."""
         self.remove(directory, name)
-        row = (directory, name, kind, *stamp, len(terms))
+        row = (directory, name, kind, *stamp, len(terms), about.expires_at)
         sql = (
-            "INSERT INTO files (directory, name, kind, mtime_ns, size, n_terms) "
-            "VALUES (?, ?, ?, ?, ?, ?)"
+            "INSERT INTO files (directory, name, kind, mtime_ns, size, n_terms, expires_at) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?)"
         )
         inserted = self._connection.execute(sql, row).lastrowid
+        for session in {source.session_id for source in about.sources}:
+            sql = "INSERT INTO sources (file, session) VALUES (?, ?)"
+            self._connection.execute(sql, (inserted, session))
         sql = f"INSERT INTO {TABLES[kind]} (rowid, terms) VALUES (?, ?)"
         self._connection.execute(sql, (inserted, " ".join(terms)))
         self._count(kind, 1, len(terms))
@@ -147,6 +163,7 @@ class NoteIndex:
         sql = "DELETE FROM files WHERE directory = ? AND name = ? RETURNING id, kind, n_terms"
         for row, kind, n_terms in self._connection.execute(sql, (directory, name)).fetchall():
             self._connection.execute(f"DELETE FROM {TABLES[kind]} WHERE rowid = ?", (row,))
+            self._connection.execute("DELETE FROM sources WHERE file = ?", (row,))
             self._count(kind, -1, -n_terms)
 
     def files_in(self, directory: str) -> dict[str, Stamp]:
@@ -183,6 +200,11 @@ class NoteIndex:
             self.remove(directory, name)
         sql = "DELETE FROM directories WHERE path = ? OR path >= ? AND path < ?"
         self._connection.execute(sql, (path, *below))
+
+    def files_from(self, session_id: str) -> list[tuple[str, str]]:
+        """Return directory and name of the notes that come from a session."""
+        sql = "SELECT directory, name FROM files JOIN sources ON file = id WHERE session = ?"
+        return self._connection.execute(sql, (session_id,)).fetchall()
 
     def count(self) -> int:
         """Return how many files and directories are known."""

@@ -3,6 +3,7 @@
 <store>/meta.json
 <store>/index.sqlite                                    derived; may be deleted
 <store>/<scope>/<...>/<leaf>.md                         a note, its exact text in UTF-8
+<store>/<scope>/<...>/<leaf>.meta.json                  where it comes from, when it expires
 <store>/session/<sid>/commits/<stamp>/messages.json     a transcript
 <store>/resources/<16 hex sha256>/source<ext>, meta.md  what was taken in
 """
@@ -28,6 +29,7 @@ logger = logging.getLogger("rath.memory.local")
 """Tells what a store does on its own: an index that was built again, a file left out."""
 
 NOTE_SUFFIX = ".md"
+ABOUT_SUFFIX = ".meta.json"
 META_NAME = "meta.json"
 INDEX_NAME = "index.sqlite"
 TRANSCRIPT_NAME = "messages.json"

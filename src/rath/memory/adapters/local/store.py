@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from rath._async.runtime import runtime
 from rath.memory.adapters.local.catalog import Catalog
 from rath.memory.adapters.local.layout import InvalidUri
 from rath.memory.op_types import MemoryOp
@@ -28,11 +30,23 @@ class LocalStore:
         return str(self.root)
 
 
-Operation = Callable[[LocalStore, Any], MemoryResult]
+Blocking = Callable[[LocalStore, Any], MemoryResult]
 """One operation, for one type of `MemoryOp`; blocks."""
 
+Operation = Callable[[LocalStore, Any], Coroutine[Any, Any, MemoryResult]]
+"""One operation, for one type of `MemoryOp`, as a coroutine on the runtime."""
 
-def run(operation: Operation, store: LocalStore, op: MemoryOp) -> MemoryResult:
+
+def in_worker(operation: Blocking) -> Operation:
+    """Return the coroutine function that runs a blocking operation on a worker thread."""
+
+    async def run_there(store: LocalStore, op: MemoryOp) -> MemoryResult:
+        return await runtime().call_in_worker(partial(run, operation, store, op))
+
+    return run_there
+
+
+def run(operation: Blocking, store: LocalStore, op: MemoryOp) -> MemoryResult:
     """Run one operation; what goes wrong in it is a failure, not an exception."""
     try:
         return operation(store, op)
