@@ -68,3 +68,31 @@ want_bubblewrap() {
     command -v bwrap >/dev/null 2>&1 || printf 'note: %s\n' \
         "bwrap was not found and not installed: the tests of the bubblewrap backend are skipped" >&2
 }
+
+# Make the environment of the OpenViking server, once for all clones: 1.3 GB and some minutes. Its
+# tests find it where it is, or in RATH_OPENVIKING_ENV; without it they are skipped and say why.
+want_openviking() {
+    local version=0.5.2 home
+    if [[ -n ${RATH_OPENVIKING_ENV:-} ]]; then
+        return
+    fi
+    home=${XDG_CACHE_HOME:-$HOME/.cache}/openrath/openviking-$version
+    mkdir -p "$(dirname "$home")"
+    (
+        # macOS has no flock: there two runs at once may do the work twice.
+        if command -v flock >/dev/null 2>&1; then
+            flock 9
+        fi
+        if [[ ! -e $home/complete ]]; then
+            printf 'note: making the environment of the OpenViking server in %s\n' "$home" >&2
+            if "$uv" venv --quiet --clear "$home" &&
+                VIRTUAL_ENV=$home "$uv" pip install --quiet --compile-bytecode \
+                    --exclude-newer 2026-11-20T00:00:00Z "openviking==$version"; then
+                touch "$home/complete"
+            else
+                printf 'note: %s\n' \
+                    "OpenViking could not be installed: the tests on its server are skipped" >&2
+            fi
+        fi
+    ) 9>"$home.lock"
+}

@@ -28,6 +28,7 @@ _ROWS = {
     "rows": ("benchmarks.rows", "lines"),
     "tools": ("benchmarks.tools", "lines"),
     "memory": ("benchmarks.memory", "lines"),
+    "vectors": ("benchmarks.vectors", "lines"),
     "load": ("benchmarks.load", "lines"),
     "commands": ("benchmarks.commands", "lines"),
     "effects": ("benchmarks.effects", "lines"),

@@ -21,3 +21,11 @@ def recall(connection: sqlite3.Connection, query: str, *, top_k: int) -> list[tu
     words = " OR ".join(f'"{word}"' for word in query.split())
     sql = "SELECT name, body FROM notes WHERE notes MATCH ? ORDER BY rank LIMIT ?"
     return connection.execute(sql, (words, top_k)).fetchall()
+
+
+def write(connection: sqlite3.Connection, folder: Path, name: str, text: str) -> None:
+    """Put a note in its place, never seen half written, and into the index."""
+    draft = folder / f"{name}.tmp"
+    draft.write_text(text, encoding="utf-8")
+    draft.replace(folder / f"{name}.md")
+    connection.execute("INSERT INTO notes VALUES (?, ?)", (name, text))

@@ -14,11 +14,11 @@ from uuid import UUID
 import pytest
 
 from rath import backend
+from rath._core.trash import move_to_trash
 from rath.backend import registry as backends
 from rath.backend.opensandbox.connection import is_installed
 from rath.backend.persistence import PersistentSandboxRegistry
 from rath.backend.persistence.paths import fork_dir
-from rath.backend.persistence.trash import move_to_trash
 from rath.testing import FakeBackend
 from tests.cli.conftest import Rath
 from tests.cli.findings import Seen, doctor, findings
@@ -37,6 +37,8 @@ def other_rath(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         "Requires-Dist: pydantic<1; extra == 'local'",
         "Requires-Dist: no-such-sky; extra == 'sky'", "Provides-Extra: opensandbox",
         "Requires-Dist: no-such-sandbox; extra == 'opensandbox'",
+        "Provides-Extra: openviking", "Requires-Dist: no-such-sdk; extra == 'openviking'",
+        "Provides-Extra: vectors", "Requires-Dist: no-such-math; extra == 'vectors'",
     ]  # fmt: skip
     (folder / "METADATA").write_text("\n".join(lines) + "\n\n")
     monkeypatch.setattr(sys, "path", [str(folder.parent), *sys.path])
@@ -70,6 +72,10 @@ def test_extras_say_what_they_are_for_and_how_to_get_them(rath: Rath) -> None:
     ]
     (known,) = findings(result, "Extras", "opensandbox")
     assert known.text == "not installed (sandboxes on an OpenSandbox server)"
+    (viking,) = findings(result, "Extras", "openviking")
+    assert viking.text == "not installed (memory on an OpenViking server)"
+    (vectors,) = findings(result, "Extras", "vectors")
+    assert vectors.text == "not installed (finding notes by their vectors)"
 
 
 def test_the_planes_of_this_machine(rath: Rath) -> None:

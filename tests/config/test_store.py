@@ -267,6 +267,15 @@ def test_origin_names_the_file_of_a_value(path: Path) -> None:
     assert store.origin_of(a, "api_key") == f"config {beside}"
 
 
+def test_the_key_of_a_memory_is_kept_beside(path: Path) -> None:
+    entry = {"backend_kind": "openviking", "url": "http://h", "api_key": "k"}
+    path.write_text(json.dumps({"memory": {"providers": {"team": entry}}}))
+    ConfigStore(path).save()
+    read = ConfigStore(path).get_memory_provider("team")
+    assert '"k"' not in path.read_text()
+    assert (read.url, read.api_key) == ("http://h", "k")
+
+
 def test_origin_of_a_key_follows_a_save(store: ConfigStore) -> None:
     store.config.llm.providers["new"] = entry = LLMProviderConfig(api_key="k")
     store.save()

@@ -2,26 +2,36 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import queue
 import threading
 from collections.abc import Iterator, Mapping
 from logging.handlers import QueueHandler
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import pytest
 
+import rath.memory
 from rath import flow
 from rath.errors import MemoryBackendError, ProviderServerError
 from rath.flow.tool import FlowToolCall
+from rath.llm import RathLLMChatRequest
 from rath.memory import (
     MemoryCommitResult,
     MemoryExecutionFailure,
+    MemoryFindResult,
+    MemoryHit,
     MemoryOp,
     MemoryOpCommit,
+    MemoryOpRead,
+    MemoryReadResult,
     MemoryResult,
+    MemoryStore,
+    MemoryStoreSpec,
 )
-from rath.session import Session
+from rath.session import ChunkRow, Session, system_text_chunk
 from rath.testing import ScriptedClient, Turn, tool_call
 from tests.support.fake_memory import FakeMemory
 from tests.support.images import picture
@@ -61,9 +71,11 @@ def logged() -> Iterator[Log]:
     """What agents log, to wait for."""
     records: Log = queue.SimpleQueue()
     log, handler = logging.getLogger("rath.flow.agent"), QueueHandler(records)
+    level = log.level
     log.addHandler(handler)
     yield records
     log.removeHandler(handler)
+    log.setLevel(level)
 
 
 def test_what_was_said_is_committed() -> None:
@@ -78,8 +90,46 @@ def test_what_was_said_is_committed() -> None:
             str(out.id),
             ({"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}),
             wait=False,
+            rows=(0, 3),
         )
     ]
+
+
+def test_the_rows_of_messages_are_those_of_the_session() -> None:
+    memory, gate = FakeMemory(), Gate()
+    gate.opened.set()
+    bound = agent(memory, tool_call("gate", {}), "hello", "bye", tools=[gate])
+    out = bound(bound(user()).merge(Session.from_user_message("and now?"))).synchronize()
+    bound.commit_memory(out)
+    (commit,) = memory.of(MemoryOpCommit)
+    assert commit.rows == (0, 3, 4, 5)
+    assert [message["content"] for message in commit.messages] == ["hi", "hello", "and now?", "bye"]
+
+
+def test_the_notes_that_were_shown_are_told_once_each_in_order() -> None:
+    memory = FakeMemory(hits=(hit("b"), hit("a"), hit("b")))
+    bound = agent(memory, "hello", "bye")
+    first = bound(user())
+    bound.commit_memory(bound(first.merge(Session.from_user_message("and now?"))).synchronize())
+    (commit,) = memory.of(MemoryOpCommit)
+    assert commit.used_uris == ("memory://user/b", "memory://user/a")
+
+
+def test_notes_without_an_address_are_not_told() -> None:
+    class Rows:
+        def inject(self, session: Session, store: MemoryStore) -> tuple[ChunkRow, ...]:
+            return (system_text_chunk("a note"),)
+
+    memory = FakeMemory()
+    bound = agent(memory, "hello", memory_inject=Rows())
+    bound.commit_memory(bound(user()).synchronize())
+    (commit,) = memory.of(MemoryOpCommit)
+    assert commit.used_uris == ()
+
+
+def hit(name: str) -> MemoryHit:
+    """A hit with a text."""
+    return MemoryHit(f"memory://user/{name}", 1.0, f"text of {name}")
 
 
 @pytest.mark.parametrize(
@@ -150,6 +200,37 @@ def test_a_failed_run_is_not_committed_and_that_is_logged(logged: Log) -> None:
         out.text()
 
 
+def test_a_failed_run_is_logged_once(logged: Log, caplog: pytest.LogCaptureFixture) -> None:
+    bound = agent(FakeMemory(), ProviderServerError("no luck"), commit_on_forward=True)
+    out = bound(user())
+    logged.get(timeout=10)
+    del out
+    gc.collect()
+    assert caplog.text.count("no luck") == 1
+
+
+def test_a_cancelled_run_is_not_committed_by_itself(logged: Log) -> None:
+    logging.getLogger("rath.flow.agent").setLevel(logging.INFO)
+    memory, gate = FakeMemory(), Gate()
+    bound = agent(memory, tool_call("gate", {}), "hello", tools=[gate], commit_on_forward=True)
+    out = bound(user())
+    out.cancel()
+    gate.opened.set()
+    assert "the run ended as Cancelled" in logged.get(timeout=10).getMessage()
+    assert memory.of(MemoryOpCommit) == []
+
+
+def test_a_cancelled_session_is_committed_when_asked() -> None:
+    memory, gate = FakeMemory(), Gate()
+    bound = agent(memory, tool_call("gate", {}), "hello", tools=[gate])
+    out = bound(user())
+    out.cancel()
+    gate.opened.set()
+    bound.commit_memory(out, wait=True)
+    (commit,) = memory.of(MemoryOpCommit)
+    assert commit.messages == ({"role": "user", "content": "hi"},)
+
+
 def test_a_commit_that_fails_leaves_the_run_alone(logged: Log) -> None:
     def answer(op: MemoryOp) -> MemoryResult:
         if isinstance(op, MemoryOpCommit):
@@ -186,3 +267,47 @@ def test_what_was_committed_is_recalled() -> None:
         bound.commit_memory(out, wait=True)
         found = bound.recall_memory("capital France")
     assert "Which city is the capital of France?" in repr(found)
+
+
+def test_what_was_learned_names_the_rows_of_the_session(tmp_path: Path) -> None:
+    reader = ScriptedClient(['[{"content": "They live in Paris.", "category": "x", "rows": [2]}]'])
+    spec = MemoryStoreSpec(options={"path": str(tmp_path), "chat": reader.provider})
+    gate = Gate()
+    gate.opened.set()
+    chat = ScriptedClient([tool_call("gate", {}), "Hello.", "Nice."])
+    with flow.Agent("p", chat.provider, memory=spec, tools=[gate]) as bound:
+        first = bound(Session.from_user_message("Hi."))
+        out = bound(first.merge(Session.from_user_message("I live in Paris.")))
+        result = bound.commit_memory(out, wait=True)
+        assert isinstance(result, MemoryCommitResult)
+        assert result.extracted_count == 1
+        found = bound.recall_memory("Paris", target_uri="memory://user")
+        assert isinstance(found, MemoryFindResult)
+        store = bound.memory
+        assert store is not None
+        note = store.dispatch(MemoryOpRead(found.hits[0].uri))
+    assert isinstance(note, MemoryReadResult)
+    [source] = note.sources
+    assert (source.session_id, source.rows) == (str(out.id), (4,))
+    [row] = [out.chunk_table.rows[at] for at in source.rows]
+    assert row.payload["content"] == "I live in Paris."
+
+
+def test_commit_on_forward_lets_the_model_read_in_the_background(tmp_path: Path) -> None:
+    asked = threading.Event()
+
+    def read(request: RathLLMChatRequest) -> str:
+        asked.set()
+        return '[{"content": "They live in Paris."}]'
+
+    spec = MemoryStoreSpec(options={"path": str(tmp_path), "chat": ScriptedClient([read])})
+    backend = rath.memory.get("local")
+    store = backend.open(spec)
+    bound = flow.Agent("p", ScriptedClient(["Hi."]).provider, memory=store, commit_on_forward=True)
+    out = bound(Session.from_user_message("I live in Paris."))
+    assert out.text() == "Hi."
+    assert asked.wait(10)
+    # Waits for what is learned in the background.
+    backend.close(store)
+    [note] = (tmp_path / "user/memories/extracted/general").glob("*.md")
+    assert note.read_text() == "They live in Paris."

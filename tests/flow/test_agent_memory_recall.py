@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -22,9 +24,12 @@ from rath.memory import (
     MemoryStore,
 )
 from rath.session import ChunkRow, ChunkTable, Session, assistant_turn_chunk, user_text_chunk
-from rath.session.record import ModelCall
+from rath.session.recall import n_tokens
+from rath.session.record import ModelCall, RecalledNote
+from rath.session.request import context_message
 from rath.testing import ScriptedClient
 from tests.support.fake_memory import FakeMemory
+from tests.support.fences import quoted_notes
 
 HITS = (
     MemoryHit("memory://user/a", 0.9, "likes tea"),
@@ -234,3 +239,86 @@ def test_policies_are_recognised() -> None:
     assert isinstance(DefaultRecallInjection(), MemoryInjectionPolicy)
     assert isinstance(Fixed(), MemoryInjectionPolicy)
     assert not isinstance(object(), MemoryInjectionPolicy)
+
+
+# ---- policies that programs bring
+
+
+class Fewer(DefaultRecallInjection):
+    """What a program makes of the default by inheritance."""
+
+    def inject(self, session: Session, store: MemoryStore) -> tuple[ChunkRow, ...]:
+        return super().inject(session, store)[:1]
+
+
+class Patient(DefaultRecallInjection):
+    """A subclass that only has other defaults."""
+
+    def __init__(self) -> None:
+        super().__init__(top_k=1, timeout=None)
+
+
+def recalled(session: Session) -> tuple[RecalledNote, ...]:
+    """The notes that the only call of a session saw."""
+    (call,) = [entry for entry in session.record if isinstance(entry, ModelCall)]
+    assert call.seen is not None
+    return call.seen.recalled
+
+
+def test_a_subclass_with_an_inject_of_its_own_is_asked() -> None:
+    out, _ = run(FakeMemory(hits=HITS), user(), Fewer())
+    assert [note.shown for note in recalled(out)] == ["[memory:memory://user/a] likes tea"]
+
+
+def test_a_subclass_without_one_keeps_uri_and_score() -> None:
+    out, _ = run(FakeMemory(hits=HITS), user(), Patient())
+    assert recalled(out)[0] == RecalledNote("memory://user/a", "likes tea", 0.9)
+
+
+def test_a_policy_may_be_any_object_that_has_the_method() -> None:
+    def inject(session: Session, store: MemoryStore) -> list[ChunkRow]:
+        return [user_text_chunk("a note")]
+
+    policy: Any = SimpleNamespace(inject=inject)
+    out, _ = run(FakeMemory(), user(), policy)
+    assert [note.text for note in recalled(out)] == ["a note"]
+
+
+# ---- how much of the notes
+
+
+def test_notes_fit_into_a_thousand_tokens() -> None:
+    hits = tuple(MemoryHit(f"memory://user/{n}", 1.0 / n, f"{n} tea " * 300) for n in range(1, 5))
+    out, read = run(FakeMemory(hits=hits), user())
+    assert n_tokens(read[1] or "") <= 1000
+    first, second = recalled(out)
+    assert (first.n_left_out, first.text) == (0, hits[0].snippet and hits[0].snippet.strip())
+    assert second.n_left_out > 0
+    assert quoted_notes(read[1] or "")[1].endswith(" [cut]")
+
+
+@pytest.mark.parametrize("given", [{"max_tokens": 0}, {"timeout": 0.0}, {"timeout": float("nan")}])
+def test_a_limit_that_nothing_fits_into_is_refused(given: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="must be above 0"):
+        DefaultRecallInjection(**given)
+
+
+def test_rows_of_the_default_policy_keep_its_budget() -> None:
+    hits = tuple(MemoryHit(f"memory://user/{n}", 1.0, "tea " * 400) for n in range(4))
+    with FakeMemory(hits=(MemoryHit("memory://user/x", 2.0), *hits)).open() as store:
+        rows = DefaultRecallInjection(top_k=5).inject(user(), store)
+    texts = [str(row.payload["content"]) for row in rows]
+    assert [text[:25] for text in texts] == [
+        "[memory:memory://user/x]", "[memory:memory://user/0] ", "[memory:memory://user/1] ",
+    ]  # fmt: skip
+    assert texts[-1].endswith(" [cut]")
+    assert n_tokens(context_message(texts[1:]).content or "") <= 1000
+
+
+def test_a_run_that_has_ended_holds_the_memory_no_longer() -> None:
+    store = FakeMemory(hits=HITS).open()
+    agent = flow.Agent("p", ScriptedClient(["ok"]).provider, memory=store)
+    out = agent(user()).synchronize()
+    assert store.refcount == 1
+    agent.close()
+    assert (store.refcount, out.text()) == (0, "ok")

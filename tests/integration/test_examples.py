@@ -10,13 +10,18 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.openviking_service import Service, openviking
 from tests.support.served_model import provider_variables, serve_model
+
+__all__ = ["openviking"]
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "example"
 LADDER = sorted(EXAMPLES.glob("[0-9]*.py"))
 PROGRAMS = [*LADDER, EXAMPLES / "readme.py"]
 MAX_LINES = 60
+MODELLESS = {"02_session_lineage", "09_memory", "12_custom_backend", "13_openviking_memory"}
+"""They ask no model."""
 
 
 def names(paths: list[Path]) -> list[str]:
@@ -53,9 +58,11 @@ def test_the_ladder_is_the_documented_one() -> None:
         "05_custom_tool",
         "07_streaming",
         "08_compress",
+        "09_memory",
         "10_provider_variation",
         "11_dynamic_selector",
         "12_custom_backend",
+        "13_openviking_memory",
     ]
 
 
@@ -69,9 +76,11 @@ def test_the_ladder_is_the_documented_one() -> None:
         ("05_custom_tool", 'add {"sum": 42}'),
         ("07_streaming", "'finish': 2"),
         ("08_compress", "rows: 8 -> 1"),
+        ("09_memory", "erased with its session: 1"),
         ("10_provider_variation", "third:  The second one answered."),
         ("11_dynamic_selector", "tech: Switch the printer off"),
         ("12_custom_backend", "FileContent(data='kept'"),
+        ("13_openviking_memory", "skipped: no OpenViking server is named."),
     ],
 )
 def test_an_example_runs(name: str, said: str, tmp_path: Path) -> None:
@@ -87,12 +96,26 @@ def test_an_example_runs_in_the_protocol_of_a_vendor(
         environment = {**provider_variables(server.base_url), "RATH_EXAMPLE_PROVIDER": wire}
         run(program, tmp_path, **environment)
         paths = {request.path for request in server.calls}
-    if program.stem in ("02_session_lineage", "12_custom_backend"):
+    if program.stem in MODELLESS:
         assert paths == set()
     elif program.stem == "10_provider_variation":
         assert paths == {"/v1/chat/completions", "/v1/messages"}
     else:
         assert paths == {"/v1/chat/completions" if wire == "openai" else "/v1/messages"}
+
+
+@pytest.mark.timeout(600)
+def test_the_example_of_openviking_runs_on_a_real_server(
+    tmp_path: Path, openviking: Service
+) -> None:
+    variables = {
+        "OPENVIKING_URL": openviking.url,
+        "OPENVIKING_API_KEY": openviking.key,
+        "OPENVIKING_USER": "reader",
+    }
+    said = run(EXAMPLES / "13_openviking_memory.py", tmp_path, **variables)
+    assert "data='Swallows nest in the quarry.'" in said
+    assert "detail memory://user/memories/places/09c94546: The heron waits at the pond." in said
 
 
 def test_the_readme_program_remembers_what_its_first_run_learned(tmp_path: Path) -> None:

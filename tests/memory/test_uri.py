@@ -10,8 +10,10 @@ from hypothesis import strategies as st
 
 from rath.memory.uri import (
     MEMORY_SCOPES,
+    is_memory_root,
     is_memory_uri,
     memory_uri_prefix,
+    names_place,
     note_uri,
     to_public_uri,
     to_wire_uri,
@@ -67,3 +69,27 @@ def test_a_note_is_named_by_its_content(content: str) -> None:
 
 def test_a_lone_surrogate_does_not_keep_a_note_from_its_name() -> None:
     assert note_uri("user", "facts", "a\ud800") == note_uri("user", "facts", "a\ufffd")
+
+
+@pytest.mark.parametrize(
+    "uri", ["memory://user", "memory://user/a b", "viking://agent/x/y.z", "memory://session/笔记"]
+)
+def test_a_place_is_below_a_scope(uri: str) -> None:
+    assert names_place(uri)
+
+
+@pytest.mark.parametrize("tail", ["", "user/", "user//x", "user/./x", "user/x/..", "other/x", "/"])
+def test_segments_that_name_nothing_make_no_place(tail: str) -> None:
+    assert not names_place(f"memory://{tail}")
+
+
+@pytest.mark.parametrize("uri", ["memory:/", "viking:/"])
+def test_a_root_is_above_all_places(uri: str) -> None:
+    assert is_memory_root(uri)
+    assert not names_place(uri)
+
+
+@pytest.mark.parametrize("uri", ["memory://", "user/x", "https://user/x"])
+def test_what_is_no_memory_uri_is_neither_root_nor_place(uri: str) -> None:
+    assert not is_memory_root(uri)
+    assert not names_place(uri)

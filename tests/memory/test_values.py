@@ -115,5 +115,5 @@ def test_the_plane_is_imported_without_its_sibling(tmp_path: Path) -> None:
 
 
 def test_the_documented_names_and_those_of_forgetting_are_exported() -> None:
-    assert {"MemoryForgetResult", "MemoryOpForget"} < set(memory.__all__)
-    assert len(memory.__all__) == 37 + 2
+    assert {"MemoryForgetResult", "MemoryOpForget", "MemorySource"} < set(memory.__all__)
+    assert len(memory.__all__) == 37 + 3

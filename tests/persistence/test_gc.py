@@ -11,6 +11,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
+from rath import memory
 from rath._core.files import FileLock
 from rath.backend.persistence import (
     PersistentSandboxRegistry,
@@ -18,6 +19,8 @@ from rath.backend.persistence import (
     opensandbox_index_path,
 )
 from rath.backend.persistence.paths import fork_dir
+from rath.memory import MemoryOpCommit, MemoryOpWrite, MemoryStore, MemoryStoreSpec
+from rath.memory.persistence import PersistentMemoryRegistry
 from rath.persistence import GCReport, gc
 from rath.session.chunk import ChunkTable
 from rath.session.persistence import SessionWriter, list_persisted_sessions
@@ -91,6 +94,55 @@ def test_what_is_in_use_is_kept(sandboxes: dict[str, UUID]) -> None:
         assert report.local_sandboxes == [sandboxes["new local"]]
         assert report.forks == [sandboxes["new fork"]]
         assert path.is_dir()
+
+
+OLD_COMMIT = "session/s/commits/20250101T000000000000"
+
+
+def opened(store_id: UUID) -> MemoryStore:
+    path = str(PersistentMemoryRegistry().local_path(store_id))
+    return memory.get("local").open(MemoryStoreSpec(options={"path": path}))
+
+
+@pytest.fixture
+def stores() -> dict[str, UUID]:
+    """A store that was used eight days ago, and a new one; both hold an old transcript."""
+    registry, then = PersistentMemoryRegistry(), datetime.now(UTC) - timedelta(days=8)
+    ids = {name: registry.alloc_local_id() for name in ("old", "new")}
+    for store_id in ids.values():
+        store = opened(store_id)
+        store.dispatch(MemoryOpWrite("memory://user/memories/a", "tea"))
+        store.dispatch(MemoryOpCommit("s", ({"role": "user", "content": "tea?"},)))
+        store.backend.close(store)
+        (commit,) = registry.local_path(store_id).glob("session/s/commits/*")
+        commit.rename(registry.local_path(store_id) / OLD_COMMIT)
+    path = registry.local_path(ids["old"])
+    os.utime(path.with_suffix(".use"), (then.timestamp(), then.timestamp()))
+    meta = {**json.loads((path / "meta.json").read_text()), "last_used_at": then.isoformat()}
+    (path / "meta.json").write_text(json.dumps(meta))
+    return ids
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_memories_go_by_last_use_and_transcripts_by_their_time(
+    stores: dict[str, UUID], dry_run: bool
+) -> None:
+    registry = PersistentMemoryRegistry()
+    commits = [registry.local_path(each) / OLD_COMMIT for each in sorted(stores.values())]
+    report = gc(older_than=timedelta(days=7), dry_run=dry_run)
+    assert report == GCReport(
+        memory_stores=[stores["old"]], memory_commits=commits, dry_run=dry_run
+    )
+    assert all(commit.exists() == dry_run for commit in commits)
+    assert set(registry.list_local()) == (set(stores.values()) if dry_run else {stores["new"]})
+
+
+def test_memories_that_are_open_are_kept_whole(stores: dict[str, UUID]) -> None:
+    store = opened(stores["old"])
+    report = gc(older_than=timedelta(), dry_run=False)
+    assert report.memory_stores == [stores["new"]]
+    assert Path(store.handle, OLD_COMMIT).is_dir()
+    store.backend.close(store)
 
 
 def test_only_the_home_that_is_in_force_is_looked_at(

@@ -15,8 +15,8 @@ from rath._async.runtime import runtime
 from rath.backend.frozen import FrozenWorkspace
 from rath.session import Session
 from rath.session.branching import MergedFiles
-from rath.session.changes import net_changes
-from rath.session.merging import Merge, merge_trees
+from rath.session.file_changes.changes import net_changes
+from rath.session.file_changes.merging import Merge, merge_trees
 from rath.session.record import ToolRun
 from tests.support.session_files import (
     Change,

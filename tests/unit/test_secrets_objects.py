@@ -11,7 +11,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from pprint import pformat
-from typing import Any
+from typing import Any, cast
 from urllib.parse import quote
 
 import pytest
@@ -55,6 +55,11 @@ from rath.llm.variables import OPENAI
 from rath.llm.vlm import RathOpenAIVLMClient, VLMProvider
 from rath.memory import MemoryStoreSpec
 from rath.memory import get as get_memory
+from rath.memory.adapters.openviking.addresses import Addresses
+from rath.memory.adapters.openviking.asking import Asking
+from rath.memory.adapters.openviking.backend import OpenVikingStore
+from rath.memory.adapters.openviking.client import Access
+from rath.memory.adapters.openviking.options import read_options
 from rath.session import Session, SessionWriter, load_session, session_registry
 from rath.session.chat_request_build import provider_into_chat_request
 from rath.testing import ScriptedClient
@@ -63,6 +68,7 @@ from tests.support.asking import HELLO, ask, send
 from tests.support.canaries import any_keys, public_classes, reachable, seen, sendable_keys
 from tests.support.chat_server import ChatServer
 from tests.support.machine import own_project, write_config
+from tests.support.openviking_sdk import ScriptedSdk
 from tests.support.sessions import run
 
 KEY = "sk-cNry/0123456789+ab"
@@ -141,6 +147,15 @@ def placed(key: str) -> Iterator[object]:
     yield from (agent, flow, flow.compile(), flow.compile().manifest)
 
 
+def remembering(key: str) -> Iterator[object]:
+    """What asks a memory server."""
+    url, account = "http://127.0.0.1:1", {"api_key": key, "config": {"vlm": {"api_key": key}}}
+    yield read_options(MemoryStoreSpec(options={"url": url, **account}))
+    access = Access(url, key)
+    asking = Asking(cast("Any", ScriptedSdk()), Addresses("x"), secret=key)
+    yield from (access, asking, OpenVikingStore(asking, 1.0))
+
+
 def asked(key: str) -> Iterator[object]:
     """What a client of the user's own is asked with."""
     provider = provider_of(key)
@@ -182,7 +197,7 @@ def clients(key: str) -> Iterator[object]:
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=15)
 @given(any_keys)
 def test_no_object_shows_a_key(project: Path, key: str) -> None:
-    made = [*configured(key, project), *placed(key), *asked(key)]
+    made = [*configured(key, project), *placed(key), *remembering(key), *asked(key)]
     for each in reachable(made):
         assert seen(key, *(show(each) for show in SHOWS)) == []
 
@@ -249,7 +264,8 @@ def _words(each: type) -> tuple[set[str], set[str]]:
 def test_every_public_class_that_leads_to_a_key_was_looked_at(
     project: Path,
 ) -> None:
-    roots = [*configured(KEY, project), *placed(KEY), *asked(KEY), *clients(KEY), *called(KEY)]
+    kinds = (placed, remembering, asked, clients, called)
+    roots = [*configured(KEY, project), *(each for make in kinds for each in make(KEY))]
     made = {owner for each in reachable(roots) for owner in type(each).__mro__}
     left_out = {name for name, each in holders().items() if each not in made}
     assert left_out == set()

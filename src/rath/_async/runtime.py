@@ -17,7 +17,8 @@ import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, wait
+from contextlib import suppress
 from functools import partial
 from typing import Any, Literal, ParamSpec, Protocol, TypeVar
 
@@ -301,7 +302,9 @@ def wait_interruptibly(future: Future[Any]) -> None:
     its handler would run only when the future is done; so the sleep is cut in pieces.
     """
     while not future.done():
-        wait([future], timeout=_NAP_SECONDS)
+        # Cheaper than `concurrent.futures.wait`; a failure of the future itself is only returned.
+        with suppress(TimeoutError, CancelledError):
+            future.exception(timeout=_NAP_SECONDS)
 
 
 def _cut_off_message(labels: list[str]) -> str:

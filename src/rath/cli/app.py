@@ -25,7 +25,11 @@ from rath.errors import RathError
 
 __all__ = ["VERBS", "app", "main"]
 
-VERBS = {"config": "rath.cli.config:app", "doctor": "rath.cli.doctor:app"}
+VERBS = {
+    "config": "rath.cli.config:app",
+    "doctor": "rath.cli.doctor:app",
+    "memory": "rath.cli.memory:app",
+}
 """Name of a verb to the `module:attribute` of its app."""
 
 

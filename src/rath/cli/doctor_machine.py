@@ -14,13 +14,13 @@ from pathlib import Path
 
 import rath
 from rath import backend, memory
+from rath._core.trash import in_trash
 from rath.backend.bubblewrap import BubblewrapBackend
 from rath.backend.opensandbox import OpenSandboxBackend
 from rath.backend.opensandbox.connection import find_connection
 from rath.backend.persistence.forks import prunable_forks
 from rath.backend.persistence.paths import forks_root, local_root, sandboxes_dir
 from rath.backend.persistence.registry import PersistentSandboxRegistry
-from rath.backend.persistence.trash import in_trash
 from rath.cli.findings import Finding, Level
 from rath.cli.model_targets import usable_configs
 from rath.cli.requirements import (
@@ -44,6 +44,8 @@ _PURPOSES: Mapping[str, str] = {
     "local-weights": "a small language model for it, 491 MB",
     "litellm": "the vendors that LiteLLM speaks to",
     "opensandbox": "sandboxes on an OpenSandbox server",
+    "openviking": "memory on an OpenViking server",
+    "vectors": "finding notes by their vectors",
 }
 _LEAST_FREE = 256_000_000
 """Bytes on the disk of the stores below which somebody should know; a guess."""

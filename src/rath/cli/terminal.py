@@ -5,6 +5,7 @@ from __future__ import annotations
 import getpass
 import json
 import sys
+import unicodedata
 from collections.abc import Sequence
 
 import typer
@@ -25,6 +26,10 @@ __all__ = [
     "show_help",
     "warn",
 ]
+
+
+_JOINERS = "\u200c\u200d"
+"""Within words and emoji; without them some cannot be read."""
 
 
 class Problem(Exception):
@@ -137,11 +142,16 @@ def _write(console: Console, text: Text) -> None:
     console.print(text, soft_wrap=True, highlight=False)
 
 
-def _visible(text: str, *, but: str = "\n") -> str:
+def _visible(text: str, *, but: str = "\n\t") -> str:
     """Return a text with its control characters written out, except those in `but`."""
     if text.isprintable():
         return text
     return "".join(
-        char if char.isprintable() or char in but else char.encode("unicode_escape").decode()
+        char if _is_visible(char) or char in but else char.encode("unicode_escape").decode()
         for char in text
     )
+
+
+def _is_visible(char: str) -> bool:
+    # To Python no space is printable but the one of ASCII.
+    return char.isprintable() or char in _JOINERS or unicodedata.category(char) == "Zs"

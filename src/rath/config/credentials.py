@@ -1,6 +1,7 @@
 """The API keys of a config, kept apart from it in `credentials.json`.
 
-{"llm": {"providers": {NAME: KEY}}, "backend": {"providers": {NAME: KEY}}, "version": 1}
+{"llm": {"providers": {NAME: KEY}}, "backend": {"providers": {NAME: KEY}},
+ "memory": {"providers": {NAME: KEY}}, "version": 1}
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any, cast
 __all__ = ["CREDENTIALS_FILENAME", "SECRET_SECTIONS", "secrets_from_config", "split_secrets"]
 
 CREDENTIALS_FILENAME = "credentials.json"
-SECRET_SECTIONS = ("llm", "backend")
+SECRET_SECTIONS = ("llm", "backend", "memory")
 
 
 def split_secrets(payload: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -96,6 +96,12 @@ _SPECS = (
         EnvKind.FLAG,
         "opensandbox backend: refuse a workspace that cannot be mounted",
     ),
+    EnvSpec(
+        "OPENRATH_OPENVIKING_SERVER",
+        EnvKind.ROUTING,
+        "openviking memory: the command of the server that it starts",
+        default="openviking-server",
+    ),
     EnvSpec("XDG_CACHE_HOME", EnvKind.ROUTING, "the embedded model: where its file is kept"),
 )
 _BY_NAME = {spec.name: spec for spec in _SPECS}

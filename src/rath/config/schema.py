@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+)
 
 from rath.config.secrets import shown
 
@@ -75,8 +82,16 @@ class MemoryProviderConfig(_Section):
 
     backend_kind: str = "local"
     path: str | None = None
+    url: str | None = None
+    api_key: str | None = None
     embedding_provider: str | None = None
     chat_provider: str | None = None
+
+    @model_serializer(mode="wrap")
+    def _as_in_1_3(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        # OpenRath 1.3 knew no `url`: a config without one is saved as it was read.
+        written: dict[str, Any] = write(self)
+        return {name: it for name, it in written.items() if name != "url" or it is not None}
 
 
 class MemoryConfig(_Section):

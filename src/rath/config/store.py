@@ -231,11 +231,12 @@ class ConfigStore:
 
     def _entries_that_hold_keys(
         self,
-    ) -> dict[tuple[str, str], LLMProviderConfig | BackendProviderConfig]:
+    ) -> dict[tuple[str, str], LLMProviderConfig | BackendProviderConfig | MemoryProviderConfig]:
         config = self._config
         return {
             **{("llm", name): entry for name, entry in config.llm.providers.items()},
             **{("backend", name): entry for name, entry in config.backend.providers.items()},
+            **{("memory", name): entry for name, entry in config.memory.providers.items()},
         }
 
     def _take_keys(self) -> list[BaseModel]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from rath.conformance.chat import check_chat_client
 from rath.conformance.memory import check_memory
 from rath.conformance.report import Finding, Report
-from rath.conformance.sandbox import capability_table, check_backend
+from rath.conformance.sandbox import check_backend
+from rath.conformance.table import capability_table
 
 __all__ = [
     "Finding",

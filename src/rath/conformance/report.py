@@ -15,7 +15,9 @@ class Finding:
     check: str
     status: Literal["passed", "failed", "skipped"]
     detail: str = ""
-    """What was expected and what happened, or why it was skipped."""
+    """What was expected and what happened, why it was skipped, or what was seen besides."""
+    feature: str = ""
+    """The row of the capability table that it belongs to, where there is one."""
 
 
 @dataclass(frozen=True, slots=True)

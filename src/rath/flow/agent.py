@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 from types import TracebackType
 from typing import Self
+from uuid import UUID
 
 from rath._async.plane import Lease
 from rath.flow.agent_memory import (
     MemoryArg,
     commit,
     commit_later,
+    forget,
     open_memory,
     recall,
     recall_for_run,
@@ -137,6 +140,7 @@ class Agent(Workflow):
         scope: str = "user",
         category: str = "preferences",
         wait: bool = False,
+        ttl: timedelta | float | None = None,
     ) -> MemoryResult:
         """Write a note to the agent's memory; an identical note is stored once.
 
@@ -145,12 +149,40 @@ class Agent(Workflow):
             scope: "user", "agent", "session" or "resources".
             category: Directory of the note within the scope.
             wait: Wait until the store has indexed it too.
+            ttl: Seconds, or a timedelta, after which the note is forgotten; it is kept for ever
+                by default. Of a note that is written again the longer time counts.
 
         Raises:
             RuntimeError: The agent has no memory.
+            ValueError: `ttl` is not above 0, or beyond the year 9999.
         """
         store = self._require_memory()
-        return remember(store, content, scope=scope, category=category, wait=wait)
+        return remember(store, content, scope=scope, category=category, wait=wait, ttl=ttl)
+
+    def forget_memory(
+        self,
+        uri: str | None = None,
+        *,
+        session: Session | UUID | str | None = None,
+        recursive: bool = False,
+    ) -> MemoryResult:
+        """Remove what the agent's memory holds, so that nothing of it is left in the store.
+
+        Give either `uri` or `session`. What is committed or written later is stored again: for a
+        session whose run goes on, wait for the run and its commit first.
+
+        Args:
+            uri: A note; or a directory, with `recursive`.
+            session: A session, or its id: its transcripts are erased, and the notes that come
+                from it alone. A note that has other sources only loses that one.
+            recursive: Whether a directory is removed with all that is below it.
+
+        Raises:
+            RuntimeError: The agent has no memory.
+            ValueError: Neither or both were given.
+            UnsupportedMemoryOp: The store cannot forget.
+        """
+        return forget(self._require_memory(), uri, session=session, recursive=recursive)
 
     def recall_memory(
         self, query: str, *, top_k: int = 4, target_uri: str | None = None

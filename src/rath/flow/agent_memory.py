@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import Future
+from datetime import timedelta
 from functools import partial
-from typing import TypeAlias
+from typing import Any, TypeAlias, TypeGuard
+from uuid import UUID
 
 import rath.memory
 from rath import config
@@ -18,16 +21,21 @@ from rath.memory import (
     MemoryExecutionFailure,
     MemoryOpCommit,
     MemoryOpFind,
+    MemoryOpForget,
     MemoryResult,
     MemoryStore,
     MemoryStoreSpec,
 )
 from rath.memory.notes import note_op
-from rath.session import ChunkTable, Session
+from rath.session import ChunkRow, Session
+from rath.session.aside import aside
+from rath.session.body import Body, suspension
 from rath.session.content import AssistantTurn, SystemText, UserText
-from rath.session.recall import Recall
+from rath.session.recall import Note, Recall
+from rath.session.record import ModelCall, Record
 
 MemoryArg: TypeAlias = MemoryStore | MemoryStoreSpec | str | None
+_Commit = Callable[[Lease, Session], Coroutine[Any, Any, MemoryResult]]
 
 _log = logging.getLogger("rath.flow.agent")
 
@@ -58,10 +66,43 @@ def open_memory(memory: MemoryStore | MemoryStoreSpec | str) -> Lease:
 
 
 def remember(
-    store: MemoryStore, content: str, *, scope: str, category: str, wait: bool
+    store: MemoryStore,
+    content: str,
+    *,
+    scope: str,
+    category: str,
+    wait: bool,
+    ttl: timedelta | float | None = None,
 ) -> MemoryResult:
     """Write a note; the same words in the same category are one note, however often written."""
-    return store.dispatch(note_op(content, scope=scope, category=category, wait=wait))
+    given: object = ttl
+    if isinstance(given, bool) or not isinstance(given, timedelta | float | int | None):
+        raise TypeError(f"ttl must be seconds or a timedelta, got {type(ttl).__name__}")
+    return store.dispatch(note_op(content, scope=scope, category=category, wait=wait, ttl=ttl))
+
+
+def forget(
+    store: MemoryStore,
+    uri: str | None,
+    *,
+    session: Session | UUID | str | None,
+    recursive: bool,
+) -> MemoryResult:
+    """Remove a note, a directory, or what came from a session; a run of it is not waited for."""
+    if not isinstance(uri, str | None):
+        raise TypeError(f"uri must be a str, got {type(uri).__name__}")
+    match session:
+        case Session(id=identity):
+            session_id: str | None = str(identity)
+        case UUID():
+            session_id = str(session)
+        case str() | None:
+            session_id = session
+        case _:
+            raise TypeError(
+                f"session must be a Session or the id of one, got {type(session).__name__}"
+            )
+    return store.dispatch(MemoryOpForget(uri, session_id, recursive))
 
 
 def recall(store: MemoryStore, query: str, *, top_k: int, target_uri: str | None) -> MemoryResult:
@@ -77,22 +118,18 @@ def commit(store: MemoryStore, session: Session, *, wait: bool) -> MemoryResult:
         MemoryCommitResult that names the task.
     """
     if session.is_pending and not wait:
-        return commit_later(store, session)
+        return _submit(store, session, _acommit)
     lease = Lease(store)
-    return runtime().run(partial(_acommit, lease, session, wait), label=_label(session))
+    return runtime().run(partial(_acommit, lease, session, wait=wait), label=_label(session))
 
 
 def commit_later(store: MemoryStore, session: Session) -> MemoryCommitResult:
-    """Submit the commit of a session that may still be pending; a failure of it is logged.
+    """Submit the commit of a run that may still go on; a failure of it is logged.
 
-    The store stays open until then, whoever closes the agent meanwhile.
+    The store stays open until then, whoever closes the agent meanwhile. A run that was cancelled
+    or waits for somebody is not committed: it may go on, and then it is.
     """
-    label = _label(session)
-    running = runtime().submit(
-        partial(_acommit, Lease(store), session, False), label=label, at_exit="finish"
-    )
-    running.future.add_done_callback(partial(_log_failure, label))
-    return MemoryCommitResult(task_id=str(session.id), archived_uri=None, extracted_count=-1)
+    return _submit(store, session, _acommit_ended)
 
 
 def recall_for_run(store: MemoryStore, policy: MemoryInjectionPolicy) -> Recall | None:
@@ -102,9 +139,28 @@ def recall_for_run(store: MemoryStore, policy: MemoryInjectionPolicy) -> Recall 
     except MemoryStoreClosed as exc:
         _log.warning("nothing is recalled: %s", exc)
         return None
-    # The finder of the default policy keeps uri and score, which rows have no place for.
-    find = policy.notes if isinstance(policy, DefaultRecallInjection) else policy.inject
-    return lambda session: find(session, _store_of(lease))
+    return _RunRecall(lease, policy)
+
+
+class _RunRecall:
+    """Recalls for one run, and holds the store open until that has ended."""
+
+    def __init__(self, lease: Lease, policy: MemoryInjectionPolicy) -> None:
+        self._lease = lease
+        # The finder of the default policy keeps uri and score, which rows have no place for; but
+        # what a subclass says in an `inject` of its own counts.
+        self._find = policy.notes if _finds_notes(policy) else policy.inject
+
+    def __call__(self, session: Session) -> Sequence[Note] | Awaitable[Sequence[Note]]:
+        return self._find(session, _store_of(self._lease))
+
+    def close(self) -> None:
+        self._lease.drop()
+
+
+def _finds_notes(policy: MemoryInjectionPolicy) -> TypeGuard[DefaultRecallInjection]:
+    own = type(policy)
+    return issubclass(own, DefaultRecallInjection) and own.inject is DefaultRecallInjection.inject
 
 
 def _open_named(name: str) -> MemoryStore:
@@ -114,28 +170,72 @@ def _open_named(name: str) -> MemoryStore:
     return rath.memory.get(name).open()
 
 
-async def _acommit(lease: Lease, session: Session, wait: bool) -> MemoryResult:
+def _submit(store: MemoryStore, session: Session, acommit: _Commit) -> MemoryCommitResult:
+    label = _label(session)
+    running = runtime().submit(
+        partial(acommit, Lease(store), session), label=label, at_exit="finish"
+    )
+    running.future.add_done_callback(partial(_log_failure, label))
+    return MemoryCommitResult(task_id=str(session.id), archived_uri=None, extracted_count=-1)
+
+
+async def _acommit(lease: Lease, session: Session, *, wait: bool = False) -> MemoryResult:
     try:
         body = await session.body
-        messages = _messages(body.table)
-        operation = MemoryOpCommit(str(session.id), messages, wait=wait)
-        return await _store_of(lease).adispatch(operation)
+        return await _acommit_body(lease, session, body, wait=wait)
     finally:
         lease.drop()
 
 
-def _messages(table: ChunkTable) -> tuple[dict[str, str], ...]:
-    """Return what was said, as the documented messages; tool results are left out."""
-    messages: list[dict[str, str]] = []
-    for row in table:
-        match row.content:
-            case UserText() as said if said.described.strip():
-                messages.append({"role": row.kind_name, "content": said.described})
-            case SystemText(text) | AssistantTurn(str(text), _) if text.strip():
-                messages.append({"role": row.kind_name, "content": text})
-            case _:
-                continue
-    return tuple(messages)
+async def _acommit_ended(lease: Lease, session: Session) -> MemoryResult:
+    try:
+        body = await session.body
+        if (stopped := suspension(body)) is not None:
+            _log.info("%s is left out: the run ended as %r", _label(session), stopped)
+            return MemoryCommitResult(task_id=None, archived_uri=None, extracted_count=0)
+        return await _acommit_body(lease, session, body, wait=False)
+    finally:
+        lease.drop()
+
+
+async def _acommit_body(lease: Lease, session: Session, body: Body, *, wait: bool) -> MemoryResult:
+    n_rows = len(body.table) + len(body.record)
+    operation = await aside(n_rows, partial(_operation, session.id, body, wait=wait))
+    return await _store_of(lease).adispatch(operation)
+
+
+def _operation(session_id: UUID, body: Body, *, wait: bool) -> MemoryOpCommit:
+    """Return the commit of what was said, with the row of each message; no tool results."""
+    said = [
+        (index, {"role": row.kind_name, "content": text})
+        for index, row in enumerate(body.table)
+        if (text := _said(row)).strip()
+    ]
+    return MemoryOpCommit(
+        str(session_id),
+        tuple(message for _, message in said),
+        used_uris=_recalled(body.record),
+        wait=wait,
+        rows=tuple(index for index, _ in said),
+    )
+
+
+def _said(row: ChunkRow) -> str:
+    match row.content:
+        case UserText() as said:
+            return said.described
+        case SystemText(text) | AssistantTurn(str(text), _):
+            return text
+        case _:
+            return ""
+
+
+def _recalled(record: Record) -> tuple[str, ...]:
+    """Return the notes that models were shown, each once, in the order of their first use."""
+    calls = (entry.seen for entry in record if isinstance(entry, ModelCall))
+    notes = (note.uri for seen in calls if seen is not None for note in seen.recalled)
+    # Notes of a policy that makes rows have no URI.
+    return tuple(dict.fromkeys(uri for uri in notes if uri))
 
 
 def _store_of(lease: Lease) -> MemoryStore:

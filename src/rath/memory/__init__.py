@@ -44,6 +44,7 @@ from rath.memory.results import (
     MemoryListResult,
     MemoryReadResult,
     MemoryResult,
+    MemorySource,
     MemoryWriteResult,
 )
 
@@ -73,6 +74,7 @@ __all__ = [
     "MemoryOpWrite",
     "MemoryReadResult",
     "MemoryResult",
+    "MemorySource",
     "MemoryStore",
     "MemoryStoreClosed",
     "MemoryStoreSpec",

@@ -35,3 +35,5 @@ class MemoryCapabilities:
     """Reading at level "abstract" or "overview" gives less than "detail"."""
     supports_forget: bool = False
     """`MemoryOpForget` removes notes, and what came from a session."""
+    supports_namespaces: bool = False
+    """`MemoryStoreSpec.namespace` separates stores that would be one otherwise."""

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from rath.memory.op_types import MemoryOpWrite
 from rath.memory.uri import content_digest, note_uri
 
-__all__ = ["EXPIRES_AT", "KEEP_BOTH", "ROWS", "SESSION_ID", "note_op", "places"]
+__all__ = ["EXPIRES_AT", "KEEP_BOTH", "MODEL", "ROWS", "SESSION_ID", "note_op", "places"]
 
 KEEP_BOTH = MappingProxyType({"on_conflict": "keep_both"})
 """Metadata of a write that must not replace another note.
@@ -26,6 +26,9 @@ SESSION_ID = "session_id"
 
 ROWS = "rows"
 """Key in the metadata of a write: the rows of that session it comes from, as in "3,4"."""
+
+MODEL = "model"
+"""Key in the metadata of a write: the model that made the note of what was said in the session."""
 
 
 def note_op(
@@ -50,19 +53,30 @@ def note_op(
         rows: Indexes of the rows of that session that it comes from.
 
     Raises:
-        ValueError: `ttl` is not above 0.
+        ValueError: `ttl` is not above 0, or beyond the year 9999.
     """
     metadata: dict[str, str] = dict(KEEP_BOTH)
     if ttl is not None:
-        kept = ttl if isinstance(ttl, timedelta) else timedelta(seconds=ttl)
-        if kept <= timedelta(0):
-            raise ValueError(f"ttl must be above 0, got {ttl!r}; to remove a note, forget it")
-        metadata[EXPIRES_AT] = (datetime.now(UTC) + kept).isoformat()
+        metadata[EXPIRES_AT] = _end_of(ttl).isoformat()
     if session_id is not None:
         metadata[SESSION_ID] = session_id
         metadata[ROWS] = ",".join(map(str, rows))
     uri = note_uri(scope, category, content)
     return MemoryOpWrite(uri, content, wait=wait, metadata=MappingProxyType(metadata))
+
+
+def _end_of(ttl: timedelta | float) -> datetime:
+    try:
+        kept = ttl if isinstance(ttl, timedelta) else timedelta(seconds=ttl)
+        end = datetime.now(UTC) + kept
+    except (OverflowError, ValueError) as exc:
+        raise ValueError(
+            f"ttl must be a time that ends before the year 10000, got {ttl!r}; leave it out to "
+            "keep the note for ever"
+        ) from exc
+    if kept <= timedelta(0):
+        raise ValueError(f"ttl must be above 0, got {ttl!r}; to remove a note, forget it")
+    return end
 
 
 def places(op: MemoryOpWrite) -> Iterator[str]:

@@ -14,7 +14,10 @@ BackendT = TypeVar("BackendT", bound=type[MemoryBackend])
 _backends: Registry[type[MemoryBackend]] = Registry(
     "memory backend",
     group="rath.memories",
-    builtins={"local": "rath.memory.adapters.local:LocalMemoryBackend"},
+    builtins={
+        "local": "rath.memory.adapters.local:LocalMemoryBackend",
+        "openviking": "rath.memory.adapters.openviking:OpenVikingMemoryBackend",
+    },
     not_found=MemoryBackendNotFound,
 )
 _default = "local"

@@ -17,6 +17,7 @@ __all__ = [
     "MemoryListResult",
     "MemoryReadResult",
     "MemoryResult",
+    "MemorySource",
     "MemoryWriteResult",
 ]
 
@@ -45,7 +46,12 @@ class MemoryHit:
 
     uri: str
     score: float
-    """Higher is closer; numbers of different stores or queries do not compare."""
+    """Higher is closer; numbers of different stores or queries do not compare.
+
+    A local store gives BM25 (Robertson & Zaragoza 2009); with an embedding model the sum of
+    1/(60 + rank) over the order by words and the order by vectors (Cormack, Clarke & Buettcher
+    2009); by vectors alone the cosine.
+    """
     snippet: str | None = None
     level: Level | None = None
 
@@ -69,12 +75,29 @@ class MemoryFindResult(MemoryResult):
 
 
 @dataclass(frozen=True, slots=True)
+class MemorySource:
+    """A session that a note was learned from."""
+
+    session_id: str
+    rows: tuple[int, ...] = ()
+    """Indexes of the rows of the session; none where they are not known."""
+    model: str | None = None
+    """The model that wrote the note, where one did."""
+    learned_at: float | None = None
+    """Seconds since 1970."""
+
+
+@dataclass(frozen=True, slots=True)
 class MemoryReadResult(MemoryResult):
     """The content of a note."""
 
     uri: str
     data: str | bytes
     level: Level
+    sources: tuple[MemorySource, ...] = ()
+    """Where the note comes from, as far as the store knows."""
+    expires_at: float | None = None
+    """When the note will be forgotten, in seconds since 1970."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,10 @@ __all__ = [
     "MEMORY_URI_PREFIX",
     "MEMORY_URI_ROOT",
     "content_digest",
+    "is_memory_root",
     "is_memory_uri",
     "memory_uri_prefix",
+    "names_place",
     "note_uri",
     "to_public_uri",
     "to_wire_uri",
@@ -46,12 +48,25 @@ def is_memory_uri(uri: str) -> bool:
     return memory_uri_prefix(uri) is not None
 
 
+def is_memory_root(uri: str) -> bool:
+    """Return whether `uri` is a root, above all scopes."""
+    return uri in _ROOTS
+
+
 def valid_memory_uri(uri: str) -> bool:
     """Return whether `uri` is a root or begins with a known scope; segments are not looked at."""
     prefix = memory_uri_prefix(uri)
     if prefix is None:
         return False
     return prefix in _ROOTS or uri.removeprefix(prefix).partition("/")[0] in MEMORY_SCOPES
+
+
+def names_place(uri: str) -> bool:
+    """Return whether `uri` is a place below a scope: no segment is empty, `.` or `..`."""
+    prefix = memory_uri_prefix(uri)
+    if prefix is None or not valid_memory_uri(uri) or prefix == uri:
+        return False
+    return {"", ".", ".."}.isdisjoint(uri.removeprefix(prefix).split("/"))
 
 
 def to_public_uri(uri: str) -> str:

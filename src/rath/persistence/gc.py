@@ -9,6 +9,8 @@ from uuid import UUID
 
 from rath.backend.persistence.forks import prunable_forks, prune_forks
 from rath.backend.persistence.registry import PersistentSandboxRegistry
+from rath.memory.adapters.local.removal.pruning import prunable_transcripts, prune_transcripts
+from rath.memory.persistence.registry import PersistentMemoryRegistry
 from rath.session.persistence.loader import prunable_sessions, prune_sessions
 
 __all__ = ["GCReport", "gc"]
@@ -31,31 +33,42 @@ class GCReport:
 def gc(*, older_than: timedelta, dry_run: bool = True) -> GCReport:
     """Remove what was not used for longer from the home directory, or tell what that is.
 
+    In this order:
+
+    - Transcripts in local memory stores that were committed longer ago. What was learned from them
+      stays, and so do those that a model is still to read.
     - Sessions that were begun longer ago, and images that no session names any more. Sessions that
       are being written and files that cannot be read are kept.
     - Workspaces of this host that were last used longer ago, those of forks too once their process
       has gone. Where a sandbox is open, in whichever process, nothing is removed.
     - Index files of remote sandboxes that were last used longer ago; the sandboxes themselves end
       by their own timeout.
+    - Local memory stores that were last used longer ago. The store of a project is kept while the
+      directory of the project is there.
 
-    Memory stores are left alone.
+    Nothing is removed from a memory store that is open, in whichever process.
 
     Args:
         older_than: Age from which something goes.
         dry_run: Remove nothing.
     """
-    kept = PersistentSandboxRegistry()
+    sandboxes, stores = PersistentSandboxRegistry(), PersistentMemoryRegistry()
     if dry_run:
         return GCReport(
+            memory_commits=prunable_transcripts(older_than=older_than),
             sessions=prunable_sessions(older_than=older_than),
-            local_sandboxes=kept.prunable_local(older_than=older_than),
-            remote_sandboxes=kept.prunable_remote(older_than=older_than),
+            local_sandboxes=sandboxes.prunable_local(older_than=older_than),
+            remote_sandboxes=sandboxes.prunable_remote(older_than=older_than),
             forks=prunable_forks(older_than=older_than),
+            memory_stores=stores.prunable_local(older_than=older_than),
         )
+    # Arguments are evaluated as they stand: this is the documented order.
     return GCReport(
+        memory_commits=prune_transcripts(older_than=older_than),
         sessions=prune_sessions(older_than=older_than),
-        local_sandboxes=kept.prune_local(older_than=older_than),
-        remote_sandboxes=kept.prune_remote(older_than=older_than),
+        local_sandboxes=sandboxes.prune_local(older_than=older_than),
+        remote_sandboxes=sandboxes.prune_remote(older_than=older_than),
         forks=prune_forks(older_than=older_than),
+        memory_stores=stores.prune_local(older_than=older_than),
         dry_run=False,
     )

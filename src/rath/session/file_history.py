@@ -8,7 +8,7 @@ from typing import Literal, get_args
 from uuid import UUID
 
 from rath.backend.effects import FileEffect
-from rath.session.changes import net_changes, reversed_effect
+from rath.session.file_changes.changes import net_changes, reversed_effect
 from rath.session.placement import Placement
 from rath.session.record import Entry, Operation, ToolRun, Verdict
 

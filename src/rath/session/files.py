@@ -11,11 +11,12 @@ from uuid import UUID
 from rath._async.runtime import runtime
 from rath.backend.effects import FileEffect
 from rath.errors import BackendError
-from rath.session.apply import apply_changes, contents_of
-from rath.session.changes import net_changes
 from rath.session.chunk import ChunkTable
 from rath.session.content import ToolFeedback
-from rath.session.diff import unified_diff
+from rath.session.file_changes.apply import apply_changes, contents_of
+from rath.session.file_changes.changes import net_changes
+from rath.session.file_changes.diff import unified_diff
+from rath.session.file_changes.merging import FileConflict
 from rath.session.file_history import (
     CallEffect,
     EffectGap,
@@ -30,7 +31,6 @@ from rath.session.file_history import (
     scoped_steps,
     undone_effects,
 )
-from rath.session.merging import FileConflict
 from rath.session.named_call import find_call
 from rath.session.placement import Placement
 from rath.session.record import Operation, Record, ToolRun

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from bisect import bisect_right
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import replace
+from functools import partial
+from math import isfinite
+from typing import Protocol, assert_never, runtime_checkable
 
 from rath._async.bridge import call_either
+from rath._async.runtime import runtime
+from rath._core.text import valid_unicode
 from rath.session.calls import Context
-from rath.session.chunk import ChunkRow
-from rath.session.content import Opaque
+from rath.session.chunk import ChunkRow, ChunkTable
+from rath.session.content import AssistantTurn, Opaque, SystemText, ToolFeedback, UserText
+from rath.session.quotation import quoted
 from rath.session.record import RecalledNote
 from rath.session.request import context_message, last_user_index
 from rath.session.session import Session
@@ -20,6 +28,22 @@ Recall = Callable[[Session], Sequence[Note] | Awaitable[Sequence[Note]]]
 """Gives the notes for a run; gets a snapshot of the session that the run will answer."""
 
 
+@runtime_checkable
+class HoldingRecall(Protocol):
+    """A recall that holds something open until the run has ended."""
+
+    def close(self) -> None:
+        """Let go; called once, on the runtime, and must not block."""
+
+
+MAX_CONTEXT_TOKENS = 50_000
+"""Most tokens, by `n_tokens`, of all that is recalled for a run, whoever chose the notes; a guess
+at what is a mistake in any window."""
+
+_WORTH_SHOWING = 20
+"""Characters below which the beginning of a note tells nothing; a guess."""
+
+
 async def recall_context(recall: Recall | None, session: Session) -> Context | None:
     """Return the context message of a run, or None when nothing was recalled.
 
@@ -28,23 +52,107 @@ async def recall_context(recall: Recall | None, session: Session) -> Context | N
     if recall is None:
         return None
     try:
-        notes = tuple(_note(note) for note in await call_either(recall, session))
+        notes = await call_either(recall, session)
+        if isinstance(notes, tuple) and not notes:
+            return None
+        # Rows and iterators of the user, perhaps very long ones, are not for the runtime thread.
+        return await runtime().call_in_worker(partial(_context, notes, session.chunk_table))
     except Exception:  # noqa: BLE001  # a callback that fails must not end the run it serves
         _log.exception("recall failed for session %s; the run goes on without notes", session.id)
         return None
-    if not notes:
+
+
+def n_tokens(text: str) -> int:
+    """Return how many tokens a text has at most, estimated without a tokenizer.
+
+        n = ceil(ASCII characters / 3 + bytes of all others in UTF-8 / 2)
+
+    That is one for a character of Cyrillic, one and a half for a Chinese one, two for an emoji.
+    Tokenizers of today make fewer of prose; of digits and base64 they may make twice as many.
+    The formula is a guess on the safe side.
+    """
+    return -(-_sixths(text) // 6)
+
+
+def within(notes: Iterable[RecalledNote], max_tokens: int) -> tuple[RecalledNote, ...]:
+    """Return the notes whose context message has at most `max_tokens` tokens, by `n_tokens`.
+
+    They are taken in their order while they fit; the first that does not is cut, and those after
+    it are left out. Notes without a text are left out too.
+    """
+    left = 6 * max_tokens - _sixths(context_message(()).content or "")
+    taken: list[RecalledNote] = []
+    for note in notes:
+        if not note.text.strip():
+            continue
+        fitting = note if _fits(note, left) else _cut(note, left)
+        if fitting is not None:
+            taken.append(fitting)
+            left -= _line_sixths(fitting)
+        if fitting is not note:
+            _log.info("recalled notes are cut after %d, at %d tokens", len(taken), max_tokens)
+            break
+    return tuple(taken)
+
+
+def _context(notes: Iterable[Note], table: ChunkTable) -> Context | None:
+    kept = within(map(_note, notes), MAX_CONTEXT_TOKENS)
+    if not kept:
         return None
-    at = last_user_index(session.chunk_table)
+    at = last_user_index(table)
     return Context(
-        at=len(session.chunk_table) if at is None else at,
-        message=context_message([note.text for note in notes]),
-        notes=notes,
+        at=len(table) if at is None else at,
+        message=context_message([note.shown for note in kept]),
+        notes=kept,
     )
 
 
 def _note(note: Note) -> RecalledNote:
     if isinstance(note, RecalledNote):
-        return note
-    content = note.content
-    text = "" if isinstance(content, Opaque) else getattr(content, "text", None)
-    return RecalledNote(uri="", text=text or "")
+        # NaN equals nothing, itself included, and has no JSON.
+        score = note.score if note.score is not None and isfinite(note.score) else None
+        uri, text = valid_unicode(note.uri), valid_unicode(note.text)
+        return replace(note, uri=uri, text=text, score=score)
+    return RecalledNote(uri="", text=valid_unicode(_text(note)))
+
+
+def _text(row: ChunkRow) -> str:
+    content = row.content
+    match content:
+        case UserText():
+            return content.described
+        case SystemText(text) | ToolFeedback(_, _, text):
+            return text
+        case AssistantTurn(text):
+            return text or ""
+        case Opaque(payload):
+            text = payload.get("content")
+            return text if isinstance(text, str) else ""
+        case _:
+            assert_never(content)
+
+
+def _cut(note: RecalledNote, left: int) -> RecalledNote | None:
+    """Return as much of the beginning of a note as fits, None when that is next to nothing."""
+
+    def beginning(n_chars: int) -> RecalledNote:
+        n_left_out = note.n_left_out + len(note.text) - n_chars
+        return replace(note, text=note.text[:n_chars], n_left_out=n_left_out)
+
+    most = min(len(note.text) - 1, left // 2)
+    n_chars = bisect_right(range(most + 1), left, key=lambda n: _line_sixths(beginning(n))) - 1
+    return beginning(n_chars) if n_chars >= _WORTH_SHOWING else None
+
+
+def _fits(note: RecalledNote, left: int) -> bool:
+    # No character is worth less than two sixths: a very long text is not even looked at.
+    return 2 * len(note.text) <= left and _line_sixths(note) <= left
+
+
+def _line_sixths(note: RecalledNote) -> int:
+    return _sixths(f"- {quoted(note.shown)}\n")
+
+
+def _sixths(text: str) -> int:
+    n_ascii = len(text.encode("ascii", "ignore"))
+    return 2 * n_ascii + 3 * (len(text.encode(errors="replace")) - n_ascii)

@@ -18,6 +18,7 @@ from rath.session.chunk import ChunkRow, ChunkTable, RowId
 from rath.session.content import AssistantTurn, UserText
 from rath.session.operation import Place
 from rath.session.output_schema import OutputSpec
+from rath.session.quotation import CUT, address
 
 OperationKind = Literal["loop", "compress", "select", "fork", "detach", "merge", "memory", "check"]
 Purpose = Literal["turn", "compress", "select", "repair", "extract", "embed"]
@@ -90,8 +91,22 @@ class RecalledNote:
     """A note of a memory that a model call saw."""
 
     uri: str
+    """Where it stands, "" where that is not known."""
+
     text: str
+    """All that the model read of it."""
+
     score: float | None = None
+    """How near it was, as the memory says; None where it gives no number."""
+
+    n_left_out: int = 0
+    """Characters at its end that the model did not read."""
+
+    @property
+    def shown(self) -> str:
+        """The note as the request quotes it: its address, its text, and a mark where it was cut."""
+        label = f"[memory:{address(self.uri)}] " if self.uri else ""
+        return f"{label}{self.text}{CUT if self.n_left_out else ''}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

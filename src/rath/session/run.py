@@ -48,7 +48,7 @@ from rath.session.output_run import (
 )
 from rath.session.output_schema import OutputSpec
 from rath.session.placement import Placement
-from rath.session.recall import Recall, recall_context
+from rath.session.recall import HoldingRecall, Recall, recall_context
 from rath.session.record import Entry, ModelCall, Operation
 from rath.session.recording import Recording, RecordingPlan
 from rath.session.rounds import (
@@ -148,6 +148,9 @@ class LoopRun:
         finally:
             self._has_ended = True
             self._plan.placement.drop()
+            recall: object = self._plan.recall
+            if isinstance(recall, HoldingRecall):
+                recall.close()
         return self._body
 
     async def _execute(self, user: Body, agent: Body) -> None:

@@ -11,9 +11,9 @@ from uuid import UUID
 
 from rath.backend.effects import FileEffect
 from rath.session.body import Body
-from rath.session.changes import net_changes
 from rath.session.chunk import ChunkKind, ChunkTable
 from rath.session.content import AssistantTurn, ToolFeedback
+from rath.session.file_changes.changes import net_changes
 from rath.session.file_history import (
     Here,
     Step,

@@ -14,7 +14,7 @@ from rath.backend.effects import FileEffect
 from rath.backend.frozen import FrozenWorkspace, NewFile, Origin, Seed
 from rath.errors import BackendError
 from rath.session.body import Body
-from rath.session.merging import Merge, merge_effects, merge_trees
+from rath.session.file_changes.merging import Merge, merge_effects, merge_trees
 from rath.session.placement import Placement
 from rath.session.show import short_id
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from rath._core.trash import remove_tree
 from rath.backend import (
     BackendError,
     BackendSandbox,
@@ -23,7 +24,6 @@ from rath.backend.host.copying import MAX_DEPTH
 from rath.backend.host.frozen import HostFrozen
 from rath.backend.local import LocalBackend
 from rath.backend.manifest import FileState
-from rath.backend.persistence.trash import remove_tree
 from tests.support.workspaces import (
     begun,
     content_of,

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from rath._core import trash
 from rath.backend import (
     BackendSandbox,
     BackendSandboxSpec,
@@ -19,7 +20,7 @@ from rath.backend import (
 from rath.backend.host.frozen import HostFrozen
 from rath.backend.host.guard_trees import Pinned, Tree, Trees
 from rath.backend.local import LocalBackend
-from rath.backend.persistence import PersistentSandboxRegistry, trash
+from rath.backend.persistence import PersistentSandboxRegistry
 from rath.errors import BackendError
 from tests.support.workspaces import (
     begun,

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from rath._core.files import FileLock
+from rath._core.trash import remove_tree
 from rath.backend import (
     BackendSandbox,
     BackendToolCommandRun,
@@ -33,7 +34,6 @@ from rath.backend.host.process import Command
 from rath.backend.host.sandbox import HostSandbox
 from rath.backend.local import LocalBackend
 from rath.backend.persistence.paths import forks_root
-from rath.backend.persistence.trash import remove_tree
 from tests.support.workspaces import (
     fork_directories,
     forked,

@@ -10,8 +10,9 @@ from uuid import UUID, uuid4
 
 import pytest
 
+from rath._core import trash
 from rath._core.files import FileLock
-from rath.backend.persistence import prunable_forks, prune_forks, trash
+from rath.backend.persistence import prunable_forks, prune_forks
 from rath.backend.persistence.paths import fork_dir, forks_root
 
 HOUR = timedelta(hours=1)

@@ -14,10 +14,10 @@ from uuid import UUID, uuid4
 import pytest
 
 from rath import backend
+from rath._core import trash
 from rath._core.files import StrPath
 from rath.backend import BackendSandbox, BackendSandboxSpec, BackendToolFilesWrite
-from rath.backend.persistence import PersistentSandboxRegistry, local_root, trash
-from rath.backend.persistence.workspaces import delete_workspace
+from rath.backend.persistence import PersistentSandboxRegistry, local_root
 from rath.errors import BackendError
 from rath.session.session import Session
 
@@ -117,11 +117,6 @@ def test_delete_of_what_cannot_be_moved_is_an_error(
     assert registry.list_local() == [sandbox_id]
 
 
-def test_what_another_one_has_just_removed_was_not_there(tmp_path: Path) -> None:
-    assert not delete_workspace(tmp_path / str(uuid4()))
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_delete_never_follows_a_link(registry: PersistentSandboxRegistry, tmp_path: Path) -> None:
     registry.ensure_dirs()
     sandbox_id = uuid4()
@@ -205,7 +200,7 @@ def test_prune_keeps_what_it_may_not_lock(
     sandbox_id = registry.alloc_local_id()
     use_file(sandbox_id).unlink()
     use_file(sandbox_id).symlink_to(use_file(sandbox_id))  # a loop: nobody can open it
-    with caplog.at_level(logging.WARNING, "rath.backend.persistence"):
+    with caplog.at_level(logging.WARNING, "rath._core.kept"):
         assert registry.prune_local(older_than=AT_ONCE) == []
     assert "is kept" in caplog.text
     assert registry.list_local() == [sandbox_id]

@@ -16,7 +16,6 @@ from rath.backend.persistence.paths import (
     ensure_opensandbox_root,
     fork_dir,
     forks_root,
-    listed_ids,
     local_root,
     local_sandbox_dir,
     opensandbox_index_path,
@@ -75,28 +74,3 @@ def test_root_that_cannot_be_made_says_what_to_do() -> None:
     sandboxes_dir().touch()
     with pytest.raises(BackendError, match="name another one in OPENRATH_HOME"):
         ensure_local_root()
-
-
-def test_listing_holds_only_real_directories_named_by_an_id(tmp_path: Path) -> None:
-    root = tmp_path / "root"
-    assert listed_ids(root) == []
-    other = UUID(int=1)
-    for name in (str(ID), str(other), "notes", ".trash", ID.hex.upper()):
-        (root / name).mkdir(parents=True)
-    (root / str(UUID(int=2))).touch()
-    (root / str(UUID(int=3))).symlink_to(tmp_path)
-    assert listed_ids(root) == [other, ID]
-
-
-def test_listing_of_files_holds_only_files(tmp_path: Path) -> None:
-    (tmp_path / f"{ID}.json").touch()
-    (tmp_path / f"{UUID(int=1)}.json").mkdir()
-    (tmp_path / f"{UUID(int=2)}.use").touch()
-    assert listed_ids(tmp_path, suffix=".json") == [ID]
-    assert listed_ids(tmp_path / f"{ID}.json") == []
-
-
-def test_listing_by_prefix_holds_only_what_has_it(tmp_path: Path) -> None:
-    (tmp_path / str(ID)).mkdir()
-    (tmp_path / f".{UUID(int=1)}").mkdir()
-    assert listed_ids(tmp_path, prefix=".") == [UUID(int=1)]

@@ -13,11 +13,11 @@ from uuid import UUID
 import pytest
 
 from rath import backend
+from rath._core.trash import in_trash
+from rath._core.use import is_used, use_file
 from rath.backend import BackendSandboxSpec, BackendToolFilesRead, FileContent
 from rath.backend.persistence import PersistentSandboxRegistry, prune_forks
 from rath.backend.persistence.paths import fork_dir, local_root
-from rath.backend.persistence.trash import in_trash
-from rath.backend.use import is_used, use_file
 from rath.errors import BackendError
 
 AT_ONCE = timedelta()

@@ -24,11 +24,12 @@ from hypothesis.stateful import (
     rule,
 )
 
+from rath._core.trash import in_trash, move_to_trash
+from rath._core.use import Use, use_file
 from rath.backend.persistence import PersistentSandboxRegistry
 from rath.backend.persistence.paths import local_root, opensandbox_index_path, opensandbox_root
 from rath.backend.persistence.records import write_last_use
-from rath.backend.persistence.trash import in_trash, move_to_trash
-from rath.backend.use import Use, begin_use, use_file
+from rath.backend.use import SANDBOX
 from rath.errors import BackendError
 
 HOUR = 3600.0
@@ -98,7 +99,7 @@ class RegistryMachine(RuleBasedStateMachine):
         begun: list[tuple[Kept, Use]] = []
         for known, path_of in self.planes():
             if sandbox_id in known:
-                use = begin_use(use_file(path_of(sandbox_id)))
+                use = SANDBOX.begin_use(use_file(path_of(sandbox_id)))
                 known[sandbox_id].uses.append(use)
                 known[sandbox_id].age = 0
                 begun.append((known[sandbox_id], use))

@@ -10,6 +10,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, context
 from functools import partial
 
 from rath._async.runtime import runtime
+from rath._core.trash import mount_below
 from rath.backend.frozen import FrozenWorkspace
 from rath.backend.host.copying import CopyFailed, copy_tree
 from rath.backend.host.copying_job import SharedJob
@@ -18,7 +19,6 @@ from rath.backend.host.layer_directory import LayerDirectory
 from rath.backend.host.paths import OutsideWorkspace, Workspace
 from rath.backend.host.scan import fill, scan
 from rath.backend.manifest import EffectPolicy, Manifest
-from rath.backend.persistence.trash import mount_below
 from rath.backend.use import try_use_of
 from rath.errors import BackendError
 

@@ -11,12 +11,12 @@ from functools import partial
 from pathlib import Path
 
 from rath._async.runtime import runtime
+from rath._core.trash import remove_tree
 from rath.backend.host.frozen import TREES, HostFrozen, freeze_tree
 from rath.backend.host.guard_trees import Lineage, Tree
 from rath.backend.host.layer import Layer, LayerKind
 from rath.backend.host.paths import Workspace
 from rath.backend.host.process import Command
-from rath.backend.persistence.trash import remove_tree
 
 _logger = logging.getLogger(__name__)
 

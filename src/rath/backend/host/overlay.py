@@ -20,11 +20,11 @@ import sys
 import threading
 from dataclasses import dataclass, replace
 
+from rath._core.inherited import forget, keep_from_children
 from rath.backend.host.layer import Layer, LayerKind
 from rath.backend.host.layer_directory import LayerDirectory
 from rath.backend.host.process import Command
 from rath.backend.host.upper import Namespace, OverlaySource
-from rath.backend.inherited import forget, keep_from_children
 
 READY_SECONDS = 5.0
 """How long a mount may take before it is given up; it takes 10 ms."""

@@ -14,9 +14,10 @@ from pathlib import Path
 from uuid import UUID
 
 from rath._core.files import FileLock
-from rath.backend.persistence.paths import fork_dir, forks_root, listed_ids
-from rath.backend.persistence.trash import empty_trash, move_to_trash
-from rath.backend.use import is_old, last_use
+from rath._core.kept import listed_ids
+from rath._core.trash import empty_trash, move_to_trash
+from rath._core.use import is_old, last_use
+from rath.backend.persistence.paths import fork_dir, forks_root
 
 LOCK_FILENAME = "lock"
 

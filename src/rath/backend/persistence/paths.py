@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 from pathlib import Path
 from uuid import UUID
 
-from rath._core.files import make_private_directory
-from rath.backend.use import LOCAL_SUBDIR, SANDBOXES_DIR_NAME
+from rath.backend.use import LOCAL_SUBDIR, SANDBOX, SANDBOXES_DIR_NAME
 from rath.config.paths import resolve_config_dir
-from rath.errors import BackendError
 
 __all__ = [
     "LOCAL_SUBDIR",
@@ -47,7 +43,7 @@ def local_sandbox_dir(sandbox_id: UUID | str) -> Path:
     Raises:
         ValueError: `sandbox_id` is not a UUID.
     """
-    return local_root() / str(checked_id(sandbox_id))
+    return local_root() / str(SANDBOX.checked_id(sandbox_id))
 
 
 def opensandbox_root() -> Path:
@@ -61,7 +57,7 @@ def opensandbox_index_path(sandbox_id: UUID | str) -> Path:
     Raises:
         ValueError: `sandbox_id` is not a UUID.
     """
-    return opensandbox_root() / f"{checked_id(sandbox_id)}{OPENSANDBOX_INDEX_SUFFIX}"
+    return opensandbox_root() / f"{SANDBOX.checked_id(sandbox_id)}{OPENSANDBOX_INDEX_SUFFIX}"
 
 
 def forks_root() -> Path:
@@ -75,7 +71,7 @@ def fork_dir(fork_id: UUID | str) -> Path:
     Raises:
         ValueError: `fork_id` is not a UUID.
     """
-    return forks_root() / str(checked_id(fork_id))
+    return forks_root() / str(SANDBOX.checked_id(fork_id))
 
 
 def ensure_local_root() -> Path:
@@ -84,7 +80,7 @@ def ensure_local_root() -> Path:
     Raises:
         BackendError: It cannot be created.
     """
-    return ensure_private(local_root())
+    return SANDBOX.ensure_private(local_root())
 
 
 def ensure_opensandbox_root() -> Path:
@@ -93,7 +89,7 @@ def ensure_opensandbox_root() -> Path:
     Raises:
         BackendError: It cannot be created.
     """
-    return ensure_private(opensandbox_root())
+    return SANDBOX.ensure_private(opensandbox_root())
 
 
 def ensure_forks_root() -> Path:
@@ -102,50 +98,4 @@ def ensure_forks_root() -> Path:
     Raises:
         BackendError: It cannot be created.
     """
-    return ensure_private(forks_root())
-
-
-def ensure_private(directory: Path) -> Path:
-    """Create a directory that only its owner can read, where it is missing, and return it.
-
-    Raises:
-        BackendError: It cannot be created.
-    """
-    try:
-        make_private_directory(directory)
-    except OSError as exc:
-        raise BackendError(
-            f"{str(directory)!r} cannot be created: {exc.strerror or exc}; make the directory "
-            "above it writable, or name another one in OPENRATH_HOME"
-        ) from exc
-    return directory
-
-
-def listed_ids(root: Path, *, prefix: str = "", suffix: str = "") -> list[UUID]:
-    """Return the ids of the directories in `root`, or of the files where a suffix is given."""
-    try:
-        entries = list(os.scandir(root))
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-    found: list[UUID] = []
-    for entry in entries:
-        is_kind = entry.is_file if suffix else entry.is_dir
-        with contextlib.suppress(ValueError):
-            known = UUID(entry.name.removeprefix(prefix).removesuffix(suffix))
-            if entry.name == f"{prefix}{known}{suffix}" and is_kind(follow_symlinks=False):
-                found.append(known)
-    return sorted(found)
-
-
-def checked_id(sandbox_id: UUID | str) -> UUID:
-    """Return the id of a sandbox as a UUID: nothing else ever becomes part of a path.
-
-    Raises:
-        ValueError: It is not one.
-    """
-    if isinstance(sandbox_id, UUID):
-        return sandbox_id
-    try:
-        return UUID(sandbox_id)
-    except (ValueError, AttributeError, TypeError):
-        raise ValueError(f"{sandbox_id!r} is not a sandbox id; expected a UUID") from None
+    return SANDBOX.ensure_private(forks_root())

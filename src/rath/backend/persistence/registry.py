@@ -12,14 +12,14 @@ from typing import Protocol, runtime_checkable
 from uuid import UUID, uuid4
 
 from rath._core.files import FileLock
+from rath._core.kept import KeptDirectories, listed_ids
+from rath._core.use import claimed, forget_unused, is_old, is_used, last_use, use_file
 from rath.backend import registry as backends
 from rath.backend.abc import BackendSandbox, BackendSandboxSpec
 from rath.backend.persistence.paths import (
     OPENSANDBOX_INDEX_SUFFIX,
-    checked_id,
     ensure_local_root,
     ensure_opensandbox_root,
-    listed_ids,
     local_root,
     local_sandbox_dir,
     opensandbox_index_path,
@@ -33,22 +33,7 @@ from rath.backend.persistence.records import (
     write_last_use,
 )
 from rath.backend.persistence.spec_json import SCHEMA_VERSION
-from rath.backend.persistence.trash import empty_trash
-from rath.backend.persistence.workspaces import (
-    delete_workspace,
-    is_prunable_workspace,
-    prune_workspace,
-)
-from rath.backend.use import (
-    begin_use,
-    claimed,
-    forget_unused,
-    in_use_error,
-    is_old,
-    is_used,
-    last_use,
-    use_file,
-)
+from rath.backend.use import SANDBOX
 from rath.errors import BackendError
 
 __all__ = ["PersistentSandboxRegistry", "RemoteSandboxRecord"]
@@ -89,9 +74,7 @@ class PersistentSandboxRegistry:
         Raises:
             BackendError: It cannot be made.
         """
-        sandbox_id = uuid4()
-        self.ensure_local(sandbox_id)
-        return sandbox_id
+        return _workspaces().alloc()
 
     def ensure_local(self, sandbox_id: UUID | str) -> Path:
         """Make the workspace of that id where it is missing, and return its path; counts as a use.
@@ -100,17 +83,7 @@ class PersistentSandboxRegistry:
             ValueError: `sandbox_id` is not a UUID.
             BackendError: It cannot be made.
         """
-        path = local_sandbox_dir(sandbox_id)
-        ensure_local_root()
-        try:
-            use = begin_use(use_file(path))
-            path.mkdir(mode=0o700, exist_ok=True)
-        except OSError as exc:
-            raise BackendError(
-                f"the workspace {str(path)!r} cannot be made: {exc.strerror or exc}"
-            ) from exc
-        use.end()
-        return path
+        return _workspaces().ensure(sandbox_id)
 
     def local_path(self, sandbox_id: UUID | str) -> Path:
         """Return where the workspace of that id is, or would be.
@@ -122,7 +95,7 @@ class PersistentSandboxRegistry:
 
     def list_local(self) -> list[UUID]:
         """Return the ids of all workspaces, sorted."""
-        return listed_ids(local_root())
+        return _workspaces().ids()
 
     def delete_local(self, sandbox_id: UUID | str) -> bool:
         """Remove a workspace with its files; return whether there was one.
@@ -131,16 +104,11 @@ class PersistentSandboxRegistry:
             ValueError: `sandbox_id` is not a UUID.
             BackendError: A sandbox is open on it, or it cannot be moved away.
         """
-        path = local_sandbox_dir(sandbox_id)
-        return checked_id(sandbox_id) in self.list_local() and delete_workspace(path)
+        return _workspaces().delete(sandbox_id)
 
     def prunable_local(self, *, older_than: timedelta) -> list[UUID]:
         """Return the workspaces that `prune_local` would remove now."""
-        return [
-            sandbox_id
-            for sandbox_id in self.list_local()
-            if is_prunable_workspace(local_sandbox_dir(sandbox_id), older_than)
-        ]
+        return _workspaces().prunable(older_than=older_than)
 
     def prune_local(self, *, older_than: timedelta) -> list[UUID]:
         """Remove the workspaces that were last used longer ago, and return their ids.
@@ -149,14 +117,7 @@ class PersistentSandboxRegistry:
         time of use, the time of its directory counts. What an earlier removal left undone when
         its process was cut off is finished.
         """
-        pruned = [
-            sandbox_id
-            for sandbox_id in self.list_local()
-            if prune_workspace(local_sandbox_dir(sandbox_id), older_than)
-        ]
-        forget_unused(local_root(), "")
-        empty_trash(local_root())
-        return pruned
+        return _workspaces().prune(older_than=older_than)
 
     def record_remote(
         self,
@@ -247,7 +208,7 @@ class PersistentSandboxRegistry:
             return False
         with _writing(), claimed(use_file(path), used_at=path.stat().st_mtime) as is_free:
             if not is_free:
-                raise in_use_error(path)
+                raise SANDBOX.in_use_error(path)
             return _forget(path)
 
     def prunable_remote(self, *, older_than: timedelta) -> list[UUID]:
@@ -295,7 +256,7 @@ class PersistentSandboxRegistry:
                 f"the {record.backend!r} backend does not support reattach: it has no "
                 "attach(remote_id, *, spec=None)"
             )
-        use = begin_use(use_file(record.path))
+        use = SANDBOX.begin_use(use_file(record.path))
         try:
             sandbox = backend.attach(record.remote_id, spec=record.spec)
         except BaseException:
@@ -321,6 +282,10 @@ class PersistentSandboxRegistry:
             if not is_free or current is None:
                 return False
             return is_old(current.last_used_at.timestamp(), older_than) and _forget(record.path)
+
+
+def _workspaces() -> KeptDirectories:
+    return KeptDirectories(local_root(), SANDBOX)
 
 
 @contextlib.contextmanager

@@ -43,9 +43,10 @@ def check_backend(backend: Backend | str, *, spec: BackendSandboxSpec | None = N
 
 
 def _run(check: Check, backend: Backend, spec: BackendSandboxSpec | None) -> Finding:
+    name, feature = check.name, check.feature
     missing = check.missing(backend)
     if missing is not None:
-        return Finding(check.name, "skipped", missing)
+        return Finding(name, "skipped", missing, feature)
     try:
         sandbox = backend.open(spec)
         try:
@@ -53,7 +54,8 @@ def _run(check: Check, backend: Backend, spec: BackendSandboxSpec | None) -> Fin
         finally:
             backend.close(sandbox)
     except Skipped as exc:
-        return Finding(check.name, "skipped", str(exc))
+        return Finding(name, "skipped", str(exc), feature)
     except Exception as exc:  # noqa: BLE001  # whatever the subject raises is the finding
-        return Finding(check.name, "failed", str(exc) if isinstance(exc, Unlike) else repr(exc))
-    return Finding(check.name, "passed")
+        detail = str(exc) if isinstance(exc, Unlike) else repr(exc)
+        return Finding(name, "failed", detail, feature)
+    return Finding(name, "passed", feature=feature)

@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from uuid import UUID
 
+from rath._core.kept import Sort
 from rath.config.paths import resolve_config_dir
+from rath.errors import MemoryBackendError
 
 __all__ = [
     "LOCAL_SUBDIR",
@@ -18,6 +20,8 @@ __all__ = [
 
 MEMORY_DIR_NAME = "memory"
 LOCAL_SUBDIR = "local"
+
+STORE = Sort("memory store", MemoryBackendError, "close the agents that use it")
 
 
 def memory_root() -> Path:
@@ -36,11 +40,13 @@ def local_store_dir(store_id: UUID | str) -> Path:
     Raises:
         ValueError: `store_id` is no UUID.
     """
-    return local_memory_root() / str(UUID(str(store_id)))
+    return local_memory_root() / str(STORE.checked_id(store_id))
 
 
 def ensure_local_memory_root() -> Path:
-    """Create the directory of all local stores where it is missing, and return it."""
-    root = local_memory_root()
-    root.mkdir(parents=True, exist_ok=True)
-    return root
+    """Create the directory of all local stores where it is missing, and return it.
+
+    Raises:
+        MemoryBackendError: It cannot be created.
+    """
+    return STORE.ensure_private(local_memory_root())

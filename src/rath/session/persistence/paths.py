@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from uuid import UUID
 
+from rath._core.kept import Sort
 from rath.config.paths import resolve_config_dir
 from rath.errors import PersistenceError
 
@@ -22,6 +23,8 @@ SESSIONS_DIR_NAME = "sessions"
 SESSION_FILE_SUFFIX = ".jsonl"
 PARTIAL_SUFFIX = ".__partial__"
 SESSION_PARTIAL_SUFFIX = SESSION_FILE_SUFFIX + PARTIAL_SUFFIX
+
+_SESSION = Sort("session", PersistenceError, "close its writer")
 
 
 def sessions_dir() -> Path:
@@ -80,9 +83,4 @@ def checked_id(session_id: UUID | str) -> UUID:
     Raises:
         ValueError: It is not one.
     """
-    if isinstance(session_id, UUID):
-        return session_id
-    try:
-        return UUID(session_id)
-    except (ValueError, AttributeError, TypeError):
-        raise ValueError(f"{session_id!r} is not a session id; expected a UUID") from None
+    return _SESSION.checked_id(session_id)

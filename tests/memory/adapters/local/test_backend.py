@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import shutil
 from pathlib import Path
 from uuid import UUID
@@ -19,11 +18,13 @@ from rath.memory import (
     MemoryReadResult,
     MemoryStore,
     MemoryStoreSpec,
+    ScopeModel,
 )
 from rath.memory.adapters.local import META_SCHEMA_VERSION, LocalMemoryBackend
 from rath.memory.adapters.local.project import project_root, store_id
 from rath.memory.persistence import local_memory_root
 from tests.memory.adapters.local.conftest import Find
+from tests.support.meanings import Meanings
 
 V1_STORE = Path(__file__).parents[3] / "data" / "v1" / "memory_store"
 
@@ -65,28 +66,20 @@ def test_a_path_is_the_store(tmp_path: Path) -> None:
 
 
 def test_a_store_tells_its_version_and_times(tmp_path: Path) -> None:
-    spec = MemoryStoreSpec(
-        options={"path": str(tmp_path), "embedding_provider": "e", "chat_provider": "c"}
-    )
+    options = {"path": str(tmp_path), "embedding_provider": "e", "embedding": Meanings()}
+    spec = MemoryStoreSpec(options=options)
     backend = LocalMemoryBackend()
     store = backend.open(spec)
     opened = meta(tmp_path)
     assert (opened["schema_version"], opened["embedding_provider"], opened["vlm_provider"]) == (
         META_SCHEMA_VERSION,
         "e",
-        "c",
+        None,
     )
     backend.close(store)
     closed = meta(tmp_path)
     assert closed["created_at"] == opened["created_at"]
     assert str(closed["last_used_at"]) > str(opened["last_used_at"])
-
-
-def test_options_without_effect_are_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    spec = MemoryStoreSpec(options={"path": str(tmp_path), "embedding_provider": "e"})
-    with caplog.at_level(logging.WARNING):
-        handle_of(spec)
-    assert "makes no use of embedding_provider" in caplog.text
 
 
 def test_a_damaged_meta_file_is_written_again(tmp_path: Path) -> None:
@@ -178,7 +171,8 @@ def test_a_store_is_attached_to_by_its_directory(tmp_path: Path) -> None:
 
 def test_capabilities_say_what_works_now() -> None:
     offers = LocalMemoryBackend.capabilities()
-    assert (offers.supports_vector_search, offers.supports_l0_l1_l2) == (False, False)
+    assert (offers.supports_vector_search, offers.supports_l0_l1_l2) == (True, False)
+    assert offers.scope_model is ScopeModel.HYBRID
     assert offers.supports_resource_ingest
 
 

@@ -15,6 +15,7 @@ from rath.memory import (
     MemoryOpCommit,
     MemoryStore,
 )
+from tests.memory.adapters.local.conftest import Find
 
 SAID = ({"role": "user", "content": "hi ü"}, {"role": "assistant", "content": "hello"})
 
@@ -82,3 +83,19 @@ def test_what_is_no_message_is_refused(store: MemoryStore, root: Path, message: 
     assert isinstance(result, MemoryExecutionFailure)
     assert result.kind == "unsupported"
     assert not (root / "session").exists()
+
+
+def test_rows_that_are_no_numbers_are_refused(store: MemoryStore, root: Path) -> None:
+    result = store.dispatch(MemoryOpCommit("s", SAID, rows=("a",)))  # type: ignore[arg-type]  # on purpose
+    assert isinstance(result, MemoryExecutionFailure)
+    assert result.kind == "unsupported"
+    assert not (root / "session").exists()
+
+
+def test_a_transcript_can_be_found_at_once(store: MemoryStore, find: Find) -> None:
+    uri = commit(store, "s", *SAID).archived_uri
+    assert find("hello") == [f"{uri}/messages.json"]
+
+
+def test_an_empty_transcript_is_archived(store: MemoryStore, root: Path) -> None:
+    assert archived(root, commit(store, "s")) == []

@@ -256,3 +256,8 @@ def test_a_store_without_write_permission_is_told_apart(store: MemoryStore, root
 
 def test_a_resource_needs_a_place(store: MemoryStore) -> None:
     assert failed(store, MemoryOpResource("x", "memory://nowhere/a")) == "invalid_uri"
+
+
+def test_a_scope_is_no_note(store: MemoryStore) -> None:
+    assert failed(store, MemoryOpWrite("memory://user", "x")) == "invalid_uri"
+    assert entries(store, MemoryOpTree("memory://user")) == ()

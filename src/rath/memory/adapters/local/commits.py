@@ -1,22 +1,31 @@
-"""Archiving transcripts in a local store."""
+"""Archiving transcripts in a local store, and having a model learn from them."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Mapping
+from concurrent.futures import Future
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import cast
 
-from rath._core.files import atomic_write_bytes
+from rath._async.runtime import runtime
+from rath._core.files import atomic_write_json, sync_directory
 from rath._core.text import valid_unicode
+from rath.memory.adapters.local.extraction.archive import ABOUT_NAME, RECORD_NAME, Archive
+from rath.memory.adapters.local.extraction.jobs import Extraction
+from rath.memory.adapters.local.extraction.learn import failure_text, start, tell
+from rath.memory.adapters.local.extraction.records import CommitRecord, ExtractionRecord
+from rath.memory.adapters.local.files.drafts import Draft
 from rath.memory.adapters.local.layout import (
     TRANSCRIPT_NAME,
     locate,
     relative_path,
     uri_of,
 )
-from rath.memory.adapters.local.store import LocalStore
+from rath.memory.adapters.local.store import LocalStore, run
 from rath.memory.op_types import MemoryOpCommit
 from rath.memory.results import MemoryCommitResult, MemoryExecutionFailure, MemoryResult
 from rath.memory.uri import MEMORY_URI_PREFIX
@@ -24,9 +33,65 @@ from rath.memory.uri import MEMORY_URI_PREFIX
 _STAMP = "%Y%m%dT%H%M%S%f"
 _FIELDS = ("role", "content", "parts")
 
+_PATIENCE_SECONDS = 300.0
+"""How long a commit that is waited for leaves its transcript to another process that reads it."""
 
-def commit(store: LocalStore, op: MemoryOpCommit) -> MemoryResult:
-    """Archive the messages of a session; what was said in them can be found at once."""
+
+async def commit(store: LocalStore, op: MemoryOpCommit) -> MemoryResult:
+    """Archive a transcript, which can be found at once, and have the model of the store read it.
+
+    What is told about the archive comes when it is on disk; the reading goes on in the background,
+    unless `op.wait` asks to wait for it.
+    """
+    archived = await runtime().call_in_worker(partial(run, _archive, store, op))
+    extraction = store.extraction
+    if extraction is None or not isinstance(archived, MemoryCommitResult):
+        return archived
+    archive = Archive(relative_path(str(archived.archived_uri)))
+    return await _learn(store, extraction, archive, op)
+
+
+async def _learn(
+    store: LocalStore, extraction: Extraction, archive: Archive, op: MemoryOpCommit
+) -> MemoryResult:
+    unknown = MemoryCommitResult(archive.record_uri, archive.uri, -1)
+    if runtime().is_closing:
+        return unknown
+    patience = _PATIENCE_SECONDS if op.wait else 0.0
+    future = start(store, extraction, archive, patience=patience).future
+    if not op.wait:
+        future.add_done_callback(partial(_tell, archive))
+        return unknown
+    try:
+        async with asyncio.timeout(op.timeout_seconds):
+            record = cast("ExtractionRecord | None", await asyncio.wrap_future(future))
+    except TimeoutError:
+        future.add_done_callback(partial(_tell, archive))
+        return MemoryExecutionFailure(
+            "timeout",
+            f"the model has not read the transcript within {op.timeout_seconds:g} s; it is "
+            f"archived at {archive.uri}, and the reading goes on",
+        )
+    return _result(archive, record)
+
+
+def _result(archive: Archive, record: ExtractionRecord | None) -> MemoryResult:
+    if record is None:
+        return MemoryExecutionFailure(
+            "not_found", f"the transcript at {archive.uri} was removed while a model read it"
+        )
+    if record.error is not None:
+        return MemoryExecutionFailure("extraction_failed", failure_text(archive, record))
+    n_notes = len(record.uris) if record.phase == "done" else -1
+    return MemoryCommitResult(archive.record_uri, archive.uri, n_notes)
+
+
+def _tell(archive: Archive, done: Future[ExtractionRecord | None]) -> None:
+    if done.exception() is None:
+        tell(archive, done.result())
+
+
+def _archive(store: LocalStore, op: MemoryOpCommit) -> MemoryResult:
     if "/" in op.session_id or not op.session_id:
         return MemoryExecutionFailure(
             "invalid_uri", f"{op.session_id!r} cannot name a session; expected one plain name"
@@ -35,16 +100,36 @@ def commit(store: LocalStore, op: MemoryOpCommit) -> MemoryResult:
     try:
         messages = [_message(message) for message in op.messages]
         text = json.dumps(messages, indent=2, ensure_ascii=False) + "\n"
+        rows = tuple(int(row) for row in op.rows)
     except (TypeError, ValueError) as exc:
         return MemoryExecutionFailure(
             "unsupported", f"a message cannot be archived as JSON: {exc}", type(exc).__name__
         )
+    about = CommitRecord(rows, tuple(valid_unicode(str(uri)) for uri in op.used_uris))
     archive = _new_directory(store.root, commits)
-    path = locate(store.root, f"{archive}/{TRANSCRIPT_NAME}")
-    data = valid_unicode(text).encode()
-    store.catalog.change(archive, TRANSCRIPT_NAME, lambda: atomic_write_bytes(path, data))
-    # Nothing extracts notes from transcripts, which is known when someone waits for it.
+    _put(store, archive, valid_unicode(text).encode(), about)
+    # Without a model nothing makes notes of it, which is known when someone waits for it.
     return MemoryCommitResult(None, uri_of(archive), 0 if op.wait else -1)
+
+
+def _put(store: LocalStore, archive: str, transcript: bytes, about: CommitRecord) -> None:
+    """Write the files of a commit, which are on disk when this returns."""
+    place = locate(store.root, archive)
+    with Draft(store.root, transcript) as draft:
+        draft.force_to_disk()
+        if about != CommitRecord():
+            atomic_write_json(place / ABOUT_NAME, about.to_json())
+        if store.extraction is not None:
+            atomic_write_json(place / RECORD_NAME, ExtractionRecord().to_json())
+
+        def put() -> None:
+            # The session may be forgotten since the directory was made.
+            place.mkdir(parents=True, exist_ok=True)
+            draft.place(place / TRANSCRIPT_NAME)
+
+        # Last of all: what is found is whole, and without a transcript nothing is pending.
+        store.catalog.change(archive, TRANSCRIPT_NAME, put)
+    sync_directory(place)
 
 
 def _message(message: object) -> dict[str, object]:

@@ -2,6 +2,9 @@
 
 <store>/meta.json
 <store>/index.sqlite                                    derived; may be deleted
+<store>/index.sqlite.lock                               held while the index is opened
+<store>/.drafts/                                        notes on their way to their places
+<store>/.forgotten/                                     what is being removed
 <store>/<scope>/<...>/<leaf>.md                         a note, its exact text in UTF-8
 <store>/<scope>/<...>/<leaf>.meta.json                  where it comes from, when it expires
 <store>/session/<sid>/commits/<stamp>/messages.json     a transcript
@@ -11,7 +14,9 @@
 from __future__ import annotations
 
 import logging
+import os
 import re
+import stat
 from pathlib import Path, PurePosixPath
 from typing import Literal
 
@@ -32,9 +37,11 @@ NOTE_SUFFIX = ".md"
 ABOUT_SUFFIX = ".meta.json"
 META_NAME = "meta.json"
 INDEX_NAME = "index.sqlite"
+DRAFTS_NAME = ".drafts"
 TRANSCRIPT_NAME = "messages.json"
 
 _TRANSCRIPT_DIRECTORY = re.compile(r"session/[^/]+/commits/[^/]+")
+_DRAFT = re.compile(r"\.atomic_.*\.tmp")
 _HIDDEN = re.compile(r"\.atomic_.*\.tmp|meta\.json|.*\.meta\.json|.*\.vec")
 
 
@@ -66,20 +73,42 @@ def relative_path(uri: str) -> str:
 
 
 def locate(root: Path, relative: str) -> Path:
-    """Return a place below `root`, which is a resolved path.
+    """Return a place below `root`, which is a resolved path, without symbolic links in it.
 
     Raises:
         InvalidUri: A symbolic link on the way leads out of the store.
     """
     path = root / relative
-    if not path.resolve().is_relative_to(root):
+    if not _has_link(str(root), relative):
+        return path
+    resolved = Path(os.path.realpath(path))
+    if not resolved.is_relative_to(root):
         raise InvalidUri(f"{relative!r} leads out of the store through a symbolic link")
-    return path
+    return resolved
+
+
+def _has_link(root: str, relative: str) -> bool:
+    # Much quicker than `Path.resolve`, which looks at the parents of the root too.
+    place = root
+    for segment in relative.split("/"):
+        place = f"{place}/{segment}"
+        try:
+            mode = os.lstat(place).st_mode
+        except OSError:
+            return False
+        if stat.S_ISLNK(mode):
+            return True
+    return False
 
 
 def note_path(relative: str) -> str:
     """Return the file of a note: its place with the suffix `.md`, which it may have already."""
     return relative if relative.endswith(NOTE_SUFFIX) else relative + NOTE_SUFFIX
+
+
+def about_name(name: str) -> str:
+    """Return the name of the file that tells about a note of this name."""
+    return name.removesuffix(NOTE_SUFFIX) + ABOUT_SUFFIX
 
 
 def uri_of(relative: str) -> str:
@@ -109,6 +138,11 @@ def session_of(directory: str) -> str:
 def is_hidden(name: str) -> bool:
     """Return whether listings leave a file out: the store's own ones, and names without a URI."""
     return _HIDDEN.fullmatch(name) is not None or not can_name_a_file(name)
+
+
+def is_draft(name: str) -> bool:
+    """Return whether a file is one that is about to be renamed, or was left behind so."""
+    return _DRAFT.fullmatch(name) is not None
 
 
 def can_name_a_file(segment: str) -> bool:

@@ -10,9 +10,12 @@ from typing import cast
 
 from rath._core.files import atomic_write_json
 from rath.errors import MemoryBackendError
+from rath.memory.adapters.local.files.regular import opened
 from rath.memory.adapters.local.layout import META_NAME, logger
 
 META_SCHEMA_VERSION = 1
+
+_MAX_BYTES = 1_048_576
 
 
 def write_meta(root: Path, changes: Mapping[str, object] | None = None) -> None:
@@ -48,7 +51,9 @@ def write_meta(root: Path, changes: Mapping[str, object] | None = None) -> None:
 
 def _read(root: Path) -> dict[str, object]:
     try:
-        payload: object = json.loads((root / META_NAME).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        with opened(root / META_NAME, follow=True) as file:
+            data = b"" if file is None else file.read(_MAX_BYTES)
+        payload: object = json.loads(data)
+    except (OSError, ValueError, RecursionError):
         return {}
     return cast("dict[str, object]", payload) if isinstance(payload, dict) else {}

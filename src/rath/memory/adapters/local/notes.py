@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
-from rath._core.files import atomic_write_bytes
 from rath._core.text import valid_unicode
+from rath.memory.adapters.local.files.about import NOTHING_KNOWN, told_in
+from rath.memory.adapters.local.files.about_file import told_about
+from rath.memory.adapters.local.files.placing import NotWanted, put_note
+from rath.memory.adapters.local.files.regular import MAX_FILE_BYTES, content_at
 from rath.memory.adapters.local.layout import (
     NOTE_SUFFIX,
+    InvalidUri,
+    about_name,
     child_uri,
     is_hidden,
     locate,
     note_path,
     relative_path,
 )
+from rath.memory.adapters.local.removal.expiry import is_expired
+from rath.memory.adapters.local.removal.sweeping import sweep
 from rath.memory.adapters.local.store import LocalStore
 from rath.memory.notes import places
 from rath.memory.op_types import MemoryOpList, MemoryOpRead, MemoryOpTree, MemoryOpWrite
@@ -30,20 +39,46 @@ from rath.memory.results import (
 )
 
 _WRITE_MODES = ("replace", "write")
-_VECTOR_SUFFIX = ".vec"
 
 
-def write(store: LocalStore, op: MemoryOpWrite) -> MemoryResult:
-    """Store a note; one that stands there already with this very text is left as it is."""
+def write(
+    store: LocalStore, op: MemoryOpWrite, *, only_if: Callable[[], bool] | None = None
+) -> MemoryResult:
+    """Store a note; one that stands there already with this very text is left as it is.
+
+    Args:
+        store: The store.
+        op: What to write.
+        only_if: Asked while nobody else changes the store; False gives a failure of the kind
+            "not_found", and nothing is written.
+    """
     if op.mode not in _WRITE_MODES:
         return MemoryExecutionFailure(
             "unsupported", f"write mode {op.mode!r} is not known; use one of {_WRITE_MODES}"
         )
+    if "/" not in relative_path(op.uri):
+        return MemoryExecutionFailure(
+            "invalid_uri", f"{op.uri!r} is a scope; a note has a name below it, as in {op.uri}/name"
+        )
     data = valid_unicode(op.content).encode()
+    if len(data) > MAX_FILE_BYTES:
+        return MemoryExecutionFailure(
+            "unsupported", f"a note of {len(data)} bytes; expected at most {MAX_FILE_BYTES}"
+        )
+    try:
+        about = told_in(op.metadata or {}, now=store.expiry.now())
+    except ValueError as exc:
+        return MemoryExecutionFailure("unsupported", f"the metadata cannot be kept: {exc}")
+    put = partial(put_note, store, data=data, wait=op.wait, about=about, only_if=only_if)
     *others, last = places(op)
-    uri = next((uri for uri in others if _write_at(store, uri, data, may_replace=False)), last)
-    if uri == last:
-        _write_at(store, uri, data, may_replace=True)
+    try:
+        uri = next((uri for uri in others if put(uri=uri, may_replace=False)), last)
+        if uri == last:
+            put(uri=last, may_replace=True)
+    except NotWanted:
+        return MemoryExecutionFailure("not_found", "what the note was to be written for is gone")
+    if store.expiry.is_due():
+        sweep(store)
     return MemoryWriteResult(uri, len(data))
 
 
@@ -51,79 +86,69 @@ def read(store: LocalStore, op: MemoryOpRead) -> MemoryResult:
     """Read a note, or any other file of the store by its whole name."""
     relative = relative_path(op.uri)
     for candidate in dict.fromkeys((note_path(relative), relative)):
-        data = _bytes_at(locate(store.root, candidate))
+        path = locate(store.root, candidate)
+        data = content_at(path)
         if data is None:
             continue
-        if op.encoding is None:
-            return MemoryReadResult(op.uri, data, op.level)
-        return _decoded(op, data, op.encoding)
+        about = told_about(path).about if candidate.endswith(NOTE_SUFFIX) else NOTHING_KNOWN
+        if about.is_expired(store.expiry.now()):
+            continue
+        found = MemoryReadResult(op.uri, data, op.level, about.sources, about.expires_at)
+        return found if op.encoding is None else _decoded(found, data, op.encoding)
     return MemoryExecutionFailure("not_found", f"there is no note at {op.uri!r}")
 
 
 def list_entries(store: LocalStore, op: MemoryOpList) -> MemoryResult:
     """List the direct children of a directory; one that is missing has none."""
-    return MemoryListResult(tuple(_entries(store.root, op.uri, depth=0)))
+    return MemoryListResult(tuple(_entries(store, op.uri, depth=0)))
 
 
 def list_tree(store: LocalStore, op: MemoryOpTree) -> MemoryResult:
     """List what is below a directory, each directory before its children."""
-    return MemoryListResult(tuple(_entries(store.root, op.uri, depth=op.depth)))
+    return MemoryListResult(tuple(_entries(store, op.uri, depth=op.depth)))
 
 
-def _write_at(store: LocalStore, uri: str, data: bytes, *, may_replace: bool) -> bool:
-    """Let `data` stand at a place, and return False where other content stands and stays."""
-    relative = note_path(relative_path(uri))
-    directory, _, name = relative.rpartition("/")
-    path = locate(store.root, relative)
-
-    def put() -> bool:
-        old = _bytes_at(path)
-        if old is not None and old != data and not may_replace:
-            return False
-        path.parent.mkdir(parents=True, exist_ok=True)
-        atomic_write_bytes(path, data)
-        # Vectors that an older version made of the old text.
-        path.with_suffix(_VECTOR_SUFFIX).unlink(missing_ok=True)
-        return True
-
-    return _bytes_at(path) == data or store.catalog.change(directory, name, put)
-
-
-def _bytes_at(path: Path) -> bytes | None:
-    with suppress(FileNotFoundError, NotADirectoryError):
-        return path.read_bytes() if path.is_file() else None
-    return None
-
-
-def _decoded(op: MemoryOpRead, data: bytes, encoding: str) -> MemoryResult:
+def _decoded(found: MemoryReadResult, data: bytes, encoding: str) -> MemoryResult:
     try:
-        return MemoryReadResult(op.uri, data.decode(encoding), op.level)
+        return replace(found, data=data.decode(encoding))
     except UnicodeDecodeError as exc:
         return MemoryExecutionFailure(
-            "internal", f"{op.uri!r} is not {encoding}: {exc}; encoding=None gives its bytes"
+            "internal", f"{found.uri!r} is not {encoding}: {exc}; encoding=None gives its bytes"
         )
     except LookupError:
         return MemoryExecutionFailure("unsupported", f"there is no encoding {encoding!r}")
 
 
-def _entries(root: Path, uri: str, *, depth: int) -> Iterator[MemoryEntry]:
+def _entries(store: LocalStore, uri: str, *, depth: int) -> Iterator[MemoryEntry]:
     try:
-        with os.scandir(locate(root, relative_path(uri))) as scan:
-            found = sorted((each for each in scan if not is_hidden(each.name)), key=_name)
+        with os.scandir(locate(store.root, relative_path(uri))) as scan:
+            names = {each.name: each for each in scan}
     except (FileNotFoundError, NotADirectoryError):
         return
-    for each in found:
-        if each.is_dir():
-            below = child_uri(uri, each.name)
-            yield MemoryEntry(each.name, below, is_dir=True)
-            if depth > 0:
-                yield from _entries(root, below, depth=depth - 1)
-        else:
-            name = each.name.removesuffix(NOTE_SUFFIX)
-            with suppress(FileNotFoundError):
-                size = each.stat().st_size
-                yield MemoryEntry(name, child_uri(uri, name), is_dir=False, size=size)
+    for name in sorted(names):
+        if is_hidden(name):
+            continue
+        # What only looks like a file, or vanishes meanwhile, hides no other.
+        with suppress(OSError):
+            entry = _entry(store, uri, names[name], is_told=about_name(name) in names)
+            if entry is None:
+                continue
+            yield entry
+            if entry.is_dir and depth > 0 and not names[name].is_symlink():
+                yield from _entries(store, entry.uri, depth=depth - 1)
 
 
-def _name(entry: os.DirEntry[str]) -> str:
-    return entry.name
+def _entry(
+    store: LocalStore, uri: str, found: os.DirEntry[str], *, is_told: bool
+) -> MemoryEntry | None:
+    if found.is_symlink():
+        try:
+            locate(store.root, Path(found.path).relative_to(store.root).as_posix())
+        except InvalidUri:
+            return None
+    if found.is_dir():
+        return MemoryEntry(found.name, child_uri(uri, found.name), is_dir=True)
+    if is_told and is_expired(Path(found.path), store.expiry.now()):
+        return None
+    name = found.name.removesuffix(NOTE_SUFFIX)
+    return MemoryEntry(name, child_uri(uri, name), is_dir=False, size=found.stat().st_size)

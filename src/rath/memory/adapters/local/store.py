@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import errno
 import sqlite3
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from rath._async.runtime import runtime
-from rath.memory.adapters.local.catalog import Catalog
+from rath._core.use import Use
+from rath.memory.adapters.local.extraction.jobs import Extraction
+from rath.memory.adapters.local.files.regular import TooLarge
+from rath.memory.adapters.local.indexing.catalog import Catalog
 from rath.memory.adapters.local.layout import InvalidUri
+from rath.memory.adapters.local.removal.expiry import Expiry
+from rath.memory.adapters.local.removal.pacing import Pace
+from rath.memory.adapters.local.vectors.keeper import StoreVectors
 from rath.memory.op_types import MemoryOp
 from rath.memory.results import MemoryExecutionFailure, MemoryResult
 
@@ -23,6 +30,16 @@ class LocalStore:
     root: Path
     """Absolute and without symbolic links."""
     catalog: Catalog
+    use: Use | None = None
+    """What keeps it from being removed; None outside a home."""
+    extraction: Extraction | None = None
+    """How it makes notes of transcripts; None without a model."""
+    expiry: Expiry = field(default_factory=Expiry)
+    """By which clock notes expire."""
+    vectors: StoreVectors | None = None
+    """The vectors of its documents; None without an embedding model."""
+    pace: Pace = field(default_factory=Pace)
+    """How often traces of what was forgotten are removed."""
 
     @property
     def handle(self) -> str:
@@ -52,7 +69,11 @@ def run(operation: Blocking, store: LocalStore, op: MemoryOp) -> MemoryResult:
         return operation(store, op)
     except InvalidUri as exc:
         return MemoryExecutionFailure("invalid_uri", str(exc))
+    except TooLarge as exc:
+        return MemoryExecutionFailure("unsupported", str(exc))
     except PermissionError as exc:
         return MemoryExecutionFailure("unauthorized", str(exc), type(exc).__name__)
     except (OSError, sqlite3.Error) as exc:
+        if isinstance(exc, OSError) and exc.errno == errno.ENAMETOOLONG:
+            return MemoryExecutionFailure("invalid_uri", f"a segment is too long: {exc}")
         return MemoryExecutionFailure("internal", str(exc), type(exc).__name__)

@@ -1,0 +1,1 @@
+"""Recall on a small labelled set of notes and queries: `python -m benchmarks.recall`."""

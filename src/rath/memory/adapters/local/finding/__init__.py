@@ -1,0 +1,1 @@
+"""Which documents fit a query best."""

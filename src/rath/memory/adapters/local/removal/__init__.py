@@ -1,0 +1,1 @@
+"""What goes from a store, and leaves no trace there."""

@@ -1,0 +1,112 @@
+"""Local memory stores by id: made, listed, and removed once nobody needs them."""
+
+from __future__ import annotations
+
+import logging
+import os
+import stat
+from datetime import timedelta
+from pathlib import Path
+from uuid import UUID
+
+from rath._core.kept import KeptDirectories
+from rath.memory.persistence.paths import STORE, local_memory_root, local_store_dir
+from rath.memory.persistence.records import read_record
+
+__all__ = ["PersistentMemoryRegistry"]
+
+_logger = logging.getLogger(__name__)
+
+
+class PersistentMemoryRegistry:
+    """Finds again, from any process, the local stores that are kept in the home directory.
+
+    Such a store is a directory: open it with
+    `MemoryStoreSpec(options={"path": str(registry.local_path(store_id))})`. The store of a
+    project, which `memory="local"` opens, is one of them too.
+
+    While a store is open, whichever process opened it, nothing here removes it. A process that was
+    killed holds nothing. Time of last use is the opening, the operations, to the minute, and the
+    closing.
+
+    Objects hold no state: all of them see the same directory.
+    """
+
+    def alloc_local_id(self) -> UUID:
+        """Make a new, empty store and return its id.
+
+        Raises:
+            MemoryBackendError: It cannot be made.
+        """
+        return kept_stores().alloc()
+
+    def ensure_local(self, store_id: UUID | str) -> Path:
+        """Make the store of that id where it is missing, and return its path; counts as a use.
+
+        Raises:
+            ValueError: `store_id` is not a UUID.
+            MemoryBackendError: It cannot be made.
+        """
+        return kept_stores().ensure(store_id)
+
+    def local_path(self, store_id: UUID | str) -> Path:
+        """Return where the store of that id is, or would be.
+
+        Raises:
+            ValueError: `store_id` is not a UUID.
+        """
+        return local_store_dir(store_id)
+
+    def list_local(self) -> list[UUID]:
+        """Return the ids of all stores, sorted."""
+        return kept_stores().ids()
+
+    def delete_local(self, store_id: UUID | str) -> bool:
+        """Remove a store with its notes, that of a project too; return whether there was one.
+
+        Raises:
+            ValueError: `store_id` is not a UUID.
+            MemoryBackendError: It is open, or it cannot be moved away.
+        """
+        return kept_stores().delete(store_id)
+
+    def prunable_local(self, *, older_than: timedelta) -> list[UUID]:
+        """Return the stores that `prune_local` would remove now."""
+        return kept_stores().prunable(older_than=older_than)
+
+    def prune_local(self, *, older_than: timedelta) -> list[UUID]:
+        """Remove the stores that were last used longer ago, and return their ids.
+
+        Kept are those that are open, those of a project whose directory is still there, and those
+        whose `meta.json` cannot be read. For a store that tells no time of use, the time of its
+        directory counts. What an earlier removal left undone when its process was cut off is
+        finished.
+        """
+        return kept_stores().prune(older_than=older_than)
+
+
+def kept_stores() -> KeptDirectories:
+    """Return the local stores of the home that is in force."""
+    return KeptDirectories(local_memory_root(), STORE, told_use=_told_use, is_wanted=_is_wanted)
+
+
+def _told_use(store: Path) -> float | None:
+    return read_record(store).last_used_at
+
+
+def _is_wanted(store: Path) -> bool:
+    record = read_record(store)
+    if record.is_damaged:
+        _logger.warning("%s is kept: its meta.json cannot be read", store)
+        return True
+    return record.project_root is not None and _may_be_there(record.project_root)
+
+
+def _may_be_there(directory: Path) -> bool:
+    try:
+        return stat.S_ISDIR(os.stat(directory).st_mode)
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        return False
+    except OSError:
+        # Out of reach for now, as behind a mount or without the rights, is not gone.
+        return True

@@ -1,0 +1,264 @@
+"""The file beside a note, whoever wrote it and whenever the process ends."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from rath.memory import MemoryExecutionFailure, MemoryOpWrite, MemoryStore, MemoryWriteResult
+from rath.memory.adapters.local import notes
+from rath.memory.adapters.local.files.about import NoteAbout
+from rath.memory.adapters.local.files.about_file import tell_about, telling_of_next, told_about
+from rath.memory.adapters.local.indexing.catalog import Catalog
+from rath.memory.adapters.local.removal.expiry import Expiry
+from rath.memory.adapters.local.store import LocalStore
+from rath.memory.notes import EXPIRES_AT, note_op
+from tests.support.forgetting import (
+    Clock,
+    forget,
+    found,
+    listed,
+    opened,
+    read,
+    write,
+)
+
+A = "memory://user/a"
+SOON, LATER = NoteAbout(10.0), NoteAbout(20.0)
+
+
+@pytest.fixture
+def clock() -> Clock:
+    """A clock to turn."""
+    return Clock()
+
+
+@pytest.fixture
+def store(root: Path, clock: Clock) -> Iterator[MemoryStore]:
+    """An open store on that clock."""
+    with opened(root, clock) as kept:
+        yield kept
+
+
+def beside(root: Path) -> Path:
+    """The file that tells about the note."""
+    return root / "user/a.meta.json"
+
+
+def test_there_is_no_file_to_say_nothing(store: MemoryStore, root: Path) -> None:
+    write(store, A, "x")
+    assert not beside(root).exists()
+
+
+def test_a_note_tells_where_it_comes_from(store: MemoryStore, clock: Clock) -> None:
+    write(store, A, "x", until=clock.after(9), session="s", rows=(3, 1))
+    note = read(store, A)
+    assert note is not None
+    [source] = note.sources
+    assert (source.session_id, source.rows) == ("s", (1, 3))
+    assert source.learned_at == clock.now.timestamp()
+    assert note.expires_at == clock.now.timestamp() + 9
+
+
+def test_the_later_end_counts_and_none_is_for_ever(store: MemoryStore, clock: Clock) -> None:
+    for seconds in (9, 5, 7):
+        write(store, A, "x", until=clock.after(seconds))
+    note = read(store, A)
+    assert note is not None
+    assert note.expires_at == clock.now.timestamp() + 9
+    write(store, A, "x")
+    write(store, A, "x", until=clock.after(3))
+    note = read(store, A)
+    assert note is not None
+    assert note.expires_at is None
+
+
+def test_another_text_has_nothing_of_the_old(store: MemoryStore, root: Path, clock: Clock) -> None:
+    write(store, A, "x", until=clock.after(9), session="s")
+    write(store, A, "y")
+    assert not beside(root).exists()
+    assert forget(store, session="s") == ()
+    clock.turn(10)
+    assert read(store, A) is not None
+
+
+def test_a_write_over_an_expired_note_begins_anew(store: MemoryStore, clock: Clock) -> None:
+    write(store, A, "x", until=clock.after(1), session="s")
+    clock.turn(1)
+    write(store, A, "x", until=clock.after(5))
+    note = read(store, A)
+    assert note is not None
+    assert note.sources == ()
+    assert found(store, "x") == [A]
+
+
+def test_the_place_of_an_expired_note_is_free(store: MemoryStore, clock: Clock) -> None:
+    op = note_op("x")
+    write(store, op.uri, "other", until=clock.after(1))
+    clock.turn(1)
+    assert store.dispatch(op) == MemoryWriteResult(op.uri, 1)
+    note = read(store, op.uri)
+    assert note is not None
+    assert (note.data, note.expires_at) == ("x", None)
+
+
+def test_a_note_that_came_just_before_is_seen(root: Path) -> None:
+    root.mkdir()
+    catalog = Catalog(root)
+    store = LocalStore(root, catalog)
+    op = note_op("x")
+    notes.write(store, MemoryOpWrite(op.uri, "other"))
+
+    def wait_for_turn() -> bool:
+        return True
+
+    for _ in range(2):
+        result = notes.write(store, op, only_if=wait_for_turn)
+        assert isinstance(result, MemoryWriteResult)
+        assert result.uri.startswith(op.uri)
+        assert result.uri != op.uri
+    catalog.close()
+
+
+def test_bad_metadata_are_refused_and_nothing_is_written(store: MemoryStore, root: Path) -> None:
+    result = store.dispatch(MemoryOpWrite(A, "x", metadata={EXPIRES_AT: "soon"}))
+    assert isinstance(result, MemoryExecutionFailure)
+    assert result.kind == "unsupported"
+    assert "ISO 8601" in result.message
+    assert not (root / "user").exists()
+
+
+@pytest.mark.parametrize("text", ["[", "{}", '{"name": "other"}', "x" * 1_100_000])
+def test_a_foreign_file_hides_nothing_and_stays(
+    store: MemoryStore, root: Path, text: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    (root / "user").mkdir()
+    beside(root).write_text(text)
+    with caplog.at_level(logging.INFO, "rath.memory.local"):
+        write(store, A, "x")
+        (root / "user/a.md").write_text("zebra")
+        assert found(store, "zebra") == [A]
+    assert [record.message.count("tells nothing") for record in caplog.records] == [1]
+    assert listed(store) == [A]
+    assert read(store, A) is not None
+    assert beside(root).read_text() == text
+
+
+def test_a_directory_or_a_link_in_its_place_tells_nothing(
+    store: MemoryStore, root: Path, tmp_path: Path, clock: Clock
+) -> None:
+    write(store, A, "x")
+    beside(root).mkdir()
+    assert listed(store) == [A]
+    beside(root).rmdir()
+    outside = tmp_path / "outside.json"
+    outside.write_text("mine")
+    beside(root).symlink_to(outside)
+    assert read(store, A) is not None
+    write(store, A, "x", session="s")
+    assert outside.read_text() == "mine"
+    assert forget(store, session="s") == ()
+    assert read(store, A) is not None
+
+
+def test_a_change_by_hand_counts(store: MemoryStore, root: Path, clock: Clock) -> None:
+    write(store, A, "zebra", until=clock.after(9))
+    beside(root).write_text(beside(root).read_text().replace("2030", "2029"))
+    assert read(store, A) is None
+    assert listed(store) == []
+    assert found(store, "zebra") == []
+    beside(root).unlink()
+    assert found(store, "zebra") == [A]
+
+
+def test_a_text_edited_by_hand_keeps_its_end_and_its_source(
+    store: MemoryStore, root: Path, clock: Clock
+) -> None:
+    write(store, A, "x", until=clock.after(9), session="s")
+    (root / "user/a.md").write_text("x, mended")
+    assert forget(store, session="s") == (A,)
+
+
+def test_while_a_text_is_replaced_each_has_its_own(tmp_path: Path) -> None:
+    note = tmp_path / "a.md"
+    note.write_bytes(b"old")
+    tell_about(note, SOON)
+    with telling_of_next(note, b"new", LATER):
+        assert told_about(note).about == SOON
+        note.write_bytes(b"new")
+        assert told_about(note).about == LATER
+    assert told_about(note).about == LATER
+    with telling_of_next(note, b"newer", NoteAbout()):
+        assert told_about(note).about == LATER
+        note.write_bytes(b"newer")
+        assert told_about(note).about == NoteAbout()
+    assert not (tmp_path / "a.meta.json").exists()
+
+
+class Killed(BaseException):
+    """The process ended here."""
+
+
+@contextmanager
+def killed_after(n_changes: int) -> Generator[None]:
+    """Let the process do so many renames and removals in the block, and no more."""
+    left = iter(range(n_changes))
+
+    def counted(change: Callable[..., None]) -> Callable[..., None]:
+        def act(*args: object, **options: object) -> None:
+            if next(left, None) is None:
+                raise Killed
+            change(*args, **options)
+
+        return act
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "replace", counted(os.replace))
+        patch.setattr(os, "unlink", counted(os.unlink))
+        with suppress(Killed):
+            yield
+
+
+@pytest.mark.parametrize("is_timed", [False, True], ids=["permanent", "timed"])
+@pytest.mark.parametrize("n_changes", range(5))
+def test_a_process_killed_between_steps_leaves_each_text_with_its_own_end(
+    root: Path, n_changes: int, is_timed: bool
+) -> None:
+    clock = Clock()
+    timed = {EXPIRES_AT: clock.after(9)}
+    told = {"old": timed if is_timed else {}, "new": {} if is_timed else timed}
+    root.mkdir()
+    catalog = Catalog(root)
+    store = LocalStore(root, catalog, expiry=Expiry(clock))
+    notes.write(store, MemoryOpWrite(A, "old", metadata=told["old"]))
+    with killed_after(n_changes):
+        notes.write(store, MemoryOpWrite(A, "new", metadata=told["new"]))
+    catalog.close()
+    with opened(root, clock) as again:
+        note = read(again, A)
+        assert note is not None
+        assert (note.expires_at is not None) == bool(told[str(note.data)])
+        assert found(again, str(note.data)) == [A]
+
+
+@pytest.mark.parametrize("n_changes", range(3))
+def test_what_a_killed_process_told_of_a_note_it_never_wrote_says_nothing(
+    root: Path, n_changes: int
+) -> None:
+    clock = Clock()
+    root.mkdir()
+    catalog = Catalog(root)
+    store = LocalStore(root, catalog, expiry=Expiry(clock))
+    with killed_after(n_changes):
+        notes.write(store, MemoryOpWrite(A, "x", metadata={EXPIRES_AT: clock.after(9)}))
+    notes.write(store, MemoryOpWrite(A, "x"))
+    catalog.close()
+    with opened(root, clock) as again:
+        note = read(again, A)
+        assert note is not None
+        assert note.expires_at is None

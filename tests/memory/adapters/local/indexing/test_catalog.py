@@ -1,0 +1,347 @@
+"""The index follows the files, whatever happens to either."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import sqlite3
+import tempfile
+from collections.abc import Generator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rath._async.runtime import runtime
+from rath.memory import MemoryFindResult, MemoryHit, MemoryOpCommit, MemoryOpWrite
+from rath.memory.adapters.local.commits import commit
+from rath.memory.adapters.local.finding.search import find
+from rath.memory.adapters.local.indexing.catalog import Catalog, shared_catalog
+from rath.memory.adapters.local.indexing.index import INDEX_VERSION, NoteIndex
+from rath.memory.adapters.local.indexing.walk import time_of
+from rath.memory.adapters.local.layout import INDEX_NAME
+from rath.memory.adapters.local.notes import write
+from rath.memory.adapters.local.store import LocalStore
+from rath.memory.op_types import MemoryOpFind
+from tests.support.memory_index import kept, rebuilt
+
+
+@contextmanager
+def opened(
+    root: Path, *, small_store: int = 2000, busy_seconds: float = 5.0
+) -> Generator[LocalStore]:
+    """A local store without a backend around it."""
+    catalog = Catalog(root, small_store=small_store, busy_seconds=busy_seconds)
+    try:
+        yield LocalStore(root, catalog)
+    finally:
+        catalog.close()
+
+
+def hits(store: LocalStore, query: str) -> tuple[MemoryHit, ...]:
+    """What a query finds."""
+    result = runtime().run(lambda: find(store, MemoryOpFind(query, top_k=50)), label="find")
+    assert isinstance(result, MemoryFindResult), result
+    return result.hits
+
+
+def found(store: LocalStore, query: str) -> list[str]:
+    """URIs that a query finds, at most eight."""
+    return [hit.uri for hit in hits(store, query)[:8]]
+
+
+def note(store: LocalStore, place: str, text: str) -> None:
+    """Write a note through the store."""
+    write(store, MemoryOpWrite(f"memory://{place}", text))
+
+
+def by_hand(root: Path, place: str, text: str) -> None:
+    """Write a file past the store."""
+    path = root / place
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+
+
+places = st.sampled_from(["user/a", "user/b", "user/d/a", "user/d/e/b", "agent/a.b", "session/s/n"])
+words = st.sampled_from(["tea", "milk", "sugar and milk", "", "茶", "tea\ud800", "\x00 \x1f"])
+steps = st.lists(
+    st.tuples(
+        st.sampled_from(["write", "by hand", "in place", "delete", "drop", "commit", "find"]),
+        places,
+        words,
+    ),
+    max_size=12,
+)
+
+
+def perform(store: LocalStore, step: str, place: str, text: str) -> None:
+    """Do one step to a store, through rath or past it."""
+    path = store.root / f"{place}.md"
+    match step:
+        case "write":
+            note(store, place, text)
+        case "by hand":
+            by_hand(store.root, f"{place}.md", text.replace("\ud800", "?"))
+        case "in place" if path.is_file():
+            with path.open("r+b") as file:
+                file.write(b"water")
+        case "delete":
+            path.unlink(missing_ok=True)
+        case "drop":
+            shutil.rmtree(path.parent, ignore_errors=True)
+        case "commit":
+            op = MemoryOpCommit("s", ({"role": "user", "content": text},))
+            runtime().run(lambda: commit(store, op), label="commit")
+        case _:
+            found(store, text)
+
+
+@given(steps, st.sampled_from([0, 2000]))
+@settings(max_examples=30)
+def test_the_index_equals_one_built_from_the_files(
+    performed: list[tuple[str, str, str]], small_store: int
+) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        root = Path(name).resolve()
+        with opened(root, small_store=small_store) as store:
+            for step in performed:
+                perform(store, *step)
+        with opened(root) as store:
+            found(store, "tea")
+        assert kept(root) == rebuilt(root)
+
+
+@given(steps, words)
+@settings(max_examples=30)
+def test_what_is_found_is_there_and_has_a_word_of_the_query(
+    performed: list[tuple[str, str, str]], query: str
+) -> None:
+    with tempfile.TemporaryDirectory() as name, opened(Path(name).resolve()) as store:
+        for step in performed:
+            perform(store, *step)
+        for hit in hits(store, query):
+            place = hit.uri.removeprefix("memory://")
+            files = [store.root / place, store.root / f"{place}.md"]
+            text = next(file for file in files if file.is_file()).read_text("utf-8")
+            assert any(word in text for word in ("tea", "milk", "sugar", "and", "茶"))
+            assert hit.score > 0
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """Directory of a store."""
+    place = tmp_path.resolve() / "store"
+    place.mkdir()
+    return place
+
+
+@pytest.mark.parametrize("small_store", [0, 2000], ids=["large", "small"])
+def test_what_people_add_replace_and_delete_is_seen_at_once(root: Path, small_store: int) -> None:
+    with opened(root, small_store=small_store) as store:
+        note(store, "user/a", "tea")
+        assert found(store, "tea milk water") == ["memory://user/a"]
+        by_hand(root, "user/b.md", "milk")
+        by_hand(root, "agent/x/c.md", "water")
+        assert set(found(store, "tea milk water")) == {
+            "memory://user/a",
+            "memory://user/b",
+            "memory://agent/x/c",
+        }
+        by_hand(root, "user/new", "sugar")
+        (root / "user/new").replace(root / "user/a.md")
+        shutil.rmtree(root / "agent")
+        assert found(store, "tea water") == []
+        assert found(store, "sugar") == ["memory://user/a"]
+
+
+def test_an_edit_in_place_of_the_same_size_is_seen(root: Path) -> None:
+    with opened(root) as store:
+        for before, after in [("teas", "milk"), ("milk", "cafe"), ("cafe", "beer")]:
+            note(store, "user/a", before)
+            assert found(store, before) == ["memory://user/a"]
+            by_hand(root, "user/a.md", after)
+            assert found(store, before) == []
+            assert found(store, after) == ["memory://user/a"]
+
+
+def test_a_note_that_changed_is_not_found_by_what_it_was_in_a_large_store(root: Path) -> None:
+    with opened(root, small_store=0) as store:
+        note(store, "user/a", "teas")
+        assert found(store, "teas") == ["memory://user/a"]
+        by_hand(root, "user/a.md", "milk")
+        assert found(store, "teas") == []
+        assert found(store, "milk") == ["memory://user/a"]
+
+
+def test_the_walk_over_a_large_store_sees_edits_in_place(root: Path) -> None:
+    with opened(root) as store:
+        note(store, "user/a", "teas")
+        note(store, "user/b", "more")
+        by_hand(root, "user/a.md", "milk")
+    with opened(root, small_store=0) as store:
+        found(store, "more")
+        store.catalog.wait_for_walk()
+        assert found(store, "milk") == ["memory://user/a"]
+
+
+def test_an_index_survives_its_store_being_closed(root: Path) -> None:
+    with opened(root) as store:
+        note(store, "user/a", "tea")
+    before = (root / INDEX_NAME).stat().st_ino
+    with opened(root) as store:
+        assert found(store, "tea") == ["memory://user/a"]
+    assert (root / INDEX_NAME).stat().st_ino == before
+
+
+def _garbage(path: Path) -> None:
+    path.write_bytes(b"this is no database, and it is longer than a header of one" * 100)
+
+
+def _torn(path: Path) -> None:
+    with path.open("r+b") as file:
+        file.seek(4096)
+        file.write(os.urandom(8192))
+
+
+def _empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def _other_version(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute(f"PRAGMA user_version = {INDEX_VERSION + 1}")
+
+
+def _other_program(path: Path) -> None:
+    path.unlink()
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("CREATE TABLE theirs (x)")
+
+
+def _missing_table(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("DROP TABLE notes")
+
+
+@pytest.mark.parametrize(
+    "damage", [_garbage, _torn, _empty, _other_version, _other_program, _missing_table]
+)
+def test_a_damaged_index_is_built_again(
+    root: Path, damage: object, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert callable(damage)
+    with opened(root) as store:
+        for name in "abcdefghij":
+            note(store, f"user/{name}", f"tea {name} " * 50)
+    damage(root / INDEX_NAME)
+    with opened(root) as store:
+        assert len(found(store, "tea")) == 8
+        note(store, "user/new", "milk")
+        assert found(store, "milk") == ["memory://user/new"]
+    assert kept(root) == rebuilt(root)
+
+
+def test_an_index_that_was_deleted_under_our_feet_hides_nothing(root: Path) -> None:
+    with opened(root) as store, opened(root) as other:
+        note(store, "user/a", "tea")
+        for suffix in ("", "-wal", "-shm"):
+            Path(f"{root / INDEX_NAME}{suffix}").unlink(missing_ok=True)
+        note(other, "user/b", "tea")
+        assert set(found(store, "tea")) == {"memory://user/a", "memory://user/b"}
+        assert set(found(other, "tea")) == {"memory://user/a", "memory://user/b"}
+
+
+def test_an_index_that_cannot_be_written_hides_nothing_and_warns_once(
+    root: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    by_hand(root, "user/a.md", "tea")
+    (root / INDEX_NAME).mkdir()
+    with caplog.at_level(logging.WARNING), opened(root) as store:
+        assert found(store, "tea") == ["memory://user/a"]
+        note(store, "user/b", "tea and milk")
+        assert set(found(store, "tea")) == {"memory://user/a", "memory://user/b"}
+    assert len([each for each in caplog.records if "in memory" in each.message]) == 1
+
+
+def test_a_large_store_without_an_index_file_still_sees_edits(root: Path) -> None:
+    by_hand(root, "user/a.md", "tea")
+    (root / INDEX_NAME).mkdir()
+    with opened(root, small_store=0) as store:
+        assert found(store, "tea") == ["memory://user/a"]
+
+
+def test_a_note_is_stored_while_the_index_is_locked(root: Path) -> None:
+    with opened(root, busy_seconds=0.05) as store:
+        note(store, "user/a", "tea")
+        with closing(sqlite3.connect(root / INDEX_NAME, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            note(store, "user/b", "tea")
+            assert found(store, "tea") == ["memory://user/a"]
+        assert set(found(store, "tea")) == {"memory://user/a", "memory://user/b"}
+
+
+def test_the_users_of_a_store_in_one_process_share_its_catalog(root: Path) -> None:
+    first, second = shared_catalog(root), shared_catalog(root)
+    assert first is second
+    first.close()
+    assert second.use(lambda index: index.count()) == 0
+    second.close()
+    third = shared_catalog(root)
+    assert third is not second
+    third.close()
+
+
+@pytest.mark.parametrize("n_directories", [1, 3])
+def test_a_directory_is_not_read_again_for_writes_of_several_processes(
+    root: Path, n_directories: int
+) -> None:
+    # Each catalog stands for a process; both write in turns.
+    with opened(root) as one, opened(root) as other:
+        for number in range(6):
+            below = "/".join(f"d{number % n_directories}" for _ in range(n_directories))
+            note((one, other)[number % 2], f"user/{below}/{number}", "tea")
+        with closing(NoteIndex(root / INDEX_NAME)) as index:
+            for path, time_ns in index.directories().items():
+                assert time_ns == time_of(root / path), path
+
+
+def test_a_large_directory_is_not_read_again_after_a_change_by_hand_was_seen(root: Path) -> None:
+    with opened(root, small_store=0) as store:
+        note(store, "user/a", "tea")
+        by_hand(root, "user/b.md", "tea")
+        assert len(found(store, "tea")) == 2
+        store.catalog.wait_for_walk()
+        found(store, "tea")
+        note(store, "user/c", "tea")
+        with closing(NoteIndex(root / INDEX_NAME)) as index:
+            assert index.directory_time("user") == time_of(root / "user")
+
+
+def test_a_note_that_waits_is_indexed_like_any_other(root: Path) -> None:
+    with opened(root) as store:
+        write(store, MemoryOpWrite("memory://user/a", "tea", wait=True))
+        write(store, MemoryOpWrite("memory://user/a", "tea", wait=True))
+        write(store, MemoryOpWrite("memory://user/a", "milk", wait=True))
+        assert found(store, "milk") == ["memory://user/a"]
+    assert kept(root) == rebuilt(root)
+
+
+def test_a_note_that_is_replaced_keeps_its_rights(root: Path) -> None:
+    with opened(root) as store:
+        note(store, "user/a", "tea")
+        (root / "user/a.md").chmod(0o640)
+        note(store, "user/a", "milk")
+        assert (root / "user/a.md").stat().st_mode & 0o777 == 0o640
+
+
+def test_an_index_that_somebody_deletes_again_and_again_hides_nothing(root: Path) -> None:
+    with opened(root) as store, opened(root) as other:
+        for number in range(3):
+            note(store, f"user/{number}", "tea")
+            (root / INDEX_NAME).unlink()
+            assert len(found(other, "tea")) == number + 1
+            assert len(found(store, "tea")) == number + 1
+    assert kept(root) == rebuilt(root)

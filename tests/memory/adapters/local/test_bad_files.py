@@ -1,0 +1,369 @@
+"""Whatever lies in a store, everything else in it is found, listed and read, and quickly."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import tempfile
+import threading
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rath.memory import (
+    MemoryExecutionFailure,
+    MemoryFindResult,
+    MemoryListResult,
+    MemoryOp,
+    MemoryOpFind,
+    MemoryOpList,
+    MemoryOpRead,
+    MemoryOpTree,
+    MemoryOpWrite,
+    MemoryReadResult,
+    MemoryStore,
+    MemoryStoreSpec,
+    MemoryWriteResult,
+)
+from rath.memory.adapters.local import LocalMemoryBackend
+from rath.memory.adapters.local.indexing.catalog import SMALL_STORE
+from rath.memory.adapters.local.indexing.rebuilding import rebuild
+from rath.memory.adapters.local.layout import INDEX_NAME
+from tests.memory.adapters.local.conftest import Find
+from tests.support.memory_index import kept, rebuilt
+
+GIGABYTE = 1 << 30
+BAD = "memory://user/bad"
+
+
+@contextmanager
+def opened(root: Path) -> Generator[MemoryStore]:
+    """An open store in a directory."""
+    backend = LocalMemoryBackend()
+    store = backend.open(MemoryStoreSpec(options={"path": str(root)}))
+    try:
+        yield store
+    finally:
+        backend.close(store)
+
+
+def kind_of_failure(store: MemoryStore, op: MemoryOp) -> str:
+    """The kind of failure that an operation gives."""
+    result = store.dispatch(op)
+    assert isinstance(result, MemoryExecutionFailure), result
+    return result.kind
+
+
+def assert_others_are_there(store: MemoryStore) -> None:
+    """The good notes, one older than the bad file and one newer, are found, listed and read."""
+    found = store.dispatch(MemoryOpFind("tea"))
+    listed = store.dispatch(MemoryOpList("memory://user"))
+    tree = store.dispatch(MemoryOpTree("memory://user"))
+    assert isinstance(found, MemoryFindResult)
+    good = {"memory://user/a", "memory://user/zz"}
+    assert {hit.uri for hit in found.hits} == good
+    for result in (listed, tree):
+        assert isinstance(result, MemoryListResult), result
+        assert good <= {entry.uri for entry in result.entries}
+    for uri in good:
+        read = store.dispatch(MemoryOpRead(uri))
+        assert isinstance(read, MemoryReadResult)
+        assert read.data == "tea"
+
+
+def _not_utf8(user: Path) -> None:
+    (user / "bad.md").write_bytes(b"\xff\xfe\x00")
+
+
+def _huge(user: Path) -> None:
+    with (user / "bad.md").open("wb") as file:
+        file.truncate(4 * GIGABYTE)
+
+
+def _directory(user: Path) -> None:
+    (user / "bad.md").mkdir()
+
+
+def _pipe(user: Path) -> None:
+    os.mkfifo(user / "bad.md")
+
+
+def _socket(user: Path) -> None:
+    # The path of a socket has at most about a hundred bytes.
+    with tempfile.TemporaryDirectory(dir="/tmp") as short, socket.socket(socket.AF_UNIX) as made:
+        made.bind(f"{short}/s")
+        Path(short, "s").rename(user / "bad.md")
+
+
+def _device(user: Path) -> None:
+    (user / "bad.md").symlink_to("/dev/zero")
+
+
+def _dangling_link(user: Path) -> None:
+    (user / "bad.md").symlink_to(user / "nowhere")
+
+
+def _link_loop(user: Path) -> None:
+    (user / "bad.md").symlink_to(user / "bad.md")
+    (user / "loop").symlink_to(user)
+
+
+def _link_out_of_the_store(user: Path) -> None:
+    outside = user.parent.parent / "outside"
+    outside.mkdir()
+    (outside / "x.md").write_text("tea")
+    (user / "bad.md").symlink_to(outside / "x.md")
+    (user / "way").symlink_to(outside)
+
+
+def _unreadable(user: Path) -> None:
+    if os.geteuid() == 0:
+        pytest.skip("root may read everything")
+    (user / "bad.md").write_text("tea")
+    (user / "bad.md").chmod(0)
+    (user / "closed").mkdir(mode=0)
+
+
+def _names(user: Path) -> None:
+    for name in (".md", "..md", "a.b.c.md", "new\nline.md", "n" * 252 + ".md", "ä\u0301\u200f.md"):
+        (user / name).write_text("milk")
+    for foreign in (b"\xff.md", b"\xed\xa0\x80.md", b"\xff"):
+        Path(os.fsdecode(os.fsencode(user) + b"/" + foreign)).write_text("milk")
+
+
+def _sidecars(user: Path) -> None:
+    (user / "a.vec").mkdir()
+    (user / "a.meta.json").mkdir()
+    (user / "zz.meta.json").write_bytes(b"\xff{")
+
+
+def _transcripts(user: Path) -> None:
+    for stamp, text in (("1", "[" * 100_000), ("2", '{"a": 1}'), ("3", "\x00"), ("4", "[[1], 2]")):
+        place = user.parent / "session/s/commits" / stamp
+        place.mkdir(parents=True)
+        (place / "messages.json").write_text(text)
+    (user.parent / "session/s/commits/5/messages.json").mkdir(parents=True)
+
+
+def _file_for_scope(user: Path) -> None:
+    (user.parent / "agent").write_text("milk")
+    os.mkfifo(user.parent / "session")
+
+
+BAD_FILES = [
+    _not_utf8,
+    _huge,
+    _directory,
+    _pipe,
+    _socket,
+    _device,
+    _dangling_link,
+    _link_loop,
+    _link_out_of_the_store,
+    _unreadable,
+    _names,
+    _sidecars,
+    _transcripts,
+    _file_for_scope,
+]
+
+
+@pytest.mark.parametrize("make", BAD_FILES)
+@pytest.mark.timeout(10)
+def test_a_bad_file_hides_no_other(root: Path, make: Callable[[Path], None]) -> None:
+    user = root / "user"
+    with opened(root) as store:
+        store.dispatch(MemoryOpWrite("memory://user/a", "tea"))
+        make(user)
+        (user / "zz.md").write_text("tea")
+        assert_others_are_there(store)
+        rebuild(root)
+        assert_others_are_there(store)
+    with opened(root) as store:
+        assert_others_are_there(store)
+
+
+@pytest.mark.parametrize(
+    ("make", "reading", "writing"),
+    [
+        (_huge, "unsupported", None),
+        (_directory, "not_found", "internal"),
+        (_pipe, "not_found", None),
+        (_socket, "not_found", None),
+        (_device, "invalid_uri", "invalid_uri"),
+        (_link_loop, "not_found", None),
+        (_link_out_of_the_store, "invalid_uri", "invalid_uri"),
+    ],
+)
+@pytest.mark.timeout(10)
+def test_what_is_no_note_is_neither_read_nor_waited_for(
+    store: MemoryStore, root: Path, make: Callable[[Path], None], reading: str, writing: str | None
+) -> None:
+    (root / "user").mkdir()
+    make(root / "user")
+    assert kind_of_failure(store, MemoryOpRead(BAD)) == reading
+    op = MemoryOpWrite(BAD, "milk")
+    if writing is not None:
+        assert kind_of_failure(store, op) == writing
+    else:
+        assert isinstance(store.dispatch(op), MemoryWriteResult)
+        assert (root / "user/bad.md").read_text() == "milk"
+
+
+def test_a_name_that_is_too_long_names_no_place(store: MemoryStore) -> None:
+    uri = "memory://user/" + "n" * 300
+    assert kind_of_failure(store, MemoryOpWrite(uri, "tea")) == "invalid_uri"
+    assert kind_of_failure(store, MemoryOpRead(uri)) == "not_found"
+
+
+def test_a_directory_that_became_a_link_out_of_the_store_is_forgotten(
+    store: MemoryStore, find: Find, root: Path, tmp_path: Path
+) -> None:
+    store.dispatch(MemoryOpWrite("memory://user/d/a", "tea"))
+    assert find("tea") == ["memory://user/d/a"]
+    (root / "user/d").rename(tmp_path / "outside")
+    (root / "user/d").symlink_to(tmp_path / "outside")
+    assert find("tea") == []
+
+
+names = st.text(
+    st.characters(exclude_characters="/\0", exclude_categories=["Cs"]), min_size=1, max_size=60
+).filter(lambda name: name not in {".", ".."})
+contents = st.binary(max_size=40)
+
+
+@given(st.dictionaries(names, contents, max_size=5))
+@settings(max_examples=25)
+def test_any_files_at_all_hide_no_note(files: dict[str, bytes]) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        root = Path(name).resolve()
+        with opened(root) as store:
+            store.dispatch(MemoryOpWrite("memory://agent/good", "coffee"))
+            for name, content in files.items():
+                (root / "agent" / name).write_bytes(content)
+            (root / "agent/good.md").write_bytes(b"coffee")
+            result = store.dispatch(MemoryOpFind("coffee", top_k=100))
+            assert isinstance(result, MemoryFindResult)
+            assert "memory://agent/good" in {hit.uri for hit in result.hits}
+            for op in (MemoryOpList("memory://agent"), MemoryOpTree("memory://agent")):
+                assert isinstance(store.dispatch(op), MemoryListResult)
+        assert kept(root) == rebuilt(root)
+
+
+def test_notes_that_come_and_go_under_a_search_hide_no_other(
+    store: MemoryStore, find: Find, root: Path
+) -> None:
+    for number in range(20):
+        store.dispatch(MemoryOpWrite(f"memory://user/{number}", f"tea tea {number}"))
+    store.dispatch(MemoryOpWrite("memory://user/stays", "tea and much else beside it"))
+    ended = threading.Event()
+
+    def come_and_go() -> None:
+        while not ended.is_set():
+            for number in range(20):
+                path = root / f"user/{number}.md"
+                path.unlink(missing_ok=True)
+                path.write_text(f"milk {number}" if number % 2 else f"tea tea {number}")
+
+    other = threading.Thread(target=come_and_go)
+    other.start()
+    try:
+        for _ in range(30):
+            assert "memory://user/stays" in find("tea", top_k=50)
+    finally:
+        ended.set()
+        other.join()
+
+
+def _index_directory(path: Path) -> None:
+    path.mkdir()
+
+
+def _index_pipe(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def _index_garbage(path: Path) -> None:
+    path.write_bytes(b"garbage" * 5000)
+
+
+def _index_short(path: Path) -> None:
+    with opened(path.parent):
+        pass
+    path.write_bytes(b"SQLite format 3\0" + b"\0" * 50)
+
+
+def _index_locked_away(path: Path) -> None:
+    (path.parent / f"{path.name}.lock").mkdir()
+
+
+def _index_read_only(path: Path) -> None:
+    with opened(path.parent) as store:
+        store.dispatch(MemoryOpFind("tea"))
+    path.chmod(0o444)
+
+
+def _meta_directory(path: Path) -> None:
+    (path.parent / "meta.json").mkdir()
+
+
+def _meta_pipe(path: Path) -> None:
+    os.mkfifo(path.parent / "meta.json")
+
+
+def _meta_list(path: Path) -> None:
+    (path.parent / "meta.json").write_text(json.dumps([1]))
+
+
+def _drafts_file(path: Path) -> None:
+    (path.parent / ".drafts").write_text("x")
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        _index_directory,
+        _index_pipe,
+        _index_garbage,
+        _index_short,
+        _index_locked_away,
+        _index_read_only,
+        _meta_directory,
+        _meta_pipe,
+        _meta_list,
+        _drafts_file,
+    ],
+)
+@pytest.mark.timeout(20)
+def test_a_damaged_file_of_the_store_itself_hides_no_note(
+    root: Path, make: Callable[[Path], None]
+) -> None:
+    (root / "user").mkdir(parents=True)
+    (root / "user/a.md").write_text("tea")
+    make(root / INDEX_NAME)
+    for number in range(2):
+        with opened(root) as store:
+            written = store.dispatch(MemoryOpWrite(f"memory://user/{number}", "tea"))
+            assert isinstance(written, MemoryWriteResult), written
+            result = store.dispatch(MemoryOpFind("tea"))
+            assert isinstance(result, MemoryFindResult)
+            assert len(result.hits) == number + 2
+
+
+@pytest.mark.timeout(60)
+def test_bad_files_hide_nothing_in_a_large_store(root: Path) -> None:
+    user = root / "user"
+    user.mkdir(parents=True)
+    for number in range(SMALL_STORE + 1):
+        (user / f"n{number}.md").write_text("milk")
+    with opened(root) as store:
+        store.dispatch(MemoryOpWrite("memory://user/a", "tea"))
+        for make in (_not_utf8, _sidecars, _file_for_scope):
+            make(user)
+        (user / "zz.md").write_text("tea")
+        assert_others_are_there(store)

@@ -1,0 +1,198 @@
+"""When vectors are asked for, and how long nobody asks after a failure."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from rath._async.runtime import runtime
+from rath.memory.adapters.local.indexing.catalog import Catalog
+from rath.memory.adapters.local.indexing.index import NoteIndex
+from rath.memory.adapters.local.vectors.choices import Choices
+from rath.memory.adapters.local.vectors.embedding import Embedding, embedding_of
+from rath.memory.adapters.local.vectors.keeper import PAUSE_SECONDS, StoreVectors
+from rath.memory.adapters.local.vectors.shelf import Shelf
+from tests.support.meanings import Meanings
+
+T = TypeVar("T")
+
+
+class Clock:
+    """A clock that stands still until it is moved."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Kept:
+    """A directory with its catalog and its vectors."""
+
+    def __init__(self, root: Path) -> None:
+        root.mkdir()
+        self.root = root
+        self.model = Meanings()
+        self.clock = Clock()
+        self.catalog = Catalog(root)
+        embedding = embedding_of({"embedding": self.model})
+        assert embedding is not None
+        self.embedding = embedding
+        self.vectors = self.of(embedding)
+
+    def of(self, embedding: Embedding, *, patience: float = 10.0) -> StoreVectors:
+        """The vectors of another model."""
+        return StoreVectors(
+            self.root,
+            self.catalog,
+            embedding,
+            choices=Choices("hybrid"),
+            patience=patience,
+            clock=self.clock,
+        )
+
+    def note(self, text: str) -> None:
+        """Write a note."""
+        (self.root / "user").mkdir(exist_ok=True)
+        (self.root / "user" / "a.md").write_text(text)
+
+    def query(self, text: str, vectors: StoreVectors | None = None) -> bytes | None:
+        """The vector of a query."""
+        return run(lambda: (vectors or self.vectors).aquery(text))
+
+
+def run(make: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """Run a coroutine on the runtime, and return its result."""
+    return runtime().run(make, label="a test")
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> Iterator[Kept]:
+    """A store without notes."""
+    made = Kept(tmp_path / "store")
+    yield made
+    run(made.vectors.aclose)
+    made.catalog.close()
+
+
+def test_after_a_failure_nothing_is_asked_for_a_while(
+    kept: Kept, caplog: pytest.LogCaptureFixture
+) -> None:
+    kept.note("tea")
+    kept.model.failure = OSError("down")
+    with caplog.at_level(logging.WARNING):
+        assert kept.query("tea") is None
+        kept.model.failure = None
+        kept.clock.now += PAUSE_SECONDS - 1
+        assert kept.query("tea") is None
+        assert len(kept.model.calls) == 1
+        kept.clock.now += 2
+        assert kept.query("tea") is not None
+    assert len(caplog.records) == 1
+
+
+def test_a_query_that_is_known_needs_no_model(kept: Kept) -> None:
+    before = kept.query("tea")
+    kept.note("a cat")
+    kept.model.failure = OSError("down")
+    assert kept.query("cat") is None
+    assert kept.query("tea") == before
+
+
+def test_the_latest_queries_are_kept(kept: Kept) -> None:
+    for number in range(300):
+        kept.query(f"tea {number}")
+    kept.model.calls.clear()
+    kept.query("tea 299")
+    kept.query("tea 44")
+    assert kept.model.calls == []
+    kept.query("tea 43")
+    assert kept.model.asked == ["tea 43"]
+
+
+def test_only_the_beginning_of_a_query_is_embedded(kept: Kept) -> None:
+    kept.query("tea " * 1000)
+    assert [len(text) for text in kept.model.asked] == [2000]
+
+
+def test_a_query_without_direction_has_no_vector(kept: Kept) -> None:
+    assert kept.query("nothing known") is None
+
+
+def test_who_waits_too_long_goes_by_words(kept: Kept, caplog: pytest.LogCaptureFixture) -> None:
+    async def never(texts: Sequence[str]) -> list[list[float]]:
+        await asyncio.Event().wait()
+        return []
+
+    slow = kept.of(Embedding("slow", "0" * 16, never), patience=0.05)
+    with caplog.at_level(logging.WARNING):
+        assert kept.query("tea", slow) is None
+    assert "took more than 0.05 s" in caplog.text
+    kept.clock.now += PAUSE_SECONDS + 1
+    kept.note("tea")
+    run(lambda: slow.achanged(wait=True, timeout=0.05))
+    run(slow.aclose)
+
+
+def test_vectors_that_cannot_be_stored_leave_words(
+    kept: Kept, caplog: pytest.LogCaptureFixture
+) -> None:
+    kept.note("tea")
+    place = kept.root / f"vectors-{kept.embedding.identity}.f32"
+    place.mkdir()
+    (place / "inside").touch()
+    with caplog.at_level(logging.WARNING):
+        assert kept.query("tea") is None
+        kept.clock.now += PAUSE_SECONDS + 1
+        run(lambda: kept.vectors.achanged(wait=True))
+    assert [each.message.count("cannot be stored") for each in caplog.records] == [1, 1]
+
+
+class Broken(Catalog):
+    """A catalog whose index cannot be had."""
+
+    error: Exception = OSError("a broken disk")
+
+    def use(self, act: Callable[[NoteIndex], T]) -> T:
+        raise self.error
+
+
+def test_vectors_that_cannot_be_read_leave_words(
+    kept: Kept, caplog: pytest.LogCaptureFixture
+) -> None:
+    vector = kept.query("tea")
+    assert vector is not None
+    kept.catalog.close()
+    kept.catalog = Broken(kept.root)
+    broken = kept.of(kept.embedding)
+    with caplog.at_level(logging.WARNING):
+        assert broken.nearest(vector, 5, below=None) is None
+    assert "cannot be read: a broken disk" in caplog.text
+
+
+def test_what_is_written_while_the_background_tidies_up_gets_its_vectors_too(
+    kept: Kept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compact, first, second = Shelf.compact, threading.Event(), threading.Event()
+
+    def compact_and_write(shelf: Shelf, index: NoteIndex) -> None:
+        compact(shelf, index)
+        if first.is_set():
+            second.set()
+        else:
+            first.set()
+            runtime().run(fill, label="a test")
+
+    async def fill() -> None:
+        kept.vectors.fill_soon()
+
+    monkeypatch.setattr(Shelf, "compact", compact_and_write)
+    run(fill)
+    assert second.wait(15)

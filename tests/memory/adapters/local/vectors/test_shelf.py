@@ -1,0 +1,295 @@
+"""The file of vectors and the tables of the index stay in step, whatever is lost."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from rath.memory.adapters.local.layout import INDEX_NAME
+from rath.memory.adapters.local.vectors.nearest import RELATIVE_FLOOR, nearest
+from rath.memory.adapters.local.vectors.shelf import Batch, Shelf, erase_unused
+from tests.memory.adapters.local.vectors.conftest import IDENTITY, Shelved, vector_of
+
+Event = Callable[[Shelved, dict[str, str]], Shelved]
+
+SLOW = settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25, deadline=None
+)
+
+
+def near(
+    shelved: Shelved, query: str, *, floor: float = 0.0, below: str | None = None
+) -> list[str]:
+    """Names of the notes that are near to a query, the closest first."""
+    found = nearest(
+        shelved.catalog, shelved.shelf, vector_of(query), 1000, floor=floor, below=below
+    )
+    return [each.name.removesuffix(".md") for each in found["note"]]
+
+
+def expected(texts: dict[str, str], query: str) -> list[str]:
+    """The same by brute force: by falling cosine, down to a part of the best."""
+    vector = np.frombuffer(vector_of(query), np.float32)
+    cosines = {
+        name: float(np.frombuffer(vector_of(text), np.float32) @ vector)
+        for name, text in texts.items()
+    }
+    best = max(cosines.values(), default=0.0)
+    kept = [
+        name for name, cosine in cosines.items() if cosine > 0 and cosine >= RELATIVE_FLOOR * best
+    ]
+    return sorted(kept, key=lambda name: (-cosines[name], name))
+
+
+names = st.sampled_from([f"n{number:02}" for number in range(40)])
+changes = st.dictionaries(names, st.none() | st.text(min_size=1), max_size=8)
+
+
+def nothing(shelved: Shelved, _: dict[str, str]) -> Shelved:
+    """Let nothing happen."""
+    return shelved
+
+
+def reopen(shelved: Shelved, _: dict[str, str]) -> Shelved:
+    """Close the store and open it again."""
+    return shelved.reopened()
+
+
+def lose_index(shelved: Shelved, texts: dict[str, str]) -> Shelved:
+    """Delete the index, and build it again."""
+    shelved.close()
+    for path in shelved.root.glob(f"{INDEX_NAME}*"):
+        path.unlink()
+    again = Shelved(shelved.root)
+    for name in texts:
+        again.note(name)
+    return again
+
+
+def lose_file(shelved: Shelved, _: dict[str, str]) -> Shelved:
+    """Delete the file of vectors."""
+    shelved.shelf.path.unlink(missing_ok=True)
+    return shelved
+
+
+def compact(shelved: Shelved, _: dict[str, str]) -> Shelved:
+    """Make the file of vectors anew where that is due."""
+    shelved.catalog.use(shelved.shelf.compact)
+    return shelved
+
+
+def erase(shelved: Shelved, _: dict[str, str]) -> Shelved:
+    """Erase what no note has."""
+    shelved.catalog.use(lambda index: erase_unused(index, shelved.root))
+    return shelved
+
+
+def cut_off(shelved: Shelved, _: dict[str, str]) -> Shelved:
+    """Leave what a writer leaves that does not come to tell the index."""
+    if shelved.shelf.path.exists():
+        with shelved.shelf.path.open("ab") as file:
+            file.write(b"\x01" * 37)
+    return shelved
+
+
+events = st.sampled_from([nothing, reopen, lose_index, lose_file, compact, erase, cut_off])
+
+
+@given(
+    steps=st.lists(st.tuples(changes, events), max_size=8),
+    query=st.text(min_size=1),
+)
+@SLOW
+def test_what_is_near_is_what_brute_force_finds(
+    tmp_path_factory: pytest.TempPathFactory,
+    steps: list[tuple[dict[str, str | None], Event]],
+    query: str,
+) -> None:
+    shelved = Shelved(tmp_path_factory.mktemp("store"))
+    texts: dict[str, str] = {}
+    for changed, event in steps:
+        change(shelved, texts, changed)
+        shelved = event(shelved, texts)
+    fill(shelved, texts)
+    assert near(shelved, query) == expected(texts, query)
+    shelved.close()
+
+
+def change(shelved: Shelved, texts: dict[str, str], changed: dict[str, str | None]) -> None:
+    """Write and remove notes, and give what was written its vectors."""
+    for name, text in changed.items():
+        if text is None:
+            shelved.remove(name)
+            texts.pop(name, None)
+        else:
+            shelved.note(name)
+            texts[name] = text
+    fill(shelved, texts)
+
+
+def fill(shelved: Shelved, texts: dict[str, str]) -> None:
+    """Give all documents that wait the vectors of their texts."""
+    ids = {name: number for number, name in all_names(shelved)}
+    waiting = shelved.waiting()
+    documents = {ids[name]: [text] for name, text in texts.items() if ids[name] in waiting}
+    if documents:
+        assert shelved.add(documents)
+    assert not shelved.waiting()
+
+
+def all_names(shelved: Shelved) -> list[tuple[int, str]]:
+    """Number and name of each document in the index."""
+    rows = shelved.catalog.use(lambda index: index.rows("SELECT id, name FROM files"))
+    return [(int(str(number)), str(name).removesuffix(".md")) for number, name in rows]
+
+
+def test_equal_texts_have_one_vector(shelved: Shelved) -> None:
+    first, second = shelved.note("a"), shelved.note("b")
+    shelved.add({first: ["tea"], second: ["tea"]})
+    view = shelved.catalog.use(shelved.shelf.view)
+    assert view is not None
+    assert view.model.n_rows == 1
+    assert near(shelved, "tea") == ["a", "b"]
+
+
+def test_a_document_is_as_near_as_its_nearest_text(shelved: Shelved) -> None:
+    shelved.add({shelved.note("a"): ["milk", "tea"]})
+    found = nearest(shelved.catalog, shelved.shelf, vector_of("tea"), 5, floor=0.0)
+    [only] = found["note"]
+    assert only.part == 1
+    assert only.cosine == pytest.approx(1.0, abs=1e-5)
+
+
+def test_what_is_hidden_is_not_near(shelved: Shelved) -> None:
+    shelved.add({shelved.note("gone"): ["tea"], shelved.note("stays"): ["tea"]})
+    found = nearest(
+        shelved.catalog,
+        shelved.shelf,
+        vector_of("tea"),
+        5,
+        floor=0.5,
+        hidden={("user", "gone.md")},
+    )
+    assert [each.name for each in found["note"]] == ["stays.md"]
+
+
+@pytest.mark.parametrize("n_notes", [3, 40])
+def test_a_search_below_a_directory_stays_there(shelved: Shelved, n_notes: int) -> None:
+    ids = [shelved.note(f"{'in' if number % 2 else 'out'}/{number}") for number in range(n_notes)]
+    shelved.add({id: ["tea"] for id in ids})
+    inside = sorted(str(number) for number in range(n_notes) if number % 2)
+    assert sorted(near(shelved, "tea", below="user/in")) == inside
+    assert near(shelved, "tea", below="user/in/1") == ["1"]
+    assert near(shelved, "tea", below="user/i") == []
+
+
+def test_vectors_of_another_length_replace_the_old_ones(shelved: Shelved) -> None:
+    first = shelved.note("a")
+    shelved.add({first: ["tea"]})
+    second = shelved.note("b")
+    shelved.add({second: ["milk"]}, dimension=6)
+    assert shelved.shelf.dimension == 6
+    assert shelved.waiting() == {first}
+    assert shelved.known("tea", "milk") == {"milk"}
+
+
+def test_a_removed_document_is_not_placed_late(shelved: Shelved) -> None:
+    number = shelved.note("a")
+    shelved.remove("a")
+    shelved.add({number: ["tea"]})
+    assert near(shelved, "tea") == []
+
+
+def test_a_text_without_a_vector_is_not_asked_for_again(shelved: Shelved) -> None:
+    number = shelved.note("a")
+    model = shelved.catalog.use(shelved.shelf.model)
+    batch = Batch(model, {number: [b"0" * 12]}, {b"0" * 12: None}, number)
+    assert shelved.catalog.use(lambda index: shelved.shelf.add(index, batch))
+    assert shelved.waiting() == set()
+    assert shelved.catalog.use(lambda index: shelved.shelf.known(index, [b"0" * 12]))
+
+
+def test_erased_vectors_are_not_in_the_file(shelved: Shelved) -> None:
+    shelved.add({shelved.note("a"): ["tea"], shelved.note("b"): ["milk"]})
+    shelved.remove("a")
+    assert vector_of("tea") in shelved.shelf.path.read_bytes()
+    shelved.catalog.use(lambda index: erase_unused(index, shelved.root))
+    data = shelved.shelf.path.read_bytes()
+    assert vector_of("tea") not in data
+    assert vector_of("milk") in data
+    assert shelved.known("tea", "milk") == {"milk"}
+
+
+def test_erasing_reaches_models_that_nobody_uses_now(shelved: Shelved) -> None:
+    unknown = shelved.root / "vectors-fedcba9876543210.f32"
+    unfinished = shelved.root / "vectors-fedcba9876543210.f32.new"
+    unknown.write_bytes(b"whose")
+    unfinished.write_bytes(b"whose")
+    shelved.catalog.use(lambda index: erase_unused(index, shelved.root))
+    assert not unknown.exists()
+    assert not unfinished.exists()
+
+
+def test_what_was_being_erased_when_the_process_ended_is_made_again(shelved: Shelved) -> None:
+    shelved.add({shelved.note("a"): ["tea"]})
+    size = shelved.shelf.path.stat().st_size
+    with shelved.shelf.path.open("r+b") as file:
+        file.seek(64)
+        file.write(bytes(size - 64))
+    assert shelved.known("tea") == set()
+
+
+def test_a_file_that_is_mostly_unused_is_made_anew(shelved: Shelved) -> None:
+    shelved.add({shelved.note(f"n{number}"): [f"text {number}"] for number in range(30)})
+    before = shelved.shelf.path.stat().st_size
+    for number in range(25):
+        shelved.remove(f"n{number}")
+    other = Shelf(shelved.root, IDENTITY)
+    assert shelved.catalog.use(other.view) is not None
+    assert shelved.catalog.use(shelved.shelf.compact)
+    assert shelved.shelf.path.stat().st_size <= before
+    assert near(shelved, "text 27")[0] == "n27"
+    # Another process that had the old file open reads the new one.
+    view = shelved.catalog.use(other.view)
+    assert view is not None
+    assert view.model.n_rows == 5
+    other.close()
+
+
+def test_a_file_in_use_is_left_as_it_is(shelved: Shelved) -> None:
+    shelved.add({shelved.note(f"n{number}"): [f"text {number}"] for number in range(30)})
+    assert not shelved.catalog.use(shelved.shelf.compact)
+
+
+def test_a_store_that_cannot_be_written_has_its_vectors_in_memory(tmp_path: Path) -> None:
+    first = Shelved(tmp_path / "store")
+    first.add({first.note("a"): ["tea"]})
+    first.close()
+    # An index that is a directory cannot be used: one in memory takes its place.
+    for path in first.root.glob(f"{INDEX_NAME}*"):
+        path.unlink()
+    (first.root / INDEX_NAME).mkdir()
+    second = Shelved(tmp_path / "store")
+    number = second.note("a")
+    assert second.known("tea") == {"tea"}
+    second.add({number: ["tea"], second.note("b"): ["milk"]})
+    assert set(near(second, "milk", floor=0.9)) == {"b"}
+    on_disk = second.shelf.path.read_bytes()
+    assert vector_of("tea") in on_disk
+    assert vector_of("milk") not in on_disk
+    second.close()
+
+
+def test_reset_forgets_all(shelved: Shelved) -> None:
+    number = shelved.note("a")
+    shelved.add({number: ["tea"]})
+    shelved.catalog.use(shelved.shelf.reset)
+    assert shelved.waiting() == {number}
+    assert shelved.catalog.use(shelved.shelf.view) is None
+    assert not os.path.exists(shelved.shelf.path)
