@@ -57,11 +57,9 @@ def store_with(notes: Sequence[Note], options: Mapping[str, object]) -> Generato
         store = backend.open(MemoryStoreSpec(options={"path": path, **options}))
         try:
             with _without_warnings():
-                *first, last = notes
-                for note in first:
-                    store.dispatch(MemoryOpWrite(note.uri, note.text))
-                # Waits until all notes have their vectors.
-                store.dispatch(MemoryOpWrite(last.uri, last.text, wait=True))
+                for note in notes:
+                    # Waits until the note has its vectors.
+                    store.dispatch(MemoryOpWrite(note.uri, note.text, wait=True))
                 yield partial(_find, store)
         finally:
             backend.close(store)
