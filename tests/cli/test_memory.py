@@ -195,7 +195,9 @@ def test_a_note_can_be_forgotten(rath: Rath) -> None:
 
 def test_a_directory_is_forgotten_only_where_that_is_meant(rath: Rath) -> None:
     uri = added(rath, TEA, "--uri", "user/facts/tea")
-    assert rath("memory", "forget", "user/facts").exit_code == 1
+    refused = rath("memory", "forget", "user/facts")
+    assert refused.exit_code == 1
+    assert "--recursive" in refused.stderr
     assert rath("memory", "forget", "-r", "user/facts", input="n\n").exit_code == 1
     assert rath("memory", "show", uri).exit_code == 0
     assert uri in rath("memory", "forget", "-r", "user/facts", input="y\n").stdout
@@ -292,6 +294,30 @@ def test_a_note_writes_no_commands_to_the_terminal(rath: Rath) -> None:
     uri = added(rath, "red \x1b[31malert")
     assert "\x1b" not in rath("memory", "show", uri).stdout
     assert "\x1b" not in rath("memory", "find", "alert").stdout
+
+
+@pytest.mark.parametrize("verb", [("ls",), ("find", "x"), ("forget", "user/\x1b[31mno")])
+def test_an_address_writes_no_commands_to_the_terminal(rath: Rath, verb: tuple[str, ...]) -> None:
+    added(rath, "x", "--uri", "user/\x1b[31mred")
+    done = rath("memory", *verb)
+    assert "red" in done.stdout + done.stderr or "no" in done.stderr
+    assert "\x1b" not in done.stdout + done.stderr
+
+
+def test_what_is_gone_is_told_where_the_rest_fails(rath: Rath) -> None:
+    uri = added(rath, TEA, "--uri", "user/a")
+    done = rath("memory", "forget", "user/a", "user/b")
+    assert done.exit_code == 1
+    assert f"already forgotten: {uri}" in done.stderr
+
+
+def test_a_time_that_no_calendar_has_is_shown(rath: Rath, tmp_path: Path) -> None:
+    added(rath, TEA, "--uri", "user/a", "--ttl", "1d", "--path", str(tmp_path / "notes"))
+    about = tmp_path / "notes" / "user" / "a.meta.json"
+    told = json.loads(about.read_text())
+    about.write_text(json.dumps({**told, "expires_at": "9999-12-31T23:59:59-23:59"}))
+    shown = rath("memory", "show", "user/a", "--path", str(tmp_path / "notes"))
+    assert (shown.exit_code, shown.stdout) == (0, f"{TEA}\n")
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")

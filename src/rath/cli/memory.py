@@ -121,12 +121,19 @@ def show_note(
         author = f", written by {source.model}" if source.model else ""
         note(f"from session {source.session_id}{rows}{author}")
     if read.expires_at is not None:
-        note(f"expires at {datetime.fromtimestamp(read.expires_at, UTC).isoformat(' ', 'seconds')}")
+        note(f"expires at {_moment(read.expires_at)}")
 
 
 def _entries(store: MemoryStore, tops: list[str], depth: int) -> Iterator[MemoryEntry]:
     for top in tops:
         yield from ask(store, MemoryOpTree(top, depth), MemoryListResult).entries
+
+
+def _moment(seconds: float) -> str:
+    try:
+        return datetime.fromtimestamp(seconds, UTC).isoformat(" ", "seconds")
+    except (OverflowError, ValueError, OSError):
+        return f"{seconds:.0f} s after 1970"  # a file that was edited by hand may name any time
 
 
 def _row(entry: MemoryEntry) -> list[str]:

@@ -25,7 +25,6 @@ from rath.memory import (
     MemoryForgetResult,
     MemoryOpForget,
     MemoryOpWrite,
-    MemoryStore,
     MemoryWriteResult,
 )
 from rath.memory.adapters.local.indexing.rebuilding import rebuild as rebuild_index
@@ -57,7 +56,7 @@ def add(
     as_json: AsJson = False,
 ) -> None:
     """Remember a note; the same words in the same category are one note."""
-    content = sys.stdin.read() if text == "-" else text
+    content = _stdin() if text == "-" else text
     if not content.strip():
         raise Misuse("the note is empty; expected some text")
     kept = None if ttl is None else _duration(ttl)
@@ -103,10 +102,14 @@ def forget(
     if session is not None:
         ops = [MemoryOpForget(session_id=session)]
     with opened(StoreChoice(memory, path, namespace)) as store:
+        gone: list[str] = []
         try:
-            gone = _forget(store, ops)
+            for op in ops:
+                gone += ask(store, op, MemoryForgetResult).uris
         except Problem as exc:
-            raise Problem(str(exc).replace("recursive=True", "--recursive")) from None
+            said = str(exc).replace("recursive=True", "--recursive")
+            before = f"; already forgotten: {', '.join(gone)}" if gone else ""
+            raise Problem(f"{said}{before}") from None
     if as_json:
         say_json({"forgotten": gone})
     elif gone:
@@ -131,8 +134,11 @@ def rebuild(path: StorePath = None, namespace: Namespace = None, as_json: AsJson
         say(f"{report.n_files} files indexed, {report.n_wrong} entries had been wrong")
 
 
-def _forget(store: MemoryStore, ops: list[MemoryOpForget]) -> list[str]:
-    return [uri for op in ops for uri in ask(store, op, MemoryForgetResult).uris]
+def _stdin() -> str:
+    try:
+        return sys.stdin.read()
+    except UnicodeDecodeError as exc:
+        raise Misuse(f"what came on stdin is no text: {exc}") from exc
 
 
 def _duration(text: str) -> float:

@@ -28,6 +28,7 @@ from rath.memory import (
     ScopeModel,
 )
 from rath.memory.adapters.openviking import OpenVikingMemoryBackend
+from rath.memory.adapters.openviking.embedded import join
 from rath.memory.adapters.openviking.options import read_options
 
 FAKE = Path(__file__).parents[3] / "support" / "openviking_fake_server.py"
@@ -406,3 +407,17 @@ def test_it_is_available_with_its_sdk_and_can_all() -> None:
     assert offers.scope_model is ScopeModel.HYBRID
     assert offers.supports_forget
     assert offers.supports_l0_l1_l2
+
+
+def test_a_share_that_comes_too_late_is_given_back(tmp_path: Path) -> None:
+    options, state = read_options(spec(tmp_path)), tmp_path / ".rath" / "server.json"
+
+    async def open_too_late() -> None:
+        opening = asyncio.ensure_future(join(options))
+        await asyncio.sleep(0)
+        wait_until(state.exists, "no server")  # holds the loop, so that the share is not seen
+        opening.cancel()
+        await asyncio.wait([opening])
+
+    runtime().run(open_too_late, label="a test")
+    wait_until(lambda: not state.exists(), "a server runs on")

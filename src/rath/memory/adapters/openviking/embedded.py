@@ -23,6 +23,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -102,10 +103,14 @@ async def join(options: Options) -> Embedded:
         return await asyncio.wrap_future(joining)
     except asyncio.CancelledError:
         stop.set()
-        joining.add_done_callback(
-            lambda done: None if done.exception() is not None else done.result().leave()
-        )
+        joining.add_done_callback(_leave_unused)
         raise
+
+
+def _leave_unused(joined: Future[Embedded]) -> None:
+    # Called on the runtime thread where the start has just ended: leaving would block it.
+    if not joined.cancelled() and joined.exception() is None:
+        runtime().start_in_worker(joined.result().leave)
 
 
 def _join(options: Options, stop: threading.Event) -> Embedded:
