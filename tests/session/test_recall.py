@@ -26,6 +26,7 @@ from rath.session.record import RecalledNote
 from rath.session.request import context_message
 from tests.support.fences import quoted_notes
 from tests.support.images import picture
+from tests.support.sessions import run
 
 OPENING = n_tokens(context_message(()).content or "")
 ASKED = Session.from_user_message("What do I like?")
@@ -198,3 +199,18 @@ def test_notes_beyond_the_cap_are_not_even_asked_for() -> None:
             yield RecalledNote("a", "x" * 9000)
 
     assert recalled(giving(endless()))
+
+
+def test_a_recall_of_the_user_is_not_closed() -> None:
+    class Notes:
+        is_closed = False
+
+        def __call__(self, session: Session) -> list[RecalledNote]:
+            return []
+
+        def close(self) -> None:
+            self.is_closed = True
+
+    recall = Notes()
+    assert run(["ok"], recall=recall).text() == "ok"
+    assert not recall.is_closed

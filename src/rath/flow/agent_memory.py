@@ -31,7 +31,7 @@ from rath.session import ChunkRow, Session
 from rath.session.aside import aside
 from rath.session.body import Body, suspension
 from rath.session.content import AssistantTurn, SystemText, UserText
-from rath.session.recall import Note, Recall
+from rath.session.recall import HoldingRecall, Note, Recall
 from rath.session.record import ModelCall, Record
 
 MemoryArg: TypeAlias = MemoryStore | MemoryStoreSpec | str | None
@@ -142,7 +142,7 @@ def recall_for_run(store: MemoryStore, policy: MemoryInjectionPolicy) -> Recall 
     return _RunRecall(lease, policy)
 
 
-class _RunRecall:
+class _RunRecall(HoldingRecall):
     """Recalls for one run, and holds the store open until that has ended."""
 
     def __init__(self, lease: Lease, policy: MemoryInjectionPolicy) -> None:

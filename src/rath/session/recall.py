@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
+from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from math import isfinite
-from typing import Protocol, assert_never, runtime_checkable
+from typing import assert_never
 
 from rath._async.bridge import call_either
 from rath._async.runtime import runtime
@@ -28,10 +29,15 @@ Recall = Callable[[Session], Sequence[Note] | Awaitable[Sequence[Note]]]
 """Gives the notes for a run; gets a snapshot of the session that the run will answer."""
 
 
-@runtime_checkable
-class HoldingRecall(Protocol):
+class HoldingRecall(ABC):
     """A recall that holds something open until the run has ended."""
 
+    # A base class: a recall of the user may have a `close` that is not for the run to call.
+    @abstractmethod
+    def __call__(self, session: Session) -> Sequence[Note] | Awaitable[Sequence[Note]]:
+        """Give the notes, as any `Recall`."""
+
+    @abstractmethod
     def close(self) -> None:
         """Let go; called once, on the runtime, and must not block."""
 

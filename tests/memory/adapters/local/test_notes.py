@@ -258,6 +258,7 @@ def test_a_resource_needs_a_place(store: MemoryStore) -> None:
     assert failed(store, MemoryOpResource("x", "memory://nowhere/a")) == "invalid_uri"
 
 
-def test_a_scope_is_no_note(store: MemoryStore) -> None:
-    assert failed(store, MemoryOpWrite("memory://user", "x")) == "invalid_uri"
+def test_what_has_no_name_is_no_note(store: MemoryStore) -> None:
+    for uri in ("memory://user", "memory://user/.md", "memory://user/a/.md"):
+        assert failed(store, MemoryOpWrite(uri, "x")) == "invalid_uri"
     assert entries(store, MemoryOpTree("memory://user")) == ()

@@ -35,6 +35,9 @@ logger = logging.getLogger("rath.memory.local")
 
 NOTE_SUFFIX = ".md"
 ABOUT_SUFFIX = ".meta.json"
+VECTOR_SUFFIX = ".vec"
+"""Of the files in which OpenRath 1.3 kept the vector of a note."""
+
 META_NAME = "meta.json"
 INDEX_NAME = "index.sqlite"
 DRAFTS_NAME = ".drafts"

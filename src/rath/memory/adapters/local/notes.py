@@ -56,7 +56,12 @@ def write(
         return MemoryExecutionFailure(
             "unsupported", f"write mode {op.mode!r} is not known; use one of {_WRITE_MODES}"
         )
-    if "/" not in relative_path(op.uri):
+    relative = relative_path(op.uri)
+    if relative.endswith(f"/{NOTE_SUFFIX}"):
+        return MemoryExecutionFailure(
+            "invalid_uri", f"{op.uri!r} has no name before {NOTE_SUFFIX}; expected one"
+        )
+    if "/" not in relative:
         return MemoryExecutionFailure(
             "invalid_uri", f"{op.uri!r} is a scope; a note has a name below it, as in {op.uri}/name"
         )

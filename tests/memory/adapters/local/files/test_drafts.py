@@ -67,3 +67,14 @@ def test_what_stands_in_the_way_of_a_note_is_told(tmp_path: Path) -> None:
 def test_a_mark_is_the_time_of_change(tmp_path: Path) -> None:
     assert mark_as_ours(tmp_path) == tmp_path.stat().st_mtime_ns
     assert mark_as_ours(tmp_path / "none") is None
+
+
+def test_a_draft_that_somebody_removed_is_written_again(tmp_path: Path) -> None:
+    target = tmp_path / "a.md"
+    with Draft(tmp_path, b"tea", mode=0o600) as draft:
+        [name] = left(tmp_path)
+        (tmp_path / DRAFTS_NAME / name).unlink()
+        draft.set_mode(0o640)
+        draft.force_to_disk()
+        draft.place(target)
+    assert (target.read_bytes(), target.stat().st_mode & 0o777) == (b"tea", 0o640)

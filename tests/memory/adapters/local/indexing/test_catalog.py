@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from rath._async.runtime import runtime
 from rath.memory import MemoryFindResult, MemoryHit, MemoryOpCommit, MemoryOpWrite
 from rath.memory.adapters.local.commits import commit
+from rath.memory.adapters.local.files.syncing import Syncing
 from rath.memory.adapters.local.finding.search import find
 from rath.memory.adapters.local.indexing.catalog import Catalog, shared_catalog
 from rath.memory.adapters.local.indexing.index import INDEX_VERSION, NoteIndex
@@ -345,3 +346,21 @@ def test_an_index_that_somebody_deletes_again_and_again_hides_nothing(root: Path
             assert len(found(other, "tea")) == number + 1
             assert len(found(store, "tea")) == number + 1
     assert kept(root) == rebuilt(root)
+
+
+def test_a_walk_that_fails_in_an_unforeseen_way_keeps_no_note_from_the_disk(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forced: list[int] = []
+    syncing = Syncing(root, act=lambda _, paths: forced.append(len(paths)))
+    catalog = Catalog(root, small_store=0, syncing=syncing)
+    note(LocalStore(root, catalog), "user/a", "tea")
+
+    def fail(*_: object, **__: object) -> None:
+        raise ValueError("unforeseen")
+
+    monkeypatch.setattr("rath.memory.adapters.local.indexing.catalog.update_all", fail)
+    catalog.catch_up()
+    with pytest.raises(ValueError, match="unforeseen"):
+        catalog.close()
+    assert forced == [1]

@@ -70,7 +70,12 @@ class Draft:
             OSError: They may not be.
         """
         if self._path is not None and not self._is_forced:
-            fd = os.open(self._path, os.O_RDWR)
+            try:
+                fd = os.open(self._path, os.O_RDWR)
+            except FileNotFoundError:
+                # Who scrubs the store removed it; `place` writes it again, and forces that to disk.
+                self._path = None
+                return
             try:
                 os.fsync(fd)
             finally:
@@ -82,7 +87,8 @@ class Draft:
         if mode != self._mode:
             self._mode = mode
             if self._path is not None:
-                os.chmod(self._path, mode)
+                with suppress(FileNotFoundError):
+                    os.chmod(self._path, mode)
 
     def place(self, target: Path) -> Stamp:
         """Rename it to `target`, over what stands there, and return the state of the file."""

@@ -17,10 +17,8 @@ from rath.memory.adapters.local.files.regular import opened
 from rath.memory.adapters.local.finding.terms import index_terms
 from rath.memory.adapters.local.indexing.index import NoteIndex, Stamp
 from rath.memory.adapters.local.indexing.walk import update_file
-from rath.memory.adapters.local.layout import locate, note_path, relative_path
+from rath.memory.adapters.local.layout import VECTOR_SUFFIX, locate, note_path, relative_path
 from rath.memory.adapters.local.store import LocalStore
-
-_VECTOR_SUFFIX = ".vec"
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +137,7 @@ class _Placing:
             draft.force_to_disk()
             draft.set_mode(standing.mode)
             # Vectors that an older version made of the old text.
-            path.with_suffix(_VECTOR_SUFFIX).unlink(missing_ok=True)
+            path.with_suffix(VECTOR_SUFFIX).unlink(missing_ok=True)
         if not os.path.isdir(path.parent):
             os.makedirs(path.parent, exist_ok=True)
         if standing is None:

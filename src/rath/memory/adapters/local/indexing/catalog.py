@@ -100,12 +100,15 @@ class Catalog:
             is_last = self._n_users == 0
             if is_last and _shared.get(self._root) is self:
                 del _shared[self._root]
-        if is_last:
-            self._pace.close()
-            self.wait_for_walk()
-            with self._lock:
-                self._drop()
-        self.syncing.flush()
+        try:
+            if is_last:
+                self._pace.close()
+                self.wait_for_walk()
+        finally:
+            if is_last:
+                with self._lock:
+                    self._drop()
+            self.syncing.flush()
 
     def share(self) -> None:
         """Count one more user, who closes it too."""

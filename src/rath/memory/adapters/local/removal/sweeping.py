@@ -10,11 +10,9 @@ from pathlib import Path
 from rath.memory.adapters.local.files.about_file import about_path, told_about
 from rath.memory.adapters.local.indexing.index import IndexMismatch, NoteIndex
 from rath.memory.adapters.local.indexing.walk import BATCH, counting_as_read, update_file
-from rath.memory.adapters.local.layout import INDEX_NAME, logger
+from rath.memory.adapters.local.layout import INDEX_NAME, VECTOR_SUFFIX, logger
 from rath.memory.adapters.local.removal.scrubbing import Trash, is_to_scrub, scrub
 from rath.memory.adapters.local.store import LocalStore
-
-VECTOR_SUFFIX = ".vec"
 
 _SECONDS = 1.0
 """How long a sweep takes at most; the next one goes on. Nobody sees what has expired."""

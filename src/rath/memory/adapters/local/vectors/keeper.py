@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import os
 import sqlite3
 import time
 from collections import OrderedDict
@@ -74,7 +75,6 @@ class StoreVectors:
         self._turn = asyncio.Lock()
         self._queries: OrderedDict[str, bytes] = OrderedDict()
         self._filling: Running | None = None
-        self._is_filling = False
         self._again = False
         self._paused_until = float("-inf")
         self._is_closed = False
@@ -134,7 +134,6 @@ class StoreVectors:
         self._again = True
         if self._is_filling or self._is_paused() or self._is_closed:
             return
-        self._is_filling = True
         # Not in the context of the caller, whose run may be over long before this.
         self._filling = runtime().submit(
             self._afill_all,
@@ -219,8 +218,6 @@ class StoreVectors:
             self._pause(str(exc))
         except (sqlite3.Error, OSError) as exc:
             self._pause(f"the vectors cannot be stored: {exc}")
-        finally:
-            self._is_filling = False
 
     async def _afill_waiting(self) -> None:
         in_vain = 0
@@ -271,6 +268,12 @@ class StoreVectors:
                 self._catalog.use(lambda _: self._shelf.close())
             except sqlite3.Error:
                 self._shelf.close()
+
+    @property
+    def _is_filling(self) -> bool:
+        filling = self._filling
+        # A child of a fork has no part in what its parent began.
+        return filling is not None and filling.pid == os.getpid() and not filling.future.done()
 
     def _is_paused(self) -> bool:
         return self._clock() < self._paused_until

@@ -7,13 +7,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
-_SUFFIX = ".vec"
+from rath.memory.adapters.local.layout import VECTOR_SUFFIX
+
 _MAX_BYTES = 1_048_576
 
 
 def sidecar_vector(note: Path, model: str) -> list[float] | None:
     """Return the vector that a model made of a whole note, if it is not older than the note."""
-    path = note.with_suffix(_SUFFIX)
+    path = note.with_suffix(VECTOR_SUFFIX)
     try:
         status = path.stat()
         if status.st_mtime_ns < note.stat().st_mtime_ns or status.st_size > _MAX_BYTES:
