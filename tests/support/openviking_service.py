@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import tempfile
 import time
 from collections.abc import Generator, Iterator, Mapping
@@ -87,7 +88,10 @@ class _Shared:
     def stop(self) -> None:
         models, path, store = self._stack
         store.backend.close(store)
-        # Another process of this run may use the server, which may ask the models of this one.
+        # Another process of this run may use the server, which may ask the models of this one. How
+        # long its tests take is no time of the test that was the last one here.
+        if hasattr(signal, "setitimer"):
+            signal.setitimer(signal.ITIMER_REAL, 0)
         ended = FileLock(path / ".rath" / "keeper.lock", kind="shared")
         with suppress(FileNotFoundError):  # the other one was faster
             ended.acquire(timeout=END_SECONDS)
