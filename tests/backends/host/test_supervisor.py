@@ -32,8 +32,8 @@ from rath.backend.local import LocalBackend
 
 pytestmark = pytest.mark.skipif(not is_supported(), reason="no commands are supervised here")
 
-SECONDS = 10.0
-"""How long to wait for what should happen at once."""
+SECONDS = 18.0
+"""How long to wait for what should happen at once, below the limit of a test."""
 
 
 class Pipe:

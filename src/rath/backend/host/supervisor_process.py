@@ -40,6 +40,9 @@ after its shell has ended; a guess."""
 
 _LOOK_MS = 2.0
 
+_STRAYS_MS = 200.0
+"""How often to look again for what a killed keeper has left, until nothing of it is found."""
+
 GRACE_SECONDS = 3.0
 """How long keepers may take to end their commands once our process has gone."""
 
@@ -238,6 +241,7 @@ class Supervisor:
         self._parent = parent
         self._keepers: set[int] = set()
         self._has_strays = False
+        self._n_looks_empty = 0
 
     def work(self) -> None:
         """Fork keepers until our process has gone; then see that nothing of it is left."""
@@ -245,8 +249,10 @@ class Supervisor:
         for descriptor in (self._control.fileno(), self._reaper.wake, self._parent):
             poll.register(descriptor, select.POLLIN)
         while True:
-            ready = {descriptor for descriptor, _ in poll.poll()}
-            if self._reaper.wake in ready:
+            # That a stray has ended wakes us, but for one that somebody else buries.
+            patience = _STRAYS_MS if self._has_strays else None
+            ready = {descriptor for descriptor, _ in poll.poll(patience)}
+            if self._reaper.wake in ready or self._has_strays:
                 self._reaper.drain()
                 self._reap()
             if self._parent in ready or (self._control.fileno() in ready and not self._fork()):
@@ -284,14 +290,17 @@ class Supervisor:
             while (ended := os.waitpid(-1, os.WNOHANG))[0]:
                 if ended[0] in self._keepers:
                     self._keepers.discard(ended[0])
-                    self._has_strays |= ended[1] != 0
+                    if ended[1] != 0:
+                        self._has_strays, self._n_looks_empty = True, 0
         except ChildProcessError:
             self._has_strays = False
             return False
         if self._has_strays:
             strays = children() - self._keepers
             kill(strays)
-            self._has_strays = bool(strays)
+            self._n_looks_empty = 0 if strays else self._n_looks_empty + 1
+            # One more look than needed: between two of them something may have come to us.
+            self._has_strays = self._n_looks_empty < 2
         return True
 
 
