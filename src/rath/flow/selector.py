@@ -63,7 +63,7 @@ class Selector(Workflow):
             without candidates that is so, and no model is asked.
         """
         described = [each.description or type(each).__name__ for each in workflows]
-        with running(self):
+        with running(self, session):
             index, _ = select_session(
                 session,
                 self.agent.agent_session,

@@ -67,7 +67,7 @@ class Workflow:
                 f"{type(self).__name__} takes a Session, got {type(session).__name__}; make one "
                 "with Session.from_user_message(...)"
             )
-        with running(self):
+        with running(self, session):
             result = self.forward(session)
         if not _is_session(result):
             raise TypeError(_not_a_session(self, result))
@@ -149,12 +149,12 @@ class Workflow:
 
 
 @contextmanager
-def running(workflow: Workflow) -> Generator[None]:
-    """Note that `workflow` runs, so that the record can say where an operation was made."""
+def running(workflow: Workflow, session: Session) -> Generator[None]:
+    """Note that `workflow` runs on `session`: the record says where an operation was made."""
     outer = _running.get()
     token = _running.set(workflow)
     try:
-        with operation_scope(_segment(outer, workflow)):
+        with operation_scope(_segment(outer, workflow), root=session.id):
             yield
     finally:
         _running.reset(token)

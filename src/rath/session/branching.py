@@ -17,7 +17,7 @@ from rath.session.file_history import here_of
 from rath.session.graph.kind import LineageKind
 from rath.session.graph.legacy import SessionLineage
 from rath.session.graph.provenance import Edge, Provenance, stamped
-from rath.session.operation import next_place
+from rath.session.operation import Place, next_place
 from rath.session.placement import Placement
 from rath.session.record import Operation, OperationKind, Record, ToolRun, Workspace
 from rath.session.undo import plan_undo
@@ -33,6 +33,7 @@ class _Derivation(NamedTuple):
     id: UUID
     """The session that is made."""
 
+    place: Place
     operator: str
     kind: LineageKind
     operation: OperationKind
@@ -105,8 +106,10 @@ class Branching(Bindings):
         """
         if workspace not in ("share", "copy"):
             raise ValueError(f"unknown workspace {workspace!r}: expected 'share' or 'copy'")
+        place = next_place()
         plan = _Derivation(
-            id=uuid4(),
+            id=place.new_id(),
+            place=place,
             operator="Session.fork",
             kind=LineageKind.OP_FORK,
             operation="fork",
@@ -126,8 +129,10 @@ class Branching(Bindings):
 
     def detach(self) -> Self:
         """Return a session with the same rows and no parents, in the same sandbox."""
+        place = next_place()
         plan = _Derivation(
-            id=uuid4(),
+            id=place.new_id(),
+            place=place,
             operator="Session.detach",
             kind=LineageKind.OP_DETACH,
             operation="detach",
@@ -158,8 +163,10 @@ class Branching(Bindings):
         if not isinstance(other, Branching):
             raise TypeError(f"merge needs another Session, not {type(other).__name__}")
         _require_one_backend(self._placement, other.placement, files)
+        place = next_place()
         plan = _Derivation(
-            id=uuid4(),
+            id=place.new_id(),
+            place=place,
             operator="Session.merge",
             kind=LineageKind.OP_MERGE,
             operation="merge",
@@ -207,8 +214,10 @@ class Branching(Bindings):
         content = self.inherited(self._cell.result())
         undo = plan_undo(content, call, session=self.id, gaps=gaps, here=here_of(self._placement))
         origin = UndoOrigin(self.frozen_files("an undo"), undo.changes)
+        place = next_place()
         plan = _Derivation(
-            id=uuid4(),
+            id=place.new_id(),
+            place=place,
             operator="Session.undo",
             kind=LineageKind.OP_FORK,
             operation="fork",
@@ -266,7 +275,7 @@ class Branching(Bindings):
             operation=made,
             id=made,
             kind=plan.operation,
-            place=next_place(),
+            place=plan.place,
             session=made,
             workspace=plan.workspace,
             undone=plan.undone,

@@ -92,7 +92,8 @@ def run_session_compress(
     check_executor("run_session_compress", executor)
     check_callable("run_session_compress", "on_event", on_event)
     instruction = _checked_instruction(compress_instruction)
-    made, run_id = uuid4(), uuid4()
+    place, run_id = next_place(), uuid4()
+    made = place.new_id()
     shot = OneShot(
         purpose="compress",
         operation=run_id,
@@ -112,7 +113,7 @@ def run_session_compress(
         session=made,
         shot=shot,
         provenance=provenance,
-        place=next_place(),
+        place=place,
         placement=placement,
         recording=plan_recording(
             made, persist=persist, path=persist_path, sandbox_handle_id=sandbox_handle_id

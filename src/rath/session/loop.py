@@ -6,7 +6,6 @@ import inspect
 from collections.abc import Sequence
 from pathlib import Path
 from typing import cast
-from uuid import uuid4
 
 from rath._async.lazy import Deferred
 from rath.llm.chat_request import RathLLMFunctionTool
@@ -112,7 +111,8 @@ def run_session_loop(
     table = tool_table(tools, system_tools=system_tools)
     schemas = (() if executor is None else _schemas_of(executor)) or tool_schemas(table)
     taken = {*table, *(schema.name for schema in schemas)}
-    made = uuid4()
+    place = next_place()
+    made = place.new_id()
     parents = (user_session.as_parent(), agent_session.as_parent())
     kind = LineageKind.OP_SESSION_LOOP
     plan = LoopPlan(
@@ -133,7 +133,7 @@ def run_session_loop(
         provenance=stamped(made, "run_session_loop", kind, parents),
         session_provider=user_session.provider,
         lineage=SessionLineage(user_session.id, agent_session.id),
-        place=next_place(),
+        place=place,
         started_at=call_site(),
         recording=plan_recording(
             made, persist=persist, path=persist_path, sandbox_handle_id=sandbox_handle_id

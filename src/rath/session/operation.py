@@ -7,6 +7,7 @@ import itertools
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from uuid import UUID, uuid4, uuid5
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,10 +20,28 @@ class Place:
     ordinal: int
     """How many operations were made at that path before."""
 
+    run: UUID | None = field(default=None, compare=False)
+    """The outermost workflow call, or the tool call, that the place is in; None outside of any."""
+
+    root: UUID | None = field(default=None, compare=False)
+    """The session with which that call began."""
+
+    def new_id(self) -> UUID:
+        """Return the id of the session that is made here.
+
+        Inside a call it is a function of call, path and ordinal, so that a program which runs
+        again finds what it had made at the same place.
+        """
+        if self.run is None:
+            return uuid4()
+        return uuid5(self.run, f"{self.path}#{self.ordinal}")
+
 
 @dataclass(frozen=True, slots=True)
 class _Scope:
     path: str
+    run: UUID
+    root: UUID | None
     counters: dict[str, Iterator[int]] = field(default_factory=dict[str, Iterator[int]])
 
 
@@ -32,17 +51,48 @@ _scope: contextvars.ContextVar[_Scope | None] = contextvars.ContextVar(
 
 
 @contextmanager
-def operation_scope(segment: str) -> Generator[str]:
+def operation_scope(
+    segment: str, *, root: UUID | None = None, run: UUID | None = None
+) -> Generator[str]:
     """Enter a module: operations made inside have `segment` at the end of their path.
+
+    Args:
+        segment: Its name in the module around it, else that of its class.
+        root: The session that the module is called with; counts for the outermost one.
+        run: Which call the outermost one is; a new one by default.
 
     Yields:
         The whole dotted path.
     """
     outer = _scope.get()
-    path = segment if outer is None else f"{outer.path}.{segment}"
-    token = _scope.set(_Scope(path) if outer is None else _Scope(path, outer.counters))
+    if outer is None:
+        inner = _Scope(segment, run or uuid4(), root)
+    else:
+        inner = _Scope(f"{outer.path}.{segment}", outer.run, outer.root, outer.counters)
+    with _entered(inner):
+        yield inner.path
+
+
+@contextmanager
+def call_scope(session: UUID, row: int, index: int) -> Generator[None]:
+    """Enter a tool call: what is made inside has its place there, whatever runs beside it.
+
+    Args:
+        session: The session whose run made the call.
+        row: Index of the row in which the model asked for it.
+        index: Which of the calls of that row it is.
+    """
+    outer = _scope.get()
+    path = f"call {row}.{index}" if outer is None else f"{outer.path}.call {row}.{index}"
+    with _entered(_Scope(path, uuid5(session, f"call {row}.{index}"), session)):
+        yield
+
+
+@contextmanager
+def _entered(scope: _Scope) -> Generator[None]:
+    token = _scope.set(scope)
     try:
-        yield path
+        yield
     finally:
         _scope.reset(token)
 
@@ -52,4 +102,5 @@ def next_place() -> Place:
     scope = _scope.get()
     if scope is None:
         return Place("", 0)
-    return Place(scope.path, next(scope.counters.setdefault(scope.path, itertools.count())))
+    ordinal = next(scope.counters.setdefault(scope.path, itertools.count()))
+    return Place(scope.path, ordinal, scope.run, scope.root)

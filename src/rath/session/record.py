@@ -141,6 +141,8 @@ class ModelCall(_Entry):
     status: Literal["done", "failed", "cancelled"]
     seen: Seen | None
     evidence: CallEvidence
+    answer: str | None = None
+    """What the model said where no row says it, as in a selection."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,1 @@
+"""Where logs of sessions are kept: files by default, other places by their URL."""
