@@ -7,6 +7,7 @@
         ConfigConflict                        it was changed by somebody else meanwhile
       ManifestVersionError (RuntimeError)     the home was written by a newer version
       PersistenceError (RuntimeError)         a session file cannot be written or believed
+        SessionDamaged                        a line of it was changed or lost
       LineageConsistencyError (ValueError)    a lineage graph has a hole or a cycle
       ToolNameConflictError (ValueError)      two tools of a run bear one name
       BudgetExceededError (RuntimeError)      a caller's budget callback ends the run
@@ -77,6 +78,24 @@ class ManifestVersionError(RathError, RuntimeError):
 
 class PersistenceError(RathError, RuntimeError):
     """A session file is missing, locked, damaged or newer than this version."""
+
+
+class SessionDamaged(PersistenceError):
+    """A session file, or what it names, is not what was written; `where` and `line` say where."""
+
+    def __init__(self, problem: str, *, where: str, line: int | None = None) -> None:
+        self.problem = problem
+        self.where = where
+        self.line = line
+        place = where if line is None else f"{where}:{line}"
+        super().__init__(f"{place}: {problem}")
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _damaged, (self.problem, self.where, self.line)
+
+
+def _damaged(problem: str, where: str, line: int | None) -> SessionDamaged:
+    return SessionDamaged(problem, where=where, line=line)
 
 
 class LineageConsistencyError(RathError, ValueError):

@@ -113,6 +113,10 @@ class CallEvidence:
             object.__setattr__(self, "_cost", (cost_of(self),))
         return self._cost[0]
 
+    def settle_cost(self, cost: Cost | None) -> None:
+        """Say once for all what the call cost, as a file does: prices change, and that does not."""
+        object.__setattr__(self, "_cost", (cost,))
+
 
 @dataclass(frozen=True, slots=True)
 class Exchange:

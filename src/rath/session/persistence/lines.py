@@ -35,6 +35,9 @@ from rath.session.graph.kind import LineageKind
 from rath.session.outcome import Outcome
 from rath.session.record import Entry, ToolRun
 
+SCHEMA_VERSION = 2
+"""What the header of such a file says."""
+
 
 @dataclass(frozen=True, slots=True)
 class Part:
