@@ -35,13 +35,12 @@ TERM_SECONDS = 0.5
 """How long a command may take to end after SIGTERM."""
 
 LEAVE_SECONDS = 0.2
-"""How long what an ended command left in its group has to leave it, as `setsid X &` does soon
-after its shell has ended; a guess."""
+"""How long what an ended command left in its group has to leave it, as `setsid X &` does; a guess."""
 
 _LOOK_MS = 2.0
 
 _STRAYS_MS = 200.0
-"""How often to look again for what a killed keeper has left, until nothing of it is found."""
+"""How often to look again for what a killed keeper has left, until none is found twice."""
 
 GRACE_SECONDS = 3.0
 """How long keepers may take to end their commands once our process has gone."""
@@ -77,7 +76,7 @@ class Reaper:
         os.set_blocking(self.wake, False)
         os.set_blocking(writer, False)
         signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-        signal.signal(signal.SIGCHLD, _noted)
+        signal.signal(signal.SIGCHLD, lambda *_: None)  # that there is one makes it wake us
 
     def drain(self) -> None:
         """Forget the wake-ups so far."""
@@ -240,8 +239,7 @@ class Supervisor:
         self._control = control
         self._parent = parent
         self._keepers: set[int] = set()
-        self._has_strays = False
-        self._n_looks_empty = 0
+        self._n_looks = 0  # how often to look yet for what a killed keeper has left
 
     def work(self) -> None:
         """Fork keepers until our process has gone; then see that nothing of it is left."""
@@ -249,10 +247,9 @@ class Supervisor:
         for descriptor in (self._control.fileno(), self._reaper.wake, self._parent):
             poll.register(descriptor, select.POLLIN)
         while True:
-            # That a stray has ended wakes us, but for one that somebody else buries.
-            patience = _STRAYS_MS if self._has_strays else None
+            patience = _STRAYS_MS if self._n_looks else None
             ready = {descriptor for descriptor, _ in poll.poll(patience)}
-            if self._reaper.wake in ready or self._has_strays:
+            if self._reaper.wake in ready or self._n_looks:
                 self._reaper.drain()
                 self._reap()
             if self._parent in ready or (self._control.fileno() in ready and not self._fork()):
@@ -290,17 +287,15 @@ class Supervisor:
             while (ended := os.waitpid(-1, os.WNOHANG))[0]:
                 if ended[0] in self._keepers:
                     self._keepers.discard(ended[0])
-                    if ended[1] != 0:
-                        self._has_strays, self._n_looks_empty = True, 0
+                    self._n_looks = 2 if ended[1] != 0 else self._n_looks
         except ChildProcessError:
-            self._has_strays = False
+            self._n_looks = 0
             return False
-        if self._has_strays:
+        if self._n_looks:
             strays = children() - self._keepers
             kill(strays)
-            self._n_looks_empty = 0 if strays else self._n_looks_empty + 1
             # One more look than needed: between two of them something may have come to us.
-            self._has_strays = self._n_looks_empty < 2
+            self._n_looks = 2 if strays else self._n_looks - 1
         return True
 
 
@@ -391,10 +386,6 @@ def _descriptors(ancillary: list[tuple[int, int, bytes]]) -> list[int]:
         if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
             found += struct.unpack(f"{len(data) // 4}i", data[: len(data) // 4 * 4])
     return found
-
-
-def _noted(number: int, frame: object) -> None:
-    """Do nothing: that there is a handler makes the signal wake us."""
 
 
 def main() -> None:
