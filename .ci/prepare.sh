@@ -69,6 +69,44 @@ want_bubblewrap() {
         "bwrap was not found and not installed: the tests of the bubblewrap backend are skipped" >&2
 }
 
+# Install the PostgreSQL server, which the tests of its store start in a directory of their own:
+# only in CI, as its package also starts a service. Elsewhere they are skipped and say why.
+want_postgres() {
+    local apt=(env DEBIAN_FRONTEND=noninteractive timeout 300 apt-get --yes --quiet --quiet)
+    if [[ -z ${CI:-} || $(uname -s) != Linux ]] || command -v postgres >/dev/null 2>&1 ||
+        compgen -G '/usr/lib/postgresql/*/bin/postgres' >/dev/null; then
+        return
+    fi
+    if [[ $(id -u) -ne 0 ]]; then
+        apt=(sudo -n "${apt[@]}")
+    fi
+    if command -v apt-get >/dev/null 2>&1; then
+        "${apt[@]}" install --no-install-recommends postgresql >/dev/null 2>&1 ||
+            { "${apt[@]}" update && "${apt[@]}" install --no-install-recommends postgresql; } \
+                >/dev/null 2>&1 || true
+    fi
+    compgen -G '/usr/lib/postgresql/*/bin/postgres' >/dev/null || printf 'note: %s\n' \
+        "PostgreSQL was not found and not installed: the tests on its server are skipped" >&2
+}
+
+# Install the browser in which the pages of `rath view` are tested and measured, like bubblewrap.
+want_chromium() {
+    local apt=(env DEBIAN_FRONTEND=noninteractive timeout 300 apt-get --yes --quiet --quiet)
+    if [[ -z ${CI:-} || $(uname -s) != Linux ]] || command -v chromium >/dev/null 2>&1; then
+        return
+    fi
+    if [[ $(id -u) -ne 0 ]]; then
+        apt=(sudo -n "${apt[@]}")
+    fi
+    if command -v apt-get >/dev/null 2>&1; then
+        "${apt[@]}" install --no-install-recommends chromium fonts-dejavu-core >/dev/null 2>&1 ||
+            { "${apt[@]}" update && "${apt[@]}" install --no-install-recommends chromium fonts-dejavu-core; } \
+                >/dev/null 2>&1 || true
+    fi
+    command -v chromium >/dev/null 2>&1 || printf 'note: %s\n' \
+        "chromium was not found and not installed: the tests in a browser are skipped" >&2
+}
+
 # Make the environment of the OpenViking server, once for all clones: 1.3 GB and some minutes. Its
 # tests find it where it is, or in RATH_OPENVIKING_ENV; without it they are skipped and say why.
 want_openviking() {

@@ -29,10 +29,14 @@ _ROWS = {
     "tools": ("benchmarks.tools", "lines"),
     "memory": ("benchmarks.memory", "lines"),
     "vectors": ("benchmarks.vectors", "lines"),
+    "recording": ("benchmarks.recording", "lines"),
     "load": ("benchmarks.load", "lines"),
+    "replay": ("benchmarks.replay", "lines"),
+    "listing": ("benchmarks.listing", "lines"),
     "commands": ("benchmarks.commands", "lines"),
     "effects": ("benchmarks.effects", "lines"),
     "workspace": ("benchmarks.workspace", "lines"),
+    "explorer": ("benchmarks.explorer", "lines"),
 }
 
 

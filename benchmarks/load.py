@@ -15,7 +15,7 @@ from rath.session import Session, create_system_session, load_session, run_sessi
 
 
 def lines(endpoint: Endpoint, sizes: Sizes) -> list[Line]:
-    """Load a session of many turns; the replay of the budget is not there yet."""
+    """Load a session of many turns."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "session.jsonl"
         session = run_session_loop(

@@ -21,11 +21,15 @@ class Sizes:
     notes: int
     turns: int
     """Turns of the session file that is loaded."""
+    stored_sessions: int
+    """Sessions of the store that is listed."""
     workspace_files: tuple[int, ...]
     """Files of the workspaces in which effects are looked for."""
     commands: int
     """Commands in a sandbox, one after another."""
     commands_at_once: int
+    page_rows: int
+    """Rows of the session whose page is opened in a browser."""
 
 
 FULL = Sizes(
@@ -37,9 +41,11 @@ FULL = Sizes(
     table_rows=100_000,
     notes=100_000,
     turns=1000,
+    stored_sessions=10_000,
     workspace_files=(5000, 50_000),
     commands=50,
     commands_at_once=50,
+    page_rows=10_000,
 )
 SMALL = Sizes(
     repeats=2,
@@ -50,7 +56,9 @@ SMALL = Sizes(
     table_rows=2000,
     notes=500,
     turns=50,
+    stored_sessions=300,
     workspace_files=(500,),
     commands=5,
     commands_at_once=8,
+    page_rows=500,
 )

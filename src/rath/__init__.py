@@ -3,19 +3,41 @@
 from __future__ import annotations
 
 import importlib
-from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rath import backend, flow, memory, session
+    from rath.llm.offline import offline
+    from rath.session.autosave import autosave
+    from rath.session.replay.block import replay
+    from rath.session.replay.cassette import cassette
 
 __version__ = "1.3.0.dev0"
 
-__all__ = ["backend", "flow", "memory", "session"]
+__all__ = [
+    "autosave",
+    "backend",
+    "cassette",
+    "flow",
+    "memory",
+    "offline",
+    "replay",
+    "session",
+]
+
+_FUNCTIONS = {
+    "autosave": "rath.session.autosave",
+    "cassette": "rath.session.replay.cassette",
+    "offline": "rath.llm.offline",
+    "replay": "rath.session.replay.block",
+}
+"""By name, the module that has it."""
 
 
-def __getattr__(name: str) -> ModuleType:
-    """Load a public subpackage on first use, so that `import rath` stays cheap (PEP 562)."""
+def __getattr__(name: str) -> Any:
+    """Load a public name on first use, so that `import rath` stays cheap (PEP 562)."""
+    if name in _FUNCTIONS:
+        return getattr(importlib.import_module(_FUNCTIONS[name]), name)
     if name in __all__:
         return importlib.import_module(f"rath.{name}")
     raise AttributeError(f"module 'rath' has no attribute {name!r}")

@@ -8,6 +8,10 @@
       ManifestVersionError (RuntimeError)     the home was written by a newer version
       PersistenceError (RuntimeError)         a session file cannot be written or believed
         SessionDamaged                        a line of it was changed or lost
+        StoreNotFound (LookupError)           no session store of that name
+        ReplayDifference                      a replay is not what the record says
+        ResumeMismatch                        a program that goes on is not the one that began
+      OfflineError (RuntimeError)             a live call was forbidden by rath.offline()
       LineageConsistencyError (ValueError)    a lineage graph has a hole or a cycle
       ToolNameConflictError (ValueError)      two tools of a run bear one name
       BudgetExceededError (RuntimeError)      a caller's budget callback ends the run
@@ -94,8 +98,97 @@ class SessionDamaged(PersistenceError):
         return _damaged, (self.problem, self.where, self.line)
 
 
+class StoreNotFound(PersistenceError, LookupError):
+    """No session store has this name; `available` lists those that are known."""
+
+    def __init__(self, name: str, available: list[str], hint: str = "") -> None:
+        self.name = name
+        self.available = available
+        self.hint = hint
+        super().__init__(
+            f"no session store named {name!r}.{hint} Known: {', '.join(available) or 'none'}. "
+            "Plug-ins register under 'rath.stores'."
+        )
+
+    def __reduce__(self) -> tuple[type[StoreNotFound], tuple[str, list[str], str]]:
+        return type(self), (self.name, self.available, self.hint)
+
+
 def _damaged(problem: str, where: str, line: int | None) -> SessionDamaged:
     return SessionDamaged(problem, where=where, line=line)
+
+
+class ReplayDifference(PersistenceError):
+    """What a replay came to is not what the record says.
+
+    Args:
+        problem: What differs, in words.
+        where: The session, and the row or the call in it.
+        expected: What the record says, in short.
+        found: What the replay came to, in short.
+    """
+
+    def __init__(
+        self, problem: str, *, where: str, expected: str | None = None, found: str | None = None
+    ) -> None:
+        self.problem = problem
+        self.where = where
+        self.expected = expected
+        self.found = found
+        parts = {"expected": expected, "found": found}
+        said = "".join(f"; {name} {it}" for name, it in parts.items() if it is not None)
+        super().__init__(f"{where}: {problem}{said}")
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _difference, (self.problem, self.where, self.expected, self.found)
+
+
+def _difference(
+    problem: str, where: str, expected: str | None, found: str | None
+) -> ReplayDifference:
+    return ReplayDifference(problem, where=where, expected=expected, found=found)
+
+
+class ResumeMismatch(PersistenceError):
+    """A program that goes on does something else than what is recorded of the same place."""
+
+    def __init__(self, problem: str, *, where: str, expected: str, found: str) -> None:
+        self.problem = problem
+        self.where = where
+        """The place: path of the workflow, and the count of operations there."""
+
+        self.expected = expected
+        """What the record says."""
+
+        self.found = found
+        """What the program does now."""
+        super().__init__(
+            f"at {where} {problem}: the record says {expected}, now it is {found}. Go on with the "
+            "program that made the session, or call the workflow on the session to run it anew"
+        )
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _mismatch, (self.problem, self.where, self.expected, self.found)
+
+
+def _mismatch(problem: str, where: str, expected: str, found: str) -> ResumeMismatch:
+    return ResumeMismatch(problem, where=where, expected=expected, found=found)
+
+
+class OfflineError(RathError, RuntimeError):
+    """A live call was about to be made where `rath.offline()` forbids it; nothing was sent."""
+
+    def __init__(self, endpoint: str, model: str | None) -> None:
+        self.endpoint = endpoint
+        self.model = model
+        asked = "a model" if model is None else f"model {model!r}"
+        super().__init__(
+            f"{asked} at {endpoint} would be called, and rath.offline() forbids live calls; "
+            "replay a session or a cassette, use rath.testing.ScriptedClient, or end the switch"
+        )
+
+    def __reduce__(self) -> tuple[type[OfflineError], tuple[str, str | None]]:
+        return type(self), (self.endpoint, self.model)
 
 
 class LineageConsistencyError(RathError, ValueError):

@@ -13,6 +13,7 @@ from typer.testing import CliRunner, Result
 
 from rath.cli.app import app
 from tests.support.machine import own_project
+from tests.support.stored import Family, saved_family
 
 Rath = Callable[..., Result]
 Process = Callable[..., subprocess.CompletedProcess[str]]
@@ -58,3 +59,15 @@ def process(project: Path) -> Process:
         )
 
     return call
+
+
+@pytest.fixture
+def sessions(home: Path) -> Path:
+    """The directory of stored sessions, which is not there yet."""
+    return home / ".openrath" / "sessions"
+
+
+@pytest.fixture
+def family(sessions: Path) -> Family:
+    """A few stored sessions."""
+    return saved_family(sessions)

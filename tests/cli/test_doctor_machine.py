@@ -237,3 +237,24 @@ def test_little_space_is_a_warning(rath: Rath, monkeypatch: pytest.MonkeyPatch) 
 def test_a_clock_that_is_behind_is_told(rath: Rath, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("time.time", lambda: 0.0)
     assert [found.level for found in findings(doctor(rath), "Installation", "clock")] == ["warning"]
+
+
+def test_the_store_that_sessions_go_to_is_told(rath: Rath, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "can be made" in findings(doctor(rath), "Files", "sessions")[0].text
+    monkeypatch.setenv("OPENRATH_STORE", "postgres://me:swordfish@db.example/agents")
+    (finding,) = findings(doctor(rath), "Files", "sessions")
+    assert (finding.level, finding.text) == (
+        "ok",
+        "postgres://db.example/agents, which was not asked",
+    )
+
+
+@pytest.mark.parametrize("url", ["postgre://me:swordfish@db/agents", "files://host/sessions"])
+def test_a_store_that_cannot_be_used_is_a_problem(
+    rath: Rath, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENRATH_STORE", url)
+    result = doctor(rath)
+    (finding,) = findings(result, "Files", "sessions")
+    assert finding.level == "problem"
+    assert "swordfish" not in result.stdout

@@ -116,6 +116,7 @@ TOUCH_THE_ENVIRONMENT = {
     "backend/bubblewrap/command.py",  # tells which of a command's variables were only inherited
     "backend/host/environment.py",  # hands a fixed list on to commands
     "backend/host/supervisor.py",  # hands on what the loader of programs needs
+    "cli/layout.py",  # asks how wide the terminal is said to be
     "conformance/sandbox/commands.py",  # sets what a command must not see
     "conformance/sandbox/confinement.py",  # starts what a command must not reach
     "llm/litellm/errors.py",  # hides in an error text whatever a variable holds

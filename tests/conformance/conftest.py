@@ -1,7 +1,8 @@
-"""A server of OpenSandbox for the contract of its backend."""
+"""The servers that contracts are run against: of OpenSandbox, and of PostgreSQL."""
 
 from __future__ import annotations
 
 from tests.support.opensandbox_server.fixtures import opensandbox_server
+from tests.support.postgres_server import postgres
 
-__all__ = ["opensandbox_server"]
+__all__ = ["opensandbox_server", "postgres"]

@@ -63,6 +63,7 @@ def test_the_ladder_is_the_documented_one() -> None:
         "11_dynamic_selector",
         "12_custom_backend",
         "13_openviking_memory",
+        "15_replay_in_tests",
     ]
 
 
@@ -81,6 +82,7 @@ def test_the_ladder_is_the_documented_one() -> None:
         ("11_dynamic_selector", "tech: Switch the printer off"),
         ("12_custom_backend", "FileContent(data='kept'"),
         ("13_openviking_memory", "skipped: no OpenViking server is named."),
+        ("15_replay_in_tests", "differs: row 0 of the input is not the recorded one"),
     ],
 )
 def test_an_example_runs(name: str, said: str, tmp_path: Path) -> None:

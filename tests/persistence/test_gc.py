@@ -23,21 +23,19 @@ from rath.memory import MemoryOpCommit, MemoryOpWrite, MemoryStore, MemoryStoreS
 from rath.memory.persistence import PersistentMemoryRegistry
 from rath.persistence import GCReport, gc
 from rath.session.chunk import ChunkTable
-from rath.session.persistence import SessionWriter, list_persisted_sessions
+from rath.session.persistence import list_persisted_sessions
+from rath.session.persistence.store.registry import default_store
 from rath.session.session import Session
+from tests.support.stored_lines import write
 
 
 @pytest.fixture
 def old_and_new() -> tuple[UUID, UUID]:
-    """A session that was begun eight days ago, and one of now."""
+    """A session that was written eight days ago, and one of now."""
     ids: list[UUID] = []
     for age in (timedelta(days=8), timedelta()):
         session = Session(ChunkTable())
-        with SessionWriter(session) as writer:
-            pass
-        header, rest = writer.path.read_text().split("\n", 1)
-        dated = {**json.loads(header), "created_at": (datetime.now(UTC) - age).isoformat()}
-        writer.path.write_text(f"{json.dumps(dated)}\n{rest}")
+        write(default_store(), session, at=datetime.now(UTC) - age)
         ids.append(session.id)
     return ids[0], ids[1]
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from rath._core.vector import Vector
 from rath.backend.effects import note_effect, note_gap
 from rath.errors import BackendError
 from rath.session import Session
-from rath.session.record import Operation, ToolRun
+from rath.session.record import Entry, Operation, ToolRun
 from rath.testing import tool_call
 from tests.support.session_files import (
     BUILT_IN,
@@ -234,10 +236,82 @@ def test_what_a_merge_changed_is_known_to_all_that_came_from_it() -> None:
         assert applied(as_bytes(BASE), told) == files_of(session)
 
 
-def test_what_a_merge_changed_is_in_no_record() -> None:
-    alone = with_record(*merged("three-way").record)
-    with pytest.raises(BackendError, match="is in no record: ask in the program that made it"):
-        alone.files.diff(scope="workspace")
+def test_what_a_merge_changed_is_told_by_the_record_of_both_sides() -> None:
+    one = merged("three-way")
+    copy = one.fork(workspace="copy").fork(workspace="copy")
+    undone = worked(one.fork(workspace="copy"), writing("d", "d", id="w")).undo("w")
+    taken = placed().merge(one, files="theirs")
+    deep = copy.merge(worked(one.fork(workspace="copy"), writing("e", "e")), files="three-way")
+    more = worked(one.fork(workspace="copy"), writing("f", "f"))
+    for session in (one, more, copy, undone, taken, deep):
+        alone = with_record(*session.record)
+        told = alone.files.changes(scope="whole")
+        assert told == session.files.changes(scope="whole")
+        assert applied(as_bytes(BASE), told) == files_of(session)
+
+
+def test_a_tournament_of_merges_is_told_by_the_record() -> None:
+    base = placed()
+    one, two, three, four = (
+        worked(base.fork(workspace="copy"), writing(name, name)) for name in "abcd"
+    )
+    left, right = one.merge(two, files="three-way"), three.merge(four, files="three-way")
+    whole = left.merge(right, files="three-way")
+    aside = worked(placed(), writing("x", "x")).synchronize().merge(whole, files="theirs")
+    for session in (whole, aside):
+        alone = with_record(*session.record)
+        assert [each.path for each in alone.files.changes(scope="whole")] == list("abcd")
+
+
+def test_a_merge_with_what_it_came_from_changed_nothing() -> None:
+    base = worked(placed(), writing("a", "1")).synchronize()
+    merge = base.merge(base, files="three-way")
+    assert with_record(*merge.record, id=merge.id).files.changes() == ()
+
+
+def test_a_merge_needs_contents_that_both_sides_changed() -> None:
+    base = placed({"a": "1\n"})
+    sides = [worked(base.fork(workspace="copy"), writing("a", each)) for each in ("2\n", "3\n")]
+    merge = sides[0].merge(sides[1], files="three-way")
+    alone = with_record(*(without_contents(entry) for entry in merge.record))
+    with pytest.raises(BackendError, match="contents were not kept"):
+        alone.files.changes(scope="whole")
+
+
+def without_contents(entry: Entry) -> Entry:
+    """Return an entry as if no content of a file had been kept."""
+    if isinstance(entry, Operation) and entry.theirs is not None:
+        return replace(entry, theirs=Vector(map(without_contents, entry.theirs)))
+    if not isinstance(entry, ToolRun):
+        return entry
+    bare = [
+        replace(
+            effect,
+            before=effect.before and replace(effect.before, data=None),
+            after=effect.after and replace(effect.after, data=None),
+        )
+        for effect in entry.file_effects
+    ]
+    return replace(entry, file_effects=tuple(bare))
+
+
+def test_conflicts_are_told_by_the_record_too() -> None:
+    base = placed()
+    one = worked(base.fork(workspace="copy"), writing("a", "ours"))
+    two = worked(base.fork(workspace="copy"), writing("a", "theirs"))
+    merge = one.merge(two, files="three-way")
+    alone = with_record(*merge.record, id=merge.id)
+    assert [each.path for each in alone.files.conflicts] == ["a"]
+    assert alone.files.conflicts == merge.files.conflicts
+    assert with_record(*merge.record).files.conflicts == ()
+
+
+def test_a_merge_whose_sides_are_not_in_the_record_is_not_told() -> None:
+    merge = merged("three-way")
+    (made,) = [e for e in merge.record if isinstance(e, Operation) and e.kind == "merge"]
+    alone = with_record(replace(made, theirs=None, n_ours=3))
+    with pytest.raises(BackendError, match="does not hold both its sides"):
+        alone.files.diff(scope="whole")
 
 
 def as_bytes(files: dict[str, str]) -> dict[str, bytes]:

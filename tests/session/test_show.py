@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rath._core.text import short_id
 from rath.session import (
     ChunkRow,
     ChunkTable,
@@ -18,7 +19,7 @@ from rath.session import (
     tool_feedback_chunk,
     user_text_chunk,
 )
-from rath.session.show import EDGE_ROWS, MAX_ARGUMENTS, MAX_TEXT, short_id, show_session
+from rath.session.show import EDGE_ROWS, MAX_ARGUMENTS, MAX_TEXT, show_session
 from rath.testing import tool_call
 from tests.support.images import picture
 from tests.support.sessions import FunctionTool, row_lists, run

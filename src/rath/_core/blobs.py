@@ -3,18 +3,30 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from hashlib import sha256
+from typing import TYPE_CHECKING
 
 MAX_BLOB_BYTES = 1 << 20
 """Largest content that is kept, in bytes; larger content keeps its digest and size only."""
 
 _DIGEST = re.compile("[0-9a-f]{64}")
 
+Fetch = Callable[[str], bytes | None]
+"""Gives content by its sha256, None where it is not there or damaged; may block."""
+
+
+class _Fetched:
+    """Where `data` comes from when it is read first; apart, so that it counts in no comparison."""
+
+    __slots__ = ("_fetch",)
+    _fetch: Fetch
+
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
-class Blob:
-    """Content known by its sha256; `data` is None when it was too large to keep."""
+class Blob(_Fetched):
+    """Content known by its sha256; `data` is None when it was too large to keep, or was lost."""
 
     digest: str
     """sha256 of the content, in hex."""
@@ -29,6 +41,32 @@ class Blob:
         """Return the blob of `content`, holding it when it has at most `keep` bytes."""
         kept = content if len(content) <= keep else None
         return cls(sha256(content).hexdigest(), len(content), kept)
+
+    @classmethod
+    def fetched(cls, digest: str, size: int, fetch: Fetch) -> Blob:
+        """Return a blob whose `data` is what `fetch(digest)` gives when it is read first."""
+        made = cls(digest, size)
+        # Without its value the slot is asked through `__getattr__`.
+        object.__delattr__(made, "data")
+        object.__setattr__(made, "_fetch", fetch)
+        return made
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether the content is held, or was kept somewhere; reads nothing.
+
+        What was kept may be lost since: then `data` is None all the same.
+        """
+        return hasattr(self, "_fetch") or self.data is not None
+
+    if not TYPE_CHECKING:  # Checkers would take any name for an attribute.
+
+        def __getattr__(self, name: str) -> bytes | None:
+            if name != "data":
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            data = self._fetch(self.digest)
+            object.__setattr__(self, "data", data)
+            return data
 
 
 def is_digest(text: str) -> bool:

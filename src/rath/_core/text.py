@@ -1,10 +1,11 @@
-"""Text at the borders: valid Unicode, bytes of other programs, previews and near names."""
+"""Text at the borders: valid Unicode, bytes of other programs, previews, near names and short ids."""
 
 from __future__ import annotations
 
 import locale
 from collections.abc import Iterable
 from difflib import get_close_matches
+from uuid import UUID
 
 _PREVIEW_GAP = " ... "
 _LEFT_OUT = "\n[... {} characters left out ...]\n"
@@ -51,6 +52,11 @@ def one_line_preview(text: str, max_chars: int) -> str:
         return line
     edge = max(1, (max_chars - len(_PREVIEW_GAP)) // 2)
     return f"{line[:edge]}{_PREVIEW_GAP}{line[-edge:]}"
+
+
+def short_id(id: UUID) -> str:
+    """Return the first group of an id, enough for a person to tell sessions apart."""
+    return str(id).partition("-")[0]
 
 
 def cut_middle(text: str, max_chars: int) -> tuple[str, int]:

@@ -1,6 +1,7 @@
 """The command line: its verbs, and how any of them ends.
 
     0  done      1  a problem was found      2  it was called in a wrong way
+    3  evidence is not there      4  a session is not what was written
 
 A verb is a typer app in a module of its own, named in `VERBS` and imported when it is called. It
 raises `Problem` or `Misuse`; an error of rath or of the system ends it in the same way.
@@ -8,8 +9,10 @@ raises `Problem` or `Misuse`; an error of rath or of the system ends it in the s
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import io
+import os
 import sys
 from collections.abc import Sequence
 from typing import Annotated, Any, Protocol, cast
@@ -21,16 +24,36 @@ from typer.core import TyperGroup
 import rath
 from rath._core.text import did_you_mean
 from rath.cli.terminal import Misuse, Problem, complain, show_help
-from rath.errors import RathError
+from rath.errors import RathError, SessionDamaged
 
 __all__ = ["VERBS", "app", "main"]
 
 VERBS = {
     "config": "rath.cli.config:app",
+    "cost": "rath.cli.cost:app",
     "doctor": "rath.cli.doctor:app",
+    "explain": "rath.cli.explain:app",
+    "export": "rath.cli.session_export:app",
+    "import": "rath.cli.session_import:app",
+    "blame": "rath.cli.blame:app",
+    "diff": "rath.cli.session_diff:app",
+    "resume": "rath.cli.resume:app",
+    "replay": "rath.cli.replay:app",
+    "fork": "rath.cli.fork:app",
+    "log": "rath.cli.log:app",
+    "ls": "rath.cli.ls:app",
     "memory": "rath.cli.memory:app",
+    "prune": "rath.cli.prune:app",
+    "rm": "rath.cli.rm:app",
+    "show": "rath.cli.show:app",
+    "tail": "rath.cli.tail:app",
+    "verify": "rath.cli.verify:app",
+    "view": "rath.cli.view:app",
 }
 """Name of a verb to the `module:attribute` of its app."""
+
+
+_DAMAGED = 4
 
 
 class _Complaint(Protocol):
@@ -82,6 +105,11 @@ class _CommandLine(TyperGroup):
         except Problem as exc:
             complain(str(exc))
             code = exc.exit_code
+        except SessionDamaged as exc:
+            complain(str(exc))
+            code = _DAMAGED
+        except BrokenPipeError:
+            code = _end_without_reader()
         except (RathError, OSError) as exc:
             complain(str(exc))
             code = 1
@@ -91,6 +119,14 @@ class _CommandLine(TyperGroup):
         except _COMPLAINTS as exc:
             code = _explain(cast("_Complaint", exc))
         sys.exit(code if isinstance(code, int) else 0)
+
+
+def _end_without_reader() -> int:
+    """Let the process end quietly where nobody reads any more, as behind `| head`."""
+    # Python writes what is left when it ends, and would say that it cannot.
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 1
 
 
 def _explain(complaint: _Complaint) -> int:

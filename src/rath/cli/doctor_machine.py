@@ -34,7 +34,7 @@ from rath.cli.requirements import (
 from rath.config.paths import resolve_config_dir
 from rath.errors import RathError
 from rath.memory.persistence.paths import local_memory_root
-from rath.session.persistence.paths import sessions_dir
+from rath.session.persistence.store import FileStore, default_store
 
 __all__ = ["check_installation", "check_planes", "check_stores"]
 
@@ -45,6 +45,7 @@ _PURPOSES: Mapping[str, str] = {
     "litellm": "the vendors that LiteLLM speaks to",
     "opensandbox": "sandboxes on an OpenSandbox server",
     "openviking": "memory on an OpenViking server",
+    "postgres": "sessions in a PostgreSQL database",
     "vectors": "finding notes by their vectors",
 }
 _LEAST_FREE = 256_000_000
@@ -85,13 +86,13 @@ def check_stores() -> list[Finding]:
         home = resolve_config_dir()
     except OSError as exc:
         return [Finding("Files", "home", "problem", str(exc))]
-    places = {"home": home, "sessions": sessions_dir(), "memory": local_memory_root()}
+    places = {"home": home, "memory": local_memory_root()}
     for store in usable_configs():
         for name, entry in store.config.memory.providers.items():
             if entry.path:
                 places[f"memory {name}"] = Path(entry.path).expanduser()
     findings = [_check_writable(subject, path) for subject, path in places.items()]
-    return [*findings, *_check_sandboxes(), *_check_space(home)]
+    return [*findings, _check_sessions(), *_check_sandboxes(), *_check_space(home)]
 
 
 def _check_python() -> Iterator[Finding]:
@@ -236,6 +237,18 @@ def _check_sandboxes() -> Iterator[Finding]:
 
 def _counted(number: int, noun: str, plural: str = "s") -> str:
     return f"{number} {noun}{'' if number == 1 else plural}"
+
+
+def _check_sessions() -> Finding:
+    """Tell which store sessions go to; a server is not asked."""
+    try:
+        store = default_store()
+    except (RathError, ValueError) as exc:
+        advice = "mend OPENRATH_STORE, or sessions.store in the config"
+        return Finding("Files", "sessions", "problem", str(exc), advice)
+    if isinstance(store, FileStore):
+        return _check_writable("sessions", store.directory)
+    return Finding("Files", "sessions", "ok", f"{store.where}, which was not asked")
 
 
 def _check_writable(subject: str, path: Path) -> Finding:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sqlite3
 import sys
 from typing import Annotated
@@ -21,6 +20,7 @@ from rath.cli.memory_store import (
     opened,
 )
 from rath.cli.terminal import Misuse, Problem, ask_yes_no, note, say, say_json, say_rows
+from rath.cli.times import duration
 from rath.memory import (
     MemoryForgetResult,
     MemoryOpForget,
@@ -31,9 +31,6 @@ from rath.memory.adapters.local.indexing.rebuilding import rebuild as rebuild_in
 from rath.memory.notes import EXPIRES_AT, note_op
 
 __all__ = ["add", "forget", "rebuild"]
-
-_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)([smhdw])")
 
 
 def add(
@@ -59,7 +56,7 @@ def add(
     content = _stdin() if text == "-" else text
     if not content.strip():
         raise Misuse("the note is empty; expected some text")
-    kept = None if ttl is None else _duration(ttl)
+    kept = None if ttl is None else duration("--ttl", ttl)
     try:
         op = note_op(content, scope=scope, category=category, wait=True, ttl=kept)
     except ValueError as exc:
@@ -139,10 +136,3 @@ def _stdin() -> str:
         return sys.stdin.read()
     except UnicodeDecodeError as exc:
         raise Misuse(f"what came on stdin is no text: {exc}") from exc
-
-
-def _duration(text: str) -> float:
-    found = _DURATION.fullmatch(text.strip())
-    if found is None:
-        raise Misuse(f"--ttl {text!r} is no time; expected a number with s, m, h, d or w, as 30d")
-    return float(found[1]) * _UNITS[found[2]]

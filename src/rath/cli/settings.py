@@ -22,7 +22,10 @@ from rath.llm.variables import variables_of
 
 __all__ = ["Setting", "Settings", "as_text", "read_settings"]
 
-_TABLES = {"llm": "providers", "memory": "providers", "backend": "providers", "mcp": "servers"}
+_TABLES = {
+    "llm": "providers", "memory": "providers", "backend": "providers", "mcp": "servers",
+    "sessions": "",  # plain values alone
+}  # fmt: skip
 """For each section the table that holds its named entries."""
 
 

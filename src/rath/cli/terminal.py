@@ -6,7 +6,7 @@ import getpass
 import json
 import sys
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import typer
 from rich.console import Console
@@ -22,6 +22,8 @@ __all__ = [
     "note",
     "say",
     "say_json",
+    "say_lines",
+    "say_part",
     "say_rows",
     "show_help",
     "warn",
@@ -47,6 +49,23 @@ class Misuse(Problem):
 def say(text: str, *, style: str = "") -> None:
     """Write one line to stdout, however long."""
     _write(Console(), Text(text, style))
+
+
+def say_lines(lines: Iterable[Sequence[tuple[str, str]]]) -> None:
+    """Write many lines to stdout, each of parts with a style; as fast as a pipe takes them."""
+    console = Console()
+    if console.is_terminal:
+        for line in lines:
+            _write(console, Text.assemble(*line))
+        return
+    plain = ["".join(text for text, _ in line).rstrip() + "\n" for line in lines]
+    say_part("".join(plain))
+
+
+def say_part(text: str) -> None:
+    """Write a part of a line to stdout, at once."""
+    sys.stdout.write(_visible(text))
+    sys.stdout.flush()
 
 
 def say_rows(rows: Sequence[Sequence[str]], styles: Sequence[str]) -> None:

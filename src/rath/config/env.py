@@ -51,6 +51,22 @@ _OWN_NAME = "the SDK of OpenAI; not sent where a project's config names the endp
 
 _SPECS = (
     EnvSpec("OPENRATH_HOME", EnvKind.ROUTING, "all files of rath: config, sessions, stores"),
+    EnvSpec(
+        "OPENRATH_STORE",
+        EnvKind.ROUTING,
+        "where sessions are stored: a directory, or the URL of another store",
+    ),
+    EnvSpec(
+        "OPENRATH_CASSETTE",
+        EnvKind.ROUTING,
+        "cassettes of mode `auto`: `record` or `replay` them all",
+    ),
+    EnvSpec("OPENRATH_PERSIST", EnvKind.FLAG, "sessions: record every run"),
+    EnvSpec(
+        "OPENRATH_DURABILITY",
+        EnvKind.ROUTING,
+        "sessions: how carefully a run is written, `turn`, `row` or `none`",
+    ),
     EnvSpec("OPENAI_API_KEY", EnvKind.SECRET, "OpenAI clients: chat, embeddings, images"),
     EnvSpec("OPENAI_BASE_URL", EnvKind.ROUTING, "OpenAI clients: chat, embeddings, images"),
     EnvSpec("OPENAI_DEFAULT_MODEL", EnvKind.ROUTING, "OpenAI chat client"),

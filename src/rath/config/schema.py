@@ -26,6 +26,7 @@ __all__ = [
     "MemoryConfig",
     "MemoryProviderConfig",
     "RathConfig",
+    "SessionsConfig",
 ]
 
 SCHEMA_VERSION = 1
@@ -117,6 +118,19 @@ class BackendConfig(_Section):
     providers: dict[str, BackendProviderConfig] = {}
 
 
+class SessionsConfig(_Section):
+    """How sessions are kept."""
+
+    store: str | None = None
+    """A directory, or the URL of another store, without a password."""
+
+    persist: bool | None = None
+    """Whether every run is recorded, also without `persist=True`."""
+
+    durability: str | None = None
+    """How carefully a run is written: `turn`, `row` or `none`. Checked at use."""
+
+
 class RathConfig(_Section):
     """All of `config.json`."""
 
@@ -125,3 +139,4 @@ class RathConfig(_Section):
     mcp: MCPConfig = Field(default_factory=MCPConfig)
     memory: MemoryConfig = Field(default_factory=MemoryConfig)
     backend: BackendConfig = Field(default_factory=BackendConfig)
+    sessions: SessionsConfig = Field(default_factory=SessionsConfig)

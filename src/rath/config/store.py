@@ -132,6 +132,8 @@ class ConfigStore:
         # A warning of pydantic would show the value that it is about.
         payload = self._config.model_dump(mode="json", warnings=False)
         _validated(payload, self.path)
+        if set(payload["sessions"].values()) == {None}:
+            del payload["sessions"]  # OpenRath 1.3 knew none: such a config is saved as it was.
         config, credentials = split_secrets(payload)
         directory = self.path.parent
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)

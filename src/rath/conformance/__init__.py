@@ -6,6 +6,7 @@ from rath.conformance.chat import check_chat_client
 from rath.conformance.memory import check_memory
 from rath.conformance.report import Finding, Report
 from rath.conformance.sandbox import check_backend
+from rath.conformance.store import check_store
 from rath.conformance.table import capability_table
 
 __all__ = [
@@ -15,4 +16,5 @@ __all__ = [
     "check_backend",
     "check_chat_client",
     "check_memory",
+    "check_store",
 ]

@@ -27,6 +27,7 @@ from rath.llm import Provider, RathLLMStreamDelta
 from rath.memory import MemoryResult, MemoryStore
 from rath.session import Session, run_session_loop
 from rath.session.output import output_form
+from rath.session.recorder.durability import Durability
 
 
 class Agent(Workflow):
@@ -46,7 +47,8 @@ class Agent(Workflow):
         commit_on_forward: Store the transcript of every run in the memory once it has ended.
         description: What the agent is good for, read by a `Selector`.
         max_tool_rounds: Most model calls of a run.
-        persist: Write the session of every run to its file.
+        persist: Write the session of every run to the default store.
+        durability: How carefully it is written: "turn", "row" or "none"; see `run_session_loop`.
         timeout: Seconds that a run may take; one that takes longer ends with the outcome
             DeadlineExceeded.
         system_tools: Whether the model is offered the built-in tools, or the names of those it is.
@@ -74,6 +76,7 @@ class Agent(Workflow):
         description: str = "",
         max_tool_rounds: int = 64,
         persist: bool = False,
+        durability: Durability | None = None,
         timeout: float | None = None,
         system_tools: bool | Sequence[str] = True,
         output: object = None,
@@ -91,6 +94,7 @@ class Agent(Workflow):
         self.commit_on_forward = commit_on_forward
         self.max_tool_rounds = max_tool_rounds
         self.persist = persist
+        self.durability: Durability | None = durability
         self.timeout = timeout
         self.system_tools = system_tools
         # No attribute `output`: agents of 1.3 programs have one of their own.
@@ -114,6 +118,7 @@ class Agent(Workflow):
             max_tool_rounds=self.max_tool_rounds,
             on_event=self.on_event,
             persist=self.persist,
+            durability=self.durability,
             system_tools=self.system_tools,
             recall=None if store is None else recall_for_run(store, policy),
             timeout=self.timeout,

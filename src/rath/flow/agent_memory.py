@@ -33,11 +33,15 @@ from rath.session.body import Body, suspension
 from rath.session.content import AssistantTurn, SystemText, UserText
 from rath.session.recall import HoldingRecall, Note, Recall
 from rath.session.record import ModelCall, Record
+from rath.session.replay.stage import current_stage
 
 MemoryArg: TypeAlias = MemoryStore | MemoryStoreSpec | str | None
 _Commit = Callable[[Lease, Session], Coroutine[Any, Any, MemoryResult]]
 
 _log = logging.getLogger("rath.flow.agent")
+
+_NOT_MADE = MemoryCommitResult(task_id=None, archived_uri=None, extracted_count=0)
+"""What a commit gives in a replay, where nothing is written."""
 
 
 def open_memory(memory: MemoryStore | MemoryStoreSpec | str) -> Lease:
@@ -75,6 +79,7 @@ def remember(
     ttl: timedelta | float | None = None,
 ) -> MemoryResult:
     """Write a note; the same words in the same category are one note, however often written."""
+    _refuse_in_replay("remember_memory")
     given: object = ttl
     if isinstance(given, bool) or not isinstance(given, timedelta | float | int | None):
         raise TypeError(f"ttl must be seconds or a timedelta, got {type(ttl).__name__}")
@@ -89,6 +94,7 @@ def forget(
     recursive: bool,
 ) -> MemoryResult:
     """Remove a note, a directory, or what came from a session; a run of it is not waited for."""
+    _refuse_in_replay("forget_memory")
     if not isinstance(uri, str | None):
         raise TypeError(f"uri must be a str, got {type(uri).__name__}")
     match session:
@@ -107,6 +113,7 @@ def forget(
 
 def recall(store: MemoryStore, query: str, *, top_k: int, target_uri: str | None) -> MemoryResult:
     """Search the notes."""
+    _refuse_in_replay("recall_memory")
     return store.dispatch(MemoryOpFind(query, target_uri, top_k))
 
 
@@ -117,6 +124,8 @@ def commit(store: MemoryStore, session: Session, *, wait: bool) -> MemoryResult:
         The result of the store; for a session that is still pending and not waited for, a
         MemoryCommitResult that names the task.
     """
+    if current_stage() is not None:
+        return _NOT_MADE
     if session.is_pending and not wait:
         return _submit(store, session, _acommit)
     lease = Lease(store)
@@ -129,6 +138,8 @@ def commit_later(store: MemoryStore, session: Session) -> MemoryCommitResult:
     The store stays open until then, whoever closes the agent meanwhile. A run that was cancelled
     or waits for somebody is not committed: it may go on, and then it is.
     """
+    if current_stage() is not None:
+        return _NOT_MADE
     return _submit(store, session, _acommit_ended)
 
 
@@ -156,6 +167,17 @@ class _RunRecall(HoldingRecall):
 
     def close(self) -> None:
         self._lease.drop()
+
+
+def _refuse_in_replay(what: str) -> None:
+    """Refuse what neither may be done in a replay nor stands in a record.
+
+    Raises:
+        ReplayDifference: There is a replay.
+    """
+    stage = current_stage()
+    if stage is not None:
+        stage.remember(what)
 
 
 def _finds_notes(policy: MemoryInjectionPolicy) -> TypeGuard[DefaultRecallInjection]:

@@ -10,12 +10,18 @@ from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from textwrap import indent
 from typing import Any, ClassVar, Self, TypeGuard, cast
+from uuid import UUID
 
 from rath.flow.agent_param import AgentParam
 from rath.flow.compile import CompiledWorkflow
 from rath.llm import Provider
 from rath.session import Session
 from rath.session.operation import operation_scope
+from rath.session.replay.stage import recorded_call
+from rath.session.persistence.store.abc import SessionStore
+from rath.session.resume.program import program_of
+from rath.session.resume.serving import CancelledRuns, serving
+from rath.session.saving import keep_derivation
 
 __all__ = ["Workflow"]
 
@@ -69,6 +75,55 @@ class Workflow:
             )
         with running(self, session):
             result = self.forward(session)
+        if not _is_session(result):
+            raise TypeError(_not_a_session(self, result))
+        return result
+
+    def resume(
+        self,
+        session: Session,
+        /,
+        *,
+        store: SessionStore | str | None = None,
+        cancelled: CancelledRuns = "keep",
+    ) -> Session:
+        """Go on with the call of this workflow that `session` was made in, and return its session.
+
+        `forward` runs again from the session with which that call began. What it had made is not
+        made again: each operation is looked for by its place, in what `session` came from and in
+        its store. One that was done is served as it is recorded, one that waits, failed or was cut
+        off goes on under the same id, and one that is not there is made. So `forward` must do the
+        same as before, given the same answers.
+
+        A call whose result is recorded is never repeated. One of which it is not known whether it
+        took effect is made again if its tool is idempotent or only reads; else the session waits
+        until `session.decide(...)` says what to do.
+
+        Args:
+            session: Any session of the call; it may wait, have failed, or be loaded.
+            store: Where the others of the call are; by default where `session` is stored.
+            cancelled: What becomes of runs that were cancelled: `keep` leaves them as they are,
+                `go_on` goes on with them as with one that was cut off.
+
+        Raises:
+            TypeError: The argument, or what `forward` returned, is not a Session.
+            ValueError: The session was made by no workflow, or by another one.
+            ResumeMismatch: `forward` does something else than what is recorded at the same place.
+            PersistenceError: The session with which the call began is not there.
+        """
+        if not _is_session(session):
+            raise TypeError(f"resume takes a Session, got {type(session).__name__}")
+        program = program_of(session, store, cancelled=cancelled)
+        place = program.place()
+        segment = _segment(None, self)
+        if place.path.partition(".")[0] != segment:
+            raise ValueError(
+                f"session {session.id} was made at {place.path!r}, in a call of another workflow "
+                f"than this {segment}; resume it with that one"
+            )
+        root = program.root(place)
+        with serving(program), running(self, root, run=place.run):
+            result = self.forward(root)
         if not _is_session(result):
             raise TypeError(_not_a_session(self, result))
         return result
@@ -149,12 +204,24 @@ class Workflow:
 
 
 @contextmanager
-def running(workflow: Workflow, session: Session) -> Generator[None]:
-    """Note that `workflow` runs on `session`: the record says where an operation was made."""
+def running(workflow: Workflow, session: Session, *, run: UUID | None = None) -> Generator[None]:
+    """Note that `workflow` runs on `session`: the record says where an operation was made.
+
+    Args:
+        workflow: What runs.
+        session: What it is called with.
+        run: Which call of it goes on; a new one by default.
+    """
     outer = _running.get()
+    if outer is None:
+        # Whoever goes on with the call begins with it, whatever becomes of it inside.
+        keep_derivation(session)
     token = _running.set(workflow)
     try:
-        with operation_scope(_segment(outer, workflow), root=session.id):
+        segment = _segment(outer, workflow)
+        if outer is None and run is None:
+            run = recorded_call(segment, session)
+        with operation_scope(segment, root=session.id, run=run):
             yield
     finally:
         _running.reset(token)

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+from ipaddress import ip_address
 from urllib.parse import SplitResult, unquote, urlsplit, urlunsplit
 
-__all__ = ["checked_url", "is_azure", "password_in", "public_url", "without_login"]
+__all__ = [
+    "checked_url",
+    "is_azure",
+    "is_loopback",
+    "password_in",
+    "public_url",
+    "without_login",
+]
 
 _AZURE_SUFFIXES = tuple(
     f".{service}.azure.{cloud}"
@@ -65,6 +73,17 @@ def password_in(url: str) -> str:
 def is_azure(url: str | None) -> bool:
     """Tell whether `url` names a model resource of Azure, by its host alone."""
     return _host(url).endswith(_AZURE_SUFFIXES)
+
+
+def is_loopback(url: str | None) -> bool:
+    """Tell whether `url` names this machine, by its host alone."""
+    host = _host(url)
+    if host == "localhost" or host.endswith(".localhost"):
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def _host(url: str | None) -> str:

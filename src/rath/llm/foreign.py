@@ -43,10 +43,11 @@ from rath.llm.exchange import CallEvidence, Exchange
 from rath.llm.image import Image
 from rath.llm.key_keeper import KeyKeeper
 from rath.llm.limits import caps_of, giving_way, inside_foreign_client, pass_gate
+from rath.llm.offline import refuse_live_call
 from rath.llm.provider import Provider
 from rath.llm.repeated_key import cause_without, value_without, without_secret
 
-__all__ = ["ForeignDraft"]
+__all__ = ["RENDERER", "ForeignDraft", "named_images_then_text"]
 
 RENDERER = "canonical-json/1"
 _MAX_WAITING = 256
@@ -116,6 +117,7 @@ class ForeignDraft:
         gate = await pass_gate(call, self._caps, whose="foreign")
         work = _Work()
         try:
+            self._refuse_if_live()
             with inside_foreign_client():
                 if on_delta is None:
                     response = await self._complete(request, work)
@@ -128,6 +130,11 @@ class ForeignDraft:
             work.leave_at_its_end(gate)
         call.served = Served.of(response)
         return call.finish(response)
+
+    def _refuse_if_live(self) -> None:
+        if not getattr(self._client, "answers_offline", False):
+            facts = self._facts
+            refuse_live_call(facts.endpoint, facts.requested_model, kind=facts.adapter)
 
     async def _complete(self, request: RathLLMChatRequest, work: _Work) -> RathLLMChatResponse:
         # Nobody has checked what a foreign client returns.
@@ -308,11 +315,11 @@ def _writer(request: RathLLMChatRequest) -> ListWriter:
     return ListWriter(
         lambda streaming: {**plain, "stream": True} if streaming else plain,
         tools or None,
-        encode=partial(encode_message, parts=_named_images_then_text),
+        encode=partial(encode_message, parts=named_images_then_text),
     )
 
 
-def _named_images_then_text(text: str | None, images: Sequence[Image]) -> list[dict[str, Any]]:
+def named_images_then_text(text: str | None, images: Sequence[Image]) -> list[dict[str, Any]]:
     """Name images by their digest: the client, and nobody else, writes out their bytes."""
     named = [{"type": "image", "mime": image.mime, "sha256": image.blob.digest} for image in images]
     return [*named, *text_part(text)]

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, TypeGuard
 
-from rath.llm.endpoint import is_azure
+from rath.llm.endpoint import is_azure, is_loopback
 
 if TYPE_CHECKING:
     from rath.llm.exchange import CallEvidence
@@ -135,7 +135,7 @@ def _sells_anything(endpoint: str | None) -> bool:
 
 def _is_public(endpoint: str | None) -> TypeGuard[str]:
     """Tell whether a vendor may be there; saves the loading of prices where all is local."""
-    return endpoint is not None and endpoint.startswith("https://")
+    return endpoint is not None and endpoint.startswith("https://") and not is_loopback(endpoint)
 
 
 def _tokens_of(evidence: CallEvidence) -> Tokens:

@@ -25,6 +25,7 @@ from rath.llm.failure import Asked, protocol_error
 from rath.llm.fold import split
 from rath.llm.key_keeper import KeyKeeper
 from rath.llm.limits import giving_way, pass_gate
+from rath.llm.offline import refuse_live_call
 from rath.llm.refusal import explain_refusal
 from rath.llm.sse import EventParser
 from rath.llm.surrogates import PairKeeper
@@ -84,6 +85,8 @@ class VendorDraft:
         )
 
         async def attempt(_: int) -> RathLLMChatResponse:
+            asked = self._facts.endpoint, self._facts.requested_model
+            refuse_live_call(*asked, kind=self._facts.provider_kind)
             wire = await self._client.connect(self._asked)
             call.reached(wire.endpoint, sdk_version=wire.sdk_version, credential=wire.credential)
             gate = await pass_gate(call, self._caps)

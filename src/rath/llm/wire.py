@@ -11,6 +11,7 @@ from rath._async.retry import RetryPolicy, Sleep
 from rath.llm.call import Served
 from rath.llm.chat_response import RathLLMChatResponse, RathLLMStreamDelta
 from rath.llm.failure import Asked
+from rath.llm.offline import refuse_live_call
 
 __all__ = ["ChunkDecoder", "RawReply", "RawStream", "Vendor", "Wire", "list_models"]
 
@@ -153,6 +154,8 @@ async def list_models(client: Vendor, asked: Asked) -> tuple[str, ...]:
 
     Raises:
         ProviderError: No answer, or one that lists no models.
+        OfflineError: `rath.offline()` holds.
     """
+    refuse_live_call(asked.endpoint, asked.model, kind=type(client).__name__)
     wire = await client.connect(asked)
     return await wire.models()

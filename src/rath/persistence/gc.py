@@ -11,7 +11,7 @@ from rath.backend.persistence.forks import prunable_forks, prune_forks
 from rath.backend.persistence.registry import PersistentSandboxRegistry
 from rath.memory.adapters.local.removal.pruning import prunable_transcripts, prune_transcripts
 from rath.memory.persistence.registry import PersistentMemoryRegistry
-from rath.session.persistence.loader import prunable_sessions, prune_sessions
+from rath.session.persistence.removal import prunable_sessions, prune_sessions
 
 __all__ = ["GCReport", "gc"]
 
@@ -37,8 +37,9 @@ def gc(*, older_than: timedelta, dry_run: bool = True) -> GCReport:
 
     - Transcripts in local memory stores that were committed longer ago. What was learned from them
       stays, and so do those that a model is still to read.
-    - Sessions that were begun longer ago, and images that no session names any more. Sessions that
-      are being written and files that cannot be read are kept.
+    - Sessions that were last written longer ago, to the trash of their store; what was there before
+      is removed for good. Sessions that are being written are kept, files that cannot be believed,
+      and all that a session which is kept came from.
     - Workspaces of this host that were last used longer ago, those of forks too once their process
       has gone. Where a sandbox is open, in whichever process, nothing is removed.
     - Index files of remote sandboxes that were last used longer ago; the sandboxes themselves end

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 from rath._core.vector import Vector
@@ -18,6 +19,10 @@ from rath.session.outcome import (
     Suspended,
 )
 from rath.session.record import Entry, ModelCall, Record, unite
+
+if TYPE_CHECKING:
+    # The lines of a file hold given usage, which is below.
+    from rath.session.persistence.loading.unfinished import Unfinished
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +41,8 @@ class Body:
     record: Record = Vector()  # noqa: RUF009  # immutable, so one empty record serves all
     outcome: Outcome = Completed()  # noqa: RUF009  # immutable as well
     given: tuple[GivenUsage, ...] = ()
+    unfinished: Unfinished | None = field(default=None, compare=False, repr=False)
+    """What a run that was cut off had begun; only its own session has it."""
 
     def usage(self) -> RathLLMTokenUsage | None:
         """Return the sum over the model calls of the record and what was given; O(entries)."""

@@ -17,9 +17,12 @@ from rath.session.file_history import here_of
 from rath.session.graph.kind import LineageKind
 from rath.session.graph.legacy import SessionLineage
 from rath.session.graph.provenance import Edge, Provenance, stamped
-from rath.session.operation import Place, next_place
+from rath.session.operation import Place
 from rath.session.placement import Placement
 from rath.session.record import Operation, OperationKind, Record, ToolRun, Workspace
+from rath.session.replay.stage import derived_place, gathered
+from rath.session.resume.products import derivation_before
+from rath.session.saving import keep_derivation
 from rath.session.undo import plan_undo
 from rath.session.workspace import CopyOrigin, MergeOrigin, UndoOrigin, freeze, origin_above
 
@@ -106,7 +109,7 @@ class Branching(Bindings):
         """
         if workspace not in ("share", "copy"):
             raise ValueError(f"unknown workspace {workspace!r}: expected 'share' or 'copy'")
-        place = next_place()
+        place = derived_place("fork", self)
         plan = _Derivation(
             id=place.new_id(),
             place=place,
@@ -129,7 +132,7 @@ class Branching(Bindings):
 
     def detach(self) -> Self:
         """Return a session with the same rows and no parents, in the same sandbox."""
-        place = next_place()
+        place = derived_place("detach", self)
         plan = _Derivation(
             id=place.new_id(),
             place=place,
@@ -163,7 +166,7 @@ class Branching(Bindings):
         if not isinstance(other, Branching):
             raise TypeError(f"merge needs another Session, not {type(other).__name__}")
         _require_one_backend(self._placement, other.placement, files)
-        place = next_place()
+        place = derived_place("merge", self, other)
         plan = _Derivation(
             id=place.new_id(),
             place=place,
@@ -214,7 +217,7 @@ class Branching(Bindings):
         content = self.inherited(self._cell.result())
         undo = plan_undo(content, call, session=self.id, gaps=gaps, here=here_of(self._placement))
         origin = UndoOrigin(self.frozen_files("an undo"), undo.changes)
-        place = next_place()
+        place = derived_place("fork", self)
         plan = _Derivation(
             id=place.new_id(),
             place=place,
@@ -231,9 +234,24 @@ class Branching(Bindings):
         return self._made(plan, partial(_branch, _as_it_is), Deferred.of(undo.body))
 
     @property
+    def provenance(self) -> Provenance:
+        """Operation and parents that this session came from."""
+        return self._provenance
+
+    @property
+    def lineage(self) -> SessionLineage | None:
+        """The documented DTO: user and agent session of the run that made this one, or None."""
+        return self._lineage
+
+    @property
     def body(self) -> Deferred[Body]:
         """The content cell, for code that awaits it on the runtime."""
         return self._cell
+
+    def taking_over(self, late: Record | None) -> Self:
+        """Take over late entries that were added to the same content before; returns itself."""
+        self._late = late
+        return self
 
     def as_parent(self) -> Edge:
         """Return the edge by which a derived session knows this one."""
@@ -270,6 +288,9 @@ class Branching(Bindings):
 
     def _made(self, plan: _Derivation, derive: Callable[..., Body], *cells: Deferred[Body]) -> Self:
         made = plan.id
+        before = derivation_before(
+            plan.place, plan.operation, (plan.parents, cells), workspace=plan.workspace
+        )
         # A derivation is its own run: one id serves the session and the operation.
         entry = Operation(
             operation=made,
@@ -281,18 +302,28 @@ class Branching(Bindings):
             undone=plan.undone,
             origin=plan.origin,
         )
-        return self.from_body(
-            derived(cells, partial(derive, entry), made, plan.operation, after=plan.after),
+        content = (
+            derived(cells, partial(derive, entry), made, plan.operation, after=plan.after)
+            if before is None
+            else before.body
+        )
+        derivation = self.from_body(
+            content,
             stamped(made, plan.operator, plan.kind, plan.parents, plan.extras),
             id=made,
             placement=plan.placement,
             provider=self._provider,
         )
+        if before is not None:
+            return derivation.taking_over(before.late)
+        gathered(derivation)
+        keep_derivation(derivation)
+        return derivation
 
 
 def with_late(late: Record | None, body: Body) -> Body:
     """Return a session's content with the record that late entries have made longer."""
-    return body if late is None else Body(body.table, late, body.outcome, body.given)
+    return body if late is None else replace(body, record=late)
 
 
 def _as_it_is(body: Body) -> Body:

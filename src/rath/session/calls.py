@@ -64,7 +64,10 @@ async def call_model(
     except Exception as exc:
         _note_unanswered(evidence_of(exc) or draft.last_evidence(), call, note, "failed")
         raise
-    note(_entry(exchange.evidence, call, "done"))
+    entry = _entry(exchange.evidence, call, "done")
+    if call.row is None and exchange.response.choices:
+        entry = replace(entry, answer=exchange.response.primary_choice.message.content)
+    note(entry)
     if not exchange.response.choices:
         raise ProviderProtocolError(
             "the model's answer holds no choices; expected at least one",

@@ -19,7 +19,7 @@ from rath.backend.tool_types import BackendToolCommandRun
 from rath.errors import BackendError
 from rath.session.encode import encode_result, full_blob
 from rath.session.file_history import Step, here_of, inner_operations, line_of
-from rath.session.operation import next_place
+from rath.session.operation import Place, next_place
 from rath.session.placement import Placement
 from rath.session.record import (
     CHECK_ORIGIN,
@@ -29,6 +29,8 @@ from rath.session.record import (
     ToolRun,
     Verdict,
 )
+from rath.session.replay.stage import current_stage, gathered
+from rath.session.resume.products import verdict_before
 from rath.session.uplink import uplink
 
 MAX_REPORT_CHARS = 8000
@@ -97,12 +99,23 @@ class Checking:
         """
         _require_texts(name, cmd)
         self.synchronize()
-        command = BackendToolCommandRun(cmd, env=env, cwd=cwd, timeout=timeout)
-        sandbox = self.placement.held()
-        entries = runtime().run(
-            lambda: _ajudge(name, command, sandbox, self.id), label=f"check {name!r}"
-        )
+        place = next_place()
+        judge = cmd if isinstance(cmd, str) else shlex.join(cmd)
+        known = verdict_before(place, self.record, name=name, judge=judge)
+        if known is not None:
+            return known
+        stage = current_stage()
+        if stage is not None:
+            entries = stage.check(self, name, judge)
+        else:
+            command = BackendToolCommandRun(cmd, env=env, cwd=cwd, timeout=timeout)
+            sandbox = self.placement.held()
+            where = (self.id, place)
+            entries = runtime().run(
+                lambda: _ajudge(name, command, sandbox, where), label=f"check {name!r}"
+            )
         self.add_entries(*entries)
+        gathered(self)
         verdict = entries[-1]
         assert isinstance(verdict, Verdict)
         return verdict
@@ -143,10 +156,11 @@ class Checking:
 
 
 async def _ajudge(
-    name: str, command: BackendToolCommandRun, sandbox: BackendSandbox, session: UUID
-) -> tuple[Operation, ToolRun, Verdict]:
+    name: str, command: BackendToolCommandRun, sandbox: BackendSandbox, where: tuple[UUID, Place]
+) -> tuple[Entry, ...]:
     await sandbox.aopened()
-    operation = Operation(operation=uuid4(), kind="check", place=next_place(), session=session)
+    session, place = where
+    operation = Operation(operation=uuid4(), kind="check", place=place, session=session)
     started = time.monotonic()
     with observe_effects() as effects:
         result = await sandbox.adispatch(command)

@@ -9,7 +9,9 @@ from pathlib import Path
 from uuid import UUID, uuid4
 
 from rath._async.lazy import Deferred
+from rath._core.text import short_id
 from rath.llm.chat_response import RathLLMChatChoice
+from rath.llm.draft import ProviderOrigin
 from rath.llm.provider import Provider
 from rath.session.aside import aside
 from rath.session.body import Body, suspension
@@ -17,6 +19,7 @@ from rath.session.budget import Budget, check_budget
 from rath.session.chunk import ChunkTable, RowId, user_text_chunk
 from rath.session.derivation import cancelled_body
 from rath.session.encode import rows_digest
+from rath.session.ended import announce_end
 from rath.session.entry import (
     call_site,
     check_callable,
@@ -31,13 +34,17 @@ from rath.session.graph.kind import LineageKind
 from rath.session.graph.legacy import SessionLineage
 from rath.session.graph.provenance import Provenance, stamped
 from rath.session.oneshot import OneShot
-from rath.session.operation import Place, next_place
+from rath.session.operation import Place
 from rath.session.outcome import Completed
 from rath.session.placement import Placement
 from rath.session.record import Entry, ModelCall, Operation, Summary
-from rath.session.recording import Recording, RecordingPlan, plan_recording
+from rath.session.recorder.durability import Durability
+from rath.session.recorder.header import Identity
+from rath.session.recorder.plan import RecordingPlan, plan_recording
+from rath.session.recorder.recorder import Recorder
+from rath.session.replay.stage import ServedRun, begun
+from rath.session.resume.products import compression_before
 from rath.session.session import Session
-from rath.session.show import short_id
 from rath.session.uplink import uplink
 
 DEFAULT_INSTRUCTION = (
@@ -61,6 +68,7 @@ def run_session_compress(
     persist: bool = False,
     persist_path: Path | None = None,
     sandbox_handle_id: str | None = None,
+    durability: Durability | None = None,
 ) -> Session:
     """Return a session whose one user row is a model's summary of `user_session`.
 
@@ -82,24 +90,25 @@ def run_session_compress(
         persist: Write the result to the store of the home.
         persist_path: Write the result to this file.
         sandbox_handle_id: Identity of a remote sandbox, for the file's header.
+        durability: How carefully it is written; see `run_session_loop`.
 
     Raises:
         TypeError: An argument is of the wrong type.
-        ValueError: No provider, no key, an unknown provider kind, or a budget in money for a model
-            without a known price.
+        ValueError: No provider, no key, an unknown provider kind or durability, or a budget in
+            money for a model without a known price.
     """
     provider = provider_for("run_session_compress", user_session, agent_session, agent_provider)
     check_executor("run_session_compress", executor)
     check_callable("run_session_compress", "on_event", on_event)
     instruction = _checked_instruction(compress_instruction)
-    place, run_id = next_place(), uuid4()
+    origin: ProviderOrigin = "session" if agent_provider is None else "call"
+    candidates = candidates_for(provider, executor, on_event, origin=origin)
+    place, served = begun("compress", user_session, agent_session, candidates)
     made = place.new_id()
     shot = OneShot(
         purpose="compress",
-        operation=run_id,
-        candidates=candidates_for(
-            provider, executor, on_event, origin="session" if agent_provider is None else "call"
-        ),
+        operation=uuid4() if served is None else served.run_id,
+        candidates=candidates,
         question=instruction,
         on_event=on_event,
         row=RowId(made, 0),
@@ -109,6 +118,7 @@ def run_session_compress(
     parents = (user_session.as_parent(), agent_session.as_parent())
     provenance = stamped(made, "run_session_compress", kind, parents, _EXTRAS)
     placement = user_session.placement.share()
+    lineage = SessionLineage(user_session.id, agent_session.id, "run_session_compress")
     plan = _CompressPlan(
         session=made,
         shot=shot,
@@ -116,9 +126,31 @@ def run_session_compress(
         place=place,
         placement=placement,
         recording=plan_recording(
-            made, persist=persist, path=persist_path, sandbox_handle_id=sandbox_handle_id
+            made,
+            persist=persist,
+            path=persist_path,
+            sandbox_handle_id=sandbox_handle_id,
+            durability=durability,
         ),
+        who=Identity.of(
+            made,
+            provenance,
+            placement,
+            provider=user_session.provider,
+            lineage=lineage,
+            sandbox_handle_id=sandbox_handle_id,
+        ),
+        served=served,
     )
+    out = _submit(plan, user_session, agent_session)
+    announce_end(out)
+    if register_sessions:
+        register_run(user_session, agent_session, out)
+    return out
+
+
+def _submit(plan: _CompressPlan, user_session: Session, agent_session: Session) -> Session:
+    made, served = plan.session, plan.served
     cells = (user_session.body, agent_session.body)
     site, inherited = call_site(), user_session.inheritor()
 
@@ -126,26 +158,33 @@ def run_session_compress(
         user, agent = inherited(await cells[0]), await cells[1]
         stopped = suspension(user, agent)
         if stopped is not None:
-            return replace(user.inheriting(agent), outcome=stopped)
+            passed_on = replace(user.inheriting(agent), outcome=stopped)
+            async with Recorder(plan.recording, plan.who, cell, lambda: passed_on) as recorder:
+                await recorder.begin(passed_on)
+            return passed_on
         with noting(f"in the compression that made session {made}, started at {site}"):
             return await _CompressRun(cell, plan, user.inheriting(agent)).execute(agent)
 
     def on_cancel(latest: Body | None) -> Body:
-        return cancelled_body(made, cells) if latest is None else latest.cancelled(made)
+        if latest is None:
+            return cancelled_body(made, cells)
+        return latest.cancelled(made) if served is None else served.cut_off(latest, made)
 
     label = f"session {short_id(made)} (run_session_compress, {site})"
-    cell = Deferred.start(execute, owner=made, label=label, inputs=cells, on_cancel=on_cancel)
+    before = None if served is not None else compression_before(plan.place, cells)
+    if before is not None:
+        cell = before.body
+    else:
+        cell = Deferred.start(execute, owner=made, label=label, inputs=cells, on_cancel=on_cancel)
     out = Session.from_body(
         cell,
-        provenance,
+        plan.provenance,
         id=made,
-        placement=placement,
+        placement=plan.placement,
         provider=user_session.provider,
-        lineage=SessionLineage(user_session.id, agent_session.id, "run_session_compress"),
+        lineage=plan.who.lineage,
     )
-    if register_sessions:
-        register_run(user_session, agent_session, out)
-    return out
+    return out if before is None else out.taking_over(before.late)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,6 +197,9 @@ class _CompressPlan:
     place: Place
     placement: Placement
     recording: RecordingPlan | None
+    served: ServedRun | None
+    """The recorded compression that answers in a replay."""
+    who: Identity
 
 
 class _CompressRun:
@@ -170,15 +212,27 @@ class _CompressRun:
         self._body = user
         first = plan.shot.candidates[0].provider
         self._budget = Budget(first, session=plan.session, run=plan.shot.operation)
+        self._recorder = Recorder(plan.recording, plan.who, cell, lambda: self._body)
         self._tell_above = uplink()
         cell.report(user)
 
     async def execute(self, agent: Body) -> Body:
         """Ask for the summary and return the new content."""
-        table, shot, made = self._user.table, self._plan.shot, self._plan.session
         spent = await self._budget.begin(self._user, self._snapshot)
-        if spent is not None:
-            return replace(self._user, outcome=spent)
+        async with self._recorder as recorder:
+            # What it begins with are the rows of the input only where these stay.
+            await recorder.begin(self._user, begins_with_rows=spent is not None)
+            if spent is not None:
+                self._set(replace(self._user, outcome=spent))
+                return self._body
+            await self._summarise(agent)
+            crossed = await self._budget.after_call(self._snapshot)
+            if crossed is not None:
+                self._set(replace(self._body, outcome=crossed))
+        return self._body
+
+    async def _summarise(self, agent: Body) -> None:
+        table, shot, made = self._user.table, self._plan.shot, self._plan.session
         digest = await aside(len(table), partial(rows_digest, table))
         self._note(self._operation(agent, digest))
         row = user_text_chunk(_summary(await shot.ask(self._user, agent, self._note)))
@@ -191,12 +245,6 @@ class _CompressRun:
         self._note(summary)
         rows = ChunkTable().born_in(made, [row])
         self._set(replace(self._body, table=rows, outcome=Completed()))
-        async with Recording(self._plan.recording, self._snapshot) as recording:
-            await recording.begin()
-            crossed = await self._budget.after_call(self._snapshot)
-            if crossed is not None:
-                self._set(replace(self._body, outcome=crossed))
-        return self._body
 
     def _operation(self, agent: Body, input_digest: str) -> Operation:
         return Operation(

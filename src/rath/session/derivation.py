@@ -7,9 +7,9 @@ from typing import Any
 from uuid import UUID
 
 from rath._async.lazy import Deferred
+from rath._core.text import short_id
 from rath.session.body import Body
 from rath.session.chunk import ChunkTable
-from rath.session.show import short_id
 
 
 def derived(

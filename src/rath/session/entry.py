@@ -9,6 +9,7 @@ from pathlib import Path
 import rath
 from rath.llm.provider import Provider
 from rath.session.manager import session_registry
+from rath.session.replay.stage import current_stage, gathered
 from rath.session.session import Session
 
 # With the separator, or a caller in `rathskeller/` beside the package would be taken for it.
@@ -76,6 +77,9 @@ def check_executor(operation: str, executor: object) -> None:
 def register_run(user_session: Session, agent_session: Session, out: Session) -> None:
     """Make the sessions of a run findable by id, and the new one the active one."""
     registry = session_registry()
+    gathered(out)
+    if current_stage() is not None:
+        return  # what stands in a record must not take the place of the session that was made
     for session in (user_session, agent_session, out):
         registry.register(session)
     registry.set_active(out)

@@ -17,6 +17,7 @@ from rath.llm.registry import chat_client_for
 from rath.session.candidates import Candidate
 from rath.session.events import OnEventCb
 from rath.session.provider_builtin import DefaultSessionLoopExecutor
+from rath.session.replay.stage import current_stage
 from rath.session.session import Session
 from rath.session.tooling import Tool
 
@@ -86,6 +87,11 @@ class ExecutorClient:
     provider: Provider
     executor: SessionLoopExecutor
 
+    @property
+    def answers_offline(self) -> bool:
+        """Whether the executor says that `rath.offline` is nothing to it."""
+        return bool(getattr(self.executor, "answers_offline", False))
+
     def complete(self, req: RathLLMChatRequest) -> Any:
         """Ask the executor; an awaitable is awaited by the loop."""
         return self.executor.complete(req)
@@ -133,6 +139,17 @@ def candidates_for(
             `on_event` or with fallbacks. For a fallback the text says which one it is.
         TypeError: `on_event` was given and a client cannot stream.
     """
+    made = _candidates(provider, executor, on_event, origin)
+    stage = current_stage()
+    return made if stage is None else stage.candidates(made)
+
+
+def _candidates(
+    provider: Provider,
+    executor: SessionLoopExecutor | None,
+    on_event: object,
+    origin: ProviderOrigin,
+) -> tuple[Candidate, ...]:
     if executor is not None:
         refuse_both(executor, on_event)
         if provider.fallbacks:
@@ -163,7 +180,8 @@ def _fallback(
 
 
 def _client(provider: Provider, on_event: object) -> ChatClient:
-    client = chat_client_for(provider)
+    stage = current_stage()
+    client = chat_client_for(provider) if stage is None else stage.client(provider)
     if on_event is not None:
         require_streaming(client)
     require_model(client, provider.model)

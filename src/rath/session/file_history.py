@@ -96,8 +96,9 @@ _UNKNOWN = Here()
 
 def here_of(placement: Placement) -> Here:
     """Return where a session works now."""
-    is_own = placement.origin is not None if placement.is_chosen else None
-    return Here(placement.here, is_own)
+    # A session that was loaded holds no sandbox: what it worked in is told by its record.
+    is_told = placement.is_chosen and (placement.here is not None or placement.origin is not None)
+    return Here(placement.here, placement.origin is not None if is_told else None)
 
 
 @dataclass(frozen=True, slots=True)

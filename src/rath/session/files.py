@@ -31,6 +31,7 @@ from rath.session.file_history import (
     scoped_steps,
     undone_effects,
 )
+from rath.session.merge_history import merge_in
 from rath.session.named_call import find_call
 from rath.session.placement import Placement
 from rath.session.record import Operation, Record, ToolRun
@@ -54,9 +55,10 @@ class _WithFiles(Protocol):
 class SessionFiles:
     """What a session did to files; `session.files` gives it.
 
-    It reads the record alone, so it works as well when the workspace is gone; only what a three-way
-    merge did is worked out from its files, while its program runs. What another session did in the
-    same sandbox is told once it was merged. Every read waits for the run.
+    It reads the record alone, so it works as well when the workspace is gone. What a merge of files
+    did is worked out from its files while its program runs, and later from the record of both
+    sides. What another session did in the same sandbox is told once it was merged. Every read waits
+    for the run.
 
     A scope says which changes count. `run` is what was done by the operation that made the session,
     and to the session since; an undo and a merge count as changes. `workspace` is all since the
@@ -158,9 +160,17 @@ class SessionFiles:
             BackendError: The files of the two sides came from nothing that both had.
         """
         origin = self._session.placement.origin
-        if not isinstance(origin, MergeOrigin):
-            return ()
-        return runtime().run(origin.amerge, label="a merge of files").conflicts
+        if isinstance(origin, MergeOrigin):
+            return runtime().run(origin.amerge, label="a merge of files").conflicts
+        merge = self._own_merge()
+        return () if merge is None else merge_in(tuple(self._session.record), merge).conflicts
+
+    def _own_merge(self) -> Operation | None:
+        """Return the merge of files that made the session, None for any other session."""
+        for entry in self._session.record:
+            if isinstance(entry, Operation) and entry.session == self._session.id:
+                return entry if entry.workspace == "three-way" else None
+        return None
 
     def apply_to(
         self,
@@ -232,12 +242,9 @@ class SessionFiles:
             return tuple(step.call_effects())
         origin = merge_origin(self._session.placement.origin, operation.session)
         if origin is None:
-            raise BackendError(
-                f"the merge that made session {operation.session} changed files, and what it "
-                "changed is in no record: ask in the program that made it a session that has its "
-                "files, or a copy of them"
-            )
-        effects = runtime().run(origin.aeffects, label="a merge of files")
+            effects = merge_in(tuple(self._session.record), operation).effects
+        else:
+            effects = runtime().run(origin.aeffects, label="a merge of files")
         return [CallEffect(operation, effect) for effect in effects]
 
 

@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import cast
 
 from rath._async.lazy import Deferred
+from rath._core.text import short_id
 from rath.llm.chat_request import RathLLMFunctionTool
 from rath.llm.draft import ProviderOrigin
 from rath.llm.provider import Provider
 from rath.session.body import Body
 from rath.session.budget import check_budget
 from rath.session.derivation import cancelled_body
+from rath.session.ended import announce_end
 from rath.session.entry import (
     call_site,
     check_callable,
@@ -31,13 +33,16 @@ from rath.session.executors import (
 from rath.session.graph.kind import LineageKind
 from rath.session.graph.legacy import SessionLineage
 from rath.session.graph.provenance import stamped
-from rath.session.operation import next_place
+from rath.session.loop_plan import LoopPlan
 from rath.session.output_run import plan_output
-from rath.session.recall import Recall
-from rath.session.recording import plan_recording
-from rath.session.run import LoopPlan, LoopRun
+from rath.session.recall import HoldingRecall, Recall
+from rath.session.recorder.durability import Durability
+from rath.session.recorder.plan import plan_recording
+from rath.session.replay.stage import begun
+from rath.session.resume.looking import looked_at
+from rath.session.resume.loops import loop_before
+from rath.session.run import LoopRun
 from rath.session.session import Session
-from rath.session.show import short_id
 from rath.session.tooling import SystemTools, Tool, offer, tool_schemas, tool_table
 
 __all__ = [
@@ -67,6 +72,7 @@ def run_session_loop(
     timeout: float | None = None,
     output: object = None,
     output_retries: int = 2,
+    durability: Durability | None = None,
 ) -> Session:
     """Let a model answer a session, calling tools until a turn calls none.
 
@@ -89,14 +95,18 @@ def run_session_loop(
         timeout: Seconds for the whole run; the outcome is DeadlineExceeded when they are over.
         output: Type of the answer, a pydantic model for example; `session.output` gives it.
         output_retries: Model calls that may follow an answer that does not fit `output`.
+        durability: How carefully a run is written: "turn" forces it to disk before a tool call that
+            is not idempotent and around model calls and rounds of tools, "row" with every row,
+            "none" only at its end. By default what `OPENRATH_DURABILITY` or a config says, else
+            "turn".
 
     Returns:
         A new session in the user session's sandbox, with the user session's provider.
 
     Raises:
         TypeError: An argument is of the wrong type.
-        ValueError: No provider, no key, no model, an unknown provider kind, a budget in money for
-            a model without a known price, or arguments that exclude each other.
+        ValueError: No provider, no key, no model, an unknown provider kind or durability, a budget
+            in money for a model without a known price, or arguments that exclude each other.
         ToolNameConflictError: Two tools have the same name; a tool of yours named
             `edit_workspace_file` takes the place of the built-in one instead.
     """
@@ -111,14 +121,23 @@ def run_session_loop(
     table = tool_table(tools, system_tools=system_tools)
     schemas = (() if executor is None else _schemas_of(executor)) or tool_schemas(table)
     taken = {*table, *(schema.name for schema in schemas)}
-    place = next_place()
-    made = place.new_id()
+    place, served = begun("loop", user_session, agent_session, candidates)
+    before = None if served is not None else loop_before(user_session, agent_session, place)
+    if before is not None and before.made is not None:
+        if isinstance(recall, HoldingRecall):
+            recall.close()
+        register_run(user_session, agent_session, before.made)
+        return before.made if lazy else before.made.synchronize()
+    goes_on = None if before is None else before.goes_on
+    if goes_on is not None:
+        goes_on = looked_at(goes_on, schemas, candidates[0])
+    made = place.new_id() if before is None else before.session
     parents = (user_session.as_parent(), agent_session.as_parent())
     kind = LineageKind.OP_SESSION_LOOP
     plan = LoopPlan(
         session=made,
         user=user_session.inheritor(),
-        cells=(user_session.body, agent_session.body),
+        cells=(user_session.body, agent_session.body) if before is None else before.cells,
         provider=provider,
         candidates=candidates,
         dispatch_tool=None if executor is None else executor.dispatch_tool,
@@ -127,19 +146,28 @@ def run_session_loop(
         output=plan_output(output, output_retries, candidates=candidates, taken=taken),
         max_tool_rounds=max_tool_rounds,
         on_event=on_event,
-        recall=recall,
+        recall=recall if served is None else served.recall(recall),
         timeout=timeout,
         placement=user_session.placement.share(),
-        provenance=stamped(made, "run_session_loop", kind, parents),
+        provenance=(before and before.provenance)
+        or stamped(made, "run_session_loop", kind, parents),
         session_provider=user_session.provider,
-        lineage=SessionLineage(user_session.id, agent_session.id),
+        lineage=(before and before.lineage) or SessionLineage(user_session.id, agent_session.id),
         place=place,
+        served=served,
+        goes_on=goes_on,
         started_at=call_site(),
         recording=plan_recording(
-            made, persist=persist, path=persist_path, sandbox_handle_id=sandbox_handle_id
+            made,
+            persist=persist,
+            path=persist_path,
+            sandbox_handle_id=sandbox_handle_id,
+            durability=durability,
+            goes_on=goes_on is not None,
         ),
     )
     out = _submit(plan, user_session)
+    announce_end(out)
     register_run(user_session, agent_session, out)
     return out if lazy else out.synchronize()
 
@@ -152,6 +180,8 @@ def _submit(plan: LoopPlan, user_session: Session) -> Session:
         if latest is None:
             plan.placement.drop()
             return cancelled_body(plan.session, plan.cells)
+        if plan.served is not None:
+            return plan.served.cut_off(latest, plan.session)
         return latest.cancelled(plan.session)
 
     cell = Deferred.start(

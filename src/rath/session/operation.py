@@ -6,7 +6,7 @@ import contextvars
 import itertools
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from uuid import UUID, uuid4, uuid5
 
 
@@ -26,12 +26,20 @@ class Place:
     root: UUID | None = field(default=None, compare=False)
     """The session with which that call began."""
 
+    trace: UUID | None = field(default=None, compare=False)
+    """The outermost workflow call of all, also around the tool call; for traces."""
+
+    made: UUID | None = field(default=None, compare=False)
+    """The session that is made here, where a record says which one that was."""
+
     def new_id(self) -> UUID:
         """Return the id of the session that is made here.
 
         Inside a call it is a function of call, path and ordinal, so that a program which runs
         again finds what it had made at the same place.
         """
+        if self.made is not None:
+            return self.made
         if self.run is None:
             return uuid4()
         return uuid5(self.run, f"{self.path}#{self.ordinal}")
@@ -42,6 +50,7 @@ class _Scope:
     path: str
     run: UUID
     root: UUID | None
+    trace: UUID
     counters: dict[str, Iterator[int]] = field(default_factory=dict[str, Iterator[int]])
 
 
@@ -66,11 +75,17 @@ def operation_scope(
     """
     outer = _scope.get()
     if outer is None:
-        inner = _Scope(segment, run or uuid4(), root)
+        call = run or uuid4()
+        inner = _Scope(segment, call, root, call)
     else:
-        inner = _Scope(f"{outer.path}.{segment}", outer.run, outer.root, outer.counters)
+        inner = replace(outer, path=f"{outer.path}.{segment}")
     with _entered(inner):
         yield inner.path
+
+
+def call_id(session: UUID, row: int, index: int) -> UUID:
+    """Return the identity of a tool call: `Place.run` of what is made inside."""
+    return uuid5(session, f"call {row}.{index}")
 
 
 @contextmanager
@@ -84,7 +99,8 @@ def call_scope(session: UUID, row: int, index: int) -> Generator[None]:
     """
     outer = _scope.get()
     path = f"call {row}.{index}" if outer is None else f"{outer.path}.call {row}.{index}"
-    with _entered(_Scope(path, uuid5(session, f"call {row}.{index}"), session)):
+    trace = session if outer is None else outer.trace
+    with _entered(_Scope(path, call_id(session, row, index), session, trace)):
         yield
 
 
@@ -103,4 +119,4 @@ def next_place() -> Place:
     if scope is None:
         return Place("", 0)
     ordinal = next(scope.counters.setdefault(scope.path, itertools.count()))
-    return Place(scope.path, ordinal, scope.run, scope.root)
+    return Place(scope.path, ordinal, scope.run, scope.root, scope.trace)

@@ -18,11 +18,11 @@ from rath.llm.tool_args import parse_tool_arguments
 from rath.session.candidates import Candidate
 from rath.session.content import AssistantTurn, ToolCall
 from rath.session.encode import encode_failure, encode_result
+from rath.session.finished import Finished, Prepared
 from rath.session.outcome import Completed, OutputMissing, OutputValue
 from rath.session.output import PREVIEW_CHARS, OutputForm, output_form
 from rath.session.output_schema import OutputSpec, Unfit
 from rath.session.record import Purpose
-from rath.session.rounds import Finished, Prepared
 from rath.session.tooling import Offer, offer
 
 _Read = OutputValue | Unfit
@@ -120,13 +120,15 @@ class Verdict:
     reply: str | None = None
     """What the user says to it, where there is no call to answer."""
 
-    def results(self, done: dict[int, Finished]) -> Mapping[int, Finished]:
-        """Return what became of all calls by index; `done` has the others by theirs."""
-        if not self.own:
-            return done
+    @property
+    def places(self) -> Sequence[int]:
+        """The indices of the calls that are to be made, among all calls of the turn."""
         n_calls = len(self.own) + len(self.others)
-        places = [index for index in range(n_calls) if index not in self.own]
-        return {**self.own, **{places[at]: finished for at, finished in done.items()}}
+        return [index for index in range(n_calls) if index not in self.own]
+
+    def results(self, done: Mapping[int, Finished]) -> Mapping[int, Finished]:
+        """Return what became of all calls by their index; `done` tells of the others."""
+        return {**self.own, **done} if self.own else done
 
 
 def judge_plain(turn: AssistantTurn, exchange: Exchange) -> Verdict:

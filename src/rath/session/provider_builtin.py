@@ -18,6 +18,11 @@ class DefaultSessionLoopExecutor:
     def __init__(self, client: ChatClient) -> None:
         self._client = client
 
+    @property
+    def answers_offline(self) -> bool:
+        """Whether the client says that it asks nobody."""
+        return bool(getattr(self._client, "answers_offline", False))
+
     def tool_schemas(self) -> tuple[RathLLMFunctionTool, ...]:
         """Return (): the loop offers its own table."""
         return ()

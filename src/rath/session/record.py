@@ -219,9 +219,19 @@ class Decision(_Entry):
 
     interrupt: UUID
     choice: str
+    """`retry`, `skip` or `done`; which choices there are depends on what was waited for."""
+
     by: str
     call_id: str | None
     arguments: Mapping[str, Any] | None
+    """Those of the call; with its id, its tool and its place they say which one it is."""
+
+    tool: str | None = None
+    call: int | None = None
+    """Which of the calls of its row it is; `rows` names the row in which the model asked."""
+
+    text: str | None = None
+    """What the model reads of it, where that was given with the decision."""
 
 
 Entry = Operation | ModelCall | ToolRun | Summary | Verdict | Interrupt | Decision

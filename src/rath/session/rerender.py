@@ -53,18 +53,18 @@ def rerender_call(
     frame = Frame(
         head=begun.head,
         request=of_turn if begun.kind == "loop" else side_request,
-        context=_context(seen),
+        context=recalled_context(seen),
         question=seen.question,
         streaming=call.evidence.parameters.get("stream") is True,
     )
-    body = Body(_rows_seen(session, begun, seen), Vector(entries[:at]))
+    body = Body(rows_seen(session, begun, seen), Vector(entries[:at]))
     rendition = Rendition(Candidate(client, provider), frame, body)
     if rendition.head_digest != seen.head_digest:
         raise ValueError(f"the agent's rows in the record are not those that {call.id} saw")
     return rendition.draft.body()
 
 
-def _rows_seen(session: Session, begun: Operation, seen: Seen) -> ChunkTable:
+def rows_seen(session: Session, begun: Operation, seen: Seen) -> ChunkTable:
     """Return the rows that a call saw, from wherever they still are.
 
     Raises:
@@ -107,7 +107,8 @@ def _tables(session: Session) -> Iterator[ChunkTable]:
             todo.extend(edge.provenance.parents)
 
 
-def _context(seen: Seen) -> Context | None:
+def recalled_context(seen: Seen) -> Context | None:
+    """Return the recalled notes that a call saw and where they stood, None without any."""
     if seen.context is None or seen.context_at is None:
         return None
     return Context(seen.context_at, RathLLMMessage("user", seen.context), seen.recalled)

@@ -9,16 +9,13 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, cast
-from uuid import UUID
 
 from rath._async.bridge import is_async
 from rath._async.lanes import Job, Key, Lanes
 from rath._async.lazy import nesting
 from rath._async.runtime import runtime
 from rath._async.workers import UserExit
-from rath._core.blobs import Blob
-from rath.backend.abc import SandboxIdentity
-from rath.backend.effects import EffectLog, FileEffect, observe_effects
+from rath.backend.effects import EffectLog, observe_effects
 from rath.backend.own_time import OwnTime
 from rath.backend.unseen import UNOBSERVED
 from rath.session.arguments import (
@@ -27,55 +24,20 @@ from rath.session.arguments import (
     is_library_loaded,
     load_library,
 )
-from rath.session.chunk import RowId
 from rath.session.content import ToolCall
-from rath.session.encode import ResultText, encode_failure, encode_result, full_blob
+from rath.session.encode import ResultText, encode_failure, encode_result
+from rath.session.finished import CALL_INTERRUPTED, Finished, Prepared
 from rath.session.kept_contents import FULL, KeptContents
+from rath.session.operation import call_scope
 from rath.session.placement import Placement
-from rath.session.record import ToolRun, ToolStatus
-from rath.session.request import INTERRUPTED
+from rath.session.record import ToolStatus
 from rath.session.session import Session
 from rath.session.tooling import Offer, Tool
-
-NOT_MADE = "the call was not made: the answer beside it used up the budget, and ended the run"
 
 CUT_OFF = "the call was cut off, and what its code did afterwards was not observed"
 
 DispatchTool = Callable[[Session, Tool, Mapping[str, Any]], Any]
 """A custom executor's `dispatch_tool`."""
-
-
-@dataclass(frozen=True, slots=True)
-class Prepared:
-    """A call that passed the checks, or the failure that the model reads instead."""
-
-    call: ToolCall
-    offer: Offer | None
-    arguments: dict[str, Any] | None = None
-    key: Key = ()
-    refusal: ResultText | None = None
-
-    @property
-    def is_barrier(self) -> bool:
-        """Whether nothing of the round may run beside it; a refused call disturbs nobody."""
-        return self.refusal is None and self.offer is not None and not self.offer.parallel_safe
-
-
-@dataclass(frozen=True, slots=True)
-class Finished:
-    """What became of one call of a round."""
-
-    prepared: Prepared
-    result: ResultText
-    status: ToolStatus
-    elapsed_ms: float = 0.0
-    effects: tuple[FileEffect, ...] = ()
-    effect_gaps: tuple[str, ...] = ()
-    sandbox: SandboxIdentity | None = None
-    """Where it ran, as it was when it ended; None for a call that was never made."""
-
-    is_cut_off: bool = False
-    """Whether the run ended while it ran: there is no result that a model could read."""
 
 
 Tell = Callable[[Finished], None]
@@ -109,29 +71,40 @@ class ToolRounds:
     contents: KeptContents = field(default_factory=KeptContents)
 
     async def run(
-        self, calls: Sequence[ToolCall], session: Session, done: dict[int, Finished]
+        self,
+        calls: Sequence[ToolCall],
+        session: Session,
+        done: dict[int, Finished],
+        *,
+        row: int = 0,
+        places: Sequence[int] | None = None,
     ) -> list[Finished]:
-        """Run the calls of one turn on a snapshot; results stand in the order of the calls.
+        """Run calls of one turn on a snapshot; results stand in the order of the calls.
 
         Args:
             calls: What the model asked for.
             session: The one snapshot that all tools of the round see.
-            done: Filled by call index as results come, so that a round that is cut off keeps
-                what it had, also of calls that were cut off with it.
+            done: Filled by place as results come, so that a round that is cut off keeps what it
+                had, also of calls that were cut off with it.
+            row: Index of the row in which the model asked.
+            places: Which of the calls of that row they are; all of them by default.
         """
+        places = range(len(calls)) if places is None else places
         if not is_library_loaded():
             # Before any deadline begins: a tool is not to blame for an import of ours.
             await runtime().call_in_worker(load_library)
         if len(calls) == 1:
             offer = self.table.get(calls[0].name)
             if offer is not None and offer.is_plain and self.dispatch is None:
-                tell = partial(done.__setitem__, 0)
-                done[0] = await self._finish_alone(calls[0], offer, session, tell)
-                return [done[0]]
+                (at,) = places
+                tell = partial(done.__setitem__, at)
+                with call_scope(session.id, row, at):
+                    done[at] = await self._finish_alone(calls[0], offer, session, tell)
+                return [done[at]]
         prepared = await self._prepare_all(calls)
         jobs = [
-            self._job(one, session, partial(done.__setitem__, index))
-            for index, one in enumerate(prepared)
+            self._job(one, session, (row, at), partial(done.__setitem__, at))
+            for at, one in zip(places, prepared, strict=True)
         ]
         return await self.lanes.run(jobs)
 
@@ -152,10 +125,11 @@ class ToolRounds:
         ]
 
     def _job(
-        self, prepared: Prepared, session: Session, tell: Callable[[Finished], None]
+        self, prepared: Prepared, session: Session, place: tuple[int, int], tell: Tell
     ) -> Job[Finished]:
         async def finish() -> Finished:
-            finished = await self._finish(prepared, session, tell)
+            with call_scope(session.id, *place):
+                finished = await self._finish(prepared, session, tell)
             tell(finished)
             return finished
 
@@ -242,7 +216,7 @@ class ToolRounds:
             except asyncio.CancelledError as exc:
                 task = asyncio.current_task()
                 if task is not None and task.cancelling():
-                    tell(self._ended(attempt, prepared(), _INTERRUPTED, "interrupted"))
+                    tell(self._ended(attempt, prepared(), CALL_INTERRUPTED, "interrupted"))
                     raise
                 result = _exception_text(exc)  # raised by a backend, cancelled by nobody
             except Exception as exc:  # noqa: BLE001  # a tool's lane: what it does wrong is read
@@ -323,48 +297,11 @@ class ToolRounds:
 
 
 _HELD = object()
-_INTERRUPTED = encode_failure("interrupted", INTERRUPTED)
 
 
 def _encoded(value: object) -> object:
     """Return the result as text; what must be awaited first comes back as it is."""
     return value if inspect.isawaitable(value) else encode_result(value)
-
-
-def interrupted(call: ToolCall, offer: Offer | None) -> Finished:
-    """Return what is known of a call that was cut off with its run before it began."""
-    return Finished(Prepared(call, offer), _INTERRUPTED, "interrupted", is_cut_off=True)
-
-
-def not_made(call: ToolCall, offer: Offer | None) -> Finished:
-    """Return what is said of a call that stands beside the last answer a budget allows."""
-    return Finished(Prepared(call, offer), encode_failure("interrupted", NOT_MADE), "interrupted")
-
-
-def tool_run_entry(finished: Finished, *, operation: UUID, rows: tuple[RowId, ...]) -> ToolRun:
-    """Return the record entry of a call."""
-    prepared, result = finished.prepared, finished.result
-    offer = prepared.offer
-    return ToolRun(
-        operation=operation,
-        rows=rows,
-        call_id=prepared.call.id,
-        tool=prepared.call.name,
-        origin="unknown" if offer is None else offer.origin,
-        schema_digest=None if offer is None else offer.schema_digest,
-        effects_declared="non_idempotent" if offer is None else offer.effects,
-        arguments=prepared.arguments,
-        sandbox=finished.sandbox,
-        status=finished.status,
-        error_kind=result.failure,
-        exit_code=result.exit_code,
-        signal=-result.exit_code if result.exit_code is not None and result.exit_code < 0 else None,
-        duration_ms=finished.elapsed_ms,
-        shown=Blob.from_bytes(result.shown.encode(), keep=0),
-        full=None if result.full is None else full_blob(result.full),
-        file_effects=finished.effects,
-        effect_gaps=finished.effect_gaps,
-    )
 
 
 def _exception_text(exc: BaseException) -> ResultText:

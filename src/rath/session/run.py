@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from uuid import UUID, uuid4
 
 from rath._async.lazy import Deferred
-from rath.llm.chat_request import RathLLMFunctionTool
 from rath.llm.exchange import Exchange
-from rath.llm.provider import Provider
 from rath.session.aside import aside, rows_worth
 from rath.session.body import Body
 from rath.session.budget import Budget
 from rath.session.calls import Context
-from rath.session.candidates import Candidate, turn_request
+from rath.session.candidates import turn_request
 from rath.session.chunk import (
     ChunkRow,
     ChunkTable,
@@ -29,10 +27,9 @@ from rath.session.chunk import (
 from rath.session.content import AssistantTurn, ToolCall
 from rath.session.conversation import Conversation, Frame
 from rath.session.encode import rows_digest
-from rath.session.events import Emitter, OnEventCb
-from rath.session.graph.legacy import SessionLineage
-from rath.session.graph.provenance import Provenance
-from rath.session.operation import Place
+from rath.session.events import Emitter
+from rath.session.finished import Finished, interrupted, not_made, tool_run_entry
+from rath.session.loop_plan import LoopPlan
 from rath.session.outcome import (
     DeadlineExceeded,
     Outcome,
@@ -40,77 +37,24 @@ from rath.session.outcome import (
     Suspended,
 )
 from rath.session.output_run import (
-    OutputPlan,
     OutputRun,
     Verdict,
     explain_refusal,
     judge_plain,
 )
-from rath.session.output_schema import OutputSpec
-from rath.session.placement import Placement
-from rath.session.recall import HoldingRecall, Recall, recall_context
+from rath.session.recall import HoldingRecall, recall_context
 from rath.session.record import Entry, ModelCall, Operation
-from rath.session.recording import Recording, RecordingPlan
-from rath.session.rounds import (
-    DispatchTool,
-    Finished,
-    ToolRounds,
-    interrupted,
-    not_made,
-    tool_run_entry,
-)
+from rath.session.recorder.partials import watched
+from rath.session.recorder.prices import load_prices
+from rath.session.recorder.recorder import Recorder
+from rath.session.recorder.round_results import RoundResults, intents
+from rath.session.resume.going_on import GoingOn
+from rath.session.resume.looking import warn_of_differences
+from rath.session.rounds import ToolRounds
 from rath.session.session import Session
-from rath.session.tooling import Offer
 from rath.session.uplink import collecting, uplink
 
 _log = logging.getLogger("rath.session.loop")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoopPlan:
-    """All that a run was given, checked before it was submitted."""
-
-    session: UUID
-    """The session that the run makes."""
-
-    user: Callable[[Body], Body]
-    """Adds to the user's content what came to its record since."""
-
-    cells: tuple[Deferred[Body], Deferred[Body]]
-    """Content of the user's and of the agent's session."""
-
-    provider: Provider
-    """The first one; the limits of the run are its."""
-
-    candidates: tuple[Candidate, ...]
-    """The provider with its client, and then its fallbacks."""
-
-    dispatch_tool: DispatchTool | None
-    """A custom executor's `dispatch_tool`, or None."""
-
-    tools: Mapping[str, Offer]
-    schemas: tuple[RathLLMFunctionTool, ...]
-    output: OutputPlan | None
-    """The typed answer that is asked for, if any."""
-
-    max_tool_rounds: int
-    on_event: OnEventCb | None
-    recall: Recall | None
-    timeout: float | None
-    placement: Placement
-    provenance: Provenance
-    session_provider: Provider | None
-    lineage: SessionLineage
-    place: Place
-    started_at: str
-    """File, line and function of the call that submitted the run."""
-
-    recording: RecordingPlan | None
-
-    @property
-    def output_spec(self) -> OutputSpec | None:
-        """How the typed answer is asked for, if any is."""
-        return None if self.output is None else self.output.spec
 
 
 class LoopRun:
@@ -119,13 +63,15 @@ class LoopRun:
     def __init__(self, plan: LoopPlan, cell: Deferred[Body]) -> None:
         self._plan = plan
         self._cell = cell
-        self._id = uuid4()
+        self._id = _run_id(plan)
         self._body = Body(ChunkTable())
-        self._rounds = ToolRounds(plan.tools, plan.placement, plan.dispatch_tool)
+        rounds = ToolRounds if plan.served is None else plan.served.rounds
+        self._rounds = rounds(plan.tools, plan.placement, plan.dispatch_tool)
         self._output = None if plan.output is None else OutputRun(plan.output)
         self._n_calls = 0
         self._budget = Budget(plan.provider, session=plan.session, run=self._id)
         self._has_ended = False
+        self._recorder = Recorder(plan.recording, plan.who, cell, lambda: self._body)
         # Inside `collecting` the context names this run; what is above it is found only here.
         self._tell_above = uplink()
 
@@ -136,7 +82,10 @@ class LoopRun:
             user = self._plan.user(await self._plan.cells[0])
             agent = await self._plan.cells[1]
             try:
-                await self._execute(user, agent)
+                if self._plan.goes_on is None:
+                    await self._execute(user, agent)
+                else:
+                    await self._go_on(self._plan.goes_on, user, agent)
             except Exception as exc:
                 if self._output is not None:
                     explain_refusal(exc)
@@ -155,17 +104,31 @@ class LoopRun:
 
     async def _execute(self, user: Body, agent: Body) -> None:
         self._set(user.inheriting(agent))
-        async with Recording(self._plan.recording, self._snapshot) as recording:
-            self._recording = recording
-            await recording.begin()
+        async with self._recorder as recorder:
+            await recorder.begin(self._body)
             suspended = next((b for b in (user, agent) if isinstance(b.outcome, Suspended)), None)
             if suspended is not None:
                 self._finish(suspended.outcome)
                 return
             head = tuple(agent.table)
             self._note(await self._operation(user, head))
+            recorder.write(self._body)
+            if recorder.is_on:
+                load_prices(self._plan.candidates)
             with collecting(self._take):
                 await self._run_to_the_end(head)
+
+    async def _go_on(self, before: GoingOn, user: Body, agent: Body) -> None:
+        if before.check is not None:
+            before.check(user, agent)
+        self._set(before.body)
+        for entry in before.told:
+            self._tell_above(entry)
+        async with self._recorder as recorder:
+            await recorder.begin(replace(self._body, unfinished=before.left), goes_on=True)
+            await warn_of_differences(before, self._snapshot())
+            with collecting(self._take):
+                await self._run_to_the_end(before.operation.head)
 
     async def _run_to_the_end(self, head: Sequence[ChunkRow]) -> None:
         if self._plan.timeout is None:
@@ -183,10 +146,17 @@ class LoopRun:
         self._finish(outcome)
 
     async def _loop(self, head: Sequence[ChunkRow]) -> Outcome:
-        context = await recall_context(self._plan.recall, self._snapshot())
+        before = self._plan.goes_on
+        if before is not None and before.was_asked:
+            context = before.context
+        else:
+            context = await recall_context(self._plan.recall, self._snapshot())
         conversation = self._open_conversation(head, context)
         stopped = await self._budget.begin(self._body, self._snapshot)
-        for _ in range(self._plan.max_tool_rounds):
+        ended = None if before is None else await self._close_the_tail(before, stopped)
+        if ended is not None:
+            return ended
+        for _ in range(self._n_calls, self._plan.max_tool_rounds):
             stopped = stopped or await self._budget.before_call(self._snapshot)
             if stopped is not None:
                 return stopped
@@ -232,15 +202,34 @@ class LoopRun:
             exchange = await ask()
         else:
             async with Emitter(self._plan.on_event) as emitter:
-                exchange = await ask(on_delta=emitter.sink)
+                exchange = await ask(on_delta=watched(emitter.sink, self._recorder, self._id))
         message = exchange.response.primary_choice.message
         said = message.refusal if message.refusal and not message.content else message.content
         row = assistant_turn_chunk(tool_calls=message.tool_calls, content=said)
         self._append([row])
-        await self._recording.flush(self._body.table)
+        await self._recorder.take_turn(self._body)
         content = row.content
         assert isinstance(content, AssistantTurn)
         return content, exchange
+
+    async def _close_the_tail(self, before: GoingOn, stopped: Outcome | None) -> Outcome | None:
+        """Do what the last turn asked for and is not done; return the outcome if it was the last.
+
+        What earlier turns meant is judged again, since a typed answer counts its tries.
+        """
+        verdict: Verdict | None = None
+        for turn, exchange in before.turns:
+            self._n_calls += 1
+            verdict = await self._judge(turn, exchange)
+        if verdict is None:
+            return None
+        turn = before.turns[-1][0]
+        is_said = len(self._body.table) > before.last_row + 1
+        if is_said and not before.open_calls:
+            return verdict.outcome
+        if stopped is None or not verdict.others or verdict.outcome is not None:
+            await self._carry_on(turn, verdict, stopped, before)
+        return verdict.outcome
 
     async def _judge(self, turn: AssistantTurn, exchange: Exchange) -> Verdict:
         if self._output is None:
@@ -249,38 +238,70 @@ class LoopRun:
         return await self._output.judge(turn, exchange, may_repair=may_repair)
 
     async def _carry_on(
-        self, turn: AssistantTurn, verdict: Verdict, stopped: Outcome | None
+        self,
+        turn: AssistantTurn,
+        verdict: Verdict,
+        stopped: Outcome | None,
+        before: GoingOn | None = None,
     ) -> None:
         """Do what a turn asks for, unless the run is stopped; say what is to be said to it."""
         if turn.calls:
-            await self._tools(turn.calls, verdict, stopped)
+            await self._tools(turn.calls, verdict, stopped, before)
         if verdict.reply is not None:
             self._append([user_text_chunk(verdict.reply)])
-            await self._recording.flush(self._body.table)
+            await self._recorder.flush(self._body)
 
     async def _tools(
-        self, calls: Sequence[ToolCall], verdict: Verdict, stopped: Outcome | None
+        self,
+        calls: Sequence[ToolCall],
+        verdict: Verdict,
+        stopped: Outcome | None,
+        before: GoingOn | None,
     ) -> None:
-        done: dict[int, Finished] = {}
+        row = len(self._body.table) - 1 if before is None else before.last_row
+        wanted = range(len(calls)) if before is None else [one.index for one in before.open_calls]
+        done = {} if before is None else before.settled(self._plan.tools)
+        todo = [at for at in verdict.places if at in wanted and at not in done]
+        if self._recorder.is_on and len(wanted) > 1:
+            done = RoundResults(self._recorder, self._id, row, done)
         try:
             if stopped is not None:
-                others = enumerate(verdict.others)
-                done |= {at: not_made(one, self._plan.tools.get(one.name)) for at, one in others}
-            elif verdict.others:
-                await self._rounds.run(verdict.others, self._snapshot(), done)
+                done |= {
+                    at: not_made(calls[at], self._plan.tools.get(calls[at].name)) for at in todo
+                }
+            elif todo:
+                asked = [calls[at] for at in todo]
+                await self._intend(row, dict(zip(todo, asked, strict=True)))
+                await self._rounds.run(asked, self._snapshot(), done, row=row, places=todo)
         finally:
             # Also when the run is cut off: what was done is kept, what was not is said.
-            self._append_results(calls, verdict.results(done))
-        await self._recording.flush(self._body.table)
+            if before is not None:
+                done = before.with_decisions(done)
+            results, body = verdict.results(done), self._body
+            self._append_results({at: calls[at] for at in wanted}, results)
+            self._recorder.end_round(row, body, self._body, wanted)
+        await self._recorder.flush(self._body)
 
-    def _append_results(self, calls: Sequence[ToolCall], done: Mapping[int, Finished]) -> None:
-        for index, call in enumerate(calls):
+    async def _intend(self, row: int, calls: Mapping[int, ToolCall]) -> None:
+        """Say in the log that calls are about to be made."""
+        if self._recorder.is_on:
+            lines = intents(calls, self._plan.tools, operation=self._id, row=row)
+            await self._recorder.intend(lines)
+
+    def _append_results(self, calls: Mapping[int, ToolCall], done: Mapping[int, Finished]) -> None:
+        for index, call in calls.items():
             finished = done.get(index) or interrupted(call, self._plan.tools.get(call.name))
-            row_ids: tuple[RowId, ...] = ()
+            if finished.recorded is not None:
+                entry, shown = finished.recorded
+            else:
+                entry = tool_run_entry(finished, operation=self._id)
+                shown = tool_feedback_chunk(call.id, call.name, finished.result.shown)
             if not finished.is_cut_off:
-                row_ids = (RowId(self._plan.session, len(self._body.table)),)
-                self._append([tool_feedback_chunk(call.id, call.name, finished.result.shown)])
-            self._note(tool_run_entry(finished, operation=self._id, rows=row_ids))
+                row_id = RowId(self._plan.session, len(self._body.table))
+                decision = finished.decision or entry.decision
+                entry = replace(entry, rows=(row_id,), decision=decision)
+                self._append([shown])
+            self._note(entry)
 
     async def _operation(self, user: Body, head: tuple[ChunkRow, ...]) -> Operation:
         return Operation(
@@ -322,9 +343,16 @@ class LoopRun:
 
     def _take(self, entry: Entry) -> None:
         """Add an entry of a run inside this one, as long as this one goes on."""
-        if not self._has_ended:
+        before = self._plan.goes_on
+        if not self._has_ended and (before is None or entry.id not in before.known):
             self._note(entry)
 
     def _set(self, body: Body) -> None:
         self._body = body
         self._cell.report(body)
+
+
+def _run_id(plan: LoopPlan) -> UUID:
+    if plan.goes_on is not None:
+        return plan.goes_on.operation.operation
+    return uuid4() if plan.served is None else plan.served.run_id

@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import re
 from functools import partial
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 from rath._async.lazy import Deferred
+from rath._core.text import short_id
 from rath.llm.chat_response import RathLLMChatChoice
+from rath.llm.draft import ProviderOrigin
 from rath.llm.provider import Provider
 from rath.session.aside import aside
-from rath.session.body import suspension
+from rath.session.body import Body, suspension
 from rath.session.budget import Budget, check_budget
 from rath.session.encode import rows_digest
 from rath.session.entry import call_site, check_executor, provider_for
 from rath.session.executors import SessionLoopExecutor, candidates_for
 from rath.session.failure import noting
 from rath.session.oneshot import OneShot
-from rath.session.operation import next_place
+from rath.session.operation import Place
 from rath.session.record import Entry, ModelCall, Operation
+from rath.session.replay.stage import begun, gathered
+from rath.session.resume.products import selection_before
+from rath.session.resume.serving import known_run
 from rath.session.session import Session
-from rath.session.show import short_id
 from rath.session.uplink import uplink
 
 NOTHING = -1
@@ -63,17 +67,22 @@ def select_session(
         return NOTHING, ""
     provider = provider_for("select_session", user_session, agent_session, agent_provider)
     check_executor("select_session", executor)
+    origin: ProviderOrigin = "session" if agent_provider is None else "call"
+    candidates = candidates_for(provider, executor, None, origin=origin)
+    place, served = begun("select", user_session, agent_session, candidates)
     shot = OneShot(
         purpose="select",
-        operation=uuid4(),
-        candidates=candidates_for(
-            provider, executor, None, origin="session" if agent_provider is None else "call"
-        ),
+        operation=uuid4() if served is None else served.run_id,
+        candidates=candidates,
         question=_menu(workflow_descriptions),
     )
+    if served is None and known_run() is not None:
+        known = _chosen_before(place, user_session, agent_session, shot.question)
+        if known is not None:
+            return _chosen(known, workflow_descriptions)
     check_budget("select_session", shot.candidates)
     budget = Budget(provider, session=user_session.id, run=shot.operation)
-    place, cells = next_place(), (user_session.body, agent_session.body)
+    cells = (user_session.body, agent_session.body)
     inherited, site = user_session.inheritor(), call_site()
     entries: list[Entry] = []
 
@@ -91,16 +100,7 @@ def select_session(
             return None
         with noting(f"in a selection for session {user_session.id}, started at {site}"):
             digest = await aside(len(user.table), partial(rows_digest, user.table))
-            note(
-                Operation(
-                    operation=shot.operation,
-                    kind="select",
-                    place=place,
-                    session=user_session.id,
-                    input_digest=digest,
-                    head=tuple(agent.table),
-                )
-            )
+            note(_operation(shot.operation, user_session.id, place, (digest, agent)))
             choice = await shot.ask(user, agent, note)
             await budget.after_call(lambda: user_session)
             return choice
@@ -114,7 +114,27 @@ def select_session(
     finally:
         for entry in entries:
             user_session.add_entry(entry)
+        gathered(user_session)
     return (NOTHING, "") if choice is None else _chosen(choice, workflow_descriptions)
+
+
+def _operation(run: UUID, session: UUID, place: Place, seen: tuple[str, Body]) -> Operation:
+    """Return the entry of a selection that saw rows with a digest, behind an agent's."""
+    return Operation(
+        operation=run,
+        kind="select",
+        place=place,
+        session=session,
+        input_digest=seen[0],
+        head=tuple(seen[1].table),
+    )
+
+
+def _chosen_before(
+    place: Place, user: Session, agent: Session, question: str
+) -> RathLLMChatChoice | None:
+    bodies = (user.inherited(user.body.result()), agent.body.result())
+    return selection_before(place, user.record, bodies, question)
 
 
 def _menu(descriptions: tuple[str, ...]) -> str:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Generator, Sequence
+from pathlib import Path
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import UUID
 
 from rath._async.lazy import Deferred
 from rath.backend.abc import BackendSandbox, BackendSandboxSpec
+from rath.errors import PersistenceError
 from rath.llm.chat_response import RathLLMTokenUsage
 from rath.llm.image import ImageSource
 from rath.llm.provider import Provider
+from rath.session import persistence
 from rath.session.body import Body, GivenUsage
 from rath.session.branching import Branching
 from rath.session.checking import Checking
@@ -22,17 +25,22 @@ from rath.session.graph.kind import LineageKind
 from rath.session.graph.legacy import SessionLineage
 from rath.session.graph.provenance import Edge, Provenance
 from rath.session.graph.recording import LineageRecorder, LineageStamp
+from rath.session.operation import next_place
 from rath.session.outcome import Outcome, outcome_extras
 from rath.session.output import TypedReading
+from rath.session.persistence.store.abc import SessionStore
 from rath.session.placement import Placement
 from rath.session.record import Entry, Record, evidence_of, last_text
+from rath.session.replay.replaying import Replaying
+from rath.session.resume.deciding import Deciding, standing
+from rath.session.saving import add_late, save
 from rath.session.show import show_pending, show_session
 
 _late_lock = threading.Lock()
 """Guards the few instructions in which late record entries are added."""
 
 
-class Session(Branching, Checking, TypedReading):
+class Session(Branching, Checking, Deciding, Replaying, TypedReading):
     """A node of the session graph: rows and record that never change, and where tools run.
 
     Operations return new sessions. A session made by a run is there at once while the run goes
@@ -41,7 +49,7 @@ class Session(Branching, Checking, TypedReading):
 
     Args:
         chunk_table: The rows.
-        id: A new UUID by default.
+        id: By default a new UUID; inside a workflow call it follows from the place.
         sandbox: An open sandbox; the session holds one count on it.
         sandbox_backend: Name of the backend on which a sandbox is opened at first use.
         sandbox_spec: What that sandbox shall be.
@@ -74,7 +82,7 @@ class Session(Branching, Checking, TypedReading):
                 f"a Session is made from a ChunkTable, not from {type(chunk_table).__name__}; "
                 "for text use Session.from_user_message(...)"
             )
-        self.id = id or uuid4()
+        self.id = id or next_place().new_id()
         parents = tuple(Edge(parent) for parent in parent_session_ids)
         given = () if cumulative_usage is None else (GivenUsage(self.id, cumulative_usage),)
         table = ChunkTable().born_in(self.id, chunk_table)
@@ -127,6 +135,54 @@ class Session(Branching, Checking, TypedReading):
         )
         return made
 
+    @classmethod
+    def load(
+        cls,
+        session: UUID | str | Path,
+        *,
+        store: SessionStore | str | None = None,
+        recover: bool = False,
+    ) -> Session:
+        """Return a session as it is stored, with rows, record, outcome and all it came from.
+
+        One whose run was cut off waits: its outcome is `NeedsDecision`, with the calls of which it
+        is not known whether they took effect. Blocks while the logs are read; contents of files
+        and images are read when somebody wants them.
+
+        Args:
+            session: Its id, or the path of its file.
+            store: Where it is, or the URL of that; by default the store of the home. For a path:
+                where its parents are, by default beside it.
+            recover: Where a log cannot be believed, take what stands before.
+
+        Raises:
+            PersistenceError: It is not there or cannot be read.
+            SessionDamaged: Its log, or that of one it came from, is not what was written.
+        """
+        return persistence.load_stored(session, store=store, recover=recover).session
+
+    def save(
+        self,
+        *,
+        path: Path | str | None = None,
+        store: SessionStore | str | None = None,
+    ) -> str:
+        """Store this session and all it came from, and return where it stands; waits for the run.
+
+        What is stored already is not written again. What comes to the record later is added there.
+
+        Args:
+            path: A file that holds all of the session, also what it began with; its parents are
+                named in it and not stored. What stands there is replaced.
+            store: Where it is stored, or the URL of that; by default the store of the home.
+
+        Raises:
+            ValueError: Both were given.
+            PersistenceError: It cannot be written.
+        """
+        self._cell.result()
+        return save(self, path=path, store=store)
+
     # What needs the rows waits for them.
 
     @property
@@ -161,8 +217,9 @@ class Session(Branching, Checking, TypedReading):
 
     @property
     def outcome(self) -> Outcome:
-        """How the run ended; waits for it."""
-        return self._cell.result().outcome
+        """How the run ended, or what it waits for by now; waits for it."""
+        body = self._cell.result()
+        return standing(body.outcome, body, self.id, self._late)
 
     def text(self) -> str | None:
         """Return the last text of the model, or a summary that no model text follows; waits.
@@ -210,16 +267,6 @@ class Session(Branching, Checking, TypedReading):
         return Body(ChunkTable()).record if body is None else body.record
 
     @property
-    def provenance(self) -> Provenance:
-        """Operation and parents that this session came from."""
-        return self._provenance
-
-    @property
-    def lineage(self) -> SessionLineage | None:
-        """The documented DTO: user and agent session of the run that made this one, or None."""
-        return self._lineage
-
-    @property
     def parent_session_ids(self) -> tuple[UUID, ...]:
         """Ids of the parents, in the order of the operation's arguments."""
         return self._provenance.parent_ids
@@ -255,10 +302,26 @@ class Session(Branching, Checking, TypedReading):
         self.add_entries(entry)
 
     def add_entries(self, *entries: Entry) -> None:
-        """Add late entries to the record, next to each other; waits for the run."""
+        """Add late entries to the record, next to each other; waits for the run.
+
+        Where the session is stored they are added there too, and forced to disk.
+
+        Raises:
+            PersistenceError: A log of it cannot be written, or somebody else has changed it; then
+                nothing is added.
+        """
         body = self._cell.result()
         with _late_lock:
-            self._late = (body.record if self._late is None else self._late).extend(entries)
+            before = self._late
+            self._late = (body.record if before is None else before).extend(entries)
+            late = self._late
+        try:
+            add_late(self._cell, late)
+        except PersistenceError:
+            with _late_lock:
+                if self._late is late:
+                    self._late = before
+            raise
 
     def __repr__(self) -> str:
         if self.is_pending:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from rath._core.text import one_line_preview
+from rath._core.text import one_line_preview, short_id
 from rath.session.chunk import ChunkRow, ChunkTable, readable_json, show_images
 from rath.session.content import AssistantTurn, SystemText, ToolFeedback, UserText
 
@@ -16,11 +16,6 @@ MAX_TEXT = 256
 
 MAX_ARGUMENTS = 160
 """Characters of a call's arguments that are shown."""
-
-
-def short_id(session: UUID) -> str:
-    """Return the first group of a session's id, enough for a person to tell sessions apart."""
-    return str(session).partition("-")[0]
 
 
 def show_pending(session: UUID, operator: str) -> str:

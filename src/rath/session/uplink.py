@@ -21,6 +21,11 @@ def uplink() -> Sink:
     return _above.get() or _drop
 
 
+def is_inside_run() -> bool:
+    """Tell whether the current code runs inside a run that wants to know of others in it."""
+    return _above.get() is not None
+
+
 @contextmanager
 def collecting(sink: Sink) -> Generator[None]:
     """Let `sink` have the entries of every run that is submitted inside."""

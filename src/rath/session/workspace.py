@@ -10,13 +10,14 @@ from hashlib import sha256
 from uuid import UUID, uuid4
 
 from rath._async.lazy import Deferred
+from rath._core.text import short_id
 from rath.backend.effects import FileEffect
 from rath.backend.frozen import FrozenWorkspace, NewFile, Origin, Seed
 from rath.errors import BackendError
 from rath.session.body import Body
 from rath.session.file_changes.merging import Merge, merge_effects, merge_trees
 from rath.session.placement import Placement
-from rath.session.show import short_id
+from rath.session.replay.stage import current_stage
 
 Frozen = Deferred[FrozenWorkspace | None]
 """The files of a session, frozen when its run has ended; None where that was cut off."""
@@ -31,6 +32,8 @@ def freeze(cell: Deferred[Body], placement: Placement, session: UUID) -> Frozen:
         BackendError: The backend cannot copy a workspace.
         RuntimeError: The session's sandbox was closed.
     """
+    if current_stage() is not None:
+        return Deferred.of(None)  # no tool of a replay will open it
     sandbox = placement.held()
     if cell.done() and cell.error() is None:
         return Deferred.of(sandbox.freeze())

@@ -7,7 +7,7 @@ import json
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 from rath.llm.chat_request import RathLLMChatRequest
 from rath.llm.chat_response import (
@@ -52,6 +52,9 @@ class ScriptedClient:
         >>> client.provider.model
         'scripted'
     """
+
+    answers_offline: ClassVar[bool] = True
+    """Asks nobody, so that `rath.offline` lets it answer."""
 
     def __init__(self, turns: Iterable[Turn], *, provider: Provider | None = None) -> None:
         self._turns = list(turns)

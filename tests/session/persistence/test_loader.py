@@ -27,16 +27,15 @@ from rath.session.chunk import (
 from rath.session.graph.kind import LineageKind
 from rath.session.persistence import (
     SessionWriter,
-    delete_session,
     ensure_sessions_dir,
     list_persisted_sessions,
     load_session,
-    prune_sessions,
     session_file,
     session_partial_file,
 )
-from rath.session.persistence.loader import prunable_sessions
+from rath.session.persistence.store.files import FileStore
 from rath.session.session import Session
+from tests.support.stored_lines import write
 
 GOLDEN = Path(__file__).parents[2] / "data" / "v1"
 ANY = UUID(int=0)
@@ -52,7 +51,11 @@ CHUNK: dict[str, Any] = {
     "kind": "user",
     "payload": {"content": "a"},
 }
-TRAILER: dict[str, Any] = {"record_type": "trailer", "final_chunk_count": 1}
+TRAILER: dict[str, Any] = {
+    "record_type": "trailer",
+    "closed_at": "2026-11-21T21:36:39+00:00",
+    "final_chunk_count": 1,
+}
 
 
 def lines_of(*records: object) -> bytes:
@@ -62,13 +65,7 @@ def lines_of(*records: object) -> bytes:
 def stored(*texts: str, created_at: datetime | None = None) -> UUID:
     """Write a closed session with these user rows, perhaps begun at another time."""
     session = Session(ChunkTable(map(user_text_chunk, texts)))
-    with SessionWriter(session) as writer:
-        for index, row in enumerate(session.chunk_table):
-            writer.write_chunk(index, row)
-    if created_at is not None:
-        header, rest = writer.path.read_bytes().split(b"\n", 1)
-        dated = {**json.loads(header), "created_at": created_at.isoformat()}
-        writer.path.write_bytes(lines_of(dated) + rest)
+    write(FileStore(), session, at=created_at)
     return session.id
 
 
@@ -82,7 +79,7 @@ def test_golden_plain_session_loads_exactly() -> None:
     loaded = load_session(ANY, path=path)
     header = loaded.header
     assert (header.schema_version, header.id, header.created_at) == (
-        1,
+        2,
         UUID("333e789d-c4d8-493a-9b9a-7717152dccbc"),
         datetime(2026, 11, 21, 21, 36, 38, 440597, tzinfo=UTC),
     )
@@ -315,55 +312,4 @@ def test_list_leaves_out_what_it_cannot_read_and_says_so(caplog: pytest.LogCaptu
     (directory / f"{uuid4()}.jsonl").write_bytes(lines_of(HEADER))
     (directory / "other.txt").touch()
     assert [meta.id for meta in list_persisted_sessions()] == [kept]
-    assert len(caplog.records) == 3
-
-
-def test_delete_removes_every_file_of_a_session_and_no_other() -> None:
-    kept, gone = stored("a"), stored("b")
-    session = Session(ChunkTable(), id=gone)
-    for _ in range(2):
-        SessionWriter(session).abandon()
-    assert delete_session(gone)
-    assert [file.name for file in ensure_sessions_dir().iterdir()] == [f"{kept}.jsonl"]
-
-
-def test_delete_again_finds_nothing() -> None:
-    session_id = stored("a")
-    assert delete_session(str(session_id))
-    assert not delete_session(session_id)
-
-
-def test_delete_of_a_path_leaves_the_store_alone(path: Path) -> None:
-    session_id = stored("a")
-    shutil.copy(session_file(session_id), path)
-    assert delete_session(session_id, path=path)
-    assert not path.exists()
-    assert session_file(session_id).exists()
-
-
-def test_prune_deletes_what_was_begun_long_ago() -> None:
-    old = stored("a", created_at=datetime.now(UTC) - timedelta(days=8))
-    new = stored("b", created_at=datetime.now(UTC) - timedelta(days=6))
-    assert prunable_sessions(older_than=timedelta(days=7)) == [old]
-    assert prune_sessions(older_than=timedelta(days=7)) == [old]
-    assert [meta.id for meta in list_persisted_sessions()] == [new]
-
-
-def test_prune_keeps_what_is_being_written() -> None:
-    session_id = stored("a", created_at=datetime.now(UTC) - timedelta(days=8))
-    with SessionWriter(Session(ChunkTable(), id=session_id)):
-        assert prune_sessions(older_than=timedelta(days=7)) == []
-    assert session_file(session_id).exists()
-
-
-def test_prune_deletes_partial_files_that_nobody_writes() -> None:
-    session = Session(ChunkTable())
-    SessionWriter(session).abandon()
-    assert prune_sessions(older_than=timedelta()) == [session.id]
-    assert not session_partial_file(session.id).exists()
-
-
-def test_prune_keeps_what_it_cannot_read() -> None:
-    (ensure_sessions_dir() / f"{uuid4()}.jsonl").write_bytes(b"x\n")
-    assert prune_sessions(older_than=timedelta()) == []
-    assert len(list(ensure_sessions_dir().iterdir())) == 1
+    assert len(caplog.records) == 2

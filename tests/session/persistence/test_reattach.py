@@ -148,3 +148,56 @@ def test_reading_a_file_attaches_to_nothing() -> None:
     loaded = load_session(stored("far", str(known)))
     assert loaded.header.sandbox_handle_id == str(known)
     assert PersistentSandboxRegistry().prune_remote(older_than=timedelta()) == [known]
+
+
+# A loaded session attaches when its sandbox is used.
+
+
+def loaded(session_id: UUID) -> Session:
+    return load_session(session_id).session()
+
+
+def test_loaded_session_attaches_to_its_remote_sandbox_on_first_use() -> None:
+    registry = PersistentSandboxRegistry()
+    known = registry.record_remote("far", "c-1")
+    session = loaded(stored("far", str(known)))
+    assert (session.sandbox_backend, session.sandbox) == ("far", None)
+    assert registry.prunable_remote(older_than=timedelta()) == [known]
+    assert session.require_sandbox().handle == "c-1"
+    assert registry.prunable_remote(older_than=timedelta()) == []
+    assert isinstance(session.require_sandbox().native, FakeSandbox)
+
+
+def test_sandbox_of_a_loaded_session_is_in_use_until_it_is_closed() -> None:
+    registry = PersistentSandboxRegistry()
+    known = registry.record_remote("far", "c-1")
+    session = loaded(stored("far", str(known)))
+    backend.get("far").close(session.require_sandbox())
+    assert registry.prunable_remote(older_than=timedelta()) == [known]
+
+
+def test_forks_of_a_loaded_session_share_the_sandbox_that_is_attached_later() -> None:
+    known = PersistentSandboxRegistry().record_remote("far", "c-1")
+    session = loaded(stored("far", str(known)))
+    fork = session.fork()
+    assert fork.require_sandbox() is session.require_sandbox()
+
+
+@pytest.mark.parametrize("known_as", ["gone", "no id", None])
+def test_sandbox_that_cannot_be_attached_is_an_error_of_the_first_use(
+    known_as: str | None,
+) -> None:
+    handle = known_as or str(uuid4())
+    if known_as == "gone":
+        handle = str(PersistentSandboxRegistry().record_remote("far", "gone"))
+    session = loaded(stored("far", handle))
+    assert session.chunk_table[0].payload["content"] == "go on"
+    with pytest.raises(BackendError, match=r"cannot be attached: .*; place the session again"):
+        session.require_sandbox()
+    assert session.to("far").require_sandbox().handle
+    session.close_sandbox()
+
+
+def test_loaded_session_without_a_remote_sandbox_is_placed_as_it_was() -> None:
+    session = loaded(stored("local", "c-1"))
+    assert (session.sandbox_backend, session.sandbox) == ("local", None)

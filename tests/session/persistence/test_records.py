@@ -1,11 +1,11 @@
-"""Lines of a session file."""
+"""What the JSON of a session file means."""
 
 from __future__ import annotations
 
 import contextlib
 import json
-from datetime import UTC, datetime, timedelta
-from types import MappingProxyType
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -13,9 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rath.backend.abc import BackendSandboxSpec
 from rath.errors import PersistenceError
 from rath.llm.chat_response import RathLLMTokenUsage
+from rath.llm.credentials import Account, find_account
+from rath.llm.provider import Provider
+from rath.llm.variables import OPENAI
 from rath.session.chunk import (
     ChunkKind,
     ChunkRow,
@@ -25,17 +27,14 @@ from rath.session.chunk import (
     user_text_chunk,
 )
 from rath.session.graph.kind import LineageKind
+from rath.session.persistence.codec import Encoder, read_lines
+from rath.session.persistence.lines import HeaderLine, RowLine
 from rath.session.persistence.records import (
     PersistedSessionHeader,
     decode_chunk,
     decode_header,
-    decode_line,
-    encode_chunk,
-    encode_header,
-    encode_line,
-    encode_trailer,
+    provider_from_jsonable,
     usage_from_jsonable,
-    usage_to_jsonable,
 )
 
 separators = st.sampled_from("\u2028\u2029\x85\x0c\x0b\x1c\r\n\t\0")
@@ -56,29 +55,6 @@ built_rows = st.one_of(
     st.builds(tool_feedback_chunk, any_text, any_text, any_text),
     st.builds(assistant_turn_chunk, tool_calls=st.none(), content=st.none() | any_text),
 )
-extras = st.lists(st.tuples(plain_text, json_values), max_size=3).map(tuple)
-specs = st.builds(
-    BackendSandboxSpec,
-    image=st.none() | plain_text,
-    entrypoint=st.none() | st.lists(plain_text).map(tuple),
-    env=st.none(),
-    timeout=st.none() | st.integers(0, 10**9).map(lambda ms: timedelta(milliseconds=ms)),
-    working_dir=st.none() | plain_text,
-)
-headers = st.builds(
-    PersistedSessionHeader,
-    schema_version=st.just(1),
-    id=st.uuids(),
-    created_at=st.datetimes(timezones=st.just(UTC)),
-    parent_session_ids=st.lists(st.uuids(), max_size=3).map(tuple),
-    lineage_operator=plain_text.filter(bool),
-    lineage_kind=st.sampled_from(LineageKind),
-    lineage_extras=extras,
-    sandbox_backend=st.none() | plain_text,
-    sandbox_spec=st.none() | specs,
-    sandbox_handle_id=st.none() | plain_text,
-)
-counts = st.integers(min_value=0)
 HEADER: dict[str, Any] = {
     "record_type": "header",
     "schema_version": 1,
@@ -87,88 +63,25 @@ HEADER: dict[str, Any] = {
 }
 
 
-@given(raw_rows | built_rows, counts)
-def test_row_comes_back_from_its_line(row: ChunkRow, index: int) -> None:
-    line = encode_line(encode_chunk(index, row))
-    assert line.index(b"\n") == len(line) - 1
-    assert decode_chunk(decode_line(line)) == row
-
-
-@given(headers)
-def test_header_comes_back_from_its_line(header: PersistedSessionHeader) -> None:
-    assert decode_header(decode_line(encode_line(encode_header(header)))) == header
-
-
-@given(st.none() | st.builds(RathLLMTokenUsage, counts, counts, counts))
-def test_usage_comes_back(usage: RathLLMTokenUsage | None) -> None:
-    assert usage_from_jsonable(usage_to_jsonable(usage)) == usage
-
-
-@given(st.binary())
-def test_any_bytes_are_a_record_or_a_persistence_error(line: bytes) -> None:
-    with contextlib.suppress(PersistenceError):
-        assert isinstance(decode_line(line), dict)
+@given(raw_rows | built_rows)
+def test_row_comes_back_from_its_line(row: ChunkRow) -> None:
+    header = HeaderLine(
+        session=UUID(int=1),
+        created_at=datetime(2026, 1, 1, tzinfo=UTC),
+        operator="implicit",
+        kind=LineageKind.UNKNOWN,
+    )
+    log = Encoder(header.session).add(header, RowLine(0, row)).data
+    assert log.count(b"\n") == 2
+    last = read_lines(log, "log").lines[-1]
+    assert isinstance(last, RowLine)
+    assert last.row == row
 
 
 @given(st.dictionaries(st.sampled_from(sorted(HEADER)), json_values))
 def test_any_header_is_decoded_or_a_persistence_error(damage: dict[str, Any]) -> None:
     with contextlib.suppress(PersistenceError):
         assert isinstance(decode_header({**HEADER, **damage}), PersistedSessionHeader)
-
-
-def test_keys_stand_in_the_documented_order() -> None:
-    header = decode_header(HEADER)
-    assert list(encode_header(header)) == [
-        "record_type",
-        "schema_version",
-        "id",
-        "created_at",
-        "parent_session_ids",
-        "lineage_operator",
-        "lineage_kind",
-        "lineage_extras",
-        "sandbox_backend",
-        "sandbox_spec",
-        "sandbox_handle_id",
-    ]
-    assert list(encode_chunk(0, user_text_chunk("x"))) == [
-        "record_type",
-        "index",
-        "kind",
-        "payload",
-    ]
-    assert list(encode_trailer(n_rows=1, usage=None)) == [
-        "record_type",
-        "closed_at",
-        "final_chunk_count",
-        "cumulative_usage",
-    ]
-
-
-def test_characters_are_written_as_they_are() -> None:
-    assert "世界".encode() in encode_line({"a": "世界"})
-
-
-def test_lone_surrogate_is_written_as_an_escape() -> None:
-    line = encode_line({"a": "世\ud800"})
-    assert json.loads(line.decode("ascii")) == {"a": "世\ud800"}
-
-
-def test_mapping_inside_a_payload_is_written_as_an_object() -> None:
-    row = ChunkRow("x", {"inner": ChunkRow("y", {"a": 1}).payload})
-    assert decode_chunk(decode_line(encode_line(encode_chunk(0, row)))).payload == {
-        "inner": {"a": 1}
-    }
-
-
-def test_value_without_json_form_is_a_type_error() -> None:
-    with pytest.raises(TypeError, match="bytes has no JSON form"):
-        encode_line({"a": b"x"})
-
-
-def test_record_that_nests_too_deep_is_a_persistence_error() -> None:
-    with pytest.raises(PersistenceError, match="invalid JSON"):
-        decode_line(b"[" * 100_000)
 
 
 @pytest.mark.parametrize(
@@ -219,6 +132,70 @@ def test_usage_of_the_wrong_type_counts_as_none_or_zero() -> None:
     assert usage_from_jsonable({"total_tokens": "x"}) == RathLLMTokenUsage(0, 0, 0)
 
 
-def test_a_mapping_that_is_no_dict_is_written_like_one() -> None:
-    line = encode_line({"a": MappingProxyType({"b": 1})})
-    assert decode_line(line) == {"a": {"b": 1}}
+# The provider of a session.
+
+
+def account_of(said: dict[str, Any]) -> Account:
+    """Return whom a provider that a header names would call, and with which key."""
+    provider = provider_from_jsonable(said)
+    assert provider is not None
+    return find_account(
+        provider, kind="openai", variables=OPENAI, default_base_url="https://default.example"
+    )
+
+
+@pytest.fixture
+def key(monkeypatch: pytest.MonkeyPatch) -> str:
+    """A key of the environment."""
+    monkeypatch.setenv("OPENAI_API_KEY", "from-the-environment")
+    return "from-the-environment"
+
+
+def test_provider_without_an_endpoint_is_asked_as_the_environment_says(key: str) -> None:
+    account = account_of({"model": "m", "temperature": 0.5})
+    assert (account.api_key.value, account.base_url.value) == (key, "https://default.example")
+
+
+def test_endpoint_that_a_file_names_gets_no_key_that_is_not_its_own(key: str) -> None:
+    account = account_of({"model": "m", "base_url": "https://file.example/v1"})
+    assert (account.api_key.value, account.from_project) == ("", True)
+    assert account.base_url.value == "https://file.example/v1"
+    assert key
+
+
+@pytest.mark.parametrize(
+    ("base_url", "expected"),
+    [("https://known.example/v1", "kept"), ("https://other.example/v1", "")],
+    ids=["the same endpoint", "another endpoint"],
+)
+def test_entry_of_the_config_brings_its_key_to_its_own_endpoint_only(
+    home: Path, base_url: str, expected: str
+) -> None:
+    entry = {"model": "x", "base_url": "https://known.example/v1", "api_key": "kept"}
+    home.mkdir()
+    (home / "config.json").write_text(json.dumps({"llm": {"providers": {"mine": entry}}}))
+    said = {"model": "m", "base_url": base_url, "config": "mine"}
+    assert account_of(said).api_key.value == expected
+    provider = provider_from_jsonable(said)
+    assert provider is not None
+    assert (provider.model, provider.base_url) == ("m", base_url)
+
+
+def test_entry_that_is_gone_from_the_config_leaves_the_endpoint(key: str) -> None:
+    account = account_of({"base_url": "https://file.example/v1", "config": "gone"})
+    assert account.base_url.value == "https://file.example/v1"
+    assert (account.api_key.value, key) == ("", key)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [{"model": 1}, {"timeout": -1}, {"output_mode": "?"}, {"base_url": "u", "seed": "x"}],
+    ids=str,
+)
+def test_what_is_no_provider_is_none(said: dict[str, Any]) -> None:
+    assert provider_from_jsonable(said) is None
+
+
+def test_header_cannot_bring_a_key_or_code() -> None:
+    said = {"model": "m", "api_key": "k", "extra_create_args": {"x": 1}, "on_budget_exceeded": "f"}
+    assert provider_from_jsonable(said) == Provider(model="m")

@@ -25,9 +25,9 @@ from rath.session.body import Body
 from rath.session.chunk import ChunkRow, ChunkTable, user_text_chunk
 from rath.session.graph.provenance import Provenance
 from rath.session.persistence import SessionWriter, load_session, session_file, session_partial_file
-from rath.session.persistence.records import header_of
-from rath.session.persistence.writer import SessionFile
 from rath.session.session import Session
+from rath.testing import tool_call
+from tests.support.sessions import FunctionTool, run
 
 on_posix = pytest.mark.skipif(os.name != "posix", reason="permission bits are a POSIX matter")
 
@@ -270,16 +270,16 @@ def test_place_that_cannot_be_written_is_a_persistence_error(
     session: Session, tmp_path: Path
 ) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(PersistenceError, match="cannot be written"):
+    with pytest.raises(PersistenceError, match="cannot be created"):
         SessionWriter(session, path=tmp_path / "file" / "run.jsonl")
 
 
-def test_usage_of_a_run_is_given_when_its_file_is_finished(session: Session) -> None:
-    usage = RathLLMTokenUsage(4, 5, 9)
-    file = SessionFile(header_of(session))
-    file.finish(usage)
-    file.finish(None)
-    assert load_session(session.id).cumulative_usage == usage
+def test_the_record_is_written_when_the_file_is_closed(tmp_path: Path) -> None:
+    out = run([tool_call("f"), "done"], FunctionTool("f", lambda *_: "x")).synchronize()
+    path = tmp_path / "run.jsonl"
+    with SessionWriter(out, path=path) as writer:
+        write_all(writer, out)
+    assert list(Session.load(path).record) == list(out.record)
 
 
 def test_file_is_free_again_when_the_session_failed() -> None:
@@ -308,7 +308,7 @@ def test_failed_write_never_gets_a_trailer(session: Session) -> None:
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
         signal.signal(signal.SIGXFSZ, handler)
-    with pytest.raises(PersistenceError, match="stays a partial file"):
+    with pytest.raises(PersistenceError, match="stays unfinished"):
         writer.close()
     loaded = load_session(session.id)
     assert (loaded.closed, loaded.chunk_table.rows) == (False, session.chunk_table.rows[:1])
@@ -321,3 +321,17 @@ def test_header_that_cannot_be_written_leaves_no_file() -> None:
     with pytest.raises(PersistenceError, match="bytes has no JSON form"):
         SessionWriter(session)
     assert not session_partial_file(session.id).exists()
+
+
+def test_a_header_that_the_disk_refuses_leaves_no_file(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(fd: int, data: bytes) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", fail)
+        with pytest.raises(PersistenceError, match="No space left"):
+            SessionWriter(session)
+    assert not session_partial_file(session.id).exists()
+    SessionWriter(session).abandon()

@@ -35,7 +35,7 @@ TERM_SECONDS = 0.5
 """How long a command may take to end after SIGTERM."""
 
 LEAVE_SECONDS = 0.2
-"""How long what an ended command left in its group has to leave it, as `setsid X &` does; a guess."""
+"""How long what an ended command left in its group has to leave it, as `setsid X &`; a guess."""
 
 _LOOK_MS = 2.0
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from dataclasses import replace
 
 from rath.conformance.chat.answers import ANSWERS
 from rath.conformance.chat.calls import CALLS
@@ -12,7 +13,7 @@ from rath.conformance.chat.endings import ENDINGS
 from rath.conformance.chat.evidence import CLIENT, EVIDENCE
 from rath.conformance.chat.histories import HISTORIES
 from rath.conformance.chat.subject import Subject
-from rath.conformance.report import Finding, Report, Skipped, Unlike
+from rath.conformance.report import Finding, Report, concluded, found_by
 from rath.llm.base import ChatClient
 from rath.llm.provider import Provider
 from rath.llm.registry import chat_client_for
@@ -64,22 +65,12 @@ def check_chat_client(
     with _log_lines(into=subject.log):
         findings = tuple(_run(check, subject) for check in _CHECKS)
     model = f" {subject.provider.model!r}" if subject.provider.model else ""
-    report = Report(f"{type(found).__name__}{model}", findings)
-    if report.failed:
-        raise AssertionError(str(report))
-    return report
+    return concluded(f"{type(found).__name__}{model}", findings)
 
 
 def _run(check: _Check, subject: Subject) -> Finding:
-    name = check.__name__.strip("_")
-    try:
-        check(subject)
-    except Skipped as exc:
-        return Finding(name, "skipped", _masked(str(exc), subject))
-    except Exception as exc:  # noqa: BLE001  # whatever the subject raises is the finding
-        detail = str(exc) if isinstance(exc, Unlike) else repr(exc)
-        return Finding(name, "failed", _masked(detail, subject))
-    return Finding(name, "passed")
+    found = found_by(check.__name__.strip("_"), lambda: check(subject))
+    return replace(found, detail=_masked(found.detail, subject))
 
 
 def _secret_of(client: ChatClient) -> str:

@@ -15,7 +15,7 @@ from rath.conformance.memory import (
     transcripts,
 )
 from rath.conformance.memory.subject import Check, Place
-from rath.conformance.report import Finding, Report, Skipped, Unlike
+from rath.conformance.report import Finding, Report, concluded, found_by
 from rath.memory import registry
 from rath.memory.abc import MemoryBackend, MemoryStoreSpec
 
@@ -50,26 +50,19 @@ def check_memory(backend: MemoryBackend | str, *, spec: MemoryStoreSpec | None =
     """
     subject = registry.get(backend) if isinstance(backend, str) else backend
     findings = tuple(_run(check, subject, spec) for check in CHECKS)
-    report = Report(f"{type(subject).__name__} {subject.name!r}", findings)
-    if report.failed:
-        raise AssertionError(str(report))
-    return report
+    return concluded(f"{type(subject).__name__} {subject.name!r}", findings)
 
 
 def _run(check: Check, backend: MemoryBackend, spec: MemoryStoreSpec | None) -> Finding:
-    name, feature = check.name, check.feature
     missing = check.missing(backend)
     if missing is not None:
-        return Finding(name, "skipped", missing, feature)
-    try:
+        return Finding(check.name, "skipped", missing, check.feature)
+
+    def ask() -> str | None:
         store = backend.open(spec)
         try:
-            seen = check.run(Place(store, f"memory://agent/conformance/{uuid4().hex}", spec))
+            return check.run(Place(store, f"memory://agent/conformance/{uuid4().hex}", spec))
         finally:
             backend.close(store)
-    except Skipped as exc:
-        return Finding(name, "skipped", str(exc), feature)
-    except Exception as exc:  # noqa: BLE001  # whatever the subject raises is the finding
-        detail = str(exc) if isinstance(exc, Unlike) else repr(exc)
-        return Finding(name, "failed", detail, feature)
-    return Finding(name, "passed", seen or "", feature)
+
+    return found_by(check.name, ask, feature=check.feature)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rath.backend import registry
 from rath.backend.abc import Backend, BackendSandboxSpec
-from rath.conformance.report import Finding, Report, Skipped, Unlike
+from rath.conformance.report import Finding, Report, concluded, found_by
 from rath.conformance.sandbox import commands, confinement, effects, files, lifetime, workspaces
 from rath.conformance.sandbox.subject import Check
 
@@ -36,26 +36,19 @@ def check_backend(backend: Backend | str, *, spec: BackendSandboxSpec | None = N
     """
     subject = registry.get(backend) if isinstance(backend, str) else backend
     findings = tuple(_run(check, subject, spec) for check in CHECKS)
-    report = Report(f"{type(subject).__name__} {subject.name!r}", findings)
-    if report.failed:
-        raise AssertionError(str(report))
-    return report
+    return concluded(f"{type(subject).__name__} {subject.name!r}", findings)
 
 
 def _run(check: Check, backend: Backend, spec: BackendSandboxSpec | None) -> Finding:
-    name, feature = check.name, check.feature
     missing = check.missing(backend)
     if missing is not None:
-        return Finding(name, "skipped", missing, feature)
-    try:
+        return Finding(check.name, "skipped", missing, check.feature)
+
+    def ask() -> None:
         sandbox = backend.open(spec)
         try:
             check.run(sandbox)
         finally:
             backend.close(sandbox)
-    except Skipped as exc:
-        return Finding(name, "skipped", str(exc), feature)
-    except Exception as exc:  # noqa: BLE001  # whatever the subject raises is the finding
-        detail = str(exc) if isinstance(exc, Unlike) else repr(exc)
-        return Finding(name, "failed", detail, feature)
-    return Finding(name, "passed", feature=feature)
+
+    return found_by(check.name, ask, feature=check.feature)

@@ -101,6 +101,19 @@ class MessagesWriter:
         self.tools_digest = None if schemas is None else sha256(schemas).hexdigest()
         self._tails: dict[bool, tuple[tuple[int, int, bool], Tail]] = {}
 
+    @classmethod
+    def recorded(
+        cls, tools: Sequence[RathLLMFunctionTool], parameters: Mapping[str, Any]
+    ) -> MessagesWriter:
+        """Return a writer for plain bodies whose parameters are those of a call that was made."""
+        asked = RathLLMChatRequest(messages=(), tools=tuple(tools) or None)
+        writer = MessagesWriter(asked, model=str(parameters.get("model")))
+        writer._mark = parameters.get("cache_control")  # a constructor of the same class
+        writer._parameters = writer._unthinking = dict(parameters)
+        writer._tools_given = "tools" in parameters
+        writer._turns = Turns(thinking_of(parameters))
+        return writer
+
     def add(self, message: RathLLMMessage) -> bytes:
         before = self._turns.role
         return _encode(self._turns.add(message), before)

@@ -28,6 +28,7 @@ from rath.llm.embedding.encode import embedding_body
 from rath.llm.embedding.provider import EmbeddingProvider
 from rath.llm.exchange import CallEvidence, JsonValue
 from rath.llm.failure import retry_verdict
+from rath.llm.offline import refuse_live_call
 from rath.llm.vendor import Route
 
 __all__ = ["Batch", "EmbeddingClient", "Vector"]
@@ -153,6 +154,8 @@ class EmbeddingClient(ABC):
 
     async def _call(self, batch: Batch, call: OpenCall) -> tuple[Vector, ...]:
         async def attempt(_: int) -> Embedded:
+            asked = call.facts.endpoint, call.facts.requested_model
+            refuse_live_call(*asked, kind=call.facts.provider_kind)
             return await self.ask(batch, call)
 
         try:

@@ -6,12 +6,12 @@ import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
+from typing import Literal, Protocol
 
 from rath._async.runtime import runtime
 from rath._core.blobs import MAX_BLOB_BYTES, Blob
 from rath.backend.effects import EffectKind, FileEffect
-from rath.backend.frozen import FrozenWorkspace, NewFile
+from rath.backend.frozen import NewFile
 from rath.backend.manifest import FileState, Manifest
 from rath.session.file_changes.diff import is_text
 from rath.session.file_changes.merge_text import chosen, merge_texts
@@ -23,6 +23,18 @@ ConflictKind = Literal[
 a file of more than 1 MiB; gave it different modes; one made it a link, or a link a file, which the
 other changed; one changed what the other deleted; added different files; one has a file where the
 other has a directory."""
+
+
+class Tree(Protocol):
+    """Files to merge: a frozen workspace, or what is known of one."""
+
+    async def amanifest(self) -> Manifest:
+        """Return what it holds."""
+        ...
+
+    async def aread(self, path: str) -> bytes:
+        """Return the content of a file, the target of a link."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +74,9 @@ class Merge:
 
 @dataclass(frozen=True, slots=True)
 class _Trees:
-    base: FrozenWorkspace
-    ours: FrozenWorkspace
-    theirs: FrozenWorkspace
+    base: Tree
+    ours: Tree
+    theirs: Tree
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,9 +106,7 @@ class _States:
         return (self.theirs if self.ours == self.base else self.ours) is not None
 
 
-async def merge_trees(
-    base: FrozenWorkspace, ours: FrozenWorkspace, theirs: FrozenWorkspace
-) -> Merge:
+async def merge_trees(base: Tree, ours: Tree, theirs: Tree) -> Merge:
     """Return what makes our files the merge of both sides.
 
     What only one side changed is taken from it; texts that both changed are merged by lines.
@@ -131,7 +141,7 @@ _KEEP = _Change(None)
 """Our file stays as it is; known by identity."""
 
 
-async def merge_effects(merge: Merge, ours: FrozenWorkspace) -> tuple[FileEffect, ...]:
+async def merge_effects(merge: Merge, ours: Tree) -> tuple[FileEffect, ...]:
     """Return what a merge changes in our files."""
     manifest = await ours.amanifest()
     effects: list[FileEffect] = []
@@ -204,7 +214,7 @@ async def _conflict(trees: _Trees, states: _States, kind: ConflictKind) -> FileC
     return FileConflict(states.path, kind, base, ours, theirs)
 
 
-async def _version(tree: FrozenWorkspace, path: str, state: FileState | None) -> FileVersion | None:
+async def _version(tree: Tree, path: str, state: FileState | None) -> FileVersion | None:
     if state is None:
         return None
     data = await tree.aread(path) if state.size <= MAX_BLOB_BYTES else None

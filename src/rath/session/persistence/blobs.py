@@ -14,14 +14,15 @@ import os
 import re
 import stat
 from collections.abc import Collection, Generator, Iterable
-from dataclasses import replace
 from pathlib import Path
 
 from rath._core.blobs import Blob, is_digest
 from rath._core.files import FileLock, atomic_write_bytes
+from rath._core.trash import in_trash
 from rath.errors import PersistenceError
-from rath.llm.image import MAX_IMAGE_BYTES, Image
+from rath.llm.image import MAX_IMAGE_BYTES
 from rath.session.persistence.paths import (
+    INDEX_FILE_NAME,
     PARTIAL_SUFFIX,
     SESSION_FILE_SUFFIX,
     ensure_private,
@@ -84,24 +85,22 @@ class BlobStore:
                     self._save(digest, content)
             yield
 
-    def loaded(self, image: Image) -> Image:
-        """Return `image` with its bytes, or with the reason why they are not there."""
-        digest = image.blob.digest
+    def read(self, digest: str) -> bytes | None:
+        """Return content by its sha256, None where it is not there or damaged.
+
+        Raises:
+            PersistenceError: It is there and cannot be read.
+        """
         if not is_digest(digest):
-            return image
+            return None
         file = self._file(digest)
         try:
-            if not _may_be_read(file):
-                return replace(image, absent=f"{file} is no file of an image")
-            content = file.read_bytes()
-        except FileNotFoundError:
-            return replace(image, absent=f"the file {file} is missing")
+            content = file.read_bytes() if _may_be_read(file) else b""
+        except (FileNotFoundError, NotADirectoryError):
+            return None
         except OSError as exc:
-            return replace(image, absent=f"{file} cannot be read: {exc.strerror or exc}")
-        found = hashlib.sha256(content).hexdigest()
-        if found != digest:
-            return replace(image, absent=f"the file {file} is damaged: its sha256 is {found}")
-        return replace(image, blob=replace(image.blob, data=content))
+            raise PersistenceError(f"{file} cannot be read: {exc.strerror or exc}") from exc
+        return content if hashlib.sha256(content).hexdigest() == digest else None
 
     def named_by(self, files: Iterable[Path]) -> set[str]:
         """Return the digests of what is here that any of `files` names; the missing name none."""
@@ -176,11 +175,11 @@ class BlobStore:
 
 
 class _Mentions:
-    """The digests that the session files of a directory hold as text."""
+    """The digests that the session files of a directory, and of its trash, hold as text."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._seen: dict[str, tuple[int, int]] = {}
+        self._seen: dict[Path, tuple[int, int]] = {}
         self.digests: set[str] = set()
 
     def update(self) -> None:
@@ -191,26 +190,35 @@ class _Mentions:
         """
         # Twice: a listing may miss a file that is being renamed, and the next one has it.
         for _ in range(2):
-            with os.scandir(self._directory) as entries:
-                files = [(entry.name, entry.path) for entry in entries]
-            for name, path in files:
-                self._read(name, Path(path))
+            for directory in (self._directory, *in_trash(self._directory)):
+                self._read_all(directory)
 
-    def _read(self, name: str, path: Path) -> None:
+    def _read_all(self, directory: Path) -> None:
+        try:
+            with os.scandir(directory) as entries:
+                files = [Path(entry.path) for entry in entries]
+        except (FileNotFoundError, NotADirectoryError):
+            return  # What lay in the trash is gone, or is no directory.
+        for path in files:
+            self._read(path)
+
+    def _read(self, path: Path) -> None:
         try:
             status = path.stat()
             stamp = (status.st_size, status.st_mtime_ns)
-            if not stat.S_ISREG(status.st_mode) or self._seen.get(name) == stamp:
+            if not stat.S_ISREG(status.st_mode) or self._seen.get(path) == stamp:
                 return
-            if _may_be_session(name, path):
+            if _may_be_session(path.name, path):
                 self.digests |= _digests_in(path)
         except FileNotFoundError:
             return
-        self._seen[name] = stamp
+        self._seen[path] = stamp
 
 
 def _may_be_session(name: str, path: Path) -> bool:
     """Tell whether a file may be that of a session; copies and renamed ones count."""
+    if name.startswith(INDEX_FILE_NAME):
+        return False  # It holds what was said in sessions, whatever that looks like.
     if SESSION_FILE_SUFFIX in name or name.endswith(PARTIAL_SUFFIX):
         return True
     # A run is written under any name that its caller gives.

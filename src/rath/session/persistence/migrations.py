@@ -17,7 +17,8 @@ __all__ = [
     "upgrade_header",
 ]
 
-CURRENT_SCHEMA_VERSION = 1
+CURRENT_SCHEMA_VERSION = 2
+"""Version 1: header, rows and trailer. Version 2: also what happened, and checksums."""
 
 HeaderMigration = Callable[[dict[str, Any]], dict[str, Any]]
 """Turns a header of one version into one of the next."""
@@ -25,8 +26,20 @@ HeaderMigration = Callable[[dict[str, Any]], dict[str, Any]]
 ChunkMigration = Callable[[dict[str, Any]], dict[str, Any]]
 """Turns a chunk line of one version into one of the next."""
 
-_headers: dict[int, HeaderMigration] = {}
-_chunks: dict[int, ChunkMigration] = {}
+_NEW_IN_2 = frozenset({"rows", "entries", "given", "lineage", "provider", "sum"})
+
+
+def _header_from_1(record: dict[str, Any]) -> dict[str, Any]:
+    """Return a header of version 1, in which these members meant nothing."""
+    return {name: value for name, value in record.items() if name not in _NEW_IN_2}
+
+
+def _chunk_from_1(record: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in record.items() if name != "born"}
+
+
+_headers: dict[int, HeaderMigration] = {1: _header_from_1}
+_chunks: dict[int, ChunkMigration] = {1: _chunk_from_1}
 
 
 def register_header_migration(from_version: int, fn: HeaderMigration) -> None:

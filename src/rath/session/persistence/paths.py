@@ -24,6 +24,9 @@ SESSION_FILE_SUFFIX = ".jsonl"
 PARTIAL_SUFFIX = ".__partial__"
 SESSION_PARTIAL_SUFFIX = SESSION_FILE_SUFFIX + PARTIAL_SUFFIX
 
+INDEX_FILE_NAME = "index.sqlite3"
+"""The index of the logs beside it; SQLite and its lock put more files with that beginning there."""
+
 _SESSION = Sort("session", PersistenceError, "close its writer")
 
 

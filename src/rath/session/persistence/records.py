@@ -1,28 +1,21 @@
-"""The lines of a session file, and what they mean.
-
-{"record_type": "header", "schema_version": 1, "id": ..., "created_at": ..., ...}
-{"record_type": "chunk", "index": 0, "kind": "user", "payload": {...}}
-{"record_type": "trailer", "closed_at": ..., "final_chunk_count": 1, "cumulative_usage": ...}
-"""
+"""What the JSON of a session file means that was there in version 1, and a session's provider."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
 from typing import Any, cast
 from uuid import UUID
 
 from rath.backend.abc import BackendSandboxSpec
-from rath.backend.persistence.spec_json import spec_from_jsonable, spec_to_jsonable
-from rath.errors import PersistenceError
+from rath.backend.persistence.spec_json import spec_from_jsonable
+from rath.errors import PersistenceError, RathError
 from rath.llm.chat_response import RathLLMTokenUsage
+from rath.llm.endpoint import public_url
+from rath.llm.provider import ConfigEntry, Provider
 from rath.session.chunk import ChunkRow
-from rath.session.graph.export import lineage_extras_to_jsonable
 from rath.session.graph.kind import LineageKind
-from rath.session.persistence.migrations import CURRENT_SCHEMA_VERSION
-from rath.session.session import Session
 
 Record = dict[str, Any]
 
@@ -43,88 +36,6 @@ class PersistedSessionHeader:
     sandbox_handle_id: str | None
 
 
-def header_of(session: Session, *, sandbox_handle_id: str | None = None) -> PersistedSessionHeader:
-    """Return the header of a session as it is now; never waits for its run."""
-    return PersistedSessionHeader(
-        schema_version=CURRENT_SCHEMA_VERSION,
-        id=session.id,
-        created_at=datetime.now(UTC),
-        parent_session_ids=session.parent_session_ids,
-        lineage_operator=session.lineage_operator,
-        lineage_kind=session.lineage_kind,
-        lineage_extras=session.lineage_extras,
-        sandbox_backend=session.sandbox_backend,
-        sandbox_spec=session.sandbox_spec,
-        sandbox_handle_id=sandbox_handle_id,
-    )
-
-
-def encode_line(record: Mapping[str, Any]) -> bytes:
-    """Return a record as one line of UTF-8 JSON with its line feed.
-
-    Raises:
-        TypeError: The record holds something that JSON has no form for.
-    """
-    try:
-        line = json.dumps(record, ensure_ascii=False, default=_plain).encode()
-    except UnicodeEncodeError:
-        # A lone surrogate has no UTF-8 form, but JSON has an escape that brings it back.
-        line = json.dumps(record, default=_plain).encode()
-    return line + b"\n"
-
-
-def decode_line(line: bytes) -> Record:
-    """Return the record on a line.
-
-    Raises:
-        PersistenceError: It is not a JSON object in UTF-8.
-    """
-    try:
-        record: object = json.loads(line.decode())
-    except (ValueError, RecursionError) as exc:
-        raise PersistenceError(f"invalid JSON: {exc}") from exc
-    if not isinstance(record, dict):
-        raise PersistenceError(f"expected a JSON object, found {type(record).__name__}")
-    return cast("Record", record)
-
-
-def encode_header(header: PersistedSessionHeader) -> Record:
-    """Return the header as a record."""
-    return {
-        "record_type": "header",
-        "schema_version": header.schema_version,
-        "id": str(header.id),
-        "created_at": header.created_at.isoformat(),
-        "parent_session_ids": [str(parent_id) for parent_id in header.parent_session_ids],
-        "lineage_operator": header.lineage_operator,
-        "lineage_kind": header.lineage_kind.value,
-        "lineage_extras": lineage_extras_to_jsonable(header.lineage_extras),
-        "sandbox_backend": header.sandbox_backend,
-        "sandbox_spec": spec_to_jsonable(header.sandbox_spec),
-        "sandbox_handle_id": header.sandbox_handle_id,
-    }
-
-
-def encode_chunk(index: int, row: ChunkRow) -> Record:
-    """Return a row as a record."""
-    return {
-        "record_type": "chunk",
-        "index": index,
-        "kind": row.kind_name,
-        "payload": dict(row.payload),
-    }
-
-
-def encode_trailer(*, n_rows: int, usage: RathLLMTokenUsage | None) -> Record:
-    """Return the trailer, with the time of now, as a record."""
-    return {
-        "record_type": "trailer",
-        "closed_at": datetime.now(UTC).isoformat(),
-        "final_chunk_count": n_rows,
-        "cumulative_usage": usage_to_jsonable(usage),
-    }
-
-
 def decode_header(record: Record) -> PersistedSessionHeader:
     """Return the header that a record of the current version holds.
 
@@ -143,9 +54,9 @@ def decode_header(record: Record) -> PersistedSessionHeader:
             lineage_operator=str(record.get("lineage_operator") or "implicit"),
             lineage_kind=_kind(record.get("lineage_kind")),
             lineage_extras=_pairs(record.get("lineage_extras")),
-            sandbox_backend=record.get("sandbox_backend"),
+            sandbox_backend=_text(record.get("sandbox_backend")),
             sandbox_spec=spec_from_jsonable(record.get("sandbox_spec")),
-            sandbox_handle_id=record.get("sandbox_handle_id"),
+            sandbox_handle_id=_text(record.get("sandbox_handle_id")),
         )
     except (KeyError, ValueError, TypeError, AttributeError, OverflowError) as exc:
         raise PersistenceError(f"malformed header: {type(exc).__name__}: {exc}") from exc
@@ -167,19 +78,8 @@ def decode_chunk(record: Record) -> ChunkRow:
     return ChunkRow(kind, cast("Record", payload))
 
 
-def usage_to_jsonable(usage: RathLLMTokenUsage | None) -> dict[str, int] | None:
-    """Return the three token counts as JSON."""
-    if usage is None:
-        return None
-    return {
-        "prompt_tokens": usage.prompt_tokens,
-        "completion_tokens": usage.completion_tokens,
-        "total_tokens": usage.total_tokens,
-    }
-
-
 def usage_from_jsonable(raw: Record | None) -> RathLLMTokenUsage | None:
-    """Return the token counts that `usage_to_jsonable` wrote; a missing count is 0."""
+    """Return token counts, None where there are none; a missing count is 0."""
     if not isinstance(raw, dict):
         return None
     return RathLLMTokenUsage(
@@ -192,6 +92,12 @@ def usage_from_jsonable(raw: Record | None) -> RathLLMTokenUsage | None:
 def _count(raw: Record, name: str) -> int:
     count = raw.get(name)
     return count if isinstance(count, int) else 0
+
+
+def _text(value: object) -> str | None:
+    if value is None or isinstance(value, str):
+        return value
+    raise TypeError(f"expected text, found {value!r:.60}")
 
 
 def _utc(text: str) -> datetime:
@@ -220,7 +126,54 @@ def _pairs(raw: object) -> tuple[tuple[str, Any], ...]:
     return tuple((str(pair[0]), pair[1]) for pair in pairs if len(pair) == 2)
 
 
-def _plain(value: object) -> object:
-    if isinstance(value, Mapping):
-        return dict(cast("Mapping[str, Any]", value))
-    raise TypeError(f"{type(value).__name__} has no JSON form; use text, numbers, lists or objects")
+_NOT_PLAIN = frozenset(
+    {"api_key", "base_url", "on_budget_exceeded", "extra_create_args", "fallbacks", "config_entry"}
+)
+"""Fields of a provider that hold secrets or code, or are no plain values."""
+
+_PLAIN = frozenset(each.name for each in fields(Provider)) - _NOT_PLAIN
+
+_FROM_FILE = "session file"
+"""Where the endpoint of a loaded provider came from, as its calls tell it."""
+
+
+def provider_from_jsonable(said: Mapping[str, Any]) -> Provider | None:
+    """Return the provider that a header names, without a key; None where it is none.
+
+    An endpoint that a file names never gets a key of the environment or of a config, unless the
+    entry of a config that the provider was read from still names the same one.
+    """
+    try:
+        found = {name: value for name, value in said.items() if name in _PLAIN}
+        base_url: object = said.get("base_url")
+        if not isinstance(base_url, str):
+            return Provider(**found)
+        known = _known_provider(said.get("config"), base_url)
+        return _told(Provider(**found), base_url) if known is None else replace(known, **found)
+    except (TypeError, ValueError, AttributeError):
+        return None
+
+
+def _told(bare: Provider, base_url: str) -> Provider:
+    """Return a provider with an endpoint that a session file names."""
+    entry = ConfigEntry(
+        name="",
+        origin=_FROM_FILE,
+        key_origin=_FROM_FILE,
+        from_project=True,
+        model=bare.model,
+        base_url=base_url,
+        api_key=None,
+    )
+    return replace(bare, base_url=base_url, config_entry=entry)
+
+
+def _known_provider(name: object, base_url: str) -> Provider | None:
+    """Return the provider of a config entry that has this endpoint, None where there is none."""
+    if not isinstance(name, str):
+        return None
+    try:
+        known = Provider.from_config(name)
+    except (KeyError, OSError, RathError):
+        return None
+    return known if public_url(known.base_url) == base_url else None

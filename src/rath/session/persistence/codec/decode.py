@@ -85,7 +85,10 @@ class Decoder:
         default_factory=dict[str, tuple[RathLLMFunctionTool, ...]]
     )
     n_theirs: dict[UUID, int] = field(default_factory=dict[UUID, int])
-    """By entry id of an operation: how many entries the record of its second parent had."""
+    """By entry id of a merge: how many entries the record of its second parent had."""
+
+    theirs: dict[UUID, tuple[UUID, ...]] = field(default_factory=dict[UUID, tuple[UUID, ...]])
+    """By entry id of a merge: which entries that were, where they are named."""
 
     def take(self, record: Json) -> Line:
         """Return the line that a record of the current version says.
@@ -93,8 +96,8 @@ class Decoder:
         Raises:
             PersistenceError: The record is of no known kind, or malformed.
         """
-        kind = record.get("record_type")
-        decode = _KINDS.get(cast("str", kind))
+        kind: object = record.get("record_type")
+        decode = _KINDS.get(kind) if isinstance(kind, str) else None
         if decode is None:
             known = ", ".join(_KINDS)
             raise PersistenceError(f"unknown record_type {kind!r}; expected one of {known}")
@@ -104,7 +107,7 @@ class Decoder:
             )
         try:
             return decode(self, record)
-        except (KeyError, ValueError, TypeError, AttributeError, OverflowError) as exc:
+        except (LookupError, ValueError, TypeError, AttributeError, ArithmeticError) as exc:
             raise PersistenceError(f"malformed {kind}: {type(exc).__name__}: {exc}") from exc
 
     def entry(self, record: Json) -> Entry:
@@ -117,6 +120,8 @@ class Decoder:
         if isinstance(entry, Operation):
             if "n_theirs" in record:
                 self.n_theirs[entry.id] = int(record["n_theirs"])
+            if "theirs" in record:
+                self.theirs[entry.id] = tuple(UUID(each) for each in record["theirs"])
             if head is not None or tools is not None:
                 entry = replace(
                     entry,
@@ -280,7 +285,8 @@ def _parts(said: object) -> tuple[Part, ...]:
     listed = cast("list[list[Any]]", said or [])
     made: list[Part] = []
     for session, start, stop, digest in listed:
-        if not (0 <= start <= stop) or not is_digest(digest):
+        is_range = type(start) is int and type(stop) is int and 0 <= start <= stop
+        if not is_range or not is_digest(digest):
             raise ValueError(f"bad part {session!r}, {start!r} to {stop!r}, {digest!r}")
         made.append(Part(UUID(session), start, stop, digest))
     return tuple(made)

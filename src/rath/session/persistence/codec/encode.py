@@ -58,10 +58,13 @@ class Encoder:
 
     Args:
         session: Whose log it is: rows born elsewhere say so.
+        names_theirs: Whether a merge names the entries that its second parent had, where their
+            number will not do because that parent goes.
     """
 
-    def __init__(self, session: UUID) -> None:
+    def __init__(self, session: UUID, *, names_theirs: bool = False) -> None:
         self._session = session
+        self._names_theirs = names_theirs
         self._known: set[str] = set()
         self.sum = ""
         """The checksum of the last line, "" before the first."""
@@ -91,12 +94,24 @@ class Encoder:
         match line:
             case EntryLine(Operation() as entry):
                 yield from self._named_before(entry)
-                yield {"record_type": "entry", **encode_entry(entry, blobs)}
+                yield {"record_type": "entry", **self._operation(entry, blobs)}
+            case HeaderLine():
+                # What begins with nothing of others has all of it in itself.
+                self._names_theirs = self._names_theirs or not line.entries
+                yield encode_line(line, blobs)
             case RowLine(index, row):
                 blobs += [image.blob for image in row.images]
                 yield {"record_type": "chunk", "index": index, **encode_row(row, self._at(index))}
             case _:
                 yield encode_line(line, blobs)
+
+    def _operation(self, entry: Operation, blobs: list[Blob]) -> Json:
+        said = encode_entry(entry, blobs)
+        if entry.theirs and (self._names_theirs or entry.session != self._session):
+            # Whose number it was is not told here, but all of them stand in the record.
+            del said["n_theirs"]
+            said["theirs"] = [str(each.id) for each in entry.theirs]
+        return said
 
     def _named_before(self, entry: Operation) -> Iterator[Json]:
         """Yield the agent's rows and the tools of an operation, unless they stand there already."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
+from uuid import UUID
 
 from rath.errors import PersistenceError, SessionDamaged
 from rath.session.persistence.chain import checked_sum
@@ -12,14 +13,20 @@ from rath.session.persistence.codec.shapes import MakeBlob
 from rath.session.persistence.lines import (
     SCHEMA_VERSION,
     EntryLine,
+    HeaderLine,
+    HeadLine,
     Line,
     OutcomeLine,
     ReopenedLine,
+    ToolsLine,
     TrailerLine,
 )
 from rath.session.persistence.migrations import upgrade_chunk, upgrade_header
 
 Json = dict[str, Any]
+
+_LATE = EntryLine | HeadLine | ToolsLine | OutcomeLine | ReopenedLine
+"""What may stand after the trailer: entries that came late, and what they name."""
 
 
 class LineReader:
@@ -59,9 +66,15 @@ class LineReader:
         self._is_over = False
 
     @property
+    def is_over(self) -> bool:
+        """Whether the run has ended: there is a trailer, and nothing goes on after it."""
+        return self._is_over
+
+    @property
     def known_digests(self) -> frozenset[str]:
-        """Digests of the heads and tools that stand in it."""
-        return frozenset(self.decoder.heads) | frozenset(self.decoder.tools)
+        """Digests of the heads and tools that stand in it, in lines that count."""
+        lost = {line.digest for line in self._open if isinstance(line, HeadLine | ToolsLine)}
+        return (frozenset(self.decoder.heads) | frozenset(self.decoder.tools)) - lost
 
     def feed(self, data: bytes) -> tuple[Line, ...]:
         """Return the lines that are whole now; what is not is kept for later.
@@ -102,7 +115,7 @@ class LineReader:
         after = checked_sum(line, self._sum)
         record = decode_record(line)
         made = self.decoder.take(record)
-        if self._is_over and not isinstance(made, EntryLine | OutcomeLine | ReopenedLine):
+        if self._is_over and not isinstance(made, _LATE):
             raise PersistenceError(f"{record['record_type']} after the trailer, which ends a run")
         if isinstance(made, TrailerLine):
             self._is_over, self.trailer = True, record
@@ -115,7 +128,7 @@ class LineReader:
         record = decode_record(line)
         if record.get("record_type") != "header":
             kind = record.get("record_type")
-            raise PersistenceError(f"missing header: {kind!r} before header")
+            raise PersistenceError(f"missing header: {kind} before header")
         version = record.get("schema_version")
         if not isinstance(version, int) or isinstance(version, bool):
             raise PersistenceError(
@@ -202,3 +215,14 @@ def read_lines(
         raise problem
     n_torn = 0 if problem is not None else len(data) - reader.n_good
     return LogLines(tuple(lines), reader, n_torn, problem)
+
+
+def session_in(first: bytes, where: str) -> UUID:
+    """Return whose log it is that has this first line.
+
+    Raises:
+        SessionDamaged: It is no header that can be believed.
+    """
+    header = read_lines(first, where).lines[0]
+    assert isinstance(header, HeaderLine), "every log begins with one"
+    return header.session

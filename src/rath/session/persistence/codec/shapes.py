@@ -136,7 +136,7 @@ def utc(text: str) -> datetime:
 
 def _encode_blob(blob: Blob, blobs: list[Blob]) -> dict[str, Any]:
     said: dict[str, Any] = {"sha256": blob.digest, "size": blob.size}
-    if blob.data is not None:
+    if blob.is_kept:
         said["kept"] = True
         blobs.append(blob)
     return said
@@ -201,7 +201,7 @@ def _tuple(arguments: tuple[Any, ...]) -> Shape:
 
 
 def _listed(said: Any) -> list[Any]:
-    if type(said) is not list:
+    # Not `is`: a checker would take the items for something unknown.
+    if type(said) not in (list,):
         raise TypeError(f"expected a list, found {said!r:.60}")
-    listed: Any = said  # its items are looked at one by one
-    return cast("list[Any]", listed)
+    return cast("list[Any]", said)

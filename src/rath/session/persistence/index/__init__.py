@@ -1,1 +1,39 @@
 """An index of the sessions of a store: derived from their logs, and made again when it is lost."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rath.session.persistence.index.decode import facts_of as facts_of
+    from rath.session.persistence.index.facts import CallFacts
+    from rath.session.persistence.index.location import index_file
+    from rath.session.persistence.index.query import SearchHit, SessionFilter
+    from rath.session.persistence.index.store_index import StoreIndex
+    from rath.session.persistence.index.summary import SessionSummary
+else:
+    from rath._core.late import late_names
+
+    __getattr__, __dir__ = late_names(
+        __name__,
+        {
+            "decode": ("facts_of",),
+            "facts": ("CallFacts",),
+            "location": ("index_file",),
+            "query": (
+                "SearchHit",
+                "SessionFilter",
+            ),
+            "store_index": ("StoreIndex",),
+            "summary": ("SessionSummary",),
+        },
+    )
+
+__all__ = [
+    "CallFacts",
+    "SearchHit",
+    "SessionFilter",
+    "SessionSummary",
+    "StoreIndex",
+    "index_file",
+]

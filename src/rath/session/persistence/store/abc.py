@@ -52,6 +52,8 @@ class SessionLog(ABC):
     def finish(self) -> None:
         """Let go of the log as one that is complete; durable. Nothing happens when it is closed.
 
+        One to which nothing was appended leaves nothing behind.
+
         Raises:
             PersistenceError: A write failed, now or before; the log stays unfinished.
         """
@@ -81,32 +83,61 @@ class SessionStore(ABC):
 
     @abstractmethod
     def create(self, session: UUID) -> SessionLog:
-        """Begin the log of a session.
+        """Begin the log of a session; it is there for readers from its first append on.
 
         Raises:
             PersistenceError: There is a log already, or it is being written, or it cannot be.
         """
 
     @abstractmethod
-    def reopen(self, session: UUID, keep: int) -> SessionLog:
-        """Go on with a log, finished or not.
+    def reopen(self, session: UUID, keep: int, *, size: int | None = None) -> SessionLog:
+        """Go on with a log, finished or not; it is unfinished then.
 
         Args:
             session: Whose log.
             keep: How many bytes at its beginning stay; what follows is kept aside and cut off.
+            size: How many bytes it had when it was read, so that nothing is cut off that somebody
+                has added since; None where that is not asked.
 
         Raises:
-            PersistenceError: There is none, or somebody writes it, or it has become longer than
-                it was when it was read.
+            PersistenceError: There is none, or somebody writes it, or it has less than `keep`
+                bytes, or not `size`.
         """
 
     @abstractmethod
-    def append_to_finished(self, session: UUID, size: int, data: bytes) -> bool:
+    def append_to_finished(
+        self, session: UUID, size: int, data: bytes, *, blobs: Collection[Blob] = ()
+    ) -> bool:
         """Add lines to a finished log of `size` bytes, durably; False when its size is another.
 
+        Args:
+            session: Whose log.
+            size: How many bytes it had when it was read.
+            data: Lines, each with its line feed.
+            blobs: Content that they name.
+
         Raises:
-            PersistenceError: There is none, or it cannot be written.
+            PersistenceError: There is none that is finished, or it cannot be written.
         """
+
+    def rewrite(self, session: UUID, data: bytes, *, size: int) -> None:
+        """Put other lines in the place of a log of `size` bytes, which stays finished or not.
+
+        Durable, and at once where the store can do that; elsewhere a crash leaves what was there
+        aside, as `reopen` does.
+
+        Raises:
+            PersistenceError: There is none, or somebody writes it, or its size is another, or it
+                cannot be written.
+        """
+        before = self.read(session)
+        log = self.reopen(session, 0, size=size)
+        try:
+            log.append(data, durable=True)
+            if before is not None and before.is_finished:
+                log.finish()
+        finally:
+            log.abandon()
 
     @abstractmethod
     def read(self, session: UUID) -> StoredLog | None:
@@ -115,6 +146,14 @@ class SessionStore(ABC):
         Raises:
             PersistenceError: It cannot be read.
         """
+
+    def holds(self, session: UUID) -> bool:
+        """Tell whether there is a log of a session; a store that can does not read it for that.
+
+        Raises:
+            PersistenceError: It cannot be read.
+        """
+        return self.read(session) is not None
 
     @abstractmethod
     def stamps(self) -> Mapping[UUID, str]:
@@ -134,7 +173,11 @@ class SessionStore(ABC):
 
     @abstractmethod
     def restore(self, session: UUID) -> bool:
-        """Bring a log back from the trash; False where it is not there."""
+        """Bring back what was deleted last of a session; False where that is not there.
+
+        Raises:
+            PersistenceError: There is a log of it again, or it cannot be brought back.
+        """
 
     @abstractmethod
     def empty_trash(self) -> int:
@@ -146,9 +189,13 @@ class SessionStore(ABC):
 
     @abstractmethod
     def follow(self, session: UUID, start: int) -> Iterator[bytes]:
-        """Yield what is appended to a log from byte `start` on, until it is closed.
+        """Yield the whole lines that are appended to a log from byte `start` on.
 
-        Waits between; an iterator that is closed ends at once.
+        Waits between, on the thread of its caller. Ends when nobody writes the log and all of it
+        was yielded: at once where that is so from the beginning.
+
+        Raises:
+            PersistenceError: It cannot be read, or what was yielded was cut off meanwhile.
         """
 
     def close(self) -> None:

@@ -13,15 +13,10 @@ from __future__ import annotations
 import re
 import unicodedata
 
+from rath._core.scripts import UNSPACED
+
 MAX_TERM_CHARS = 64
 """Longer words, as in encoded data, are cut here."""
-
-# Thai, Lao, Tibetan, Myanmar, Khmer, kana, Bopomofo, Han and Hangul. Hangul is spaced, but its
-# particles stick to the words.
-_UNSPACED = re.compile(
-    "[\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3040-\u312f\u31a0-\u31ff\u3400-\u9fff"
-    "\uac00-\ud7af\uf900-\ufaff\U0001b000-\U0001b16f\U00020000-\U0003ffff]+"
-)
 
 _JOINTS = "-._'\u2010\u2019"
 _UPPER, _LOWER = "A-ZÀ-ÖØ-ÞА-ЯЁ", "a-zß-öø-ÿа-яё"
@@ -124,7 +119,7 @@ def is_word(term: str) -> bool:
     """Return whether a term is a word of letters alone, and no piece of an unspaced run."""
     if term.isascii():
         return term.isalpha()
-    return not any(map(str.isnumeric, term)) and _UNSPACED.search(term) is None
+    return not any(map(str.isnumeric, term)) and UNSPACED.search(term) is None
 
 
 def _spread(found: re.Match[str]) -> str:
@@ -132,9 +127,9 @@ def _spread(found: re.Match[str]) -> str:
     word = found[0]
     if word.isascii() and word.isalpha() and (word.islower() or word[1:].islower()):
         return word
-    if not word.isascii() and _UNSPACED.search(word):
+    if not word.isascii() and UNSPACED.search(word):
         # What stands between unspaced runs is spread, and not the whole.
-        return _COMPOUND.sub(_spread, _UNSPACED.sub(" ", word)) + " ".join(_UNSPACED.findall(word))
+        return _COMPOUND.sub(_spread, UNSPACED.sub(" ", word)) + " ".join(UNSPACED.findall(word))
     word = _VERSION.sub("", _CONTRACTION.sub("", word))
     parts = _JOINT.sub(" ", word)
     if len(parts) <= MAX_TERM_CHARS:
@@ -149,7 +144,7 @@ def _split(word: str, shortest: int) -> list[str]:
         return [word[:MAX_TERM_CHARS]]
     terms: list[str] = []
     end = 0
-    for run in _UNSPACED.finditer(word):
+    for run in UNSPACED.finditer(word):
         terms.append(word[end : run.start()])
         terms.extend(_grams(run.group(), shortest))
         end = run.end()

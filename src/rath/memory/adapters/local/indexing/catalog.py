@@ -22,12 +22,13 @@ from pathlib import Path
 from typing import TypeVar
 
 from rath._async.runtime import runtime
+from rath._core.sqlite_files import identity_of, take_away
 from rath.memory.adapters.local.files.drafts import mark_as_ours, remove_stale_drafts
 from rath.memory.adapters.local.files.syncing import Syncing
 from rath.memory.adapters.local.finding.ranking import Ranked, Ranking
 from rath.memory.adapters.local.indexing.forking import hold_at_fork
 from rath.memory.adapters.local.indexing.index import BUSY_SECONDS, IndexMismatch, NoteIndex
-from rath.memory.adapters.local.indexing.opening import identity_of, open_index, take_away
+from rath.memory.adapters.local.indexing.opening import open_index
 from rath.memory.adapters.local.indexing.walk import (
     time_of,
     update_all,
@@ -357,7 +358,7 @@ class Catalog:
         if self._was_deleted:
             return False
         self._was_deleted = True
-        return take_away(path, self._identity, busy_seconds=self._busy_seconds)
+        return take_away(path, self._identity, seconds=self._busy_seconds)
 
 
 _shared: dict[Path, Catalog] = {}

@@ -1,0 +1,50 @@
+"""Packages that load their public names on first use (PEP 562).
+
+    if TYPE_CHECKING:
+        from rath.plane.loop import run as run
+    else:
+        __getattr__, __dir__ = late_names(__name__, {"loop": ("run",)})
+
+Checkers of types see the imports, and Python the names that stand for them.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+__all__ = ["late_names"]
+
+
+def late_names(
+    package: str, modules: Mapping[str, Collection[str]]
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Return what a package needs as `__getattr__` and `__dir__` to load its names late.
+
+    Its modules can be reached as attributes too, as if it had imported them.
+
+    Args:
+        package: Its `__name__`.
+        modules: By module of the package, such as "loop" or "graph.kind", the names it gives. None
+            may be the name of a module beside it: the module would hide it as soon as it is loaded.
+    """
+    module_of = {name: module for module, names in modules.items() for name in names}
+
+    def load(name: str) -> Any:
+        if name in module_of:
+            return getattr(importlib.import_module(f"{package}.{module_of[name]}"), name)
+        if not name.startswith("_"):
+            submodule = f"{package}.{name}"
+            try:
+                return importlib.import_module(submodule)
+            except ModuleNotFoundError as exc:
+                if exc.name != submodule:
+                    raise
+        raise AttributeError(f"module {package!r} has no attribute {name!r}")
+
+    def names() -> list[str]:
+        return sorted({*vars(sys.modules[package]), *module_of})
+
+    return load, names

@@ -1,0 +1,44 @@
+"""The workflow of a program that a command line names, such as `agents:team`."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+
+from rath._core.text import did_you_mean
+from rath.cli.terminal import Misuse
+from rath.flow import Workflow
+
+__all__ = ["load_workflow"]
+
+
+def load_workflow(name: str) -> Workflow:
+    """Import `module:attribute`, looked for in the working directory first, and return it.
+
+    The attribute is a workflow, or a class of one or a function that makes one without arguments.
+
+    Raises:
+        Misuse: There is no such module or attribute, or it is no workflow.
+    """
+    module_name, _, path = name.partition(":")
+    if not module_name or not path:
+        raise Misuse(f"{name!r} names no workflow; expected MODULE:ATTRIBUTE, such as agents:team")
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        found: object = importlib.import_module(module_name)
+    except ModuleNotFoundError as exc:
+        if exc.name is None or not f"{module_name}.".startswith(f"{exc.name}."):
+            raise  # something that the module itself needs
+        raise Misuse(f"no module {module_name!r} in {here!r} or among the packages") from exc
+    for part in path.split("."):
+        if not hasattr(found, part):
+            raise Misuse(f"{name!r}: no attribute {part!r}.{did_you_mean(part, dir(found))}")
+        found = getattr(found, part)
+    if callable(found) and not isinstance(found, Workflow):
+        found = found()
+    if not isinstance(found, Workflow):
+        raise Misuse(f"{name!r} is a {type(found).__name__}; expected a workflow or an agent")
+    return found

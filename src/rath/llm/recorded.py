@@ -1,0 +1,131 @@
+"""The body of a call that was made, written again from its evidence: no key, no endpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from rath.llm.anthropic.encode import MessagesWriter
+from rath.llm.body import Body, BodyWriter, ListWriter
+from rath.llm.call import CallFacts, OnDelta, ProviderOrigin
+from rath.llm.chat_request import RathLLMChatRequest, RathLLMFunctionTool, RathLLMMessage
+from rath.llm.chat_response import RathLLMChatResponse
+from rath.llm.encode import encode_message, encode_tool
+from rath.llm.exchange import CallEvidence, Exchange
+from rath.llm.foreign import RENDERER as CANONICAL
+from rath.llm.foreign import named_images_then_text
+from rath.llm.litellm.encode import encode_litellm_message
+from rath.llm.provider import OutputMode, Provider
+
+__all__ = ["RecordedClient", "can_write_again"]
+
+_Tools = Sequence[RathLLMFunctionTool]
+_Write = Callable[[_Tools, Mapping[str, Any]], BodyWriter]
+
+_NOT_SENT = "a call is only written again from what was recorded of it; it is never sent"
+
+
+def can_write_again(renderer: str) -> bool:
+    """Tell whether the bodies of a renderer, as evidence names it, can be written here."""
+    return renderer in _WRITERS
+
+
+class RecordedClient:
+    """Stands for the client of a call that was made, for `open_draft`; it sends nothing.
+
+    Parameters are taken from the evidence as they were sent, whatever a request says.
+
+    Args:
+        evidence: Of the call; its renderer is one that `can_write_again` knows.
+        output_mode: How a typed answer was asked for.
+    """
+
+    def __init__(self, evidence: CallEvidence, *, output_mode: OutputMode = "schema") -> None:
+        self._evidence = evidence
+        self._provider = Provider(
+            model=evidence.requested_model,
+            provider_kind=evidence.provider_kind,
+            output_mode=output_mode,
+        )
+
+    @property
+    def provider(self) -> Provider:
+        """A provider of the same kind and model, without a key."""
+        return self._provider
+
+    def complete(self, req: RathLLMChatRequest) -> RathLLMChatResponse:
+        """Refuse: nothing is sent.
+
+        Raises:
+            RuntimeError: Always.
+        """
+        raise RuntimeError(_NOT_SENT)
+
+    def open_draft(
+        self, request: RathLLMChatRequest, *, streaming: bool, provider_origin: ProviderOrigin
+    ) -> RecordedDraft:
+        """Return a draft that writes what the call sent, as far as messages are added to it."""
+        return RecordedDraft(self._evidence, request)
+
+
+class RecordedDraft:
+    """Messages of a call that was made; see `rath.llm.draft.ChatDraft`."""
+
+    def __init__(self, evidence: CallEvidence, request: RathLLMChatRequest) -> None:
+        parameters = evidence.parameters
+        # Tools that were given as an extra argument are parameters like any other.
+        tools = () if "tools" in parameters else request.tools or ()
+        self._body = Body(_WRITERS[evidence.renderer](tools, parameters))
+        self._body.append(request.messages)
+        self._facts = CallFacts(
+            provider_kind=evidence.provider_kind,
+            adapter=evidence.adapter,
+            adapter_version=evidence.adapter_version,
+            renderer=evidence.renderer,
+            sdk=evidence.sdk,
+            endpoint=evidence.endpoint,
+            requested_model=evidence.requested_model,
+            origins=evidence.origins,
+            tools_digest=self._body.tools_digest,
+        )
+
+    @property
+    def facts(self) -> CallFacts:
+        return self._facts
+
+    @property
+    def digest(self) -> str:
+        return self._body.digest(streaming=False)
+
+    def append(self, messages: Sequence[RathLLMMessage]) -> None:
+        self._body.append(messages)
+
+    def body(self) -> bytes:
+        return self._body.content(streaming=False)
+
+    async def asend(self, *, on_delta: OnDelta | None = None) -> Exchange:
+        raise RuntimeError(_NOT_SENT)
+
+    def last_evidence(self) -> CallEvidence | None:
+        return None
+
+
+def _list_writer(
+    tools: _Tools,
+    parameters: Mapping[str, Any],
+    *,
+    encode: Callable[[RathLLMMessage], Mapping[str, Any]] = encode_message,
+) -> BodyWriter:
+    return ListWriter(
+        lambda _: parameters, [encode_tool(tool) for tool in tools] or None, encode=encode
+    )
+
+
+_WRITERS: Mapping[str, _Write] = {
+    "openai-chat/1": _list_writer,
+    "litellm-chat/1": partial(_list_writer, encode=encode_litellm_message),
+    "anthropic-messages/1": MessagesWriter.recorded,
+    CANONICAL: partial(_list_writer, encode=partial(encode_message, parts=named_images_then_text)),
+}
+"""How each renderer writes; a change of bytes gives it another name."""

@@ -1,0 +1,119 @@
+"""Whether every run is recorded, also those that nobody asked to persist."""
+
+from __future__ import annotations
+
+import threading
+import time
+from types import TracebackType
+
+from rath import config
+from rath.config.env import env_flag, env_value
+from rath.config.paths import OPENRATH_HOME_ENV, config_layer_paths
+
+__all__ = ["Autosave", "autosave", "is_autosaving", "is_autosaving_lately"]
+
+_PERSIST_ENV = "OPENRATH_PERSIST"
+
+_LOOK_SECONDS = 1.0
+"""How long what was found is believed: forks ask, and looking takes longer than a fork."""
+
+_lock = threading.Lock()
+_said: bool | None = None
+"""What the program said last, None where it said nothing."""
+
+_known: tuple[str | None, float, bool] | None = None
+"""For which `OPENRATH_HOME`, until when, and what the configs say."""
+
+_lately: tuple[float, bool] | None = None
+"""Until when, and what environment and configs say together."""
+
+
+class Autosave:
+    """What `autosave` changed; as a context manager it is as before when the block ends."""
+
+    __slots__ = ("_before",)
+
+    def __init__(self, before: bool | None) -> None:
+        self._before = before
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        _say(self._before)
+
+    def __repr__(self) -> str:
+        return f"Autosave({'on' if is_autosaving() else 'off'})"
+
+
+def autosave(on: bool = True) -> Autosave:  # no two functions: `rath.autosave(False)` is promised
+    """Record every run of this process from now on in the default store, or no more.
+
+    So do `OPENRATH_PERSIST=1` and `sessions.persist` of a config, unless the program says
+    otherwise here. Forks, detached, merged, undone and compressed sessions are stored too as soon
+    as their content is there. Runs that were submitted before are as they were.
+
+    Args:
+        on: Whether runs are recorded.
+
+    Returns:
+        A context manager: `with rath.autosave():` is as before when the block ends.
+
+    Example:
+        with rath.autosave():
+            agent(Session.from_user_message("hello")).synchronize()
+    """
+    return Autosave(_say(on))
+
+
+def is_autosaving() -> bool:
+    """Tell whether runs that are submitted now are recorded; 5 us.
+
+    A config is looked at again once a second.
+    """
+    global _lately
+    if _said is not None:
+        return _said
+    now = time.monotonic()
+    answer = env_flag(_PERSIST_ENV) if env_value(_PERSIST_ENV) else _configured(now)
+    _lately = (now + _LOOK_SECONDS, answer)
+    return answer
+
+
+def is_autosaving_lately() -> bool:
+    """Tell the same as it was within the last second, for what is made very often; 0.3 us."""
+    if _said is not None:
+        return _said
+    known = _lately
+    return known[1] if known is not None and time.monotonic() < known[0] else is_autosaving()
+
+
+def _say(on: bool | None) -> bool | None:
+    """Set what the program says, and return what it said before."""
+    global _said  # the whole process is recorded, or is not
+    with _lock:
+        before, _said = _said, on
+    return before
+
+
+def _configured(now: float) -> bool:
+    """Return what the configs said within the last second."""
+    global _known
+    home, known = env_value(OPENRATH_HOME_ENV), _known
+    if known is None or known[0] != home or now >= known[1]:
+        known = _known = (home, now + _LOOK_SECONDS, _says_config())
+    return known[2]
+
+
+def _says_config() -> bool:
+    """Return what the first config that says something says."""
+    # Most homes have no config, and reading one takes longer than all of this.
+    if not any(path.exists() for path in config_layer_paths()):
+        return False
+    says = (layer.config.sessions.persist for layer in config.config_layers())
+    return next((each for each in says if each is not None), False)

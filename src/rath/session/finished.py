@@ -1,0 +1,98 @@
+"""What became of a tool call, and the entry that the record has of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from rath._async.lanes import Key
+from rath._core.blobs import Blob
+from rath.backend.abc import SandboxIdentity
+from rath.backend.effects import FileEffect
+from rath.session.chunk import ChunkRow, RowId
+from rath.session.content import ToolCall
+from rath.session.encode import ResultText, encode_failure, full_blob
+from rath.session.record import ToolRun, ToolStatus
+from rath.session.request import INTERRUPTED
+from rath.session.tooling import Offer
+
+NOT_MADE = "the call was not made: the answer beside it used up the budget, and ended the run"
+CALL_INTERRUPTED = encode_failure("interrupted", INTERRUPTED)
+"""What is said of a call that was cut off."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A call that passed the checks, or the failure that the model reads instead."""
+
+    call: ToolCall
+    offer: Offer | None
+    arguments: dict[str, Any] | None = None
+    key: Key = ()
+    refusal: ResultText | None = None
+
+    @property
+    def is_barrier(self) -> bool:
+        """Whether nothing of the round may run beside it; a refused call disturbs nobody."""
+        return self.refusal is None and self.offer is not None and not self.offer.parallel_safe
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """What became of one call of a round."""
+
+    prepared: Prepared
+    result: ResultText
+    status: ToolStatus
+    elapsed_ms: float = 0.0
+    effects: tuple[FileEffect, ...] = ()
+    effect_gaps: tuple[str, ...] = ()
+    sandbox: SandboxIdentity | None = None
+    """Where it ran, as it was when it ended; None for a call that was never made."""
+
+    is_cut_off: bool = False
+    """Whether the run ended while it ran: there is no result that a model could read."""
+
+    decision: UUID | None = None
+    """The decision by which it was made, or was not."""
+
+    recorded: tuple[ToolRun, ChunkRow] | None = None
+    """Entry and row of a call that was made before the run was cut off."""
+
+
+def interrupted(call: ToolCall, offer: Offer | None) -> Finished:
+    """Return what is known of a call that was cut off with its run before it began."""
+    return Finished(Prepared(call, offer), CALL_INTERRUPTED, "interrupted", is_cut_off=True)
+
+
+def not_made(call: ToolCall, offer: Offer | None) -> Finished:
+    """Return what is said of a call that stands beside the last answer a budget allows."""
+    return Finished(Prepared(call, offer), encode_failure("interrupted", NOT_MADE), "interrupted")
+
+
+def tool_run_entry(finished: Finished, *, operation: UUID, rows: tuple[RowId, ...] = ()) -> ToolRun:
+    """Return the record entry of a call."""
+    prepared, result = finished.prepared, finished.result
+    offer = prepared.offer
+    return ToolRun(
+        operation=operation,
+        rows=rows,
+        call_id=prepared.call.id,
+        tool=prepared.call.name,
+        origin="unknown" if offer is None else offer.origin,
+        schema_digest=None if offer is None else offer.schema_digest,
+        effects_declared="non_idempotent" if offer is None else offer.effects,
+        arguments=prepared.arguments,
+        sandbox=finished.sandbox,
+        status=finished.status,
+        error_kind=result.failure,
+        exit_code=result.exit_code,
+        signal=-result.exit_code if result.exit_code is not None and result.exit_code < 0 else None,
+        duration_ms=finished.elapsed_ms,
+        shown=Blob.from_bytes(result.shown.encode(), keep=0),
+        full=None if result.full is None else full_blob(result.full),
+        file_effects=finished.effects,
+        effect_gaps=finished.effect_gaps,
+        decision=finished.decision,
+    )

@@ -1,0 +1,207 @@
+"""Sessions made of what their logs say, children on the rows and entries of their parents."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from types import MappingProxyType
+from uuid import UUID
+
+from rath._async.lazy import Deferred
+from rath._core.vector import Vector
+from rath.errors import PersistenceError, SessionDamaged
+from rath.session.body import Body, GivenUsage
+from rath.session.chunk import ChunkRow, ChunkTable
+from rath.session.graph.provenance import Edge, Provenance
+from rath.session.outcome import NeedsDecision, Outcome
+from rath.session.persistence.lines import HeaderLine
+from rath.session.persistence.loading.content import Content
+from rath.session.persistence.loading.ranges import Ranges, joined
+from rath.session.record import Entry, Operation, Record
+from rath.session.shared_effects import sharing_effects
+
+UNDO = "Session.undo"
+"""The operator of sessions that leave rows of their parent out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """A session as its log and those of its ancestors tell it."""
+
+    content: Content
+    rows: Ranges[ChunkRow]
+    entries: Ranges[Entry]
+    """With those that came late."""
+
+    n_of_run: int
+    """How many of the entries are not late."""
+
+    cell: Deferred[Body]
+    """The content as what was made of it holds it: without late entries."""
+
+    provenance: Provenance
+    problem: SessionDamaged | None = None
+    """Why it is only a beginning."""
+
+    @property
+    def body(self) -> Body:
+        """The content as the session itself holds it: with late entries, and what is left open."""
+        unfinished = None if self.problem else self.content.unfinished
+        return replace(self.cell.result(), record=self.entries.items, unfinished=unfinished)
+
+    def body_at(self, n_rows: int, n_entries: int) -> Body:
+        """Return the content as it was when the run had made that much."""
+        table, record = self.rows.items.prefix(n_rows), self.entries.items.prefix(n_entries)
+        return Body(ChunkTable(table), record, given=self.cell.result().given)
+
+
+def build(
+    contents: Iterable[Content],
+    *,
+    recover: bool = False,
+    known: Mapping[UUID, Built] = MappingProxyType({}),
+) -> dict[UUID, Built]:
+    """Return the sessions that logs tell, by id.
+
+    Args:
+        contents: What the logs say; what a session builds on stands before it.
+        recover: Make of a session what can be believed, instead of raising.
+        known: Sessions that were built before, on which these stand too; they are returned as well.
+
+    Raises:
+        SessionDamaged: A session begins with what is not there or is not what it was, or its
+            counts do not fit.
+    """
+    built = dict(known)
+    for content in contents:
+        built[content.header.session] = _built(content, built, recover=recover)
+    return built
+
+
+def _built(content: Content, built: Mapping[UUID, Built], *, recover: bool) -> Built:
+    header = content.header
+    rows, no_rows = joined(header.rows, partial(_rows_of, built), _row_digest, "rows")
+    entries, no_entries = joined(header.entries, partial(_entries_of, built), _entry_id, "entries")
+    problem = no_rows or no_entries
+    n_begun = n_of_run = len(entries.items)
+    outcome: Outcome = NeedsDecision(header.session, ())
+    if problem is None:
+        own, problem = _with_second_parents(content, entries.items, built)
+        rows, entries = rows.extended(content.rows), entries.extended(sharing_effects(own))
+        n_of_run = n_begun + (len(own) if content.n_of_run is None else content.n_of_run)
+        problem = problem or _miscounted(content, len(rows.items), n_of_run)
+        outcome = content.stands()
+    damage = content.problem
+    if problem is not None:
+        damage = SessionDamaged(str(problem), where=content.where, line=1)
+        if not recover:
+            raise damage
+    table, record = ChunkTable(rows.items), entries.items.prefix(n_of_run)
+    return Built(
+        content=content,
+        rows=rows,
+        entries=entries,
+        n_of_run=n_of_run,
+        cell=Deferred.of(Body(table, record, outcome, _given(content), content.unfinished)),
+        provenance=_provenance(header, built),
+        problem=damage,
+    )
+
+
+def _provenance(header: HeaderLine, built: Mapping[UUID, Built]) -> Provenance:
+    edges = tuple(_edge(header, parent, built.get(parent)) for parent in header.parents)
+    return Provenance(header.operator, header.kind, edges, header.extras)
+
+
+def _edge(header: HeaderLine, parent: UUID, known: Built | None) -> Edge:
+    if known is None:
+        return Edge(parent)
+    n_rows = max((part.stop for part in header.rows if part.session == parent), default=None)
+    n_entries = max((part.stop for part in header.entries if part.session == parent), default=0)
+    # A parent that was recovered may have less than it had.
+    n_entries = min(n_entries, len(known.entries.items))
+    if n_rows is not None and n_rows < len(known.rows.items) and header.operator != UNDO:
+        # It has gone on since: what was made inside one of its calls knew its rows so far.
+        return Edge(parent, Deferred.of(known.body_at(n_rows, n_entries)), known.provenance)
+    late = known.entries.items.prefix(n_entries) if n_entries > known.n_of_run else None
+    return Edge(parent, known.cell, known.provenance, late)
+
+
+def _given(content: Content) -> tuple[GivenUsage, ...]:
+    trailer = content.trailer
+    if content.reader.version > 1 or trailer is None or trailer.usage is None:
+        return content.header.given
+    # Version 1 kept no calls, but their sum.
+    return (GivenUsage(content.header.session, trailer.usage),)
+
+
+def _with_second_parents(
+    content: Content, begun: Record, built: Mapping[UUID, Built]
+) -> tuple[list[Entry], PersistenceError | None]:
+    """Return the own entries, merges with the record that the second parent had."""
+    decoder = content.reader.decoder
+    if not decoder.n_theirs and not decoder.theirs:
+        return content.entries, None
+    by_id = {entry.id: entry for entry in (*begun, *content.entries)} if decoder.theirs else {}
+    made: list[Entry] = []
+    problem: PersistenceError | None = None
+    for entry in content.entries:
+        if isinstance(entry, Operation):
+            theirs = decoder.theirs.get(entry.id, ())
+            if theirs and all(each in by_id for each in theirs):
+                entry = replace(entry, theirs=Vector(by_id[each] for each in theirs))
+            elif entry.id in decoder.n_theirs:
+                entry, lacks = _with_second_parent(content, entry, built)
+                problem = problem or lacks
+        made.append(entry)
+    return made, problem
+
+
+def _with_second_parent(
+    content: Content, merge: Operation, built: Mapping[UUID, Built]
+) -> tuple[Operation, PersistenceError | None]:
+    """Return a merge with as many entries of the second parent as it had; None for one unknown."""
+    n_theirs = content.reader.decoder.n_theirs[merge.id]
+    parents = content.header.parents
+    if not n_theirs:
+        return replace(merge, theirs=Vector[Entry]()), None
+    if merge.session != content.header.session or len(parents) < 2 or parents[1] not in built:
+        return merge, None
+    theirs = built[parents[1]].entries.items
+    if 0 <= n_theirs <= len(theirs):
+        return replace(merge, theirs=theirs.prefix(n_theirs)), None
+    return merge, PersistenceError(
+        f"the merge was made when its second parent {parents[1]} had {n_theirs} entries, and it "
+        f"has only {len(theirs)}: its log was cut, or is another one"
+    )
+
+
+def _miscounted(content: Content, n_rows: int, n_entries: int) -> PersistenceError | None:
+    trailer = content.trailer
+    if trailer is None or content.reader.version < 2:
+        return None
+    if (trailer.n_rows, trailer.n_entries) == (n_rows, n_entries):
+        return None
+    return PersistenceError(
+        f"the trailer counts {trailer.n_rows} rows and {trailer.n_entries} entries, and there are "
+        f"{n_rows} and {n_entries}"
+    )
+
+
+def _rows_of(built: Mapping[UUID, Built], session: UUID) -> Ranges[ChunkRow] | None:
+    known = built.get(session)
+    return None if known is None else known.rows
+
+
+def _entries_of(built: Mapping[UUID, Built], session: UUID) -> Ranges[Entry] | None:
+    known = built.get(session)
+    return None if known is None else known.entries
+
+
+def _row_digest(row: ChunkRow) -> bytes:
+    return row.digest
+
+
+def _entry_id(entry: Entry) -> bytes:
+    return entry.id.bytes

@@ -1,0 +1,310 @@
+"""The log of one session as this process writes it: while its run goes on, and afterwards."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from functools import partial
+from typing import Literal
+from uuid import UUID
+
+from rath.errors import PersistenceError
+from rath.session.persistence.codec import Batch, Encoder
+from rath.session.persistence.lines import EntryLine, FailureLine, Line, OutcomeLine, RoundLine
+from rath.session.persistence.store.abc import SessionLog, SessionStore
+from rath.session.record import Entry, Record
+from rath.session.recorder.header import Beginning
+from rath.session.recorder.lane import Lane
+from rath.session.recorder.reading import WrittenLog, read_log
+
+Opening = Callable[[SessionStore, UUID], SessionLog]
+"""Gives the log of a session, locked for its writer."""
+
+_State = Literal["new", "open", "finished", "unfinished"]
+
+
+class LogWriter:
+    """Writes one log, on one worker thread at a time; none of its methods waits.
+
+    What is handed over while a write goes on is written together. The first write of a run that
+    fails is its last one: the log is let go of as it is, and all that follows gives the same error.
+
+    Args:
+        store: Where the log is.
+        session: Whose log it is.
+        written: What stands there already, to go on with it.
+        is_alone: Whether the log is a file that holds everything itself.
+    """
+
+    def __init__(
+        self,
+        store: SessionStore,
+        session: UUID,
+        *,
+        written: WrittenLog | None = None,
+        is_alone: bool = False,
+    ) -> None:
+        self.store = store
+        self.session = session
+        self.is_alone = is_alone
+        self.error: PersistenceError | None = None
+        """Why nothing can be written any more, None as long as all went well."""
+
+        self._state: _State = "new"
+        self._n_entries = 0
+        self._read: tuple[int, Sequence[UUID]] = (0, ())
+        """Entries that were read, from which on; what this process wrote need not be compared."""
+
+        self._size = self._n_torn = 0
+        self._encoder: Encoder | None = Encoder(session)
+        self._log: SessionLog | None = None
+        self._lane = Lane()
+        self._lock = threading.Lock()
+        self._waiting: list[tuple[tuple[Line, ...], bool]] = []
+        self._writing: Future[None] | None = None
+        """The job that will write what waits."""
+
+        if written is not None:
+            self._go_on_after(written)
+
+    @classmethod
+    def of_stored(
+        cls,
+        store: SessionStore,
+        session: UUID,
+        *,
+        is_finished: bool = True,
+        is_alone: bool = False,
+    ) -> LogWriter:
+        """Return the writer of a log that is there; it is read when something is to be added."""
+        made = cls(store, session, is_alone=is_alone)
+        made._encoder = None  # a constructor of the same class
+        made._state = "finished" if is_finished else "unfinished"
+        return made
+
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether the run that the log is of has ended, and all of it is written."""
+        return self._state in ("finished", "unfinished")
+
+    @property
+    def n_entries(self) -> int:
+        """Entries of the whole record in the log; 0 as long as a log that was there is not read."""
+        return self._n_entries
+
+    @property
+    def n_waiting(self) -> int:
+        """How many groups of lines were handed over and are not being written yet."""
+        return len(self._waiting)
+
+    def open(self, opening: Opening, make: Callable[[], Beginning]) -> Future[None]:
+        """Begin the log, or go on with it, and write the lines that `make` gives."""
+        return self._lane.put(partial(self._guarded, partial(self._open, opening, make)))
+
+    def queue(self, *lines: Line) -> None:
+        """Hand over lines as one group, all or nothing; they are written with what comes next."""
+        with self._lock:
+            self._waiting.append((lines, False))
+
+    def write(self, *lines: Line, durable: bool = False) -> Future[None]:
+        """Add lines as one group, all or nothing, after what was queued; they are written soon."""
+        with self._lock:
+            self._waiting.append((lines, durable))
+            if self._writing is None:
+                self._writing = self._lane.put(partial(self._guarded, self._write_waiting))
+            return self._writing
+
+    def settled(self) -> Future[None]:
+        """Return what is done when all that was handed over is written, or has failed."""
+        return self._lane.put(partial(self._guarded, self._write_waiting))
+
+    def finish(self, make: Callable[[], Sequence[Line]]) -> Future[None]:
+        """Write the last lines, and give the log its final name; durable."""
+        return self._lane.put(partial(self._guarded, partial(self._finish, make)))
+
+    def leave(self, line: FailureLine | None = None) -> Future[None]:
+        """Say why the run ended, if that can be written, and let the log stay unfinished."""
+        return self._lane.put(partial(self._leave, line))
+
+    def change_outcome(self, line: OutcomeLine) -> Future[None]:
+        """Say how the session stands now, durably."""
+        return self._lane.put(partial(self._guarded, partial(self._append, lambda: [line])))
+
+    def keep_up_with(self, record: Record, *lines: Line) -> Future[None]:
+        """Add the entries of `record` that came late and are not in the log yet, durably.
+
+        It fails where the log holds entries that are not in `record`.
+
+        Args:
+            record: The whole record of the session.
+            lines: What is written in one group with them, if there are any.
+        """
+
+        def make() -> list[Line]:
+            if len(record) < self._n_entries:
+                raise self._changed()
+            late = [EntryLine(entry) for entry in self._missing(record)]
+            return [*late, *lines] if late else []
+
+        return self._lane.put(partial(self._guarded, partial(self._append, make)))
+
+    def hold(self, record: Record) -> Future[None]:
+        """Add the entries of `record` that are not in the log yet; it may hold more, durably."""
+
+        def make() -> list[Line]:
+            return [EntryLine(entry) for entry in self._missing(record)]
+
+        return self._lane.put(partial(self._guarded, partial(self._append, make)))
+
+    # On a worker thread, one after another.
+
+    def _guarded(self, job: Callable[[], None]) -> None:
+        if self.error is not None:
+            raise self.error
+        try:
+            job()
+        except PersistenceError as exc:
+            self._give_up(exc)
+            raise
+        except Exception as exc:
+            # How a value becomes JSON may be anybody's code: a model of the user, for example.
+            error = PersistenceError(
+                f"the log of session {self.session} in {self.store.where} cannot hold what it is "
+                f"given: {type(exc).__name__}: {exc}"
+            )
+            self._give_up(error)
+            raise error from exc
+
+    def _give_up(self, error: PersistenceError) -> None:
+        """Let go of the log; a late line that was refused leaves it as it was."""
+        if self.is_at_rest:
+            # Lines were counted that were not written: what is there is read when more comes.
+            self._encoder, self._n_entries = None, 0
+            return
+        self.error = error
+        self._let_go()
+
+    def _let_go(self) -> None:
+        if self._log is not None:
+            self._log.abandon()
+            self._log = None
+            self._state = "unfinished"
+
+    def _open(self, opening: Opening, make: Callable[[], Beginning]) -> None:
+        self._log = opening(self.store, self.session)
+        self._state = "open"
+        first = make()
+        self._n_entries += first.n_entries
+        self._put(first.lines)
+
+    def _write_waiting(self) -> None:
+        with self._lock:
+            waiting, self._waiting, self._writing = self._waiting, [], None
+        batches: list[Batch] = []
+        try:
+            for lines, _ in waiting:
+                batches.append(self._encoded(lines))  # one that fails leaves those before it
+        finally:
+            if batches:
+                self._put_batch(_joined(batches), durable=any(durable for _, durable in waiting))
+
+    def _finish(self, make: Callable[[], Sequence[Line]]) -> None:
+        self._write_waiting()
+        self._put(make())
+        assert self._log is not None
+        self._log.finish()
+        self._log = None
+        self._state = "finished"
+
+    def _leave(self, line: FailureLine | None) -> None:
+        if self._log is None:
+            return
+        with contextlib.suppress(PersistenceError):
+            self._guarded(partial(self._write_last, line))
+        self._let_go()
+
+    def _write_last(self, line: FailureLine | None) -> None:
+        self._write_waiting()
+        if line is not None:
+            self._put([line])
+
+    def _append(self, make: Callable[[], Sequence[Line]]) -> None:
+        if self._encoder is None:
+            written = read_log(self.store, self.session)
+            self._state = "finished" if written.is_finished else "unfinished"
+            self._go_on_after(written)
+        lines = make()
+        if not lines:
+            return
+        if self._state == "finished":
+            self._append_to_finished(lines)
+        else:
+            assert self._state == "unfinished", "what its run adds goes another way"
+            self._append_to_unfinished(lines)
+
+    def _append_to_finished(self, lines: Sequence[Line]) -> None:
+        batch = self._encoded(lines)
+        is_there = self.store.append_to_finished(
+            self.session, self._size, batch.data, blobs=batch.blobs
+        )
+        if not is_there:
+            raise self._changed()
+        self._size += len(batch.data)
+
+    def _append_to_unfinished(self, lines: Sequence[Line]) -> None:
+        whole = self._size + self._n_torn
+        self._log = self.store.reopen(self.session, self._size, size=whole)
+        self._n_torn = 0
+        try:
+            self._put(lines, durable=True)
+        finally:
+            self._log.abandon()
+            self._log = None
+
+    def _missing(self, record: Record) -> Sequence[Entry]:
+        """Return the entries of a record that the log lacks; what it has must be in the record."""
+        first, read = self._read
+        known = (entry.id for entry in record.since(first)) if read else ()
+        if any(mine != its for mine, its in zip(read, known, strict=False)):
+            raise self._changed()
+        return record.since(self._n_entries)
+
+    def _changed(self) -> PersistenceError:
+        return PersistenceError(
+            f"the log of session {self.session} in {self.store.where} was changed by somebody "
+            "else since this process wrote or read it; nothing was added. Load the session again "
+            "and add to that one"
+        )
+
+    def _go_on_after(self, written: WrittenLog) -> None:
+        self._encoder = Encoder.after(self.session, written.reader)
+        self._size, self._n_torn = written.reader.n_good, written.n_torn
+        self._n_entries = written.n_entries
+        self._read = (written.n_entries - len(written.entries), written.entries)
+
+    def _put(self, lines: Sequence[Line], *, durable: bool = False) -> None:
+        self._put_batch(self._encoded(lines), durable=durable)
+
+    def _put_batch(self, batch: Batch, *, durable: bool) -> None:
+        assert self._log is not None
+        self._log.append(batch.data, blobs=batch.blobs, durable=durable)
+        self._size += len(batch.data)
+
+    def _encoded(self, lines: Sequence[Line]) -> Batch:
+        assert self._encoder is not None
+        batch = self._encoder.add(*lines)
+        for line in lines:
+            if isinstance(line, EntryLine):
+                self._n_entries += 1
+            elif isinstance(line, RoundLine):
+                self._n_entries += len(line.results)
+        return batch
+
+
+def _joined(batches: Sequence[Batch]) -> Batch:
+    if len(batches) == 1:
+        return batches[0]
+    blobs = tuple(blob for batch in batches for blob in batch.blobs)
+    return Batch(b"".join(batch.data for batch in batches), blobs)

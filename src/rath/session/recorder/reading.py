@@ -1,0 +1,141 @@
+"""Where a log that is to be gone on with ends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+from rath.errors import PersistenceError
+from rath.session.body import Body
+from rath.session.persistence.codec import LineReader, LogLines, read_lines
+from rath.session.persistence.lines import (
+    SCHEMA_VERSION,
+    EntryLine,
+    HeaderLine,
+    IntentLine,
+    Line,
+    ResultLine,
+    RoundLine,
+    RowLine,
+)
+from rath.session.persistence.store.abc import SessionStore, StoredLog
+from rath.session.recorder.ranges import n_told
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenLog:
+    """What stands in a log, as far as it matters for what is added to it."""
+
+    reader: LineReader
+    """Where its last line that counts ends."""
+
+    n_rows: int
+    """Of the whole table, with what the session begins with."""
+
+    n_entries: int
+    """Of the whole record."""
+
+    entries: tuple[UUID, ...]
+    """The ids of its own entries, which are the last ones."""
+
+    is_finished: bool
+    """Whether the log has its final name."""
+
+    n_torn: int = 0
+    """Bytes behind its last line that a writer has left which was cut off."""
+
+    open_lines: tuple[IntentLine | ResultLine, ...] = ()
+    """Calls that were made, and what came of them, after its last row and entry."""
+
+
+def read_log(store: SessionStore, session: UUID) -> WrittenLog:
+    """Read the log of a session; blocks.
+
+    Raises:
+        PersistenceError: It is gone, or cannot be read, or takes no more lines.
+        SessionDamaged: It cannot be believed.
+    """
+    written = find_log(store, session)
+    if written is None:
+        raise PersistenceError(
+            f"the log of session {session} is not in {store.where} any more; nothing was added"
+        )
+    return written
+
+
+def find_log(store: SessionStore, session: UUID) -> WrittenLog | None:
+    """Read the log of a session, None where there is none; blocks.
+
+    Raises:
+        PersistenceError: It cannot be read, or takes no more lines.
+        SessionDamaged: It cannot be believed.
+    """
+    log = store.read(session)
+    if log is None:
+        return None
+    read = read_lines(log.data, log.where)
+    if read.reader.version < SCHEMA_VERSION:
+        raise PersistenceError(
+            f"{log.where} is of schema version {read.reader.version}, to which nothing is added; "
+            "fork the session and add to the fork"
+        )
+    return written_log(log, read)
+
+
+def written_log(log: StoredLog, read: LogLines) -> WrittenLog:
+    """Return where a log ends whose lines were read."""
+    n_rows, n_told, entries = _counted(read.lines)
+    n_entries = n_told + len(entries)
+    left = _open_lines(read.lines)
+    return WrittenLog(read.reader, n_rows, n_entries, entries, log.is_finished, read.n_torn, left)
+
+
+def knows_open_calls(written: WrittenLog, body: Body) -> bool:
+    """Tell whether what a log says last of open calls is what a session knows of them.
+
+    One that has made rows or entries since the log was written knows more than that.
+    """
+    if (written.n_rows, written.n_entries) != (len(body.table), len(body.record)):
+        return True
+    left = body.unfinished
+    begun = {(each.row, each.call, each.at) for each in (left.intents if left else ())}
+    ended = {each.run.id for each in (left.results if left else ())}
+    last = {(line.row, line.call): line for line in written.open_lines}
+    return all(
+        line.run.id in ended if isinstance(line, ResultLine) else (*place, line.at) in begun
+        for place, line in last.items()
+    )
+
+
+def _counted(lines: Iterable[Line]) -> tuple[int, int, tuple[UUID, ...]]:
+    """Return how many rows lines tell, how many entries of others, and the ids of their own."""
+    n_rows = n_entries = 0
+    entries: list[UUID] = []
+    without_row: set[UUID] = set()
+    for line in lines:
+        match line:
+            case HeaderLine():
+                n_rows, n_entries = n_told(line.rows), n_told(line.entries)
+            case RowLine():
+                n_rows += 1
+            case EntryLine(entry):
+                entries.append(entry.id)
+            case ResultLine(run=run, shown=None):
+                without_row.add(run.id)
+            case RoundLine(_, results):
+                n_rows += len(results) - len(without_row.intersection(results))
+                entries += results
+            case _:
+                pass
+    return n_rows, n_entries, tuple(entries)
+
+
+def _open_lines(lines: Sequence[Line]) -> tuple[IntentLine | ResultLine, ...]:
+    left: list[IntentLine | ResultLine] = []
+    for line in reversed(lines):
+        if isinstance(line, RowLine | EntryLine | RoundLine):
+            break
+        if isinstance(line, IntentLine | ResultLine):
+            left.append(line)
+    return tuple(left[::-1])

@@ -1,0 +1,317 @@
+"""One run as it is written: what came since, before anything else depends on it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import replace
+from datetime import UTC, datetime
+from functools import partial
+from types import TracebackType
+from typing import Self, TypeVar
+from uuid import UUID
+
+from rath._async.lazy import Deferred, runs_above
+from rath.errors import PersistenceError
+from rath.session.body import Body
+from rath.session.chunk import ChunkTable
+from rath.session.outcome import Cancelled
+from rath.session.persistence.lines import (
+    EntryLine,
+    FailureLine,
+    IntentLine,
+    Line,
+    OutcomeLine,
+    PartialLine,
+    ReopenedLine,
+    ResultLine,
+    RoundLine,
+    RowLine,
+)
+from rath.session.record import ToolRun
+from rath.session.recorder.ancestors import Keeper, is_beginning, lines_since, trailer_of
+from rath.session.recorder.header import Beginning, Identity, beginning
+from rath.session.recorder.log_writer import LogWriter
+from rath.session.recorder.plan import RecordingPlan
+from rath.session.recorder.reading import find_log, knows_open_calls
+from rath.session.recorder.shelf import begin_writing, being_written, end_writing
+
+T = TypeVar("T")
+
+MAX_WAITING = 256
+"""Groups of lines that may wait for a slow disk before the run waits too; a guess."""
+
+MAX_ERROR_CHARS = 4000
+"""Longest text of an error that a log repeats; a guess."""
+
+
+class Recorder:
+    """Writes a run; does nothing without a plan.
+
+    Everything that blocks is done on worker threads, in order. The run waits where durability
+    demands it: before a tool call that is not idempotent, and at its end. A write that fails fails
+    the run at the next of these calls, and the log gets no trailer.
+
+    Args:
+        plan: Where it is written.
+        who: The session.
+        cell: Its content.
+        latest: Gives the content as it is now.
+    """
+
+    def __init__(
+        self,
+        plan: RecordingPlan | None,
+        who: Identity,
+        cell: Deferred[Body],
+        latest: Callable[[], Body],
+    ) -> None:
+        self._plan = plan
+        self._who = who
+        self._cell = cell
+        self._latest = latest
+        self._durability = "none" if plan is None else plan.durability
+        self._writer: LogWriter | None = None
+        self._n_rows = self._n_entries = 0
+        self._told: dict[UUID, ToolRun] = {}
+
+    @property
+    def is_on(self) -> bool:
+        """Whether the run is written at all."""
+        return self._writer is not None
+
+    async def begin(
+        self, start: Body, *, begins_with_rows: bool = True, goes_on: bool = False
+    ) -> None:
+        """Open the log and write what the session begins with.
+
+        Args:
+            start: The content with which it begins; for a run that goes on, with its open calls.
+            begins_with_rows: Whether the rows of `start` are its first ones, not its input alone.
+            goes_on: Whether the run had begun before, and what it had made is in the log.
+
+        Raises:
+            PersistenceError: Somebody else writes the log, or it cannot be written, or one of the
+                sessions that this one came from cannot.
+        """
+        plan = self._plan
+        if plan is None:
+            return
+        above = runs_above.get() - {self._who.session}
+        for session in above:
+            # What runs inside it builds on what it has made by now.
+            running = being_written(session)
+            if running is not None:
+                await _wait(running.settled())
+        keeper = Keeper(plan.store, shelf=plan.shelf, running=above)
+        if not plan.is_alone:
+            parents = self._who.provenance.parents
+            await _wait(plan.shelf.lane.put(partial(keeper.keep_ancestors, parents)))
+        self._n_rows = len(start.table) if begins_with_rows else 0
+        self._n_entries = len(start.record)
+        if not begins_with_rows:
+            start = replace(start, table=ChunkTable())
+        if goes_on:
+            await self._open_again(plan, keeper, start)
+        else:
+            await self._open(plan, keeper, start)
+
+    def write(self, body: Body, *, durable: bool = False) -> None:
+        """Hand over what came since; what it concerns stands together or not at all.
+
+        Args:
+            body: The content as it is now.
+            durable: Have it survive a loss of power, unless that is not wanted at all.
+        """
+        writer = self._writer
+        if writer is None:
+            return
+        lines = self._new_lines(body)
+        if lines:
+            is_durable = self._durability == "row" or (durable and self._durability == "turn")
+            writer.write(*lines, durable=is_durable)
+
+    async def flush(self, body: Body) -> None:
+        """Hand over what came since, and wait where every row is to survive a loss of power.
+
+        Raises:
+            PersistenceError: This write failed, or one before it.
+        """
+        writer = self._writer
+        if writer is None:
+            return
+        self.write(body, durable=True)
+        await self._hold_up(writer)
+
+    async def take_turn(self, body: Body) -> None:
+        """Hand over a turn of the model: it is written with what it leads to, a moment later.
+
+        Raises:
+            PersistenceError: A write before it failed.
+        """
+        writer = self._writer
+        if writer is None:
+            return
+        if self._durability == "row":
+            self.write(body)
+        else:
+            writer.queue(*self._new_lines(body))
+        await self._hold_up(writer)
+
+    async def _hold_up(self, writer: LogWriter) -> None:
+        if writer.error is not None:
+            raise writer.error
+        if self._durability == "row" or writer.n_waiting > MAX_WAITING:
+            await _wait(writer.settled())
+
+    async def intend(self, intents: Sequence[IntentLine]) -> None:
+        """Write that calls are about to be made; returns when it is safe to make them.
+
+        Raises:
+            PersistenceError: This write failed, or one before it.
+        """
+        writer = self._writer
+        if writer is None or not intents:
+            return
+        is_durable = self._durability != "none"
+        written = writer.write(*intents, durable=is_durable)
+        is_unsafe = any(intent.effects == "non_idempotent" for intent in intents)
+        if is_durable and (is_unsafe or self._durability == "row"):
+            await _wait(written)
+
+    def tell(self, line: ResultLine) -> None:
+        """Write what became of a call while others of its round go on."""
+        assert self._writer is not None, "asked only where the run is written"
+        self._told[line.run.id] = line.run
+        self._writer.write(line, durable=self._durability == "row")
+
+    def end_round(self, row: int, before: Body, after: Body, calls: Sequence[int]) -> None:
+        """Write that the calls of a row are done: what they came to are rows and entries now.
+
+        Args:
+            row: Index of the row in which the model asked.
+            before: The content before they were.
+            after: The content with them, and nothing else that is new.
+            calls: Which of the calls of that row they are, in order.
+        """
+        if self._writer is None:
+            return
+        self.write(before)
+        told, self._told = self._told, {}
+        if len(calls) > 1 or told:
+            runs = after.record.since(len(before.record))
+            shown = {
+                new.id: new for new in after.table.since(len(before.table)) if new.id is not None
+            }
+            lines: list[Line] = []
+            for call, run in zip(calls, runs, strict=True):
+                assert isinstance(run, ToolRun)
+                known = told.get(run.id)
+                if known is None or replace(known, rows=run.rows) != run:
+                    row_of_it = shown[run.rows[0]] if run.rows else None
+                    lines.append(ResultLine(row=row, call=call, run=run, shown=row_of_it))
+            lines.append(RoundLine(row, tuple(run.id for run in runs)))
+            self._n_rows, self._n_entries = len(after.table), len(after.record)
+            self._writer.write(*lines, durable=self._durability != "none")
+        else:
+            self.write(after, durable=True)
+
+    def add_partial(self, operation: UUID, text: str) -> None:
+        """Write more text of an answer that is being streamed."""
+        assert self._writer is not None, "asked only where the run is written"
+        self._writer.write(PartialLine(operation, text))
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        writer = self._writer
+        if writer is None:
+            return
+        body = self._latest()
+        if error is None:
+            await self._finish(writer, body)
+        else:
+            await self._leave(writer, body, error)
+
+    async def _open(self, plan: RecordingPlan, keeper: Keeper, start: Body) -> None:
+        writer = LogWriter(plan.store, self._who.session, is_alone=plan.is_alone)
+        parents = () if plan.is_alone else keeper.stored(self._who.provenance.parents)
+        first = partial(beginning, self._who, start, parents=parents)
+        await self._opened(plan, writer, writer.open(plan.begin, first))
+
+    async def _open_again(self, plan: RecordingPlan, keeper: Keeper, start: Body) -> None:
+        """Go on with the log of a run, or write what it had made where it has none."""
+        session = self._who.session
+        written = await _wait(plan.shelf.lane.put(partial(find_log, plan.store, session)))
+        if written is None:
+            await self._open(plan, keeper, start)
+            return
+        if not (is_beginning(written, start) and knows_open_calls(written, start)):
+            raise PersistenceError(
+                f"the run of session {session} goes on from what its log in {plan.store.where} "
+                "does not hold any more: somebody else has gone on with it, or added to it; load "
+                "the session again"
+            )
+        writer = LogWriter(plan.store, session, written=written, is_alone=plan.is_alone)
+        size = written.reader.n_good
+
+        def first() -> Beginning:
+            reopened = ReopenedLine(datetime.now(UTC))
+            return Beginning([reopened, *lines_since(written, start)], 0)
+
+        opening = writer.open(
+            lambda store, _: store.reopen(session, size, size=size + written.n_torn), first
+        )
+        await self._opened(plan, writer, opening)
+
+    async def _opened(self, plan: RecordingPlan, writer: LogWriter, done: Future[None]) -> None:
+        # Before it is open: from now on whatever ends the run lets go of it.
+        self._writer = writer
+        plan.shelf.put(self._cell, writer)
+        begin_writing(writer)
+        await _wait(done)
+
+    def _new_lines(self, body: Body) -> list[Line]:
+        first = self._n_rows
+        rows = body.table.since(first)
+        entries = body.record.since(self._n_entries)
+        self._n_rows, self._n_entries = first + len(rows), self._n_entries + len(entries)
+        lines: list[Line] = [RowLine(at, row) for at, row in enumerate(rows, start=first)]
+        lines += map(EntryLine, entries)
+        return lines
+
+    async def _finish(self, writer: LogWriter, body: Body) -> None:
+        lines = self._new_lines(body)
+        done = writer.finish(lambda: [*lines, trailer_of(body)])
+        done.add_done_callback(lambda _: end_writing(writer))
+        try:
+            await _wait(done)
+        except asyncio.CancelledError:
+            # The trailer is on its way; what reads the log shall know what this process knows.
+            writer.change_outcome(OutcomeLine(Cancelled(self._who.session)))
+            raise
+
+    async def _leave(self, writer: LogWriter, body: Body, error: BaseException) -> None:
+        is_cancelled = isinstance(error, asyncio.CancelledError)
+        self.write(body)
+        said = f"{type(error).__name__}: {error}"[:MAX_ERROR_CHARS]
+        line = FailureLine("cancelled" if is_cancelled else "failed", said, datetime.now(UTC))
+        done = writer.leave(line)
+        done.add_done_callback(lambda _: end_writing(writer))
+        if not is_cancelled:
+            # A cancelled run must not be held up by a disk.
+            with contextlib.suppress(PersistenceError):
+                await _wait(done)
+
+
+async def _wait(done: Future[T]) -> T:
+    """Wait for a job on a worker, which goes on when the wait is cancelled."""
+    return await asyncio.wrap_future(done)

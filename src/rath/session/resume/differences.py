@@ -1,0 +1,197 @@
+"""What is not as it was when a run goes on: files, tools, and the model's provider."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Literal, Protocol
+from uuid import UUID
+
+from rath.backend.abc import BackendSandbox
+from rath.backend.effects import FileEffect
+from rath.backend.results import FileContent
+from rath.backend.tool_types import BackendToolFilesRead
+from rath.errors import BackendError, ResumeMismatch
+from rath.llm.chat_request import RathLLMFunctionTool
+from rath.llm.draft import open_draft
+from rath.session.candidates import Candidate, side_request
+from rath.session.chunk import ChunkTable
+from rath.session.encode import json_digest
+from rath.session.file_changes.changes import net_changes
+from rath.session.files import SessionFiles
+from rath.session.placement import Placement
+from rath.session.record import ModelCall, Operation, Record, ToolRun
+from rath.session.resume.going_on import GoingOn
+
+__all__ = [
+    "FileDiffers",
+    "ProviderDiffers",
+    "ResumeDifference",
+    "ToolDiffers",
+    "WorkspaceUnknown",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class FileDiffers:
+    """A file that the session changed is not as the session left it."""
+
+    path: str
+    expected: str | None
+    """sha256 of the content by the record, None for no file."""
+
+    found: str | None
+    """sha256 of the content that is there, None for no file."""
+
+    def __str__(self) -> str:
+        return f"file {self.path!r} is {_short(self.found)}, not {_short(self.expected)}"
+
+
+@dataclass(frozen=True, slots=True)
+class WorkspaceUnknown:
+    """The files that the session changed cannot be looked at."""
+
+    why: str
+
+    def __str__(self) -> str:
+        return f"the files that the session changed cannot be looked at: {self.why}"
+
+
+@dataclass(frozen=True, slots=True)
+class ToolDiffers:
+    """A tool is offered otherwise than before, or now, or no more."""
+
+    name: str
+    expected: str | None
+    """sha256 of its schema by the record, None where it was not offered."""
+
+    found: str | None
+    """sha256 of its schema now, None where it is not offered."""
+
+    def __str__(self) -> str:
+        return f"tool {self.name!r} is {_short(self.found)}, not {_short(self.expected)}"
+
+
+@dataclass(frozen=True, slots=True)
+class ProviderDiffers:
+    """Another model, or the same one elsewhere, is asked."""
+
+    what: Literal["provider_kind", "endpoint", "model"]
+    expected: str | None
+    found: str | None
+
+    def __str__(self) -> str:
+        return f"{self.what} is {self.found!r}, not {self.expected!r}"
+
+
+ResumeDifference = FileDiffers | WorkspaceUnknown | ToolDiffers | ProviderDiffers
+
+
+class _WithFiles(Protocol):
+    id: UUID
+
+    @property
+    def chunk_table(self) -> ChunkTable: ...
+    @property
+    def record(self) -> Record: ...
+    @property
+    def placement(self) -> Placement: ...
+
+
+def tool_differences(
+    made: Operation, tools: Iterable[RathLLMFunctionTool]
+) -> tuple[ToolDiffers, ...]:
+    """Return which tools are offered otherwise than by the operation of a run."""
+    before, now = _digests(made.tools), _digests(tools)
+    names = sorted({*before, *now})
+    found = (ToolDiffers(name, before.get(name), now.get(name)) for name in names)
+    return tuple(each for each in found if each.expected != each.found)
+
+
+def provider_differences(
+    record: Record, made: Operation, candidate: Candidate
+) -> tuple[ProviderDiffers, ...]:
+    """Return in what the model that is asked differs from the one that a run asked last."""
+    calls = (entry for entry in reversed(record) if isinstance(entry, ModelCall))
+    own = (call.evidence for call in calls if call.operation == made.operation)
+    before = next((evidence for evidence in own if evidence.fallback_from is None), None)
+    if before is None:
+        return ()
+    facts = open_draft(candidate.client, side_request(candidate)).facts
+    pairs = (
+        ProviderDiffers("provider_kind", before.provider_kind, facts.provider_kind),
+        ProviderDiffers("endpoint", before.endpoint, facts.endpoint),
+        ProviderDiffers("model", before.requested_model, facts.requested_model),
+    )
+    return tuple(each for each in pairs if each.expected != each.found)
+
+
+def file_differences(session: _WithFiles) -> tuple[FileDiffers | WorkspaceUnknown, ...]:
+    """Return which files are not as the session left them; opens its sandbox, and blocks.
+
+    Nothing is opened for a session that changed none.
+    """
+    if not any(isinstance(entry, ToolRun) and entry.file_effects for entry in session.record):
+        return ()
+    try:
+        changes = SessionFiles(session).changes(scope="whole")
+        if not changes:
+            return ()
+        return tuple(_differing(session.placement.held(), changes))
+    except (BackendError, RuntimeError) as exc:
+        return (WorkspaceUnknown(str(exc)),)
+
+
+def require_open_tools(before: GoingOn, tools: Iterable[RathLLMFunctionTool]) -> None:
+    """Refuse to make a call whose tool is another one by now.
+
+    Args:
+        before: Where the run goes on.
+        tools: What is offered.
+
+    Raises:
+        ResumeMismatch: The tool of an open call is gone, or takes other arguments.
+    """
+    known, now = _digests(before.operation.tools), _digests(tools)
+    for each in before.open_calls:
+        name = each.call.name
+        is_made = each.state != "known" and (
+            each.decision is None or each.decision.choice == "retry"
+        )
+        if is_made and name in known and known[name] != now.get(name):
+            place = before.operation.place
+            raise ResumeMismatch(
+                f"call {each} is open, and its tool is another one",
+                where=f"{place.path}#{place.ordinal}",
+                expected=f"tool {name!r} with the schema {known[name][:12]}",
+                found=f"schema {now[name][:12]}" if name in now else "no such tool",
+            )
+
+
+def _digests(tools: Iterable[RathLLMFunctionTool]) -> dict[str, str]:
+    return {tool.name: json_digest(tool.parameters) for tool in tools}
+
+
+def _differing(sandbox: BackendSandbox, changes: Iterable[FileEffect]) -> Iterator[FileDiffers]:
+    for change in net_changes(changes):
+        gone = change.renamed_from
+        if gone is not None and (found := _digest_of(sandbox, gone)) is not None:
+            yield FileDiffers(gone, None, found)
+        expected = None if change.after is None else change.after.digest
+        found = _digest_of(sandbox, change.path)
+        if found != expected:
+            yield FileDiffers(change.path, expected, found)
+
+
+def _digest_of(sandbox: BackendSandbox, path: str) -> str | None:
+    """Return the sha256 of a file, None where there is none that can be read."""
+    content = sandbox.dispatch(BackendToolFilesRead(path, encoding=None))
+    if not isinstance(content, FileContent):
+        return None
+    assert isinstance(content.data, bytes)
+    return sha256(content.data).hexdigest()
+
+
+def _short(digest: str | None) -> str:
+    return "not there" if digest is None else digest[:12]

@@ -1,0 +1,134 @@
+"""Whether a loop that is called had begun before: then it goes on, or is served."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from uuid import UUID
+
+from rath._async.lazy import Deferred
+from rath.session.body import Body
+from rath.session.graph.kind import LineageKind
+from rath.session.graph.legacy import SessionLineage
+from rath.session.graph.provenance import Provenance, stamped
+from rath.session.operation import Place
+from rath.session.outcome import Cancelled, NeedsDecision, Suspended
+from rath.session.resume.going_on import GoingOn, going_on
+from rath.session.resume.matching import model_check, required_operation
+from rath.session.resume.open_calls import own_operation
+from rath.session.resume.serving import Found, found_at, known_run, make_anew, served
+from rath.session.session import Session
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Before:
+    """What was made of a loop before."""
+
+    session: UUID
+    provenance: Provenance | None
+    """Where the session comes from; None for what the call says."""
+
+    lineage: SessionLineage | None
+    """The documented DTO of it, None for what the call says."""
+
+    cells: tuple[Deferred[Body], Deferred[Body]]
+    """What a run that goes on waits for: content of the user's and of the agent's session."""
+
+    goes_on: GoingOn | None = None
+    """Where the run goes on."""
+
+    made: Session | None = None
+    """All that there is to it, where nothing is left to do."""
+
+
+def loop_before(user: Session, agent: Session, place: Place) -> Before | None:
+    """Return what was made of the loop that is called here, None where nothing was.
+
+    Raises:
+        ResumeMismatch: At this place something else was made.
+    """
+    found = found_at(place)
+    if found is None:
+        return _waiting(user, agent, place)
+    return _found(found, user, agent, place)
+
+
+def _waiting(user: Session, agent: Session, place: Place) -> Before | None:
+    """Return the run that made `user`, where it waits and belongs to this agent."""
+    if not user.body.done() or user.body.error() is not None or not agent.body.done():
+        return None
+    outcome = user.outcome
+    if not isinstance(outcome, Suspended) or isinstance(outcome, Cancelled):
+        return None
+    before = going_on(user.body.result(), user.id, late=user.record)
+    if outcome.session != user.id or before is None:
+        return None
+    # Within the program that made it, a session that waits is passed on to what comes next.
+    began = before.operation
+    is_passed_on = place.run is not None and place.run == began.place.run
+    if is_passed_on or began.head != tuple(agent.chunk_table):
+        return None
+    cells = (Deferred.of(before.body), agent.body)
+    known = Before(session=user.id, provenance=user.provenance, lineage=user.lineage, cells=cells)
+    return replace(known, made=user) if before.waiting else replace(known, goes_on=before)
+
+
+def _found(found: Found, user: Session, agent: Session, place: Place) -> Before | None:
+    content, cells = found.content, (user.body, agent.body)
+    known = Before(session=found.id, provenance=None, lineage=None, cells=cells)
+    if not found.body.done():
+        return replace(known, made=_made(found, found.body, user, agent))
+    if content is None or _is_void(content, found.id):
+        make_anew(place)
+        return None
+    check = model_check(required_operation(found, "loop", place), place)
+    if _goes_on(found, content):
+        before = going_on(found.written, found.id, late=found.late)
+        assert before is not None, "its operation is there"
+        if not before.waiting:
+            return replace(known, goes_on=_checked(before, cells, check))
+        waits = replace(content, outcome=NeedsDecision(found.id, before.waiting))
+        found = replace(found, body=Deferred.of(waits))
+    return replace(known, made=_made(found, served(found, cells, check), user, agent))
+
+
+def _made(found: Found, body: Deferred[Body], user: Session, agent: Session) -> Session:
+    """Return the session that was found, as the call makes it now."""
+    parents = (user.as_parent(), agent.as_parent())
+    made = Session.from_body(
+        body,
+        stamped(found.id, "run_session_loop", LineageKind.OP_SESSION_LOOP, parents),
+        id=found.id,
+        placement=user.placement.share(),
+        provider=user.provider,
+        lineage=SessionLineage(user.id, agent.id),
+    )
+    return made.taking_over(found.late)
+
+
+def _is_void(content: Body, session: UUID) -> bool:
+    """Tell whether a session says nothing of its own: its run had not begun, or passed it on."""
+    outcome = content.outcome
+    if isinstance(outcome, Suspended) and outcome.session != session:
+        return True
+    return own_operation(content.record, session) is None
+
+
+def _goes_on(found: Found, content: Body) -> bool:
+    """Tell whether the run of a session is not done."""
+    known, outcome = known_run(), content.outcome
+    if isinstance(outcome, Cancelled):
+        return known is not None and known.cancelled == "go_on"
+    return isinstance(outcome, Suspended) or found.body.error() is not None
+
+
+def _checked(
+    before: GoingOn,
+    cells: tuple[Deferred[Body], Deferred[Body]],
+    check: Callable[[Body, Body], None],
+) -> GoingOn:
+    """Check the inputs now where they are there, else have the run do it."""
+    if all(cell.done() and cell.error() is None for cell in cells):
+        check(cells[0].result(), cells[1].result())
+        return before
+    return replace(before, check=check)

@@ -1,0 +1,170 @@
+"""The program run that a session belongs to, and what it had made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import get_args
+from uuid import UUID
+
+from rath.errors import PersistenceError
+from rath.session.graph.provenance import Edge, Provenance
+from rath.session.operation import Place
+from rath.session.outcome import Suspended
+from rath.session.persistence.store.abc import SessionStore
+from rath.session.persistence.store.registry import open_store
+from rath.session.resume.open_calls import own_operation
+from rath.session.resume.serving import CancelledRuns, Found
+from rath.session.resume.stored import Stored, store_of
+from rath.session.session import Session
+
+
+class Program:
+    """What a run of a program had made: in memory, behind a session of it, and in its store.
+
+    Args:
+        session: Any session of the run.
+        stored: The store that it is in, if any.
+        cancelled: What becomes of runs in it that were cancelled.
+    """
+
+    def __init__(
+        self, session: Session, stored: Stored | None, *, cancelled: CancelledRuns = "keep"
+    ) -> None:
+        self.cancelled: CancelledRuns = cancelled
+        self.stored = stored
+        self._session = session
+        self._held = {found.id: found for found in _closure(session)}
+        self._dropped: set[UUID] = set()
+
+    @property
+    def store(self) -> SessionStore | None:
+        """Where the run is written, and goes on; None where it is nowhere."""
+        return None if self.stored is None else self.stored.store
+
+    def find(self, session: UUID) -> Found | None:
+        """Return what was made under an id; what this process holds of the given session first."""
+        if session in self._dropped:
+            return None
+        held = self._held.get(session)
+        is_of_now = held is not None and (session == self._session.id or not held.body.done())
+        if is_of_now or self.stored is None:
+            return held
+        return self.stored.find(session) or held
+
+    def drop(self, session: UUID) -> None:
+        """Forget a session that is made anew."""
+        self._dropped.add(session)
+        if self.stored is not None:
+            self.stored.drop(session)
+
+    def place(self) -> Place:
+        """Return the place of the given session within its run.
+
+        Raises:
+            ValueError: It was made outside of any workflow, or its record does not say where.
+        """
+        found: Found | None = self._held[self._session.id]
+        seen: set[UUID] = set()
+        while found is not None and found.id not in seen:
+            seen.add(found.id)
+            place = self._place_of(found)
+            if place is None or place.run is None:
+                break
+            if not _is_inside_call(place):
+                return place
+            # What a tool made belongs to the run in which the tool was called.
+            found = None if place.root is None else self.find(place.root)
+        raise ValueError(
+            f"session {self._session.id} was made by no workflow, so none can be run again for it; "
+            "give it to its agent again, agent(session), or call the workflow on it"
+        )
+
+    def root(self, place: Place) -> Session:
+        """Return the session with which the run began.
+
+        Raises:
+            PersistenceError: It is not there.
+        """
+        found = None if place.root is None else self.find(place.root)
+        if found is None:
+            where = "this process" if self.stored is None else self.stored.where
+            raise PersistenceError(
+                f"session {place.root}, with which the run of session {self._session.id} began, "
+                f"is not in {where}; give the store that has it with store="
+            )
+        loaded = None if self.stored is None else self.stored.session(found.id)
+        if loaded is not None:
+            return loaded
+        if found.id == self._session.id:
+            return self._session
+        made = Session.from_body(
+            found.body,
+            found.provenance,
+            id=found.id,
+            placement=self._session.placement.share(),
+            provider=self._session.provider,
+        )
+        return made.taking_over(found.late)
+
+    def _place_of(self, found: Found) -> Place | None:
+        """Return where a session was made; for one that passed on that another waits, that one's.
+
+        A session that failed before it began has the place of the first parent that has one.
+        """
+        content = found.content
+        if content is not None:
+            outcome = content.outcome
+            made = own_operation(content.record, found.id)
+            if made is not None:
+                return made.place
+            if isinstance(outcome, Suspended) and outcome.session != found.id:
+                waiting = self.find(outcome.session)
+                return None if waiting is None else self._place_of(waiting)
+            return None
+        for edge in found.provenance.parents:
+            above = self._held.get(edge.id)
+            place = None if above is None else self._place_of(above)
+            if place is not None:
+                return place
+        return None
+
+
+def program_of(
+    session: Session,
+    store: SessionStore | str | None = None,
+    *,
+    cancelled: CancelledRuns = "keep",
+) -> Program:
+    """Return the run of a program that a session belongs to.
+
+    Args:
+        session: Any session of it.
+        store: Where it is stored, or the URL of that; by default where the session is, if it is.
+        cancelled: What becomes of runs in it that were cancelled.
+    """
+    if cancelled not in get_args(CancelledRuns):
+        raise ValueError(f"unknown cancelled {cancelled!r}: expected 'keep' or 'go_on'")
+    opened = open_store(store) if isinstance(store, str) else store or store_of(session)
+    stored = None if opened is None else Stored(opened)
+    if stored is not None:
+        stored.session(session.id)
+    return Program(session, stored, cancelled=cancelled)
+
+
+def _is_inside_call(place: Place) -> bool:
+    """Tell whether a place is inside a tool call, which is a run of its own."""
+    return place.trace is not None and place.trace != place.run
+
+
+def _closure(session: Session) -> Iterator[Found]:
+    """Yield a session and all that it came from, as far as this process holds it, each once."""
+    seen: set[UUID] = set()
+    todo: list[Edge] = [session.as_parent()]
+    while todo:
+        edge = todo.pop()
+        if edge.id in seen or edge.body is None:
+            continue
+        seen.add(edge.id)
+        provenance = edge.provenance or Provenance()
+        yield Found(edge.id, edge.body, provenance, edge.late)
+        todo.extend(provenance.parents)

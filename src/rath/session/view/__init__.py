@@ -1,0 +1,8 @@
+"""Sessions as a page that a person reads: lineage, rows, and what each row rests on."""
+
+from __future__ import annotations
+
+from rath.session.view.limits import PageLimits
+from rath.session.view.page import write_page
+
+__all__ = ["PageLimits", "write_page"]

@@ -1,0 +1,1 @@
+"""Entries of the record as the page shows them."""

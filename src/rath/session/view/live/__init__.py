@@ -1,0 +1,1 @@
+"""A page that follows a session whose run goes on, served on loopback."""

@@ -1,0 +1,309 @@
+/* The page as a whole: what is shown, what is selected, and who is told when that changes. */
+
+class Page {
+  constructor(book, heads) {
+    this.book = book;
+    this.shown = book.byId.get(heads[0]);
+    this.compared = null;
+    this.before = null; // the session that was shown before this one
+    this.side = "a";
+    this.focus = "rows";
+    this.lineage = new Lineage(book, {
+      onselect: (session) => this.showSession(session),
+      oncompare: (session) => this.compare(session === this.compared ? null : session),
+    });
+    this.list = new List("Rows", {
+      render: (item) => this.#parts(item),
+      classOf: (item) => this.#classOf(item),
+      onselect: (at, how) => this.#chosen(at, how),
+    });
+    this.evidence = new Evidence(book, {
+      goto: { row: (index) => this.gotoRow(index), session: (id) => this.showSession(book.byId.get(id)), entry: (entry) => this.gotoEntry(entry) },
+      onclose: () => this.closeEvidence(),
+    });
+    this.search = new Search({ onquery: () => this.#searched(), onstep: (by) => this.step(by) });
+    this.help = helpDialog();
+    this.#build();
+    this.#listen();
+    this.compare(book.byId.get(heads[1]) ?? null);
+  }
+
+  #build() {
+    const button = (text, name, onclick) => h("button", { type: "button", title: name, "aria-label": name, onclick }, text);
+    this.name = h("h1", null);
+    this.status = h("span", { class: "status" });
+    const tools = h("div", { class: "tools" }, button("◐", "Light or dark (t)", () => this.theme()), button("?", "Keys (?)", () => this.help.showModal()));
+    this.head = h("div", { class: "rows-head" });
+    const rows = h("section", { class: "pane rows", "aria-label": "Rows" }, this.head, this.list.view);
+    const tabs = h("div", { class: "tabs", role: "group", "aria-label": "Panes" }, [["lineage", "Lineage"], ["rows", "Rows"], ["evidence", "Evidence"]].map(([pane, name]) => h("button", { type: "button", "data-pane": pane, onclick: () => this.pane(pane) }, name)));
+    document.body.append(h("header", { class: "bar" }, this.name, this.status, this.search.box, tools), h("main", { class: "panes" }, this.lineage.pane, rows, this.evidence.pane), tabs, this.help);
+    this.pane("rows");
+  }
+
+  #listen() {
+    listenToKeys({
+      down: () => this.move(1), up: () => this.move(-1), step: (by) => this.step(by), theme: () => this.theme(),
+      open: () => this.open(), search: () => this.search.input.select(), graph: () => this.focusOn(this.focus === "graph" ? "rows" : "graph"),
+      compare: () => this.toggleCompare(), side: (side) => this.takeSide(side), help: () => this.help.showModal(), escape: () => this.escape(),
+      edge: (end) => (this.focus === "graph" ? this.showSession(this.lineage.sessions.at(end ? -1 : 0)) : this.list.select(end ? this.list.items.length - 1 : 0)),
+    });
+    for (const [pane, element] of [["graph", this.lineage.box], ["rows", this.list.inner]]) element.addEventListener("focus", () => (this.focus = pane));
+  }
+
+  // What is shown.
+
+  showSession(session) {
+    if (!session || (session === this.shown && !this.compared)) return;
+    if (session !== this.shown) this.before = this.shown;
+    this.shown = session;
+    this.compared = null;
+    this.list.selected = -1;
+    this.redraw();
+    this.list.view.scrollTop = 0;
+    this.lineage.reveal(session);
+    this.list.select(this.#firstOwn());
+  }
+
+  /** Show a session beside the one that is shown; null ends the comparison. */
+  compare(session) {
+    this.compared = session === this.shown ? null : session;
+    this.isUnfolded = false;
+    this.side = "a";
+    this.list.selected = -1;
+    this.redraw();
+    this.list.view.scrollTop = 0;
+    this.list.select(this.#firstRow());
+    if (this.compared) this.focusOn("rows");
+  }
+
+  toggleCompare() {
+    if (this.compared) this.compare(null);
+    else if (this.before && this.before !== this.shown) this.compare(this.before);
+    else this.say("Choose another session first, then press c, or press ⇄ beside one.");
+  }
+
+  /** Draw all again, after what is shown has changed; the selected item stays selected. */
+  redraw() {
+    const { book, shown, compared } = this;
+    const key = this.list.items[this.list.selected]?.key;
+    const made = compared ? pairsOf(book, shown, compared, this.isUnfolded) : { items: book.timeline(shown) };
+    document.body.classList.toggle("comparing", Boolean(compared));
+    show(this.name, shown.title || book.sessions.find((session) => session.title)?.title || `Session ${shortId(shown.id)}`);
+    show(this.head, compared ? compareHead(book, shown, compared, made.common, () => this.compare(null)) : this.#sessionHead());
+    this.lineage.draw(shown, compared);
+    this.list.selected = key === undefined ? -1 : made.items.findIndex((item) => item.key === key);
+    this.list.set(made.items);
+    this.#findHits();
+  }
+
+  /** Take in what is new; whoever reads the last lines is taken along. */
+  grow(part) {
+    const wasAtEnd = this.list.isAtEnd;
+    this.book.add(part);
+    this.#keepSessions();
+    this.redraw();
+    if (wasAtEnd) this.list.toEnd();
+  }
+
+  now(lines) {
+    const wasAtEnd = this.list.isAtEnd;
+    this.book.now.set(this.live, lines.map(([kind, text], at) => ({ type: "now", kind, text, key: `n${at}` })));
+    this.redraw();
+    if (wasAtEnd) this.list.toEnd();
+  }
+
+  #keepSessions() {
+    for (const name of ["shown", "compared", "before"]) this[name] = this[name] && this.book.byId.get(this[name].id);
+  }
+
+  #sessionHead() {
+    const { shown } = this;
+    const numbers = [count(shown.nRows, "row"), shown.calls && count(shown.calls, "model call"), shown.tools && count(shown.tools, "tool run"), shown.tokens && `${short(shown.tokens)} tok`, shown.usd !== undefined && `${money(shown.usd)}${shown.unpriced ? ` and ${shown.unpriced} of unknown price` : ""}`, shown.ms && duration(shown.ms)];
+    return [
+      h("b", null, verb(shown.operator)), " ", h("code", { title: shown.id }, shortId(shown.id)), " ", h("span", { class: `state ${shown.state}` }, WORDS[shown.state]), " ",
+      h("span", { class: "facts" }, numbers.filter(Boolean).join(" · ")), shown.problem ? h("p", { class: "problem" }, line(shown.problem)) : null,
+    ];
+  }
+
+  // What is selected.
+
+  #firstOwn() {
+    const at = this.list.items.findIndex((item) => item.type === "row" && this.book.birth(item.row) === this.shown.id);
+    return at < 0 ? this.#firstRow() : at;
+  }
+
+  #firstRow() {
+    return Math.max(0, this.list.items.findIndex((item) => item.type === "row" || item.type === "pair"));
+  }
+
+  #chosen(at, { side, isPointed = false } = {}) {
+    const item = this.list.items[at];
+    if (item.type === "fold") {
+      this.isUnfolded = !this.isUnfolded;
+      this.list.selected = at;
+      this.redraw();
+      return;
+    }
+    if (side) this.side = side;
+    this.list.selected = at;
+    this.list.refresh();
+    this.list.inner.setAttribute("aria-activedescendant", `line-${at}`);
+    this.#tellEvidence();
+    if (isPointed) this.openEvidence();
+    this.#tellSearch();
+  }
+
+  /** Return the selected item; of a pair the one on the chosen side. */
+  get selected() {
+    const item = this.list.items[this.list.selected];
+    return item?.type === "pair" ? item[this.#sideOf(item)] : item;
+  }
+
+  /** Return the chosen side of a pair, or the other one where nothing stands there. */
+  #sideOf(pair) {
+    const other = this.side === "a" ? "b" : "a";
+    return pair[this.side] ? this.side : other;
+  }
+
+  #tellEvidence() {
+    const item = this.selected;
+    if (!item || item.type === "fold") this.evidence.clear();
+    else {
+      const pair = this.list.items[this.list.selected];
+      this.evidence.set(item, pair.type === "pair" && this.#sideOf(pair) === "b" ? this.compared : this.shown);
+    }
+  }
+
+  move(by) {
+    if (this.focus === "graph") {
+      this.showSession(this.lineage.beside(this.shown, by));
+      return;
+    }
+    const { items, selected } = this.list;
+    let at = selected + by;
+    while (items[at]?.type === "fold" || items[at]?.type === "band") at += by;
+    if (items[at]) this.list.select(at);
+  }
+
+  takeSide(side) {
+    if (!this.compared) return;
+    this.side = side;
+    this.list.refresh();
+    this.#tellEvidence();
+  }
+
+  open() {
+    if (this.focus === "graph") this.focusOn("rows");
+    else this.openEvidence();
+  }
+
+  openEvidence() {
+    document.body.classList.add("has-evidence");
+    this.pane("evidence");
+  }
+
+  closeEvidence() {
+    document.body.classList.remove("has-evidence");
+    this.pane("rows");
+    this.focusOn("rows");
+  }
+
+  gotoRow(index) {
+    const at = this.list.items.findIndex((item) => item.type === "row" && item.index === index);
+    if (at >= 0) this.list.select(at);
+  }
+
+  gotoEntry(entry) {
+    const at = this.list.items.findIndex((item) => item.entry === entry);
+    if (at >= 0) this.list.select(at);
+  }
+
+  // Search.
+
+  #searched() {
+    this.#findHits();
+    this.list.refresh();
+    if (this.hits.length && !this.hitSet.has(this.list.selected)) this.step(1);
+  }
+
+  #findHits() {
+    const { query } = this.search;
+    const isHit = (item) => (item.type === "pair" ? [item.a, item.b].some((each) => each && matches(this.book, each, query)) : matches(this.book, item, query));
+    this.hits = query.isEmpty ? [] : this.list.items.flatMap((item, at) => (isHit(item) ? [at] : []));
+    this.hitSet = new Set(this.hits);
+    this.#tellSearch();
+  }
+
+  #tellSearch() {
+    this.search.tell(this.hits.indexOf(this.list.selected) + 1, this.hits.length);
+  }
+
+  step(by) {
+    const { hits, list } = this;
+    if (!hits.length) return;
+    const next = by > 0 ? hits.find((at) => at > list.selected) ?? hits[0] : hits.findLast((at) => at < list.selected) ?? hits.at(-1);
+    const item = list.items[next];
+    if (item.type === "pair") this.side = item[this.side] && matches(this.book, item[this.side], this.search.query) ? this.side : this.side === "a" ? "b" : "a";
+    list.select(next);
+  }
+
+  // The page.
+
+  #parts(item) {
+    const { term } = this.search.query;
+    if (item.type !== "pair") return itemParts(this.book, item, term);
+    const isSelected = this.list.items[this.list.selected] === item;
+    return ["a", "b"].map((side) => pairCell(this.book, item[side], side, isSelected && side === this.#sideOf(item), term));
+  }
+
+  #classOf(item) {
+    const at = item.place;
+    return [item.type === "row" ? item.row.k : "", this.hitSet?.has(at) ? "hit" : "", item.entry?.in ? "inner" : ""].join(" ");
+  }
+
+  focusOn(pane) {
+    this.focus = pane;
+    this.pane(pane === "graph" ? "lineage" : "rows");
+    (pane === "graph" ? this.lineage.box : this.list.inner).focus({ preventScroll: true });
+  }
+
+  /** Say which pane a narrow window shows. */
+  pane(name) {
+    document.body.dataset.pane = name;
+    for (const tab of document.querySelectorAll(".tabs button")) tab.setAttribute("aria-pressed", String(tab.dataset.pane === name));
+  }
+
+  escape() {
+    if (this.help.open) return;
+    if (document.activeElement === this.search.input || !this.search.query.isEmpty) {
+      this.search.clear();
+      this.focusOn("rows");
+    } else if (document.body.classList.contains("has-evidence")) this.closeEvidence();
+    else if (this.compared) this.compare(null);
+    else this.focusOn("rows");
+  }
+
+  theme() {
+    const root = document.documentElement;
+    const isDark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+    root.dataset.theme = isDark ? "light" : "dark";
+  }
+
+  say(text) {
+    show(this.status, text);
+    clearTimeout(this.quiet);
+    this.quiet = setTimeout(() => show(this.status), 4000);
+  }
+}
+
+const book = new Book();
+book.add(JSON.parse(document.getElementById("data").textContent));
+const page = new Page(book, document.body.dataset.head.split(" "));
+if (document.body.dataset.events) {
+  page.live = document.body.dataset.head.split(" ")[0];
+  const live = new Live(document.body.dataset.events, { onpart: (part) => page.grow(part), onnow: (lines) => page.now(lines) });
+  page.status.before(live.badge);
+  page.list.toEnd();
+}
+page.focusOn("rows");
+document.documentElement.dataset.ready = String(Math.round(performance.now()));

@@ -1,0 +1,123 @@
+"""Numbers, times and texts as they are shown in lines."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta, timezone
+from decimal import Decimal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.cells import cell_len
+
+from rath.cli.layout import cut, moment, money, number, one_line, padded, room, size, span
+from rath.cli.progress import progress
+from rath.cli.terminal import Misuse
+from rath.cli.times import duration, time_of
+from rath.session.persistence.index.facts import UNKNOWN_TIME
+
+
+@given(st.text(max_size=30), st.integers(-3, 40))
+def test_a_cut_line_fits_and_is_a_beginning(text: str, columns: int) -> None:
+    line = one_line(text)
+    shown = cut(line, columns)
+    assert cell_len(shown) <= max(0, columns)
+    assert shown == line or line.startswith(shown.removesuffix("…").rstrip())
+
+
+def test_without_a_limit_nothing_is_cut() -> None:
+    assert cut("x" * 1000, None) == "x" * 1000
+
+
+def test_wide_characters_count_twice() -> None:
+    assert (cut("请修复", 5), padded("请", 4)) == ("请修…", "请  ")
+
+
+@pytest.mark.parametrize(
+    ("usd", "text"),
+    [
+        ("0", "$0.00"),
+        ("0.01", "$0.01"),
+        ("12345.678", "$12,345.68"),
+        ("0.0042", "$0.0042"),
+        ("0.0000421", "$0.000042"),
+        ("0.0000001", "<$0.000001"),
+    ],
+)
+def test_money(usd: str, text: str) -> None:
+    assert money(Decimal(usd)) == text
+
+
+@pytest.mark.parametrize(
+    ("milliseconds", "text"),
+    [
+        (0.4, "0 ms"),
+        (999, "999 ms"),
+        (1500, "1.5 s"),
+        (61_000, "1 min 1 s"),
+        (3_720_000, "1 h 2 min"),
+    ],
+)
+def test_span(milliseconds: float, text: str) -> None:
+    assert span(milliseconds) == text
+
+
+@pytest.mark.parametrize(
+    ("n_bytes", "text"), [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KB"), (3 << 30, "3.0 GB")]
+)
+def test_size(n_bytes: int, text: str) -> None:
+    assert size(n_bytes) == text
+
+
+def test_numbers() -> None:
+    assert [number(n, "call") for n in (0, 1, 2000)] == ["0 calls", "1 call", "2,000 calls"]
+
+
+def test_moments_are_in_utc() -> None:
+    time = datetime(2026, 11, 1, 1, tzinfo=timezone(timedelta(hours=3)))
+    assert moment(time) == "2026-10-31 22:00"
+    assert moment(time, is_short=True) == "10-31 22:00"
+    assert moment(UNKNOWN_TIME) == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("columns", "expected"), [("60", 60), ("7", 20), ("", None), ("wide", None)]
+)
+def test_the_room_of_a_line(
+    monkeypatch: pytest.MonkeyPatch, columns: str, expected: int | None
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    assert room() == expected
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("90s", 90), ("1.5h", 5400), (" 2w ", 1_209_600)])
+def test_durations(text: str, seconds: float) -> None:
+    assert duration("--x", text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "d", "-1d", "1y", "1 d"])
+def test_what_is_no_duration_names_its_option(text: str) -> None:
+    with pytest.raises(Misuse, match=r"^--x .* is no time; expected a number with"):
+        duration("--x", text)
+
+
+def test_a_date_without_a_zone_is_in_utc() -> None:
+    assert time_of("--x", "2026-11-01") == datetime(2026, 11, 1, tzinfo=UTC)
+
+
+def test_an_age_longer_than_time_is_the_beginning_of_it() -> None:
+    assert time_of("--x", "9" * 400 + "d").year == 1
+
+
+def test_a_bar_is_drawn_on_a_terminal_only(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for is_terminal in (False, True):
+        if is_terminal:
+            monkeypatch.setenv("FORCE_COLOR", "1")
+        with progress("reading") as report:
+            report(1, 2)
+            report(2, 2)
+        shown = capsys.readouterr()
+        assert shown.out == ""
+        assert ("reading" in shown.err and "2/2" in shown.err) == is_terminal

@@ -1,0 +1,292 @@
+"""A store that was cut or changed anywhere gives a beginning of the truth, or a named error."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+from uuid import UUID
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rath.errors import PersistenceError, SessionDamaged
+from rath.session import Session
+from rath.session.persistence.chain import chained
+from rath.session.persistence.loading import load
+from rath.session.persistence.loading.build import build
+from rath.session.persistence.loading.closure import closure
+from rath.session.persistence.loading.content import Content
+from rath.session.persistence.loading.load import session_of
+from rath.session.persistence.loading.sources import Source
+from rath.session.persistence.store.abc import StoredLog
+from rath.session.persistence.store.files import FileStore
+from rath.session.persistence.verify import verify
+from rath.testing import Turn, tool_call
+from tests.support.session_files import operation
+from tests.support.sessions import FunctionTool, run
+
+FULL = os.environ.get("RATH_FULL") == "1"
+EVERY = 1 if FULL else 61
+"""Which bytes are changed: each, or one in so many, which is enough to touch every line."""
+
+
+@dataclass(frozen=True)
+class Truth:
+    """What a session says when nothing is wrong."""
+
+    rows: tuple[object, ...]
+    entries: tuple[UUID, ...]
+    is_finished: bool
+
+
+class Memory(FileStore):
+    """A store whose logs are read once, so that one of them can be another."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        self.logs = {session: self._log(session) for session in self.stamps()}
+        self.contents = {session: self._content(session) for session in self.logs}
+
+    def _log(self, session: UUID) -> StoredLog:
+        log = super().read(session)
+        assert log is not None
+        return log
+
+    def _content(self, session: UUID) -> Content:
+        content = Source(self).find(session)
+        assert content is not None
+        return content
+
+    def read(self, session: UUID) -> StoredLog | None:
+        return self.logs.get(session)
+
+
+@dataclass(frozen=True)
+class Changed:
+    """A store in which one log is another."""
+
+    store: Memory
+    session: UUID
+    data: bytes
+
+
+def said(_: Session, arguments: Mapping[str, Any]) -> object:
+    return {"said": dict(arguments)}
+
+
+def truth_of(session: Session) -> Truth:
+    body = session.body.result()
+    rows = tuple((row.kind_name, dict(row.payload), row.id) for row in body.table)
+    ids = tuple(entry.id for entry in session.record)
+    return Truth(rows, ids, body.unfinished is None)
+
+
+def is_beginning(part: Truth, whole: Truth) -> bool:
+    rows, entries = len(part.rows), len(part.entries)
+    return (part.rows, part.entries) == (whole.rows[:rows], whole.entries[:entries])
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Memory:
+    """A loop with tools, two forks of it, and their merge; with a late entry on the first."""
+    directory = tmp_path_factory.mktemp("sessions")
+    files = FileStore(directory)
+    turns: list[Turn] = [tool_call("f", {"x": 1}, tool_call("f", {})), "done"]
+    root = run(turns, FunctionTool("f", said), user=Session.from_user_message("go")).synchronize()
+    one, other = root.fork(), root.fork()
+    one.add_entry(operation(kind="check"))
+    merged = run(["a"], user=one).merge(run(["b"], user=other)).synchronize()
+    merged.save(store=files)
+    return Memory(directory)
+
+
+@pytest.fixture(scope="module")
+def last(store: Memory) -> UUID:
+    """The merge, which came from all others."""
+    (found,) = [each for each in store.logs if load(store, each).header.operator == "Session.merge"]
+    return found
+
+
+@pytest.fixture(scope="module")
+def truth(store: Memory) -> dict[UUID, Truth]:
+    return {session: truth_of(load(store, session).session) for session in store.logs}
+
+
+def with_log(store: Memory, session: UUID, data: bytes) -> Memory:
+    changed, log = copy.copy(store), store.logs[session]
+    changed.logs = {**store.logs, session: StoredLog(session, data, log.is_finished, log.where)}
+    return changed
+
+
+def loaded(changed: Changed, asked: UUID, *, recover: bool) -> Session:
+    """Return what `load` gives; the logs that were not changed are decoded once for all times."""
+    source = Source(changed.store, recover)
+
+    def find(session: UUID) -> Content:
+        if session != changed.session:
+            return changed.store.contents[session]
+        content = source.content(changed.data, "the changed log")
+        content.require(session)
+        return content
+
+    def find_ancestor(session: UUID) -> Content | None:
+        try:
+            return find(session)
+        except SessionDamaged:
+            if recover:
+                return None
+            raise
+
+    contents = closure(find(asked), find_ancestor)
+    return session_of(build(contents, recover=recover)[asked])
+
+
+def found_in(changed: Changed, asked: UUID, truth: Truth, *, recover: bool) -> str:
+    """Return what is loaded: all, a beginning, or an error; anything else is wrong."""
+    try:
+        found = truth_of(loaded(changed, asked, recover=recover))
+    except SessionDamaged as exc:
+        return f"damaged in line {exc.line}"
+    if found == truth:
+        return "all"
+    is_part = is_beginning(found, truth)
+    return "beginning" if is_part else f"{found} where {truth} was written"
+
+
+def results(changed: Changed, last: UUID, truth: dict[UUID, Truth]) -> set[str]:
+    """Return what is loaded of the changed session and of what came from it."""
+    asked = {changed.session, last}
+    saved = {found_in(changed, each, truth[each], recover=True) for each in asked}
+    # Of a first line that is damaged nothing is left, not even whose log it is.
+    assert saved <= {"all", "beginning", "damaged in line 1"}
+    return {found_in(changed, each, truth[each], recover=False) for each in asked}
+
+
+def flipped(data: bytes, at: int) -> bytes:
+    changed = bytearray(data)
+    changed[at] ^= 1 << at % 8
+    return bytes(changed)
+
+
+@pytest.mark.timeout(1200 if FULL else 20)
+def test_a_log_that_is_cut_anywhere_is_a_beginning_or_an_error(
+    store: Memory, last: UUID, truth: dict[UUID, Truth]
+) -> None:
+    found: set[str] = set()
+    for session, log in store.logs.items():
+        breaks = [at + 1 for at, byte in enumerate(log.data) if byte == 0x0A]
+        sizes = range(0, len(log.data), 1 if FULL else 4 * EVERY)
+        for size in sorted({*sizes, *breaks, *(at - 1 for at in breaks)}):
+            found |= results(Changed(store, session, log.data[:size]), last, truth)
+    # A child is damaged where its first line says what its parent has not got any more.
+    assert found == {"all", "beginning", "damaged in line 1"}
+
+
+@pytest.mark.timeout(1200 if FULL else 20)
+def test_a_log_that_is_changed_anywhere_is_an_error_and_what_stands_before_a_beginning(
+    store: Memory, last: UUID, truth: dict[UUID, Truth]
+) -> None:
+    for session, log in store.logs.items():
+        for at in range(0, len(log.data), EVERY):
+            changed = Changed(store, session, flipped(log.data, at))
+            found = results(changed, last, truth)
+            # Without its line feed the last line was cut off.
+            is_last = at == len(log.data) - 1
+            expected = ("all", "beginning", "damaged") if is_last else ("damaged",)
+            assert all(each.startswith(expected) for each in found), (session, at)
+            assert found != {"all"}
+
+
+@pytest.mark.timeout(1200 if FULL else 20)
+def test_verify_names_every_change(store: Memory, last: UUID) -> None:
+    assert verify(store, last).problems == ()
+    for session, log in store.logs.items():
+        for at in range(0, len(log.data) - 1, EVERY * 7):
+            found = verify(with_log(store, session, flipped(log.data, at)), last)
+            assert found.worst == "damaged", (session, at)
+            assert str(session) in "".join(problem.text for problem in found.problems)
+
+
+def test_a_log_of_another_session_in_its_place_is_named(store: Memory, last: UUID) -> None:
+    for session in store.logs:
+        for other, log in store.logs.items():
+            if other != session:
+                swapped = with_log(store, session, log.data)
+                with pytest.raises(SessionDamaged):
+                    load(swapped, session)
+                assert not verify(swapped, last).is_sound
+
+
+def test_an_older_state_of_a_parent_is_named(tmp_path: Path) -> None:
+    """Its checksums are right, and it is not what the child came from."""
+    files = FileStore(tmp_path)
+    parent = Session.from_user_message("go")
+    parent.save(store=files)
+    older = tmp_path / "older"
+    shutil.copy(files.path(parent.id), older)
+    parent.add_entry(run(["x"]).synchronize().record[0])
+    child = parent.fork()
+    child.save(store=files)
+    assert len(load(files, child.id).session.record) == 2
+    shutil.copy(older, files.path(parent.id))
+    with pytest.raises(SessionDamaged, match=str(parent.id)):
+        load(files, child.id)
+
+
+def test_what_is_loaded_is_built_of_each_log_once(store: Memory, last: UUID) -> None:
+    asked: list[UUID] = []
+    source = Source(store)
+
+    def find(session: UUID) -> Content | None:
+        asked.append(session)
+        return source.find(session)
+
+    contents = closure(store.contents[last], find)
+    assert len(asked) == len(set(asked)) == len(contents) - 1
+    assert session_of(build(contents)[last]).id == last
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers(-3, 3) | st.floats() | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=3), inner),
+    max_leaves=4,
+)
+
+
+def member_of(record: dict[str, Any], data: st.DataObject) -> tuple[dict[str, Any], str]:
+    """Return a member of a record, or of an object in it."""
+    name = data.draw(st.sampled_from(sorted(record)))
+    inner: object = record[name]
+    if isinstance(inner, dict) and inner and data.draw(st.booleans()):
+        return member_of(cast("dict[str, Any]", inner), data)
+    return record, name
+
+
+@pytest.mark.timeout(600 if FULL else 20)
+@settings(max_examples=2000 if FULL else 100)
+@given(data=st.data())
+def test_lines_that_somebody_made_up_are_a_session_or_a_named_error(
+    store: Memory, last: UUID, data: st.DataObject
+) -> None:
+    """Whoever can write a file can make checksums that are right."""
+    session = data.draw(st.sampled_from(sorted(store.logs)))
+    records: list[dict[str, Any]] = list(map(json.loads, store.logs[session].data.splitlines()))
+    record, name = member_of(data.draw(st.sampled_from(records)), data)
+    record[name] = data.draw(json_values)
+    bare = [{name: value for name, value in each.items() if name != "sum"} for each in records]
+    forged, _ = chained((json.dumps(each).encode() for each in bare), "")
+    changed = Changed(store, session, forged)
+    for asked in (session, last):
+        for recover in (False, True):
+            with contextlib.suppress(PersistenceError):
+                body = loaded(changed, asked, recover=recover).body.result()
+                assert len(body.table) == len(list(body.table))
+    verify(with_log(store, session, forged), last)

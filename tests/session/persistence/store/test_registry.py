@@ -1,0 +1,154 @@
+"""Which store a URL, the environment or a config names."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import sys
+from pathlib import Path
+
+import pytest
+
+from rath.config import ConfigStore
+from rath.config.schema import SessionsConfig
+from rath.errors import ConfigError, MissingExtra, PersistenceError, StoreNotFound
+from rath.session.persistence.store import FileStore, default_store, open_store, stores
+from rath.testing import FakeSessionStore
+
+
+def write_config(home: Path, store: str) -> None:
+    home.mkdir(parents=True, exist_ok=True)
+    (home / "config.json").write_text(json.dumps({"sessions": {"store": store}}))
+
+
+def test_a_directory_and_its_url_are_one_store(tmp_path: Path) -> None:
+    store = open_store(f"files://{tmp_path}/a%20b")
+    assert isinstance(store, FileStore)
+    assert store.directory == tmp_path / "a b"
+    assert open_store(str(tmp_path / "a b")) is store
+    assert open_store(f"files://{tmp_path}/other") is not store
+
+
+@pytest.mark.parametrize("name", ["50%", "a?b", "a#b", "ä"])
+def test_a_directory_may_have_any_name(name: str, tmp_path: Path) -> None:
+    store = open_store(str(tmp_path / name))
+    assert isinstance(store, FileStore)
+    assert store.directory == tmp_path / name
+
+
+def test_a_directory_may_stand_in_the_home_of_the_user(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    store = open_store("~/sessions")
+    assert isinstance(store, FileStore)
+    assert store.directory == tmp_path / "sessions"
+
+
+@pytest.mark.parametrize("url", ["files://host/sessions", "files://"])
+def test_a_url_of_files_names_a_directory_of_this_machine(url: str) -> None:
+    with pytest.raises(ValueError, match="names no directory of this machine"):
+        open_store(url)
+
+
+def test_the_default_is_the_directory_of_the_home(home: Path) -> None:
+    store = default_store()
+    assert isinstance(store, FileStore)
+    assert store.directory == home / "sessions"
+    assert open_store() is default_store() is store
+
+
+def test_another_home_has_another_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = default_store()
+    monkeypatch.setenv("OPENRATH_HOME", str(tmp_path / "other"))
+    assert default_store() is not before
+
+
+def test_the_environment_names_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENRATH_STORE", f"files://{tmp_path}/env")
+    assert default_store().where == str(tmp_path / "env")
+
+
+def test_the_environment_stands_above_the_config(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_config(home, f"files://{tmp_path}/config")
+    assert default_store().where == str(tmp_path / "config")
+    monkeypatch.setenv("OPENRATH_STORE", str(tmp_path / "env"))
+    assert default_store().where == str(tmp_path / "env")
+
+
+def test_a_config_that_names_no_store_leaves_the_default(home: Path) -> None:
+    home.mkdir()
+    (home / "config.json").write_text("{}")
+    assert default_store().where == str(home / "sessions")
+
+
+@pytest.mark.parametrize("url", ["me:swordfish@host/base", "host/base?password=swordfish"])
+def test_a_password_does_not_belong_into_a_config(url: str, home: Path) -> None:
+    write_config(home, f"postgres://{url}")
+    with pytest.raises(ConfigError, match="holds a password") as caught:
+        default_store()
+    assert "swordfish" not in str(caught.value)
+
+
+def test_a_project_does_not_say_to_whom_sessions_are_sent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OPENRATH_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path / "me"))
+    project = tmp_path / "project"
+    project.mkdir()
+    monkeypatch.chdir(project)
+    write_config(project / ".openrath", "postgres://elsewhere/database")
+    with pytest.raises(ConfigError, match="a project must not say"):
+        default_store()
+    write_config(project / ".openrath", str(project / "mine"))
+    assert default_store().where == str(project / "mine")
+
+
+def test_an_unknown_scheme_names_the_nearest() -> None:
+    with pytest.raises(StoreNotFound, match="Did you mean 'postgres'") as caught:
+        open_store("postgre://me:swordfish@host/database")
+    assert "swordfish" not in str(caught.value)
+    assert isinstance(caught.value, LookupError | PersistenceError)
+    again = pickle.loads(pickle.dumps(caught.value))
+    assert str(again) == str(caught.value)
+
+
+def test_a_driver_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [each for each in sys.modules if each.partition(".")[0] == "psycopg"]:
+        monkeypatch.delitem(sys.modules, name)
+    for name in ("store", "address", "link", "tables", "writing"):
+        monkeypatch.delitem(
+            sys.modules, f"rath.session.persistence.store.postgres.{name}", raising=False
+        )
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    with pytest.raises(MissingExtra, match=r'pip install "openrath\[postgres\]"'):
+        open_store("postgres://no-such-host/database")
+
+
+def test_a_store_of_somebody_else_is_opened_once() -> None:
+    opened: list[str] = []
+
+    def fake(url: str) -> FakeSessionStore:
+        opened.append(url)
+        return FakeSessionStore()
+
+    stores.register("memo", fake)
+    try:
+        assert open_store("memo://x") is open_store("memo://x")
+        assert open_store("MEMO://x") is not open_store("memo://y")
+    finally:
+        stores.unregister("memo")
+    assert opened == ["memo://x", "MEMO://x", "memo://y"]
+
+
+def test_a_config_without_a_store_is_saved_as_in_1_3(home: Path) -> None:
+    kept = ConfigStore()
+    kept.save()
+    assert "sessions" not in json.loads(kept.path.read_text())
+    kept.config.sessions = SessionsConfig(store="/var/lib/sessions")
+    kept.save()
+    assert json.loads(kept.path.read_text())["sessions"]["store"] == "/var/lib/sessions"
+    assert ConfigStore().config.sessions.store == "/var/lib/sessions"

@@ -1,0 +1,250 @@
+"""Sessions go from store to store in one file, of which nothing is believed once it is damaged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rath.errors import PersistenceError, SessionDamaged
+from rath.session import Session
+from rath.session.persistence.bundle import (
+    Bundle,
+    BundleStore,
+    import_bundle,
+    pack,
+    read_bundle,
+    write_bundle,
+)
+from rath.session.persistence.bundle.decode import from_bytes
+from rath.session.persistence.bundle.encode import to_bytes
+from rath.session.persistence.chain import chained
+from rath.session.persistence.loading import load
+from rath.session.persistence.store.abc import StoredLog
+from rath.session.persistence.store.files import FileStore
+from rath.session.saving import save
+from rath.testing import tool_call
+from tests.support.images import picture
+from tests.support.sessions import FunctionTool, run
+
+
+def stored(store: FileStore) -> Session:
+    """A merge of two branches, with an image and a result that stands aside, in a store."""
+    tool = FunctionTool("f", lambda *_: "long " * 20_000)
+    user = Session.from_user_message("go", images=[picture(b"seen")])
+    first = run([tool_call("f"), "done"], tool, user=user).synchronize()
+    merged = run(["left"], user=first.fork()).merge(run(["right"], user=first)).synchronize()
+    save(merged, store=store)
+    return merged
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> FileStore:
+    return FileStore(tmp_path / "here")
+
+
+def test_a_bundle_holds_the_session_and_all_it_came_from(store: FileStore, tmp_path: Path) -> None:
+    session = stored(store)
+    path = tmp_path / "b.jsonl"
+    bundle = pack(store, [session.id])
+    assert write_bundle(bundle, path) == path.stat().st_size
+    again = read_bundle(path)
+    assert again == replace(bundle, logs=again.logs)
+    assert {log.data for log in again.logs.values()} == {log.data for log in bundle.logs.values()}
+    assert list(again.logs)[-1] == session.id
+    assert len(again.blobs) == 2
+    loaded = load(BundleStore(again, str(path)), session.id).session
+    assert loaded.chunk_table.rows == session.chunk_table.rows
+    assert [row.images[0].blob.data for row in loaded.chunk_table if row.images]
+    assert loaded.replay().chunk_table == session.chunk_table
+
+
+def test_what_is_imported_is_what_was_exported(store: FileStore, tmp_path: Path) -> None:
+    session, there = stored(store), FileStore(tmp_path / "there")
+    bundle = pack(store, [session.id])
+    reports: list[tuple[int, int]] = []
+    done = import_bundle(bundle, there, report=lambda n, m: reports.append((n, m)))
+    assert (set(done.added), done.grown, done.kept) == (set(bundle.logs), (), ())
+    assert reports[-1] == (len(bundle.logs), len(bundle.logs))
+    again = replace(pack(there, [session.id]), created_at=bundle.created_at)
+    assert to_bytes(again) == to_bytes(bundle)
+    assert load(there, session.id).session.chunk_table == session.chunk_table
+
+
+def test_importing_twice_changes_nothing(store: FileStore, tmp_path: Path) -> None:
+    session, there = stored(store), FileStore(tmp_path / "there")
+    bundle = pack(store, [session.id])
+    import_bundle(bundle, there)
+    stamps = dict(there.stamps())
+    again = import_bundle(bundle, there)
+    assert (again.added, again.grown, set(again.kept)) == ((), (), set(bundle.logs))
+    assert dict(there.stamps()) == stamps
+
+
+@pytest.mark.parametrize("is_finished", [True, False])
+def test_what_the_store_holds_a_beginning_of_grows(
+    store: FileStore, tmp_path: Path, is_finished: bool
+) -> None:
+    session, there = stored(store), FileStore(tmp_path / "there")
+    bundle = pack(store, [session.id])
+    whole = bundle.logs[session.id]
+    lines = whole.data.splitlines(keepends=True)
+    begun = StoredLog(session.id, b"".join(lines[:-1]), is_finished, whole.where)
+    short = replace(bundle, logs={**bundle.logs, session.id: begun})
+    import_bundle(short, there)
+    done = import_bundle(bundle, there)
+    assert done.grown == (session.id,)
+    log = there.read(session.id)
+    assert log is not None
+    assert (log.data, log.is_finished) == (whole.data, True)
+    back = import_bundle(short, there)
+    assert (back.added, back.grown) == ((), ())
+
+
+def test_another_content_under_the_same_id_is_never_overwritten(
+    store: FileStore, tmp_path: Path
+) -> None:
+    session, there = stored(store), FileStore(tmp_path / "there")
+    other = Session(Session.from_user_message("other").chunk_table, id=session.id)
+    save(other, store=there)
+    before = dict(there.stamps())
+    with pytest.raises(PersistenceError, match=r"another session .* nothing was imported"):
+        import_bundle(pack(store, [session.id]), there)
+    assert dict(there.stamps()) == before
+
+
+def test_a_session_that_is_being_written_is_left_alone(store: FileStore, tmp_path: Path) -> None:
+    session, there = stored(store), FileStore(tmp_path / "there")
+    bundle = pack(store, [session.id])
+    log = there.create(session.id)
+    log.append(bundle.logs[session.id].data.splitlines(keepends=True)[0])
+    with pytest.raises(PersistenceError, match="is being written"):
+        import_bundle(bundle, there)
+    log.abandon()
+
+
+def test_a_log_of_another_session_is_refused(store: FileStore) -> None:
+    session, other = stored(store), uuid4()
+    bundle = pack(store, [session.id])
+    moved = replace(bundle.logs[session.id], session=other)
+    with pytest.raises(PersistenceError, match=f"not of {other}"):
+        import_bundle(replace(bundle, logs={other: moved}), store)
+
+
+def test_a_session_that_is_not_there_cannot_be_packed(store: FileStore) -> None:
+    missing = uuid4()
+    with pytest.raises(PersistenceError, match=f"holds no session {missing}"):
+        pack(store, [missing])
+
+
+def test_what_a_session_came_from_may_be_missing(store: FileStore) -> None:
+    session = Session(Session.from_user_message("a").chunk_table, parent_session_ids=(uuid4(),))
+    save(session, store=store)
+    assert list(pack(store, [session.id]).logs) == [session.id]
+
+
+def test_a_damaged_log_is_not_packed(store: FileStore) -> None:
+    session = stored(store)
+    path = store.path(session.id)
+    path.write_bytes(path.read_bytes().replace(b"Session.merge", b"Session.fork!"))
+    with pytest.raises(SessionDamaged, match=r"jsonl:1: "):
+        pack(store, [session.id])
+
+
+def a_small_file() -> bytes:
+    where = "here"
+    log = StoredLog(uuid4(), b'{"a": 1}\n{"b": 2}\n', True, where)
+    return to_bytes(Bundle(sessions=(log.session,), logs={log.session: log}, blobs={_X: b"x"}))
+
+
+_X = "2d711642b726b04401627ca9fbac32f5c8530fb1903cc4db02258717921a4881"
+SMALL = a_small_file()
+
+
+@given(at=st.integers(0, len(SMALL) - 1), bit=st.integers(0, 7))
+def test_any_bit_that_flips_is_noticed(at: int, bit: int) -> None:
+    damaged = bytearray(SMALL)
+    damaged[at] ^= 1 << bit
+    with pytest.raises(PersistenceError, match=r"^f:\d+: "):
+        from_bytes(bytes(damaged), "f")
+
+
+@given(size=st.integers(0, len(SMALL) - 1))
+def test_any_cut_is_noticed(size: int) -> None:
+    with pytest.raises(PersistenceError, match=r"^f:\d+: "):
+        from_bytes(SMALL[:size], "f")
+
+
+def test_what_follows_the_end_is_noticed() -> None:
+    with pytest.raises(SessionDamaged, match="something follows"):
+        from_bytes(SMALL + b"\n", "f")
+
+
+def test_a_newer_bundle_is_refused() -> None:
+    line, _ = chained([b'{"record_type": "bundle", "bundle_version": 2}'], "")
+    with pytest.raises(PersistenceError, match="version 2; this version of rath reads 1"):
+        from_bytes(line, "f")
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        ([b'{"record_type": "header"}'], "no bundle of sessions"),
+        ([b'["list"]'], "delimiter"),
+        ([b'{"record_type": 1}'], "no record"),
+        ([b'{"record_type": "bundle", "bundle_version": 1}'], "malformed"),
+        ([_HEAD := b'{"record_type": "bundle", "bundle_version": 1, "created_at": "2026-01-01", '
+                   b'"sessions": []}', b'{"record_type": "odd"}'], "unknown record_type 'odd'"),
+        ([_HEAD, b'{"record_type": "blob", "sha256": "0", "data": "eA=="}'], "content has sha256"),
+        ([_HEAD, b'{"record_type": "blob", "sha256": "0", "data": "*"}'], "malformed"),
+        ([_HEAD, b'{"record_type": "log", "session": "x"}'], "malformed"),
+        ([_HEAD, b'{"record_type": "log", "session": "00000000-0000-0000-0000-000000000000", '
+                 b'"size": 9}'], "cut off"),
+        ([_HEAD.replace(b"[]", b'["00000000-0000-0000-0000-000000000000"]'),
+          b'{"record_type": "end", "n_logs": 0, "n_blobs": 0}'], "named and not there"),
+        ([_HEAD, b'{"record_type": "end", "n_logs": 1, "n_blobs": 0}'], "does not fit"),
+    ],
+)  # fmt: skip
+def test_what_is_no_bundle_is_refused_by_line(lines: list[bytes], said: str) -> None:
+    data, _ = chained(lines, "")
+    with pytest.raises(SessionDamaged, match=rf"^f:\d+: .*({said})"):
+        from_bytes(data, "f")
+
+
+def test_a_file_that_cannot_be_read_or_written_says_so(tmp_path: Path) -> None:
+    with pytest.raises(PersistenceError, match="bundle not found"):
+        read_bundle(tmp_path / "none")
+    with pytest.raises(PersistenceError, match="cannot be read"):
+        read_bundle(tmp_path)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(PersistenceError, match="cannot be written"):
+        write_bundle(pack(FileStore(tmp_path / "s"), []), tmp_path / "file" / "b")
+
+
+def test_a_bundle_as_a_store_is_only_read(store: FileStore) -> None:
+    session = stored(store)
+    bundle = pack(store, [session.id])
+    there = BundleStore(bundle, "b.jsonl")
+    assert set(there.stamps()) == set(bundle.logs)
+    assert there.read(uuid4()) is None
+    assert there.blob("0" * 64) is None
+    assert not there.is_being_written(session.id)
+    assert there.empty_trash() == 0
+    data = bundle.logs[session.id].data
+    assert b"".join(there.follow(session.id, 5)) == data[5:]
+    assert list(there.follow(uuid4(), 0)) == []
+    refused: list[Callable[[], object]] = [
+        lambda: there.create(session.id),
+        lambda: there.reopen(session.id, 0),
+        lambda: there.append_to_finished(session.id, 0, b""),
+        lambda: there.delete(session.id),
+        lambda: there.restore(session.id),
+    ]
+    for call in refused:
+        with pytest.raises(PersistenceError, match="only read; import it"):
+            call()

@@ -1,0 +1,253 @@
+"""What cannot be written fails the run and never gets a trailer; what was written can be read."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime, timedelta
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from rath.errors import PersistenceError, RathError
+from rath.llm import Provider
+from rath.llm.chat_response import RathLLMAssistantMessage
+from rath.session import Session, load_session
+from rath.session.outcome import Completed
+from rath.session.persistence.paths import partial_beside
+from rath.session.persistence.store.files import FileStore
+from rath.session.persistence.store.registry import stores
+from rath.testing import tool_call
+from rath.testing.store import FakeSessionStore
+from tests.support.chat_replies import completion, status_error
+from tests.support.chat_server import ChatServer
+from tests.support.sessions import FunctionTool, run
+
+
+def echo(_: Session, arguments: object) -> object:
+    return arguments
+
+
+ECHO = FunctionTool("echo", echo)
+_numbers = count()
+
+
+@pytest.fixture
+def failing(monkeypatch: pytest.MonkeyPatch) -> FakeSessionStore:
+    """A default store in memory."""
+    store, scheme = FakeSessionStore(), f"failing{next(_numbers)}"
+    stores.register(scheme, lambda _: store)
+    monkeypatch.setenv("OPENRATH_STORE", f"{scheme}://x")
+    return store
+
+
+def assert_is_beginning(store: FakeSessionStore, live: Session) -> None:
+    """Check that what is stored of a session is a prefix of what it had made."""
+    if store.read(live.id) is None:
+        return
+    loaded = Session.load(live.id, store=store)
+    n_rows, n_entries = len(loaded.chunk_table), len(loaded.record)
+    assert loaded.chunk_table == live.partial_table.prefix(n_rows)
+    assert list(loaded.record) == list(live.partial_record.prefix(n_entries))
+    assert loaded.outcome != Completed()
+
+
+@pytest.mark.parametrize("fail_at", range(1, 14))
+@pytest.mark.parametrize("durability", ["turn", "none"])
+def test_whatever_write_fails_the_run_fails_and_a_prefix_is_there(
+    failing: FakeSessionStore, fail_at: int, durability: str
+) -> None:
+    failing.fail_at = fail_at
+    calls = tool_call("echo", "", tool_call("echo"))
+    out = run([calls, tool_call("echo"), "done"], ECHO, persist=True, durability=durability)
+    with suppress(PersistenceError):
+        out.synchronize()
+    error = out.body.error()
+    if error is None:
+        assert failing.n_writes < fail_at
+        assert list(Session.load(out.id, store=failing).record) == list(out.record)
+        return
+    assert isinstance(error, PersistenceError)
+    assert "No space left" in str(error)
+    assert "in the run of session" in "".join(error.__notes__)
+    assert_is_beginning(failing, out)
+
+
+def test_no_call_is_made_whose_intent_could_not_be_written(failing: FakeSessionStore) -> None:
+    made: list[int] = []
+    tool = FunctionTool("f", lambda *_: made.append(1))
+
+    def fail_from_now(_: object) -> RathLLMAssistantMessage:
+        failing.fail_at = failing.n_writes + 1
+        return tool_call("f")
+
+    out = run([fail_from_now, "never"], tool, persist=True)
+    with pytest.raises(PersistenceError):
+        out.synchronize()
+    assert made == []
+
+
+@contextmanager
+def small_disk(path: Path, size: str) -> Generator[Path]:
+    """Mount a file system of `size` in a folder of the test; skip the test where that cannot be."""
+    path.mkdir()
+    mount, unmount = shutil.which("mount"), shutil.which("umount")
+    if mount is None or unmount is None:
+        pytest.skip("there is no mount command")
+    options = ["-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(path)]
+    done = subprocess.run([mount, *options], capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip(f"no file system can be mounted here: {done.stderr.strip()}")
+    try:
+        yield path
+    finally:
+        subprocess.run([unmount, str(path)], check=True)
+
+
+def test_a_full_disk_fails_the_run_and_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    big = FunctionTool("big", lambda *_: "x" * 20_000)
+    with small_disk(tmp_path / "disk", "256k") as disk:
+        monkeypatch.setenv("OPENRATH_HOME", str(disk / "home"))
+        first = run(["small"], persist=True).synchronize()
+        out = run([tool_call("big")] * 40, big, user=first, persist=True)
+        with pytest.raises(PersistenceError, match="No space left"):
+            out.synchronize()
+        partial = partial_beside(FileStore().path(out.id))
+        assert partial.exists()
+        loaded = Session.load(out.id)
+        assert 2 < len(loaded.chunk_table) < len(out.partial_table) + 1
+        assert loaded.chunk_table == out.partial_table.prefix(len(loaded.chunk_table))
+        assert Session.load(first.id).chunk_table == first.chunk_table
+
+
+def test_a_directory_that_cannot_be_written_fails_the_run_before_a_model_is_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[object] = []
+
+    def answer(request: object) -> str:
+        asked.append(request)
+        return "late"
+
+    (tmp_path / "home").write_text("in the way")
+    monkeypatch.setenv("OPENRATH_STORE", str(tmp_path / "home" / "sessions"))
+    out = run([answer], persist=True)
+    with pytest.raises(PersistenceError, match="cannot be"):
+        out.synchronize()
+    assert asked == []
+
+
+@contextmanager
+def read_only(path: Path) -> Generator[Path]:
+    """Give a folder of the test in which nobody can write."""
+    if os.getuid():
+        path.mkdir(mode=0o555)
+        yield path
+        return
+    # Root may write whatever the permissions say, but not here.
+    with small_disk(path, "64k,ro") as disk:
+        yield disk
+
+
+def test_a_read_only_directory_is_named(tmp_path: Path) -> None:
+    session = Session.from_user_message("hi")
+    with read_only(tmp_path / "disk") as directory:
+        with pytest.raises(PersistenceError, match="cannot be") as caught:
+            session.save(store=str(directory / "sessions"))
+        assert str(directory) in str(caught.value)
+        assert list(directory.iterdir()) == []
+    assert session.save()
+
+
+def test_a_second_writer_is_refused_and_the_first_is_unharmed(tmp_path: Path) -> None:
+    path, go, begun = tmp_path / "run.jsonl", threading.Event(), threading.Event()
+
+    def hold(*_: object) -> str:
+        begun.set()
+        go.wait(15)
+        return "held"
+
+    first = run([tool_call("hold"), "done"], FunctionTool("hold", hold), persist_path=path)
+    begun.wait(15)
+    second = run(["never"], persist_path=path)
+    with pytest.raises(PersistenceError, match=r"run\.jsonl\.__partial__ is being written"):
+        second.synchronize()
+    go.set()
+    first.synchronize()
+    assert Session.load(path).chunk_table == first.chunk_table
+
+
+def test_a_writer_in_another_process_is_told(tmp_path: Path) -> None:
+    path, go, begun = tmp_path / "run.jsonl", threading.Event(), threading.Event()
+
+    def hold(*_: object) -> str:
+        begun.set()
+        go.wait(30)
+        return "held"
+
+    first = run([tool_call("hold"), "done"], FunctionTool("hold", hold), persist_path=path)
+    begun.wait(15)
+    code = (
+        "import sys; from rath.session import Session; "
+        "Session.from_user_message('hi').save(path=sys.argv[1])"
+    )
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(path)],
+        env=env, check=False, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    go.set()
+    assert "is being written by another process" in done.stderr
+    first.synchronize()
+    assert Session.load(path).chunk_table == first.chunk_table
+
+
+def test_a_clock_that_jumps_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    start = datetime(2026, 1, 1, tzinfo=UTC)
+    ticks = count()
+
+    class Jumping(datetime):
+        @classmethod
+        def now(cls, tz: object = None) -> datetime:  # type: ignore[override]  # one clock
+            tick = next(ticks)
+            return start + timedelta(days=-400 * tick if tick % 2 else 9000)
+
+    for module in ("header", "recorder", "ancestors", "round_results"):
+        monkeypatch.setattr(f"rath.session.recorder.{module}.datetime", Jumping)
+    monkeypatch.setattr("rath.session.record.datetime", Jumping)
+    first = run([tool_call("echo"), "one"], ECHO, persist=True)
+    out = run([tool_call("echo"), "two"], ECHO, user=first, persist=True).synchronize()
+    loaded = Session.load(out.id)
+    assert list(loaded.record) == list(out.record)
+    assert loaded.chunk_table == out.chunk_table
+    assert load_session(first.id).closed
+
+
+CANARY = "sk-canary-0123456789"
+
+
+def test_no_secret_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", CANARY)
+    with ChatServer() as server:
+        server.queue(completion("hello"))
+        server.queue(status_error(401, f"the key {CANARY} is not known"))
+        provider = Provider(model="m", api_key=CANARY, base_url=server.base_url)
+        user = Session.from_user_message("hi").to(provider)
+        out = run([], user=user, agent_provider=provider, persist=True).synchronize()
+        refused = run([], user=out, agent_provider=provider, persist=True)
+        with pytest.raises(RathError, match="is not known"):
+            refused.synchronize()
+    out.save(path=tmp_path / "copy.jsonl")
+    files = [file for file in tmp_path.rglob("*") if file.is_file()]
+    assert len(files) > 4
+    assert partial_beside(FileStore().path(refused.id)) in files
+    for file in files:
+        assert CANARY.encode() not in file.read_bytes()

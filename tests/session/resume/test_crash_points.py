@@ -1,0 +1,85 @@
+"""A program whose store ends after its n-th write goes on to the same end, for every n."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from rath.session import Session
+from rath.session.autosave import autosave
+from rath.session.persistence.verify import verify
+from rath.session.record import ToolRun
+from rath.session.resume.program import program_of
+from tests.support.crash_program import CrashProgram
+from tests.support.journal_store import JournalStore
+
+N_PARTS = 16
+"""Tests among which the points are dealt out, so that each is short."""
+
+
+class Whole(NamedTuple):
+    """A run whose store stayed."""
+
+    store: JournalStore
+    rows: list[str]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Whole]:
+    store = JournalStore()
+    with pytest.MonkeyPatch.context() as patch, autosave():
+        patch.setenv("OPENRATH_STORE", store.url)
+        log = tmp_path_factory.mktemp("whole") / "calls"
+        out = CrashProgram(log)(Session.from_user_message("go")).synchronize()
+        yield Whole(store, rows_of(out))
+
+
+def rows_of(session: Session) -> list[str]:
+    return [row.digest.hex() for row in session.chunk_table]
+
+
+def sessions_in(store: JournalStore) -> list[Session]:
+    """Load what has at least its first line."""
+    logs = [store.read(each) for each in store.stamps()]
+    begun = [log.session for log in logs if log is not None and b"\n" in log.data]
+    return [Session.load(each, store=store) for each in begun]
+
+
+def known_results(sessions: list[Session]) -> set[str]:
+    runs: list[ToolRun] = []
+    for session in sessions:
+        left = session.body.result().unfinished
+        runs += [line.run for line in left.results] if left is not None else []
+        runs += [entry for entry in session.record if isinstance(entry, ToolRun)]
+    return {str((run.arguments or {})["key"]) for run in runs if run.status == "done"}
+
+
+def began(session: Session, store: JournalStore) -> bool:
+    try:
+        program_of(session, store).place()
+    except ValueError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("torn", [False, True], ids=["whole", "torn"])
+@pytest.mark.parametrize("part", range(N_PARTS))
+def test_after_every_write_the_program_goes_on_to_the_same_rows(
+    part: int, torn: bool, whole: Whole, tmp_path: Path
+) -> None:
+    for n_writes in range(part, len(whole.store.events) + 1, N_PARTS):
+        store = whole.store.after(n_writes, torn=torn)
+        sessions = sessions_in(store)
+        assert all(verify(store, session.id).is_sound for session in sessions)
+        known = known_results(sessions)
+        for session in [each for each in sessions if began(each, store)][:1]:
+            log = tmp_path / f"calls-{n_writes}"
+            out = CrashProgram(log).resume(session, store=store)
+            assert rows_of(out) == whole.rows, n_writes
+            made = log.read_text().split() if log.exists() else []
+            assert not known & set(made), n_writes
+            assert len(made) == len(set(made)), n_writes
+            assert all(verify(store, each.id).is_sound for each in sessions_in(store)), n_writes

@@ -1,0 +1,205 @@
+"""Every run is recorded where that was said: by the program, the environment or a config."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from rath._async.lazy import Deferred
+from rath.errors import ConfigError, PersistenceError
+from rath.session import Session, run_session_compress
+from rath.session.autosave import autosave, is_autosaving, is_autosaving_lately
+from rath.session.persistence.store.files import FileStore
+from rath.session.recorder.durability import default_durability
+from rath.session.recorder.shelf import shelf_of
+from rath.testing import ScriptedClient
+from tests.support.sessions import run
+
+
+def stored() -> set[UUID]:
+    shelf_of(FileStore()).lane.put(lambda: None).result(timeout=15)
+    return set(FileStore().stamps())
+
+
+def say(home: Path, **sessions: object) -> None:
+    home.mkdir(parents=True, exist_ok=True)
+    (home / "config.json").write_text(json.dumps({"version": 1, "sessions": sessions}))
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    return tmp_path / "openrath-home"
+
+
+def test_it_is_off_unless_somebody_says_otherwise() -> None:
+    run(["done"]).fork().synchronize()
+    assert stored() == set()
+    off = autosave(False)
+    with off:
+        assert repr(off) == "Autosave(off)"
+
+
+def test_inside_the_block_every_run_is_recorded() -> None:
+    with autosave():
+        inside = run(["one"]).synchronize()
+    run(["two"]).synchronize()
+    assert inside.id in stored()
+    assert len(stored()) == 3  # with the user's and the agent's session
+    assert not is_autosaving()
+
+
+def test_it_can_be_said_once_and_taken_back() -> None:
+    with autosave(False):
+        autosave()
+        assert is_autosaving()
+        autosave(False)
+        assert not is_autosaving()
+
+
+def test_blocks_may_stand_in_one_another() -> None:
+    with autosave():
+        with autosave(False):
+            assert not is_autosaving()
+        assert is_autosaving()
+
+
+@pytest.mark.parametrize(("word", "is_on"), [("1", True), ("yes", True), ("0", False), ("", False)])
+def test_the_environment_says_so(monkeypatch: pytest.MonkeyPatch, word: str, is_on: bool) -> None:
+    monkeypatch.setenv("OPENRATH_PERSIST", word)
+    assert is_autosaving() is is_on
+
+
+def test_what_is_made_often_does_not_look_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not is_autosaving()
+    monkeypatch.setenv("OPENRATH_PERSIST", "1")
+    assert not is_autosaving_lately()
+    assert is_autosaving()
+    assert is_autosaving_lately()
+    monkeypatch.setenv("OPENRATH_PERSIST", "0")
+    later = time.monotonic() + 2
+    monkeypatch.setattr("rath.session.autosave.time.monotonic", lambda: later)
+    assert not is_autosaving_lately()
+
+
+def test_the_program_has_the_last_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENRATH_PERSIST", "1")
+    with autosave(False):
+        assert not is_autosaving()
+
+
+@pytest.mark.parametrize("is_on", [True, False])
+def test_a_config_says_so(home: Path, is_on: bool) -> None:
+    say(home, persist=is_on)
+    assert is_autosaving() is is_on
+
+
+def test_a_config_that_says_nothing_leaves_it_off(home: Path) -> None:
+    say(home)
+    assert not is_autosaving()
+
+
+def test_a_config_is_looked_at_again_after_a_while(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert not is_autosaving()
+    say(home, persist=True)
+    assert not is_autosaving()
+    later = time.monotonic() + 2
+    monkeypatch.setattr("rath.session.autosave.time.monotonic", lambda: later)
+    assert is_autosaving()
+
+
+def test_every_derivation_is_stored() -> None:
+    with autosave():
+        base = run(["one"])
+        made = [base.fork(), base.detach(), base.fork().merge(base.fork())]
+        client = ScriptedClient(["short"])
+        agent = Session.from_agent_prompt("Shrink.")
+        made.append(run_session_compress(base, agent, agent_provider=client.provider))
+        for session in made:
+            session.synchronize()
+    there = stored()
+    for session in made:
+        assert session.id in there
+        assert Session.load(session.id).chunk_table == session.chunk_table
+
+
+def test_a_pending_derivation_is_stored_when_its_content_is_there() -> None:
+    go = threading.Event()
+    with autosave():
+        fork = run([lambda _: "one" if go.wait(15) else "late"]).fork()
+    assert fork.id not in stored()
+    go.set()
+    fork.synchronize()
+    assert fork.id in stored()
+
+
+def test_a_derivation_of_a_failed_run_is_not_stored() -> None:
+    with autosave():
+        fork = run([ValueError("no")]).fork()
+    with pytest.raises(RuntimeError):
+        fork.synchronize()
+    assert fork.id not in stored()
+
+
+def test_a_derivation_that_cannot_be_stored_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    FileStore().directory.parent.mkdir(parents=True)
+    FileStore().directory.write_text("no directory")
+    with autosave():
+        fork = Session.from_user_message("hi").fork()
+    with pytest.raises(PersistenceError, match="Not a directory"):
+        stored()
+    assert len(fork.chunk_table) == 1
+    assert [record.levelno for record in caplog.records] == [logging.ERROR]
+    assert str(fork.id) in caplog.text
+
+
+def test_a_store_that_is_not_known_is_told_and_keeps_nobody_from_a_fork(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("OPENRATH_STORE", "nowhere://x")
+    with autosave():
+        fork = Session.from_user_message("hi").fork()
+    assert fork.text() is None
+    assert "nowhere" in caplog.text
+
+
+def test_a_derivation_whose_parent_ends_meanwhile_is_stored() -> None:
+    session = Session.from_body(
+        Deferred.of(Session.from_user_message("hi").body.result()),
+        Session.from_user_message("hi").provenance,
+    )
+    with autosave():
+        fork = session.fork()
+    assert fork.id in stored()
+
+
+def test_durability_is_a_turn_unless_somebody_says_otherwise(home: Path) -> None:
+    assert default_durability() == "turn"
+    say(home)
+    assert default_durability() == "turn"
+
+
+def test_the_environment_says_how_carefully(monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
+    say(home, durability="none")
+    assert default_durability() == "none"
+    monkeypatch.setenv("OPENRATH_DURABILITY", "row")
+    assert default_durability() == "row"
+
+
+@pytest.mark.parametrize("where", ["env", "config"])
+def test_a_durability_that_is_none_is_refused(
+    monkeypatch: pytest.MonkeyPatch, home: Path, where: str
+) -> None:
+    if where == "env":
+        monkeypatch.setenv("OPENRATH_DURABILITY", "often")
+    else:
+        say(home, durability="often")
+    with pytest.raises(ConfigError, match=r"unknown durability 'often' in .*expected one"):
+        run(["done"], persist=True)

@@ -1,0 +1,242 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from benchmarks.explorer import long_session
+from rath.session import Session
+from rath.session.view import write_page
+from tests.session.view.browser.conftest import Open
+from tests.support.viewed import Family
+
+pytestmark = pytest.mark.timeout(60)  # seconds; the machine may be busy
+ROW = ".line.row"
+
+
+def chosen(page: Page) -> str:
+    """The text of the line that is selected."""
+    return page.locator(".line.selected").inner_text()
+
+
+def test_opens_without_a_complaint_and_asks_for_nothing(open_page: Open, page_file: Path) -> None:
+    page, seen = open_page(page_file, offline=True)
+    expect(page).to_have_title("What does the note say? · " + page.title().split(" · ")[1])
+    expect(page.locator(ROW).first).to_contain_text("What does the note say?")
+    assert seen.complaints == []
+    assert seen.asked == [page_file.as_uri()]
+
+
+def test_the_graph_shows_branches_and_their_merge(
+    open_page: Open, made_family: tuple[Family, Path]
+) -> None:
+    family, path = made_family
+    page, _ = open_page(path)
+    for parent in (family.left, family.right):
+        merge = family.joined.provenance.parents[0].id
+        edge = page.locator(f'path.edge[data-from="{parent.id}"][data-to="{merge}"]')
+        expect(edge).to_have_count(1)
+    forks = page.locator(f'path.edge[data-from="{family.found.id}"]')
+    expect(forks).to_have_count(2)
+    expect(page.locator("circle.node.merge")).to_have_count(3)
+    expect(page.locator(".session")).to_have_count(12)
+
+
+def test_a_session_of_the_graph_shows_its_rows(
+    open_page: Open, made_family: tuple[Family, Path]
+) -> None:
+    family, path = made_family
+    page, _ = open_page(path)
+    page.click(f'[data-session="{family.left.id}"]')
+    expect(page.locator(".rows-head")).to_contain_text(str(family.left.id)[:8])
+    expect(page.locator(ROW)).to_have_count(len(family.left.chunk_table))
+    expect(page.locator(".line.event", has_text="is two passed")).to_have_count(1)
+
+
+def test_a_tool_row_opens_to_where_it_ran_and_what_it_changed(
+    open_page: Open, page_file: Path
+) -> None:
+    page, _ = open_page(page_file)
+    page.locator(ROW, has_text="edit_workspace_file").nth(1).click()
+    evidence = page.locator(".evidence")
+    expect(evidence).to_contain_text("backend\nlocal", use_inner_text=True)
+    expect(evidence.locator(".change .del")).to_have_text("-one\n")
+    expect(evidence.locator(".change .add")).to_have_text("+two\n")
+    expect(evidence).to_contain_text("non idempotent")
+
+
+def test_an_answer_opens_to_what_the_model_saw(open_page: Open, page_file: Path) -> None:
+    page, _ = open_page(page_file)
+    page.locator(ROW, has_text="The note says one.").click()
+    evidence = page.locator(".evidence")
+    expect(evidence).to_contain_text("Change the note.")
+    expect(evidence).to_contain_text("Rows 0 to 2 of its session")
+    expect(evidence).to_contain_text("no price is known")
+    evidence.get_by_role("button", name="0", exact=True).click()
+    assert "What does the note say?" in chosen(page)
+
+
+def test_the_keyboard_reaches_everything(open_page: Open, page_file: Path) -> None:
+    page, _ = open_page(page_file)
+    page.keyboard.press("j")
+    assert "read_workspace_file" in chosen(page)
+    page.keyboard.press("k")
+    assert "What does the note say?" in chosen(page)
+    page.keyboard.press("End")
+    assert "Two is better." in chosen(page)
+    page.keyboard.press("?")
+    expect(page.get_by_role("dialog", name="Keys")).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("dialog", name="Keys")).to_be_hidden()
+    page.keyboard.press("g")
+    page.keyboard.press("k")
+    expect(page.locator(".rows-head")).to_contain_text("merge")
+    page.keyboard.press("Enter")
+    expect(page.locator("#rows")).to_be_focused()
+    page.keyboard.press("/")
+    expect(page.locator("#search")).to_be_focused()
+
+
+@pytest.mark.parametrize(
+    ("query", "count"),
+    [
+        pytest.param("note says", "3", id="words"),
+        pytest.param("kind:user", "3", id="kind"),
+        pytest.param("tool:edit", "4", id="tool"),
+        pytest.param("model:scripted two", "3", id="model and word"),
+        pytest.param("kind:verdict", "2", id="verdicts"),
+        pytest.param("nothing says this", "none", id="nothing"),
+    ],
+)
+def test_search_counts_what_it_finds(
+    open_page: Open, page_file: Path, query: str, count: str
+) -> None:
+    page, _ = open_page(page_file)
+    page.fill("#search", query)
+    told = page.locator(".search .told")
+    expect(told).to_have_text("none" if count == "none" else f"1 of {count}")
+
+
+def test_search_goes_to_the_next_and_the_previous(open_page: Open, page_file: Path) -> None:
+    page, _ = open_page(page_file)
+    page.fill("#search", "the note says")
+    expect(page.locator(".line.selected mark")).to_have_text("The note says")
+    assert "one" in chosen(page)
+    page.press("#search", "Enter")
+    assert "two" in chosen(page)
+    page.press("#search", "Shift+Enter")
+    assert "one" in chosen(page)
+    page.keyboard.press("Escape")
+    expect(page.locator(".told")).to_have_text("")
+    expect(page.locator("mark")).to_have_count(0)
+
+
+def test_two_branches_stand_side_by_side_from_where_they_part(
+    open_page: Open, made_family: tuple[Family, Path], tmp_path: Path
+) -> None:
+    family, _ = made_family
+    path = write_page(family.left, tmp_path / "page.html", compare=family.right)
+    page, seen = open_page(path)
+    expect(page.locator(".fold")).to_contain_text("4 rows in common")
+    pair = page.locator(".pair", has_text="Make it two.")
+    expect(pair.locator('[data-side="a"]')).to_contain_text("Make it two.")
+    expect(pair.locator('[data-side="b"]')).to_contain_text("Make it three.")
+    pair.locator('[data-side="b"]').click()
+    expect(page.locator(".evidence")).to_contain_text("Make it three.")
+    page.keyboard.press("h")
+    expect(page.locator(".evidence")).to_contain_text("Make it two.")
+    page.click(".fold")
+    expect(page.locator(ROW)).to_have_count(4)
+    page.keyboard.press("c")
+    expect(page.locator(".pair")).to_have_count(0)
+    assert seen.complaints == []
+
+
+def test_a_comparison_is_begun_by_key(open_page: Open, made_family: tuple[Family, Path]) -> None:
+    family, path = made_family
+    page, _ = open_page(path)
+    page.click(f'[data-session="{family.left.id}"]')
+    page.click(f'[data-session="{family.right.id}"]')
+    page.keyboard.press("c")
+    page.keyboard.press("j")
+    expect(page.locator(".versus")).to_contain_text(str(family.left.id)[:8])
+    expect(page.locator(".versus")).to_contain_text(str(family.right.id)[:8])
+
+
+CONTRAST = """() => {
+  const numbers = (color) => color.match(/[\\d.]+/g).map(Number);
+  const light = ([r, g, b]) => [r, g, b].map((v) => v / 255)
+    .map((v) => (v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4))
+    .reduce((sum, v, at) => sum + v * [0.2126, 0.7152, 0.0722][at], 0);
+  const behind = (element) => {
+    for (let one = element; one; one = one.parentElement) {
+      const color = numbers(getComputedStyle(one).backgroundColor);
+      if (color.length < 4 || color[3] > 0) return color;
+    }
+    return [255, 255, 255];
+  };
+  const faint = [];
+  for (const element of document.querySelectorAll("body *")) {
+    const isText = [...element.childNodes].some((node) => node.nodeType === 3 && node.data.trim());
+    if (!isText || !element.getClientRects().length) continue;
+    const [a, b] = [numbers(getComputedStyle(element).color), behind(element)].map(light);
+    const contrast = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+    if (contrast < 4.5) faint.push([element.className, element.textContent.slice(0, 30), contrast]);
+  }
+  return faint;
+}"""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_all_text_can_be_told_from_what_is_behind_it(
+    open_page: Open, page_file: Path, scheme: str
+) -> None:
+    page, _ = open_page(page_file, color_scheme=scheme)
+    page.locator(ROW, has_text="edit_workspace_file").nth(1).click()
+    # 4.5 to 1: WCAG 2.2, success criterion 1.4.3.
+    assert page.evaluate(CONTRAST) == []
+
+
+def test_light_and_dark_follow_the_system_and_the_switch(open_page: Open, page_file: Path) -> None:
+    page, _ = open_page(page_file, color_scheme="dark")
+    background = "getComputedStyle(document.body).backgroundColor"
+    dark = page.evaluate(background)
+    page.keyboard.press("t")
+    light = page.evaluate(background)
+    assert dark != light
+    page.emulate_media(color_scheme="light")
+    page.keyboard.press("t")
+    assert page.evaluate(background) == dark
+
+
+def test_a_phone_shows_one_pane_at_a_time(open_page: Open, page_file: Path) -> None:
+    page, _ = open_page(page_file, size=(390, 800))
+    expect(page.locator(".evidence")).to_be_hidden()
+    page.locator(ROW, has_text="The note says one.").click()
+    expect(page.locator(".evidence")).to_be_visible()
+    expect(page.locator(".rows")).to_be_hidden()
+    page.get_by_role("button", name="Lineage").click()
+    expect(page.locator(".lineage")).to_be_visible()
+    for name in ("Keys (?)", "Next match (n)"):
+        box = page.get_by_role("button", name=name).bounding_box()
+        assert box is not None
+        assert box["x"] + box["width"] <= 390
+
+
+def test_ten_thousand_rows_stay_usable(open_page: Open, tmp_path: Path) -> None:
+    path = write_page(long_session(10_000), tmp_path / "page.html")
+    page, _ = open_page(path)
+    page.keyboard.press("End")
+    expect(page.locator(".line.selected .index")).to_have_text("9999")
+    assert page.locator(".line").count() < 100
+    page.fill("#search", "kind:user")
+    expect(page.locator(".told")).to_have_text("1 of 1")
+
+
+def test_a_session_without_rows_has_a_page(open_page: Open, tmp_path: Path) -> None:
+    page, seen = open_page(write_page(Session.create("empty"), tmp_path / "page.html"))
+    expect(page.locator(".rows-head")).to_contain_text("0 rows")
+    page.keyboard.press("j")
+    page.keyboard.press("Enter")
+    assert seen.complaints == []

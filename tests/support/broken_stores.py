@@ -1,0 +1,45 @@
+"""Stores on disk with one fault each, which another process can open."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from uuid import UUID
+
+from rath._core.blobs import Blob
+from rath.session.persistence.store.file_log import FileLog
+from rath.session.persistence.store.files import FileStore
+
+
+class SeesNobody(FileStore):
+    """Sees writers of its own process only."""
+
+    def __init__(self, directory: str) -> None:
+        super().__init__(directory)
+        self.own: set[UUID] = set()
+
+    def create(self, session: UUID) -> FileLog:
+        log = super().create(session)
+        self.own.add(session)
+        return log
+
+    def is_being_written(self, session: UUID) -> bool:
+        return session in self.own and super().is_being_written(session)
+
+
+class KeepsInMemory(FileStore):
+    """Writes durable lines when the log is let go of."""
+
+    def create(self, session: UUID) -> FileLog:
+        return LateLog.create(session, self.path(session))
+
+
+class LateLog(FileLog):
+    """Waits with what was to be durable."""
+
+    late = b""
+
+    def append(self, data: bytes, *, blobs: Collection[Blob] = (), durable: bool = False) -> None:
+        if durable and not self.closed:
+            self.late += data
+        else:
+            super().append(data, blobs=blobs)

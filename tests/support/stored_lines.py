@@ -1,0 +1,82 @@
+"""Live sessions written to a store, line by line, as tests of the reading side need them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+from rath.session import Session
+from rath.session.persistence.codec import Encoder
+from rath.session.persistence.lines import EntryLine, HeaderLine, Line, RowLine, TrailerLine
+from rath.session.persistence.store.abc import SessionStore
+from rath.session.recorder.ranges import Source, entry_parts, n_told, row_parts
+
+
+def header_for(session: Session, *sources: Session, at: datetime | None = None) -> HeaderLine:
+    """Return the header of a session that begins with what `sources` hold."""
+    body = session.body.result()
+    lineage = session.lineage
+    return HeaderLine(
+        session=session.id,
+        created_at=at or datetime.now(UTC),
+        operator=session.lineage_operator,
+        kind=session.lineage_kind,
+        parents=session.parent_session_ids,
+        extras=session.provenance.extras,
+        sandbox_backend=session.sandbox_backend,
+        sandbox_spec=session.sandbox_spec,
+        rows=row_parts(
+            body.table.vector, [Source(each.id, each.chunk_table.vector) for each in sources]
+        ),
+        entries=entry_parts(body.record, [Source(each.id, each.record) for each in sources]),
+        given=body.given,
+        lineage=None
+        if lineage is None
+        else (
+            lineage.producer_user_session_id,
+            lineage.producer_system_session_id,
+            lineage.operator,
+        ),
+    )
+
+
+def lines_for(session: Session, *sources: Session, at: datetime | None = None) -> list[Line]:
+    """Return all lines of a session that has ended, perhaps at another time than now."""
+    body, header = session.body.result(), header_for(session, *sources, at=at)
+    n_rows, n_entries = n_told(header.rows), n_told(header.entries)
+    rows = enumerate(body.table.since(n_rows), start=n_rows)
+    late = session.record.since(len(body.record))
+    return [
+        header,
+        *(EntryLine(entry) for entry in body.record.since(n_entries)),
+        *(RowLine(index, row) for index, row in rows),
+        TrailerLine(
+            closed_at=at or datetime.now(UTC),
+            n_rows=len(body.table),
+            n_entries=len(body.record),
+            usage=body.usage(),
+            outcome=body.outcome,
+        ),
+        *(EntryLine(entry) for entry in late),
+    ]
+
+
+def write(
+    store: SessionStore, session: Session, *sources: Session, at: datetime | None = None
+) -> None:
+    """Store a session that has ended; `sources` are those that hold what it begins with."""
+    write_lines(store, lines_for(session, *sources, at=at))
+
+
+def write_lines(store: SessionStore, lines: Sequence[Line], *, is_finished: bool = True) -> None:
+    """Write these lines as a log, each as a group."""
+    header = lines[0]
+    assert isinstance(header, HeaderLine)
+    encoder, log = Encoder(header.session), store.create(header.session)
+    for line in lines:
+        batch = encoder.add(line)
+        log.append(batch.data, blobs=batch.blobs)
+    if is_finished:
+        log.finish()
+    else:
+        log.abandon()
