@@ -23,6 +23,8 @@ Process = Callable[..., subprocess.CompletedProcess[str]]
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The working directory; the user's home stands beside it as `home`."""
     monkeypatch.setenv("NO_COLOR", "1")
+    # Workers of xdist have it; without it nothing is cut, as in a pipe.
+    monkeypatch.delenv("COLUMNS", raising=False)
     return own_project(tmp_path, monkeypatch)
 
 

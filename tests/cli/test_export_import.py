@@ -54,6 +54,16 @@ def test_a_damaged_session_is_not_exported(rath: Rath, family: Family, tmp_path:
     assert not (tmp_path / "packed.jsonl").exists()
 
 
+def test_what_the_store_lacks_of_a_session_is_named(
+    rath: Rath, family: Family, tmp_path: Path
+) -> None:
+    (family.directory / f"{family.user.session}.jsonl").unlink()
+    result = rath("export", "33333333", str(tmp_path / "packed.jsonl"))
+    assert result.exit_code == Exit.MISSING, result.output
+    assert str(family.user.session) in result.stderr
+    assert (tmp_path / "packed.jsonl").exists()
+
+
 def test_a_file_that_is_not_there(rath: Rath, tmp_path: Path) -> None:
     result = rath("import", str(tmp_path / "none"))
     assert (result.exit_code, "bundle not found" in result.stderr) == (Exit.WORLD, True)

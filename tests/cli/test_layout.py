@@ -12,21 +12,26 @@ from rich.cells import cell_len
 
 from rath.cli.layout import cut, moment, money, number, one_line, padded, room, size, span
 from rath.cli.progress import progress
-from rath.cli.terminal import Misuse
+from rath.cli.terminal import Misuse, visible
 from rath.cli.times import duration, time_of
 from rath.session.persistence.index.facts import UNKNOWN_TIME
 
 
 @given(st.text(max_size=30), st.integers(-3, 40))
 def test_a_cut_line_fits_and_is_a_beginning(text: str, columns: int) -> None:
-    line = one_line(text)
-    shown = cut(line, columns)
+    line = visible(one_line(text))
+    shown = cut(one_line(text), columns)
     assert cell_len(shown) <= max(0, columns)
     assert shown == line or line.startswith(shown.removesuffix("…").rstrip())
 
 
 def test_without_a_limit_nothing_is_cut() -> None:
     assert cut("x" * 1000, None) == "x" * 1000
+
+
+def test_control_characters_are_counted_as_they_are_shown() -> None:
+    assert cut("\x1b[31mred and more", 12) == r"\x1b[31mred…"
+    assert cut("two\nlines", None) == r"two\nlines"
 
 
 def test_wide_characters_count_twice() -> None:

@@ -26,7 +26,8 @@ from rath.session.autosave import autosave
 from rath.session.persistence.store.files import FileStore
 from rath.testing import ScriptedClient, tool_call
 from tests.cli.conftest import Rath
-from tests.cli.test_explain import keep, with_other_digest
+from tests.cli.test_explain import V1, keep, with_other_digest
+from tests.session.resume.test_programs import cancelled_inside, waiting_tool
 from tests.support.sessions import FunctionTool, run
 
 PROGRAM = """
@@ -65,11 +66,22 @@ class Team(flow.Workflow):
         return self.worker(session)
 
 
-team = Team()
+class Pair(Team):
+    def __init__(self, turns=("all is done", "and told")):
+        super().__init__(turns)
+        model = self.worker.agent.provider
+        self.teller = flow.Agent("You tell.", model, system_tools=False)
+
+    def forward(self, session):
+        return self.teller(self.worker(session).fork())
+
+
+team, pair = Team(), Pair()
 number = 1
 if __name__ == "__main__":
     user = Session.from_user_message("send it")
-    Team([tool_call("send", id="c"), "never"])(user).synchronize()
+    made = {"team": Team, "pair": Pair}[sys.argv[1]]
+    made([tool_call("send", id="c"), "never"])(user).synchronize()
 """
 
 
@@ -86,8 +98,13 @@ def program(project: Path) -> Iterator[Path]:
 @pytest.fixture
 def cut_off(program: Path) -> str:
     """A session whose process died inside a call that cannot be repeated."""
+    return died(program, "team")
+
+
+def died(program: Path, which: str) -> str:
+    """Run a workflow of the program until it dies inside a call, and return that session."""
     done = subprocess.run(
-        [sys.executable, "crew.py"],
+        [sys.executable, "crew.py", which],
         cwd=program,
         env={**os.environ, "OPENRATH_PERSIST": "1", "PYTHONPATH": os.pathsep.join(sys.path)},
         check=False,
@@ -113,6 +130,42 @@ def test_a_run_that_waits_names_the_call_and_goes_on_once_it_is_decided(
     assert "  all is done\n" in done.stdout
     again = rath("resume", cut_off, "crew:team", "--json")
     assert json.loads(again.stdout)["state"] == "completed"
+
+
+def test_what_passes_on_that_a_call_waits_names_it_and_is_resumed_in_its_place(
+    rath: Rath, program: Path
+) -> None:
+    cut_off = died(program, "pair")
+    waits = rath("resume", cut_off, "crew:pair")
+    assert waits.exit_code == Exit.WORLD, waits.output
+    last = waits.stdout.partition(":")[0]
+    assert f"  because of session {cut_off}\n" in waits.stdout
+    assert "--decide c=retry, skip or done" in waits.stdout
+    told = json.loads(rath("resume", last, "crew:pair", "--json").stdout)
+    assert (told["session"], told["stopped"]) == (last, cut_off)
+    assert told["calls"] == [{"call": "c", "tool": "send"}]
+    done = rath("resume", last, "crew:pair", "--decide", "c=skip")
+    assert done.exit_code == Exit.ANSWERED, done.output
+    assert done.stdout.startswith(f"{last}: completed")
+    assert "  and told\n" in done.stdout
+
+
+def test_what_was_cancelled_goes_on_only_where_that_is_asked_for(rath: Rath, program: Path) -> None:
+    with autosave():
+        out = cancelled_inside(*waiting_tool("idempotent"))
+    (program / "loners.py").write_text(
+        "from rath import flow\nfrom rath.testing import ScriptedClient\n"
+        "from tests.support.sessions import FunctionTool\n"
+        "quick = FunctionTool('wait', lambda *_: 'at last')\n"
+        "one = flow.Agent('one', ScriptedClient(['done']).provider, [quick])\n"
+    )
+    kept = rath("resume", str(out.id), "loners:one")
+    assert kept.exit_code == Exit.WORLD, kept.output
+    assert "it was cancelled; --go-on goes on with it" in kept.stdout
+    done = rath("resume", str(out.id), "loners:one", "--go-on")
+    sys.modules.pop("loners", None)
+    assert done.exit_code == Exit.ANSWERED, done.output
+    assert done.stdout.startswith(f"{out.id}: completed")
 
 
 def test_what_nobody_knows_of_a_run_that_was_cut_off_is_explained(rath: Rath, cut_off: str) -> None:
@@ -216,6 +269,12 @@ def test_a_session_is_replayed_from_its_record(rath: Rath, tmp_path: Path) -> No
     assert "rows, record and requests are the same" in " ".join(done.stdout.split())
     told = json.loads(rath("replay", *asked, "--json").stdout)
     assert (told["session"], told["state"], told["waits"]) == (asked[0], "completed", False)
+
+
+def test_what_was_not_recorded_is_not_said_to_be_the_same(rath: Rath) -> None:
+    done = rath("replay", str(V1 / "tools.jsonl"))
+    assert (done.exit_code, done.stdout) == (Exit.MISSING, "")
+    assert "version 1" in done.stderr
 
 
 def test_a_replay_that_differs_is_a_problem(rath: Rath, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from rath.cli.sessions import Exit
 from rath.session import Session
 from tests.cli.conftest import Rath
 from tests.support.logs import DAY, LogMaker
-from tests.support.stored import Family, save
+from tests.support.stored import Family, damage, save
 
 V1 = Path(__file__).parents[1] / "data" / "v1"
 
@@ -38,6 +38,14 @@ def test_the_costs_of_a_store_by_model(rath: Rath, family: Family) -> None:
         "note: 1 call of 'claude' has no known price",
         "note: of 1 call of 'gpt-5-mini' nobody said how many tokens they took",
     ]
+
+
+def test_what_a_damaged_log_may_hold_is_not_counted_in_silence(rath: Rath, family: Family) -> None:
+    damage(family.directory, family.user)
+    result = rath("cost", str(family.plan.session))
+    assert result.exit_code == Exit.DAMAGED, result.output
+    assert result.stdout.splitlines()[-1].startswith("total")
+    assert f"session {family.user.session} is damaged: line" in result.stderr
 
 
 @pytest.mark.parametrize(

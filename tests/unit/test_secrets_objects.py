@@ -50,6 +50,7 @@ from rath.llm.probe.embedding import EmbeddingProbe
 from rath.llm.probe.picture import PictureProbe
 from rath.llm.probe.requests import ProbeRequests
 from rath.llm.purpose_entry import entry_for
+from rath.llm.recorded import RecordedClient
 from rath.llm.sdk.connection import Connection
 from rath.llm.variables import OPENAI
 from rath.llm.vlm import RathOpenAIVLMClient, VLMProvider
@@ -223,6 +224,7 @@ def called(key: str) -> Iterator[object]:
         answered = send(draft)
         yield answered
         yield Call(draft, draft.body(), None, answered.response, answered.evidence, now, now)
+        yield RecordedClient(answered.evidence)
         yield Connection(OpenAIEndpoint.of(account_found(provider), "/x").target)
         out = run([], agent_provider=provider).synchronize()
         with SessionWriter(out) as writer:

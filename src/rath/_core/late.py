@@ -27,10 +27,16 @@ def late_names(
 
     Args:
         package: Its `__name__`.
-        modules: By module of the package, such as "loop" or "graph.kind", the names it gives. None
-            may be the name of a module beside it: the module would hide it as soon as it is loaded.
+        modules: By module of the package, such as "loop" or "graph.kind", the names it gives. No
+            name may be that of one of these modules, which would hide it once it is loaded.
+
+    Raises:
+        ValueError: A module would hide a name.
     """
     module_of = {name: module for module, names in modules.items() for name in names}
+    hidden = module_of.keys() & {module.partition(".")[0] for module in modules}
+    if hidden:
+        raise ValueError(f"{min(hidden)!r} is a module of {package!r} and a name; rename one")
 
     def load(name: str) -> Any:
         if name in module_of:

@@ -1,4 +1,4 @@
-"""Text at the borders: valid Unicode, bytes of other programs, previews, near names and short ids."""
+"""Text at the borders: valid Unicode, bytes of other programs, previews, near names, short ids."""
 
 from __future__ import annotations
 

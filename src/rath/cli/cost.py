@@ -15,6 +15,7 @@ from rath._core.text import short_id
 from rath.cli.layout import cut, money, number, one_line, padded, room
 from rath.cli.sessions import (
     AsJson,
+    Damaged,
     StoreUrl,
     find_run,
     opened_index,
@@ -55,7 +56,7 @@ def cost(
     """Tell how many calls were made, how many tokens they took, and what they cost.
 
     A call counts once, in however many logs it stands. What is not known is told, and not counted
-    as free.
+    as free. Of a damaged log counts what can be believed; the exit status is 4 then.
     """
     if session is not None and run is not None:
         raise Misuse("expected at most one of SESSION and --run")
@@ -69,6 +70,17 @@ def cost(
             called = None if run is None else find_run(run, index)
             known = list(index.summaries(SessionFilter(run=called, order="oldest")))
         total, groups = _summed(index, known, by)
+    _show(total, groups, by, as_json=as_json)
+    damaged = [each for each in known if each.state == "damaged"]
+    if damaged:
+        more = f", and {len(damaged) - 1} more" if len(damaged) > 1 else ""
+        raise Damaged(
+            f"session {damaged[0].id} is damaged{more}: {damaged[0].problem}; calls that stand "
+            "behind that are not counted"
+        )
+
+
+def _show(total: _Sum, groups: Sequence[_Sum], by: By, *, as_json: bool) -> None:
     if as_json:
         say_json(
             {

@@ -32,7 +32,7 @@ from rath.cli.requirements import (
     unmet,
 )
 from rath.config.paths import resolve_config_dir
-from rath.errors import RathError
+from rath.errors import ConfigError, RathError
 from rath.memory.persistence.paths import local_memory_root
 from rath.session.persistence.store import FileStore, default_store
 
@@ -92,7 +92,7 @@ def check_stores() -> list[Finding]:
             if entry.path:
                 places[f"memory {name}"] = Path(entry.path).expanduser()
     findings = [_check_writable(subject, path) for subject, path in places.items()]
-    return [*findings, _check_sessions(), *_check_sandboxes(), *_check_space(home)]
+    return [*findings, *_check_sessions(), *_check_sandboxes(), *_check_space(home)]
 
 
 def _check_python() -> Iterator[Finding]:
@@ -239,16 +239,20 @@ def _counted(number: int, noun: str, plural: str = "s") -> str:
     return f"{number} {noun}{'' if number == 1 else plural}"
 
 
-def _check_sessions() -> Finding:
+def _check_sessions() -> Iterator[Finding]:
     """Tell which store sessions go to; a server is not asked."""
     try:
         store = default_store()
+    except ConfigError:
+        return  # the config says for itself what is wrong with it
     except (RathError, ValueError) as exc:
         advice = "mend OPENRATH_STORE, or sessions.store in the config"
-        return Finding("Files", "sessions", "problem", str(exc), advice)
+        yield Finding("Files", "sessions", "problem", str(exc), advice)
+        return
     if isinstance(store, FileStore):
-        return _check_writable("sessions", store.directory)
-    return Finding("Files", "sessions", "ok", f"{store.where}, which was not asked")
+        yield _check_writable("sessions", store.directory)
+    else:
+        yield Finding("Files", "sessions", "ok", f"{store.where}, which was not asked")
 
 
 def _check_writable(subject: str, path: Path) -> Finding:

@@ -5,12 +5,26 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+import textwrap
 from datetime import UTC, datetime
 from decimal import Decimal
 
 from rich.cells import cell_len, set_cell_size
 
-__all__ = ["cut", "moment", "money", "number", "one_line", "padded", "room", "size", "span"]
+from rath.cli.terminal import visible
+
+__all__ = [
+    "cut",
+    "moment",
+    "money",
+    "number",
+    "one_line",
+    "padded",
+    "room",
+    "size",
+    "span",
+    "wrapped",
+]
 
 _ELLIPSIS = "…"
 _SIZES = ((1 << 30, "GB"), (1 << 20, "MB"), (1 << 10, "KB"))
@@ -31,12 +45,23 @@ def one_line(text: str) -> str:
 
 
 def cut(line: str, columns: int | None) -> str:
-    """Return a line, with its end left out where it takes more columns."""
+    """Return a line, its control characters written out, without its end where it is longer."""
+    line = visible(line, but="")
     if columns is None or cell_len(line) <= columns:
         return line
     if columns < 1:
         return ""
     return set_cell_size(line, columns - 1).rstrip() + _ELLIPSIS
+
+
+def wrapped(text: str, columns: int | None) -> list[str]:
+    """Return a text on as many lines as it needs, at least one; a long word stands out."""
+    shown = visible(text, but="")
+    if columns is None or not shown:
+        return [shown]
+    return textwrap.wrap(
+        shown, max(1, columns), break_long_words=False, break_on_hyphens=False
+    ) or [""]
 
 
 def padded(text: str, columns: int) -> str:

@@ -7,7 +7,7 @@ from uuid import UUID
 
 from rich.console import Console
 
-from rath.cli.terminal import say
+from rath.cli.terminal import say, visible
 
 __all__ = ["counted", "head", "item", "room", "short"]
 
@@ -44,7 +44,7 @@ def short(session: UUID) -> str:
 def _write(text: str, *, depth: int, style: str) -> None:
     before = " " * (_INDENT * depth)
     lines = textwrap.wrap(
-        text,
+        visible(text),
         room(0),
         initial_indent=before,
         subsequent_indent=before + " " * (2 * _INDENT),

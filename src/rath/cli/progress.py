@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import time
+import importlib
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+if TYPE_CHECKING:
+    from rath.cli.bar import Bar
 
 __all__ = ["progress"]
-
-
-_PAUSE_SECONDS = 0.1
 
 
 @contextmanager
@@ -31,20 +31,24 @@ def progress(what: str) -> Generator[Callable[[int, int], None]]:
     if not console.is_terminal:
         yield _report_nothing
         return
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    # Drawn by who reports: that needs no thread.
-    with Progress(*columns, console=console, transient=True, auto_refresh=False) as bar:
-        task = bar.add_task(what, total=None, visible=False)
-        drawn = 0.0
+    with ExitStack() as ending:
+        bar: Bar | None = None
 
         def report(n_done: int, n_all: int) -> None:
-            nonlocal drawn
-            bar.update(task, completed=n_done, total=n_all, visible=True)
-            if n_done == n_all or time.monotonic() - drawn > _PAUSE_SECONDS:
-                drawn = time.monotonic()
-                bar.refresh()
+            nonlocal bar
+            shown = bar
+            if shown is None:
+                shown = bar = _begun(what, console)
+                ending.callback(shown.close)
+            shown.report(n_done, n_all)
 
         yield report
+
+
+def _begun(what: str, console: Console) -> Bar:
+    # Most work is done before there is anything to report, and needs no bar loaded.
+    bar: Bar = importlib.import_module("rath.cli.bar").Bar(what, console)
+    return bar
 
 
 def _report_nothing(n_done: int, n_all: int) -> None:

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from rath.cli.explain import require_evidence
 from rath.cli.loaded import loaded
 from rath.cli.outcomes import told_outcome
 from rath.cli.outline import counted, head, item
@@ -14,8 +15,13 @@ from rath.cli.terminal import Misuse, Problem, say_json
 from rath.errors import ReplayDifference
 from rath.llm import Provider
 from rath.session import Session
+from rath.session.questions.lineage import lineage_of
+from rath.session.questions.missing import Question, find_missing
 
 __all__ = ["app"]
+
+_NEEDED: tuple[Question, ...] = ("seen", "where", "origin")
+"""The questions that are answered from what a replay is made of."""
 
 app = typer.Typer(add_completion=False)
 
@@ -39,7 +45,8 @@ def replay_session(
 ) -> None:
     """Replay a session from its record alone, without a network; with --at go on from a row, live.
 
-    The exit status is 1 where the replay is not what the record says.
+    The exit status is 1 where the replay is not what the record says, and 3 where the record lacks
+    what it would be made of.
     """
     if at is None and (prompt is not None or provider is not None):
         raise Misuse("--prompt and --provider say how to go on live, so they need --at ROW")
@@ -55,6 +62,14 @@ def replay_session(
 
 
 def _strictly(session: Session) -> Session:
+    """Replay a session.
+
+    Raises:
+        EvidenceMissing: What was not recorded cannot be compared.
+        Problem: Something comes out otherwise.
+    """
+    lineage = lineage_of(session)
+    require_evidence([each for name in _NEEDED for each in find_missing(lineage, name)])
     try:
         return session.replay()
     except ReplayDifference as exc:

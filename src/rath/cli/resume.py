@@ -17,10 +17,11 @@ from rath.cli.terminal import Misuse, Problem, say_json
 from rath.errors import ResumeMismatch
 from rath.flow import Agent, Workflow
 from rath.session import Session
-from rath.session.outcome import Suspended
+from rath.session.outcome import Cancelled, Suspended
 from rath.session.resume.deciding import Choice
 from rath.session.resume.looking import resume_differences
 from rath.session.resume.open_calls import own_operation
+from rath.session.resume.serving import CancelledRuns
 
 __all__ = ["app"]
 
@@ -43,6 +44,9 @@ def resume_session(
     check: Annotated[
         bool, typer.Option("--check", help="Only tell what is another than it was.")
     ] = False,
+    goes_on: Annotated[
+        bool, typer.Option("--go-on", help="Go on with runs that were cancelled, too.")
+    ] = False,
     store: StoreUrl = None,
     as_json: AsJson = False,
 ) -> None:
@@ -50,14 +54,15 @@ def resume_session(
 
     What is recorded is not done again. The exit status is 1 where the run waits for a decision.
     """
-    with loaded(session, store=store) as (found,):
+    with loaded(session, store=store) as (named,):
+        found = _waiting(named, store)
         program = load_workflow(workflow)
         if check:
             _check(found, program, as_json=as_json)
             return
         _decide(found, decide or ())
-        done = _resumed(program, found, store)
-        _show(done, as_json=as_json)
+        done = _resumed(program, found, store, "go_on" if goes_on else "keep")
+        _show(done, _waiting(done, store), as_json=as_json)
         if told_outcome(done.outcome)["waits"]:
             raise typer.Exit(Exit.WORLD)
 
@@ -80,7 +85,18 @@ def _decide(session: Session, decided: Sequence[str]) -> None:
             raise Misuse(str(exc)) from exc
 
 
-def _resumed(workflow: Workflow, session: Session, store: str | None) -> Session:
+def _waiting(session: Session, store: str | None) -> Session:
+    """Return the session that waits, where `session` only passes that on."""
+    outcome = session.outcome
+    if not isinstance(outcome, Suspended) or outcome.session == session.id:
+        return session
+    with opened_store(store) as opened:
+        return Session.load(outcome.session, store=opened)
+
+
+def _resumed(
+    workflow: Workflow, session: Session, store: str | None, cancelled: CancelledRuns
+) -> Session:
     """Go on, and wait for the end.
 
     Raises:
@@ -91,7 +107,7 @@ def _resumed(workflow: Workflow, session: Session, store: str | None) -> Session
     try:
         if made is not None and made.place.run is not None:
             with opened_store(store) as opened:
-                return workflow.resume(session, store=opened).synchronize()
+                return workflow.resume(session, store=opened, cancelled=cancelled).synchronize()
     except ValueError as exc:
         raise Misuse(str(exc)) from exc
     except ResumeMismatch as exc:
@@ -133,16 +149,22 @@ def _agent_of(session: Session, workflow: Workflow) -> Agent:
     return found
 
 
-def _show(session: Session, *, as_json: bool) -> None:
+def _show(session: Session, stopped: Session, *, as_json: bool) -> None:
+    """Tell how a session stands, and what `stopped` waits for, on which that depends."""
     outcome, n_rows = told_outcome(session.outcome), len(session.chunk_table)
-    waiting = [each for each in session.open_calls if each.waits]
+    waiting = [each for each in stopped.open_calls if each.waits]
     if as_json:
         calls = [{"call": each.call.id, "tool": each.call.name} for each in waiting]
-        say_json({"session": str(session.id), "n_rows": n_rows, **outcome, "calls": calls})
+        told = {"session": str(session.id), "n_rows": n_rows, **outcome}
+        say_json({**told, "stopped": str(stopped.id), "calls": calls})
         return
     head(f"{session.id}: {outcome['state']}, {counted(n_rows, 'row')}")
     for line in (session.text() or "").splitlines():
         item(line)
+    if stopped is not session:
+        item(f"because of session {stopped.id}")
+    if isinstance(session.outcome, Cancelled):
+        item("it was cancelled; --go-on goes on with it")
     for each in waiting:
         item(f"waits for a decision: {each.call.name} {each.call.arguments}")
         item(f"--decide {each.call.id}=retry, skip or done", depth=2)

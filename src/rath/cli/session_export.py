@@ -9,7 +9,14 @@ import typer
 
 from rath.cli.layout import number, size
 from rath.cli.progress import progress
-from rath.cli.sessions import SessionText, StoreUrl, find_session, opened_store, store_of
+from rath.cli.sessions import (
+    EvidenceMissing,
+    SessionText,
+    StoreUrl,
+    find_session,
+    opened_store,
+    store_of,
+)
 from rath.cli.terminal import Misuse, note
 from rath.session.persistence.bundle import pack, write_bundle
 
@@ -28,6 +35,7 @@ def export_session(
     """Write a session to one file, with all that it came from and what its logs name.
 
     `rath import` puts it into another store. The file holds what was said and done, but no key.
+    Where the store lacks some of that, the file is written without it, and the exit status is 3.
     """
     if file.exists() and not is_forced:
         raise Misuse(f"{str(file)!r} is there already; --force replaces it")
@@ -37,3 +45,9 @@ def export_session(
         n_bytes = write_bundle(bundle, file)
     n_sessions = number(len(bundle.logs), "session")
     note(f"{file}: session {ident}, {n_sessions} in all, {size(n_bytes)}")
+    if bundle.lacks:
+        lacking = ", ".join(map(str, bundle.lacks))
+        raise EvidenceMissing(
+            f"what it came from is not all in {place.where}: {lacking}; bring that back from the "
+            "trash or import it, and export again"
+        )

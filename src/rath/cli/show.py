@@ -11,7 +11,18 @@ import typer
 
 from rath._core.text import short_id
 from rath.cli.evidence import brief, made_by, outcome_text, said
-from rath.cli.layout import cut, moment, money, number, one_line, padded, room, size, span
+from rath.cli.layout import (
+    cut,
+    moment,
+    money,
+    number,
+    one_line,
+    padded,
+    room,
+    size,
+    span,
+    wrapped,
+)
 from rath.cli.loaded import load_session
 from rath.cli.sessions import (
     AsJson,
@@ -68,7 +79,10 @@ def show(
             say_lines(_rows(loaded, is_full=is_full))
             say_lines(_rest(loaded))
     if loaded.problem is not None:
-        raise Damaged(f"{loaded.problem}; what is shown stands before it")
+        raise Damaged(
+            f"{loaded.problem}; what is shown stands before it. `rath verify` tells where the "
+            "damage begins"
+        )
 
 
 def row_line(index: int, row: ChunkRow, *, columns: int | None) -> Line:
@@ -92,12 +106,11 @@ def _head(loaded: Loaded, state: str) -> Iterator[Line]:
     ]
     for label, text, style in facts:
         if text:
-            shown = text if label in ("session", "log") else _fitted(text, columns)
-            yield [(padded(label, _LABEL), "dim"), (shown, style)]
-
-
-def _fitted(text: str, columns: int | None) -> str:
-    return cut(text, None if columns is None else columns - _LABEL)
+            # What is copied from here stays in one piece.
+            is_whole = label in ("session", "log")
+            first, *more = [text] if is_whole else wrapped(text, _less(columns, _LABEL))
+            yield [(padded(label, _LABEL), "dim"), (first, style)]
+            yield from ([(" " * _LABEL, ""), (line, style)] for line in more)
 
 
 def _rows(loaded: Loaded, *, is_full: bool) -> Iterator[Line]:
@@ -125,13 +138,14 @@ def _rest(loaded: Loaded) -> Iterator[Line]:
     for entry in _entries(loaded):
         is_shown = isinstance(entry, ModelCall | ToolRun) and entry.rows
         if not is_shown and not isinstance(entry, Operation):
-            yield [("    · ", "dim"), (cut(brief(entry), _less(columns, 6)), "")]
+            named = f"{entry.tool}: {brief(entry)}" if isinstance(entry, ToolRun) else brief(entry)
+            yield [("    · ", "dim"), (cut(named, _less(columns, 6)), "")]
     left = loaded.unfinished
     if left is None:
         return
     for intent in left.intents:
         text = f"{intent.tool} was called ({intent.effects}), and nothing is known of its end"
-        yield [("    ? ", "magenta"), (cut(f"{intent.call_id}: {text}", _less(columns, 6)), "")]
+        yield from _marked("?", f"{intent.call_id}: {text}", "magenta", columns)
     for result in left.results:
         text = f"{result.run.tool}: {brief(result.run)}, and its round is not done"
         yield [("    … ", "dim"), (cut(text, _less(columns, 6)), "")]
@@ -139,7 +153,14 @@ def _rest(loaded: Loaded) -> Iterator[Line]:
         shown = one_line(left.partial_text)
         yield [("    … ", "cyan"), (cut(shown, _less(columns, 6)), "")]
     if left.failure is not None and left.failure.how == "failed":
-        yield [("    ! ", "red"), (cut(one_line(left.failure.error), _less(columns, 6)), "red")]
+        yield from _marked("!", one_line(left.failure.error), "red", columns)
+
+
+def _marked(mark: str, text: str, style: str, columns: int | None) -> Iterator[Line]:
+    """Yield lines that are too important to be cut off."""
+    first, *more = wrapped(text, _less(columns, 6))
+    yield [(f"    {mark} ", style), (first, "")]
+    yield from ([(" " * 6, ""), (line, "")] for line in more)
 
 
 def _less(columns: int | None, taken: int) -> int | None:

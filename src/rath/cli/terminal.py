@@ -26,6 +26,7 @@ __all__ = [
     "say_part",
     "say_rows",
     "show_help",
+    "visible",
     "warn",
 ]
 
@@ -48,7 +49,7 @@ class Misuse(Problem):
 
 def say(text: str, *, style: str = "") -> None:
     """Write one line to stdout, however long."""
-    _write(Console(), Text(text, style))
+    _write(Console(), Text(visible(text), style))
 
 
 def say_lines(lines: Iterable[Sequence[tuple[str, str]]]) -> None:
@@ -56,7 +57,7 @@ def say_lines(lines: Iterable[Sequence[tuple[str, str]]]) -> None:
     console = Console()
     if console.is_terminal:
         for line in lines:
-            _write(console, Text.assemble(*line))
+            _write(console, Text.assemble(*((visible(text), style) for text, style in line)))
         return
     plain = ["".join(text for text, _ in line).rstrip() + "\n" for line in lines]
     say_part("".join(plain))
@@ -64,13 +65,13 @@ def say_lines(lines: Iterable[Sequence[tuple[str, str]]]) -> None:
 
 def say_part(text: str) -> None:
     """Write a part of a line to stdout, at once."""
-    sys.stdout.write(_visible(text))
+    sys.stdout.write(visible(text))
     sys.stdout.flush()
 
 
 def say_rows(rows: Sequence[Sequence[str]], styles: Sequence[str]) -> None:
     """Write a table to stdout: columns with a style each, one line a row, nothing cut off."""
-    cells = [[_visible(cell, but="") for cell in row] for row in rows]
+    cells = [[visible(cell, but="") for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     console = Console()
     for row in cells:
@@ -88,17 +89,17 @@ def say_json(payload: object) -> None:
 
 def note(text: str) -> None:
     """Tell something beside the answer."""
-    _write(Console(stderr=True), Text.assemble(("note: ", "cyan"), text))
+    _write(Console(stderr=True), Text.assemble(("note: ", "cyan"), visible(text)))
 
 
 def warn(text: str) -> None:
     """Tell what may become a problem."""
-    _write(Console(stderr=True), Text.assemble(("warning: ", "yellow"), text))
+    _write(Console(stderr=True), Text.assemble(("warning: ", "yellow"), visible(text)))
 
 
 def complain(text: str) -> None:
     """Tell what went wrong."""
-    _write(Console(stderr=True), Text.assemble(("error: ", "bold red"), text))
+    _write(Console(stderr=True), Text.assemble(("error: ", "bold red"), visible(text)))
 
 
 def show_help(ctx: typer.Context) -> None:
@@ -153,22 +154,21 @@ def _answer(prompt: str) -> str:
     return line.strip()
 
 
-def _write(console: Console, text: Text) -> None:
-    # Whatever stands in a config or an answer, a terminal gets no commands from it.
-    shown = _visible(text.plain)
-    if shown != text.plain:
-        text = Text(shown, text.style)
-    console.print(text, soft_wrap=True, highlight=False)
+def visible(text: str, *, but: str = "\n\t") -> str:
+    """Return a text with its control characters written out, except those in `but`.
 
-
-def _visible(text: str, *, but: str = "\n\t") -> str:
-    """Return a text with its control characters written out, except those in `but`."""
+    Whatever stands in a config or an answer, a terminal gets no commands from it.
+    """
     if text.isprintable():
         return text
     return "".join(
         char if _is_visible(char) or char in but else char.encode("unicode_escape").decode()
         for char in text
     )
+
+
+def _write(console: Console, text: Text) -> None:
+    console.print(text, soft_wrap=True, highlight=False)
 
 
 def _is_visible(char: str) -> bool:

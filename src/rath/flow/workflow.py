@@ -17,8 +17,8 @@ from rath.flow.compile import CompiledWorkflow
 from rath.llm import Provider
 from rath.session import Session
 from rath.session.operation import operation_scope
-from rath.session.replay.stage import recorded_call
 from rath.session.persistence.store.abc import SessionStore
+from rath.session.replay.stage import recorded_call
 from rath.session.resume.program import program_of
 from rath.session.resume.serving import CancelledRuns, serving
 from rath.session.saving import keep_derivation

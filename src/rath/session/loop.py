@@ -41,6 +41,7 @@ from rath.session.recorder.plan import plan_recording
 from rath.session.replay.stage import begun
 from rath.session.resume.looking import looked_at
 from rath.session.resume.loops import loop_before
+from rath.session.resume.program import inside_calls
 from rath.session.run import LoopRun
 from rath.session.session import Session
 from rath.session.tooling import SystemTools, Tool, offer, tool_schemas, tool_table
@@ -184,13 +185,14 @@ def _submit(plan: LoopPlan, user_session: Session) -> Session:
             return plan.served.cut_off(latest, plan.session)
         return latest.cancelled(plan.session)
 
-    cell = Deferred.start(
-        execute,
-        owner=plan.session,
-        label=f"session {short_id(plan.session)} (run_session_loop, {plan.started_at})",
-        inputs=plan.cells,
-        on_cancel=on_cancel,
-    )
+    with inside_calls(user_session, is_going_on=plan.goes_on is not None):
+        cell = Deferred.start(
+            execute,
+            owner=plan.session,
+            label=f"session {short_id(plan.session)} (run_session_loop, {plan.started_at})",
+            inputs=plan.cells,
+            on_cancel=on_cancel,
+        )
     return Session.from_body(
         cell,
         plan.provenance,

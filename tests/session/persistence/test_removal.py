@@ -177,6 +177,24 @@ def test_a_child_that_is_being_written_keeps_its_parent(store: SessionStore) -> 
     assert load(store, parent.id).session.id == parent.id
 
 
+def test_a_child_that_is_begun_meanwhile_keeps_its_parent(store: SessionStore) -> None:
+    parent = stored(store, "go")
+    child = parent.fork()
+
+    class Busy(FileStore):
+        """Somebody stores a child after the children were looked for."""
+
+        def delete(self, session: UUID) -> bool:
+            write(store, child, parent)
+            return super().delete(session)
+
+    with pytest.raises(PersistenceError, match=f"is kept: session {child.id} was begun meanwhile"):
+        delete_session(parent.id, store=Busy())
+    assert load(store, child.id).session.chunk_table == parent.chunk_table
+    assert delete_session(parent.id)
+    assert load(store, child.id).session.chunk_table == parent.chunk_table
+
+
 def test_entries_that_came_late_to_a_child_stay_late(store: SessionStore) -> None:
     parent = stored(store, "go")
     child = parent.fork()

@@ -21,6 +21,7 @@ from rath.session.recorder.ancestors import Keeper
 from rath.session.recorder.shelf import shelf_of
 from rath.testing import tool_call
 from tests.support.images import picture
+from tests.support.journal_store import JournalStore
 from tests.support.sessions import FunctionTool, cancelled_session, run
 
 
@@ -75,6 +76,29 @@ def test_what_is_stored_is_not_written_again() -> None:
     run(["two"], user=leaf, persist=True).synchronize()
     after = log_of(leaf.id).stat()
     assert (before.st_ino, before.st_mtime_ns) == (after.st_ino, after.st_mtime_ns)
+
+
+class Losing(JournalStore):
+    """Loses a session as soon as the log of any other one is opened."""
+
+    lost: UUID | None = None
+
+    def create(self, session: UUID) -> SessionLog:
+        if self.lost not in (None, session):
+            self.delete(self.lost)
+        return super().create(session)
+
+
+def test_what_is_deleted_just_before_its_child_is_begun_stands_in_the_child(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store = Losing()
+    monkeypatch.setenv("OPENRATH_STORE", store.url)
+    first = run(["one"], persist=True).synchronize()
+    store.lost = first.id
+    out = run(["two"], user=first, persist=True).synchronize()
+    assert not store.holds(first.id)
+    assert Session.load(out.id).chunk_table == out.chunk_table
 
 
 def test_what_was_deleted_is_written_again() -> None:

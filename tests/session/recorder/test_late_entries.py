@@ -14,6 +14,7 @@ from rath.session import Session, select_session
 from rath.session.outcome import Completed
 from rath.session.persistence.lines import OutcomeLine
 from rath.session.persistence.paths import partial_beside
+from rath.session.persistence.removal import delete_session
 from rath.session.persistence.store.files import FileStore
 from rath.session.record import Verdict
 from rath.session.saving import add_late
@@ -95,6 +96,28 @@ def test_a_log_with_another_entry_in_the_same_place_takes_nothing() -> None:
     with pytest.raises(PersistenceError, match="changed by somebody else"):
         third.add_entry(verdict("mine"))
     assert names(third) == []
+
+
+def test_an_entry_is_added_to_a_log_that_was_written_anew_as_its_parent_was_deleted() -> None:
+    parent = run(["first"], persist=True)
+    out = run(["done"], user=parent, persist=True).synchronize()
+    assert delete_session(parent.id)
+    out.add_entry(verdict("late"))
+    loaded = Session.load(out.id)
+    assert names(loaded) == names(out) == ["late"]
+    assert loaded.chunk_table == out.chunk_table
+
+
+def _is_refused(*_: object, **__: object) -> bool:
+    return False
+
+
+def test_a_log_that_changes_all_the_time_takes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    out = run(["done"], persist=True).synchronize()
+    monkeypatch.setattr(FileStore, "append_to_finished", _is_refused)
+    with pytest.raises(PersistenceError, match="changed by somebody else"):
+        out.add_entry(verdict("mine"))
+    assert names(out) == []
 
 
 def test_a_log_that_is_gone_takes_nothing() -> None:

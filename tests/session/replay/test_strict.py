@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -34,6 +35,7 @@ from rath.session.outcome import (
     NeedsDecision,
     RoundLimit,
 )
+from rath.session.persistence.paths import PARTIAL_SUFFIX
 from rath.session.record import Entry, ModelCall, Operation, ToolRun
 from rath.testing import ScriptedClient, Turn, tool_call
 from tests.support.cut_off import cut_off
@@ -165,6 +167,17 @@ def test_a_failed_session_raises_its_own_error() -> None:
     out = run([RuntimeError("down")])
     with pytest.raises(Exception, match="down"):
         out.replay()
+
+
+def test_a_failed_session_that_was_loaded_replays_to_where_it_failed(tmp_path: Path) -> None:
+    file = tmp_path / "failed.jsonl"
+    effects = Effects()
+    out = run([tool_call("f"), RuntimeError("down")], effects.tool, persist_path=file)
+    with pytest.raises(Exception, match="down"):
+        out.synchronize()
+    loaded = Session.load(tmp_path / f"{file.name}{PARTIAL_SUFFIX}")
+    again = loaded.replay()
+    assert again.chunk_table == loaded.chunk_table == out.partial_table
 
 
 def test_what_goes_on_beside_a_failed_question_replays() -> None:

@@ -137,12 +137,18 @@ def test_what_was_made_of_something_else_is_refused_when_that_is_known() -> None
 
 
 def test_what_still_runs_is_waited_for_and_not_made_again() -> None:
-    may_go, answer = held("one")
+    asked, may_go = threading.Event(), threading.Event()
+
+    def answer(_: object) -> str:
+        asked.set()
+        assert may_go.wait(15)
+        return "one"
 
     def forked(program: Program, session: Session) -> Session:
         return program.second(program.first(session).fork())
 
     out = Program(ScriptedClient([answer, "two"]), forked)(go())
+    assert asked.wait(15)
     again = Program(ScriptedClient([]), forked).resume(out)
     may_go.set()
     assert (again.id, again.text()) == (out.id, "two")

@@ -11,6 +11,7 @@ from rath.flow import Agent, Workflow
 from rath.session import Session
 from rath.session.autosave import autosave
 from rath.session.outcome import Completed, NeedsDecision
+from rath.session.persistence.paths import partial_beside
 from rath.session.persistence.store.registry import default_store
 from rath.session.persistence.verify import verify
 from rath.session.resume.differences import (
@@ -94,6 +95,35 @@ def test_decisions_may_come_one_by_one_from_several_processes() -> None:
     assert second.outcome == NeedsDecision(whole.id, ("call_2",))
     second.decide("call_2", "done", result="printed")
     assert Session.load(whole.id).outcome == NeedsDecision(whole.id, ())
+
+
+def asking(helper: ScriptedClient) -> FunctionTool:
+    """A tool that asks another agent, and that may be called again."""
+    agent = Agent("helper", helper.provider, system_tools=False)
+
+    def ask(session: Session, _: object) -> str | None:
+        return agent(session).text()
+
+    tool = FunctionTool("ask", ask)
+    tool.effects = "idempotent"
+    return tool
+
+
+@pytest.mark.parametrize("is_alone", [False, True], ids=["in the store", "in a file of its own"])
+def test_an_agent_inside_a_call_that_is_made_again_is_served(is_alone: bool) -> None:
+    path = Path("main.jsonl").absolute() if is_alone else None
+    begun = tool_call("ask", id="a")
+    with autosave():
+        tool = asking(ScriptedClient(["helped"]))
+        whole = run([begun, "done"], tool, agent=AGENT).synchronize()
+        # The log of the agent inside is there, and of the call itself only that it was begun.
+        default_store().delete(whole.id)
+        cut_off(whole, 0, begun=[0]).save(path=path)
+        partial = None if path is None else partial_beside(path)
+        waiting = Session.load(whole.id if partial is None else partial)
+        out = run(["done"], asking(ScriptedClient([])), user=waiting, agent=AGENT)
+        assert rows_of(out) == rows_of(whole)
+    assert out.cumulative_usage == whole.cumulative_usage
 
 
 class Apart(Workflow):

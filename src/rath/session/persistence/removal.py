@@ -40,7 +40,7 @@ def delete_session(
     Raises:
         ValueError: `session_id` is not a UUID.
         PersistenceError: It, or one that begins with what it holds, is being written, cannot be
-            written, or cannot be believed.
+            written, or cannot be believed; or such a one was begun meanwhile.
     """
     wanted = checked_id(session_id)
     if path is not None:
@@ -53,9 +53,18 @@ def delete_session(
             f"session {wanted} is being written; wait for its run to end, or cancel it, then "
             "delete it"
         )
+    before = store.stamps().keys()
     for child in children_of(store, wanted):
         make_independent(store, child, of=wanted)
-    return store.delete(wanted)
+    deleted = store.delete(wanted)
+    begun = children_of(store, wanted, known=before) if deleted else []
+    if begun:
+        store.restore(wanted)
+        raise PersistenceError(
+            f"session {wanted} is kept: session {begun[0]} was begun meanwhile with what it holds; "
+            "delete it again once that run has ended"
+        )
+    return deleted
 
 
 def prunable_sessions(*, older_than: timedelta, store: SessionStore | None = None) -> list[UUID]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
 from uuid import UUID
 
@@ -20,13 +20,18 @@ from rath.session.record import Entry, Operation
 _logger = logging.getLogger(__name__)
 
 
-def children_of(store: SessionStore, session: UUID) -> list[UUID]:
+def children_of(store: SessionStore, session: UUID, *, known: Container[UUID] = ()) -> list[UUID]:
     """Return the sessions that begin with rows or entries of `session`.
 
     Cost: every log is read, and its first line decoded. One that cannot be read, or whose first
     line cannot be believed, is logged and left out.
+
+    Args:
+        store: Where they are.
+        session: What they begin with.
+        known: Those that are not looked at.
     """
-    others = (each for each in store.stamps() if each != session)
+    others = (each for each in store.stamps() if each != session and each not in known)
     return [each for each in others if _begins_with(store, each, session)]
 
 

@@ -84,8 +84,11 @@ class Keeper:
         return self._keep(whole) if known is None else known
 
     def stored(self, parents: Sequence[Edge]) -> list[Edge]:
-        """Return the parents whose content is there, of which ranges can be told."""
-        return [edge for edge in parents if _is_there(edge)]
+        """Return the parents that are stored, of which ranges can be told.
+
+        One may have been deleted since it was kept; what it held stands in the child then.
+        """
+        return [edge for edge in parents if _is_there(edge) and self._store.holds(edge.id)]
 
     def _missing(self, parents: Sequence[Edge]) -> Iterator[Edge]:
         """Yield what is not known to be stored, a parent before its children; no recursion."""

@@ -232,26 +232,33 @@ class LogWriter:
 
     def _append(self, make: Callable[[], Sequence[Line]]) -> None:
         if self._encoder is None:
-            written = read_log(self.store, self.session)
-            self._state = "finished" if written.is_finished else "unfinished"
-            self._go_on_after(written)
-        lines = make()
-        if not lines:
-            return
-        if self._state == "finished":
-            self._append_to_finished(lines)
-        else:
+            self._read_again()
+        for _ in range(2):
+            lines = make()
+            if not lines or self._is_added(lines):
+                return
+            # It may say the same in other lines: a parent was deleted, whose rows it has now.
+            self._read_again()
+        raise self._changed()
+
+    def _read_again(self) -> None:
+        written = read_log(self.store, self.session)
+        self._state = "finished" if written.is_finished else "unfinished"
+        self._go_on_after(written)
+
+    def _is_added(self, lines: Sequence[Line]) -> bool:
+        """Add lines; False where the log is finished and has not the size that is known."""
+        if self._state != "finished":
             assert self._state == "unfinished", "what its run adds goes another way"
             self._append_to_unfinished(lines)
-
-    def _append_to_finished(self, lines: Sequence[Line]) -> None:
+            return True
         batch = self._encoded(lines)
         is_there = self.store.append_to_finished(
             self.session, self._size, batch.data, blobs=batch.blobs
         )
-        if not is_there:
-            raise self._changed()
-        self._size += len(batch.data)
+        if is_there:
+            self._size += len(batch.data)
+        return is_there
 
     def _append_to_unfinished(self, lines: Sequence[Line]) -> None:
         whole = self._size + self._n_torn

@@ -243,8 +243,11 @@ class Recorder:
 
     async def _open(self, plan: RecordingPlan, keeper: Keeper, start: Body) -> None:
         writer = LogWriter(plan.store, self._who.session, is_alone=plan.is_alone)
-        parents = () if plan.is_alone else keeper.stored(self._who.provenance.parents)
-        first = partial(beginning, self._who, start, parents=parents)
+
+        def first() -> Beginning:
+            parents = () if plan.is_alone else keeper.stored(self._who.provenance.parents)
+            return beginning(self._who, start, parents=parents)
+
         await self._opened(plan, writer, writer.open(plan.begin, first))
 
     async def _open_again(self, plan: RecordingPlan, keeper: Keeper, start: Body) -> None:

@@ -134,7 +134,10 @@ def _ended(session: Session) -> Node:
     with suppress(Exception):  # whoever reads the session gets its error; here counts what it wrote
         session.synchronize()
     body = Body(session.partial_table) if cell.latest is None else session.inherited(cell.latest)
-    return Node(session.id, body, session.provenance, cell.error() is not None)
+    left = body.unfinished
+    # One that was loaded has no error, but its log tells of it.
+    told = left is not None and left.failure is not None and left.failure.how == "failed"
+    return Node(session.id, body, session.provenance, told or cell.error() is not None)
 
 
 def _nodes(roots: Iterable[Node]) -> Iterator[Node]:

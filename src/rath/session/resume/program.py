@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from typing import get_args
 from uuid import UUID
 
@@ -11,9 +12,10 @@ from rath.session.graph.provenance import Edge, Provenance
 from rath.session.operation import Place
 from rath.session.outcome import Suspended
 from rath.session.persistence.store.abc import SessionStore
-from rath.session.persistence.store.registry import open_store
+from rath.session.persistence.store.registry import default_store, open_store
+from rath.session.recorder.shelf import writers_of
 from rath.session.resume.open_calls import own_operation
-from rath.session.resume.serving import CancelledRuns, Found
+from rath.session.resume.serving import CancelledRuns, Found, known_run, serving
 from rath.session.resume.stored import Stored, store_of
 from rath.session.session import Session
 
@@ -149,6 +151,48 @@ def program_of(
     if stored is not None:
         stored.session(session.id)
     return Program(session, stored, cancelled=cancelled)
+
+
+class InsideCalls:
+    """What the calls of one run had made, which goes on without the program around it.
+
+    Args:
+        stored: The store in which that is.
+    """
+
+    cancelled: CancelledRuns = "keep"
+    store: SessionStore | None = None
+    """None: what is made is written where it would be anyway."""
+
+    def __init__(self, stored: Stored) -> None:
+        self._stored = stored
+
+    def find(self, session: UUID) -> Found | None:
+        """Return what was made under an id."""
+        return self._stored.find(session)
+
+    def drop(self, session: UUID) -> None:
+        """Forget a session that is made anew."""
+        self._stored.drop(session)
+
+
+@contextmanager
+def inside_calls(session: Session, *, is_going_on: bool) -> Generator[None]:
+    """Have the calls of a run that is submitted here find what they had made before.
+
+    Without that a call which is made again would make sessions anew under the ids they have.
+
+    Args:
+        session: The one that goes on.
+        is_going_on: Nothing is done where it does not, or where a whole program runs again.
+    """
+    if not is_going_on or known_run() is not None:
+        yield
+        return
+    # A file of its own holds no other session: theirs are where all others are.
+    of_all = (writer.store for writer in writers_of(session.body) if not writer.is_alone)
+    with serving(InsideCalls(Stored(next(of_all, None) or default_store()))):
+        yield
 
 
 def _is_inside_call(place: Place) -> bool:

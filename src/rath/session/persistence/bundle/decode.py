@@ -44,6 +44,9 @@ class Bundle:
     note: str = ""
     """What wrote it, such as "cassette"."""
 
+    lacks: tuple[UUID, ...] = field(default=(), compare=False)
+    """What a session came from and the store did not hold, where it was packed just now."""
+
     created_at: datetime = field(default_factory=_now)
 
 

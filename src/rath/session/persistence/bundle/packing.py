@@ -31,7 +31,7 @@ def pack(
 
     Raises:
         PersistenceError: One of them is not there or cannot be read. What a session came from
-            and the store does not hold is left out, as it is when the session is loaded.
+            and the store does not hold is left out and named, as it is when the session is loaded.
         SessionDamaged: A log is not what was written.
     """
     logs: dict[UUID, StoredLog] = {}
@@ -39,6 +39,7 @@ def pack(
     entered: set[UUID] = set()
     todo = [(session, False) for session in reversed(sessions)]
     read: dict[UUID, StoredLog] = {}
+    lacks: list[UUID] = []
     while todo:
         session, is_after_parents = todo.pop()
         if is_after_parents:
@@ -53,6 +54,7 @@ def pack(
         if log is None:
             if session in sessions:
                 raise PersistenceError(f"{store.where} holds no session {session}")
+            lacks.append(session)
             continue
         looked = look_into(log)
         read[session] = looked.log
@@ -62,7 +64,7 @@ def pack(
                 blobs[digest] = content
         todo.append((session, True))
         todo += [(each, False) for each in looked.above]
-    return Bundle(sessions=tuple(sessions), logs=logs, blobs=blobs, note=note)
+    return Bundle(sessions=tuple(sessions), logs=logs, blobs=blobs, note=note, lacks=tuple(lacks))
 
 
 @dataclass(frozen=True, slots=True)
