@@ -54,6 +54,8 @@ def test_defaults_are_the_documented_ones() -> None:
         "mcp": {"default_enabled": [], "servers": {}},
         "memory": {"default_provider": None, "providers": {}},
         "backend": {"default_provider": None, "providers": {}},
+        # This one is no part of 1.3.
+        "sessions": {"store": None, "persist": None, "durability": None},
     }
 
 

@@ -63,7 +63,9 @@ def test_the_ladder_is_the_documented_one() -> None:
         "11_dynamic_selector",
         "12_custom_backend",
         "13_openviking_memory",
+        "14_crash_and_resume",
         "15_replay_in_tests",
+        "16_explorer",
     ]
 
 

@@ -184,7 +184,7 @@ def test_an_image_that_is_lost_fails_the_run_that_would_show_it(kind: str, tmp_p
     with ChatServer() as server:
         out = agent(replace(openai(server), provider_kind=kind))(resumed)
         for _ in range(2):
-            with pytest.raises(PersistenceError, match=f"the file {lost} is missing"):
+            with pytest.raises(PersistenceError, match=f"its bytes in {tmp_path} are missing"):
                 out.text()
         assert server.requests == []
 
