@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from rath.session import Session
+from rath.session.autosave import autosave
 from tests.support.chat_replies import Reply, completion, text_stream
 from tests.support.chat_server import CapturedRequest, ChatServer
 from tests.support.embedding_replies import embeddings
@@ -58,8 +59,10 @@ def _model_server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[N
 )
 def test_the_blocks_of_a_page_run(page: Path) -> None:
     names: dict[str, Any] = {"__name__": "__main__"}
-    for block in blocks(page):
-        exec(compile(block, page, "exec"), names)
+    # Ends what a page switches on for the rest of its process.
+    with autosave(False):
+        for block in blocks(page):
+            exec(compile(block, page, "exec"), names)
     for value in list(names.values()):
         if isinstance(value, Session):
             value.synchronize()
