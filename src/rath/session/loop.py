@@ -165,6 +165,7 @@ def run_session_loop(
             sandbox_handle_id=sandbox_handle_id,
             durability=durability,
             goes_on=goes_on is not None,
+            given=user_session.body,
         ),
     )
     out = _submit(plan, user_session)

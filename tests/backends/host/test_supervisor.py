@@ -312,13 +312,14 @@ def test_what_sits_in_the_background_may_make_a_session_of_its_own(
     workspace: Path, pipe: Pipe
 ) -> None:
     sandbox = open_at(workspace)
-    os.mkfifo(workspace / "go")
-    server = "echo $$ >&9; read line < go; echo $$ >&9; exec sleep 60"
-    for _ in range(10):
+    for at in range(10):
+        # One for each: readers of the same pipe may take a line from another.
+        os.mkfifo(workspace / f"go{at}")
+        server = f"echo $$ >&9; read line < go{at}; echo $$ >&9; exec sleep 60"
         line = f"exec 9>pids; setsid sh -c '{server}' >/dev/null 2>&1 &"
         assert isinstance(sandbox.dispatch(BackendToolCommandRun(line)), CommandResult)
-    for _ in range(10):
-        (workspace / "go").write_text("now\n")
+    for at in range(10):
+        (workspace / f"go{at}").write_text("now\n")
     assert len(pipe.pids(20)) == 20
     sandbox.backend.close(sandbox)
     pipe.wait_all_gone()

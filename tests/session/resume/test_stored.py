@@ -115,15 +115,33 @@ def test_an_agent_inside_a_call_that_is_made_again_is_served(is_alone: bool) -> 
     begun = tool_call("ask", id="a")
     with autosave():
         tool = asking(ScriptedClient(["helped"]))
-        whole = run([begun, "done"], tool, agent=AGENT).synchronize()
+        whole = run([begun, "done"], tool, agent=AGENT, persist_path=path).synchronize()
         # The log of the agent inside is there, and of the call itself only that it was begun.
-        default_store().delete(whole.id)
+        if path is None:
+            default_store().delete(whole.id)
+        else:
+            path.unlink()
         cut_off(whole, 0, begun=[0]).save(path=path)
         partial = None if path is None else partial_beside(path)
         waiting = Session.load(whole.id if partial is None else partial)
         out = run(["done"], asking(ScriptedClient([])), user=waiting, agent=AGENT)
         assert rows_of(out) == rows_of(whole)
     assert out.cumulative_usage == whole.cumulative_usage
+
+
+@pytest.mark.parametrize("is_alone", [False, True], ids=["in the store", "in a file of its own"])
+def test_a_run_goes_on_in_the_log_that_it_was_loaded_from(is_alone: bool) -> None:
+    path = Path("main.jsonl").absolute()
+    whole = run(SCRIPT, Counting(), agent=AGENT).synchronize()
+    cut = cut_off(whole, 0, begun=[1], known=[0])
+    cut.save()
+    cut.save(path=path)
+    loaded = Session.load(partial_beside(path) if is_alone else whole.id)
+    out = run(SCRIPT[1:], Counting(), user=loaded.decide("call_2", "skip"), agent=AGENT)
+    assert out.outcome == Completed()
+    in_store, of_its_own = default_store().read(whole.id), path.exists()
+    assert in_store is not None
+    assert (in_store.is_finished, of_its_own) == (not is_alone, is_alone)
 
 
 class Apart(Workflow):

@@ -4,15 +4,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 from uuid import UUID
 
+from rath._async.lazy import Deferred
 from rath.session.autosave import is_autosaving
 from rath.session.persistence.store.abc import SessionLog, SessionStore
 from rath.session.persistence.store.files import FileStore
 from rath.session.persistence.store.registry import default_store
 from rath.session.recorder.durability import Durability, default_durability
-from rath.session.recorder.shelf import Shelf, shelf_of, shelf_of_files, writer_of
+from rath.session.recorder.log_writer import LogWriter
+from rath.session.recorder.shelf import (
+    Shelf,
+    shelf_of,
+    shelf_of_files,
+    writer_of,
+    writers_of,
+)
 from rath.session.replay.stage import current_stage
 from rath.session.resume.serving import known_run
 
@@ -59,6 +67,7 @@ def plan_recording(
     sandbox_handle_id: str | None = None,
     durability: Durability | None = None,
     goes_on: bool = False,
+    given: Deferred[Any] | None = None,
 ) -> RecordingPlan | None:
     """Return where a run that makes `session` is written, as home and working directory are now.
 
@@ -69,6 +78,8 @@ def plan_recording(
         sandbox_handle_id: Identity of a remote sandbox, for the header.
         durability: How carefully; what the environment or the config says by default.
         goes_on: Whether the run had begun before: then it is written where that is.
+        given: The content of the session that it is given; where that is the session itself, its
+            own log is meant, and not another of the same session.
 
     Raises:
         ValueError: There is no such durability.
@@ -78,7 +89,7 @@ def plan_recording(
         raise ValueError(f"unknown durability {durability!r}; expected one of {known}")
     if current_stage() is not None:
         return None  # a replay writes nothing
-    begun = writer_of(session) if goes_on else None
+    begun = _writer_of_beginning(session, given) if goes_on else None
     program = known_run()
     if begun is not None and begun.is_alone:
         store, is_alone = begun.store, True
@@ -98,3 +109,10 @@ def plan_recording(
         durability=durability or default_durability(),
         sandbox_handle_id=sandbox_handle_id,
     )
+
+
+def _writer_of_beginning(session: UUID, given: Deferred[Any] | None) -> LogWriter | None:
+    """Return the log in which a run had begun, None where none is known."""
+    of_given = () if given is None else writers_of(given)
+    own = next((writer for writer in of_given if writer.session == session), None)
+    return own or writer_of(session)
