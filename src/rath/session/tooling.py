@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, cast, runtime_checkable
 
@@ -16,6 +16,24 @@ from rath.session.encode import json_digest
 ToolEffects = Literal["read_only", "idempotent", "non_idempotent"]
 SystemTools = bool | Sequence[str]
 """True for all built-in tools, False for none, or the names of those to offer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallRequest:
+    """A tool call that a model asks for, as rules of approval and hooks see it."""
+
+    session: Any
+    """A snapshot of the calling session; its id is that of the run."""
+
+    call_id: str
+    tool: str
+    arguments: Mapping[str, Any]
+    """Parsed, and checked against the tool's schema."""
+
+
+ApprovalRule = Literal["never", "always"] | Callable[[CallRequest], bool | Awaitable[bool]]
+"""Whether somebody must allow a call before it is made: never, always, or where a function says
+True, which may be `def` or `async def`."""
 
 DEFAULT_TOOL_TIMEOUT = 300.0
 """Seconds a tool call may take when the tool does not say."""
@@ -126,12 +144,15 @@ class Offer:
     is_plain: bool
     """Whether a call is one plain function call, which blocks a worker thread."""
 
+    approval: ApprovalRule = "never"
+    """Whether somebody must allow a call of it first."""
+
 
 def offer(tool: Tool) -> Offer:
     """Return what the loop must know of `tool`.
 
     Raises:
-        TypeError: Its schema or its timeout cannot be what they are.
+        TypeError: Its schema, its timeout or its approval cannot be what they are.
     """
     schema = dict(tool.parameters)
     limit = getattr(tool, "timeout", None) or DEFAULT_TOOL_TIMEOUT
@@ -148,7 +169,18 @@ def offer(tool: Tool) -> Offer:
         effects=getattr(tool, "effects", "non_idempotent"),
         operator=cast("SandboxOperator", tool) if on_sandbox else None,
         is_plain=not on_sandbox and not is_async(tool),
+        approval=_approval(tool),
     )
+
+
+def _approval(tool: Tool) -> ApprovalRule:
+    rule: object = getattr(tool, "approval", "never")
+    if rule not in ("never", "always") and not callable(rule):
+        raise TypeError(
+            f"the approval of tool {tool.name!r} must be 'never', 'always' or a function that "
+            f"takes a CallRequest and returns a bool, not {rule!r:.80}"
+        )
+    return cast("ApprovalRule", rule)
 
 
 def _system_tools(wanted: SystemTools) -> Mapping[str, Tool]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rath.session import Session
-from rath.session.tooling import ToolEffects
+from rath.session.tooling import ApprovalRule, ToolEffects
 
 __all__ = ["FlowToolCall"]
 
@@ -27,6 +27,10 @@ class FlowToolCall(ABC):
     effects: ToolEffects = "non_idempotent"
     """What repeating a call would do; only "read_only" and "idempotent" calls are ever repeated
     without asking."""
+
+    approval: ApprovalRule = "never"
+    """Whether somebody must allow a call before it is made: "never", "always", or a function that
+    gets a `CallRequest` and says so."""
 
     @property
     @abstractmethod
