@@ -164,8 +164,7 @@ def run_session_loop(
             path=persist_path,
             sandbox_handle_id=sandbox_handle_id,
             durability=durability,
-            goes_on=goes_on is not None,
-            given=user_session.body,
+            goes_on_from=None if goes_on is None else user_session.body,
         ),
     )
     out = _submit(plan, user_session)

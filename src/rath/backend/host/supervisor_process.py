@@ -76,7 +76,7 @@ class Reaper:
         os.set_blocking(self.wake, False)
         os.set_blocking(writer, False)
         signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-        signal.signal(signal.SIGCHLD, lambda *_: None)  # that there is one makes it wake us
+        signal.signal(signal.SIGCHLD, lambda _, __: None)  # that there is one wakes us
 
     def drain(self) -> None:
         """Forget the wake-ups so far."""

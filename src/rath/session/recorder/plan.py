@@ -66,8 +66,7 @@ def plan_recording(
     path: Path | str | None,
     sandbox_handle_id: str | None = None,
     durability: Durability | None = None,
-    goes_on: bool = False,
-    given: Deferred[Any] | None = None,
+    goes_on_from: Deferred[Any] | None = None,
 ) -> RecordingPlan | None:
     """Return where a run that makes `session` is written, as home and working directory are now.
 
@@ -77,9 +76,8 @@ def plan_recording(
         path: Write to this file.
         sandbox_handle_id: Identity of a remote sandbox, for the header.
         durability: How carefully; what the environment or the config says by default.
-        goes_on: Whether the run had begun before: then it is written where that is.
-        given: The content of the session that it is given; where that is the session itself, its
-            own log is meant, and not another of the same session.
+        goes_on_from: What a run that had begun before is given now; it is written where it was.
+            Where that is the session itself, the log is meant that holds this very content.
 
     Raises:
         ValueError: There is no such durability.
@@ -89,7 +87,7 @@ def plan_recording(
         raise ValueError(f"unknown durability {durability!r}; expected one of {known}")
     if current_stage() is not None:
         return None  # a replay writes nothing
-    begun = _writer_of_beginning(session, given) if goes_on else None
+    begun = None if goes_on_from is None else _writer_of_beginning(session, goes_on_from)
     program = known_run()
     if begun is not None and begun.is_alone:
         store, is_alone = begun.store, True
@@ -111,8 +109,7 @@ def plan_recording(
     )
 
 
-def _writer_of_beginning(session: UUID, given: Deferred[Any] | None) -> LogWriter | None:
+def _writer_of_beginning(session: UUID, given: Deferred[Any]) -> LogWriter | None:
     """Return the log in which a run had begun, None where none is known."""
-    of_given = () if given is None else writers_of(given)
-    own = next((writer for writer in of_given if writer.session == session), None)
+    own = next((writer for writer in writers_of(given) if writer.session == session), None)
     return own or writer_of(session)
