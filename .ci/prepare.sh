@@ -121,15 +121,59 @@ want_openviking() {
         if command -v flock >/dev/null 2>&1; then
             flock 9
         fi
+        # --python, since UV_PYTHON counts more than VIRTUAL_ENV.
         if [[ ! -e $home/complete ]]; then
             printf 'note: making the environment of the OpenViking server in %s\n' "$home" >&2
             if "$uv" venv --quiet --clear "$home" &&
-                VIRTUAL_ENV=$home "$uv" pip install --quiet --compile-bytecode \
+                "$uv" pip install --quiet --python "$home" --compile-bytecode \
                     --exclude-newer 2026-11-20T00:00:00Z "openviking==$version"; then
                 touch "$home/complete"
             else
                 printf 'note: %s\n' \
                     "OpenViking could not be installed: the tests on its server are skipped" >&2
+            fi
+        fi
+    ) 9>"$home.lock"
+}
+
+# Install the MCP servers that are not ours, once for all clones: 90 MB and some seconds. Their tests
+# find them where they are, or in RATH_MCP_SERVERS; without them they are skipped and say why.
+want_mcp_servers() {
+    local everything=2026.8.31 filesystem=2026.8.31 git=2026.10.19 time=2026.10.19 home
+    local before=2026-11-20T00:00:00Z
+    if [[ -n ${RATH_MCP_SERVERS:-} ]]; then
+        return
+    fi
+    home=${XDG_CACHE_HOME:-$HOME/.cache}/openrath/mcp-servers-${before%T*}
+    mkdir -p "$home" || return 0
+    (
+        # macOS has no flock: there two runs at once may do the work twice.
+        if command -v flock >/dev/null 2>&1; then
+            flock 9
+        fi
+        if [[ ! -e $home/python.complete ]]; then
+            printf 'note: installing MCP servers in %s\n' "$home" >&2
+            if "$uv" venv --quiet --clear "$home/python" &&
+                "$uv" pip install --quiet --python "$home/python" --compile-bytecode \
+                    --exclude-newer "$before" "mcp-server-git==$git" "mcp-server-time==$time"; then
+                touch "$home/python.complete"
+            else
+                printf 'note: %s\n' \
+                    "the MCP servers of PyPI were not installed: the tests on them are skipped" >&2
+            fi
+        fi
+        # No script that a package brings for its installation is run.
+        if [[ ! -e $home/node.complete ]]; then
+            if command -v npm >/dev/null 2>&1 &&
+                npm install --prefix "$home/node" --before "$before" --ignore-scripts \
+                    --no-audit --no-fund --no-update-notifier --loglevel error \
+                    --fetch-retries 1 --fetch-timeout 60000 \
+                    "@modelcontextprotocol/server-everything@$everything" \
+                    "@modelcontextprotocol/server-filesystem@$filesystem" >/dev/null; then
+                touch "$home/node.complete"
+            else
+                printf 'note: %s\n' \
+                    "the MCP servers of npm were not installed: the tests on them are skipped" >&2
             fi
         fi
     ) 9>"$home.lock"

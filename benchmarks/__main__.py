@@ -34,6 +34,7 @@ _ROWS = {
     "replay": ("benchmarks.replay", "lines"),
     "listing": ("benchmarks.listing", "lines"),
     "commands": ("benchmarks.commands", "lines"),
+    "mcp": ("benchmarks.mcp", "lines"),
     "effects": ("benchmarks.effects", "lines"),
     "workspace": ("benchmarks.workspace", "lines"),
     "explorer": ("benchmarks.explorer", "lines"),

@@ -28,6 +28,8 @@ class Sizes:
     commands: int
     """Commands in a sandbox, one after another."""
     commands_at_once: int
+    server_calls: int
+    """Calls of a tool server."""
     page_rows: int
     """Rows of the session whose page is opened in a browser."""
 
@@ -45,6 +47,7 @@ FULL = Sizes(
     workspace_files=(5000, 50_000),
     commands=50,
     commands_at_once=50,
+    server_calls=500,
     page_rows=10_000,
 )
 SMALL = Sizes(
@@ -60,5 +63,6 @@ SMALL = Sizes(
     workspace_files=(500,),
     commands=5,
     commands_at_once=8,
+    server_calls=50,
     page_rows=500,
 )

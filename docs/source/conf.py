@@ -41,7 +41,8 @@ autodoc_preserve_defaults = True
 autodoc_type_aliases = {
     name: name
     for name in (
-        "Answer", "CommandAnswer", "Content", "Entry", "JsonValue", "MemoryAnswer", "OnEventCb",
+        "AfterAnswer", "AfterToolHook", "Answer", "BeforeAnswer", "BeforeToolHook", "CommandAnswer",
+        "Content", "Entry", "JsonValue", "MemoryAnswer", "ModelAnswer", "ModelHook", "OnEventCb",
         "Outcome", "Recall", "Record", "SystemTools", "ToolEffects", "Turn",
     )
 }  # fmt: skip
@@ -69,6 +70,7 @@ INNER_BASES = {
     "Protocol",
     "Sampling",
     "SessionFile",
+    "TaskTaking",
     "TypedReading",
 }
 

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rath import backend, flow, memory, session
+    from rath.flow.tool.function import tool
     from rath.llm.offline import offline
+    from rath.session.asking import ask
     from rath.session.autosave import autosave
     from rath.session.replay.block import replay
     from rath.session.replay.cassette import cassette
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
 __version__ = "1.3.0.dev0"
 
 __all__ = [
+    "ask",
     "autosave",
     "backend",
     "cassette",
@@ -23,13 +26,16 @@ __all__ = [
     "offline",
     "replay",
     "session",
+    "tool",
 ]
 
 _FUNCTIONS = {
+    "ask": "rath.session.asking",
     "autosave": "rath.session.autosave",
     "cassette": "rath.session.replay.cassette",
     "offline": "rath.llm.offline",
     "replay": "rath.session.replay.block",
+    "tool": "rath.flow.tool.function",
 }
 """By name, the module that has it."""
 

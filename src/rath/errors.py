@@ -38,6 +38,13 @@
           RateLimitError                      429: too many requests
             QuotaExceededError                402, 429: the account has nothing left to spend
           ProviderServerError                 5xx: the endpoint failed
+      MCPServerError (RuntimeError)           a tool server; `server` names it
+        MCPConnectionError                    no connection to it, or it broke
+          MCPAuthenticationError              401, 403: it refused the credential, or wants one
+          MCPProtocolError                    what answers there does not speak the protocol
+        MCPTimeout (TimeoutError)             no answer within the time that was given
+        MCPRequestError                       it refused a request; it carries the error's code
+        UntrustedServer                       a project names it, and the user has not trusted it
 
 Who failed decides the form: what the caller did wrong is TypeError or ValueError, what the world
 did is in this tree, and what a model should read is a value (`ToolExecutionFailure`).
@@ -48,6 +55,34 @@ from __future__ import annotations
 
 class RathError(Exception):
     """Base of every error that rath raises for what the world did."""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # Not by `__init__`, as exceptions do by default: many take other arguments than a message.
+        return _made, (type(self), self.args, self.__dict__)
+
+
+def _made(kind: type[RathError], args: tuple[object, ...], state: dict[str, object]) -> RathError:
+    bases = [each for each in (OSError, ImportError) if each in kind.__mro__]
+    error: RathError = (*bases, Exception)[0].__new__(kind)
+    error.args = args
+    error.__dict__.update(state)
+    return error
+
+
+class _NotRegistered(RathError, LookupError):
+    """Nothing of that name is registered; `available` lists what is."""
+
+    _what: str
+    _group: str
+
+    def __init__(self, name: str, available: list[str], hint: str = "") -> None:
+        self.name = name
+        self.available = available
+        self.hint = hint
+        super().__init__(
+            f"no {self._what} named {name!r}.{hint} Known: {', '.join(available) or 'none'}. "
+            f"Plug-ins register under {self._group!r}."
+        )
 
 
 class SelfWaitError(RathError, RuntimeError):
@@ -63,9 +98,6 @@ class MissingExtra(RathError, ImportError):
         super().__init__(
             f'{needed_for} needs the extra {extra!r}. Install it: pip install "openrath[{extra}]"'
         )
-
-    def __reduce__(self) -> tuple[type[MissingExtra], tuple[str, str]]:
-        return type(self), (self.extra, self.needed_for)
 
 
 class ConfigError(RathError, RuntimeError):
@@ -94,28 +126,12 @@ class SessionDamaged(PersistenceError):
         place = where if line is None else f"{where}:{line}"
         super().__init__(f"{place}: {problem}")
 
-    def __reduce__(self) -> tuple[object, ...]:
-        return _damaged, (self.problem, self.where, self.line)
 
-
-class StoreNotFound(PersistenceError, LookupError):
+class StoreNotFound(_NotRegistered, PersistenceError, LookupError):
     """No session store has this name; `available` lists those that are known."""
 
-    def __init__(self, name: str, available: list[str], hint: str = "") -> None:
-        self.name = name
-        self.available = available
-        self.hint = hint
-        super().__init__(
-            f"no session store named {name!r}.{hint} Known: {', '.join(available) or 'none'}. "
-            "Plug-ins register under 'rath.stores'."
-        )
-
-    def __reduce__(self) -> tuple[type[StoreNotFound], tuple[str, list[str], str]]:
-        return type(self), (self.name, self.available, self.hint)
-
-
-def _damaged(problem: str, where: str, line: int | None) -> SessionDamaged:
-    return SessionDamaged(problem, where=where, line=line)
+    _what = "session store"
+    _group = "rath.stores"
 
 
 class ReplayDifference(PersistenceError):
@@ -139,15 +155,6 @@ class ReplayDifference(PersistenceError):
         said = "".join(f"; {name} {it}" for name, it in parts.items() if it is not None)
         super().__init__(f"{where}: {problem}{said}")
 
-    def __reduce__(self) -> tuple[object, ...]:
-        return _difference, (self.problem, self.where, self.expected, self.found)
-
-
-def _difference(
-    problem: str, where: str, expected: str | None, found: str | None
-) -> ReplayDifference:
-    return ReplayDifference(problem, where=where, expected=expected, found=found)
-
 
 class ResumeMismatch(PersistenceError):
     """A program that goes on does something else than what is recorded of the same place."""
@@ -167,13 +174,6 @@ class ResumeMismatch(PersistenceError):
             "program that made the session, or call the workflow on the session to run it anew"
         )
 
-    def __reduce__(self) -> tuple[object, ...]:
-        return _mismatch, (self.problem, self.where, self.expected, self.found)
-
-
-def _mismatch(problem: str, where: str, expected: str, found: str) -> ResumeMismatch:
-    return ResumeMismatch(problem, where=where, expected=expected, found=found)
-
 
 class OfflineError(RathError, RuntimeError):
     """A live call was about to be made where `rath.offline()` forbids it; nothing was sent."""
@@ -186,9 +186,6 @@ class OfflineError(RathError, RuntimeError):
             f"{asked} at {endpoint} would be called, and rath.offline() forbids live calls; "
             "replay a session or a cassette, use rath.testing.ScriptedClient, or end the switch"
         )
-
-    def __reduce__(self) -> tuple[type[OfflineError], tuple[str, str | None]]:
-        return type(self), (self.endpoint, self.model)
 
 
 class LineageConsistencyError(RathError, ValueError):
@@ -219,9 +216,6 @@ class UnsupportedBackendTool(BackendError):
         self.backend_name = backend_name
         super().__init__(f"backend {backend_name!r} does not support {call_type.__name__}")
 
-    def __reduce__(self) -> tuple[type[UnsupportedBackendTool], tuple[type, str]]:
-        return type(self), (self.call_type, self.backend_name)
-
 
 class BackendSandboxClosed(BackendError):
     """The sandbox was closed; open a new one or place the session again."""
@@ -230,24 +224,12 @@ class BackendSandboxClosed(BackendError):
         self.handle = handle
         super().__init__(f"sandbox {handle!r} is closed; place the session again with .to(...)")
 
-    def __reduce__(self) -> tuple[type[BackendSandboxClosed], tuple[str]]:
-        return type(self), (self.handle,)
 
-
-class BackendNotFound(BackendError, LookupError):
+class BackendNotFound(_NotRegistered, BackendError, LookupError):
     """No sandbox backend has this name; `available` lists those that are known."""
 
-    def __init__(self, name: str, available: list[str], hint: str = "") -> None:
-        self.name = name
-        self.available = available
-        self.hint = hint
-        super().__init__(
-            f"no sandbox backend named {name!r}.{hint} Known: {', '.join(available) or 'none'}. "
-            "Plug-ins register under 'rath.backends'."
-        )
-
-    def __reduce__(self) -> tuple[type[BackendNotFound], tuple[str, list[str], str]]:
-        return type(self), (self.name, self.available, self.hint)
+    _what = "sandbox backend"
+    _group = "rath.backends"
 
 
 class MemoryBackendError(RathError, RuntimeError):
@@ -262,9 +244,6 @@ class UnsupportedMemoryOp(MemoryBackendError):
         self.backend_name = backend_name
         super().__init__(f"memory backend {backend_name!r} does not support {op_type.__name__}")
 
-    def __reduce__(self) -> tuple[type[UnsupportedMemoryOp], tuple[type, str]]:
-        return type(self), (self.op_type, self.backend_name)
-
 
 class MemoryStoreClosed(MemoryBackendError):
     """The memory store was closed; open it again."""
@@ -273,24 +252,12 @@ class MemoryStoreClosed(MemoryBackendError):
         self.handle = handle
         super().__init__(f"memory store {handle!r} is closed; open it again")
 
-    def __reduce__(self) -> tuple[type[MemoryStoreClosed], tuple[str]]:
-        return type(self), (self.handle,)
 
-
-class MemoryBackendNotFound(MemoryBackendError, LookupError):
+class MemoryBackendNotFound(_NotRegistered, MemoryBackendError, LookupError):
     """No memory backend has this name; `available` lists those that are known."""
 
-    def __init__(self, name: str, available: list[str], hint: str = "") -> None:
-        self.name = name
-        self.available = available
-        self.hint = hint
-        super().__init__(
-            f"no memory backend named {name!r}.{hint} Known: {', '.join(available) or 'none'}. "
-            "Plug-ins register under 'rath.memories'."
-        )
-
-    def __reduce__(self) -> tuple[type[MemoryBackendNotFound], tuple[str, list[str], str]]:
-        return type(self), (self.name, self.available, self.hint)
+    _what = "memory backend"
+    _group = "rath.memories"
 
 
 class MemoryNotFound(MemoryBackendError):
@@ -300,9 +267,6 @@ class MemoryNotFound(MemoryBackendError):
         self.uri = uri
         super().__init__(f"no note at {uri!r}")
 
-    def __reduce__(self) -> tuple[type[MemoryNotFound], tuple[str]]:
-        return type(self), (self.uri,)
-
 
 class MemoryConflict(MemoryBackendError):
     """Another writer changed the note at this URI in between."""
@@ -310,9 +274,6 @@ class MemoryConflict(MemoryBackendError):
     def __init__(self, uri: str) -> None:
         self.uri = uri
         super().__init__(f"the note at {uri!r} was changed by another writer; read it again")
-
-    def __reduce__(self) -> tuple[type[MemoryConflict], tuple[str]]:
-        return type(self), (self.uri,)
 
 
 class ProviderError(RathError, RuntimeError):
@@ -398,3 +359,42 @@ class QuotaExceededError(RateLimitError):
 
 class ProviderServerError(ProviderStatusError):
     """The endpoint itself failed (5xx)."""
+
+
+class MCPServerError(RathError, RuntimeError):
+    """A tool server, which `server` names: its program, its address or its name in the config."""
+
+    def __init__(self, message: str, *, server: str = "") -> None:
+        self.server = server
+        super().__init__(message)
+
+
+class MCPConnectionError(MCPServerError):
+    """A tool server could not be started or reached, or the connection broke.
+
+    Whether a call that was under way took effect is not known.
+    """
+
+
+class MCPAuthenticationError(MCPConnectionError):
+    """A tool server wants a credential, or refused the one it got; `status` is 401 or 403."""
+
+    status: int | None = None
+
+
+class MCPProtocolError(MCPConnectionError):
+    """What answers as a tool server does not speak the Model Context Protocol."""
+
+
+class MCPTimeout(MCPServerError, TimeoutError):
+    """A tool server gave no answer in time; it was told to stop."""
+
+
+class MCPRequestError(MCPServerError):
+    """A tool server refused a request; `code` is that of JSON-RPC, -32602 for wrong parameters."""
+
+    code: int = 0
+
+
+class UntrustedServer(MCPServerError):
+    """A project's config names a tool server that the user has not trusted; nothing was started."""

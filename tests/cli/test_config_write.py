@@ -140,7 +140,7 @@ def test_any_value_can_be_read_from_stdin(rath: Rath, own: Path) -> None:
 def test_a_half_made_server_is_not_written(rath: Rath, own: Path) -> None:
     result = rath("config", "set", "mcp.servers.s.env.LEVEL", CANARY)
     assert result.exit_code == 1
-    assert "mcp.servers.s.command: Field required" in result.stderr
+    assert "mcp.servers.s: needs either command" in result.stderr
     assert CANARY not in result.output + own.read_text()
 
 

@@ -18,6 +18,7 @@ from rath.session.operation import Place
 from rath.session.outcome import Completed, NeedsDecision, NeedsInput, OutputMissing, OutputValue
 from rath.session.record import ModelCall, Operation, RecalledNote, Seen, Summary
 from tests.support.evidence import evidence, tokens
+from tests.support.images import picture
 from tests.support.logs import LogMaker
 
 SEEN = Seen(
@@ -110,6 +111,8 @@ def test_rows_are_known_by_what_made_them_first() -> None:
 
 def test_what_rows_say() -> None:
     assert said(tool_feedback_chunk("a", "run", '{"x":\n1}')) == 'run: {"x":1}'
+    shown = said(tool_feedback_chunk("a", "look", "1", images=[picture(b"cat")]))
+    assert shown == "look: [image/png 11 B sha256:c37c5842] 1"
     assert said(ChunkRow("odd", {"x": 1})) == "{'x': 1}"
     assert said(ChunkRow("system", {"content": "be\nkind"})) == "be kind"
 

@@ -123,7 +123,7 @@ def test_a_run_that_waits_names_the_call_and_goes_on_once_it_is_decided(
     assert "needs_decision" in waits.stdout
     assert "--decide c=retry, skip or done" in waits.stdout
     told = json.loads(rath("resume", cut_off, "crew:team", "--json").stdout)
-    assert told["calls"] == [{"call": "c", "tool": "send"}]
+    assert told["calls"] == [{"call": "c", "tool": "send", "waits_for": "decision"}]
     done = rath("resume", cut_off, "crew:team", "--decide", "c=skip")
     assert done.exit_code == Exit.ANSWERED, done.output
     assert done.stdout.startswith(f"{cut_off}: completed, 4 rows")
@@ -143,7 +143,7 @@ def test_what_passes_on_that_a_call_waits_names_it_and_is_resumed_in_its_place(
     assert "--decide c=retry, skip or done" in waits.stdout
     told = json.loads(rath("resume", last, "crew:pair", "--json").stdout)
     assert (told["session"], told["stopped"]) == (last, cut_off)
-    assert told["calls"] == [{"call": "c", "tool": "send"}]
+    assert told["calls"] == [{"call": "c", "tool": "send", "waits_for": "decision"}]
     done = rath("resume", last, "crew:pair", "--decide", "c=skip")
     assert done.exit_code == Exit.ANSWERED, done.output
     assert done.stdout.startswith(f"{last}: completed")
@@ -156,7 +156,7 @@ def test_what_was_cancelled_goes_on_only_where_that_is_asked_for(rath: Rath, pro
     (program / "loners.py").write_text(
         "from rath import flow\nfrom rath.testing import ScriptedClient\n"
         "from tests.support.sessions import FunctionTool\n"
-        "quick = FunctionTool('wait', lambda *_: 'at last')\n"
+        "quick = FunctionTool('wait', lambda *_: 'at last')\nquick.effects = 'idempotent'\n"
         "one = flow.Agent('one', ScriptedClient(['done']).provider, [quick])\n"
     )
     kept = rath("resume", str(out.id), "loners:one")

@@ -99,7 +99,7 @@ def test_what_belongs_to_no_row_is_shown(rath: Rath, sessions: Path) -> None:
     for text in (
         "check tests: failed, score 0.5",
         "waits for approval on a",
-        "tests decided: skip",
+        "tests decided: skip a",
         "summary of 0 rows",
     ):
         assert f"    · {text}\n" in stdout

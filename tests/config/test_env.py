@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -110,52 +111,78 @@ def test_nothing_anywhere_resolves_to_an_empty_text(monkeypatch: pytest.MonkeyPa
 
 
 PACKAGE = Path(rath.__file__).parent
+ENVIRONMENT = {"environ", "environb", "getenv", "getenvb"}
 READERS = {"env_flag", "env_value", "get_env_spec", "resolve_env", "resolve_with_origin"}
 TOUCH_THE_ENVIRONMENT = {
     "config/env.py",  # reads what is declared, for all others
     "backend/bubblewrap/command.py",  # tells which of a command's variables were only inherited
     "backend/host/environment.py",  # hands a fixed list on to commands
     "backend/host/supervisor.py",  # hands on what the loader of programs needs
+    "cli/mcp_serve.py",  # reads the token from the variable that an option names
     "cli/layout.py",  # asks how wide the terminal is said to be
     "conformance/sandbox/commands.py",  # sets what a command must not see
     "conformance/sandbox/confinement.py",  # starts what a command must not reach
     "llm/litellm/errors.py",  # hides in an error text whatever a variable holds
     "llm/litellm/library.py",  # sets what keeps LiteLLM from the network
+    "mcp/environment.py",  # hands a fixed list on to servers, and what their settings name
     "memory/adapters/openviking/embedded.py",  # hands a fixed list on to the server it starts
 }
 
 
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What a file of the library does with environment variables."""
+
+    path: str
+    touches: bool
+    """Whether it names `os.environ`, `os.getenv` or one of their kin."""
+
+    declared: frozenset[object]
+    """What its calls of `READERS` give as the name."""
+
+
 @cache
-def nodes_of_the_library() -> list[tuple[str, ast.AST]]:
-    """Every node of every file, with the path of the file."""
-    return [
-        (path.relative_to(PACKAGE).as_posix(), node)
-        for path in sorted(PACKAGE.rglob("*.py"))
-        for node in ast.walk(ast.parse(path.read_text("utf-8")))
-    ]
+def readings() -> tuple[Reading, ...]:
+    """What the files of the library do that name the environment or a reader of it.
+
+    Only these are parsed, and no tree is kept: a tree is some hundred times as large as its text.
+    """
+    texts = {path: path.read_text("utf-8") for path in sorted(PACKAGE.rglob("*.py"))}
+    return tuple(
+        reading(path.relative_to(PACKAGE).as_posix(), ast.parse(text))
+        for path, text in texts.items()
+        if any(name in text for name in (*ENVIRONMENT, *READERS))
+    )
+
+
+def reading(path: str, tree: ast.AST) -> Reading:
+    nodes = list(ast.walk(tree))
+    declared = {
+        argument.value
+        for node in nodes
+        if isinstance(node, ast.Call)
+        if isinstance(node.func, ast.Name) and node.func.id in READERS
+        for argument in node.args[:1]
+        if isinstance(argument, ast.Constant)
+    }
+    return Reading(path, any(map(is_the_environment, nodes)), frozenset(declared))
 
 
 def is_the_environment(node: ast.AST) -> bool:
     """Whether a node is `os.environ`, `os.getenv` or one of these names, imported."""
-    name = node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
-    imported = [alias.name for alias in node.names] if isinstance(node, ast.ImportFrom) else []
-    return not {"environ", "environb", "getenv", "getenvb"}.isdisjoint([name, *imported])
+    if isinstance(node, ast.Attribute):
+        return node.attr in ENVIRONMENT
+    if isinstance(node, ast.ImportFrom):
+        return any(alias.name in ENVIRONMENT for alias in node.names)
+    return isinstance(node, ast.Name) and node.id in ENVIRONMENT
 
 
 def test_nobody_reads_the_environment_past_the_declarations() -> None:
-    readers = {path for path, node in nodes_of_the_library() if is_the_environment(node)}
-    assert readers == TOUCH_THE_ENVIRONMENT
+    assert {each.path for each in readings() if each.touches} == TOUCH_THE_ENVIRONMENT
 
 
 def test_every_variable_that_is_read_by_name_is_declared() -> None:
-    calls = [node for _, node in nodes_of_the_library() if isinstance(node, ast.Call)]
-    names = {
-        argument.value
-        for call in calls
-        if isinstance(call.func, ast.Name) and call.func.id in READERS
-        for argument in call.args[:1]
-        if isinstance(argument, ast.Constant)
-    }
+    names = {name for each in readings() for name in each.declared}
     assert names
     assert names <= {spec.name for spec in all_env_specs()}
 

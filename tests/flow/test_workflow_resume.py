@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
 
 from rath._async.lazy import Deferred
+from rath._async.runtime import runtime
 from rath.errors import PersistenceError, ProviderError, ResumeMismatch
 from rath.flow import Agent, Compressor, Selector, Workflow
 from rath.flow.tool import FlowToolCall
-from rath.session import Session
+from rath.session import ChunkTable, Session
+from rath.session.body import Body
+from rath.session.graph.provenance import Provenance
 from rath.session.outcome import Cancelled, Completed, NeedsDecision, Suspended
 from rath.session.recall import HoldingRecall
 from rath.session.record import ModelCall, RecalledNote, Verdict
@@ -61,6 +66,34 @@ def resumed(session: Session, forward: Forward, script: list[Any], *tools: FlowT
     out = Program(client, forward, *tools).resume(session).synchronize()
     assert client.n_left == 0
     return out
+
+
+def test_a_run_that_has_noted_nothing_yet_is_waited_for() -> None:
+    release = asyncio.Event()
+
+    def after_release(program: Program, _: Session) -> Session:
+        return program.first(pending)
+
+    async def make(_: Deferred[Body]) -> Body:
+        await release.wait()
+        return go().body.result()
+
+    cell = Deferred.start(make, owner=uuid4(), label="an input", on_cancel=_nothing)
+    pending = Session.from_body(cell, Provenance())
+    out = Program(ScriptedClient(["one"]), after_release)(pending)
+    assert out.body.latest is None
+    with ThreadPoolExecutor(1) as pool:
+        again = pool.submit(resumed, out, after_release, [])
+        runtime().run(lambda: _set(release), label="a test")
+        assert (again.result().id, again.result().outcome) == (out.id, Completed())
+
+
+def _nothing(_: Body | None) -> Body:
+    return Body(ChunkTable())
+
+
+async def _set(event: asyncio.Event) -> None:
+    event.set()
 
 
 # ---- what was done is served

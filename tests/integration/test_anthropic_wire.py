@@ -18,7 +18,7 @@ from rath.session.record import ModelCall
 from tests.support.asking import ask
 from tests.support.sessions import FunctionTool
 
-pytestmark = [pytest.mark.timeout(180), pytest.mark.xdist_group("embedded")]
+pytestmark = pytest.mark.timeout(180)
 
 
 @pytest.fixture

@@ -56,6 +56,7 @@ def test_the_ladder_is_the_documented_one() -> None:
         "03_sandbox_backend",
         "04_tools_builtin",
         "05_custom_tool",
+        "06_mcp_tool",
         "07_streaming",
         "08_compress",
         "09_memory",
@@ -66,6 +67,8 @@ def test_the_ladder_is_the_documented_one() -> None:
         "14_crash_and_resume",
         "15_replay_in_tests",
         "16_explorer",
+        "17_approvals",
+        "18_guards",
     ]
 
 
@@ -77,6 +80,7 @@ def test_the_ladder_is_the_documented_one() -> None:
         ("03_sandbox_backend", "created hello.txt"),
         ("04_tools_builtin", 'read_workspace_file {"data": "sessions fork"}'),
         ("05_custom_tool", 'add {"sum": 42}'),
+        ("06_mcp_tool", 'last_frost {"text": "15 May"}'),
         ("07_streaming", "'finish': 2"),
         ("08_compress", "rows: 8 -> 1"),
         ("09_memory", "erased with its session: 1"),
@@ -84,6 +88,8 @@ def test_the_ladder_is_the_documented_one() -> None:
         ("11_dynamic_selector", "tech: Switch the printer off"),
         ("12_custom_backend", "FileContent(data='kept'"),
         ("13_openviking_memory", "skipped: no OpenViking server is named."),
+        ("17_approvals", "The tea is on its way"),
+        ("18_guards", "hide_answer changed the answer"),
         ("15_replay_in_tests", "differs: row 0 of the input is not the recorded one"),
     ],
 )
@@ -91,8 +97,15 @@ def test_an_example_runs(name: str, said: str, tmp_path: Path) -> None:
     assert said in run(EXAMPLES / f"{name}.py", tmp_path)
 
 
-@pytest.mark.parametrize("wire", ["openai", "anthropic"])
-@pytest.mark.parametrize("program", PROGRAMS, ids=names(PROGRAMS))
+@pytest.mark.parametrize(
+    ("program", "wire"),
+    [
+        pytest.param(program, wire, id=f"{program.stem}-{wire}")
+        for program in PROGRAMS
+        for wire in ("openai", "anthropic")
+        if wire == "openai" or program.stem not in MODELLESS
+    ],
+)
 def test_an_example_runs_in_the_protocol_of_a_vendor(
     program: Path, wire: str, tmp_path: Path
 ) -> None:

@@ -18,7 +18,7 @@ from rath.memory import (
     MemoryStoreSpec,
 )
 
-pytestmark = [pytest.mark.timeout(180), pytest.mark.xdist_group("embedded")]
+pytestmark = pytest.mark.timeout(180)
 
 SAID = (
     {"role": "user", "content": "The deploy failed again."},

@@ -14,7 +14,7 @@ from rath.session import Session, run_session_loop
 from rath.session.record import ModelCall, ToolRun
 from tests.support.sessions import FunctionTool
 
-pytestmark = [pytest.mark.timeout(180), pytest.mark.xdist_group("embedded")]
+pytestmark = pytest.mark.timeout(180)
 
 
 class Person(BaseModel):

@@ -8,7 +8,7 @@ from rath.llm import Provider
 from rath.llm.local.server import ensure_server
 from rath.llm.probe import probe_providers
 
-pytestmark = [pytest.mark.timeout(180), pytest.mark.xdist_group("embedded")]
+pytestmark = pytest.mark.timeout(180)
 
 
 def test_a_real_server_does_what_is_asked_of_it(embedded: Provider) -> None:

@@ -8,7 +8,7 @@ from rath.llm import Provider
 from rath.session import Session, run_session_compress
 from rath.session.record import Summary
 
-pytestmark = [pytest.mark.timeout(180), pytest.mark.xdist_group("embedded")]
+pytestmark = pytest.mark.timeout(180)
 
 
 def test_a_real_model_writes_a_summary(embedded: Provider) -> None:

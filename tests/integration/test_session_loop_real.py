@@ -13,7 +13,7 @@ from rath.session.outcome import Completed
 from rath.session.record import ModelCall
 from tests.support.sessions import FunctionTool
 
-pytestmark = [pytest.mark.timeout(180), pytest.mark.xdist_group("embedded")]
+pytestmark = pytest.mark.timeout(180)
 
 
 def count_words(_: Session, arguments: Any) -> dict[str, int]:

@@ -37,9 +37,11 @@ def test_only_many_rows_are_worth_a_thread(n_rows: int, stays: bool) -> None:
 
 def test_images_count_like_the_rows_that_take_as_long() -> None:
     large = user_text_chunk("x", images=[picture(bytes(BYTES_PER_ROW * MANY_ROWS))])
+    result = tool_feedback_chunk("c", "f", "x", images=large.images)
     plain = user_text_chunk("y")
     assert rows_worth(ChunkTable([plain, plain])) == 2
     assert rows_worth(ChunkTable([plain, large])) == MANY_ROWS + 2
+    assert rows_worth(ChunkTable([plain, result])) == MANY_ROWS + 2
     assert rows_worth(ChunkTable([plain] * (MANY_ROWS + 1))) == MANY_ROWS + 1
 
 

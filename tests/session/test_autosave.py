@@ -14,7 +14,7 @@ import pytest
 from rath._async.lazy import Deferred
 from rath.errors import ConfigError, PersistenceError
 from rath.session import Session, run_session_compress
-from rath.session.autosave import autosave, is_autosaving, is_autosaving_lately
+from rath.session.autosave import autosave, is_autosaving, is_autosaving_lately, look_again
 from rath.session.persistence.store.files import FileStore
 from rath.session.recorder.durability import default_durability
 from rath.session.recorder.shelf import shelf_of
@@ -85,6 +85,19 @@ def test_what_is_made_often_does_not_look_each_time(monkeypatch: pytest.MonkeyPa
     later = time.monotonic() + 2
     monkeypatch.setattr("rath.session.autosave.time.monotonic", lambda: later)
     assert not is_autosaving_lately()
+
+
+def test_a_program_that_changed_what_is_said_has_it_looked_at(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENRATH_PERSIST", "1")
+    assert is_autosaving_lately()
+    monkeypatch.delenv("OPENRATH_PERSIST")
+    look_again()
+    assert not is_autosaving_lately()
+    say(home, persist=True)
+    look_again()
+    assert is_autosaving_lately()
 
 
 def test_the_program_has_the_last_word(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,10 +47,16 @@ _IMAGE = {
     "additionalProperties": False,
 }
 _TEXT = _block("text", text=_INK, citations={"type": ["array", "null"]})
+_PICTURE = _block("image", source=_IMAGE)
+_RESULT = {
+    "if": {"type": "array"},
+    "then": {"minItems": 1, "items": {"oneOf": [_TEXT, _PICTURE]}},
+    "else": _INK,
+}
 _BY_USER = {
     "text": _TEXT,
-    "image": _block("image", source=_IMAGE),
-    "tool_result": _block("tool_result", tool_use_id={"pattern": _ID}, content=_INK),
+    "image": _PICTURE,
+    "tool_result": _block("tool_result", tool_use_id={"pattern": _ID}, content=_RESULT),
 }
 _BY_ASSISTANT = {
     "text": _TEXT,

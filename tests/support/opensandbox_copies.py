@@ -93,9 +93,9 @@ def opened_copy(
 def settle(server: OpenSandboxServer, n_snapshots: int) -> None:
     """Wait until so many snapshots were deleted in all."""
     for _ in range(50):
-        # What ends on the runtime meanwhile may hold frozen files in a cycle.
-        gc.collect()
         with suppress(TimeoutError):
             server.wait_for("DELETE", "/v1/snapshots/*", n_requests=n_snapshots, timeout=0.1)
             return
+        # What ends on the runtime meanwhile may hold frozen files in a cycle.
+        gc.collect()
     pytest.fail(f"fewer than {n_snapshots} snapshots were deleted")

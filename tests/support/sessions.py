@@ -112,6 +112,13 @@ rows = st.one_of(
     st.builds(system_text_chunk, any_texts),
     assistant_rows(),
     st.builds(tool_feedback_chunk, call_ids, st.sampled_from(["f", "g"]), any_texts),
+    st.builds(
+        tool_feedback_chunk,
+        call_ids,
+        st.sampled_from(["f", "g"]),
+        any_texts,
+        images=st.lists(pictures, min_size=1, max_size=2),
+    ),
     st.builds(ChunkRow, st.just("from_the_future"), st.just({"content": "?", "x": [1, {"y": 2}]})),
 )
 row_lists = st.lists(rows, max_size=12)

@@ -25,12 +25,14 @@ from rath.backend.host.process import Command
 from rath.backend.opensandbox.backend import OpenSandboxBackend
 from rath.backend.opensandbox.connection import find_connection
 from rath.backend.persistence import PersistentSandboxRegistry
+from rath.cli.mcp_servers import Listed
 from rath.cli.model_targets import configured_targets
 from rath.config import ConfigStore
 from rath.config.layers import find_llm_provider
 from rath.conformance.chat.subject import Call, Subject
 from rath.errors import ProviderError
 from rath.flow import Agent, Compressor, Selector, Sequential
+from rath.flow.tool import MCPToolCall
 from rath.llm import Provider, RathLLMChatRequest, open_draft
 from rath.llm.anthropic import RathAnthropicChatClient
 from rath.llm.credentials import Account, find_account
@@ -54,6 +56,10 @@ from rath.llm.recorded import RecordedClient
 from rath.llm.sdk.connection import Connection
 from rath.llm.variables import OPENAI
 from rath.llm.vlm import RathOpenAIVLMClient, VLMProvider
+from rath.mcp import Bearer, HttpServer, MCPClient, StdioServer
+from rath.mcp.configured import configured_server
+from rath.mcp.failures import Situation
+from rath.mcp.http import HttpAccess
 from rath.memory import MemoryStoreSpec
 from rath.memory import get as get_memory
 from rath.memory.adapters.openviking.addresses import Addresses
@@ -144,6 +150,7 @@ def placed(key: str) -> Iterator[object]:
     session = Session.from_user_message("x").to("local", spec=spec, provider=provider)
     yield from (session, session.fork(), session.detach(), session.merge(session.fork()))
     agent = Agent("be brief", provider=provider, memory=memory)
+    yield agent.as_tool("helper")
     flow = Sequential(agent, Compressor("sum up", provider), Selector(provider))
     yield from (agent, flow, flow.compile(), flow.compile().manifest)
 
@@ -168,6 +175,19 @@ def asked(key: str) -> Iterator[object]:
     yield Subject(scripted, 16, key, None, 1.0)
     yield LiteLLMTarget(None, "call", key)
     yield LocalEndpoint("http://127.0.0.1:1/v1", key, "m", Path("m.gguf"), "1")
+
+
+def tool_servers(key: str, base: Path) -> Iterator[object]:
+    """Servers of tools that are given the key wherever it can be."""
+    started = StdioServer("x", ("--token", key), {"TOKEN": key})
+    reached = HttpServer(f"https://me:{quote(key, safe='')}@h/mcp?key={quote(key, safe='')}",
+                         {"X-Key": key}, Bearer(token=key))  # fmt: skip
+    yield from (started, reached, MCPClient(started), MCPClient(reached))
+    yield MCPToolCall(client=MCPClient(started), name="t", description=None, parameters={})
+    yield from (Situation("x", started, secrets=(key,)), HttpAccess.of(reached))
+    store = ConfigStore(base / ".openrath" / "config.json")
+    found = configured_server("s", store=store)
+    yield from (found, Listed(found, is_default=True))
 
 
 def clients(key: str) -> Iterator[object]:
@@ -199,6 +219,7 @@ def clients(key: str) -> Iterator[object]:
 @given(any_keys)
 def test_no_object_shows_a_key(project: Path, key: str) -> None:
     made = [*configured(key, project), *placed(key), *remembering(key), *asked(key)]
+    made += tool_servers(key, project)
     for each in reachable(made):
         assert seen(key, *(show(each) for show in SHOWS)) == []
 
@@ -268,6 +289,7 @@ def test_every_public_class_that_leads_to_a_key_was_looked_at(
 ) -> None:
     kinds = (placed, remembering, asked, clients, called)
     roots = [*configured(KEY, project), *(each for make in kinds for each in make(KEY))]
+    roots += tool_servers(KEY, project)
     made = {owner for each in reachable(roots) for owner in type(each).__mro__}
     left_out = {name for name, each in holders().items() if each not in made}
     assert left_out == set()

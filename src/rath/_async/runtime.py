@@ -36,8 +36,9 @@ EXIT_SECONDS = 2.0
 _NAP_SECONDS = 0.5
 """How late Ctrl-C may be noticed in the worst case; a guess between lag and wake-ups."""
 
-AtExit = Literal["end", "finish"]
-"""What happens at exit to work in flight: it is ended at once, or has half of the time first."""
+AtExit = Literal["end", "finish", "leave"]
+"""What happens at exit to what still runs: work is ended at once, or has half of the time first;
+what only waits to be used is ended too, and nobody is told, since nothing is lost."""
 
 HOW_TO_WAIT = "read its result (.text() or .synchronize()) before the program ends"
 
@@ -158,7 +159,8 @@ class Runtime:
                 starts.
             label: What runs, for messages; names a session where there is one.
             context: Context variables of the run; a copy of the caller's by default.
-            at_exit: "finish" for short work that nobody waits for and that must not be lost.
+            at_exit: "finish" for short work that nobody waits for and that must not be lost,
+                "leave" for what only waits to be used.
         """
         if self.is_closing:
             raise RuntimeError(f"cannot start {label}: the interpreter is exiting")
@@ -166,7 +168,9 @@ class Runtime:
         # Here and not on the loop, so that work submitted a moment before exit is known there.
         self._running.add(running)
         self._own.loop.call_soon_threadsafe(
-            partial(self._start, running, make), context=context or contextvars.copy_context()
+            partial(self._start, running, make),
+            # An empty context is false.
+            context=contextvars.copy_context() if context is None else context,
         )
         return running
 
@@ -193,6 +197,24 @@ class Runtime:
             self.cancel(running)
             raise
         result: T = running.future.result()
+        return result
+
+    async def await_run(self, make: Callable[[], Coroutine[Any, Any, T]], *, label: str) -> T:
+        """Run `make()` on the runtime loop and await its result in any loop.
+
+        Cancelling the wait cancels it there, and waits until it has ended.
+        """
+        if self._own.is_current():
+            return await make()
+        running = self.submit(make, label=label)
+        waiting = asyncio.wrap_future(running.future)
+        try:
+            result: T = await asyncio.shield(waiting)
+        except asyncio.CancelledError:
+            self.cancel(running)
+            await asyncio.wait([waiting])
+            waiting.exception()  # that it was cancelled is no news
+            raise
         return result
 
     async def call_in_worker(self, fn: Callable[[], T]) -> T:
@@ -263,7 +285,9 @@ class Runtime:
         self.is_closing = True
         # A task leaves the set a moment after its result can be read.
         in_flight = [running for running in list(self._running) if not running.future.done()]
-        cut_off = sorted(running.label for running in in_flight if not running.is_given_up)
+        cut_off = sorted(
+            each.label for each in in_flight if not each.is_given_up and each.at_exit != "leave"
+        )
         if cut_off:
             sys.stderr.write(_cut_off_message(cut_off))
         seconds = max(0.0, deadline - time.monotonic())

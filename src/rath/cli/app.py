@@ -29,9 +29,13 @@ from rath.errors import RathError, SessionDamaged
 __all__ = ["VERBS", "app", "main"]
 
 VERBS = {
+    "answer": "rath.cli.deciding:answer",
+    "approve": "rath.cli.deciding:approve",
     "config": "rath.cli.config:app",
     "cost": "rath.cli.cost:app",
+    "deny": "rath.cli.deciding:deny",
     "doctor": "rath.cli.doctor:app",
+    "edit": "rath.cli.deciding:edit",
     "explain": "rath.cli.explain:app",
     "export": "rath.cli.session_export:app",
     "import": "rath.cli.session_import:app",
@@ -42,6 +46,7 @@ VERBS = {
     "fork": "rath.cli.fork:app",
     "log": "rath.cli.log:app",
     "ls": "rath.cli.ls:app",
+    "mcp": "rath.cli.mcp:app",
     "memory": "rath.cli.memory:app",
     "prune": "rath.cli.prune:app",
     "rm": "rath.cli.rm:app",

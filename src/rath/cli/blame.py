@@ -15,7 +15,7 @@ from rath.cli.terminal import Misuse, Problem, note, say_json
 from rath.session import Session
 from rath.session.questions import Appearance, Blame, blame
 from rath.session.questions.encode import encode_answer
-from rath.session.record import ModelCall, ToolRun
+from rath.session.record import Change, ModelCall, ToolRun
 
 __all__ = ["app"]
 
@@ -87,6 +87,8 @@ def _where(each: Appearance) -> str:
             return f"{turn}the whole result of a tool, of which the model read a part"
         case "verdict":
             return "report of a check"
+        case "replaced":
+            return f"{turn}what a hook put something else for"
         case _:
             assert_never(each.place)
 
@@ -99,6 +101,11 @@ def _about(each: Appearance) -> Iterator[str]:
         yield f"{read} {model}, model call {short(entry.id)}"
     elif isinstance(entry, ToolRun):
         yield f"made by {entry.tool} ({entry.call_id}), {entry.status}"
+    elif isinstance(entry, Change):
+        call = "" if entry.call_id is None else f" of {entry.call_id}"
+        yield f"taken out of the {entry.what}{call} by the hook {each.hook}"
+    if each.hook and not isinstance(entry, Change):
+        yield f"put there by the hook {each.hook}"
     if each.place == "row" and each.by in ("model", "summary"):
         yield _read(each)
 

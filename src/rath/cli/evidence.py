@@ -10,6 +10,7 @@ from rath.session.chunk import ChunkRow, RowId, readable_json
 from rath.session.content import AssistantTurn, Opaque, SystemText, ToolFeedback, UserText
 from rath.session.outcome import Completed, Outcome, OutputMissing
 from rath.session.record import (
+    Change,
     Decision,
     Entry,
     Interrupt,
@@ -35,8 +36,9 @@ def said(row: ChunkRow) -> str:
         case AssistantTurn(text, calls):
             asked = [f"→ {call.name}({one_line(readable_json(call.arguments))})" for call in calls]
             return "  ".join(filter(None, (one_line(text or ""), *asked)))
-        case ToolFeedback(_, name, body):
-            return f"{name}: {one_line(readable_json(body))}"
+        case ToolFeedback(_, name, body, images):
+            labels = [image.label for image in images]
+            return " ".join([f"{name}:", *labels, one_line(readable_json(body))])
         case Opaque(payload):
             return one_line(str(dict(payload)))
         case _:
@@ -60,9 +62,17 @@ def brief(entry: Entry) -> str:
             return f"check {entry.name}: {'passed' if entry.passed else 'failed'}{score}"
         case Interrupt():
             calls = f" on {', '.join(entry.calls)}" if entry.calls else ""
-            return f"waits for {entry.reason}{calls}"
+            inside = "" if entry.child is None else f", inside it session {entry.child}"
+            asked = "" if entry.question is None else f": {one_line(entry.question)}"
+            return f"waits for {entry.reason}{calls}{inside}{asked}"
         case Decision():
-            return f"{entry.by} decided: {one_line(entry.choice)}"
+            call = "" if entry.call_id is None else f" {entry.call_id}"
+            said = "" if entry.text is None else f": {one_line(entry.text)}"
+            given = "" if entry.edited is None else f", with {one_line(str(dict(entry.edited)))}"
+            return f"{entry.by} decided: {one_line(entry.choice)}{call}{given}{said}"
+        case Change():
+            call = "" if entry.call_id is None else f" of {one_line(entry.call_id)}"
+            return f"hook {one_line(entry.hook)} changed the {entry.what}{call}"
         case _:
             assert_never(entry)
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any, cast
 import typer
 
 from rath.cli.loaded import loaded
-from rath.cli.outline import head, short
+from rath.cli.outline import counted, head, short
 from rath.cli.sessions import AsJson, EvidenceMissing, SessionText, StoreUrl
 from rath.cli.show_calls import brief_provider, brief_seen, show_provider, show_seen
 from rath.cli.show_effects import (
@@ -119,7 +119,7 @@ def _answers(session: Session, asked: Sequence[Question], turn: int | None) -> d
 
 def _show(session: Session, answers: Mapping[str, Answer], *, is_brief: bool) -> None:
     if is_brief:
-        head(f"session {short(session.id)}, {len(session.chunk_table)} rows")
+        head(f"session {short(session.id)}, {counted(len(session.chunk_table), 'row')}")
     for name, answer in answers.items():
         question = _QUESTIONS[cast("Question", name)]
         (question.brief if is_brief else question.show)(answer)

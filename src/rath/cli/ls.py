@@ -29,6 +29,7 @@ _DERIVED = {
     LineageKind.OP_FORK,
     LineageKind.OP_DETACH,
     LineageKind.OP_MERGE,
+    LineageKind.OP_DELEGATE,
     LineageKind.OP_SESSION_COMPRESS,
 }
 

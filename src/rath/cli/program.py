@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 from pathlib import Path
+from types import ModuleType
 
 from rath._core.text import did_you_mean
 from rath.cli.terminal import Misuse
@@ -16,23 +17,17 @@ __all__ = ["load_workflow"]
 def load_workflow(name: str) -> Workflow:
     """Import `module:attribute`, looked for in the working directory first, and return it.
 
+    A module may be named by its file, as in `path/agents.py:team`.
+
     The attribute is a workflow, or a class of one or a function that makes one without arguments.
 
     Raises:
         Misuse: There is no such module or attribute, or it is no workflow.
     """
-    module_name, _, path = name.partition(":")
+    module_name, _, path = name.rpartition(":")
     if not module_name or not path:
         raise Misuse(f"{name!r} names no workflow; expected MODULE:ATTRIBUTE, such as agents:team")
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.insert(0, here)
-    try:
-        found: object = importlib.import_module(module_name)
-    except ModuleNotFoundError as exc:
-        if exc.name is None or not f"{module_name}.".startswith(f"{exc.name}."):
-            raise  # something that the module itself needs
-        raise Misuse(f"no module {module_name!r} in {here!r} or among the packages") from exc
+    found: object = _module(module_name)
     for part in path.split("."):
         if not hasattr(found, part):
             raise Misuse(f"{name!r}: no attribute {part!r}.{did_you_mean(part, dir(found))}")
@@ -41,4 +36,22 @@ def load_workflow(name: str) -> Workflow:
         found = found()
     if not isinstance(found, Workflow):
         raise Misuse(f"{name!r} is a {type(found).__name__}; expected a workflow or an agent")
+    return found
+
+
+def _module(name: str) -> ModuleType:
+    file = Path(name).resolve() if name.endswith(".py") else None
+    if file is not None and not file.is_file():
+        raise Misuse(f"no file {name!r}")
+    here, module_name = str(file.parent if file else Path.cwd()), file.stem if file else name
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        found = importlib.import_module(module_name)
+    except ModuleNotFoundError as exc:
+        if exc.name is None or not f"{module_name}.".startswith(f"{exc.name}."):
+            raise  # something that the module itself needs
+        raise Misuse(f"no module {module_name!r} in {here!r} or among the packages") from exc
+    if file is not None and Path(found.__file__ or "").resolve() != file:
+        raise Misuse(f"{name!r} has the name of another module, {found.__file__}; rename the file")
     return found

@@ -14,6 +14,7 @@ from rath.cli.outline import counted, head, item
 from rath.cli.program import load_workflow
 from rath.cli.sessions import AsJson, Exit, SessionText, StoreUrl, opened_store
 from rath.cli.terminal import Misuse, Problem, say_json
+from rath.cli.waiting import how_to_say, waits_in_words
 from rath.errors import ResumeMismatch
 from rath.flow import Agent, Workflow
 from rath.session import Session
@@ -52,7 +53,7 @@ def resume_session(
 ) -> None:
     """Go on with a run under the same id and in the same log.
 
-    What is recorded is not done again. The exit status is 1 where the run waits for a decision.
+    What is recorded is not done again. The exit status is 1 where the run waits for somebody.
     """
     with loaded(session, store=store) as (named,):
         found = _waiting(named, store)
@@ -154,7 +155,10 @@ def _show(session: Session, stopped: Session, *, as_json: bool) -> None:
     outcome, n_rows = told_outcome(session.outcome), len(session.chunk_table)
     waiting = [each for each in stopped.open_calls if each.waits]
     if as_json:
-        calls = [{"call": each.call.id, "tool": each.call.name} for each in waiting]
+        calls = [
+            {"call": each.call.id, "tool": each.call.name, "waits_for": each.waits_for}
+            for each in waiting
+        ]
         told = {"session": str(session.id), "n_rows": n_rows, **outcome}
         say_json({**told, "stopped": str(stopped.id), "calls": calls})
         return
@@ -166,5 +170,10 @@ def _show(session: Session, stopped: Session, *, as_json: bool) -> None:
     if isinstance(session.outcome, Cancelled):
         item("it was cancelled; --go-on goes on with it")
     for each in waiting:
-        item(f"waits for a decision: {each.call.name} {each.call.arguments}")
-        item(f"--decide {each.call.id}=retry, skip or done", depth=2)
+        if each.waits_for == "decision":
+            item(f"waits for a decision: {each.call.name} {each.call.arguments}")
+            item(f"--decide {each.call.id}=retry, skip or done", depth=2)
+            continue
+        item(waits_in_words(each))
+        for line in how_to_say(stopped, each):
+            item(line, depth=2)

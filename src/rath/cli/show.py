@@ -35,12 +35,14 @@ from rath.cli.sessions import (
 )
 from rath.cli.states import STATE_STYLES, state_of
 from rath.cli.terminal import say_json, say_lines
+from rath.cli.waiting import how_to_say, told_waiting, waits_in_words
 from rath.session.body import Body
 from rath.session.chunk import ChunkRow
 from rath.session.graph.export import lineage_extras_to_jsonable
 from rath.session.persistence.codec.encode import encode_entry, encode_outcome
 from rath.session.persistence.loading import Loaded
 from rath.session.record import Entry, ModelCall, Operation, Record, ToolRun
+from rath.session.waiting import waiting_sessions
 
 __all__ = ["app", "row_line"]
 
@@ -78,6 +80,7 @@ def show(
             say_lines(_head(loaded, state))
             say_lines(_rows(loaded, is_full=is_full))
             say_lines(_rest(loaded))
+            say_lines(_waiting(loaded))
     if loaded.problem is not None:
         raise Damaged(
             f"{loaded.problem}; what is shown stands before it. `rath verify` tells where the "
@@ -154,6 +157,17 @@ def _rest(loaded: Loaded) -> Iterator[Line]:
         yield [("    … ", "cyan"), (cut(shown, _less(columns, 6)), "")]
     if left.failure is not None and left.failure.how == "failed":
         yield from _marked("!", one_line(left.failure.error), "red", columns)
+
+
+def _waiting(loaded: Loaded) -> Iterator[Line]:
+    """Yield what the session waits for, and how it is said."""
+    columns = room()
+    for session in () if loaded.problem is not None else waiting_sessions(loaded.session):
+        for call in session.open_calls:
+            if call.waits:
+                yield from _marked("?", one_line(waits_in_words(call)), "magenta", columns)
+                for line in how_to_say(session, call):
+                    yield [(f"      {line}", "dim")]
 
 
 def _marked(mark: str, text: str, style: str, columns: int | None) -> Iterator[Line]:
@@ -248,6 +262,9 @@ def _as_jsonable(loaded: Loaded, state: str) -> dict[str, Any]:
             for index, row in enumerate(session.chunk_table)
         ],
         "entries": [encode_entry(entry, []) for entry in _entries(loaded)],
+        "waiting": []
+        if loaded.problem is not None
+        else [one for each in waiting_sessions(session) for one in told_waiting(each)],
         "open_calls": [] if left is None else [intent.call_id for intent in left.intents],
         "partial_text": "" if left is None else left.partial_text,
         "error": None if left is None or left.failure is None else left.failure.error,

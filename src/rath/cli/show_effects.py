@@ -20,6 +20,7 @@ from rath.session.questions import (
     WhereFrom,
     WhereToolsRan,
 )
+from rath.session.questions.hooked import sessions_of
 from rath.session.questions.texts import preview
 from rath.session.record import CHECK_ORIGIN, Decision, ToolRun
 
@@ -97,6 +98,8 @@ def show_origin(answer: WhereFrom) -> None:
     head("rows:")
     for row in answer.rows:
         item(_born(row))
+        for change in row.changes:
+            item(f"the hook {change.hook} changed the {change.what}", depth=2)
 
 
 def file_in_words(change: FileEffect) -> str:
@@ -150,7 +153,8 @@ def _show_doubts(answer: WhatChanged) -> None:
 def _made(each: Ancestor) -> str:
     born = f", {each.n_born} born here" if each.n_born else ""
     came = f" from {', '.join(map(short, each.parents))}" if each.parents else ""
-    return f"{short(each.session)} · {each.operator or 'unknown'}{came} · {each.n_rows} rows{born}"
+    made = f"{short(each.session)} · {each.operator or 'unknown'}{came}"
+    return f"{made} · {counted(each.n_rows, 'row')}{born}"
 
 
 def _details(each: Ancestor) -> Iterator[str]:
@@ -170,6 +174,9 @@ def _details(each: Ancestor) -> Iterator[str]:
             yield f"decided by {wait.by}: {wait.choice} for {wait.call_id or 'the run'}"
         else:
             yield f"waited for {wait.reason}: {wait.question or ', '.join(wait.calls)}"
+    for change in each.changes:
+        before, after = sessions_of(change)
+        yield f"{change.what}: the hook {change.hook} gave {after[:8]} in place of {before[:8]}"
     if each.outcome is not None and not isinstance(each.outcome, Completed):
         yield f"ended as {each.outcome}"
 

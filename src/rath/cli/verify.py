@@ -117,7 +117,8 @@ def _line(problem: Problem) -> list[tuple[str, str]]:
 def _tell(found: list[Verification], problems: list[Problem]) -> None:
     severities = {problem.severity for problem in problems}
     n_lines = sum(each.n_lines for each in found)
-    looked = f"{number(len(found), 'session')} with all they came from, {number(n_lines, 'line')}"
+    came = "all it came from" if len(found) == 1 else "all they came from"
+    looked = f"{number(len(found), 'session')} with {came}, {number(n_lines, 'line')}"
     if "damaged" in severities:
         note(f"damaged: {looked}")
         raise typer.Exit(Exit.DAMAGED)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         config_layers,
         find_backend_provider,
         find_llm_provider,
+        find_mcp_server,
         find_memory_provider,
         llm_default,
     )
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
         LLMConfig,
         LLMProviderConfig,
         MCPConfig,
+        MCPOAuthConfig,
         MCPServerConfig,
         MemoryConfig,
         MemoryProviderConfig,
@@ -48,6 +50,7 @@ __all__ = [
     "LLMConfig",
     "LLMProviderConfig",
     "MCPConfig",
+    "MCPOAuthConfig",
     "MCPServerConfig",
     "MemoryConfig",
     "MemoryProviderConfig",
@@ -56,6 +59,7 @@ __all__ = [
     "default_store",
     "find_backend_provider",
     "find_llm_provider",
+    "find_mcp_server",
     "find_memory_provider",
     "is_project_local",
     "llm_default",
@@ -67,7 +71,7 @@ _MODULES = {
     **dict.fromkeys(("ConfigError", "ConfigStore", "default_store"), "store"),
     **dict.fromkeys(
         ("Found", "config_layers", "find_backend_provider", "find_llm_provider",
-         "find_memory_provider", "llm_default"),
+         "find_mcp_server", "find_memory_provider", "llm_default"),
         "layers",
     ),
 }  # fmt: skip

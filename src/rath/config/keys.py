@@ -9,6 +9,7 @@ import json
 import re
 import shlex
 from collections.abc import Iterable, Sequence
+from types import NoneType, UnionType
 from typing import Any, cast, get_args, get_origin
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
@@ -159,12 +160,18 @@ def _type_at(key: Sequence[str]) -> Any:
         model = _model(found)
         if model is not None:
             field = model.model_fields.get(part)
-            found = None if field is None else field.annotation
+            found = None if field is None else _present(field.annotation)
         elif get_origin(found) is dict:
             found = get_args(found)[1]
         elif found is not object:
             return None
     return found
+
+
+def _present(found: Any) -> Any:
+    """Return the type of a field that may be left out."""
+    given = [each for each in get_args(found) if each is not NoneType]
+    return given[0] if get_origin(found) is UnionType and len(given) == 1 else found
 
 
 def _model(found: Any) -> type[BaseModel] | None:

@@ -17,6 +17,7 @@ from rath.config.paths import config_layer_paths
 from rath.config.schema import (
     BackendProviderConfig,
     LLMProviderConfig,
+    MCPServerConfig,
     MemoryProviderConfig,
     RathConfig,
 )
@@ -28,6 +29,7 @@ __all__ = [
     "config_layers",
     "find_backend_provider",
     "find_llm_provider",
+    "find_mcp_server",
     "find_memory_provider",
     "iter_layers",
     "llm_default",
@@ -120,6 +122,44 @@ def find_backend_provider(name: str | None = None) -> Found[BackendProviderConfi
         lambda c: c.backend.providers,
     )
     return section.find(name)
+
+
+def find_mcp_server(
+    name: str | None = None, stores: Iterable[ConfigStore] | None = None
+) -> Found[MCPServerConfig]:
+    """Return a tool server by name, or the only one of `mcp.default_enabled`.
+
+    Args:
+        name: Its name.
+        stores: Where to look; `iter_layers()` by default.
+
+    Raises:
+        KeyError: No such entry, or none or more than one by default; the text says what each file
+            has.
+    """
+    looked_at = tuple(iter_layers() if stores is None else stores)
+    listed = (
+        f"{', '.join(store.config.mcp.servers) or 'none'} in {store.path}" for store in looked_at
+    )
+    available = f"Available: {'; '.join(listed)}."
+    if name is None:
+        lists = (store.config.mcp.default_enabled for store in looked_at)
+        enabled = next(filter(None, lists), None)
+        if enabled is None:
+            raise KeyError(
+                f"no MCP server name given, and mcp.default_enabled is empty. {available}"
+            )
+        if len(enabled) > 1:
+            raise KeyError(
+                f"no MCP server name given, and mcp.default_enabled is ambiguous: it names "
+                f"{', '.join(enabled)}. Name one of them"
+            )
+        name = enabled[0]
+    for store in looked_at:
+        if name in store.config.mcp.servers:
+            return Found(store, name, store.config.mcp.servers[name])
+    known = [known for store in looked_at for known in store.config.mcp.servers]
+    raise KeyError(f"no MCP server named {name!r}.{did_you_mean(name, known)} {available}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ __all__ = [
     "comes_from_project",
     "config_layer_paths",
     "is_project_local",
+    "own_config_dir",
     "resolve_config_dir",
     "resolve_config_path",
     "user_config_dir",
@@ -84,6 +85,22 @@ def user_config_dir() -> Path:
             f"set {OPENRATH_HOME_ENV} to a directory that may be written"
         )
     return directory
+
+
+def own_config_dir() -> Path:
+    """Return where the user's own word is kept, which no project can write; creates nothing.
+
+    It is the directory that `OPENRATH_HOME` names, unless that is a project's, else `.openrath` in
+    the user's home.
+
+    Raises:
+        FileNotFoundError: See `resolve_config_dir`.
+    """
+    if env_value(OPENRATH_HOME_ENV) is not None:
+        named = resolve_config_dir()
+        if not comes_from_project(named):
+            return named
+    return user_config_dir()
 
 
 def working_directory() -> Path | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal, Self
 
 from pydantic import (
     BaseModel,
@@ -11,7 +11,9 @@ from pydantic import (
     Field,
     SerializerFunctionWrapHandler,
     model_serializer,
+    model_validator,
 )
+from pydantic_core import PydanticCustomError
 
 from rath.config.secrets import shown
 
@@ -22,6 +24,7 @@ __all__ = [
     "LLMConfig",
     "LLMProviderConfig",
     "MCPConfig",
+    "MCPOAuthConfig",
     "MCPServerConfig",
     "MemoryConfig",
     "MemoryProviderConfig",
@@ -30,6 +33,14 @@ __all__ = [
 ]
 
 SCHEMA_VERSION = 1
+
+
+_VARIABLE = r"^[A-Za-z_][A-Za-z0-9_]{0,99}$"
+"""Names of environment variables."""
+
+_FOR_URL = ("headers", "bearer_env", "oauth", "transport")
+_FOR_COMMAND = ("env", "cwd")
+_NEW_IN_SERVERS = frozenset({*_FOR_URL, "command", "cwd", "url", "timeout", "trust_annotations"})
 
 
 class _Section(BaseModel):
@@ -64,11 +75,71 @@ class LLMConfig(_Section):
     providers: dict[str, LLMProviderConfig] = {}
 
 
-class MCPServerConfig(_Section):
-    """A tool server that is started as a child process."""
+class MCPOAuthConfig(_Section):
+    """OAuth 2 client credentials, by which a program gets a token of its own."""
 
-    command: list[str]
+    client_id: str
+    secret_env: str = Field(pattern=_VARIABLE)
+    issuer: str
+    scopes: list[str] = []
+    method: Literal["client_secret_basic", "client_secret_post"] = "client_secret_basic"
+
+
+class MCPServerConfig(_Section):
+    """A tool server: `command` for one that is started as a child process, `url` for any other.
+
+    `${NAME}` in a value of `env` or `headers` is that variable of the environment, read at each
+    connect.
+    """
+
+    command: list[str] | None = None
     env: dict[str, str] = Field(default={}, repr=False)
+    cwd: str | None = None
+    url: str | None = None
+    headers: dict[str, str] = Field(default={}, repr=False)
+    bearer_env: str | None = Field(default=None, pattern=_VARIABLE)
+    """Name of the environment variable that holds a token."""
+
+    oauth: MCPOAuthConfig | None = None
+    transport: Literal["auto", "http", "sse"] | None = None
+    timeout: float | None = Field(default=None, gt=0)
+    """Seconds that one request may take."""
+
+    trust_annotations: bool | None = None
+    """Whether what the server says of its tools' effects is believed. By default a server of a
+    project is not, and one of the user is."""
+
+    @model_validator(mode="after")
+    def _is_one_server(self) -> Self:
+        if (self.command is None) == (self.url is None):
+            has = "neither" if self.url is None else "both"
+            raise PydanticCustomError(
+                "mcp_server",
+                "needs either command (a program and its arguments) or url (an address), and has "
+                f"{has}",
+            )
+        if self.url is not None and not self.url.lower().startswith(("http://", "https://")):
+            raise PydanticCustomError("mcp_url", "url must begin with http:// or https://")
+        away = _FOR_URL if self.url is None else _FOR_COMMAND
+        for name in away:
+            if getattr(self, name):
+                this, other = ("command", "url") if self.url is None else ("url", "command")
+                raise PydanticCustomError(
+                    "mcp_field", f"{name} goes with {other}, and this server has {this}"
+                )
+        if self.bearer_env and self.oauth:
+            raise PydanticCustomError("mcp_auth", "needs at most one of bearer_env and oauth")
+        return self
+
+    @model_serializer(mode="wrap")
+    def _as_in_1_3(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        # OpenRath 1.3 knew `command` and `env` alone: such a server is saved as it was read.
+        written: dict[str, Any] = write(self)
+        return {
+            name: it
+            for name, it in written.items()
+            if name not in _NEW_IN_SERVERS or (it is not None and it != {})
+        }
 
 
 class MCPConfig(_Section):

@@ -8,6 +8,7 @@ from rath.flow.compile import CompiledWorkflow, ResourceManifest
 from rath.flow.compressor import Compressor
 from rath.flow.container import Sequential, WorkflowDict, WorkflowList
 from rath.flow.empty import EmptyWorkflow
+from rath.flow.hooks import CallRequest, Deny, HookHandle, ModelTurn, ToolResultText
 from rath.flow.selector import Selector
 from rath.flow.workflow import Workflow
 from rath.llm import Provider
@@ -15,13 +16,18 @@ from rath.llm import Provider
 __all__ = [
     "Agent",
     "AgentParam",
+    "CallRequest",
     "CompiledWorkflow",
     "Compressor",
+    "Deny",
     "EmptyWorkflow",
+    "HookHandle",
+    "ModelTurn",
     "Provider",
     "ResourceManifest",
     "Selector",
     "Sequential",
+    "ToolResultText",
     "Workflow",
     "WorkflowDict",
     "WorkflowList",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from types import TracebackType
-from typing import Self
+from typing import Any, Literal, Self, overload
 from uuid import UUID
 
 from rath._async.plane import Lease
@@ -20,14 +20,23 @@ from rath.flow.agent_memory import (
     remember,
 )
 from rath.flow.agent_param import AgentParam, check_provider, resolve_provider_arg
+from rath.flow.hooks import HookHandle, loop_hooks, register
 from rath.flow.memory_inject import DefaultRecallInjection, MemoryInjectionPolicy
 from rath.flow.tool.base import FlowToolCall
 from rath.flow.workflow import Workflow
 from rath.llm import Provider, RathLLMStreamDelta
 from rath.memory import MemoryResult, MemoryStore
 from rath.session import Session, run_session_loop
+from rath.session.hooks import (
+    AfterAnswer,
+    BeforeAnswer,
+    ModelAnswer,
+    ModelTurn,
+    ToolResultText,
+)
 from rath.session.output import output_form
 from rath.session.recorder.durability import Durability
+from rath.session.tooling import ApprovalRule, CallRequest, check_approval
 
 
 class Agent(Workflow):
@@ -52,6 +61,9 @@ class Agent(Workflow):
         timeout: Seconds that a run may take; one that takes longer ends with the outcome
             DeadlineExceeded.
         system_tools: Whether the model is offered the built-in tools, or the names of those it is.
+        approval: Whether somebody must allow a tool call before it is made: "never", "always", or
+            a function that gets a `CallRequest` and says so; also where the tool itself does not
+            ask for it. The session then waits for `approve`, `deny` or `edit`.
         output: Type of the answer, a pydantic model or another type that pydantic knows;
             `session.output` gives the object. None for plain text.
         output_retries: Model calls that may follow an answer that does not fit `output`; the
@@ -79,6 +91,7 @@ class Agent(Workflow):
         durability: Durability | None = None,
         timeout: float | None = None,
         system_tools: bool | Sequence[str] = True,
+        approval: ApprovalRule = "never",
         output: object = None,
         output_retries: int = 2,
     ) -> None:
@@ -97,6 +110,7 @@ class Agent(Workflow):
         self.durability: Durability | None = durability
         self.timeout = timeout
         self.system_tools = system_tools
+        self.approval: ApprovalRule = check_approval(approval, "Agent")
         # No attribute `output`: agents of 1.3 programs have one of their own.
         self._output_form = None if output is None else output_form(output)
         self.output_retries = output_retries
@@ -122,8 +136,10 @@ class Agent(Workflow):
             system_tools=self.system_tools,
             recall=None if store is None else recall_for_run(store, policy),
             timeout=self.timeout,
+            approval=self.approval,
             output=self._output_form,
             output_retries=self.output_retries,
+            hooks=loop_hooks(self),
         )
         if self.commit_on_forward and store is not None:
             commit_later(store, out)
@@ -137,6 +153,66 @@ class Agent(Workflow):
     def unregister_tool(self, tool_name: str) -> None:
         """Take out the tool of that name, if there is one."""
         self.tools = [tool for tool in self.tools if tool.name != tool_name]
+
+    def register_model_hook(self, hook: Callable[[Self, ModelTurn], ModelAnswer]) -> HookHandle:
+        """Have `hook(agent, turn)` see each answer of the model, before it becomes a row.
+
+        Calls, typed output and everything later follow what it returns. Runs have the hooks that
+        were registered when they were submitted, and ask them in order, on worker threads or, for
+        `async def`, on the loop of user code. A hook that raises, or takes longer than
+        `rath.session.hooked_answer.MODEL_HOOK_TIMEOUT`, ends the run with that error. The deltas
+        of a streamed answer have been shown to `on_event` by then.
+
+        Args:
+            hook: Returns the ModelTurn to go on with, or None to leave the answer as it is.
+
+        Returns:
+            A handle whose `remove()` takes the hook out; it works in `with`, too.
+
+        Raises:
+            TypeError: It is no function.
+        """
+        return register(self, "model", hook)
+
+    @overload
+    def register_tool_hook(
+        self, hook: Callable[[Self, CallRequest], BeforeAnswer], *, when: Literal["before"]
+    ) -> HookHandle: ...
+    @overload
+    def register_tool_hook(
+        self,
+        hook: Callable[[Self, CallRequest, ToolResultText], AfterAnswer],
+        *,
+        when: Literal["after"],
+    ) -> HookHandle: ...
+    def register_tool_hook(
+        self, hook: Callable[..., Any], *, when: Literal["before", "after"]
+    ) -> HookHandle:
+        """Have a hook see each tool call of the agent, before it is made or after it.
+
+        Before: `hook(agent, call)` gets a CallRequest whose arguments are good, ahead of the rules
+        of approval. It returns a CallRequest with other arguments, which must fit the schema too,
+        `Deny(reason)`, or None. After: `hook(agent, call, result)` gets a ToolResultText, and
+        returns the one that the model shall read, or None.
+
+        Hooks are asked in order, on worker threads or, for `async def`, on the loop of user code,
+        each under the deadline of the tool. Where one raises, or takes longer, the call is denied,
+        or its result withheld.
+
+        Args:
+            hook: The function.
+            when: "before" or "after" the call.
+
+        Returns:
+            A handle whose `remove()` takes the hook out; it works in `with`, too.
+
+        Raises:
+            TypeError: It is no function.
+            ValueError: `when` is something else.
+        """
+        if when not in ("before", "after"):
+            raise ValueError(f"when must be 'before' or 'after', not {when!r}")
+        return register(self, "before_tool" if when == "before" else "after_tool", hook)
 
     def remember_memory(
         self,

@@ -6,7 +6,7 @@ import contextvars
 import inspect
 import logging
 import reprlib
-from collections.abc import Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from textwrap import indent
 from typing import Any, ClassVar, Self, TypeGuard, cast
@@ -14,8 +14,12 @@ from uuid import UUID
 
 from rath.flow.agent_param import AgentParam
 from rath.flow.compile import CompiledWorkflow
+from rath.flow.hooks import HookHandle, after_forward, before_forward, hooks_of, register
+from rath.flow.tool.agent_tool import TaskTaking
 from rath.llm import Provider
 from rath.session import Session
+from rath.session.hooked import note_output, waits
+from rath.session.hooks import PassedOn, passing_on
 from rath.session.operation import operation_scope
 from rath.session.persistence.store.abc import SessionStore
 from rath.session.replay.stage import recorded_call
@@ -33,7 +37,7 @@ _running: contextvars.ContextVar[Workflow | None] = contextvars.ContextVar(
 """The workflow whose `forward` runs; names of workflows called inside are relative to it."""
 
 
-class Workflow:
+class Workflow(TaskTaking):
     """A composition of agents, other workflows and plain Python, from one session to another.
 
     Subclass it, assign agents and workflows as attributes, and implement `forward`. Whatever an
@@ -65,6 +69,8 @@ class Workflow:
     def __call__(self, session: Session, /) -> Session:
         """Run `forward` on a session and return its session, which may be pending.
 
+        The hooks of the module are called around it, in the order in which they were registered.
+
         Raises:
             TypeError: The argument, or what `forward` returned, is not a Session.
         """
@@ -73,11 +79,16 @@ class Workflow:
                 f"{type(self).__name__} takes a Session, got {type(session).__name__}; make one "
                 "with Session.from_user_message(...)"
             )
-        with running(self, session):
+        hooks = hooks_of(self)
+        changes: list[PassedOn] = []
+        # One that waits goes on with what its hooks had given it.
+        if hooks.forward_pre and not waits(session):
+            session, changes = before_forward(self, hooks.forward_pre, session)
+        with passing_on(changes), running(self, session):
             result = self.forward(session)
         if not _is_session(result):
             raise TypeError(_not_a_session(self, result))
-        return result
+        return self._passed_out(session, result)
 
     def resume(
         self,
@@ -126,7 +137,45 @@ class Workflow:
             result = self.forward(root)
         if not _is_session(result):
             raise TypeError(_not_a_session(self, result))
-        return result
+        return self._passed_out(root, result)
+
+    def register_forward_pre_hook(
+        self, hook: Callable[[Any, Session], Session | None]
+    ) -> HookHandle:
+        """Have `hook(module, session)` called by each call of this module, before `forward`.
+
+        Hooks are called in the caller's thread, each with what the one before gave. What one
+        raises ends the call. A session that waits is passed on as it is: its hooks have seen it.
+
+        Args:
+            hook: Returns the session to go on with, or None to leave it; a plain `def`.
+
+        Returns:
+            A handle whose `remove()` takes the hook out; it works in `with`, too.
+
+        Raises:
+            TypeError: It is no function, or `async def`.
+        """
+        return register(self, "forward_pre", hook)
+
+    def register_forward_hook(
+        self, hook: Callable[[Any, Session, Session], Session | None]
+    ) -> HookHandle:
+        """Have `hook(module, session, output)` called by each call of this module, at its end.
+
+        The output may still be pending; reading it waits for the run. What a hook raises ends the
+        call, and not the run.
+
+        Args:
+            hook: Returns the session that the call returns, or None to leave it; a plain `def`.
+
+        Returns:
+            A handle whose `remove()` takes the hook out; it works in `with`, too.
+
+        Raises:
+            TypeError: It is no function, or `async def`.
+        """
+        return register(self, "forward", hook)
 
     def named_agents(self) -> tuple[tuple[str, AgentParam], ...]:
         """Return the agent parameters of this workflow itself, sorted by name."""
@@ -190,6 +239,14 @@ class Workflow:
         """Return what `repr` shows beside the parts; subclasses override it."""
         return ""
 
+    def _passed_out(self, session: Session, output: Session) -> Session:
+        hooks = hooks_of(self)
+        if not hooks.forward:
+            return output
+        output, changes = after_forward(self, hooks.forward, session, output)
+        note_output(output, changes)
+        return output
+
     @reprlib.recursive_repr()
     def __repr__(self) -> str:
         extra = self.extra_repr()
@@ -237,7 +294,7 @@ def _segment(outer: Workflow | None, workflow: Workflow) -> str:
 
 
 def _sorted_parts(attributes: Mapping[str, Any], kind: type[Any]) -> tuple[tuple[str, Any], ...]:
-    parts = [(name, value) for name, value in attributes.items() if isinstance(value, kind)]
+    parts = [(name, value) for name, value in tuple(attributes.items()) if isinstance(value, kind)]
     return tuple(sorted(parts, key=lambda part: part[0]))
 
 
@@ -249,7 +306,7 @@ def _warn_of_unseen(module: Workflow) -> None:
     """Say which workflows in plain lists and dicts are not part of `module`."""
     owner = type(module).__name__
     children = {id(child) for _, child in module.named_children()}
-    for name, value in vars(module).items():
+    for name, value in tuple(vars(module).items()):
         kind = type(value).__name__
         match value:
             case list() | tuple():

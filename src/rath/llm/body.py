@@ -9,12 +9,13 @@ What was encoded stays; a digest is a copy of the running hash plus the tail.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import Any, Protocol
 
 from rath.llm.chat_request import RathLLMMessage
 from rath.llm.encode import encode_message, to_json
+from rath.llm.result_images import images_of_result
 
 __all__ = ["Body", "BodyWriter", "ListWriter", "MessageEncoder", "Tail"]
 
@@ -49,10 +50,13 @@ class BodyWriter(Protocol):
 class ListWriter:
     """Writes `{"messages":[...],` and then the parameters.
 
+    The images of a round of tool calls stand in one message of the user behind its last result.
+
     Args:
         parameters: Gives the parameters of a plain or a streamed call, tools left out.
         tools: The tool schemas in the vendor's form, if any.
-        encode: Turns a message into the vendor's form.
+        encode: Turns a message into the vendor's form; where it has captions, its content is a
+            list.
     """
 
     def __init__(
@@ -67,18 +71,51 @@ class ListWriter:
         self._encode = encode
         self._before = b'{"messages":['
         self._tails: dict[bool, Tail] = {}
+        self._calls: Sequence[Mapping[str, Any]] = ()
+        """Those of the turn whose results come."""
+
+        self._held: dict[str, Any] | None = None
+        """The message with the images of these results, which has to wait for the last one."""
+
+        self._ending: bytes | None = b""
+        """That message as it is written, None while it is not."""
+
         self.tools_digest = None if self._tools is None else sha256(self._tools).hexdigest()
 
     def add(self, message: RathLLMMessage) -> bytes:
-        before, self._before = self._before, b","
-        return before + to_json(self._encode(message))
+        if message.role == "tool":
+            if message.images:
+                self._hold(images_of_result(message, self._calls))
+                message = replace(message, images=None)
+            return self._write(message)
+        released = self._written_images()
+        self._held, self._ending = None, b""
+        self._calls = message.tool_calls or ()
+        return released + self._write(message)
 
     def tail(self, *, streaming: bool) -> Tail:
         if streaming not in self._tails:
             self._tails[streaming] = self._write_tail(streaming)
         made = self._tails[streaming]
         # Without a message the list was not opened yet.
-        return made if self._before == b"," else Tail(self._before + made.content, made.parameters)
+        before = self._written_images() if self._before == b"," else self._before
+        return Tail(before + made.content, made.parameters) if before else made
+
+    def _write(self, message: RathLLMMessage) -> bytes:
+        before, self._before = self._before, b","
+        return before + to_json(self._encode(message))
+
+    def _hold(self, shown: RathLLMMessage) -> None:
+        # Encoded now: it takes long, and who adds messages knows where to do what takes long.
+        encoded = dict(self._encode(shown))
+        if self._held is not None:
+            encoded["content"] = [*self._held["content"], *encoded["content"]]
+        self._held, self._ending = encoded, None
+
+    def _written_images(self) -> bytes:
+        if self._ending is None:
+            self._ending = b"," + to_json(self._held)
+        return self._ending
 
     def _write_tail(self, streaming: bool) -> Tail:
         parameters = self._parameters(streaming)

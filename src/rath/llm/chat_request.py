@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from rath.llm.image import Image
@@ -33,11 +33,17 @@ class RathLLMMessage:
     """Reasoning text of an "assistant" message, for the vendors that want it back."""
 
     images: tuple[Image, ...] | None = None
-    """Images of a "user" message; they stand before its text."""
+    """Images of a "user" message, before its text, or of a "tool" message, behind its text. A
+    client that others wrote gets them in messages of the user only."""
 
     blocks: tuple[Mapping[str, Any], ...] | None = None
     """The whole content of an "assistant" message in its vendor's own form, set only where that
     very vendor and model is asked again; it then stands in the place of `content`."""
+
+    # Not in the repr, of which digests in stored sessions were taken before there was the field.
+    captions: tuple[str, ...] | None = field(default=None, repr=False)
+    """What is said before each of `images`; `content` then says the same in one piece, for those
+    that write a text and images, and not a text before each image."""
 
 
 @dataclass(frozen=True, slots=True)

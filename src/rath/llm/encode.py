@@ -116,7 +116,13 @@ def encode_message(
         PersistenceError: The bytes of an image are not there.
     """
     encoded: dict[str, Any] = {"role": message.role}
-    if message.images:
+    if message.images and message.captions:
+        encoded["content"] = [
+            part
+            for caption, image in zip(message.captions, message.images, strict=True)
+            for part in (*text_part(caption), *parts(None, (image,)))
+        ]
+    elif message.images:
         encoded["content"] = parts(message.content, message.images)
     elif message.content is not None:
         encoded["content"] = message.content

@@ -46,6 +46,7 @@ from rath.llm.limits import caps_of, giving_way, inside_foreign_client, pass_gat
 from rath.llm.offline import refuse_live_call
 from rath.llm.provider import Provider
 from rath.llm.repeated_key import cause_without, value_without, without_secret
+from rath.llm.result_images import images_apart
 
 __all__ = ["RENDERER", "ForeignDraft", "named_images_then_text"]
 
@@ -113,7 +114,8 @@ class ForeignDraft:
             parameters=self._body.parameters(streaming=streaming),
             digest=self._body.digest(streaming=streaming),
         )
-        request = replace(self._request, messages=tuple(self._messages))
+        messages = images_apart(self._messages) if self._body.n_images else self._messages
+        request = replace(self._request, messages=tuple(messages))
         gate = await pass_gate(call, self._caps, whose="foreign")
         work = _Work()
         try:

@@ -1,4 +1,4 @@
-"""Pictures that a user shows to a model."""
+"""Pictures that users and tools show to a model."""
 
 from __future__ import annotations
 
@@ -76,6 +76,17 @@ class Image:
     def label(self) -> str:
         """What stands for the picture in a text: `[image/png 12.3 kB sha256:0a1b2c3d]`."""
         return f"[{self.mime} {_readable_size(self.blob.size)} sha256:{self.blob.digest[:8]}]"
+
+    @property
+    def problem(self) -> str | None:
+        """Why no model can be shown the picture, None where one can; may read its bytes."""
+        if self.blob.size > MAX_IMAGE_BYTES:
+            return f"it has more than {MAX_IMAGE_BYTES} bytes, the most that is taken"
+        if self.blob.data is None:
+            return self.absent or "its bytes are not there"
+        if _mime_of(self.blob.data) != self.mime:
+            return f"its bytes are no {self.mime} that is known; {_ACCEPTED}"
+        return None
 
     def to_base64(self) -> str:
         """Return the bytes as base64 text.

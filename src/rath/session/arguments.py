@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from rath.llm.tool_args import parse_tool_arguments
 
@@ -19,6 +19,15 @@ class BadArguments(Exception):
     def __init__(self, message: str, detail: str | None = None) -> None:
         self.detail = detail
         super().__init__(message)
+
+
+@runtime_checkable
+class ChecksArguments(Protocol):
+    """A tool that checks its arguments itself, in place of the check against its schema."""
+
+    def check_arguments(self, arguments: Mapping[str, Any], /) -> None:
+        """Check parsed arguments; raises `BadArguments` where they do not fit."""
+        ...
 
 
 class ArgumentChecker:
@@ -39,6 +48,19 @@ class ArgumentChecker:
             raise BadArguments(f"non-JSON or unparseable arguments for tool {tool!r}", cut)
         return arguments or {}
 
+    def check_call(
+        self, tool: object, name: str, schema: Mapping[str, Any], arguments: Mapping[str, Any]
+    ) -> None:
+        """Check parsed arguments by the tool's own check where it has one, else by its schema.
+
+        Raises:
+            BadArguments: They do not fit.
+        """
+        if isinstance(tool, ChecksArguments):
+            tool.check_arguments(arguments)
+        else:
+            self.check(name, schema, arguments)
+
     def check(self, tool: str, schema: Mapping[str, Any], arguments: Mapping[str, Any]) -> None:
         """Check parsed arguments.
 
@@ -55,6 +77,21 @@ class ArgumentChecker:
                 f"the arguments for tool {tool!r} do not fit its schema: {listed}",
                 json.dumps(dict(arguments), ensure_ascii=False, default=str)[:MAX_RAW_CHARS],
             )
+
+
+def check_value(schema: Mapping[str, Any], value: object) -> None:
+    """Check any value that is JSON.
+
+    Raises:
+        BadArguments: It does not fit, or the schema is none.
+    """
+    try:
+        errors = sorted(_compile(schema).iter_errors(value), key=lambda error: error.json_path)
+    except Exception as exc:  # what the library says of a broken schema has many classes
+        raise BadArguments(f"its schema cannot be used: {type(exc).__name__}: {exc}") from exc
+    if errors:
+        listed = "; ".join(f"{error.json_path}: {error.message}" for error in errors[:5])
+        raise BadArguments(listed)
 
 
 class _Library(NamedTuple):

@@ -39,11 +39,9 @@ def _n_bytes(row: ChunkRow) -> int:
     match row.content:
         case SystemText(text):
             return len(text)
-        case UserText(text, images):
+        case UserText(text, images) | ToolFeedback(_, _, text, images):
             return len(text) + sum(image.blob.size for image in images)
         case AssistantTurn(text, calls):
             return len(text or "") + sum(len(call.arguments) for call in calls)
-        case ToolFeedback(_, _, body):
-            return len(body)
         case Opaque():
             return 0  # skipped in requests

@@ -10,7 +10,7 @@ from rath import config
 from rath.config.env import env_flag, env_value
 from rath.config.paths import OPENRATH_HOME_ENV, config_layer_paths
 
-__all__ = ["Autosave", "autosave", "is_autosaving", "is_autosaving_lately"]
+__all__ = ["Autosave", "autosave", "is_autosaving", "is_autosaving_lately", "look_again"]
 
 _PERSIST_ENV = "OPENRATH_PERSIST"
 
@@ -91,6 +91,12 @@ def is_autosaving_lately() -> bool:
         return _said
     known = _lately
     return known[1] if known is not None and time.monotonic() < known[0] else is_autosaving()
+
+
+def look_again() -> None:
+    """Forget what environment and configs said, for a program that has just changed them."""
+    global _known, _lately  # as above: they are those of the whole process
+    _known = _lately = None
 
 
 def _say(on: bool | None) -> bool | None:

@@ -1,22 +1,24 @@
-"""Sessions made of sessions: fork, detach, merge and undo."""
+"""Sessions made of sessions: fork, detach, merge, undo and delegate."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, NamedTuple, Self, get_args
 from uuid import UUID, uuid4
 
 from rath._async.lazy import Deferred
+from rath.llm.image import ImageSource
 from rath.llm.provider import Provider
 from rath.session.bindings import Bindings
 from rath.session.body import Body
-from rath.session.derivation import derived
+from rath.session.chunk import ChunkTable, user_text_chunk
+from rath.session.derivation import branched, delegated, derived, merged
 from rath.session.file_history import here_of
 from rath.session.graph.kind import LineageKind
 from rath.session.graph.legacy import SessionLineage
-from rath.session.graph.provenance import Edge, Provenance, stamped
+from rath.session.graph.provenance import PARENT_ROWS, Edge, Provenance, stamped
 from rath.session.operation import Place
 from rath.session.placement import Placement
 from rath.session.record import Operation, OperationKind, Record, ToolRun, Workspace
@@ -48,6 +50,9 @@ class _Derivation(NamedTuple):
     extras: tuple[tuple[str, Any], ...] = ()
     after: tuple[Deferred[Any], ...] = ()
     """What must be there before the content is."""
+
+    begins_with: ChunkTable | None = None
+    """The rows of the session, where they are not those of a parent."""
 
 
 class Branching(Bindings):
@@ -128,7 +133,7 @@ class Branching(Bindings):
                 extras=(("workspace", workspace),),
                 after=(origin.frozen,),
             )
-        return self._made(plan, partial(_branch, self.inheritor()), self._cell)
+        return self._made(plan, partial(branched, self.inheritor()), self._cell)
 
     def detach(self) -> Self:
         """Return a session with the same rows and no parents, in the same sandbox."""
@@ -142,7 +147,7 @@ class Branching(Bindings):
             parents=(),
             placement=self._placement.share(),
         )
-        return self._made(plan, partial(_branch, self.inheritor()), self._cell)
+        return self._made(plan, partial(branched, self.inheritor()), self._cell)
 
     def merge(self, other: Self, *, files: MergedFiles | None = None) -> Self:
         """Return this session's rows and then those of `other` that it does not share.
@@ -178,7 +183,7 @@ class Branching(Bindings):
         )
         if files is not None:
             plan = self._with_merged_files(plan, other, files)
-        derive = partial(_join, self.inheritor(), other.inheritor())
+        derive = partial(merged, self.inheritor(), other.inheritor())
         return self._made(plan, derive, self._cell, other.body)
 
     def _with_merged_files(self, plan: _Derivation, other: Self, files: MergedFiles) -> _Derivation:
@@ -231,7 +236,39 @@ class Branching(Bindings):
             origin=self.origin_of_files(),
             extras=(("call", undo.call.call_id),),
         )
-        return self._made(plan, partial(_branch, _as_it_is), Deferred.of(undo.body))
+        return self._made(plan, partial(branched, _as_it_is), Deferred.of(undo.body))
+
+    def delegate(self, task: str, *, images: Sequence[ImageSource] | None = ()) -> Self:
+        """Return a child of this session in which the user says `task`, and nothing else.
+
+        It works in the same sandbox, and has the record so far: what it uses counts to the same
+        budget. So a tool begins the session of an agent that it asks.
+
+        Args:
+            task: What the user says.
+            images: What the user shows: paths or bytes.
+
+        Raises:
+            TypeError: `task` is no text.
+        """
+        if not isinstance(task, str):
+            raise TypeError(f"a task is text, not {type(task).__name__}: {task!r:.80}")
+        place = derived_place("delegate", self)
+        made = place.new_id()
+        rows = ChunkTable().born_in(made, [user_text_chunk(task, images=images)])
+        known = self._cell.latest if self._cell.done() else None
+        plan = _Derivation(
+            id=made,
+            place=place,
+            operator="Session.delegate",
+            kind=LineageKind.OP_DELEGATE,
+            operation="delegate",
+            parents=(self.as_parent(),),
+            placement=self._placement.share(),
+            extras=() if known is None else ((PARENT_ROWS, len(known.table)),),
+            begins_with=rows,
+        )
+        return self._made(plan, partial(delegated, rows, self.inheritor()), self._cell)
 
     @property
     def provenance(self) -> Provenance:
@@ -288,8 +325,9 @@ class Branching(Bindings):
 
     def _made(self, plan: _Derivation, derive: Callable[..., Body], *cells: Deferred[Body]) -> Self:
         made = plan.id
+        inputs = (plan.parents, cells)
         before = derivation_before(
-            plan.place, plan.operation, (plan.parents, cells), workspace=plan.workspace
+            plan.place, plan.operation, inputs, workspace=plan.workspace, rows=plan.begins_with
         )
         # A derivation is its own run: one id serves the session and the operation.
         entry = Operation(
@@ -328,22 +366,6 @@ def with_late(late: Record | None, body: Body) -> Body:
 
 def _as_it_is(body: Body) -> Body:
     return body
-
-
-def _branch(inherited: Callable[[Body], Body], entry: Operation, body: Body) -> Body:
-    return inherited(body).with_entries(entry)
-
-
-def _join(
-    mine: Callable[[Body], Body],
-    others: Callable[[Body], Body],
-    entry: Operation,
-    ours: Body,
-    theirs: Body,
-) -> Body:
-    first, second = mine(ours), others(theirs)
-    entry = replace(entry, n_ours=len(first.record), theirs=second.record)
-    return first.merged(second).with_entries(entry)
 
 
 def _require_one_backend(mine: Placement, theirs: Placement, files: MergedFiles | None) -> None:

@@ -102,10 +102,10 @@ class ChunkRow(_Known):
 
     @property
     def images(self) -> tuple[Image, ...]:
-        """The pictures that the user shows in this row; the payload only names them."""
+        """The pictures that a user or a tool shows in this row; the payload only names them."""
         # The payload is asked first: most rows have none and need not be decoded for that.
         content = self.content if "images" in self.payload else None
-        return content.images if isinstance(content, UserText) else ()
+        return content.images if isinstance(content, UserText | ToolFeedback) else ()
 
     def with_id(self, row_id: RowId) -> ChunkRow:
         """Return the same row under the name `row_id`."""
@@ -117,7 +117,7 @@ class ChunkRow(_Known):
         if not images:
             return self
         content = self.content
-        assert isinstance(content, UserText)
+        assert isinstance(content, UserText | ToolFeedback)
         assert content.images == images
         made = ChunkRow(self.kind, self.payload, self.id)
         object.__setattr__(made, "_content", replace(content, images=images))
@@ -224,7 +224,7 @@ def make_row(kind: ChunkKind, content: Content) -> ChunkRow:
     if clean != payload:
         clean["unicode_replaced"] = True
     row = ChunkRow(kind, clean)
-    return row.with_images(content.images) if isinstance(content, UserText) else row
+    return row.with_images(content.images) if isinstance(content, UserText | ToolFeedback) else row
 
 
 def user_text_chunk(text: str, *, images: Sequence[ImageSource] | None = ()) -> ChunkRow:
@@ -259,9 +259,19 @@ def assistant_turn_chunk(
     return make_row(ChunkKind.ASSISTANT, AssistantTurn(content, calls))
 
 
-def tool_feedback_chunk(tool_call_id: str, name: str, body: str) -> ChunkRow:
-    """Return a row with the result of a tool call, as the model reads it."""
-    return make_row(ChunkKind.TOOL_RESULT, ToolFeedback(tool_call_id, name, body))
+def tool_feedback_chunk(
+    tool_call_id: str, name: str, body: str, *, images: Sequence[ImageSource] | None = ()
+) -> ChunkRow:
+    """Return a row with the result of a tool call, as the model reads it.
+
+    Args:
+        tool_call_id: The call.
+        name: The tool.
+        body: What the model reads.
+        images: What it is shown; see `user_text_chunk`, also for what is raised.
+    """
+    shown = read_images(images) if images else ()
+    return make_row(ChunkKind.TOOL_RESULT, ToolFeedback(tool_call_id, name, body, shown))
 
 
 def chunk_table_to_messages(tab: ChunkTable) -> tuple[RathLLMMessage, ...]:
@@ -280,7 +290,8 @@ def format_chunk_row_brief(index: int, row: ChunkRow, *, max_payload: int = 400)
                 parts.append(f"tools=[{', '.join(call.name for call in calls)}]")
             shown = ", ".join(parts) or "(empty)"
         case ToolFeedback(_, name, body):
-            shown = f"name={name!r} body={one_line_preview(readable_json(body), max_payload)}"
+            text = one_line_preview(readable_json(body), max_payload)
+            shown = show_images(row.images, max_payload) + f"name={name!r} body={text}"
         case other:
             shown = repr(one_line_preview(str(other.payload), max_payload))
     return f"[{index}] {row.kind_name}: {shown}"
@@ -310,8 +321,8 @@ def _plain_message(row: ChunkRow) -> RathLLMMessage | None:
         case AssistantTurn(text, calls):
             listed = tuple(encode_call(call) for call in calls) or None
             return RathLLMMessage("assistant", text, tool_calls=listed)
-        case ToolFeedback(call_id, _, body):
-            return RathLLMMessage("tool", body, tool_call_id=call_id)
+        case ToolFeedback(call_id, _, body, images):
+            return RathLLMMessage("tool", body, tool_call_id=call_id, images=images or None)
         case Opaque():
             return None
         case _:

@@ -33,6 +33,8 @@ from rath.session.failure import noting
 from rath.session.graph.kind import LineageKind
 from rath.session.graph.legacy import SessionLineage
 from rath.session.graph.provenance import Provenance, stamped
+from rath.session.hooked import inputs_changed
+from rath.session.hooks import passed_on_to
 from rath.session.oneshot import OneShot
 from rath.session.operation import Place
 from rath.session.outcome import Completed
@@ -235,6 +237,10 @@ class _CompressRun:
         table, shot, made = self._user.table, self._plan.shot, self._plan.session
         digest = await aside(len(table), partial(rows_digest, table))
         self._note(self._operation(agent, digest))
+        if self._plan.served is None:
+            changes = passed_on_to(self._plan.provenance.parents[0].id)
+            for change in inputs_changed(changes, shot.operation):
+                self._note(change)
         row = user_text_chunk(_summary(await shot.ask(self._user, agent, self._note)))
         summary = Summary(
             operation=shot.operation,

@@ -56,6 +56,12 @@ class ToolFeedback:
     call_id: str
     name: str
     body: str
+    images: tuple[Image, ...] = ()
+
+    @property
+    def described(self) -> str:
+        """The text, and before it a label for each image."""
+        return " ".join([*(image.label for image in self.images), self.body])
 
 
 @dataclass(frozen=True, slots=True)

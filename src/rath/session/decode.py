@@ -35,6 +35,7 @@ def decode_content(kind: str, payload: Mapping[str, Any]) -> Content:
                 call_id=_text(payload.get("tool_call_id")) or "",
                 name=_text(payload.get("name")) or "",
                 body=_text(payload.get("content")) or "",
+                images=_images(payload.get("images")),
             )
         case _:
             return Opaque(payload)

@@ -24,6 +24,7 @@ from rath.backend.results import (
     ToolResult,
 )
 from rath.llm.image import Image
+from rath.session.album import Album
 from rath.session.content import (
     AssistantTurn,
     Content,
@@ -51,8 +52,9 @@ def encode_content(content: Content) -> dict[str, Any]:
             return {"content": text, "images": [encode_image(image) for image in images]}
         case AssistantTurn(text, calls):
             return {"content": text, "tool_calls": [encode_call(call) for call in calls] or None}
-        case ToolFeedback(call_id, name, body):
-            return {"tool_call_id": call_id, "name": name, "content": body}
+        case ToolFeedback(call_id, name, body, images):
+            said: dict[str, Any] = {"tool_call_id": call_id, "name": name, "content": body}
+            return {**said, "images": [*map(encode_image, images)]} if images else said
         case Opaque(payload):
             return dict(payload)
         case _:
@@ -129,6 +131,8 @@ class ResultText:
     """The `error_kind`, if the call failed."""
 
     exit_code: int | None = None
+    images: tuple[Image, ...] = ()
+    """What the model is shown beside the text, in which their labels stand."""
 
 
 def error_text(kind: str, message: str, detail: str | None = None) -> str:
@@ -263,17 +267,34 @@ def _cut_fields(
 
 
 def _encode_any(value: object) -> ResultText:
-    dump = getattr(value, "model_dump", None)
-    plain = dump(mode="json") if callable(dump) else value
+    plain, album = _plain(value), Album()
     try:
-        full = valid_unicode(json.dumps(plain, ensure_ascii=False, default=str, allow_nan=False))
+        text = json.dumps(plain, ensure_ascii=False, default=album.label_of, allow_nan=False)
+        full = valid_unicode(text)
     except (TypeError, ValueError, RecursionError):
-        full = json.dumps({"repr": f"{value!r:.2000}", "type": type(value).__name__})
+        told = {"repr": f"{value!r:.2000}", "type": type(value).__name__}
+        labels = album.labels_in(value)
+        full = json.dumps({**told, "images": labels} if labels else told)
     if len(full) <= MAX_RESULT_CHARS:
-        return ResultText(full)
+        return ResultText(full, images=album.images)
     head_and_tail = cut_middle(full, MAX_RESULT_CHARS // 2)[0]
-    shown = {"head_and_tail": head_and_tail, **_where_the_rest_is(full, len(full), "chars")}
-    return ResultText(json.dumps(shown, ensure_ascii=False), full)
+    shown = {
+        "head_and_tail": head_and_tail,
+        **_where_the_rest_is(full, len(full), "chars"),
+        **album.counts,
+    }
+    return ResultText(json.dumps(shown, ensure_ascii=False), full, images=album.images)
+
+
+def _plain(value: object) -> object:
+    dump = getattr(value, "model_dump", None)
+    if not callable(dump):
+        return value
+    try:
+        return dump(mode="json")
+    except ValueError:
+        # Bytes, and images with them, are no text to pydantic.
+        return getattr(value, "__dict__", value)
 
 
 def _where_the_rest_is(full: str, size: int, unit: str) -> dict[str, Any]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
 
@@ -10,7 +12,8 @@ from rath._async.lanes import Key
 from rath._core.blobs import Blob
 from rath.backend.abc import SandboxIdentity
 from rath.backend.effects import FileEffect
-from rath.session.chunk import ChunkRow, RowId
+from rath.session.asking import InnerRun, Question
+from rath.session.chunk import ChunkRow, RowId, tool_feedback_chunk
 from rath.session.content import ToolCall
 from rath.session.encode import ResultText, encode_failure, full_blob
 from rath.session.record import ToolRun, ToolStatus
@@ -18,8 +21,12 @@ from rath.session.request import INTERRUPTED
 from rath.session.tooling import Offer
 
 NOT_MADE = "the call was not made: the answer beside it used up the budget, and ended the run"
+EDITED = "somebody changed the arguments of this call; it was made with these"
 CALL_INTERRUPTED = encode_failure("interrupted", INTERRUPTED)
 """What is said of a call that was cut off."""
+
+CALL_SUSPENDED = encode_failure("suspended", "the call waits for somebody, and is made again then")
+"""What is said of a call that waits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +38,19 @@ class Prepared:
     arguments: dict[str, Any] | None = None
     key: Key = ()
     refusal: ResultText | None = None
+    refused_as: ToolStatus = "failed"
+    """What the record calls it where there is a refusal."""
 
     @property
     def is_barrier(self) -> bool:
         """Whether nothing of the round may run beside it; a refused call disturbs nobody."""
         return self.refusal is None and self.offer is not None and not self.offer.parallel_safe
+
+    def comes_after(self, earlier: Prepared) -> bool:
+        """Tell whether an earlier call of the round must have ended before this one begins."""
+        if self.refusal is not None:
+            return False
+        return earlier.is_barrier or self.is_barrier or earlier.key == self.key
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +67,8 @@ class Finished:
     """Where it ran, as it was when it ended; None for a call that was never made."""
 
     is_cut_off: bool = False
-    """Whether the run ended while it ran: there is no result that a model could read."""
+    """Whether the run ended while it ran, or it waits: there is no result that a model could
+    read."""
 
     decision: UUID | None = None
     """The decision by which it was made, or was not."""
@@ -60,10 +76,33 @@ class Finished:
     recorded: tuple[ToolRun, ChunkRow] | None = None
     """Entry and row of a call that was made before the run was cut off."""
 
+    waits: Question | InnerRun | None = None
+    """What a call waits for that was suspended."""
+
+    @property
+    def shown_row(self) -> ChunkRow:
+        """The row in which the model reads the result."""
+        call = self.prepared.call
+        result = self.result
+        return tool_feedback_chunk(call.id, call.name, result.shown, images=result.images)
+
 
 def interrupted(call: ToolCall, offer: Offer | None) -> Finished:
     """Return what is known of a call that was cut off with its run before it began."""
     return Finished(Prepared(call, offer), CALL_INTERRUPTED, "interrupted", is_cut_off=True)
+
+
+def held_back(prepared: Prepared) -> Finished:
+    """Return what is known of a call that has not begun, since one before it waits."""
+    return Finished(prepared, CALL_SUSPENDED, "suspended", is_cut_off=True)
+
+
+def with_arguments(result: ResultText, arguments: Mapping[str, Any] | None) -> ResultText:
+    """Return a result that says with which arguments the call was made."""
+    used = json.dumps(arguments, ensure_ascii=False, default=str)
+    note = json.dumps(EDITED)
+    shown = f'{{"note": {note}, "arguments": {used}, "result": {result.shown}}}'
+    return replace(result, shown=shown)
 
 
 def not_made(call: ToolCall, offer: Offer | None) -> Finished:

@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Sequence
 from pathlib import Path
 from typing import cast
+from uuid import UUID
 
 from rath._async.lazy import Deferred
 from rath._core.text import short_id
@@ -32,7 +33,8 @@ from rath.session.executors import (
 )
 from rath.session.graph.kind import LineageKind
 from rath.session.graph.legacy import SessionLineage
-from rath.session.graph.provenance import stamped
+from rath.session.graph.provenance import Provenance, stamped
+from rath.session.hooks import NO_HOOKS, LoopHooks, passed_on_to
 from rath.session.loop_plan import LoopPlan
 from rath.session.output_run import plan_output
 from rath.session.recall import HoldingRecall, Recall
@@ -44,7 +46,15 @@ from rath.session.resume.loops import loop_before
 from rath.session.resume.program import inside_calls
 from rath.session.run import LoopRun
 from rath.session.session import Session
-from rath.session.tooling import SystemTools, Tool, offer, tool_schemas, tool_table
+from rath.session.tooling import (
+    ApprovalRule,
+    SystemTools,
+    Tool,
+    check_approval,
+    offer,
+    tool_schemas,
+    tool_table,
+)
 
 __all__ = [
     "OnEventCb",
@@ -74,6 +84,8 @@ def run_session_loop(
     output: object = None,
     output_retries: int = 2,
     durability: Durability | None = None,
+    approval: ApprovalRule = "never",
+    hooks: LoopHooks | None = None,
 ) -> Session:
     """Let a model answer a session, calling tools until a turn calls none.
 
@@ -100,12 +112,17 @@ def run_session_loop(
             is not idempotent and around model calls and rounds of tools, "row" with every row,
             "none" only at its end. By default what `OPENRATH_DURABILITY` or a config says, else
             "turn".
+        approval: Whether somebody must allow a call before it is made, whatever its tool says:
+            "never", "always", or a function that gets a `CallRequest` and says so. The run ends
+            with the outcome NeedsApproval then, and goes on when its calls were approved.
+        hooks: Functions that are shown answers and tool calls, and may change them. What is shown
+            to `on_event` was not shown to them.
 
     Returns:
         A new session in the user session's sandbox, with the user session's provider.
 
     Raises:
-        TypeError: An argument is of the wrong type.
+        TypeError: An argument is of the wrong type, also a rule of approval.
         ValueError: No provider, no key, no model, an unknown provider kind or durability, a budget
             in money for a model without a known price, or arguments that exclude each other.
         ToolNameConflictError: Two tools have the same name; a tool of yours named
@@ -113,28 +130,25 @@ def run_session_loop(
     """
     provider = provider_for("run_session_loop", user_session, agent_session, agent_provider)
     _check_limits(max_tool_rounds, timeout)
-    check_executor("run_session_loop", executor)
-    check_callable("run_session_loop", "on_event", on_event)
-    check_callable("run_session_loop", "recall", recall)
+    check_approval(approval, "run_session_loop")
+    _check_given(executor, on_event, recall, hooks)
     origin: ProviderOrigin = "session" if agent_provider is None else "call"
     candidates = candidates_for(provider, executor, on_event, origin=origin)
     check_budget("run_session_loop", candidates)
     table = tool_table(tools, system_tools=system_tools)
+    offers = {name: offer(tool) for name, tool in table.items()}
     schemas = (() if executor is None else _schemas_of(executor)) or tool_schemas(table)
     taken = {*table, *(schema.name for schema in schemas)}
     place, served = begun("loop", user_session, agent_session, candidates)
     before = None if served is not None else loop_before(user_session, agent_session, place)
     if before is not None and before.made is not None:
-        if isinstance(recall, HoldingRecall):
-            recall.close()
-        register_run(user_session, agent_session, before.made)
-        return before.made if lazy else before.made.synchronize()
+        out = _not_run(before.made, recall)
+        register_run(user_session, agent_session, out)
+        return out if lazy else out.synchronize()
     goes_on = None if before is None else before.goes_on
     if goes_on is not None:
-        goes_on = looked_at(goes_on, schemas, candidates[0])
+        goes_on = looked_at(goes_on, schemas, candidates[0], offers)
     made = place.new_id() if before is None else before.session
-    parents = (user_session.as_parent(), agent_session.as_parent())
-    kind = LineageKind.OP_SESSION_LOOP
     plan = LoopPlan(
         session=made,
         user=user_session.inheritor(),
@@ -142,22 +156,24 @@ def run_session_loop(
         provider=provider,
         candidates=candidates,
         dispatch_tool=None if executor is None else executor.dispatch_tool,
-        tools={name: offer(tool) for name, tool in table.items()},
+        tools=offers,
         schemas=schemas,
         output=plan_output(output, output_retries, candidates=candidates, taken=taken),
+        approval=approval,
         max_tool_rounds=max_tool_rounds,
         on_event=on_event,
         recall=recall if served is None else served.recall(recall),
         timeout=timeout,
         placement=user_session.placement.share(),
-        provenance=(before and before.provenance)
-        or stamped(made, "run_session_loop", kind, parents),
+        provenance=(before and before.provenance) or _provenance(made, user_session, agent_session),
         session_provider=user_session.provider,
         lineage=(before and before.lineage) or SessionLineage(user_session.id, agent_session.id),
         place=place,
         served=served,
         goes_on=goes_on,
         started_at=call_site(),
+        hooks=hooks if hooks is not None and served is None else NO_HOOKS,
+        passed_on=passed_on_to(user_session.id) if served is None else (),
         recording=plan_recording(
             made,
             persist=persist,
@@ -171,6 +187,18 @@ def run_session_loop(
     announce_end(out)
     register_run(user_session, agent_session, out)
     return out if lazy else out.synchronize()
+
+
+def _provenance(made: UUID, user_session: Session, agent_session: Session) -> Provenance:
+    parents = (user_session.as_parent(), agent_session.as_parent())
+    return stamped(made, "run_session_loop", LineageKind.OP_SESSION_LOOP, parents)
+
+
+def _not_run(made: Session, recall: Recall | None) -> Session:
+    """Return a session that is there already, and give back what its run would have held."""
+    if isinstance(recall, HoldingRecall):
+        recall.close()
+    return made
 
 
 def _submit(plan: LoopPlan, user_session: Session) -> Session:
@@ -218,6 +246,17 @@ def _schemas_of(executor: SessionLoopExecutor) -> tuple[RathLLMFunctionTool, ...
             f"tuple of RathLLMFunctionTool, () for the loop's own; it gave {schemas!r:.80}"
         )
     return tuple(cast("Sequence[RathLLMFunctionTool]", schemas))
+
+
+def _check_given(executor: object, on_event: object, recall: object, hooks: object) -> None:
+    check_executor("run_session_loop", executor)
+    check_callable("run_session_loop", "on_event", on_event)
+    check_callable("run_session_loop", "recall", recall)
+    if hooks is not None and not isinstance(hooks, LoopHooks):
+        raise TypeError(
+            f"hooks must be a LoopHooks, not {type(hooks).__name__}: give functions by their kind, "
+            "hooks=LoopHooks(model=[...])"
+        )
 
 
 def _check_limits(max_tool_rounds: object, timeout: object) -> None:

@@ -14,6 +14,7 @@ from rath.session.candidates import Candidate
 from rath.session.events import OnEventCb
 from rath.session.graph.legacy import SessionLineage
 from rath.session.graph.provenance import Provenance
+from rath.session.hooks import NO_HOOKS, LoopHooks, PassedOn
 from rath.session.operation import Place
 from rath.session.output_run import OutputPlan
 from rath.session.output_schema import OutputSpec
@@ -24,7 +25,7 @@ from rath.session.recorder.plan import RecordingPlan
 from rath.session.replay.stage import ServedRun
 from rath.session.resume.going_on import GoingOn
 from rath.session.rounds import DispatchTool
-from rath.session.tooling import Offer
+from rath.session.tooling import ApprovalRule, Offer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +55,9 @@ class LoopPlan:
     output: OutputPlan | None
     """The typed answer that is asked for, if any."""
 
+    approval: ApprovalRule = "never"
+    """Whether somebody must allow a call first, whatever its tool says."""
+
     max_tool_rounds: int
     on_event: OnEventCb | None
     recall: Recall | None
@@ -72,6 +76,12 @@ class LoopPlan:
 
     served: ServedRun | None = None
     """The recorded run that answers in a replay."""
+
+    hooks: LoopHooks = NO_HOOKS
+    """Who is shown answers and calls; nobody in a replay."""
+
+    passed_on: tuple[PassedOn, ...] = ()
+    """By which hooks the user's session came in the place of another one."""
 
     @property
     def output_spec(self) -> OutputSpec | None:

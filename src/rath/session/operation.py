@@ -97,10 +97,28 @@ def call_scope(session: UUID, row: int, index: int) -> Generator[None]:
         row: Index of the row in which the model asked for it.
         index: Which of the calls of that row it is.
     """
+    with _inside_run(session, f"call {row}.{index}", call_id(session, row, index)):
+        yield
+
+
+@contextmanager
+def hook_scope(session: UUID, asked: str) -> Generator[None]:
+    """Enter the hooks of a run: what they make has its place there, apart from the calls' own.
+
+    Args:
+        session: The session whose run asks them.
+        asked: What they are asked about; once in a run.
+    """
+    with _inside_run(session, asked, uuid5(session, f"hook {asked}")):
+        yield
+
+
+@contextmanager
+def _inside_run(session: UUID, segment: str, run: UUID) -> Generator[None]:
     outer = _scope.get()
-    path = f"call {row}.{index}" if outer is None else f"{outer.path}.call {row}.{index}"
+    path = segment if outer is None else f"{outer.path}.{segment}"
     trace = session if outer is None else outer.trace
-    with _entered(_Scope(path, call_id(session, row, index), session, trace)):
+    with _entered(_Scope(path, run, session, trace)):
         yield
 
 

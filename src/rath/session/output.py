@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import UnionType
-from typing import Any, Protocol, get_origin
+from typing import Any, Protocol, cast, get_origin
 from uuid import UUID
 
 from rath._core.text import one_line_preview
@@ -16,7 +17,7 @@ from rath.session.chunk import ChunkRow, ChunkTable
 from rath.session.content import AssistantTurn
 from rath.session.outcome import Completed, Outcome, OutputMissing, OutputValue
 from rath.session.output_schema import FINAL_ANSWER, WRAPPED, OutputSpec, Unfit, output_spec
-from rath.session.record import Operation, Record, evidence_of
+from rath.session.record import Operation, Record, evidence_of, last_text
 
 _FENCE = re.compile(r"```(?:json)?[ \t]*\n(.*?)```", re.DOTALL | re.IGNORECASE)
 _NOT_IN_A_NAME = re.compile(r"[^a-zA-Z0-9_-]+")
@@ -144,6 +145,39 @@ class TypedReading:
                 said = given or [row.content.text or ""]
                 return _read_first(self.id, form, said)
         raise OutputError(f"session {self.id} holds no answer of a model to read as {form.name}")
+
+
+def plain_answer(session: _Ended) -> Any:
+    """Return the last answer as JSON can hold it: text, or what a typed answer says; waits.
+
+    A session that was loaded has the same answer. None where there is none.
+    """
+    outcome = session.outcome
+    if isinstance(outcome, Completed) and isinstance(outcome.output, OutputValue):
+        # On first use, like all of pydantic.
+        from rath.session.output_type import to_plain  # noqa: PLC0415
+
+        return to_plain(outcome.output.value)
+    row = next((row for row in reversed(session.chunk_table) if _is_said(row)), None)
+    asked = None if row is None else _asked_by(session.record, row)
+    if row is not None and asked is not None and asked.output is not None:
+        content = row.content
+        assert isinstance(content, AssistantTurn)
+        for said in _answering(content, asked) or [content.text or ""]:
+            with contextlib.suppress(ValueError, RecursionError):
+                return _unwrapped(json.loads(said))
+    return last_text(session.chunk_table, session.record)
+
+
+def _unwrapped(given: Any) -> Any:
+    if not isinstance(given, dict):
+        return given
+    members = cast("dict[str, Any]", given)
+    return members[WRAPPED] if members.keys() == {WRAPPED} else members
+
+
+def _is_said(row: ChunkRow) -> bool:
+    return isinstance(row.content, AssistantTurn)
 
 
 def _asked_by(record: Record, row: ChunkRow) -> Operation | None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 import pydantic
-from pydantic_core import SchemaError
+from pydantic_core import SchemaError, to_jsonable_python
 
 from rath._core.text import one_line_preview
 from rath.session.output_schema import WRAPPED, Unfit
@@ -44,6 +44,11 @@ def read_type(wanted: object) -> tuple[Schema, bool, Parse]:
             raise Unfit.because_of(exc) from exc
 
     return schema, is_wrapped, read
+
+
+def to_plain(value: object) -> Any:
+    """Return an object of such a type as JSON can hold it."""
+    return to_jsonable_python(value, fallback=str)
 
 
 def _adapted(wanted: object) -> tuple[Schema, Parse]:

@@ -8,7 +8,7 @@ from rath.llm.call import CallFacts
 from rath.llm.exchange import CallEvidence
 from rath.session.calls import Context
 from rath.session.chunk import RowId
-from rath.session.record import ModelCall, Record
+from rath.session.record import Change, ModelCall, Record
 
 _Before = tuple[str, str | None, int | None, str | None]
 """Digest of the agent's rows, digest of the tools, place and text of the recalled notes."""
@@ -37,6 +37,10 @@ class OwnAnswers:
     def learn(self, record: Record) -> None:
         """Take in what came to the record since; O(new entries)."""
         for entry in record.since(self._n_entries):
+            if isinstance(entry, Change) and entry.what == "answer":
+                # What a hook changed is the model's own word no more: nothing of it is signed.
+                for row in entry.rows:
+                    self._answers.pop(row, None)
             if isinstance(entry, ModelCall) and entry.rows and self._is_own(entry.evidence):
                 evidence = self._sendable(entry)
                 for row in entry.rows:

@@ -125,9 +125,9 @@ def _note(note: Note) -> RecalledNote:
 def _text(row: ChunkRow) -> str:
     content = row.content
     match content:
-        case UserText():
+        case UserText() | ToolFeedback():
             return content.described
-        case SystemText(text) | ToolFeedback(_, _, text):
+        case SystemText(text):
             return text
         case AssistantTurn(text):
             return text or ""

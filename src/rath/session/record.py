@@ -20,13 +20,17 @@ from rath.session.operation import Place
 from rath.session.output_schema import OutputSpec
 from rath.session.quotation import CUT, address
 
-OperationKind = Literal["loop", "compress", "select", "fork", "detach", "merge", "memory", "check"]
+OperationKind = Literal[
+    "loop", "compress", "select", "fork", "detach", "merge", "delegate", "memory", "check"
+]
 Purpose = Literal["turn", "compress", "select", "repair", "extract", "embed"]
 Workspace = Literal["share", "copy", "undo", "ours", "theirs", "three-way"]
+ChangedPart = Literal["input", "output", "answer", "arguments", "result"]
 CHECK_ORIGIN = "Session.check"
 """The `origin` of the tool run that is the command of a check."""
 
-ToolStatus = Literal["done", "failed", "abandoned", "interrupted", "denied"]
+ToolStatus = Literal["done", "failed", "abandoned", "interrupted", "denied", "suspended"]
+"""`suspended`: the tool asked somebody, or waits for a run of its own; it is called again."""
 
 
 def _now() -> datetime:
@@ -206,11 +210,24 @@ class Verdict(_Entry):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interrupt(_Entry):
-    """The run waits for somebody."""
+    """The run waits for somebody; `rows` names the row in which the model asked for the calls."""
 
     reason: Literal["approval", "input", "decision"]
     calls: tuple[str, ...]
     question: str | None = None
+    """What a tool asked; its call is the only one of `calls` then."""
+
+    places: tuple[int, ...] = ()
+    """Which of the calls of that row these are, in the order of `calls`."""
+
+    bound: tuple[str, ...] = ()
+    """For each of the calls the digest of its tool: schema, description and origin."""
+
+    schema: Mapping[str, Any] | None = None
+    """JSON Schema of the answer to `question`, where one was given."""
+
+    child: UUID | None = None
+    """The session inside the call that really waits, where it is not this one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,7 +236,8 @@ class Decision(_Entry):
 
     interrupt: UUID
     choice: str
-    """`retry`, `skip` or `done`; which choices there are depends on what was waited for."""
+    """`approve`, `deny` or `edit` of a call that was to be allowed; `answer` to a question;
+    `retry`, `skip` or `done` of a call of which it was not known whether it took effect."""
 
     by: str
     call_id: str | None
@@ -231,10 +249,33 @@ class Decision(_Entry):
     """Which of the calls of its row it is; `rows` names the row in which the model asked."""
 
     text: str | None = None
-    """What the model reads of it, where that was given with the decision."""
+    """What the model reads of it, where that was given with the decision; an answer, as JSON."""
+
+    edited: Mapping[str, Any] | None = None
+    """The arguments with which the call is made instead."""
 
 
-Entry = Operation | ModelCall | ToolRun | Summary | Verdict | Interrupt | Decision
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change(_Entry):
+    """A hook changed something before it was used; `before` and `after` hold both contents."""
+
+    hook: str
+    """`module:qualname` of the hook."""
+
+    what: ChangedPart
+    """`input` and `output` of a module: the ids of the two sessions. `answer` of a model: its row,
+    as JSON. `arguments` of a tool call, as JSON. `result` of one: what the model would read."""
+
+    before: Blob
+    after: Blob
+    call_id: str | None = None
+    """The tool call; `rows` names the row in which the model asked for it."""
+
+    call: int | None = None
+    """Which of the calls of that row it is."""
+
+
+Entry = Operation | ModelCall | ToolRun | Summary | Verdict | Interrupt | Decision | Change
 Record = Vector[Entry]
 
 

@@ -160,12 +160,13 @@ class Renderer:
         return ToolCall(name, call.name, arguments, call.type)
 
     def _result(self, feedback: ToolFeedback) -> list[RathLLMMessage]:
+        images = feedback.images or None
         waiting = self._open.get(feedback.call_id)
         if not waiting:
             text = f"Result of an earlier call of tool {feedback.name!r}: {feedback.body}"
-            return [*self.close(), RathLLMMessage("user", text)]
-        answered = waiting.pop(0)
-        return [RathLLMMessage("tool", feedback.body, tool_call_id=answered.tool_call_id)]
+            return [*self.close(), RathLLMMessage("user", text, images=images)]
+        call_id = waiting.pop(0).tool_call_id
+        return [RathLLMMessage("tool", feedback.body, tool_call_id=call_id, images=images)]
 
 
 def context_message(notes: Sequence[str]) -> RathLLMMessage:

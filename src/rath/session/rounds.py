@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
+import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
+from types import MappingProxyType
 from typing import Any, cast
 
 from rath._async.bridge import is_async
@@ -24,17 +26,28 @@ from rath.session.arguments import (
     is_library_loaded,
     load_library,
 )
+from rath.session.asking import CurrentCall, call_here, in_call
 from rath.session.content import ToolCall
 from rath.session.encode import ResultText, encode_failure, encode_result
-from rath.session.finished import CALL_INTERRUPTED, Finished, Prepared
+from rath.session.finished import (
+    CALL_INTERRUPTED,
+    CALL_SUSPENDED,
+    Finished,
+    Prepared,
+    held_back,
+    with_arguments,
+)
+from rath.session.hooked_calls import CallHooks
 from rath.session.kept_contents import FULL, KeptContents
 from rath.session.operation import call_scope
 from rath.session.placement import Placement
 from rath.session.record import ToolStatus
 from rath.session.session import Session
-from rath.session.tooling import Offer, Tool
+from rath.session.tooling import Offer, Tool, in_a_loop
 
 CUT_OFF = "the call was cut off, and what its code did afterwards was not observed"
+
+_NOTHING_GIVEN: Mapping[int, CurrentCall] = MappingProxyType({})
 
 DispatchTool = Callable[[Session, Tool, Mapping[str, Any]], Any]
 """A custom executor's `dispatch_tool`."""
@@ -69,6 +82,8 @@ class ToolRounds:
     lanes: Lanes = field(default_factory=Lanes)
     checker: ArgumentChecker = field(default_factory=ArgumentChecker)
     contents: KeptContents = field(default_factory=KeptContents)
+    hooks: CallHooks | None = None
+    """Who is shown the calls; None where nobody is."""
 
     async def run(
         self,
@@ -78,6 +93,7 @@ class ToolRounds:
         *,
         row: int = 0,
         places: Sequence[int] | None = None,
+        given: Mapping[int, CurrentCall] = _NOTHING_GIVEN,
     ) -> list[Finished]:
         """Run calls of one turn on a snapshot; results stand in the order of the calls.
 
@@ -88,28 +104,43 @@ class ToolRounds:
                 had, also of calls that were cut off with it.
             row: Index of the row in which the model asked.
             places: Which of the calls of that row they are; all of them by default.
+            given: What somebody has said to calls that are made again, by place.
         """
         places = range(len(calls)) if places is None else places
-        if not is_library_loaded():
-            # Before any deadline begins: a tool is not to blame for an import of ours.
-            await runtime().call_in_worker(load_library)
         if len(calls) == 1:
+            if not is_library_loaded():
+                # Before any deadline begins: a tool is not to blame for an import of ours.
+                await runtime().call_in_worker(load_library)
             offer = self.table.get(calls[0].name)
-            if offer is not None and offer.is_plain and self.dispatch is None:
+            is_plain = offer is not None and offer.is_plain
+            if offer is not None and is_plain and self.dispatch is None and self.hooks is None:
                 (at,) = places
                 tell = partial(done.__setitem__, at)
-                with call_scope(session.id, row, at):
+                with call_scope(session.id, row, at), in_call(given.get(at) or CurrentCall()):
                     done[at] = await self._finish_alone(calls[0], offer, session, tell)
                 return [done[at]]
-        prepared = await self._prepare_all(calls)
+        prepared = await self.prepare_all(calls)
+        if self.hooks is not None:
+            prepared = await self.show(prepared, session, row=row, places=places)
+        waiting: list[Prepared] = []
         jobs = [
-            self._job(one, session, (row, at), partial(done.__setitem__, at))
+            self._job(
+                one,
+                session,
+                (row, at),
+                partial(done.__setitem__, at),
+                call=given.get(at) or CurrentCall(),
+                waiting=waiting,
+            )
             for at, one in zip(places, prepared, strict=True)
         ]
         return await self.lanes.run(jobs)
 
-    async def _prepare_all(self, calls: Sequence[ToolCall]) -> list[Prepared]:
+    async def prepare_all(self, calls: Sequence[ToolCall]) -> list[Prepared]:
         """Prepare the calls of a round in one job; what takes too long is given up."""
+        if not is_library_loaded():
+            # Before any deadline begins: a tool is not to blame for an import of ours.
+            await runtime().call_in_worker(load_library)
         made: list[Prepared] = []
         offers = [self.table.get(call.name) for call in calls]
         limit = max((offer.limit for offer in offers if offer is not None), default=None)
@@ -124,12 +155,50 @@ class ToolRounds:
             for call, offer in rest
         ]
 
+    async def show(
+        self, prepared: Sequence[Prepared], session: Session, *, row: int, places: Sequence[int]
+    ) -> list[Prepared]:
+        """Return calls of one turn as hooks let them pass; each is shown once, in order.
+
+        Args:
+            prepared: The calls.
+            session: The snapshot that their tools see.
+            row: Index of the row in which the model asked.
+            places: Which of the calls of that row they are.
+        """
+        if self.hooks is None:
+            return list(prepared)
+        return [
+            await self.hooks.before(one, session, (row, at), again=self._again)
+            for at, one in zip(places, prepared, strict=True)
+        ]
+
+    async def _again(self, prepared: Prepared, arguments: Mapping[str, Any]) -> Prepared:
+        """Check and place a call with other arguments than the model gave."""
+        given = replace(prepared.call, arguments=json.dumps(dict(arguments)))
+        (made,) = await self.prepare_all([given])
+        return replace(made, call=prepared.call)
+
     def _job(
-        self, prepared: Prepared, session: Session, place: tuple[int, int], tell: Tell
+        self,
+        prepared: Prepared,
+        session: Session,
+        place: tuple[int, int],
+        tell: Tell,
+        *,
+        call: CurrentCall,
+        waiting: list[Prepared],
     ) -> Job[Finished]:
         async def finish() -> Finished:
-            with call_scope(session.id, *place):
-                finished = await self._finish(prepared, session, tell)
+            if any(map(prepared.comes_after, waiting)):
+                finished = held_back(prepared)
+            else:
+                with call_scope(session.id, *place), in_call(call):
+                    finished = await self._finish(prepared, session, tell)
+            if finished.status == "suspended":
+                waiting.append(prepared)
+            elif self.hooks is not None:
+                finished = await self.hooks.after(finished, session, place, tell)
             tell(finished)
             return finished
 
@@ -145,7 +214,7 @@ class ToolRounds:
         arguments: dict[str, Any] | None = None
         try:
             arguments = self.checker.parse(call.name, call.arguments)
-            self.checker.check(call.name, offer.schema, arguments)
+            self.checker.check_call(offer.tool, call.name, offer.schema, arguments)
             key = tuple(offer.tool.resource_key(arguments))
         except BadArguments as exc:
             refusal = encode_failure("invalid_tool_arguments", str(exc), exc.detail)
@@ -159,7 +228,7 @@ class ToolRounds:
             assert prepared.refusal is not None
             sandbox = self.placement.sandbox
             where = None if sandbox is None else sandbox.describe()
-            return Finished(prepared, prepared.refusal, "failed", sandbox=where)
+            return Finished(prepared, prepared.refusal, prepared.refused_as, sandbox=where)
         call = partial(self._call, prepared, session)
         return await self._attempt(lambda: prepared, prepared.offer, call, tell)
 
@@ -221,6 +290,14 @@ class ToolRounds:
                 result = _exception_text(exc)  # raised by a backend, cancelled by nobody
             except Exception as exc:  # noqa: BLE001  # a tool's lane: what it does wrong is read
                 result = _exception_text(exc)
+        here = call_here()
+        assert here is not None, "a round says which call it makes"
+        if here.waits is not None and status != "abandoned":
+            # Also where the tool has swallowed what was to leave it.
+            waiting = self._ended(attempt, prepared(), CALL_SUSPENDED, "suspended")
+            return replace(waiting, waits=here.waits)
+        if here.is_edited and prepared().refusal is None:
+            result = with_arguments(result, prepared().arguments)
         return self._ended(attempt, prepared(), result, status)
 
     def _ended(
@@ -231,8 +308,8 @@ class ToolRounds:
         gaps = list(attempt.effects.gaps)
         if sandbox is not None and sandbox.unseen.any_since(attempt.mark):
             gaps.append(UNOBSERVED)
-        is_cut_off = status == "interrupted"
-        if is_cut_off and offer.effects != "read_only" and not self._is_operation(offer):
+        is_interrupted = status == "interrupted"
+        if is_interrupted and offer.effects != "read_only" and not self._is_operation(offer):
             gaps.append(CUT_OFF)
         effects, is_whole = self.contents.fitting(attempt.effects)
         if not is_whole:
@@ -245,7 +322,7 @@ class ToolRounds:
             effects,
             tuple(gaps),
             None if sandbox is None else sandbox.describe(),
-            is_cut_off=is_cut_off,
+            is_cut_off=is_interrupted or status == "suspended",
         )
 
     def _is_operation(self, offer: Offer) -> bool:
@@ -262,7 +339,7 @@ class ToolRounds:
             payload = offer.operator.to_payload(arguments)
             return encode_result(await self.placement.held().adispatch(payload))
         else:
-            call = partial(offer.tool, session, arguments)
+            call = partial(in_a_loop(offer.tool), session, arguments)
         if is_async(call):
             return await self._on_user_loop(call, prepared.key)
         result = await self._work(lambda: _encoded(call()), lambda: prepared.key)

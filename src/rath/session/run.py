@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from uuid import UUID, uuid4
@@ -12,6 +12,7 @@ from uuid import UUID, uuid4
 from rath._async.lazy import Deferred
 from rath.llm.exchange import Exchange
 from rath.session.aside import aside, rows_worth
+from rath.session.asking import in_call
 from rath.session.body import Body
 from rath.session.budget import Budget
 from rath.session.calls import Context
@@ -21,14 +22,14 @@ from rath.session.chunk import (
     ChunkTable,
     RowId,
     assistant_turn_chunk,
-    tool_feedback_chunk,
     user_text_chunk,
 )
-from rath.session.content import AssistantTurn, ToolCall
+from rath.session.content import AssistantTurn
 from rath.session.conversation import Conversation, Frame
 from rath.session.encode import rows_digest
 from rath.session.events import Emitter
-from rath.session.finished import Finished, interrupted, not_made, tool_run_entry
+from rath.session.hooked import inputs_changed
+from rath.session.hooked_answer import Answering
 from rath.session.loop_plan import LoopPlan
 from rath.session.outcome import (
     DeadlineExceeded,
@@ -47,11 +48,10 @@ from rath.session.record import Entry, ModelCall, Operation
 from rath.session.recorder.partials import watched
 from rath.session.recorder.prices import load_prices
 from rath.session.recorder.recorder import Recorder
-from rath.session.recorder.round_results import RoundResults, intents
 from rath.session.resume.going_on import GoingOn
 from rath.session.resume.looking import warn_of_differences
-from rath.session.rounds import ToolRounds
 from rath.session.session import Session
+from rath.session.turn_calls import AskedCalls, TurnCalls
 from rath.session.uplink import collecting, uplink
 
 _log = logging.getLogger("rath.session.loop")
@@ -65,15 +65,19 @@ class LoopRun:
         self._cell = cell
         self._id = _run_id(plan)
         self._body = Body(ChunkTable())
-        rounds = ToolRounds if plan.served is None else plan.served.rounds
-        self._rounds = rounds(plan.tools, plan.placement, plan.dispatch_tool)
         self._output = None if plan.output is None else OutputRun(plan.output)
         self._n_calls = 0
         self._budget = Budget(plan.provider, session=plan.session, run=self._id)
         self._has_ended = False
         self._recorder = Recorder(plan.recording, plan.who, cell, lambda: self._body)
+        self._calls = TurnCalls(plan, self._id, self._recorder, self)
         # Inside `collecting` the context names this run; what is above it is found only here.
         self._tell_above = uplink()
+
+    @property
+    def body(self) -> Body:
+        """What the run has made so far."""
+        return self._body
 
     async def execute(self) -> Body:
         """Run to the end and return the content of the new session."""
@@ -111,23 +115,26 @@ class LoopRun:
                 self._finish(suspended.outcome)
                 return
             head = tuple(agent.table)
-            self._note(await self._operation(user, head))
+            self.note(await self._operation(user, head))
+            for change in inputs_changed(self._plan.passed_on, self._id):
+                self.note(change)
             recorder.write(self._body)
             if recorder.is_on:
                 load_prices(self._plan.candidates)
-            with collecting(self._take):
+            # What this run calls belongs to no tool call that it may be inside.
+            with collecting(self._take), in_call(None):
                 await self._run_to_the_end(head)
 
     async def _go_on(self, before: GoingOn, user: Body, agent: Body) -> None:
         if before.check is not None:
             before.check(user, agent)
-        self._set(before.body)
+        self._set(before.beginning)
         for entry in before.told:
             self._tell_above(entry)
         async with self._recorder as recorder:
             await recorder.begin(replace(self._body, unfinished=before.left), goes_on=True)
-            await warn_of_differences(before, self._snapshot())
-            with collecting(self._take):
+            await warn_of_differences(before, self.snapshot())
+            with collecting(self._take), in_call(None):
                 await self._run_to_the_end(before.operation.head)
 
     async def _run_to_the_end(self, head: Sequence[ChunkRow]) -> None:
@@ -150,23 +157,23 @@ class LoopRun:
         if before is not None and before.was_asked:
             context = before.context
         else:
-            context = await recall_context(self._plan.recall, self._snapshot())
+            context = await recall_context(self._plan.recall, self.snapshot())
         conversation = self._open_conversation(head, context)
-        stopped = await self._budget.begin(self._body, self._snapshot)
+        stopped = await self._budget.begin(self._body, self.snapshot)
         ended = None if before is None else await self._close_the_tail(before, stopped)
         if ended is not None:
             return ended
         for _ in range(self._n_calls, self._plan.max_tool_rounds):
-            stopped = stopped or await self._budget.before_call(self._snapshot)
+            stopped = stopped or await self._budget.before_call(self.snapshot)
             if stopped is not None:
                 return stopped
             turn, exchange = await self._turn(conversation)
-            stopped = await self._budget.after_call(self._snapshot)
+            stopped = await self._budget.after_call(self.snapshot)
             verdict = await self._judge(turn, exchange)
             if stopped is None or not verdict.others or verdict.outcome is not None:
-                await self._carry_on(turn, verdict, stopped)
-                if verdict.outcome is not None:
-                    return verdict.outcome
+                ended = await self._carry_on(turn, verdict, stopped) or verdict.outcome
+                if ended is not None:
+                    return ended
         if stopped is not None:
             return stopped
         _log.warning(
@@ -189,28 +196,35 @@ class LoopRun:
         """Return what the model said, and the call in which it did."""
         self._n_calls += 1
         row_id = RowId(self._plan.session, len(self._body.table))
-        purpose = "turn" if self._output is None else self._output.purpose
-        ask = partial(
-            conversation.ask,
-            self._body,
-            self._note,
-            operation=self._id,
-            purpose=purpose,
-            row=row_id,
-        )
-        if self._plan.on_event is None:
-            exchange = await ask()
+        hooks = self._plan.hooks.model
+        if not hooks:
+            exchange = await self._ask(conversation, row_id, self.note)
+            row = _row_of(exchange)
+            for change in () if self._plan.served is None else self._plan.served.changes_of(row_id):
+                self.note(change)
         else:
-            async with Emitter(self._plan.on_event) as emitter:
-                exchange = await ask(on_delta=watched(emitter.sink, self._recorder, self._id))
-        message = exchange.response.primary_choice.message
-        said = message.refusal if message.refusal and not message.content else message.content
-        row = assistant_turn_chunk(tool_calls=message.tool_calls, content=said)
-        self._append([row])
+            with Answering(
+                hooks, self.note, row=row_id, operation=self._id, session=self.snapshot
+            ) as answering:
+                exchange = await self._ask(conversation, row_id, answering.hold)
+                row = await answering.shown(_row_of(exchange))
+        self.append([row])
         await self._recorder.take_turn(self._body)
         content = row.content
         assert isinstance(content, AssistantTurn)
         return content, exchange
+
+    async def _ask(
+        self, conversation: Conversation, row: RowId, note: Callable[[ModelCall], None]
+    ) -> Exchange:
+        purpose = "turn" if self._output is None else self._output.purpose
+        ask = partial(
+            conversation.ask, self._body, note, operation=self._id, purpose=purpose, row=row
+        )
+        if self._plan.on_event is None:
+            return await ask()
+        async with Emitter(self._plan.on_event) as emitter:
+            return await ask(on_delta=watched(emitter.sink, self._recorder, self._id))
 
     async def _close_the_tail(self, before: GoingOn, stopped: Outcome | None) -> Outcome | None:
         """Do what the last turn asked for and is not done; return the outcome if it was the last.
@@ -228,7 +242,8 @@ class LoopRun:
         if is_said and not before.open_calls:
             return verdict.outcome
         if stopped is None or not verdict.others or verdict.outcome is not None:
-            await self._carry_on(turn, verdict, stopped, before)
+            waits = await self._carry_on(turn, verdict, stopped, before)
+            return waits or verdict.outcome
         return verdict.outcome
 
     async def _judge(self, turn: AssistantTurn, exchange: Exchange) -> Verdict:
@@ -243,65 +258,18 @@ class LoopRun:
         verdict: Verdict,
         stopped: Outcome | None,
         before: GoingOn | None = None,
-    ) -> None:
-        """Do what a turn asks for, unless the run is stopped; say what is to be said to it."""
+    ) -> Outcome | None:
+        """Do what a turn asks for, unless the run is stopped; say what is to be said to it.
+
+        Returns what the run waits for before it can do so, None where it was done.
+        """
+        waits = None
         if turn.calls:
-            await self._tools(turn.calls, verdict, stopped, before)
-        if verdict.reply is not None:
-            self._append([user_text_chunk(verdict.reply)])
+            waits = await self._calls.make(AskedCalls(turn.calls, verdict, before), stopped)
+        if verdict.reply is not None and waits is None:
+            self.append([user_text_chunk(verdict.reply)])
             await self._recorder.flush(self._body)
-
-    async def _tools(
-        self,
-        calls: Sequence[ToolCall],
-        verdict: Verdict,
-        stopped: Outcome | None,
-        before: GoingOn | None,
-    ) -> None:
-        row = len(self._body.table) - 1 if before is None else before.last_row
-        wanted = range(len(calls)) if before is None else [one.index for one in before.open_calls]
-        done = {} if before is None else before.settled(self._plan.tools)
-        todo = [at for at in verdict.places if at in wanted and at not in done]
-        if self._recorder.is_on and len(wanted) > 1:
-            done = RoundResults(self._recorder, self._id, row, done)
-        try:
-            if stopped is not None:
-                done |= {
-                    at: not_made(calls[at], self._plan.tools.get(calls[at].name)) for at in todo
-                }
-            elif todo:
-                asked = [calls[at] for at in todo]
-                await self._intend(row, dict(zip(todo, asked, strict=True)))
-                await self._rounds.run(asked, self._snapshot(), done, row=row, places=todo)
-        finally:
-            # Also when the run is cut off: what was done is kept, what was not is said.
-            if before is not None:
-                done = before.with_decisions(done)
-            results, body = verdict.results(done), self._body
-            self._append_results({at: calls[at] for at in wanted}, results)
-            self._recorder.end_round(row, body, self._body, wanted)
-        await self._recorder.flush(self._body)
-
-    async def _intend(self, row: int, calls: Mapping[int, ToolCall]) -> None:
-        """Say in the log that calls are about to be made."""
-        if self._recorder.is_on:
-            lines = intents(calls, self._plan.tools, operation=self._id, row=row)
-            await self._recorder.intend(lines)
-
-    def _append_results(self, calls: Mapping[int, ToolCall], done: Mapping[int, Finished]) -> None:
-        for index, call in calls.items():
-            finished = done.get(index) or interrupted(call, self._plan.tools.get(call.name))
-            if finished.recorded is not None:
-                entry, shown = finished.recorded
-            else:
-                entry = tool_run_entry(finished, operation=self._id)
-                shown = tool_feedback_chunk(call.id, call.name, finished.result.shown)
-            if not finished.is_cut_off:
-                row_id = RowId(self._plan.session, len(self._body.table))
-                decision = finished.decision or entry.decision
-                entry = replace(entry, rows=(row_id,), decision=decision)
-                self._append([shown])
-            self._note(entry)
+        return waits
 
     async def _operation(self, user: Body, head: tuple[ChunkRow, ...]) -> Operation:
         return Operation(
@@ -316,7 +284,8 @@ class LoopRun:
             n_ours=len(user.record) if len(self._body.record) > len(user.record) else None,
         )
 
-    def _snapshot(self) -> Session:
+    def snapshot(self) -> Session:
+        """Return the session with what the run has made so far."""
         return Session.from_body(
             Deferred.of(self._body),
             self._plan.provenance,
@@ -327,14 +296,15 @@ class LoopRun:
         )
 
     def _finish(self, outcome: Outcome) -> None:
-        self._set(replace(self._body, outcome=outcome))
+        self._set(replace(self._body, outcome=outcome, unfinished=self._calls.left))
 
-    def _append(self, rows: Sequence[ChunkRow]) -> None:
+    def append(self, rows: Sequence[ChunkRow]) -> None:
+        """Add rows of this run."""
         body = self._body
         table = body.table.born_in(self._plan.session, rows)
         self._set(Body(table, body.record, body.outcome, body.given))
 
-    def _note(self, entry: Entry) -> None:
+    def note(self, entry: Entry) -> None:
         """Add an entry of this run, and tell the run that it happens in."""
         self._set(self._body.with_entries(entry))
         if isinstance(entry, ModelCall):
@@ -345,11 +315,18 @@ class LoopRun:
         """Add an entry of a run inside this one, as long as this one goes on."""
         before = self._plan.goes_on
         if not self._has_ended and (before is None or entry.id not in before.known):
-            self._note(entry)
+            self.note(entry)
 
     def _set(self, body: Body) -> None:
         self._body = body
         self._cell.report(body)
+
+
+def _row_of(exchange: Exchange) -> ChunkRow:
+    """Return what a model said, as the row that it becomes."""
+    message = exchange.response.primary_choice.message
+    said = message.refusal if message.refusal and not message.content else message.content
+    return assistant_turn_chunk(tool_calls=message.tool_calls, content=said)
 
 
 def _run_id(plan: LoopPlan) -> UUID:

@@ -26,6 +26,7 @@ from rath.session.persistence.store.registry import default_store, open_store
 from rath.session.placement import Placement
 from rath.session.record import Record
 from rath.session.recorder.ancestors import Keeper, Whole, write_whole
+from rath.session.recorder.beside import store_beside
 from rath.session.recorder.header import Identity, beginning
 from rath.session.recorder.log_writer import LogWriter
 from rath.session.recorder.shelf import being_written, shelf_of, shelf_of_files, writers_of
@@ -95,11 +96,11 @@ def keep_derivation(session: Stored) -> None:
     A failure is logged: nobody waits for it.
     """
     program = known_run()
-    is_wanted = is_autosaving_lately() or (program is not None and program.store is not None)
-    if not is_wanted or current_stage() is not None:
+    given = (None if program is None else program.store) or store_beside()
+    if (given is None and not is_autosaving_lately()) or current_stage() is not None:
         return
     try:
-        store = (None if program is None else program.store) or default_store()
+        store = given or default_store()
         put = partial(_put_aside, store, _whole(session), runs_above.get())
         if not session.body.at_end(put):
             put()

@@ -32,7 +32,9 @@ from rath.session.persistence.store.abc import SessionStore
 from rath.session.placement import Placement
 from rath.session.record import Entry, Record, evidence_of, last_text
 from rath.session.replay.replaying import Replaying
-from rath.session.resume.deciding import Deciding, standing
+from rath.session.resume.approving import Approving
+from rath.session.resume.deciding import Deciding
+from rath.session.resume.standing import standing
 from rath.session.saving import add_late, save
 from rath.session.show import show_pending, show_session
 
@@ -40,7 +42,7 @@ _late_lock = threading.Lock()
 """Guards the few instructions in which late record entries are added."""
 
 
-class Session(Branching, Checking, Deciding, Replaying, TypedReading):
+class Session(Approving, Branching, Checking, Deciding, Replaying, TypedReading):
     """A node of the session graph: rows and record that never change, and where tools run.
 
     Operations return new sessions. A session made by a run is there at once while the run goes
@@ -319,9 +321,13 @@ class Session(Branching, Checking, Deciding, Replaying, TypedReading):
             add_late(self._cell, late)
         except PersistenceError:
             with _late_lock:
-                if self._late is late:
+                newest = self._late
+                if newest is late:
                     self._late = before
-            raise
+            if newest is late:
+                raise
+            # Another thread has added more since, and may have written ours with it.
+            add_late(self._cell, newest)
 
     def __repr__(self) -> str:
         if self.is_pending:

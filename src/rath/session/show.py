@@ -60,7 +60,8 @@ def _show_row(index: int, row: ChunkRow) -> str:
             shown = ", ".join(parts) or "(empty)"
         case ToolFeedback(call_id, name, body):
             text = one_line_preview(readable_json(body), MAX_TEXT)
-            shown = f"name={name!r}, id={call_id!r}, body={text!r}"
+            images = show_images(row.images, MAX_TEXT)
+            shown = f"{images}name={name!r}, id={call_id!r}, body={text!r}"
         case other:
             shown = repr(one_line_preview(str(dict(other.payload)), MAX_TEXT))
     return f"[{index}] {row.kind_name}: {shown}"

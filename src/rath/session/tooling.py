@@ -168,16 +168,34 @@ def offer(tool: Tool) -> Offer:
         origin=str(getattr(tool, "origin", "")) or _where(tool, ":"),
         effects=getattr(tool, "effects", "non_idempotent"),
         operator=cast("SandboxOperator", tool) if on_sandbox else None,
-        is_plain=not on_sandbox and not is_async(tool),
-        approval=_approval(tool),
+        is_plain=not on_sandbox and not is_async(in_a_loop(tool)),
+        approval=check_approval(getattr(tool, "approval", "never"), f"tool {tool.name!r}"),
     )
 
 
-def _approval(tool: Tool) -> ApprovalRule:
-    rule: object = getattr(tool, "approval", "never")
+def in_a_loop(tool: Tool) -> Callable[[Any, Mapping[str, Any]], Any]:
+    """Return how a run calls `tool`: by its coroutine `acall`, where it has one beside `__call__`.
+
+    Such a tool is a plain function for who calls it himself, and blocks no thread in a run.
+    """
+    coroutine: object = getattr(tool, "acall", None)
+    return coroutine if is_async(coroutine) else tool  # type: ignore[arg-type,return-value]  # is_async tells
+
+
+def tool_digest(offer: Offer) -> str:
+    """Return what an approval of a call is bound to beside the call: what its tool says it is."""
+    return json_digest([offer.schema_digest, offer.tool.description, offer.origin])
+
+
+def check_approval(rule: object, who: str) -> ApprovalRule:
+    """Return a rule of approval, once it is sure that it is one.
+
+    Raises:
+        TypeError: It is none; `who` names whose it is.
+    """
     if rule not in ("never", "always") and not callable(rule):
         raise TypeError(
-            f"the approval of tool {tool.name!r} must be 'never', 'always' or a function that "
+            f"the approval of {who} must be 'never', 'always' or a function that "
             f"takes a CallRequest and returns a bool, not {rule!r:.80}"
         )
     return cast("ApprovalRule", rule)

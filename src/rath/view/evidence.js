@@ -80,6 +80,10 @@ class Evidence {
     ];
   }
 
+  #kept(content) {
+    return content.text ? textBox(content.text, "code") : facts(["size", size(content.n)], ["sha256", digest(content.digest)]);
+  }
+
   #summary(entry) {
     const rows = (entry.replaced ?? []).map((number) => this.book.rows[number]);
     return part("In place of", h("p", null, count(entry.n, "row"), rows.length < entry.n ? `, ${rows.length} of them in this page` : ""), facts(["digest", digest(entry.digest)]),
@@ -95,8 +99,9 @@ class Evidence {
       case "tool": return [title, common, this.#toolParts(entry, null)];
       case "summary": return [title, common, this.#summary(entry)];
       case "verdict": return [title, common, part("Verdict", facts(["judged by", h("code", null, whole(entry.judge))], ["score", entry.score], ["workspace", digest(entry.workspace)])), entry.report ? part("Report", textBox(entry.report, "code")) : null];
-      case "interrupt": return [title, common, part("Waits for", facts(["reason", entry.reason], ["calls", (entry.calls ?? []).join(", ")]), entry.question ? textBox(entry.question) : null)];
-      case "decision": return [title, common, part("Decision", facts(["choice", whole(entry.choice)], ["by", entry.by], ["tool", entry.tool], ["call", entry.call]), entry.args ? objectBox(entry.args) : null, entry.text ? textBox(entry.text) : null)];
+      case "interrupt": return [title, common, part("Waits for", facts(["reason", entry.reason], ["calls", (entry.calls ?? []).join(", ")], ["session", entry.child]), entry.question ? textBox(entry.question) : null)];
+      case "decision": return [title, common, part("Decision", facts(["choice", whole(entry.choice)], ["by", entry.by], ["tool", entry.tool], ["call", entry.call]), entry.args ? objectBox(entry.args) : null, entry.edited ? objectBox(entry.edited) : null, entry.text ? textBox(entry.text) : null)];
+      case "change": return [title, common, part("Changed by a hook", facts(["hook", h("code", null, entry.hook)], ["call", entry.call])), part("Before", this.#kept(entry.before)), part("After", this.#kept(entry.after))];
       default: return [title, common, this.#operation(entry)];
     }
   }

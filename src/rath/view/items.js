@@ -17,9 +17,9 @@ function speakerOf(row) {
 function headline(book, item) {
   const { row, entry } = item;
   const speaker = speakerOf(row);
-  if (row.k === "tool_result") return { speaker, name: row.tool, text: gist(row.t), chips: chipsOfRun(entry) };
-  const calls = (row.c ?? []).map(([, name, args]) => ({ text: name, tip: gist(args), kind: "call" }));
   const images = (row.im ?? []).map((image) => ({ text: image.m, kind: "image" }));
+  if (row.k === "tool_result") return { speaker, name: row.tool, text: gist(row.t), chips: [...images, ...chipsOfRun(entry)] };
+  const calls = (row.c ?? []).map(([, name, args]) => ({ text: name, tip: gist(args), kind: "call" }));
   const name = entry?.k === "model" ? book.model(entry) : entry?.k === "summary" ? "summary" : "";
   const said = line(row.t);
   const text = said || (row.c ?? []).map(([, tool, args]) => `${tool}  ${gist(args)}`).join("   ");
@@ -87,6 +87,8 @@ function eventLine(book, entry) {
       return { mark: "⏸", kind: "warn", name: `waits for ${entry.reason}`, text: line(entry.question ?? (entry.calls ?? []).join(", ")) };
     case "decision":
       return { mark: "▸", kind: "warn", name: `${entry.by} decided`, text: line(entry.choice) };
+    case "change":
+      return { mark: "✎", kind: "warn", name: `hook changed the ${entry.what}`, text: [entry.hook, entry.call].filter(Boolean).join(" ") };
     case "summary":
       return { mark: "≡", kind: "quiet", name: "summary", text: `in place of ${count(entry.n, "row")}` };
     default:

@@ -39,11 +39,11 @@ def nothing_left(opensandbox_server: OpenSandboxServer) -> Iterator[None]:
     yield
     server.clear_faults()
     for _ in range(50):
-        # What ended on the runtime may hold frozen files in a cycle.
-        gc.collect()
         server.advance(0)
         if not server.sandbox_ids and not server.snapshot_ids:
             return
+        # What ended on the runtime may hold frozen files in a cycle.
+        gc.collect()
         with suppress(TimeoutError):
             server.wait_for("DELETE", "/none", n_requests=1, timeout=0.1)
     pytest.fail(f"left on the server: {server.sandbox_ids} {server.snapshot_ids}")

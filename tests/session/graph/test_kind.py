@@ -21,6 +21,7 @@ def test_kinds_have_the_documented_names() -> None:
         "OP_FORK": "op_fork",
         "OP_DETACH": "op_detach",
         "OP_MERGE": "op_merge",
+        "OP_DELEGATE": "op_delegate",
         "OP_SESSION_COMPRESS": "op_session_compress",
     }
 

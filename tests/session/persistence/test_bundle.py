@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from rath.errors import PersistenceError, SessionDamaged
 from rath.session import Session
+from rath.session.outcome import Completed
 from rath.session.persistence.bundle import (
     Bundle,
     BundleStore,
@@ -27,6 +28,8 @@ from rath.session.persistence.chain import chained
 from rath.session.persistence.loading import load
 from rath.session.persistence.store.abc import StoredLog
 from rath.session.persistence.store.files import FileStore
+from rath.session.record import Operation
+from rath.session.recorder.beside import recorded_in
 from rath.session.saving import save
 from rath.testing import tool_call
 from tests.support.images import picture
@@ -248,3 +251,34 @@ def test_a_bundle_as_a_store_is_only_read(store: FileStore) -> None:
     for call in refused:
         with pytest.raises(PersistenceError, match="only read; import it"):
             call()
+
+
+def test_what_agents_did_inside_calls_is_taken_along(store: FileStore) -> None:
+    def ask(session: Session, _: object) -> str | None:
+        def below(inner: Session, _: object) -> str | None:
+            return run(["deep"], user=inner.delegate("on"), persist=True).text()
+
+        tools = [FunctionTool("below", below)]
+        task = session.delegate("look")
+        return run([tool_call("below"), "found"], *tools, user=task, persist=True).text()
+
+    with recorded_in(store):
+        out = run([tool_call("ask"), "done"], FunctionTool("ask", ask)).synchronize()
+    made = {entry.session for entry in out.record if isinstance(entry, Operation)}
+    assert len(made) == 3
+    bundle = pack(store, [out.id])
+    assert made <= set(bundle.logs)
+    assert bundle.lacks == ()
+    for session in made:
+        assert load(BundleStore(bundle, "b"), session).session.replay().outcome == Completed()
+
+
+def test_what_was_not_stored_inside_calls_is_not_missed(store: FileStore) -> None:
+    def ask(session: Session, _: object) -> str | None:
+        return run(["found"], user=session.delegate("look")).text()
+
+    out = run([tool_call("ask"), "done"], FunctionTool("ask", ask)).synchronize()
+    save(out, store=store)
+    bundle = pack(store, [out.id])
+    assert bundle.lacks == ()
+    assert out.id in bundle.logs

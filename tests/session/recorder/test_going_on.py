@@ -170,7 +170,9 @@ def test_a_call_that_was_begun_more_than_once_goes_on_from_the_last_time() -> No
     first = asked()
     for minute in range(3):
         gone_on_with(first, replace(intent_of(first, 0, minute=minute), effects="idempotent"))
-    out = run(["done"], ECHO, user=Session.load(first.id)).synchronize()
+    repeatable = FunctionTool("echo", echo)
+    repeatable.effects = "idempotent"
+    out = run(["done"], repeatable, user=Session.load(first.id)).synchronize()
     assert_is(Session.load(out.id), out)
 
 

@@ -31,7 +31,7 @@ from tests.support.sessions import AsyncFunctionTool, run
 
 
 def test_a_record_without_a_word_waits_for_nothing() -> None:
-    assert last_interrupt(Vector()) is None
+    assert last_interrupt(Vector(), uuid4()) is None
 
 
 def test_a_turn_without_its_call_in_the_record_has_open_calls() -> None:

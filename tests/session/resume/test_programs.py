@@ -190,6 +190,7 @@ def test_a_call_that_was_cancelled_is_of_unknown_outcome(effects: Any, waits: An
 def test_a_cancelled_run_goes_on_where_it_was() -> None:
     out = cancelled_inside(*waiting_tool("idempotent"))
     quick = FunctionTool("wait", lambda *_: "at last")
+    quick.effects = "idempotent"
     client = ScriptedClient(["done"])
     agent = Agent("one", client.provider, [quick])
     again = agent.resume(out, cancelled="go_on")

@@ -21,6 +21,7 @@ from rath.session.resume.differences import (
     WorkspaceUnknown,
 )
 from rath.session.resume.looking import resume_differences
+from rath.session.resume.stored import Stored
 from rath.testing import ScriptedClient, Turn, tool_call
 from tests.session.resume.test_going_on import AGENT, SCRIPT, Counting, f_calls, rows_of
 from tests.support.cut_off import cut_off
@@ -64,6 +65,27 @@ def test_a_session_that_goes_on_in_memory_is_written_where_it_was() -> None:
     assert rows_of(Session.load(out.id)) == rows_of(again)
 
 
+def test_what_was_built_once_is_not_built_again_for_what_came_from_it() -> None:
+    first = run(["one"], persist=True).synchronize()
+    second = run(["two"], user=first, persist=True).synchronize()
+    stored = Stored(default_store())
+    found = stored.find(first.id)
+    later = stored.find(second.id)
+    assert found is not None
+    assert later is not None
+    assert found.id in {edge.id for edge in later.provenance.parents}
+    rows = {id(row) for row in found.written.table}
+    assert {id(row) for row in later.written.table[: len(found.written.table)]} == rows
+
+
+def test_what_is_made_anew_is_not_there_any_more() -> None:
+    first = run(["one"], persist=True).synchronize()
+    stored = Stored(default_store())
+    assert stored.session(first.id) is not None
+    stored.drop(first.id)
+    assert stored.session(first.id) is None
+
+
 def begun_and_stored() -> Session:
     """A run that was cut off inside a call of which nothing more is known."""
     whole = run(SCRIPT, Counting(), agent=AGENT).synchronize()
@@ -81,6 +103,21 @@ def test_a_decision_is_stored_and_another_process_goes_on_with_it() -> None:
     assert sorted(tool.calls) == [3, 4]
     assert verify(default_store(), out.id).is_sound
     assert rows_of(Session.load(out.id)) == rows_of(out)
+
+
+def test_a_call_is_not_repeated_by_what_its_tool_declared_once() -> None:
+    whole = run([f_calls(1), "done"], Counting(effects="idempotent"), agent=AGENT).synchronize()
+    cut_off(whole, 0, begun=[0]).save()
+    tool = Counting()
+    with pytest.raises(ResumeMismatch, match="may have taken effect") as caught:
+        run(["done"], tool, user=Session.load(whole.id), agent=AGENT)
+    assert (caught.value.expected, caught.value.found) == (
+        "tool 'f' with effects 'idempotent'",
+        "'non_idempotent'",
+    )
+    Session.load(whole.id).decide("call_1", "retry")
+    out = run(["done"], tool, user=Session.load(whole.id), agent=AGENT)
+    assert (out.outcome, tool.calls) == (Completed(), [1])
 
 
 def _waits(session: object) -> bool:

@@ -17,7 +17,15 @@ from rath._async.retry import Attempt
 from rath._core.blobs import Blob
 from rath.backend.abc import SandboxIdentity
 from rath.backend.effects import FileEffect
-from rath.session import ChunkRow, ChunkTable, RowId, Session, system_text_chunk, user_text_chunk
+from rath.session import (
+    ChunkRow,
+    ChunkTable,
+    RowId,
+    Session,
+    system_text_chunk,
+    tool_feedback_chunk,
+    user_text_chunk,
+)
 from rath.session.operation import Place
 from rath.session.record import (
     Decision,
@@ -153,6 +161,14 @@ def test_images_are_shown_up_to_both_limits() -> None:
     assert (first["m"], first["n"], "b" in first) == ("image/png", len(small), True)
     assert second["why"] == "larger than 50 bytes"
     assert third["why"] == "the images of this page have reached their limit"
+
+
+def test_images_of_results_are_shown_with_their_tool() -> None:
+    row = tool_feedback_chunk("c1", "camera", "look", images=[picture(b"s")])
+    (told,) = encoded(Session(ChunkTable([row])))["rows"]
+    assert (told["tool"], told["t"], told["im"][0]["m"]) == ("camera", "look", "image/png")
+    (bare,) = encoded(Session(ChunkTable([tool_feedback_chunk("c1", "f", "")])))["rows"]
+    assert "im" not in bare
 
 
 def test_an_image_whose_bytes_are_gone_says_so() -> None:

@@ -14,8 +14,11 @@ import stat
 import struct
 import subprocess
 import sys
+import tempfile
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
+from importlib.util import cache_from_source
 from pathlib import Path
 from typing import Any
 
@@ -69,8 +72,9 @@ class Exchange:
     """Each fails with BrokenExchangeError when the daemon breaks off."""
 
 
+@cache
 def why_not() -> str | None:
-    """Why no sandbox can run here; None if one can."""
+    """Why no sandbox can run here; None if one can. Looked at once in a process."""
     bwrap = shutil.which("bwrap")
     if bwrap is None:
         return "bubblewrap (`bwrap`) is not installed; sandboxes run in nothing else"
@@ -82,12 +86,31 @@ def why_not() -> str | None:
 
 
 def install_daemon(library: Path) -> None:
-    """Copy the daemon's code to where sandboxes see it, compiled."""
-    source = Path(__file__).parent / "execd"
+    """Put the daemon's code where sandboxes see it, compiled."""
     target = library / _PACKAGE
-    target.mkdir(parents=True)
-    for file in source.glob("*.py"):
-        py_compile.compile(str(shutil.copy(file, target)), doraise=True)
+    (target / "__pycache__").mkdir(parents=True)
+    for name, source, compiled in _daemon():
+        (target / name).write_bytes(source)
+        Path(cache_from_source(target / name)).write_bytes(compiled)
+
+
+@cache
+def _daemon() -> tuple[tuple[str, bytes, bytes], ...]:
+    """The files of the daemon: name, source, and what Python makes of it without a second look."""
+    sources = sorted((Path(__file__).parent / "execd").glob("*.py"))
+    with tempfile.TemporaryDirectory(prefix="execd-") as scratch:
+        return tuple((path.name, path.read_bytes(), _compiled(path, scratch)) for path in sources)
+
+
+def _compiled(source: Path, scratch: str) -> bytes:
+    made = py_compile.compile(
+        str(source),
+        cfile=os.path.join(scratch, source.name),
+        doraise=True,
+        invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH,
+    )
+    assert made is not None
+    return Path(made).read_bytes()
 
 
 def make_root(root: Path) -> None:

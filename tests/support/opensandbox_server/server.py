@@ -33,7 +33,7 @@ class UnavailableError(RuntimeError):
 
 
 unavailable_reason = why_not
-"""Why the server cannot run here; None if it can. Takes the time of one short process."""
+"""Why the server cannot run here; None if it can. The first look takes a short process."""
 
 
 class OpenSandboxServer:

@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from rath._core.late import late_names
 from rath.flow.tool.base import FlowToolCall
+from rath.flow.tool.mcp_adapter import (
+    MCPClient,
+    MCPToolCall,
+    mcp_tools_from_config,
+    mcp_tools_from_server,
+    shared_mcp_loop,
+)
 from rath.flow.tool.sandbox_calls import (
     flow_tool_code_run,
     flow_tool_command_run,
@@ -29,6 +39,13 @@ from rath.flow.tool.tool_table import (
     tools_dict_to_schemas,
 )
 
+if TYPE_CHECKING:
+    from rath.flow.tool.function import FunctionTool, ObjectTool, tool
+else:
+    __getattr__, __dir__ = late_names(
+        __name__, {"function": ("FunctionTool", "ObjectTool", "tool")}
+    )
+
 __all__ = [
     "FlowToolCall",
     "FlowToolCodeRun",
@@ -38,6 +55,10 @@ __all__ = [
     "FlowToolFilesList",
     "FlowToolFilesRead",
     "FlowToolFilesWrite",
+    "FunctionTool",
+    "MCPClient",
+    "MCPToolCall",
+    "ObjectTool",
     "SandboxTool",
     "ToolNameConflictError",
     "flow_tool_code_run",
@@ -48,6 +69,10 @@ __all__ = [
     "flow_tool_files_read",
     "flow_tool_files_write",
     "global_system_tools",
+    "mcp_tools_from_config",
+    "mcp_tools_from_server",
     "merge_tools_for_loop",
+    "shared_mcp_loop",
+    "tool",
     "tools_dict_to_schemas",
 ]

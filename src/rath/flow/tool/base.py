@@ -56,6 +56,9 @@ class FlowToolCall(ABC):
     def __call__(self, session: Session, arguments: Mapping[str, Any]) -> Any:
         """Run one call and return what the model shall read, as text or something JSON can hold.
 
+        A `rath.llm.image.Image` may stand in it, in lists, tuples and dicts too: the model is shown
+        it beside the text, in which its label stands.
+
         Args:
             session: A snapshot of the calling session: its rows so far and its sandbox.
             arguments: What the model gave, already checked against `parameters`.

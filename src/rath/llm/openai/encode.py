@@ -7,6 +7,7 @@ from typing import Any
 from rath.llm.body import ListWriter, MessageEncoder
 from rath.llm.chat_request import RathLLMChatRequest
 from rath.llm.encode import encode_message, encode_sampling, encode_tool
+from rath.llm.result_images import images_apart
 
 __all__ = ["body_writer", "to_create_kwargs", "to_create_kwargs_stream"]
 
@@ -14,14 +15,15 @@ __all__ = ["body_writer", "to_create_kwargs", "to_create_kwargs_stream"]
 def to_create_kwargs(req: RathLLMChatRequest, *, default_model: str | None) -> dict[str, Any]:
     """Return the keyword arguments for `chat.completions.create` of the SDK.
 
-    Only what is set stands in them; `extra_create_args` wins over the fields.
+    Only what is set stands in them; `extra_create_args` wins over the fields. The images of
+    results of tools stand in a message of the user.
 
     Raises:
         ValueError: No model is named, or `extra_create_args` asks for a stream.
     """
     model = _model(req, default_model)
     tools = {"tools": [encode_tool(tool) for tool in req.tools]} if req.tools else {}
-    messages = [encode_message(message) for message in req.messages]
+    messages = [encode_message(message) for message in images_apart(req.messages)]
     return {"messages": messages, **tools, **_parameters(req, model), "stream": False}
 
 

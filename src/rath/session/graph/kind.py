@@ -20,4 +20,5 @@ class LineageKind(str, Enum):
     OP_FORK = "op_fork"
     OP_DETACH = "op_detach"
     OP_MERGE = "op_merge"
+    OP_DELEGATE = "op_delegate"
     OP_SESSION_COMPRESS = "op_session_compress"

@@ -11,6 +11,9 @@ from rath._async.lazy import Deferred
 from rath.session.graph.kind import LineageKind
 from rath.session.graph.recording import LineageRecorder
 
+PARENT_ROWS = "parent_rows"
+"""The extra that says how many rows a parent had of which the session has none."""
+
 
 class BodyLike(Protocol):
     """The content of a parent, as far as an edge needs to know it."""

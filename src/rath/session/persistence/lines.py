@@ -6,7 +6,8 @@
     chunk      a row
     entry      an entry of the record; also after the trailer, for what came late
     intent     a tool call is about to be made
-    result     what became of one call of a round, as soon as it is known
+    result     what became of one call of a round, as soon as it is known; of a run that ends
+               because it waits, the round may be done only when that goes on
     round      all calls of a round are done: the results are rows and entries now, in this order
     partial    what a streamed answer said so far; the row that follows takes its place
     failure    the run ended with an error, or was cancelled; the file stays a partial one

@@ -220,11 +220,13 @@ class _Checking:
 
 def _kept(content: Content) -> Iterator[Blob]:
     """Yield the contents that a log names and that were kept."""
-    for row in content.rows:
+    left = content.unfinished or content.kept
+    results = () if left is None else left.results
+    for row in (*content.rows, *(each.shown for each in results if each.shown is not None)):
         yield from (image.blob for image in row.images if image.blob.is_kept)
     for entry in content.entries:
         yield from (blob for blob in _blobs_of(entry) if blob.is_kept)
-    for result in () if content.unfinished is None else content.unfinished.results:
+    for result in results:
         yield from (blob for blob in _blobs_of(result.run) if blob.is_kept)
 
 

@@ -9,17 +9,18 @@ from uuid import UUID
 
 from rath.session.chunk import RowId
 from rath.session.content import AssistantTurn
+from rath.session.questions.hooked import changes_by_row
 from rath.session.questions.lineage import Birth, Lineage, lineage_of
 from rath.session.questions.missing import EvidenceKind, Missing, find_missing
 from rath.session.questions.origin import By, made_by
 from rath.session.questions.texts import Needle
 from rath.session.questions.turns import turns_of
-from rath.session.record import Entry, ModelCall, Operation, Summary, ToolRun, Verdict
+from rath.session.record import Change, Entry, ModelCall, Operation, Summary, ToolRun, Verdict
 from rath.session.session import Session
 
-Place = Literal["instructions", "note", "row", "file", "result", "verdict"]
+Place = Literal["instructions", "note", "row", "file", "result", "verdict", "replaced"]
 """The agent's rows, a recalled note, a row, a file as a tool left it, the whole result of a tool
-where the model was shown a part, the report of a check."""
+where the model was shown a part, the report of a check, what a hook put something else for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +63,9 @@ class Appearance:
     seen: tuple[Source, ...] = ()
     """What the model had read by then that holds the text; for its own words nothing."""
 
+    hook: str = ""
+    """The hook that put the text there, or that took it away."""
+
 
 @dataclass(frozen=True, slots=True)
 class Blame:
@@ -103,6 +107,7 @@ class _Search:
         self._notes: set[tuple[str, str]] = set()
         self._makers: dict[RowId, Entry] = {}
         self._summaries: dict[RowId, Summary] = {}
+        self._changes = changes_by_row(lineage)
         self._loose: list[Entry] = []
         """Entries that made no row of the lineage."""
 
@@ -152,7 +157,15 @@ class _Search:
             entry=maker,
             excerpt=excerpt,
             seen=tuple(self._read(row_id, birth, maker)) if is_answer else (),
+            hook=self._put_there(row_id),
         )
+
+    def _put_there(self, row: RowId) -> str:
+        """Return the hook by which a row came to hold the text, "" where none did that."""
+        for change in reversed(self._changes.get(row, ())):
+            if change.what != "arguments" and self.needle.in_blob(change.before) is None:
+                return change.hook if self.needle.in_blob(change.after) is not None else ""
+        return ""
 
     def _read(self, row_id: RowId, birth: Birth, maker: Entry | None) -> Iterator[Source]:
         """Yield what the model had read before it wrote a row."""
@@ -182,6 +195,10 @@ class _Search:
             excerpt = self.needle.found_in(iter((entry.report,)))
             if excerpt is not None:
                 yield self._brought("verdict", entry, turn, excerpt)
+        elif isinstance(entry, Change) and entry.what not in ("input", "output"):
+            excerpt = self.needle.in_blob(entry.before)
+            if excerpt is not None and self.needle.in_blob(entry.after) is None:
+                yield self._brought("replaced", entry, turn, excerpt)
 
     def _instructions(self, call: ModelCall, turn: int | None) -> Iterator[Appearance]:
         begun = self._begun(call)
@@ -225,6 +242,7 @@ class _Search:
         return Appearance(
             place=place,
             by="tool" if isinstance(entry, ToolRun) else None,
+            hook=entry.hook if isinstance(entry, Change) else "",
             session=None if begun is None else begun.session,
             row=row,
             turn=turn,

@@ -22,10 +22,10 @@ RUNS = frozenset({"run_session_loop", "run_session_compress"})
 DERIVATIONS = frozenset({"Session.fork", "Session.detach", "Session.merge", "Session.undo"})
 """Operators that only pass rows on."""
 
-BRANCHES = DERIVATIONS | {"Session.replay"}
-"""Operators that note an operation of kind fork, detach or merge."""
+BRANCHES = DERIVATIONS | {"Session.delegate", "Session.replay"}
+"""Operators that note an operation of kind fork, detach, merge or delegate."""
 
-_MAKERS = frozenset({"loop", "compress", "fork", "detach", "merge"})
+_MAKERS = frozenset({"loop", "compress", "fork", "detach", "merge", "delegate"})
 """Kinds of operations that make a session."""
 
 

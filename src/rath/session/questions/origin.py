@@ -11,10 +11,11 @@ from uuid import UUID
 from rath.session.chunk import ChunkRow, RowId
 from rath.session.content import AssistantTurn, ToolFeedback
 from rath.session.outcome import Outcome
+from rath.session.questions.hooked import changes_by_row, changes_by_session
 from rath.session.questions.lineage import Lineage, Node, lineage_of
 from rath.session.questions.missing import Missing, find_missing
 from rath.session.questions.turns import require_turn
-from rath.session.record import Decision, Interrupt, Operation, Summary, ToolRun
+from rath.session.record import Change, Decision, Interrupt, Operation, Summary, ToolRun
 from rath.session.session import Session
 
 By = Literal["written", "model", "tool", "summary"]
@@ -50,6 +51,9 @@ class Ancestor:
     waits: tuple[Interrupt | Decision, ...]
     """What its run waited for and what was decided, in order."""
 
+    changes: tuple[Change, ...] = ()
+    """By which hooks its run began with another session, or it stands in the place of one."""
+
 
 @dataclass(frozen=True, slots=True)
 class BornRow:
@@ -64,6 +68,8 @@ class BornRow:
 
     by: By
     turn: int | None
+    changes: tuple[Change, ...] = ()
+    """What hooks changed before it became this row; of a result also the arguments of its call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,10 +102,11 @@ def where_from(session: Session, *, turn: int | None = None) -> WhereFrom:
     """
     lineage = lineage_of(session)
     require_turn(lineage, turn)
-    kept, rows = set(lineage.nodes), tuple(_rows(lineage))
+    changes = changes_by_row(lineage)
+    kept, rows = set(lineage.nodes), tuple(_rows(lineage, changes))
     if turn is not None:
         births = [birth for birth in lineage.births.values() if birth.turn == turn]
-        rows = tuple(_born(lineage, birth.index, birth.row) for birth in births)
+        rows = tuple(_born(lineage, birth.index, birth.row, changes) for birth in births)
         kept = _leading_to(lineage, {birth.session for birth in births})
     about = _About(lineage)
     return WhereFrom(
@@ -121,15 +128,19 @@ def made_by(lineage: Lineage, row: ChunkRow) -> By:
     return "written" if birth is None or birth.turn is None else "summary"
 
 
-def _rows(lineage: Lineage) -> Iterator[BornRow]:
+_Changes = Mapping[RowId, tuple[Change, ...]]
+
+
+def _rows(lineage: Lineage, changes: _Changes) -> Iterator[BornRow]:
     for index, row in enumerate(lineage.own.table):
-        yield _born(lineage, index, row)
+        yield _born(lineage, index, row, changes)
 
 
-def _born(lineage: Lineage, index: int, row: ChunkRow) -> BornRow:
+def _born(lineage: Lineage, index: int, row: ChunkRow, changes: _Changes) -> BornRow:
     birth = None if row.id is None else lineage.births[row.id]
     turn = None if birth is None else birth.turn
-    return BornRow(index, row, row.id, made_by(lineage, row), turn)
+    changed = () if row.id is None else changes.get(row.id, ())
+    return BornRow(index, row, row.id, made_by(lineage, row), turn, changed)
 
 
 def _leading_to(lineage: Lineage, sessions: set[UUID]) -> set[UUID]:
@@ -153,6 +164,7 @@ class _About:
         self._runs: dict[UUID, ToolRun] = {}
         self._selections: dict[UUID, list[Operation]] = {}
         self._waits: dict[UUID, list[Interrupt | Decision]] = {}
+        self._changes = changes_by_session(lineage)
         for entry in lineage.record:
             if isinstance(entry, Summary):
                 self._summaries |= {row.session: entry for row in entry.rows}
@@ -179,6 +191,7 @@ class _About:
             undone=undone,
             selections=tuple(self._selections.get(node.id, ())),
             waits=tuple(self._waits.get(node.id, ())),
+            changes=self._changes.get(node.id, ()),
         )
 
 

@@ -63,8 +63,10 @@ def texts_of(row: ChunkRow) -> Iterator[str]:
             for call in calls:
                 yield from _of_json(call.arguments)
                 yield call.name
-        case ToolFeedback(_, _, body):
+        case ToolFeedback(_, _, body) as result:
             yield from _of_json(body)
+            if result.images:
+                yield result.described
         case Opaque(payload):
             yield from _leaves(dict(payload))
         case _:
@@ -77,8 +79,8 @@ def preview(row: ChunkRow, max_chars: int) -> str:
         case AssistantTurn(text, calls):
             called = " ".join(f"{call.name}({call.arguments})" for call in calls)
             return one_line_preview(" ".join(filter(None, (text, called))), max_chars)
-        case ToolFeedback(_, name, body):
-            return one_line_preview(f"{name}: {body}", max_chars)
+        case ToolFeedback(_, name) as result:
+            return one_line_preview(f"{name}: {result.described}", max_chars)
         case _:
             return one_line_preview(next(texts_of(row), ""), max_chars)
 

@@ -208,7 +208,7 @@ def write_whole(
     if left is not None:
         first = Beginning([*first.lines, *left.intents, *left.results], first.n_entries)
     begun = writer.open(opening, lambda: first)
-    if is_whole and left is None:
+    if is_whole and (left is None or left.has_ended):
         writer.finish(lambda: [trailer_of(body)]).result()
     else:
         writer.leave(None if left is None else left.failure).result()

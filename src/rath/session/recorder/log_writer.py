@@ -248,9 +248,9 @@ class LogWriter:
 
     def _is_added(self, lines: Sequence[Line]) -> bool:
         """Add lines; False where the log is finished and has not the size that is known."""
-        if self._state != "finished":
-            assert self._state == "unfinished", "what its run adds goes another way"
-            self._append_to_unfinished(lines)
+        if self._state != "finished" or self._n_torn:
+            assert self.is_at_rest, "what its run adds goes another way"
+            self._append_reopened(lines)
             return True
         batch = self._encoded(lines)
         is_there = self.store.append_to_finished(
@@ -260,15 +260,20 @@ class LogWriter:
             self._size += len(batch.data)
         return is_there
 
-    def _append_to_unfinished(self, lines: Sequence[Line]) -> None:
+    def _append_reopened(self, lines: Sequence[Line]) -> None:
+        """Add lines to a log without an end, or behind what a writer has left of its last ones."""
         whole = self._size + self._n_torn
-        self._log = self.store.reopen(self.session, self._size, size=whole)
+        log = self._log = self.store.reopen(self.session, self._size, size=whole)
         self._n_torn = 0
         try:
             self._put(lines, durable=True)
+            if self._state == "finished":
+                log.finish()
+                self._log = None
         finally:
-            self._log.abandon()
-            self._log = None
+            if self._log is not None:
+                self._log.abandon()
+                self._log = None
 
     def _missing(self, record: Record) -> Sequence[Entry]:
         """Return the entries of a record that the log lacks; what it has must be in the record."""

@@ -12,6 +12,7 @@ from rath.session.autosave import is_autosaving
 from rath.session.persistence.store.abc import SessionLog, SessionStore
 from rath.session.persistence.store.files import FileStore
 from rath.session.persistence.store.registry import default_store
+from rath.session.recorder.beside import store_beside
 from rath.session.recorder.durability import Durability, default_durability
 from rath.session.recorder.log_writer import LogWriter
 from rath.session.recorder.shelf import (
@@ -88,7 +89,7 @@ def plan_recording(
     if current_stage() is not None:
         return None  # a replay writes nothing
     begun = None if goes_on_from is None else _writer_of_beginning(session, goes_on_from)
-    program = known_run()
+    program, beside = known_run(), store_beside()
     if begun is not None and begun.is_alone:
         store, is_alone = begun.store, True
     elif path and begun is None:
@@ -97,6 +98,8 @@ def plan_recording(
         store, is_alone = program.store, False
     elif begun is not None:
         store, is_alone = begun.store, False
+    elif beside is not None:
+        store, is_alone = beside, False
     elif persist or is_autosaving():
         store, is_alone = default_store(), False
     else:

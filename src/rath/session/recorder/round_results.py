@@ -7,7 +7,6 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from uuid import UUID
 
-from rath.session.chunk import tool_feedback_chunk
 from rath.session.content import ToolCall
 from rath.session.finished import Finished, tool_run_entry
 from rath.session.persistence.lines import IntentLine, ResultLine
@@ -34,9 +33,8 @@ class RoundResults(dict[int, Finished]):
         self._row = row
 
     def __setitem__(self, place: int, finished: Finished) -> None:
-        call = finished.prepared.call
         run = tool_run_entry(finished, operation=self._operation)
-        shown = tool_feedback_chunk(call.id, call.name, finished.result.shown)
+        shown = finished.shown_row
         # The entry is made once, so that log and memory hold the same one.
         super().__setitem__(place, replace(finished, recorded=(run, shown)))
         self._recorder.tell(

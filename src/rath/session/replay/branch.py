@@ -114,8 +114,8 @@ def _with_results(table: ChunkTable, start: int, results: Mapping[str, object]) 
     rows: list[ChunkRow] = []
     for call in calls[n_results:]:
         if call.id in results:
-            shown = encode_result(results[call.id]).shown
-            rows.append(tool_feedback_chunk(call.id, call.name, shown))
+            made = encode_result(results[call.id])
+            rows.append(tool_feedback_chunk(call.id, call.name, made.shown, images=made.images))
         elif known.get(call.id):
             rows.append(known[call.id].pop(0))
     return rows
@@ -137,7 +137,7 @@ def _recorded_results(table: ChunkTable, start: int) -> dict[str, list[ChunkRow]
     for row in table.since(start):
         if not isinstance(row.content, ToolFeedback):
             break
-        bare = ChunkRow(row.kind, row.payload)
+        bare = ChunkRow(row.kind, row.payload).with_images(row.images)
         found.setdefault(row.content.call_id, []).append(bare)
     return found
 

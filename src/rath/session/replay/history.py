@@ -12,8 +12,9 @@ from rath.session.branching import with_late
 from rath.session.chunk import ChunkRow, RowId
 from rath.session.file_history import inner_operations
 from rath.session.graph.provenance import Edge, Provenance
-from rath.session.outcome import Outcome
+from rath.session.outcome import Completed, Outcome
 from rath.session.record import Entry, ModelCall, Operation
+from rath.session.resume.open_calls import open_calls
 from rath.session.session import Session
 
 
@@ -66,7 +67,13 @@ class RecordedRun:
     def outcome(self) -> Outcome | None:
         """How it ended, None where it failed, or made no session, or that is not known."""
         is_known = self.is_found and not self.node.has_failed
-        return self.node.body.outcome if is_known else None
+        return self.node.body.outcome if is_known and not self.is_beginning else None
+
+    @property
+    def is_beginning(self) -> bool:
+        """Whether more came of it: what one of its tool calls made knows it up to that call."""
+        body = self.node.body
+        return body.outcome == Completed() and bool(open_calls(body, self.node.id))
 
     @property
     def parents(self) -> tuple[UUID, ...]:

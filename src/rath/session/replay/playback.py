@@ -16,7 +16,7 @@ from rath.llm.clients import Unusable, make_client
 from rath.llm.provider import Provider
 from rath.session.body import Body
 from rath.session.candidates import Candidate
-from rath.session.chunk import ChunkRow
+from rath.session.chunk import ChunkRow, RowId
 from rath.session.encode import rows_digest
 from rath.session.operation import Place
 from rath.session.outcome import Outcome, Suspended
@@ -284,6 +284,10 @@ class Silent:
         if isinstance(waiting, HoldingRecall):
             waiting.close()
         return None
+
+    def changes_of(self, row: RowId) -> Sequence[Entry]:
+        """Return nothing: it answered nothing."""
+        return ()
 
     def cut_off(self, latest: Body, session: UUID) -> Body:
         """Return the content as it was, with the recorded outcome."""

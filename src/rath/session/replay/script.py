@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import sha256
+from types import MappingProxyType
 from uuid import UUID
 
 from rath._core.text import short_id
@@ -15,21 +16,32 @@ from rath.errors import ReplayDifference
 from rath.llm.chat_request import RathLLMChatRequest
 from rath.llm.draft import ChatDraft
 from rath.llm.tool_args import parse_tool_arguments
+from rath.session.asking import CurrentCall
 from rath.session.body import Body
-from rath.session.chunk import ChunkRow
+from rath.session.chunk import ChunkRow, RowId
 from rath.session.content import ToolCall, ToolFeedback
 from rath.session.encode import ResultText
 from rath.session.finished import Finished, Prepared
 from rath.session.operation import Place
 from rath.session.outcome import BudgetExceeded, DeadlineExceeded, Suspended
 from rath.session.recall import HoldingRecall, Recall
-from rath.session.record import Entry, ModelCall, RecalledNote, ToolRun
+from rath.session.record import (
+    Change,
+    Decision,
+    Entry,
+    Interrupt,
+    ModelCall,
+    RecalledNote,
+    ToolRun,
+)
 from rath.session.replay.differences import excerpt, name_of, parameters_differ, tools_differ
 from rath.session.replay.history import RecordedRun
 from rath.session.replay.records import body_parameters
 from rath.session.rounds import ToolRounds
 from rath.session.session import Session
 from rath.session.uplink import uplink
+
+_NOTHING_GIVEN: Mapping[int, CurrentCall] = MappingProxyType({})
 
 
 class RecordEnds(asyncio.CancelledError):
@@ -54,6 +66,14 @@ class Script:
         self._found = found
         self._served: set[UUID] = set()
         self._is_cut = False
+        self._rewritten = frozenset(
+            entry.call_id
+            for entry in run.own
+            if isinstance(entry, Change)
+            or (isinstance(entry, Decision) and entry.edited is not None)
+        )
+        """Ids of calls to which hooks or somebody gave other arguments, or another result."""
+
         self.n_calls = 0
         """Model calls that were served so far."""
 
@@ -125,7 +145,7 @@ class Script:
         cut: list[str] = []
         for at, call in zip(places, calls, strict=True):
             # One that was cut off may have been made again when the run went on.
-            made = [each for each in left if _is_of(each, call)]
+            made = [each for each in left if self._is_of(each, call)]
             run = next((each for each in made if each.rows), made[0] if made else None)
             if run is None:
                 raise self.end(f"the run makes tool call {call.id!r} ({call.name}) which is new")
@@ -159,12 +179,21 @@ class Script:
             self._found(difference)
         return difference
 
+    def changes_of(self, row: RowId) -> list[Change]:
+        """Return what hooks had made of the answer that a row holds."""
+        own = (entry for entry in self.run.own if isinstance(entry, Change))
+        return [entry for entry in own if entry.what == "answer" and row in entry.rows]
+
     def cut_off(self, latest: Body, session: UUID) -> Body:
         """Return the content of the replay where it was ended, as the recorded run was."""
         outcome = self.run.outcome
         if not self._is_cut or outcome is None:
             return latest.cancelled(session)
-        return replace(latest, outcome=outcome)
+        if not isinstance(outcome, Suspended):
+            return replace(latest, outcome=outcome)
+        # It waits as the recorded one did: for the same things, with the same results kept.
+        ours = latest.with_entries(*self._waited_for())
+        return replace(ours, outcome=outcome, unfinished=self.run.node.body.unfinished)
 
     def left(self) -> ReplayDifference | None:
         """Return the error for what the record has and the replay did not ask for, if anything."""
@@ -179,6 +208,18 @@ class Script:
                     found="the end of the run",
                 )
         return None
+
+    def _waited_for(self) -> list[Entry]:
+        """Return what the record says of waiting since its last model call."""
+        told: list[Entry] = []
+        for entry in reversed(self._entries):
+            if entry.operation != self._own:
+                continue
+            if isinstance(entry, ModelCall):
+                break
+            if isinstance(entry, Interrupt | Decision):
+                told.append(entry)
+        return told[::-1]
 
     def _take_call(self) -> ModelCall | None:
         """Step to the next model call of the run; what happened before it is noted again."""
@@ -206,7 +247,7 @@ class Script:
         """Tell the run again of what others had done inside it."""
         note = uplink()
         for entry in self._entries[self._at : until]:
-            if entry.operation != self._own:
+            if entry.operation != self._own or _is_beside(entry):
                 note(entry)
         self._at = until
 
@@ -248,7 +289,10 @@ class Script:
                 ReplayDifference("the record has no row with the result", where=where)
             )
         self._check_result(run, row, where)
-        shown = ResultText(row.content.body, failure=run.error_kind, exit_code=run.exit_code)
+        said = row.content
+        shown = ResultText(
+            said.body, failure=run.error_kind, exit_code=run.exit_code, images=said.images
+        )
         return Finished(
             Prepared(call, offer, None if run.arguments is None else dict(run.arguments)),
             shown,
@@ -260,6 +304,14 @@ class Script:
             decision=run.decision,
             recorded=(run, row),
         )
+
+    def _is_of(self, run: ToolRun, call: ToolCall) -> bool:
+        """Tell whether a recorded run is that of a call."""
+        if (run.call_id, run.tool) != (call.id, call.name):
+            return False
+        if run.arguments is None or call.id in self._rewritten:
+            return True
+        return dict(run.arguments) == (parse_tool_arguments(call.arguments)[0] or {})
 
     def _check_result(self, run: ToolRun, row: ChunkRow, where: str) -> None:
         assert isinstance(row.content, ToolFeedback)
@@ -326,6 +378,7 @@ class ServedRounds(ToolRounds):
         *,
         row: int = 0,
         places: Sequence[int] | None = None,
+        given: Mapping[int, CurrentCall] = _NOTHING_GIVEN,
     ) -> list[Finished]:
         """Give the recorded results; see `ToolRounds.run`."""
         assert self.script is not None
@@ -339,10 +392,9 @@ class ServedRounds(ToolRounds):
         return [served[place] for place in at]
 
 
-def _is_of(run: ToolRun, call: ToolCall) -> bool:
-    """Tell whether a recorded run is that of a call."""
-    if (run.call_id, run.tool) != (call.id, call.name):
-        return False
-    if run.arguments is None:
-        return True
-    return dict(run.arguments) == (parse_tool_arguments(call.arguments)[0] or {})
+def _is_beside(entry: Entry) -> bool:
+    """Tell whether an entry of a run is told again with what others had done inside it.
+
+    What hooks made of an answer is told with that answer.
+    """
+    return isinstance(entry, Change) and entry.what != "answer"

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from rath.llm.provider import Provider
     from rath.session.body import Body
     from rath.session.candidates import Candidate
+    from rath.session.chunk import RowId
     from rath.session.operation import Place
     from rath.session.recall import Recall
     from rath.session.record import Entry
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from rath.session.session import Session
 
 ServedKind = Literal["loop", "compress", "select"]
-DerivedKind = Literal["fork", "detach", "merge"]
+DerivedKind = Literal["fork", "detach", "merge", "delegate"]
 
 
 class ServedRun(Protocol):
@@ -48,6 +49,10 @@ class ServedRun(Protocol):
 
     def recall(self, given: Recall | None) -> Recall | None:
         """Return what gives the recorded notes; lets go of the one that was given."""
+        ...
+
+    def changes_of(self, row: RowId) -> Sequence[Entry]:
+        """Return what hooks had made of the answer that a row holds."""
         ...
 
     def cut_off(self, latest: Body, session: UUID) -> Body:

@@ -26,7 +26,7 @@ from rath.session.loop import run_session_loop
 from rath.session.oneshot import OneShot
 from rath.session.operation import Place
 from rath.session.outcome import RoundLimit
-from rath.session.record import Decision, Entry, Interrupt, ToolRun
+from rath.session.record import Change, Decision, Entry, Interrupt, ToolRun
 from rath.session.replay.again import RecordedStandIn, recorded_candidates
 from rath.session.replay.client import Cast
 from rath.session.replay.differences import excerpt, name_of, rows_differ
@@ -185,8 +185,9 @@ def _entries_differ(run: RecordedRun, out: Session, where: str) -> ReplayDiffere
 
 
 def _counts(entry: Entry) -> bool:
-    # Calls that were cut off are noted anew, and a run that went on had waited for somebody.
-    if isinstance(entry, Interrupt | Decision):
+    # Calls that were cut off are noted anew, a run that went on had waited for somebody, and what
+    # hooks did is only told again.
+    if isinstance(entry, Interrupt | Decision | Change):
         return False
     return not isinstance(entry, ToolRun) or bool(entry.rows)
 

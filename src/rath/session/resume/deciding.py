@@ -76,25 +76,17 @@ class Deciding:
         _check_choice(choice, result)
         waiting = _waits(self)
         asked = _found(call, self.open_calls, self.id)
-        interrupt = last_interrupt(self.record)
+        operation = own_operation(self.record, self.id)
+        assert operation is not None, "a session with open calls has an operation"
+        interrupt = last_interrupt(self.record, operation.operation)
         entries: list[Entry] = []
         if interrupt is None:
-            operation = own_operation(self.record, self.id)
-            assert operation is not None, "a session with open calls has an operation"
             calls = waiting.calls if isinstance(waiting, NeedsDecision) else (asked.call.id,)
             interrupt = Interrupt(operation=operation.operation, reason="decision", calls=calls)
             entries.append(interrupt)
         entries.append(_decision(interrupt, asked, choice, result))
         self.add_entries(*entries)
         return self
-
-
-def standing(outcome: Outcome, body: Body, session: UUID, late: Record | None) -> Outcome:
-    """Return an outcome without the calls about which somebody has decided since."""
-    if not isinstance(outcome, NeedsDecision) or outcome.session != session:
-        return outcome
-    waiting = tuple(one.call.id for one in open_calls(body, session, late=late) if one.waits)
-    return NeedsDecision(session, waiting)
 
 
 def _check_choice(choice: object, result: object) -> None:
@@ -126,6 +118,14 @@ def _waits(session: _Decided) -> Suspended:
 
 def _found(call: str | OpenCall, known: Sequence[OpenCall], session: UUID) -> OpenCall:
     undone = [one for one in known if one.state != "known"]
+    for one in undone:
+        is_meant = one.call.id == call or one is call
+        if is_meant and one.waits_for in ("approval", "input"):
+            method = "approve, deny or edit" if one.waits_for == "approval" else "answer"
+            raise ValueError(
+                f"call {one} of session {session} waits for an {one.waits_for}, and not for a "
+                f"decision of what became of it; use session.{method}"
+            )
     if isinstance(call, OpenCall):
         found = [one for one in undone if (one.asked_in, one.index) == (call.asked_in, call.index)]
     else:

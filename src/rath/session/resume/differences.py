@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Literal, Protocol
@@ -23,6 +23,8 @@ from rath.session.files import SessionFiles
 from rath.session.placement import Placement
 from rath.session.record import ModelCall, Operation, Record, ToolRun
 from rath.session.resume.going_on import GoingOn
+from rath.session.resume.open_calls import REPEATABLE
+from rath.session.tooling import Offer, tool_digest
 
 __all__ = [
     "FileDiffers",
@@ -156,16 +158,67 @@ def require_open_tools(before: GoingOn, tools: Iterable[RathLLMFunctionTool]) ->
     known, now = _digests(before.operation.tools), _digests(tools)
     for each in before.open_calls:
         name = each.call.name
-        is_made = each.state != "known" and (
-            each.decision is None or each.decision.choice == "retry"
-        )
-        if is_made and name in known and known[name] != now.get(name):
+        if each.is_made and name in known and known[name] != now.get(name):
             place = before.operation.place
             raise ResumeMismatch(
                 f"call {each} is open, and its tool is another one",
                 where=f"{place.path}#{place.ordinal}",
                 expected=f"tool {name!r} with the schema {known[name][:12]}",
                 found=f"schema {now[name][:12]}" if name in now else "no such tool",
+            )
+
+
+def require_bound_tools(before: GoingOn, offers: Mapping[str, Offer]) -> None:
+    """Refuse to call another tool than the one that somebody was asked about.
+
+    Args:
+        before: Where the run goes on.
+        offers: What is offered.
+
+    Raises:
+        ResumeMismatch: The tool of such a call is gone, or its schema, its description or its
+            origin is another one.
+    """
+    for each in before.open_calls:
+        bound = each.said.bound_to(each.index)
+        if not each.is_made or bound is None:
+            continue
+        now = offers.get(each.call.name)
+        if now is None or tool_digest(now) != bound:
+            place = before.operation.place
+            raise ResumeMismatch(
+                f"somebody was asked about call {each}, and its tool is another one",
+                where=f"{place.path}#{place.ordinal}",
+                expected=f"tool {each.call.name!r} as it was: schema, description and origin "
+                f"{bound[:12]}",
+                found="no such tool" if now is None else f"{tool_digest(now)[:12]}, {now.origin}",
+            )
+
+
+def require_as_careful(before: GoingOn, offers: Mapping[str, Offer]) -> None:
+    """Refuse to repeat a call by what its tool declared then, where it declares more effects now.
+
+    Args:
+        before: Where the run goes on.
+        offers: What is offered.
+
+    Raises:
+        ResumeMismatch: A call that was begun may be repeated by its record, and not by its tool;
+            nobody has decided about it.
+    """
+    for each in before.open_calls:
+        now = offers.get(each.call.name)
+        may_be_repeated = each.state == "begun" and each.effects in REPEATABLE
+        if not may_be_repeated or now is None or now.effects in REPEATABLE:
+            continue
+        if each.decision is None:
+            place = before.operation.place
+            raise ResumeMismatch(
+                f"call {each} was begun, and may have taken effect; say what became of it with "
+                "session.decide(...), or give its tool as it was",
+                where=f"{place.path}#{place.ordinal}",
+                expected=f"tool {each.call.name!r} with effects {each.effects!r}",
+                found=repr(now.effects),
             )
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 from uuid import UUID
@@ -15,9 +16,10 @@ from rath.llm.chat_response import (
     RathLLMFinishReason,
 )
 from rath.llm.exchange import CallEvidence, Exchange
+from rath.session.asking import Answer, CurrentCall, Question
 from rath.session.body import Body
 from rath.session.calls import Context
-from rath.session.content import AssistantTurn, ToolFeedback
+from rath.session.content import AssistantTurn, ToolCall, ToolFeedback
 from rath.session.encode import ResultText, encode_failure, encode_result
 from rath.session.finished import Finished, Prepared
 from rath.session.outcome import Completed
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     from rath.session.persistence.loading.unfinished import Unfinished
 
 SKIPPED = "the call was skipped by decision; whether it had taken effect before is not known"
+DENIED = "the call was not allowed, and not made"
 CARRIED_OUT = "the call was carried out; what came of it is not known"
 
 
@@ -84,17 +87,56 @@ class GoingOn:
         """The calls that somebody must decide about first."""
         return tuple(each.call.id for each in self.open_calls if each.waits)
 
+    @property
+    def children(self) -> tuple[UUID, ...]:
+        """The sessions inside open calls that wait; they go on when these are made again."""
+        return tuple(each.said.child for each in self.open_calls if each.said.child is not None)
+
     def settled(self, tools: Mapping[str, Offer]) -> dict[int, Finished]:
         """Return what is known, by result or decision, of the open calls by their index."""
         known = {each.index: _settled(each, tools.get(each.call.name)) for each in self.open_calls}
         return {index: finished for index, finished in known.items() if finished is not None}
 
+    @property
+    def beginning(self) -> Body:
+        """The content with which the run goes on; until it has made more it may be cut off too."""
+        left = self.left
+        return replace(
+            self.body,
+            unfinished=None if left is None else replace(left, failure=None, partial_text=""),
+        )
+
+    @property
+    def decided(self) -> frozenset[int]:
+        """The open calls, by their index, of which somebody has said whether they are made."""
+        return frozenset(each.index for each in self.open_calls if each.allowed_by is not None)
+
+    @property
+    def passed(self) -> frozenset[tuple[int, int]]:
+        """The open calls, by row and index, that hooks have let pass."""
+        return frozenset((one.row, one.index) for one in self.open_calls if one.has_passed)
+
+    def asked(self, calls: Sequence[ToolCall]) -> list[ToolCall]:
+        """Return the calls of the last turn as they are made: some with other arguments."""
+        asked = list(calls)
+        for each in self.open_calls:
+            asked[each.index] = each.call
+            approval = each.said.approval
+            if approval is not None and approval.edited is not None:
+                edited = json.dumps(dict(approval.edited), ensure_ascii=False)
+                asked[each.index] = replace(asked[each.index], arguments=edited)
+        return asked
+
+    def given(self) -> dict[int, CurrentCall]:
+        """Return what was said to the open calls, by their index, for when they are made."""
+        return {each.index: _given(each) for each in self.open_calls}
+
     def with_decisions(self, done: Mapping[int, Finished]) -> dict[int, Finished]:
-        """Return what became of calls, with the decisions by which some were made again."""
+        """Return what became of calls, with the decisions by which they were made."""
         told = dict(done)
         for each in self.open_calls:
-            if each.decision is not None and each.index in done:
-                told[each.index] = replace(done[each.index], decision=each.decision.id)
+            if each.allowed_by is not None and each.index in done:
+                told[each.index] = replace(done[each.index], decision=each.allowed_by.id)
         return told
 
 
@@ -168,17 +210,37 @@ def _context(calls: list[ModelCall]) -> Context | None:
     return Context(seen.context_at, RathLLMMessage("user", seen.context), seen.recalled)
 
 
+def _given(asked: OpenCall) -> CurrentCall:
+    said = asked.said
+    answers = [
+        Answer(Question(each.interrupt.question or "", each.interrupt.schema), each.answer.text)
+        for each in said.questions
+        if each.answer is not None and each.answer.text is not None
+    ]
+    is_edited = said.approval is not None and said.approval.edited is not None
+    return CurrentCall(answers, is_edited=is_edited)
+
+
+def _denied(asked: OpenCall, prepared: Prepared) -> Finished | None:
+    """Return what the model reads of a call that was not allowed, None for one that is made."""
+    approval = asked.said.approval
+    if approval is None or approval.choice != "deny":
+        return None
+    why = DENIED if approval.text is None else f"{DENIED}: {approval.text}"
+    return Finished(prepared, encode_failure("denied", why), "denied", decision=approval.id)
+
+
 def _settled(asked: OpenCall, offer: Offer | None) -> Finished | None:
     prepared = Prepared(asked.call, offer)
     if asked.result is not None:
         run, row = asked.result.run, asked.result.shown
         assert row is not None, "a call without a row is not known"
         said = row.content.body if isinstance(row.content, ToolFeedback) else ""
-        shown = ResultText(said, failure=run.error_kind, exit_code=run.exit_code)
+        shown = ResultText(said, failure=run.error_kind, exit_code=run.exit_code, images=row.images)
         return Finished(prepared, shown, run.status, recorded=(run, row))
     decision = asked.decision
     if decision is None or decision.choice == "retry":
-        return None
+        return _denied(asked, prepared)
     if decision.choice == "skip":
         result = encode_failure("skipped", decision.text or SKIPPED)
         return Finished(prepared, result, "denied", decision=decision.id)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -16,13 +16,15 @@ from rath.session.resume.differences import (
     ResumeDifference,
     file_differences,
     provider_differences,
+    require_as_careful,
+    require_bound_tools,
     require_open_tools,
     tool_differences,
 )
 from rath.session.resume.going_on import GoingOn
 from rath.session.resume.open_calls import own_operation
 from rath.session.session import Session
-from rath.session.tooling import SystemTools, Tool, tool_schemas, tool_table
+from rath.session.tooling import Offer, SystemTools, Tool, tool_schemas, tool_table
 
 __all__ = ["resume_differences"]
 
@@ -63,14 +65,27 @@ def resume_differences(
 
 
 def looked_at(
-    before: GoingOn, tools: Sequence[RathLLMFunctionTool], candidate: Candidate
+    before: GoingOn,
+    tools: Sequence[RathLLMFunctionTool],
+    candidate: Candidate,
+    offers: Mapping[str, Offer],
 ) -> GoingOn:
     """Return where a run goes on, with what its tools and its provider differ in.
 
+    Args:
+        before: Where it goes on.
+        tools: What the model is told of the tools.
+        candidate: Who is asked.
+        offers: The tools.
+
     Raises:
-        ResumeMismatch: The tool of an open call is gone, or takes other arguments.
+        ResumeMismatch: The tool of an open call is gone, or takes other arguments; or it is in
+            any way another one than the one that somebody has allowed to be called, or answered;
+            or it does not say any more that a call which was begun may be repeated.
     """
     require_open_tools(before, tools)
+    require_bound_tools(before, offers)
+    require_as_careful(before, offers)
     made = before.operation
     differences = (
         *tool_differences(made, tools),

@@ -17,6 +17,7 @@ from rath.session.resume.going_on import GoingOn, going_on
 from rath.session.resume.matching import model_check, required_operation
 from rath.session.resume.open_calls import own_operation
 from rath.session.resume.serving import Found, found_at, known_run, make_anew, served
+from rath.session.resume.standing import waiting_outcome
 from rath.session.session import Session
 
 
@@ -61,7 +62,7 @@ def _waiting(user: Session, agent: Session, place: Place) -> Before | None:
     if not isinstance(outcome, Suspended) or isinstance(outcome, Cancelled):
         return None
     before = going_on(user.body.result(), user.id, late=user.record)
-    if outcome.session != user.id or before is None:
+    if before is None or outcome.session not in (user.id, *before.children):
         return None
     # Within the program that made it, a session that waits is passed on to what comes next.
     began = before.operation
@@ -87,7 +88,8 @@ def _found(found: Found, user: Session, agent: Session, place: Place) -> Before 
         assert before is not None, "its operation is there"
         if not before.waiting:
             return replace(known, goes_on=_checked(before, cells, check))
-        waits = replace(content, outcome=NeedsDecision(found.id, before.waiting))
+        outcome = waiting_outcome(before.open_calls, NeedsDecision(found.id, ()), found.id)
+        waits = replace(content, outcome=outcome)
         found = replace(found, body=Deferred.of(waits))
     return replace(known, made=_made(found, served(found, cells, check), user, agent))
 
@@ -108,9 +110,6 @@ def _made(found: Found, body: Deferred[Body], user: Session, agent: Session) -> 
 
 def _is_void(content: Body, session: UUID) -> bool:
     """Tell whether a session says nothing of its own: its run had not begun, or passed it on."""
-    outcome = content.outcome
-    if isinstance(outcome, Suspended) and outcome.session != session:
-        return True
     return own_operation(content.record, session) is None
 
 

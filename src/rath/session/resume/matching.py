@@ -41,8 +41,18 @@ def model_check(made: Operation, place: Place) -> Callable[[Body, Body], None]:
     return partial(_check_model, made, place)
 
 
-def derivation_check(found: Found, parents: Sequence[Edge], place: Place) -> Callable[..., None]:
-    """Return the check that a derivation has the parents that it had."""
+def derivation_check(
+    found: Found, parents: Sequence[Edge], place: Place, *, rows: Iterable[ChunkRow] | None = None
+) -> Callable[..., None]:
+    """Return the check that a derivation has the parents that it had, and the rows of its own.
+
+    Raises:
+        ResumeMismatch: The rows are others; the check says so of the parents.
+    """
+    if rows is not None:
+        content = found.content
+        assert content is not None, "what is served is there"
+        _check_rows(place, "the task", rows_digest(content.table), rows)
     return partial(_check_parents, found, parents, place)
 
 

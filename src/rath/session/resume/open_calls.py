@@ -3,21 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 from uuid import UUID
 
 from rath.session.body import Body
 from rath.session.chunk import ChunkRow, ChunkTable, RowId
 from rath.session.content import AssistantTurn, ToolCall, ToolFeedback
-from rath.session.record import Decision, Entry, Interrupt, ModelCall, Operation, Record, ToolRun
+from rath.session.record import (
+    Change,
+    Decision,
+    Entry,
+    Interrupt,
+    ModelCall,
+    Operation,
+    Record,
+    ToolRun,
+)
+from rath.session.resume.said import Place, Said, said_about
 
 if TYPE_CHECKING:
     from rath.session.persistence.lines import ResultLine
 
-CallState = Literal["asked", "begun", "known"]
-"""`asked`: nothing was done. `begun`: whether it took effect is not known. `known`: there is a
-result that is no row yet."""
+CallState = Literal["asked", "begun", "suspended", "known"]
+"""`asked`: nothing was done. `begun`: whether it took effect is not known. `suspended`: it stopped
+to wait, and is made again from its start. `known`: there is a result that is no row yet."""
+
+WaitsFor = Literal["approval", "input", "decision"]
+"""What somebody must say first: that a call may be made, what its tool asked, or what became of
+it."""
+
+DECISIONS = ("retry", "skip", "done")
+"""What is said of a call of which it is not known whether it took effect."""
 
 REPEATABLE = ("read_only", "idempotent")
 """The effects of tools whose calls may be made again when their outcome is not known."""
@@ -40,16 +57,69 @@ class OpenCall:
     """What its tool declared when the call was begun; `non_idempotent` where that is not known."""
 
     decision: Decision | None = None
-    """The last one that somebody made about exactly this call."""
+    """The last one about whether it took effect that somebody made about exactly this call."""
+
+    said: Said = field(default=Said(), repr=False)  # immutable, so one serves all
+    """What was said of whether it may be made, and to what its tool asked."""
 
     result: ResultLine | None = None
     """Set where the state is `known`."""
 
+    is_let: bool = False
+    """Whether hooks had let it pass before the run waited for others; `call` has the arguments that
+    they gave it."""
+
+    @property
+    def has_passed(self) -> bool:
+        """Whether hooks let it pass as it is here: it was begun, or the run waited after that."""
+        was_begun = self.state in ("begun", "suspended")
+        return was_begun or self.is_let or self.allowed_by is not None
+
     @property
     def waits(self) -> bool:
         """Whether the run cannot go on before somebody has decided about the call."""
+        return self.waits_for is not None
+
+    @property
+    def waits_for(self) -> WaitsFor | None:
+        """What somebody must say about the call before the run can go on; None for nothing."""
+        if self.state == "known":
+            return None
         is_unsure = self.state == "begun" and self.effects not in REPEATABLE
-        return is_unsure and self.decision is None
+        if is_unsure and self.decision is None:
+            return "decision"
+        said = self.said
+        if self.is_settled:
+            return None
+        if said.to_allow is not None and said.approval is None:
+            return "approval"
+        return None if self.question is None else "input"
+
+    @property
+    def is_made(self) -> bool:
+        """Whether it is made, perhaps once more, when the run goes on."""
+        return self.state != "known" and not self.is_settled
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether it was decided that the call is not made, or not once more."""
+        approval, decision = self.said.approval, self.decision
+        if decision is not None and decision.choice in ("skip", "done"):
+            return True
+        return approval is not None and approval.choice == "deny"
+
+    @property
+    def question(self) -> str | None:
+        """What its tool asked last, where nobody has answered that."""
+        last = self.said.questions[-1:]
+        if self.state == "known" or not last or last[0].answer is not None:
+            return None
+        return last[0].interrupt.question
+
+    @property
+    def allowed_by(self) -> Decision | None:
+        """The decision by which it is made, or is not; None where none was needed."""
+        return self.decision or self.said.approval
 
     def __str__(self) -> str:
         return f"{self.call.id!r} ({self.call.name} {self.call.arguments})"
@@ -93,11 +163,20 @@ def open_calls(body: Body, session: UUID, *, late: Record | None = None) -> tupl
     decisions = _decisions(body, entries, () if late is None else late.since(len(body.record)))
     made: list[OpenCall] = []
     for index in _without_rows(turn.calls, body.table.since(at + 1)):
+        changed, is_let = _changed(entries, row.id, index)
         call = turn.calls[index]
+        if changed is not None:
+            call = replace(call, arguments=changed)
         state, effects, result = _known(body, at, index)
-        if state == "asked" and cut_off.get(call.id):
-            state, effects = "begun", cut_off[call.id].pop(0).effects_declared
-        about = [each for each in decisions if _is_about(each, row.id, index, call)]
+        place = Place(row.id, index, call)
+        said = said_about(place, entries)
+        if state == "asked" and said.n_stopped:
+            state = "suspended"
+        if state in ("asked", "suspended") and cut_off.get(call.id):
+            n_before, cut = cut_off[call.id].pop(0)
+            if n_before > said.n_stopped:
+                state, effects = "begun", cut.effects_declared
+        about = [each for each in decisions if place.is_meant_by(each)]
         made.append(
             OpenCall(
                 row=at,
@@ -107,16 +186,20 @@ def open_calls(body: Body, session: UUID, *, late: Record | None = None) -> tupl
                 state=state,
                 effects=effects,
                 decision=about[-1] if about else None,
+                said=said,
                 result=result,
+                is_let=is_let,
             )
         )
     return tuple(made)
 
 
-def last_interrupt(record: Record) -> Interrupt | None:
-    """Return what a run waits for by its record, None where that does not say."""
+def last_interrupt(record: Record, operation: UUID) -> Interrupt | None:
+    """Return that a run waits for decisions by its record, None where that does not say so."""
     for entry in reversed(record):
-        if isinstance(entry, Interrupt):
+        if entry.operation != operation:
+            continue
+        if isinstance(entry, Interrupt) and entry.reason == "decision":
             return entry
         # What it waited for before its last call is past.
         if isinstance(entry, Operation | ModelCall | ToolRun):
@@ -154,10 +237,11 @@ def _known(body: Body, row: int, index: int) -> tuple[CallState, str, ResultLine
     left = body.unfinished
     for result in () if left is None else left.results:
         if (result.row, result.call) == (row, index):
-            # One that was cut off has a result that no model reads.
-            is_known = result.shown is not None
+            # One that was cut off, or stopped to wait, has a result that no model reads.
             effects = result.run.effects_declared
-            return ("known", effects, result) if is_known else ("begun", effects, None)
+            if result.shown is not None:
+                return "known", effects, result
+            return ("suspended" if result.run.status == "suspended" else "begun"), effects, None
     for intent in () if left is None else left.intents:
         if (intent.row, intent.call) == (row, index):
             return "begun", intent.effects, None
@@ -177,15 +261,36 @@ def _since(record: Record, row: ChunkRow, session: UUID) -> list[Entry]:
     return later[::-1]
 
 
-def _cut_off(entries: Sequence[Entry]) -> dict[str, list[ToolRun]]:
-    """Return the runs that were cut off after they had begun, by the id of their call."""
-    found: dict[str, list[ToolRun]] = {}
-    for entry in entries:
+def _changed(entries: Sequence[Entry], row: RowId | None, index: int) -> tuple[str | None, bool]:
+    """Return the arguments that hooks gave to a call in the end, None where they left them.
+
+    And whether all of them were asked: the run waited after that. One that was cut off between two
+    hooks has what the first one gave, and has not passed.
+    """
+    has_waited = False
+    for entry in reversed(entries):
+        if row not in entry.rows:
+            continue
+        if isinstance(entry, Interrupt):
+            has_waited = True
+        is_of_it = isinstance(entry, Change) and (entry.what, entry.call) == ("arguments", index)
+        if isinstance(entry, Change) and is_of_it and entry.after.data is not None:
+            return entry.after.data.decode(), has_waited
+    return None, False
+
+
+def _cut_off(entries: Sequence[Entry]) -> dict[str, list[tuple[int, ToolRun]]]:
+    """Return the runs that were cut off after they had begun, by the id of their call.
+
+    With each one how many entries there are up to it.
+    """
+    found: dict[str, list[tuple[int, ToolRun]]] = {}
+    for at, entry in enumerate(entries, start=1):
         # One that was cut off before it began took no time at all.
         if not isinstance(entry, ToolRun) or entry.rows or entry.status != "interrupted":
             continue
         if entry.duration_ms:
-            found.setdefault(entry.call_id, []).append(entry)
+            found.setdefault(entry.call_id, []).append((at, entry))
     return found
 
 
@@ -196,14 +301,9 @@ def _decisions(body: Body, entries: Sequence[Entry], late: Sequence[Entry]) -> l
     for entry in entries:
         if isinstance(entry, ToolRun):
             holding = [each for each in holding if each.call_id != entry.call_id]
-        elif isinstance(entry, Decision):
+        elif isinstance(entry, Decision) and entry.choice in DECISIONS:
             left = body.unfinished
-            is_of_now = entry.id in made_since or left is None
+            is_of_now = entry.id in made_since or left is None or left.has_ended
             if is_of_now or (left is not None and entry.call_id in left.decided):
                 holding.append(entry)
     return holding
-
-
-def _is_about(decision: Decision, asked_in: RowId | None, index: int, call: ToolCall) -> bool:
-    same_call = (decision.call_id, decision.tool, decision.call) == (call.id, call.name, index)
-    return same_call and asked_in in decision.rows

@@ -8,6 +8,7 @@ from dataclasses import replace
 from rath._async.lazy import Deferred
 from rath.llm.chat_response import RathLLMChatChoice
 from rath.session.body import Body
+from rath.session.chunk import ChunkTable
 from rath.session.content import AssistantTurn
 from rath.session.graph.provenance import Edge
 from rath.session.operation import Place
@@ -39,6 +40,7 @@ def derivation_before(
     inputs: tuple[Sequence[Edge], Cells],
     *,
     workspace: Workspace,
+    rows: ChunkTable | None = None,
 ) -> Found | None:
     """Return the derivation that was made at a place before, None where it is to be made.
 
@@ -47,6 +49,7 @@ def derivation_before(
         kind: What it is.
         inputs: The parents, and the content it is made of.
         workspace: With which files it begins.
+        rows: Those that it begins with, where they are not those of a parent.
 
     Raises:
         ResumeMismatch: At this place something else was made.
@@ -55,7 +58,7 @@ def derivation_before(
 
     def check(found: Found) -> Callable[..., None]:
         required_operation(found, kind, place, workspace=workspace)
-        return derivation_check(found, parents, place)
+        return derivation_check(found, parents, place, rows=rows)
 
     return _before(place, cells, check)
 

@@ -8,6 +8,7 @@ from typing import get_args
 from uuid import UUID
 
 from rath.errors import PersistenceError
+from rath.session.body import Body
 from rath.session.graph.provenance import Edge, Provenance
 from rath.session.operation import Place
 from rath.session.outcome import Suspended
@@ -62,9 +63,24 @@ class Program:
     def place(self) -> Place:
         """Return the place of the given session within its run.
 
+        Of a session whose run has noted nothing yet it waits for that run.
+
         Raises:
             ValueError: It was made outside of any workflow, or its record does not say where.
         """
+        place = self._outermost()
+        if place is None and not self._session.body.done():
+            self._session.synchronize()
+            place = self._outermost()
+        if place is not None:
+            return place
+        raise ValueError(
+            f"session {self._session.id} was made by no workflow, so none can be run again for it; "
+            "give it to its agent again, agent(session), or call the workflow on it"
+        )
+
+    def _outermost(self) -> Place | None:
+        """Return the place within the run; what a tool made belongs to the run of its call."""
         found: Found | None = self._held[self._session.id]
         seen: set[UUID] = set()
         while found is not None and found.id not in seen:
@@ -74,12 +90,8 @@ class Program:
                 break
             if not _is_inside_call(place):
                 return place
-            # What a tool made belongs to the run in which the tool was called.
             found = None if place.root is None else self.find(place.root)
-        raise ValueError(
-            f"session {self._session.id} was made by no workflow, so none can be run again for it; "
-            "give it to its agent again, agent(session), or call the workflow on it"
-        )
+        return None
 
     def root(self, place: Place) -> Session:
         """Return the session with which the run began.
@@ -158,21 +170,24 @@ class InsideCalls:
 
     Args:
         stored: The store in which that is.
+        session: The session of the run, with what this process holds of its calls.
     """
 
     cancelled: CancelledRuns = "keep"
     store: SessionStore | None = None
     """None: what is made is written where it would be anyway."""
 
-    def __init__(self, stored: Stored) -> None:
+    def __init__(self, stored: Stored, session: Session) -> None:
         self._stored = stored
+        self._held = {found.id: found for found in _inner(session.as_parent())}
 
     def find(self, session: UUID) -> Found | None:
-        """Return what was made under an id."""
-        return self._stored.find(session)
+        """Return what was made under an id; what is stored first, where others may answer it."""
+        return self._stored.find(session) or self._held.get(session)
 
     def drop(self, session: UUID) -> None:
         """Forget a session that is made anew."""
+        self._held.pop(session, None)
         self._stored.drop(session)
 
 
@@ -191,7 +206,7 @@ def inside_calls(session: Session, *, is_going_on: bool) -> Generator[None]:
         return
     # A file of its own holds no other session: theirs are where all others are.
     of_all = (writer.store for writer in writers_of(session.body) if not writer.is_alone)
-    with serving(InsideCalls(Stored(next(of_all, None) or default_store()))):
+    with serving(InsideCalls(Stored(next(of_all, None) or default_store()), session)):
         yield
 
 
@@ -212,3 +227,20 @@ def _closure(session: Session) -> Iterator[Found]:
         provenance = edge.provenance or Provenance()
         yield Found(edge.id, edge.body, provenance, edge.late)
         todo.extend(provenance.parents)
+        todo.extend(_inner_edges(edge))
+
+
+def _inner(edge: Edge) -> Iterator[Found]:
+    """Yield the sessions inside the calls of a run that wait, at any depth."""
+    todo = _inner_edges(edge)
+    while todo:
+        each = todo.pop()
+        if each.body is not None:
+            yield Found(each.id, each.body, each.provenance or Provenance(), each.late)
+            todo.extend(_inner_edges(each))
+
+
+def _inner_edges(edge: Edge) -> list[Edge]:
+    body: object = None if edge.body is None else edge.body.latest
+    left = body.unfinished if isinstance(body, Body) else None
+    return [] if left is None else [session.as_parent() for session in left.inner]

@@ -68,7 +68,8 @@ class Stored:
         if content is None:
             return None
         if session not in self._built:
-            self._built |= build(closure(content, self._content))
+            before = self._built
+            self._built = build(closure(content, self._content, known=before), known=before)
         made = self._sessions[session] = session_of(self._built[session])
         remember_loaded(made.body, session, self.store)
         return made
@@ -76,8 +77,10 @@ class Stored:
     def drop(self, session: UUID) -> None:
         """Move a log that is made anew to the trash; blocks."""
         self.store.delete(session)
-        for known in (self._contents, self._built, self._sessions):
+        for known in (self._contents, self._sessions):
             known.pop(session, None)
+        # What came from it stands on what is not there any more.
+        self._built.clear()
 
     def _passed_on(self, session: UUID) -> Found | None:
         """Return a session that says nothing of its own, without what it was made of.
@@ -89,7 +92,7 @@ class Stored:
         if content is None or not isinstance(outcome, Suspended):
             return None
         made = content.operation
-        if outcome.session == session and made is not None and made.kind == "loop":
+        if made is not None and made.kind == "loop":
             return None
         return Found(session, Deferred.of(Body(ChunkTable(), outcome=outcome)), Provenance())
 

@@ -101,8 +101,9 @@ class PageEncoder:
             case AssistantTurn(text, calls):
                 listed = [[call.id, call.name, shown(call.arguments, limit)] for call in calls]
                 return without_empty(t=None if text is None else shown(text, limit), c=listed)
-            case ToolFeedback(call_id, name, body):
-                return {"t": shown(body, limit), "tool": name, "call": call_id}
+            case ToolFeedback(call_id, name, body, images):
+                said = {"t": shown(body, limit), "tool": name, "call": call_id}
+                return {**said, **without_empty(im=[self._image(each) for each in images])}
             case Opaque(payload):
                 return {"t": shown(encode_plain(dict(payload)), limit)}
             case _:

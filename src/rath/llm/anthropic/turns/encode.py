@@ -195,7 +195,13 @@ class Turns:
         given = message.tool_call_id or ""
         block = {"type": "tool_result", "tool_use_id": self._ids.get(given) or _allowed(given)}
         # A result may be without content, while blank content may be refused.
-        return block if _is_blank(message.content) else {**block, "content": message.content}
+        is_blank = _is_blank(message.content)
+        if not message.images:
+            return block if is_blank else {**block, "content": message.content}
+        blocks = [] if is_blank else [_text(cast("str", message.content))]
+        for image in message.images:
+            blocks += [_text(image.label), _image(image)]
+        return {**block, "content": blocks}
 
     def _name_call(self, given: str) -> str:
         """Return an id with the characters that are allowed, another one for each given id."""

@@ -10,8 +10,16 @@ from rath._core.blobs import Blob
 from rath.errors import PersistenceError
 from rath.session.persistence.bundle.decode import Bundle
 from rath.session.persistence.codec import read_lines
-from rath.session.persistence.lines import HeaderLine, HeadLine, Line, ResultLine, RowLine
+from rath.session.persistence.lines import (
+    EntryLine,
+    HeaderLine,
+    HeadLine,
+    Line,
+    ResultLine,
+    RowLine,
+)
 from rath.session.persistence.store.abc import SessionStore, StoredLog
+from rath.session.record import Operation
 
 
 def pack(
@@ -22,6 +30,8 @@ def pack(
     report: Callable[[int, int], None] | None = None,
 ) -> Bundle:
     """Return sessions, and all of the store that they came from, as a bundle; blocks.
+
+    What agents did inside the tool calls of these is taken along, as far as the store holds it.
 
     Args:
         store: Where they are.
@@ -40,8 +50,10 @@ def pack(
     todo = [(session, False) for session in reversed(sessions)]
     read: dict[UUID, StoredLog] = {}
     lacks: list[UUID] = []
-    while todo:
-        session, is_after_parents = todo.pop()
+    inside: dict[UUID, None] = {}
+    waiting: list[UUID] = []
+    while todo or waiting:
+        session, is_after_parents = todo.pop() if todo else (waiting.pop(0), False)
         if is_after_parents:
             logs[session] = read[session]
             if report is not None:
@@ -54,7 +66,8 @@ def pack(
         if log is None:
             if session in sessions:
                 raise PersistenceError(f"{store.where} holds no session {session}")
-            lacks.append(session)
+            if session not in inside:
+                lacks.append(session)
             continue
         looked = look_into(log)
         read[session] = looked.log
@@ -64,6 +77,8 @@ def pack(
                 blobs[digest] = content
         todo.append((session, True))
         todo += [(each, False) for each in looked.above]
+        waiting += (each for each in looked.inside if each not in inside)
+        inside |= dict.fromkeys(looked.inside)
     return Bundle(sessions=tuple(sessions), logs=logs, blobs=blobs, note=note, lacks=tuple(lacks))
 
 
@@ -79,6 +94,9 @@ class Looked:
 
     above: tuple[UUID, ...]
     """The sessions that it came from or takes ranges of."""
+
+    inside: tuple[UUID, ...]
+    """The sessions that runs inside its tool calls made."""
 
 
 def look_into(log: StoredLog) -> Looked:
@@ -108,7 +126,10 @@ def look_into(log: StoredLog) -> Looked:
     # Version 1 stored no parents: files that bear their names say nothing of them.
     above = dict.fromkeys((*header.parents, *parts)) if found.reader.version > 1 else ()
     whole = StoredLog(log.session, data, log.is_finished, log.where)
-    return Looked(whole, frozenset(named), tuple(above))
+    told = (line.entry for line in found.lines if isinstance(line, EntryLine))
+    made = (entry.session for entry in told if isinstance(entry, Operation))
+    inside = dict.fromkeys(each for each in made if each != log.session and each not in above)
+    return Looked(whole, frozenset(named), tuple(above), tuple(inside))
 
 
 def _images(line: Line) -> list[str]:

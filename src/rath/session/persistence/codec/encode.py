@@ -93,7 +93,7 @@ class Encoder:
     def _records(self, line: Line, blobs: list[Blob]) -> Iterator[Json]:
         match line:
             case EntryLine(Operation() as entry):
-                yield from self._named_before(entry)
+                yield from self._named_before(entry, blobs)
                 yield {"record_type": "entry", **self._operation(entry, blobs)}
             case HeaderLine():
                 # What begins with nothing of others has all of it in itself.
@@ -113,13 +113,13 @@ class Encoder:
             said["theirs"] = [str(each.id) for each in entry.theirs]
         return said
 
-    def _named_before(self, entry: Operation) -> Iterator[Json]:
+    def _named_before(self, entry: Operation, blobs: list[Blob]) -> Iterator[Json]:
         """Yield the agent's rows and the tools of an operation, unless they stand there already."""
         if entry.head:
             digest = rows_digest(entry.head)
             if digest not in self._known:
                 self._known.add(digest)
-                yield encode_line(HeadLine(digest, entry.head), [])
+                yield encode_line(HeadLine(digest, entry.head), blobs)
         if entry.tools:
             digest = tools_digest(entry.tools)
             if digest not in self._known:
@@ -136,6 +136,7 @@ def encode_line(line: Line, blobs: list[Blob]) -> Json:
         case HeaderLine():
             return _header(line)
         case HeadLine(digest, rows):
+            blobs += [image.blob for row in rows for image in row.images]
             listed = [encode_row(row, None) for row in rows]
             return {"record_type": "head", "digest": digest, "rows": listed}
         case ToolsLine(digest, tools):
@@ -147,6 +148,7 @@ def encode_line(line: Line, blobs: list[Blob]) -> Json:
         case IntentLine():
             return {"record_type": "intent", **_by_shape(line, blobs)}
         case ResultLine(row=row, call=call, run=run, shown=shown):
+            blobs += [] if shown is None else [image.blob for image in shown.images]
             said = None if shown is None else encode_row(shown, None)
             place = {"record_type": "result", "row": row, "call": call}
             return {**place, "run": encode_entry(run, blobs), "shown": said}

@@ -6,6 +6,7 @@ from typing import Any
 
 from rath.session.persistence.codec.shapes import Shape, shape_of_class
 from rath.session.record import (
+    Change,
     Decision,
     Interrupt,
     ModelCall,
@@ -23,6 +24,7 @@ ENTRY_KINDS: dict[type[Any], str] = {
     Verdict: "verdict",
     Interrupt: "interrupt",
     Decision: "decision",
+    Change: "change",
 }
 
 _APART: dict[type[Any], tuple[str, ...]] = {Operation: ("head", "tools", "theirs")}

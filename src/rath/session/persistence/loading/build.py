@@ -13,7 +13,7 @@ from rath._core.vector import Vector
 from rath.errors import PersistenceError, SessionDamaged
 from rath.session.body import Body, GivenUsage
 from rath.session.chunk import ChunkRow, ChunkTable
-from rath.session.graph.provenance import Edge, Provenance
+from rath.session.graph.provenance import PARENT_ROWS, Edge, Provenance
 from rath.session.outcome import NeedsDecision, Outcome
 from rath.session.persistence.lines import HeaderLine
 from rath.session.persistence.loading.content import Content
@@ -47,7 +47,7 @@ class Built:
     @property
     def body(self) -> Body:
         """The content as the session itself holds it: with late entries, and what is left open."""
-        unfinished = None if self.problem else self.content.unfinished
+        unfinished = None if self.problem else self.content.unfinished or self.content.kept
         return replace(self.cell.result(), record=self.entries.items, unfinished=unfinished)
 
     def body_at(self, n_rows: int, n_entries: int) -> Body:
@@ -103,7 +103,9 @@ def _built(content: Content, built: Mapping[UUID, Built], *, recover: bool) -> B
         rows=rows,
         entries=entries,
         n_of_run=n_of_run,
-        cell=Deferred.of(Body(table, record, outcome, _given(content), content.unfinished)),
+        cell=Deferred.of(
+            Body(table, record, outcome, _given(content), content.unfinished or content.kept)
+        ),
         provenance=_provenance(header, built),
         problem=damage,
     )
@@ -118,6 +120,9 @@ def _edge(header: HeaderLine, parent: UUID, known: Built | None) -> Edge:
     if known is None:
         return Edge(parent)
     n_rows = max((part.stop for part in header.rows if part.session == parent), default=None)
+    if n_rows is None:
+        said = dict(header.extras).get(PARENT_ROWS)
+        n_rows = said if isinstance(said, int) else None
     n_entries = max((part.stop for part in header.entries if part.session == parent), default=0)
     # A parent that was recovered may have less than it had.
     n_entries = min(n_entries, len(known.entries.items))

@@ -57,6 +57,9 @@ class Content:
     unfinished: Unfinished | None = None
     """None once the run has ended."""
 
+    kept: Unfinished | None = None
+    """Results without a row of a run that has ended, and waits; None where there are none."""
+
     outcome: Outcome | None = None
     """How a decision says it stands, where that is another than the trailer's."""
 
@@ -163,7 +166,9 @@ class _Folding:
                 self._take_row(index, row)
             case IntentLine():
                 self._calls.intend(line)
-            case ResultLine():
+            case ResultLine(shown=shown):
+                if shown is not None and "images" in shown.payload:
+                    line = replace(line, shown=self._with_images(shown))
                 self._calls.keep(line)
             case RoundLine():
                 self._end_round(line)
@@ -180,17 +185,19 @@ class _Folding:
 
     def finished(self) -> Content:
         """Return what all lines together say."""
-        content = self.content
+        content, results = self.content, self._calls.results
+        operation = None if content.operation is None else content.operation.operation
         if content.trailer is None:
-            operation = content.operation
             content.unfinished = Unfinished(
-                operation=None if operation is None else operation.operation,
+                operation=operation,
                 intents=self._calls.intents,
-                results=self._calls.results,
+                results=results,
                 decided=self._calls.decided,
                 partial_text="".join(self._partial),
                 failure=self._failure,
             )
+        elif results:
+            content.kept = Unfinished(operation=operation, results=results, has_ended=True)
         return content
 
     def _take_row(self, index: int, row: ChunkRow) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 from uuid import UUID
 
 from rath.session.chunk import RowId
@@ -37,6 +38,12 @@ class Unfinished:
 
     failure: FailureLine | None = None
     """Why the run ended, where its writer could still tell."""
+
+    has_ended: bool = False
+    """Whether the run has ended, and waits: its log has a trailer."""
+
+    inner: tuple[Any, ...] = ()
+    """Sessions inside its calls that wait, where this process has them."""
 
     @property
     def unknown_calls(self) -> tuple[str, ...]:
@@ -80,10 +87,14 @@ class OpenCalls:
         """Note a call that is about to be made, perhaps once more; a decision on it is used up."""
         key = line.row, line.call
         self._intents[key] = line
+        # One that had stopped to wait is made from its start.
+        self._results.pop(key, None)
         self._decided.discard(key)
 
     def decide(self, decision: Decision) -> None:
-        """Note that somebody has decided about a call."""
+        """Note that somebody has decided about a call of which it was not known what it did."""
+        if decision.choice not in ("retry", "skip", "done"):
+            return
         for key, intent in self._intents.items():
             asked_in = RowId(self._session, intent.row)
             same_tool = decision.tool in (None, intent.tool) and decision.call in (
@@ -101,6 +112,8 @@ class OpenCalls:
 
     def end_call(self, run: ToolRun) -> None:
         """Forget a call that has its entry, unless that says that it was cut off."""
+        for key in [key for key, line in self._results.items() if line.run.id == run.id]:
+            del self._results[key]
         if run.status == "interrupted" and not run.rows:
             return
         for key in sorted(self._intents):

@@ -19,6 +19,7 @@ from rath.session.chunk import ChunkRow
 from rath.session.content import SystemText, UserText
 from rath.session.file_changes.diff import unified_diff
 from rath.session.record import (
+    Change,
     Decision,
     Entry,
     Interrupt,
@@ -95,9 +96,19 @@ class EvidenceEncoder:
                     "reason": entry.reason,
                     "calls": list(entry.calls),
                     "question": self._text(entry.question),
+                    "child": None if entry.child is None else str(entry.child),
                 }
             case Decision():
                 return self._decision(entry)
+            case Change():
+                return {
+                    "k": "change",
+                    "what": entry.what,
+                    "hook": entry.hook,
+                    "call": entry.call_id,
+                    "before": self._full(entry.before),
+                    "after": self._full(entry.after),
+                }
             case _:
                 assert_never(entry)
 
@@ -275,6 +286,7 @@ class EvidenceEncoder:
             "tool": entry.tool,
             "args": self._json(entry.arguments),
             "text": self._text(entry.text),
+            "edited": None if entry.edited is None else self._json(entry.edited),
         }
 
 

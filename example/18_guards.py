@@ -1,0 +1,56 @@
+"""18: guards. Hooks keep addresses out of what is said, and commands to those on a list."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from pathlib import Path
+
+from _shared import provider_from_env, show_rows
+from rath import flow
+from rath.flow import CallRequest, Deny, ModelTurn, ToolResultText
+from rath.session import Session
+from rath.session.record import Change
+from rath.testing import tool_call
+
+ADDRESS = re.compile(r"[\w.+-]+@[\w-]+\.\w+")
+ALLOWED = re.compile(r"(cat|ls|wc)( [\w.-]+)*")
+
+
+def hide_input(agent: flow.Agent, session: Session) -> Session | None:
+    said = str(session.chunk_table[-1].payload["content"])
+    hidden = Session.from_user_message(ADDRESS.sub("[address]", said))
+    return hidden.to(session.sandbox_backend or "local", spec=session.sandbox_spec)
+
+
+def only_listed(agent: flow.Agent, call: CallRequest) -> Deny | None:
+    # The whole line must fit: a shell reads `;` and `$( )` too.
+    is_listed = ALLOWED.fullmatch(str(call.arguments.get("cmd", "")))
+    return None if is_listed else Deny("use cat, ls or wc with names of files, and nothing else")
+
+
+def hide_result(agent: flow.Agent, call: CallRequest, result: ToolResultText) -> ToolResultText:
+    return ToolResultText(ADDRESS.sub("[address]", result.text), result.error_kind)
+
+
+def hide_answer(agent: flow.Agent, turn: ModelTurn) -> ModelTurn:
+    hidden = turn.text and ADDRESS.sub("[address]", turn.text)
+    return ModelTurn(session=turn.session, text=hidden, calls=turn.calls)
+
+
+look = [tool_call("run_shell_command", {"cmd": cmd}) for cmd in ("cat *; id", "cat staff.txt")]
+provider = provider_from_env([*look, "Ann has an address; it may be ann@example.org."])
+agent = flow.Agent("Look into staff.txt.", provider, system_tools=["run_shell_command"])
+agent.register_forward_pre_hook(hide_input)
+agent.register_tool_hook(only_listed, when="before")
+agent.register_tool_hook(hide_result, when="after")
+agent.register_model_hook(hide_answer)
+
+with tempfile.TemporaryDirectory() as workspace:
+    Path(workspace, "staff.txt").write_text("Ann: ann@example.com\n")
+    question = Session.from_user_message("Has Ann an address? I am bob@example.com.")
+    with agent(question.to("local", spec=workspace)) as out:
+        show_rows(out.chunk_table)
+        for change in (one for one in out.record if isinstance(one, Change)):
+            print(f"{change.hook.partition(':')[2]} changed the {change.what}")
+    question.close_sandbox()

@@ -1,0 +1,8 @@
+"""Workflows as tools of other programs: a server of the Model Context Protocol."""
+
+from __future__ import annotations
+
+from rath.flow.serving.options import ServeOptions
+from rath.flow.serving.serve import serve_mcp
+
+__all__ = ["ServeOptions", "serve_mcp"]

@@ -1,0 +1,288 @@
+"""An agent as a tool: a model hands it a task, and reads its answer."""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import re
+from collections.abc import Awaitable, Callable, Generator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, assert_never, get_args
+
+from rath.backend.results import ToolExecutionFailure
+from rath.flow.tool.base import FlowToolCall
+from rath.llm.image import Image
+from rath.session import Session
+from rath.session.asking import call_here
+from rath.session.content import AssistantTurn
+from rath.session.outcome import (
+    BudgetExceeded,
+    Cancelled,
+    Completed,
+    DeadlineExceeded,
+    NeedsApproval,
+    NeedsDecision,
+    NeedsInput,
+    OutputMissing,
+    RoundLimit,
+)
+from rath.session.output import plain_answer
+from rath.session.recorder.beside import recorded_beside
+from rath.session.tooling import ApprovalRule, ToolEffects
+from rath.session.waiting import pass_on
+
+__all__ = ["AgentTool", "AgentToolOptions", "PassedImages"]
+
+PassedImages = Literal["none", "last"]
+"""`last`: the agent sees the pictures of the last row in which the user shows some."""
+
+_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+_WORD_ENDS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+_SCHEMA = {
+    "type": "object",
+    "properties": {
+        "task": {
+            "type": "string",
+            "description": "What to do, in full: nothing else of this conversation is seen.",
+        }
+    },
+    "required": ["task"],
+    "additionalProperties": False,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentToolOptions:
+    """How calls of an agent as a tool are made."""
+
+    effects: ToolEffects = "non_idempotent"
+    timeout: float | None = None
+    """Seconds a call may take; None takes the loop's own limit."""
+
+    parallel_safe: bool = False
+    approval: ApprovalRule = "never"
+    images: PassedImages = "none"
+
+
+class AgentTool(FlowToolCall):
+    """Hands a task to a workflow, in a session of its own, and returns the answer.
+
+    The session is a child of the calling one: it has its sandbox, and of its rows none. It is made
+    at the place of the call, so that a call which is made again finds what it had made.
+
+    Args:
+        workflow: What does the task: an agent or any other workflow.
+        name: Name under which a model calls it: up to 64 of a-z, A-Z, 0-9, "_" and "-".
+        description: What it is good for, for the model.
+        options: How calls are made.
+
+    Raises:
+        ValueError: The name cannot be that of a tool, or an option is unknown.
+    """
+
+    def __init__(
+        self,
+        workflow: Callable[[Session], Session],
+        name: str,
+        *,
+        description: str,
+        options: AgentToolOptions | None = None,
+    ) -> None:
+        if _NAME.fullmatch(name) is None:
+            raise ValueError(
+                f"{name!r} cannot be the name of a tool; give 1 to 64 letters, digits, '_' or '-', "
+                "such as as_tool('researcher')"
+            )
+        chosen = options or AgentToolOptions()
+        if chosen.images not in get_args(PassedImages):
+            raise ValueError(f"unknown images {chosen.images!r}: expected 'none' or 'last'")
+        if chosen.effects not in get_args(ToolEffects):
+            known = ", ".join(map(repr, get_args(ToolEffects)))
+            raise ValueError(f"unknown effects {chosen.effects!r}: expected one of {known}")
+        self._workflow = workflow
+        self._name = name
+        self._description = description
+        self._images = chosen.images
+        self._n_calls = itertools.count()
+        self.effects = chosen.effects
+        self.timeout = chosen.timeout
+        self.parallel_safe = chosen.parallel_safe
+        self.approval = chosen.approval
+
+    @property
+    def name(self) -> str:
+        """Name under which the model calls it."""
+        return self._name
+
+    @property
+    def description(self) -> str:
+        """What it is good for, for the model."""
+        return self._description
+
+    @property
+    def parameters(self) -> Mapping[str, Any]:
+        """JSON Schema of the one argument, `task`."""
+        return _SCHEMA
+
+    @property
+    def origin(self) -> str:
+        """Where it comes from, for the record: `module:qualname` of what does the task."""
+        kind = type(self._workflow)
+        return f"{kind.__module__}:{kind.__qualname__}"
+
+    def resource_key(self, arguments: Mapping[str, Any]) -> tuple[str, ...]:
+        """Return a key of its own for each call where calls may run beside each other."""
+        if not self.parallel_safe:
+            return super().resource_key(arguments)
+        return ("agent", self._name, str(next(self._n_calls)))
+
+    def __call__(self, session: Session, arguments: Mapping[str, Any]) -> Awaitable[Any]:
+        """Begin the task, and return what waits for its answer."""
+        shown = _last_images(session) if self._images == "last" else ()
+        pictures = [image.blob.data for image in shown if image.blob.data is not None]
+        with recorded_beside(session.id):
+            child = session.delegate(str(arguments["task"]), images=pictures)
+            made = self._workflow(child)
+        return _Answer(made)
+
+
+class _Answer:
+    """Waits for the answer; no coroutine, which would complain where nobody waits any more."""
+
+    def __init__(self, made: Session) -> None:
+        self._made = made
+
+    def __await__(self) -> Generator[Any, Any, object]:
+        return _answer(self._made).__await__()
+
+
+async def _answer(made: Session) -> object:
+    try:
+        await made
+    except Exception as exc:  # noqa: BLE001  # a tool's lane: the model reads what went wrong
+        return _failure("agent_failed", made, f"failed: {type(exc).__name__}: {exc}")
+    outcome = made.outcome
+    match outcome:
+        case Completed(OutputMissing(problem)):
+            return _failure("agent_output_missing", made, f"gave no answer of its type: {problem}")
+        case Completed():
+            said = plain_answer(made)
+            if said in (None, ""):
+                return _failure("agent_no_answer", made, "ended without a word")
+            return said
+        case RoundLimit(n_rounds):
+            return _failure("agent_round_limit", made, f"was not done after {n_rounds} model calls")
+        case BudgetExceeded():
+            return _failure("agent_budget_exceeded", made, f"was stopped by its budget ({outcome})")
+        case DeadlineExceeded(seconds):
+            return _failure("agent_deadline_exceeded", made, f"was not done after {seconds:g} s")
+        case Cancelled():
+            return _failure("agent_cancelled", made, "was cancelled")
+        case NeedsApproval() | NeedsInput() | NeedsDecision():
+            return _suspended(made, outcome)
+        case _:
+            assert_never(outcome)
+
+
+def _suspended(made: Session, outcome: NeedsApproval | NeedsInput | NeedsDecision) -> object:
+    """Let the calling run wait too; where the tool was called by hand, say what it waits for."""
+    if call_here() is not None:
+        pass_on(made)
+    return _failure(
+        "agent_waits",
+        made,
+        f"waits for somebody: {outcome}. Load session {outcome.session}, say what it waits for, "
+        "and go on with it there",
+    )
+
+
+def _failure(kind: str, made: Session, problem: str) -> ToolExecutionFailure:
+    """Return what the model reads, with what the agent had said by then."""
+    turns = (row.content for row in reversed(made.partial_table))
+    said = next(
+        (turn.text for turn in turns if isinstance(turn, AssistantTurn) and turn.text), None
+    )
+    return ToolExecutionFailure(kind, f"the agent's session {made.id} {problem}", said)
+
+
+def _last_images(session: Session) -> tuple[Image, ...]:
+    shown = (row.images for row in reversed(session.chunk_table) if row.kind_name == "user")
+    return next((images for images in shown if images), ())
+
+
+class TaskTaking:
+    """What a model can hand a task, once it is made a tool."""
+
+    __slots__ = ()
+
+    def __call__(self, session: Session, /) -> Session:
+        """Do what the user of a session says last; subclasses implement it."""
+        raise NotImplementedError
+
+    def as_tool(
+        self,
+        name: str | None = None,
+        description: str | None = None,
+        *,
+        effects: ToolEffects = "non_idempotent",
+        timeout: float | None = None,
+        parallel_safe: bool = False,
+        approval: ApprovalRule = "never",
+        images: PassedImages = "none",
+    ) -> AgentTool:
+        """Return a tool by which a model hands this workflow, or this agent, a task.
+
+        Each call runs in a session of its own, a child of the calling one, with the task as its
+        only row and in the same sandbox. What it uses counts for the caller too.
+
+        Args:
+            name: Name of the tool; by default the name of the class in snake case, which an
+                `Agent` that is no subclass does not have.
+            description: What it is good for; by default its own description, else its docstring.
+            effects: What making a call twice would do. Where the calling run is recorded, a call
+                that is made again finds what it had made, and goes on with it.
+            timeout: Seconds a call may take; None takes the loop's own limit.
+            parallel_safe: Whether calls may run beside others; they share one sandbox.
+            approval: Whether somebody must allow a call first.
+            images: `last` shows it the pictures that the user of the calling session showed last.
+
+        Raises:
+            ValueError: There is no name, or one that no tool can have; or an option is unknown.
+        """
+        options = AgentToolOptions(
+            effects=effects,
+            timeout=timeout,
+            parallel_safe=parallel_safe,
+            approval=approval,
+            images=images,
+        )
+        said = description or described(self) or "Does a task on its own, and returns the answer."
+        return AgentTool(self, name or tool_name_of(self), description=said, options=options)
+
+
+def tool_name_of(workflow: object) -> str:
+    """Return the name of the class of a workflow, in snake case.
+
+    Raises:
+        ValueError: The class is one of rath's own, whose name says nothing.
+    """
+    kind = type(workflow)
+    if _is_ours(kind):
+        raise ValueError(
+            f"{kind.__name__} has no name of its own that a model could call it by; give one, for "
+            "example as_tool('researcher', 'Looks things up.')"
+        )
+    return _WORD_ENDS.sub("_", kind.__name__.strip("_")).lower()
+
+
+def described(workflow: object) -> str:
+    """Return what a workflow says of itself: its description, or else its class's docstring."""
+    said: object = getattr(workflow, "description", "")
+    if isinstance(said, str) and said.strip():
+        return said.strip()
+    kind = type(workflow)
+    return "" if _is_ours(kind) else (inspect.cleandoc(kind.__doc__ or "")).strip()
+
+
+def _is_ours(kind: type) -> bool:
+    return kind.__module__.partition(".")[0] == "rath"

@@ -1,0 +1,170 @@
+"""Parameters of a function as one type of pydantic's, and its JSON Schema for a model."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, NotRequired, cast, get_args, get_origin
+
+import pydantic
+from pydantic.errors import PydanticErrorMixin, PydanticInvalidForJsonSchema
+from pydantic.fields import FieldInfo
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
+from pydantic_core import SchemaError, core_schema
+from typing_extensions import TypedDict
+
+from rath._core.text import one_line_preview
+from rath.flow.tool.function.hints import Parameter
+from rath.flow.tool.function.source import Source
+
+_CONFIG = pydantic.ConfigDict(extra="forbid", val_json_bytes="base64", ser_json_bytes="base64")
+_KEY = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
+"""Names of arguments that every vendor takes: Anthropic's tool schemas are the narrowest."""
+
+_MAX_REASON_CHARS = 300
+_NO_SCHEMA = (
+    pydantic.PydanticUserError,
+    pydantic.PydanticUndefinedAnnotation,
+    SchemaError,
+    TypeError,
+    ValueError,
+    NameError,
+)
+
+Adapter = pydantic.TypeAdapter[dict[str, Any]]
+
+
+def arguments_type(
+    source: Source, parameters: Sequence[Parameter], described: Mapping[str, str]
+) -> tuple[Adapter, dict[str, Any]]:
+    """Return what makes arguments of JSON, and the JSON Schema that a model is told.
+
+    Raises:
+        TypeError: A type has no JSON Schema, or a name is none that vendors take.
+    """
+    try:
+        adapter, schema = _adapted(parameters, described)
+    except _NO_SCHEMA as exc:
+        raise _refusal(source, parameters, described, exc) from exc
+    for key in schema["properties"]:
+        if not _KEY.fullmatch(key):
+            raise source.refuse(
+                f"the argument {key!r} has a name that not every model takes; expected up to 64 "
+                "letters of a to z, digits, and _ . -; name it anew with "
+                'Annotated[..., Field(alias="...")]'
+            )
+    return adapter, schema
+
+
+def _adapted(
+    parameters: Sequence[Parameter], described: Mapping[str, str]
+) -> tuple[Adapter, dict[str, Any]]:
+    # A TypedDict and no model: a parameter may have any name, `schema` and `_x` among them.
+    members = {one.name: _member(one, described.get(one.name)) for one in parameters}
+    kind: Any = cast("Any", TypedDict)("Arguments", members)
+    kind.__pydantic_config__ = _CONFIG
+    adapter = Adapter(kind)
+    schema = adapter.json_schema(schema_generator=_ForModels)
+    schema.pop("title", None)
+    return adapter, {"type": "object", "properties": {}, **schema}
+
+
+def _member(one: Parameter, described: str | None) -> Any:
+    """Return the hint of a parameter with its default and what is said of it."""
+    hint, marks = one.hint, list[Any]()
+    if get_origin(hint) is Annotated:
+        hint, *marks = get_args(hint)
+        marks = [pydantic.Field(description=m) if isinstance(m, str) else m for m in marks]
+    is_given = isinstance(one.default, FieldInfo)
+    if is_given:
+        marks.append(one.default)
+    fields = [mark for mark in marks if isinstance(mark, FieldInfo)]
+    has_default = any(not field.is_required() for field in fields)
+    if described and not any(field.description for field in fields):
+        marks.append(pydantic.Field(description=described))
+    if one.default is not inspect.Parameter.empty and not is_given:
+        marks.append(pydantic.Field(default=one.default))
+        has_default = True
+    for mark in marks:
+        hint = Annotated[hint, mark]
+    return NotRequired[hint] if has_default else hint
+
+
+def _refusal(
+    source: Source,
+    parameters: Sequence[Parameter],
+    described: Mapping[str, str],
+    error: Exception,
+) -> TypeError:
+    """Return the error that names the parameter whose type it is."""
+    for one in parameters:
+        try:
+            _adapted([one], described)
+        except _NO_SCHEMA as exc:
+            shown = getattr(one.hint, "__name__", None) if isinstance(one.hint, type) else None
+            return source.refuse(
+                f"parameter {one.name!r} has a type that JSON cannot hold, "
+                f"{shown or one_line_preview(repr(one.hint), 80)} ({_reason(exc)}); expected what "
+                "pydantic makes of JSON: str, int, list, dict, a model, a dataclass, a date; take "
+                "that, and make the object of it in the function"
+            )
+    return source.refuse(f"its parameters together have no JSON Schema ({_reason(error)})")
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, PydanticErrorMixin):
+        if error.code == "schema-for-unknown-type":
+            return "pydantic does not know it"
+        text = error.message
+    else:
+        text = str(error)
+    return one_line_preview(text.partition("\n")[0] or type(error).__name__, _MAX_REASON_CHARS)
+
+
+class _ForModels(GenerateJsonSchema):
+    """The schemas of pydantic in the words that models and their vendors understand."""
+
+    # A default that JSON cannot hold is still the function's default.
+    ignored_warning_kinds = {"skipped-choice", "non-serializable-default"}  # noqa: RUF012  # as the base has it
+
+    def field_title_should_be_set(self, schema: Any) -> bool:
+        """Leave out titles, which only repeat the names."""
+        return False
+
+    def bytes_schema(self, schema: core_schema.BytesSchema) -> JsonSchemaValue:
+        made = super().bytes_schema(schema)
+        if made.get("format") == "base64url":  # both alphabets are read
+            del made["format"]
+            made["contentEncoding"] = "base64"
+        return made
+
+    def get_decimal_pattern(self, schema: core_schema.DecimalSchema) -> str | None:
+        """Leave out the pattern, whose look-aheads vendors refuse."""
+        return None
+
+    def tuple_schema(self, schema: core_schema.TupleSchema) -> JsonSchemaValue:
+        return _with_items(super().tuple_schema(schema))
+
+    def named_tuple_schema(self, schema: Any) -> JsonSchemaValue:
+        return _with_items(super().named_tuple_schema(schema))
+
+    # What older versions of pydantic make of a named tuple.
+    def p_arguments_schema(
+        self, arguments: list[core_schema.ArgumentsParameter], var_args_schema: Any
+    ) -> JsonSchemaValue:
+        return _with_items(super().p_arguments_schema(arguments, var_args_schema))
+
+    def generator_schema(self, schema: core_schema.GeneratorSchema) -> JsonSchemaValue:
+        raise PydanticInvalidForJsonSchema(
+            "an iterator is checked only while it is read; write list[...] or Sequence[...]"
+        )
+
+
+def _with_items(made: JsonSchemaValue) -> JsonSchemaValue:
+    """Say `items` beside `prefixItems`: OpenAI refuses an array without it."""
+    parts = made.get("prefixItems", [])
+    if parts and "items" not in made:
+        kinds = [part for at, part in enumerate(parts) if part not in parts[:at]]
+        made["items"] = kinds[0] if len(kinds) == 1 else {"anyOf": kinds}
+    return made

@@ -1,0 +1,244 @@
+"""Tools of MCP servers as tools of a run."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from rath._async.runtime import Runtime, runtime
+from rath._core.text import one_line_preview, valid_unicode
+from rath.backend.results import ToolExecutionFailure
+from rath.errors import MCPConnectionError, MCPServerError, MCPTimeout
+from rath.flow.tool.base import FlowToolCall
+from rath.mcp.client import MCPClient
+from rath.mcp.decode import decode_result, error_text, input_schema
+from rath.mcp.names import accepted_names
+from rath.mcp.pins import pin_tools, tool_digest
+from rath.mcp.spec import Auth, HttpTransport, ServerSpec
+from rath.session import Session
+from rath.session.tooling import ToolEffects
+
+if TYPE_CHECKING:
+    from rath.config import ConfigStore
+
+__all__ = [
+    "MCPClient",
+    "MCPToolCall",
+    "mcp_tools_from_config",
+    "mcp_tools_from_server",
+    "shared_mcp_loop",
+    "tools_of",
+]
+
+_calls = itertools.count()
+
+_MAX_SERVER_CHARS = 80
+
+_MARGIN_SECONDS = 10.0
+"""How much longer than the client a run waits for a call, so that the client tells why."""
+
+
+def shared_mcp_loop() -> Runtime:
+    """Return the runtime on which all connections to servers live."""
+    return runtime()
+
+
+class MCPToolCall(FlowToolCall):
+    """A tool of an MCP server.
+
+    Calls go over the one connection of its client. In a run no thread waits for an answer. What
+    goes wrong is a failure that the model reads: `mcp_tool_error` where the tool itself says so,
+    `mcp_connection_lost`, `mcp_timeout`, `mcp_error`.
+
+    Args:
+        client: The connection to the server, shared by its tools.
+        name: What the server calls the tool.
+        description: What the server says of it.
+        parameters: JSON Schema of its arguments.
+        alias: The name under which a model calls it; by default `name` in a form that every
+            provider takes.
+        effects: What repeating a call would do. A read-only tool may run beside others.
+        origin: Where it comes from, for the record; by default its server's program or address.
+    """
+
+    def __init__(
+        self,
+        *,
+        client: MCPClient,
+        name: str,
+        description: str | None,
+        parameters: Mapping[str, Any],
+        alias: str | None = None,
+        effects: ToolEffects = "non_idempotent",
+        origin: str | None = None,
+    ) -> None:
+        self.client = client
+        self.server_tool = name
+        """What the server calls the tool."""
+        self._name = accepted_names([name])[name] if alias is None else alias
+        self._description = description
+        self._parameters = dict(parameters)
+        self._origin = origin or f"mcp:{getattr(client, 'name', type(client).__qualname__)}"
+        self.effects = effects
+        self.parallel_safe = effects == "read_only"
+        seconds = getattr(client, "timeout", None)
+        if isinstance(seconds, int | float):
+            self.timeout = seconds + getattr(client, "connect_timeout", 0.0) + _MARGIN_SECONDS
+
+    @property
+    def name(self) -> str:
+        """The name under which a model calls it."""
+        return self._name
+
+    @property
+    def description(self) -> str | None:
+        """What the server says of it: data for the model, never instructions of yours."""
+        return self._description
+
+    @property
+    def parameters(self) -> Mapping[str, Any]:
+        """JSON Schema of its arguments."""
+        return self._parameters
+
+    @property
+    def origin(self) -> str:
+        """The server's name, version, transport and place, and the digest of what is pinned."""
+        return self._origin
+
+    def resource_key(self, arguments: Mapping[str, Any]) -> tuple[str, ...]:
+        """Return what a call works on: nothing, for a tool that may run beside others.
+
+        Of any other it is not known what it works on, so `("global",)`.
+        """
+        return ("mcp", self._name, str(next(_calls))) if self.parallel_safe else ("global",)
+
+    def __repr__(self) -> str:
+        return f"MCPToolCall({self._name!r}, {self.client!r})"
+
+    def __call__(self, session: Session, arguments: Mapping[str, Any]) -> Any:
+        """Call the tool and wait for what it answers; the session is not sent."""
+        try:
+            return _returned(self.client.call_tool(self.server_tool, arguments))
+        except MCPServerError as exc:
+            return _failure(exc)
+
+    async def acall(self, session: Session, arguments: Mapping[str, Any]) -> Any:
+        """Call the tool in any event loop; this is what a run does."""
+        try:
+            return _returned(await self.client.acall_tool(self.server_tool, arguments))
+        except MCPServerError as exc:
+            return _failure(exc)
+
+
+def mcp_tools_from_server(
+    command: str | Sequence[str] | ServerSpec,
+    *,
+    args: Sequence[str] | None = None,
+    env: Mapping[str, str] | None = None,
+    headers: Mapping[str, str] | None = None,
+    auth: str | Auth | None = None,
+    transport: HttpTransport = "auto",
+    prefix: str = "",
+) -> tuple[MCPToolCall, ...]:
+    """Return the tools of a server, which share one connection; it is closed with the last one.
+
+    Args:
+        command: A program, a whole command line as a list, an address, or a `ServerSpec`.
+        args: Arguments of a program.
+        env: Environment of a program.
+        headers: Headers for an address.
+        auth: A token, or how to get one, for an address.
+        transport: How an address is spoken to.
+        prefix: Goes before the name of every tool, to tell servers apart.
+
+    Raises:
+        MCPServerError: The server cannot be started, reached or understood.
+    """
+    client = MCPClient(command, args=args, env=env, headers=headers, auth=auth, transport=transport)
+    return tools_of(client, prefix=prefix)
+
+
+def tools_of(
+    client: MCPClient, *, prefix: str = "", trust_annotations: bool = True
+) -> tuple[MCPToolCall, ...]:
+    """Return the tools of a client's server; what they say of themselves is pinned.
+
+    Args:
+        client: The connection, shared by the tools.
+        prefix: Goes before every name.
+        trust_annotations: Whether what the server says of a tool's effects is believed.
+
+    Raises:
+        MCPServerError: The server cannot be started, reached or understood.
+    """
+    listed = {tool.name: tool for tool in reversed(client.list_tools())}
+    tools = [listed[name] for name in reversed(listed)]
+    pin_tools(client.spec, tools)
+    names = accepted_names([tool.name for tool in tools], prefix=prefix)
+    where = _where(client)
+    return tuple(
+        MCPToolCall(
+            client=client,
+            name=tool.name,
+            description=tool.description,
+            parameters=input_schema(tool),
+            alias=names[tool.name],
+            effects=effects_of(tool) if trust_annotations else "non_idempotent",
+            origin=f"{where} {tool_digest(tool)[:16]}",
+        )
+        for tool in tools
+    )
+
+
+def effects_of(tool: object) -> ToolEffects:
+    """Return what the server says that repeating a call would do."""
+    hints = getattr(tool, "annotations", None)
+    if getattr(hints, "read_only_hint", None) is True:
+        return "read_only"
+    return "idempotent" if getattr(hints, "idempotent_hint", None) is True else "non_idempotent"
+
+
+def mcp_tools_from_config(
+    name: str | None = None, *, store: ConfigStore | None = None, prefix: str = ""
+) -> tuple[MCPToolCall, ...]:
+    """Return the tools of a server of the config.
+
+    Args:
+        name: Name of the server; by default the only one of `mcp.default_enabled`.
+        store: The one config to look at; by default the project's, then the user's.
+        prefix: Goes before the name of every tool, to tell servers apart.
+
+    Raises:
+        KeyError: There is no such server, or none or more than one by default.
+        UntrustedServer: A project names the server, and the user has not trusted it.
+        MCPServerError: The server cannot be started, reached or understood.
+    """
+    # The config brings pydantic.
+    from rath.mcp.configured import configured_server  # noqa: PLC0415
+
+    found = configured_server(name, store=store)
+    return tools_of(found.client(), prefix=prefix, trust_annotations=found.believes_annotations)
+
+
+def _where(client: MCPClient) -> str:
+    """Return what the record says of the server of a tool: name, version and transport."""
+    info = client.server_info
+    said = one_line_preview(f"{info.name}@{info.version}", _MAX_SERVER_CHARS)
+    return f"mcp:{valid_unicode(said)} {client.transport} {client.name}"
+
+
+def _returned(result: object) -> Any:
+    said = error_text(result)
+    if said is not None:
+        return ToolExecutionFailure("mcp_tool_error", said)
+    return decode_result(result)
+
+
+def _failure(error: MCPServerError) -> ToolExecutionFailure:
+    kind = "mcp_error"
+    if isinstance(error, MCPConnectionError):
+        kind = "mcp_connection_lost"
+    elif isinstance(error, MCPTimeout):
+        kind = "mcp_timeout"
+    return ToolExecutionFailure(kind, str(error))

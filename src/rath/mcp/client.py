@@ -1,0 +1,329 @@
+"""`MCPClient`: one tool server, spoken to over one live connection."""
+
+from __future__ import annotations
+
+import asyncio
+import weakref
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from functools import partial
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+from rath._async.bridge import call_either
+from rath._async.runtime import runtime
+from rath.errors import MCPProtocolError
+from rath.mcp.link import Link
+from rath.mcp.spec import Auth, HttpTransport, ServerSpec, Transport, server_name, server_spec
+
+if TYPE_CHECKING:
+    from mcp import Client
+    from mcp_types import (
+        CallToolResult,
+        GetPromptResult,
+        Implementation,
+        Prompt,
+        ReadResourceResult,
+        Resource,
+        Tool,
+    )
+
+__all__ = ["MCPClient", "OnProgress"]
+
+T = TypeVar("T")
+
+OnProgress = Callable[[float, float | None, str | None], Awaitable[None] | None]
+"""Called with what is done, the whole if it is known, and a message."""
+
+MAX_PAGES = 1000
+"""How many pages of a list are asked for: a server that never ends its list is cut off."""
+
+
+class MCPClient:
+    """Speaks to one tool server over one connection, which is opened by its first use.
+
+    The connection is shared by all tools and threads that use the client. After it broke, the
+    next use connects again. `close()`, `with`, the end of the last owner or of the program closes
+    it, and ends a server that it started.
+
+    Args:
+        command_or_url: The program as a string or as a whole command line (a list, `args` is
+            ignored then), an address (`http://`, `https://`), or a `ServerSpec`.
+        args: Arguments of the program.
+        env: Environment of the program, beside the few harmless variables that it always gets.
+        headers: Headers of every request to an address.
+        auth: A bearer token (a string, or `Bearer`), or `ClientCredentials`.
+        transport: How an address is spoken to.
+        timeout: Seconds that one request may take.
+        connect_timeout: Seconds that the start of the server and the handshake may take together.
+
+    Raises:
+        ValueError: The command is empty, or an argument fits no server of that sort.
+    """
+
+    def __init__(
+        self,
+        command_or_url: str | Sequence[str] | ServerSpec,
+        *,
+        args: Sequence[str] | None = None,
+        env: Mapping[str, str] | None = None,
+        headers: Mapping[str, str] | None = None,
+        auth: str | Auth | None = None,
+        transport: HttpTransport = "auto",
+        timeout: float = 60.0,
+        connect_timeout: float = 30.0,
+    ) -> None:
+        self.spec: ServerSpec = server_spec(
+            command_or_url, args=args, env=env, headers=headers, auth=auth, transport=transport
+        )
+        """Where the server is."""
+        _check_seconds(timeout=timeout, connect_timeout=connect_timeout)
+        self.timeout = timeout
+        self.connect_timeout = connect_timeout
+        self._link = Link(self.spec, connect_timeout)
+        self._drop = weakref.finalize(self, self._link.drop)
+        # At exit the runtime closes what is open; a finalizer there would only race with it.
+        self._drop.atexit = False
+
+    def __repr__(self) -> str:
+        return f"MCPClient({self.name})"
+
+    @property
+    def name(self) -> str:
+        """What the server is called in messages: its program, or its address without secrets."""
+        return server_name(self.spec)
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether there is a live connection now; opens none."""
+        return self._link.current is not None and self._link.current.is_open
+
+    @property
+    def transport(self) -> Transport | None:
+        """How the live connection speaks to its server; None without one."""
+        current = self._link.current
+        return current.transport if current is not None and current.is_open else None
+
+    @property
+    def pid(self) -> int | None:
+        """The process id of the server that the live connection started; None without one."""
+        current = self._link.current
+        return current.situation.child.pid if current is not None and current.is_open else None
+
+    @property
+    def is_list_stale(self) -> bool:
+        """Whether the server said that its tools changed after `list_tools` was last called."""
+        return self._link.is_list_stale
+
+    @property
+    def server_info(self) -> Implementation:
+        """Name and version that the server gave; connects if need be."""
+        return self._run(self._aserver_info, "asking who an MCP server is")
+
+    def list_tools(self) -> list[Tool]:
+        """Return the tools of the server, all pages of the list."""
+        return self._run(self.alist_tools, "listing the tools of an MCP server")
+
+    def call_tool(
+        self,
+        name: str,
+        arguments: Mapping[str, Any],
+        *,
+        timeout: float | None = None,
+        on_progress: OnProgress | None = None,
+    ) -> CallToolResult:
+        """Call a tool by the name that the server gave it, and return what it answered.
+
+        Args:
+            name: Name of the tool.
+            arguments: What it is called with, as JSON values.
+            timeout: Seconds that the call may take; the client's `timeout` by default.
+            on_progress: Gets the steps that the server tells of, in order, on a worker thread or
+                on the loop for user coroutines.
+
+        Raises:
+            MCPConnectionError: No connection, or it broke in the middle of the call. Whether
+                the tool did its work is not known then.
+            MCPTimeout: No answer in time; the server was told to stop.
+            MCPRequestError: The server refused the request; `is_error` in a result raises nothing.
+        """
+        return self._run(
+            partial(self.acall_tool, name, arguments, timeout=timeout, on_progress=on_progress),
+            f"MCP tool {name!r}",
+        )
+
+    def list_resources(self) -> list[Resource]:
+        """Return the resources of the server, all pages of the list."""
+        return self._run(self._alist_resources, "listing the resources of an MCP server")
+
+    def read_resource(self, uri: str) -> ReadResourceResult:
+        """Return the content of a resource."""
+        return self._run(
+            partial(self._arequest, lambda client: client.read_resource(uri), f"{uri!r:.200}"),
+            "reading a resource of an MCP server",
+        )
+
+    def list_prompts(self) -> list[Prompt]:
+        """Return the prompts of the server, all pages of the list."""
+        return self._run(self._alist_prompts, "listing the prompts of an MCP server")
+
+    def get_prompt(self, name: str, arguments: Mapping[str, str] | None = None) -> GetPromptResult:
+        """Return the messages of a prompt."""
+        given = dict(arguments or {})
+        return self._run(
+            partial(
+                self._arequest, lambda client: client.get_prompt(name, given), f"prompt {name!r}"
+            ),
+            "getting a prompt of an MCP server",
+        )
+
+    async def alist_tools(self) -> list[Tool]:
+        """`list_tools` for use in any event loop."""
+        self._link.is_list_stale = False
+
+        async def page(client: Client, cursor: str | None) -> tuple[list[Tool], str | None]:
+            found = await client.list_tools(cursor=cursor)
+            self._link.listed = client
+            return found.tools, found.next_cursor
+
+        return await self._apages(page, "tools")
+
+    async def acall_tool(
+        self,
+        name: str,
+        arguments: Mapping[str, Any],
+        *,
+        timeout: float | None = None,
+        on_progress: OnProgress | None = None,
+    ) -> CallToolResult:
+        """`call_tool` for use in any event loop; cancelling it cancels the call at the server."""
+        if timeout is not None:
+            _check_seconds(timeout=timeout)
+        told = None if on_progress is None else _InOrder(on_progress)
+
+        async def ask(client: Client) -> CallToolResult:
+            if self._link.listed is not client:
+                # The SDK checks an answer by the list, and asks for that after the call if it has
+                # none: an error there would hide what the call came to.
+                await _read_list(client)
+                self._link.listed = client
+            result = await client.call_tool(name, dict(arguments), progress_callback=told)
+            if told is not None:
+                await told.settled()
+            return result
+
+        return await self._arequest(ask, f"the call of {name!r}", timeout)
+
+    def close(self) -> None:
+        """Close the connection and end a server that it started; safe to call again.
+
+        A later use raises `MCPConnectionError`.
+        """
+        self._link.is_closed = True
+        if self._link.current is not None:
+            runtime().run(self._link.aclose, label="closing the connection to an MCP server")
+
+    async def aclose(self) -> None:
+        """`close` for use in any event loop."""
+        self._link.is_closed = True
+        await runtime().await_run(self._link.aclose, label="closing a connection")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _run(self, make: Callable[[], Coroutine[Any, Any, T]], label: str) -> T:
+        return runtime().run(make, label=label)
+
+    async def _arequest(
+        self,
+        ask: Callable[[Client], Awaitable[T]],
+        request: str,
+        timeout: float | None = None,
+    ) -> T:
+        seconds = self.timeout if timeout is None else timeout
+        return await runtime().await_run(
+            partial(self._link.arequest, ask, request, seconds), label=f"MCP: {request}"
+        )
+
+    async def _aserver_info(self) -> Implementation:
+        connection = await self._link.aopened()
+        info = connection.server_info
+        if info is None:
+            raise MCPProtocolError(f"MCP server {self.name} did not say who it is")
+        return info
+
+    async def _alist_resources(self) -> list[Resource]:
+        async def page(client: Client, cursor: str | None) -> tuple[list[Resource], str | None]:
+            found = await client.list_resources(cursor=cursor)
+            return found.resources, found.next_cursor
+
+        return await self._apages(page, "resources")
+
+    async def _alist_prompts(self) -> list[Prompt]:
+        async def page(client: Client, cursor: str | None) -> tuple[list[Prompt], str | None]:
+            found = await client.list_prompts(cursor=cursor)
+            return found.prompts, found.next_cursor
+
+        return await self._apages(page, "prompts")
+
+    async def _apages(
+        self,
+        page: Callable[[Client, str | None], Awaitable[tuple[list[T], str | None]]],
+        what: str,
+    ) -> list[T]:
+        found: list[T] = []
+        cursor: str | None = None
+        for _ in range(MAX_PAGES):
+            items, cursor = await self._arequest(partial(_flipped, page, cursor), f"its {what}")
+            found += items
+            if cursor is None:
+                return found
+        raise MCPProtocolError(
+            f"the list of {what} of MCP server {self.name} has no end: {MAX_PAGES} pages were read",
+            server=self.name,
+        )
+
+
+class _InOrder:
+    """Passes progress on to the user, one step after the other."""
+
+    def __init__(self, tell: OnProgress) -> None:
+        self._tell = tell
+        self._lock = asyncio.Lock()
+
+    async def __call__(self, progress: float, total: float | None, message: str | None) -> None:
+        # A lock is given in the order in which it was asked for.
+        async with self._lock:
+            await call_either(self._tell, progress, total, message)
+
+    async def settled(self) -> None:
+        """Wait until all steps so far were passed on."""
+        async with self._lock:
+            return
+
+
+async def _read_list(client: Client) -> None:
+    cursor: str | None = None
+    for _ in range(MAX_PAGES):
+        cursor = (await client.list_tools(cursor=cursor)).next_cursor
+        if cursor is None:
+            return
+
+
+async def _flipped(
+    page: Callable[[Client, str | None], Awaitable[T]], cursor: str | None, client: Client
+) -> T:
+    return await page(client, cursor)
+
+
+def _check_seconds(**seconds: float) -> None:
+    for name, value in seconds.items():
+        if not value > 0:
+            raise ValueError(f"{name} must be seconds above 0, not {value!r}")

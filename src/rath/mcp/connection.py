@@ -1,0 +1,250 @@
+"""One live session with a server, open in a task of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, TypeVar
+
+import anyio
+from mcp import Client
+from mcp.client.session import IncomingMessage
+from mcp.shared.exceptions import MCPError
+from mcp_types import (
+    Implementation,
+    LoggingMessageNotificationParams,
+    ToolListChangedNotification,
+)
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+
+from rath._async.resident import Resident
+from rath.errors import MCPConnectionError
+from rath.mcp.environment import server_environment
+from rath.mcp.failures import Situation, connect_failure, is_lost, request_failure
+from rath.mcp.forgotten import SessionForgotten
+from rath.mcp.http import Exchange, HttpAccess, current_exchange, open_http, open_sse
+from rath.mcp.spec import ServerSpec, StdioServer, Transport
+from rath.mcp.stdio import open_child
+
+if TYPE_CHECKING:
+    from mcp.client._transport import TransportStreams
+
+__all__ = ["Connection", "Live"]
+
+T = TypeVar("T")
+
+CLOSE_SECONDS = 6.0
+"""How long closing may take before it is forced; above what a child process is given."""
+
+LOST_SECONDS = 4.0
+"""How long to wait for the end of a broken connection, to tell why it broke."""
+
+_OLD_TRANSPORT = frozenset({400, 404, 405})
+"""Statuses by which a server that knows only SSE refuses streamable HTTP, by the specification."""
+
+SESSION_UNKNOWN = "Session terminated"
+"""What the SDK says where a server answers 404 to a request with the id of a session."""
+
+for _name in ("mcp", "client"):
+    # What its SDK logs of a broken connection we raise; nobody wants it on stderr by default.
+    logging.getLogger(_name).addHandler(logging.NullHandler())
+
+_log = logging.getLogger("rath.mcp")
+_server_log = logging.getLogger("rath.mcp.server")
+
+
+@dataclass(frozen=True, slots=True)
+class Live:
+    """What is open."""
+
+    client: Client
+    transport: Transport
+
+
+class Connection:
+    """A session with one server; used on the runtime loop, opened once, never opened again."""
+
+    def __init__(self, spec: ServerSpec, *, server: str, connect_timeout: float,
+                 on_changed: Callable[[], None]) -> None:  # fmt: skip
+        self.situation = Situation(server, spec)
+        self._connect_timeout = connect_timeout
+        self._on_changed = on_changed
+        self._is_broken = False
+        self._live: Live | None = None
+        self._resident = Resident(self._opened, label=f"the connection to MCP server {server}")
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether it is open, or was not tried yet, and nothing speaks against its use."""
+        return not self._is_broken and not self._resident.has_ended
+
+    @property
+    def is_open(self) -> bool:
+        """Whether requests can be made now."""
+        return not self._is_broken and self._resident.is_open
+
+    @property
+    def transport(self) -> Transport | None:
+        """How it speaks to its server; None before it is open."""
+        return None if self._live is None else self._live.transport
+
+    @property
+    def server_info(self) -> Implementation | None:
+        """What the server said of itself; None before it is open, or where it said nothing."""
+        return None if self._live is None else self._live.client.server_info
+
+    async def aopened(self) -> Live:
+        """Return what is open, opening it first.
+
+        Raises:
+            MCPServerError: It cannot be opened; says why.
+            ConfigError: A variable that its settings refer to is not set.
+        """
+        try:
+            return await self._resident.aopened()
+        except Exception as exc:  # noqa: BLE001  # whatever it is, an error of ours comes of it
+            failure = connect_failure(exc, self.situation, seconds=self._connect_timeout)
+            raise failure from (None if failure is exc else exc)
+
+    async def arequest(
+        self, ask: Callable[[Client], Awaitable[T]], *, request: str, timeout: float
+    ) -> T:
+        """Make one request under its deadline; a cancelled one is cancelled at the server.
+
+        Args:
+            ask: Makes the request.
+            request: What is asked, for messages.
+            timeout: Seconds.
+
+        Raises:
+            MCPServerError: It failed; says why.
+        """
+        live = await self.aopened()
+        exchange = Exchange()
+        before = current_exchange.set(exchange)
+        try:
+            async with asyncio.timeout(timeout) as deadline:
+                task = asyncio.current_task()
+                assert task is not None
+                if live.transport == "sse":
+                    # Its SDK transport drops an answer that is an error: nobody would learn of it.
+                    exchange.on_refused = lambda: deadline.reschedule(0.0)
+                return await ask(live.client)
+        except Exception as exc:
+            raise await self._failure(exc, exchange, request, timeout) from exc
+        finally:
+            current_exchange.reset(before)
+
+    def mark_broken(self) -> None:
+        """Let nobody use it any more, and close it."""
+        self._is_broken = True
+        self._resident.stop()
+
+    async def aclose(self) -> None:
+        """Close it, and end a server that was started; safe to call again."""
+        self._is_broken = True
+        await self._resident.aclose(CLOSE_SECONDS)
+
+    async def _failure(
+        self, exc: Exception, exchange: Exchange, request: str, timeout: float
+    ) -> Exception:
+        if isinstance(exc, MCPError) and exc.message == SESSION_UNKNOWN and exchange.status == 404:
+            self.mark_broken()
+            return SessionForgotten(
+                f"MCP server {self.situation.server} does not know the session any more; ask again"
+            )
+        if is_lost(exc) or self._is_broken or self._resident.has_ended:
+            self.mark_broken()
+            await self._resident.aended(LOST_SECONDS)
+        failure = request_failure(
+            exc, replace(self.situation, exchange=exchange), request=request, seconds=timeout
+        )
+        if isinstance(failure, MCPConnectionError):
+            self.mark_broken()
+        return failure
+
+    @contextlib.asynccontextmanager
+    async def _opened(self) -> AsyncGenerator[Live]:
+        exchange = self.situation.exchange
+        current_exchange.set(exchange)
+        async with contextlib.AsyncExitStack() as stack:
+            async with asyncio.timeout(self._connect_timeout):
+                live = await self._connected(stack)
+            current_exchange.set(None)
+            self._live = live
+            async with anyio.create_task_group() as group:
+                group.start_soon(self._hear_of_changes, live.client)
+                yield live
+                group.cancel_scope.cancel()
+
+    async def _hear_of_changes(self, client: Client) -> None:
+        """Ask to be told of changes, as newer servers want it; others tell without."""
+        tools = client.server_capabilities.tools
+        if client.protocol_version not in MODERN_PROTOCOL_VERSIONS:
+            return
+        if tools is None or not tools.list_changed:
+            return
+        try:
+            async with client.listen(tools_list_changed=True) as changes:
+                async for _ in changes:
+                    self._on_changed()
+        except (MCPError, RuntimeError, TimeoutError) as exc:
+            _log.debug("MCP server %s tells of no changes: %s", self.situation.server, exc)
+
+    async def _connected(self, stack: contextlib.AsyncExitStack) -> Live:
+        spec = self.situation.spec
+        if isinstance(spec, StdioServer):
+            env = server_environment(spec.env)
+            self.situation.secrets = tuple(value for name, value in env.items() if name in spec.env)
+            child = open_child(
+                [spec.command, *spec.args],
+                env=env,
+                cwd=spec.cwd,
+                child=self.situation.child,
+                on_lost=self.mark_broken,
+            )
+            return Live(await stack.enter_async_context(self._client(child)), "stdio")
+        access = HttpAccess.of(spec)
+        self.situation.secrets = access.secrets
+        if spec.transport != "sse":
+            http = open_http(access, timeout=self._connect_timeout)
+            try:
+                return Live(await stack.enter_async_context(self._client(http)), "http")
+            except Exception:
+                if spec.transport == "http" or not self._knows_only_sse():
+                    raise
+        sse = open_sse(access, timeout=self._connect_timeout, on_lost=self.mark_broken)
+        return Live(await stack.enter_async_context(self._client(sse)), "sse")
+
+    def _knows_only_sse(self) -> bool:
+        exchange = self.situation.exchange
+        if exchange.status not in _OLD_TRANSPORT:
+            return False
+        exchange.status, exchange.content_type = None, ""
+        return True
+
+    def _client(
+        self, transport: contextlib.AbstractAsyncContextManager[TransportStreams]
+    ) -> Client:
+        return Client(
+            transport,
+            logging_callback=_log_message,
+            # Newer servers send what was asked for, and older ones what they like.
+            log_level="debug" if _server_log.isEnabledFor(logging.DEBUG) else None,
+            message_handler=self._take_message,
+            cache=None,
+        )
+
+    async def _take_message(self, message: IncomingMessage) -> None:
+        if isinstance(message, ToolListChangedNotification):
+            self._on_changed()
+        elif isinstance(message, Exception):
+            _log.debug("MCP server %s: %s", self.situation.server, type(message).__name__)
+
+
+async def _log_message(params: LoggingMessageNotificationParams) -> None:
+    """Pass a message of a server on; at debug, since its level is the server's own word."""
+    _server_log.debug("%s: %s: %.2000s", params.logger or "server", params.level, params.data)

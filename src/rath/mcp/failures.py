@@ -1,0 +1,291 @@
+"""What the SDK and the network raise, as errors of our tree."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import cast
+
+import anyio
+import httpx2
+from mcp import MCPError
+from mcp.client.auth import OAuthFlowError
+from mcp_types import CONNECTION_CLOSED, REQUEST_TIMEOUT
+from pydantic import ValidationError
+
+from rath.errors import (
+    MCPAuthenticationError,
+    MCPConnectionError,
+    MCPProtocolError,
+    MCPRequestError,
+    MCPServerError,
+    MCPTimeout,
+    RathError,
+)
+from rath.mcp.http import Exchange
+from rath.mcp.spec import HttpServer, ServerSpec, StdioServer
+from rath.mcp.stdio import Child
+from rath.mcp.tail import hidden
+
+__all__ = ["Situation", "connect_failure", "is_lost", "request_failure"]
+
+_INSTALL = {
+    "npx": "install Node.js, which brings npx",
+    "node": "install Node.js",
+    "npm": "install Node.js, which brings npm",
+    "uvx": "install uv, which brings uvx",
+    "uv": "install uv",
+    "docker": "install Docker",
+    "deno": "install Deno",
+    "bunx": "install Bun, which brings bunx",
+}
+"""How one comes by the programs that start most servers."""
+
+_STAND_INS = frozenset({"Server returned an error response", "Not Found", "Session terminated"})
+_STAND_IN_BEGINNINGS = ("Unexpected content type", "Redirect to ")
+
+_BROKEN = (anyio.BrokenResourceError, anyio.ClosedResourceError, anyio.EndOfStream, OSError)
+
+
+@dataclass(slots=True)
+class Situation:
+    """What is known of a connection when something goes wrong with it."""
+
+    server: str
+    """What it is called in messages."""
+
+    spec: ServerSpec
+    child: Child = field(default_factory=Child)
+    exchange: Exchange = field(default_factory=Exchange)
+    secrets: tuple[str, ...] = field(default=(), repr=False)
+    """What no text may hold."""
+
+
+def connect_failure(error: BaseException, situation: Situation, *, seconds: float) -> Exception:
+    """Return the error of a connection that could not be made.
+
+    Args:
+        error: What was raised, perhaps a group of groups.
+        situation: The server, and what was heard of it.
+        seconds: How long was waited for it.
+    """
+    causes = list(_leaves(error))
+    for cause in causes:
+        if isinstance(cause, RathError):
+            return cause
+    server = situation.server
+    found = _start_failure(causes, situation) or _http_failure(causes, situation)
+    if found is not None:
+        return found
+    if any(isinstance(cause, TimeoutError) for cause in causes):
+        return MCPTimeout(
+            f"MCP server {server} did not answer the handshake within {seconds:g} s"
+            f"{_heard(situation)}; check that it speaks MCP, or give it longer with "
+            "connect_timeout",
+            server=server,
+        )
+    said = hidden(_said(causes), situation.secrets)
+    if isinstance(situation.spec, StdioServer):
+        return MCPConnectionError(
+            f"MCP server {server} ended or refused the handshake{_ended(situation.child)} "
+            f"({said}){_heard(situation)}; run the command by hand to see why",
+            server=server,
+        )
+    return MCPConnectionError(
+        f"no connection to MCP server {server}: {said}; check that it runs and that the address "
+        "is that of its MCP endpoint",
+        server=server,
+    )
+
+
+def request_failure(
+    error: BaseException, situation: Situation, *, request: str, seconds: float
+) -> Exception:
+    """Return the error of a request that failed on a live connection.
+
+    Args:
+        error: What was raised.
+        situation: The server, and what was heard of it.
+        request: What was asked, for the message: "the call of 'add'".
+        seconds: How long it was given.
+    """
+    causes = list(_leaves(error))
+    server = situation.server
+    for cause in causes:
+        if isinstance(cause, RathError):
+            return cause
+    if found := _http_failure(causes, situation):
+        return found
+    if any(isinstance(cause, TimeoutError) for cause in causes) or _has_code(
+        causes, REQUEST_TIMEOUT
+    ):
+        return MCPTimeout(
+            f"MCP server {server} did not answer {request} within {seconds:g} s and was told to "
+            "stop; whether it took effect is not known. Give it longer with timeout",
+            server=server,
+        )
+    if any(map(is_lost, causes)):
+        return MCPConnectionError(
+            f"the connection to MCP server {server} was lost during {request}"
+            f"{_ended(situation.child)}; whether it took effect is not known"
+            f"{_heard(situation)}. The next use connects again",
+            server=server,
+        )
+    for cause in causes:
+        if isinstance(cause, MCPError):
+            said = hidden(cause.message, situation.secrets)
+            refused = MCPRequestError(
+                f"MCP server {server} refused {request}: {said} (code {cause.code})",
+                server=server,
+            )
+            refused.code = cause.code
+            return refused
+    if any(isinstance(cause, ValidationError | RuntimeError) for cause in causes):
+        said = hidden(_said(causes), situation.secrets)
+        return MCPProtocolError(
+            f"the answer of MCP server {server} to {request} is not what the protocol or its own "
+            f"schema promises: {said}",
+            server=server,
+        )
+    return MCPServerError(
+        f"{request} failed at MCP server {server}: {hidden(_said(causes), situation.secrets)}",
+        server=server,
+    )
+
+
+def is_lost(error: BaseException) -> bool:
+    """Tell whether an error says that the connection is gone."""
+    if isinstance(error, MCPError):
+        return error.code == CONNECTION_CLOSED
+    return isinstance(error, (*_BROKEN, httpx2.TransportError)) and not isinstance(
+        error, TimeoutError
+    )
+
+
+def _start_failure(causes: list[BaseException], situation: Situation) -> Exception | None:
+    """Return the error of a program that could not be started."""
+    spec = situation.spec
+    if not isinstance(spec, StdioServer) or situation.child.pid is not None:
+        return None
+    for cause in causes:
+        if not isinstance(cause, OSError | ValueError):
+            continue
+        if isinstance(cause, FileNotFoundError | NotADirectoryError) and _is_directory_missing(
+            spec
+        ):
+            why = f"its working directory {spec.cwd!r} is not there; create it, or correct cwd"
+        elif isinstance(cause, FileNotFoundError):
+            how = _INSTALL.get(os.path.basename(spec.command), "install it")
+            why = f"there is no program {spec.command!r}; {how}, or give its whole path"
+        elif isinstance(cause, PermissionError):
+            why = f"the program {spec.command!r} may not be executed; check its permissions"
+        elif isinstance(cause, OSError) and cause.errno == errno.ENOEXEC:
+            why = f"{spec.command!r} is no program; give an interpreter as the command"
+        else:
+            why = f"{cause}; check command, args and env"
+        return MCPConnectionError(
+            f"MCP server {situation.server} could not be started: {hidden(why, situation.secrets)}",
+            server=situation.server,
+        )
+    return None
+
+
+def _is_directory_missing(spec: StdioServer) -> bool:
+    return spec.cwd is not None and not os.path.isdir(spec.cwd)
+
+
+def _http_failure(causes: list[BaseException], situation: Situation) -> Exception | None:
+    """Return the error that an HTTP answer stands for; None where there was none."""
+    spec, exchange, server = situation.spec, situation.exchange, situation.server
+    for cause in causes:
+        if isinstance(cause, OAuthFlowError):
+            return MCPAuthenticationError(
+                f"no OAuth token for MCP server {server}: "
+                f"{hidden(str(cause), situation.secrets)}; check issuer, client id and secret",
+                server=server,
+            )
+        if isinstance(cause, httpx2.HTTPStatusError):
+            exchange.status = cause.response.status_code
+    status = exchange.status
+    is_said = any(isinstance(cause, MCPError) and not _is_stand_in(cause) for cause in causes)
+    if not isinstance(spec, HttpServer) or status is None or is_said:
+        return None
+    if status in (401, 403):
+        given = "the credential was refused" if spec.auth or spec.headers else "none was given"
+        refused = MCPAuthenticationError(
+            f"MCP server {server} wants a credential ({status} {_phrase(status)}), and {given}; "
+            "give a valid one as auth or headers, or bearer_env or oauth in the config",
+            server=server,
+        )
+        refused.status = status
+        return refused
+    if "html" in exchange.content_type:
+        return MCPProtocolError(
+            f"MCP server {server} answered with a web page ({status} {_phrase(status)}) in place "
+            "of MCP; the address is not that of an MCP endpoint, which often ends in /mcp or /sse",
+            server=server,
+        )
+    if status == 404:
+        return MCPConnectionError(
+            f"there is no MCP endpoint at {server} (404 Not Found); check the path, which is "
+            "often /mcp or /sse",
+            server=server,
+        )
+    if 300 <= status < 400:
+        return MCPConnectionError(
+            f"MCP server {server} sends elsewhere ({status} {_phrase(status)}), and credentials "
+            "do not go to another origin; give the new address",
+            server=server,
+        )
+    return MCPConnectionError(
+        f"MCP server {server} answered {status} {_phrase(status)}; look at its own log",
+        server=server,
+    )
+
+
+def _is_stand_in(error: MCPError) -> bool:
+    """Tell whether the SDK made an error of an HTTP answer that held none."""
+    return error.message in _STAND_INS or error.message.startswith(_STAND_IN_BEGINNINGS)
+
+
+def _leaves(error: BaseException) -> Iterator[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        group = cast("BaseExceptionGroup[BaseException]", error)
+        for inner in group.exceptions:
+            yield from _leaves(inner)
+    else:
+        yield error
+
+
+def _has_code(causes: list[BaseException], code: int) -> bool:
+    return any(isinstance(cause, MCPError) and cause.code == code for cause in causes)
+
+
+def _said(causes: list[BaseException]) -> str:
+    first = causes[0]
+    return f"{type(first).__name__}: {first}"[:500] if str(first) else type(first).__name__
+
+
+def _ended(child: Child) -> str:
+    if child.exit_code is None:
+        return ""
+    if child.exit_code < 0:
+        return f", killed by signal {-child.exit_code}"
+    return f", exit status {child.exit_code}"
+
+
+def _heard(situation: Situation) -> str:
+    heard = situation.child.stderr.lines(situation.secrets)
+    noise = situation.child.noise.lines(situation.secrets)
+    said = f"; the last it wrote to stderr: {heard}" if heard else ""
+    return said + (f"; on stdout, where only messages belong: {noise}" if noise else "")
+
+
+def _phrase(status: int) -> str:
+    try:
+        return HTTPStatus(status).phrase
+    except ValueError:
+        return ""

@@ -1,0 +1,237 @@
+"""A server at an address: what goes with every request, and what the answers were."""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+from collections.abc import AsyncGenerator, Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Self
+from urllib.parse import urlsplit
+
+import httpx2
+from mcp.client.sse import sse_client
+from mcp.client.streamable_http import streamable_http_client
+
+from rath.errors import ConfigError
+from rath.mcp.environment import expanded, named_value
+from rath.mcp.oauth import client_credentials
+from rath.mcp.spec import Bearer, HttpServer
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from mcp.client._transport import ReadStream, TransportStreams
+    from mcp.shared._context_streams import ContextReceiveStream
+    from mcp.shared.message import SessionMessage
+
+__all__ = ["Exchange", "HttpAccess", "current_exchange", "open_http", "open_sse"]
+
+MAX_EVENT_BYTES = 64 << 20
+"""Longest event of a stream, in bytes. A guess."""
+
+_SHOWN_BYTES = 120
+
+
+@dataclass(slots=True)
+class Exchange:
+    """What came back of the requests that one operation made."""
+
+    status: int | None = None
+    """Status of the last answer that was an error, or no message at all."""
+
+    content_type: str = ""
+    on_refused: Callable[[], None] | None = None
+    """Called when an answer was an error."""
+
+
+current_exchange: contextvars.ContextVar[Exchange | None] = contextvars.ContextVar(
+    "rath_mcp_exchange", default=None
+)
+
+
+@dataclass(frozen=True, slots=True)
+class HttpAccess:
+    """An address, and what is sent to it and to nowhere else; made anew at each connect."""
+
+    url: str = field(repr=False)
+    headers: dict[str, str] = field(repr=False)
+    inner: httpx2.Auth | None = field(repr=False)
+    secrets: tuple[str, ...] = field(repr=False)
+
+    @classmethod
+    def of(cls, server: HttpServer) -> Self:
+        """Read what a server needs from the environment.
+
+        Raises:
+            ConfigError: A variable that it refers to is not set.
+        """
+        headers = {
+            name: expanded(value, f"headers.{name}") for name, value in server.headers.items()
+        }
+        inner: httpx2.Auth | None = None
+        parts = urlsplit(server.url)
+        secrets = [*headers.values(), parts.query, parts.netloc.rpartition("@")[0]]
+        match server.auth:
+            case None:
+                pass
+            case Bearer() as bearer:
+                token = _token(bearer)
+                headers["Authorization"] = f"Bearer {token}"
+                secrets.append(token)
+            case credentials:
+                secret = named_value(credentials.secret_env, "auth.secret_env")
+                inner = client_credentials(server.url, credentials, secret)
+                secrets.append(secret)
+        return cls(server.url, headers, inner, tuple(secrets))
+
+    def client(self, *, timeout: float) -> httpx2.AsyncClient:
+        """Return a client for the server; answers are noted in the current `Exchange`."""
+        return httpx2.AsyncClient(
+            auth=_ToOrigin(self),
+            # How long an answer may take is up to each request; the deadline is ours.
+            timeout=httpx2.Timeout(timeout, read=None),
+            event_hooks={"response": [_note]},
+        )
+
+
+class _ToOrigin(httpx2.Auth):
+    """Adds headers to requests to one origin; others, as of an OAuth flow, go without them."""
+
+    def __init__(self, access: HttpAccess) -> None:
+        self._access = access
+        self._origin = _origin(httpx2.URL(access.url))
+
+    async def async_auth_flow(
+        self, request: httpx2.Request
+    ) -> AsyncGenerator[httpx2.Request, httpx2.Response]:
+        if not self._belongs(request.url):
+            yield request
+            return
+        request.headers.update(self._access.headers)
+        if self._access.inner is None:
+            yield request
+            return
+        flow = self._access.inner.async_auth_flow(request)
+        async with contextlib.aclosing(flow):
+            outgoing = await anext(flow)
+            while True:
+                response = yield outgoing
+                try:
+                    outgoing = await flow.asend(response)
+                except StopAsyncIteration:
+                    return
+
+    def _belongs(self, url: httpx2.URL) -> bool:
+        scheme, host, port = self._origin
+        is_upgrade = _origin(url) == ("https", host, 443) and (scheme, port) == ("http", 80)
+        return _origin(url) == self._origin or is_upgrade
+
+
+@contextlib.asynccontextmanager
+async def open_http(access: HttpAccess, *, timeout: float) -> AsyncGenerator[TransportStreams]:
+    """Give the streams of a connection by streamable HTTP."""
+    async with (
+        access.client(timeout=timeout) as client,
+        streamable_http_client(
+            access.url, http_client=client, max_sse_event_size=MAX_EVENT_BYTES
+        ) as streams,
+    ):
+        yield streams
+
+
+@contextlib.asynccontextmanager
+async def open_sse(
+    access: HttpAccess, *, timeout: float, on_lost: Callable[[], None]
+) -> AsyncGenerator[TransportStreams]:
+    """Give the streams of a connection by SSE.
+
+    Args:
+        access: Where to, and with what.
+        timeout: Seconds that a connection may take.
+        on_lost: Called when the server ends the stream: nothing will be answered any more.
+    """
+    made = access.client(timeout=timeout)
+
+    def client(
+        headers: dict[str, str] | None = None,
+        timeout: httpx2.Timeout | None = None,
+        auth: httpx2.Auth | None = None,
+    ) -> httpx2.AsyncClient:
+        return made  # which says already what these would
+
+    async with sse_client(access.url, httpx_client_factory=client) as (read, write):
+        yield _Watched(read, on_lost), write
+
+
+class _Watched:
+    """A stream of messages that tells when it ends."""
+
+    def __init__(
+        self,
+        stream: ContextReceiveStream[SessionMessage | Exception],
+        on_end: Callable[[], None],
+    ) -> None:
+        self._stream = stream
+        self._on_end = on_end
+
+    @property
+    def last_context(self) -> contextvars.Context | None:
+        """The context in which the last message was sent on."""
+        return self._stream.last_context
+
+    async def receive(self) -> SessionMessage | Exception:
+        return await self._stream.receive()
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+    def __aiter__(self) -> ReadStream[SessionMessage | Exception]:
+        return self
+
+    async def __anext__(self) -> SessionMessage | Exception:
+        try:
+            return await anext(self._stream)
+        except StopAsyncIteration:
+            self._on_end()
+            raise
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_val: BaseException | None,
+        exc_tb: TracebackType | None,
+    ) -> None:
+        await self.aclose()
+
+
+async def _note(response: httpx2.Response) -> None:
+    exchange = current_exchange.get()
+    if exchange is None:
+        return
+    content_type = response.headers.get("content-type", "").partition(";")[0].strip().lower()
+    is_html = content_type in ("text/html", "application/xhtml+xml")
+    if response.status_code < 300 and not is_html:
+        exchange.status = None
+        return
+    exchange.status, exchange.content_type = response.status_code, content_type
+    if exchange.on_refused is not None:
+        exchange.on_refused()
+
+
+def _token(bearer: Bearer) -> str:
+    token = bearer.token
+    if token is None and bearer.env is not None:
+        token = named_value(bearer.env, "the bearer token")
+    if not token or any(character in token for character in "\r\n\0"):
+        raise ConfigError(
+            "the bearer token of an MCP server is empty or holds a line break; give it as one line"
+        )
+    return token
+
+
+def _origin(url: httpx2.URL) -> tuple[str, str, int]:
+    return url.scheme, url.host, url.port or (443 if url.scheme == "https" else 80)

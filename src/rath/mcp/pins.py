@@ -1,0 +1,180 @@
+"""What the tools of each server said of themselves when they were first used: `mcp_pins.json`."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from rath._core.text import one_line_preview, valid_unicode
+from rath.config.paths import own_config_dir
+from rath.errors import ConfigError
+from rath.mcp.decode import input_schema
+from rath.mcp.records import change_file, read_file
+from rath.mcp.spec import ServerSpec, StdioServer, server_name
+
+__all__ = [
+    "MAX_KEPT_CHARS",
+    "PINS_FILENAME",
+    "PinDifferences",
+    "accept_pins",
+    "pin_differences",
+    "pin_tools",
+    "said_of",
+    "tool_digest",
+]
+
+PINS_FILENAME = "mcp_pins.json"
+
+MAX_SERVERS = 1000
+"""How many servers are remembered; the one that was pinned first is forgotten first. A guess."""
+
+MAX_KEPT_CHARS = 4000
+"""How much of what a tool says of itself is kept, to show what has changed in it. A guess."""
+
+_log = logging.getLogger("rath.mcp")
+
+
+@dataclass(frozen=True, slots=True)
+class PinDifferences:
+    """How the tools of a server differ from what they were when they were pinned."""
+
+    changed: tuple[str, ...] = ()
+    """Tools whose description or arguments are others now."""
+
+    added: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+    is_new: bool = False
+    """Whether nothing of the server was pinned before."""
+
+    before: Mapping[str, str] = field(default_factory=dict[str, str])
+    """What each of the changed tools said when it was pinned, as `said_of`, as far as kept."""
+
+
+def tool_digest(tool: object) -> str:
+    """Return the sha256 over name, description and arguments of a tool, in hex."""
+    said = [
+        getattr(tool, "name", None),
+        getattr(tool, "description", None),
+        input_schema(tool),
+    ]
+    return sha256(json.dumps(said, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def said_of(tool: object) -> str:
+    """Return what a tool says of itself, in lines: its description, and its arguments as JSON.
+
+    Not more than the first `MAX_KEPT_CHARS` characters.
+    """
+    arguments = json.dumps(input_schema(tool), sort_keys=True, indent=2, default=str)
+    return valid_unicode(f"{getattr(tool, 'description', None) or ''}\n{arguments}")[
+        :MAX_KEPT_CHARS
+    ]
+
+
+def pin_differences(spec: ServerSpec, tools: Sequence[object]) -> PinDifferences:
+    """Return how the tools of a server differ from what is pinned; changes nothing.
+
+    Args:
+        spec: The server. It is the same one if its program and arguments, or its address, are.
+        tools: What it lists now.
+
+    Raises:
+        ConfigError: The file cannot be read.
+    """
+    kept = read_file(_path()).get("servers", {}).get(_identity(spec))
+    return _differences(kept, _digests(tools))
+
+
+def pin_tools(spec: ServerSpec, tools: Sequence[object]) -> PinDifferences:
+    """Pin the tools that were not seen before, and warn of those that have changed.
+
+    What has changed stays pinned as it was until `accept_pins` is called. A home that cannot be
+    read or written keeps nobody from using a server: that is logged, and nothing is pinned.
+    """
+    digests = _digests(tools)
+    try:
+        kept = read_file(_path()).get("servers", {}).get(_identity(spec))
+        found = _differences(kept, digests)
+        if found.is_new or found.added:
+            _write(spec, tools, keep=True)
+    except (OSError, ConfigError) as exc:
+        _log.warning("the tools of an MCP server could not be pinned: %s", exc)
+        return PinDifferences(is_new=True)
+    if found.changed:
+        _log.warning(
+            "MCP server %s: what it says of these tools has changed since they were first used: "
+            "%s. Look at them (rath mcp ls), then accept them (rath mcp trust NAME, or "
+            "rath.mcp.pins.accept_pins)",
+            server_name(spec),
+            ", ".join(one_line_preview(name, 64) for name in found.changed[:20]),
+        )
+    return found
+
+
+def accept_pins(spec: ServerSpec, tools: Sequence[object]) -> None:
+    """Pin the tools of a server as they are now, and forget what was pinned before.
+
+    Raises:
+        ConfigError: The file cannot be read or changed.
+        OSError: It cannot be written.
+    """
+    _write(spec, tools, keep=False)
+
+
+def _write(spec: ServerSpec, tools: Sequence[object], *, keep: bool) -> None:
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    found = {"tools": _digests(tools), "said": {_name(tool): said_of(tool) for tool in tools}}
+
+    def change(payload: dict[str, Any]) -> None:
+        servers = payload.setdefault("servers", {})
+        before = servers.pop(_identity(spec), {})
+        kept: Mapping[str, Any] = before if keep else {}
+        servers[_identity(spec)] = {
+            "server": server_name(spec),
+            "first": before.get("first", now),
+            **{part: {**told, **kept.get(part, {})} for part, told in found.items()},
+        }
+        for identity in list(servers)[:-MAX_SERVERS]:
+            del servers[identity]
+
+    change_file(_path(), change)
+
+
+def _differences(kept: Mapping[str, Any] | None, digests: Mapping[str, str]) -> PinDifferences:
+    pinned: Mapping[str, str] = {} if kept is None else kept.get("tools", {})
+    said: Mapping[str, str] = {} if kept is None else kept.get("said", {})
+    changed = [name for name, digest in digests.items() if pinned.get(name, digest) != digest]
+    return PinDifferences(
+        changed=tuple(changed),
+        added=tuple(name for name in digests if name not in pinned),
+        removed=tuple(name for name in pinned if name not in digests),
+        is_new=kept is None,
+        before={name: said[name] for name in changed if name in said},
+    )
+
+
+def _digests(tools: Sequence[object]) -> dict[str, str]:
+    return {_name(tool): tool_digest(tool) for tool in tools}
+
+
+def _name(tool: object) -> str:
+    return str(getattr(tool, "name", ""))
+
+
+def _identity(spec: ServerSpec) -> str:
+    """Return by what a server is known again; a digest, since arguments may hold a key."""
+    if isinstance(spec, StdioServer):
+        content = json.dumps(["stdio", spec.command, *spec.args])
+    else:
+        content = json.dumps(["url", server_name(spec)])
+    return sha256(content.encode(errors="replace")).hexdigest()[:32]
+
+
+def _path() -> Path:
+    return own_config_dir() / PINS_FILENAME

@@ -1,0 +1,246 @@
+"""A server as a child process: started, spoken to over its pipes, ended with all it started."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+from asyncio.subprocess import Process
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import anyio
+from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+from mcp.shared.message import SessionMessage
+from mcp_types import jsonrpc_message_adapter
+
+from rath._async.runtime import runtime
+from rath.mcp.tail import Tail
+
+if TYPE_CHECKING:
+    from mcp.client._transport import TransportStreams
+
+__all__ = ["MAX_MESSAGE_BYTES", "Child", "open_child"]
+
+MAX_MESSAGE_BYTES = 64 << 20
+"""Longest message of a server, in bytes; a longer one ends the connection. A guess."""
+
+LEAVE_SECONDS = 2.0
+"""How long a server may take to end after its input was closed."""
+
+TERM_SECONDS = 1.0
+"""How long it may take after SIGTERM."""
+
+EXIT_SECONDS = 0.25
+"""The same for both at exit of the interpreter, which leaves about one second for all."""
+
+_CHUNK_BYTES = 1 << 16
+
+_log = logging.getLogger("rath.mcp")
+_ours: set[int] = set()
+"""Our ends of the pipes of all servers."""
+
+
+@dataclass(slots=True)
+class Child:
+    """What is known of a server that was started."""
+
+    stderr: Tail = field(default_factory=Tail)
+    noise: Tail = field(default_factory=Tail)
+    """What it printed to its stdout and is no message."""
+
+    pid: int | None = None
+    exit_code: int | None = None
+    """Its status once it has ended; minus the number of the signal that ended it."""
+
+
+@contextlib.asynccontextmanager
+async def open_child(
+    argv: Sequence[str],
+    *,
+    env: Mapping[str, str],
+    cwd: str | None,
+    child: Child,
+    on_lost: Callable[[], None],
+) -> AsyncGenerator[TransportStreams]:
+    """Start a server and give the streams of its messages.
+
+    Args:
+        argv: The program and its arguments.
+        env: All of its variables.
+        cwd: Where it starts.
+        child: Is told what becomes of it.
+        on_lost: Called when it closes its output: nothing will be answered any more.
+
+    Raises:
+        OSError: It could not be started.
+    """
+    process = await asyncio.create_subprocess_exec(
+        *argv,
+        env=dict(env),
+        cwd=cwd,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        start_new_session=True,
+    )
+    child.pid = process.pid
+    ours = _descriptors(process)
+    _ours.update(ours)
+    received, read = anyio.create_memory_object_stream[SessionMessage | Exception](0)
+    write, to_send = anyio.create_memory_object_stream[SessionMessage](0)
+    try:
+        async with anyio.create_task_group() as group:
+            group.start_soon(_take, process, received, child, on_lost)
+            group.start_soon(_give, process, to_send, received, on_lost)
+            group.start_soon(_listen, process, child)
+            try:
+                yield read, write
+            finally:
+                # What was cancelled still ends its server; each wait here is bounded.
+                with anyio.CancelScope(shield=True):
+                    for stream in (read, write):
+                        stream.close()
+                    await _end(process)
+                child.exit_code = process.returncode
+                group.cancel_scope.cancel()
+    finally:
+        _ours.difference_update(ours)
+        for half in (received, read, write, to_send):
+            half.close()
+
+
+async def _take(
+    process: Process,
+    received: MemoryObjectSendStream[SessionMessage | Exception],
+    child: Child,
+    on_lost: Callable[[], None],
+) -> None:
+    """Pass on what the server says."""
+    assert process.stdout is not None
+    async with received:
+        with contextlib.suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
+            async for line in _lines(process.stdout):
+                message = _message(line, child)
+                if message is not None:
+                    await received.send(message)
+    # A server that cannot write its output does not come to read that its input has ended.
+    while await process.stdout.read(_CHUNK_BYTES):
+        pass
+    on_lost()
+
+
+async def _give(
+    process: Process,
+    to_send: MemoryObjectReceiveStream[SessionMessage],
+    received: MemoryObjectSendStream[SessionMessage | Exception],
+    on_lost: Callable[[], None],
+) -> None:
+    """Pass on what is said to the server."""
+    assert process.stdin is not None
+    with contextlib.suppress(OSError):
+        async with to_send:
+            async for item in to_send:
+                text = item.message.model_dump_json(by_alias=True, exclude_unset=True)
+                process.stdin.write(text.encode() + b"\n")
+                await process.stdin.drain()
+            return
+    received.close()  # its input is closed: what was asked is not answered
+    on_lost()
+
+
+async def _listen(process: Process, child: Child) -> None:
+    """Keep the end of what the server writes to stderr."""
+    assert process.stderr is not None
+    while data := await process.stderr.read(_CHUNK_BYTES):
+        child.stderr.add(data)
+
+
+async def _end(process: Process) -> None:
+    """End a server as the protocol says: close its input, wait, SIGTERM, wait, SIGKILL."""
+    is_exit = runtime().is_closing
+    try:
+        if process.stdin is not None:
+            process.stdin.close()
+        if not await _has_ended(process, EXIT_SECONDS if is_exit else LEAVE_SECONDS):
+            _signal(process, signal.SIGTERM)
+            await _has_ended(process, EXIT_SECONDS if is_exit else TERM_SECONDS)
+    finally:
+        # Also what it left in its group: nobody else has got that number yet.
+        _signal(process, signal.SIGKILL)
+        await _has_ended(process, TERM_SECONDS)
+        transport: Any = getattr(process, "_transport", None)
+        if transport is not None:
+            transport.close()  # something that left the group may still hold a pipe
+
+
+async def _has_ended(process: Process, seconds: float) -> bool:
+    """Wait for the end of the process itself, whoever still holds its pipes."""
+    deadline = asyncio.get_running_loop().time() + seconds
+    while process.returncode is None:
+        if asyncio.get_running_loop().time() >= deadline:
+            return False
+        # `wait()` waits for the pipes too, which a grandchild may keep open.
+        await asyncio.sleep(0.005)
+    return True
+
+
+def _signal(process: Process, number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, number)
+
+
+async def _lines(stream: asyncio.StreamReader) -> AsyncGenerator[bytes]:
+    """Yield whole lines; the search goes on where it ended, since a line may be megabytes."""
+    waiting = bytearray()
+    while data := await stream.read(_CHUNK_BYTES):
+        searched = len(waiting)
+        waiting += data
+        begin = 0
+        while (end := waiting.find(b"\n", max(begin, searched))) >= 0:
+            yield bytes(waiting[begin:end])
+            begin = end + 1
+        del waiting[:begin]
+        if len(waiting) > MAX_MESSAGE_BYTES:
+            _log.warning("a tool server sent a message above %d bytes", MAX_MESSAGE_BYTES)
+            return
+
+
+def _message(line: bytes, child: Child) -> SessionMessage | None:
+    if not line.strip():
+        return None
+    try:
+        return SessionMessage(jsonrpc_message_adapter.validate_json(line, by_name=False))
+    except ValueError:
+        child.noise.add(line + b"\n")
+        _log.debug("a tool server printed a line that is no message (%d bytes)", len(line))
+        return None
+
+
+def _descriptors(process: Process) -> set[int]:
+    pipes = [process.stdin and process.stdin.transport]
+    transport: Any = getattr(process, "_transport", None)
+    if transport is not None:
+        pipes += [transport.get_pipe_transport(number) for number in (1, 2)]
+    found = [pipe.get_extra_info("pipe") for pipe in pipes if pipe is not None]
+    return {pipe.fileno() for pipe in found if pipe is not None}
+
+
+def _let_go_after_fork() -> None:
+    """Let a forked child hold no pipe: the server would not learn that the parent closed it."""
+    if not _ours:
+        return
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for descriptor in _ours:
+        # Not closed: objects of the parent still name it, and would close another's.
+        with contextlib.suppress(OSError):
+            os.dup2(nothing, descriptor, inheritable=False)
+    os.close(nothing)
+    _ours.clear()
+
+
+if hasattr(os, "register_at_fork"):  # pragma: no branch  # Windows has no fork
+    os.register_at_fork(after_in_child=_let_go_after_fork)

@@ -1,0 +1,314 @@
+"""Allowing calls, or not, that wait for it; and answering what tools have asked."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeVar, cast
+from uuid import UUID
+
+from rath._async.lazy import Deferred
+from rath.llm.tool_args import parse_tool_arguments
+from rath.session.arguments import ArgumentChecker, BadArguments, check_value
+from rath.session.body import Body
+from rath.session.outcome import Outcome, Suspended
+from rath.session.record import Decision, Entry, Interrupt, Record
+from rath.session.resume.open_calls import OpenCall, open_calls, own_operation
+from rath.session.resume.said import ANSWER, Allowance
+
+__all__ = ["OpenQuestion"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenQuestion:
+    """A question of a tool that nobody has answered."""
+
+    call_id: str
+    tool: str
+    question: str
+    schema: Mapping[str, Any] | None
+    """JSON Schema of the answer, None where any JSON value will do."""
+
+    call: OpenCall = field(repr=False)
+
+
+class _Waiting(Protocol):
+    """What is asked of a session to say something to its calls."""
+
+    id: UUID
+
+    @property
+    def body(self) -> Deferred[Body]: ...
+    @property
+    def record(self) -> Record: ...
+    @property
+    def outcome(self) -> Outcome: ...
+    @property
+    def open_calls(self) -> tuple[OpenCall, ...]: ...
+    @property
+    def questions(self) -> tuple[OpenQuestion, ...]: ...
+    def add_entries(self, *entries: Entry) -> None: ...
+
+
+S = TypeVar("S", bound=_Waiting)
+
+
+class Approving:
+    """What somebody can say to calls that wait for it before they are made, or go on."""
+
+    __slots__ = ()
+
+    @property
+    def questions(self: _Waiting) -> tuple[OpenQuestion, ...]:
+        """What tools have asked with `rath.ask` and nobody has answered, in call order; waits."""
+        return tuple(
+            OpenQuestion(
+                call_id=each.call.id,
+                tool=each.call.name,
+                question=each.question or "",
+                schema=each.said.questions[-1].interrupt.schema,
+                call=each,
+            )
+            for each in open_calls(self.body.result(), self.id, late=self.record)
+            if each.waits_for == "input"
+        )
+
+    def approve(self: S, call_id: str | OpenCall, *, by: str = "Session.approve") -> S:
+        """Allow a call that waits for it.
+
+        Nothing runs yet: the decision is added to the record, and the run goes on when nothing
+        waits any more and the session is given to its agent again, or to `workflow.resume`. It
+        holds for exactly this call, by session, place, id, tool and arguments, and for one making
+        of it; a later decision takes its place, as long as the run has not gone on.
+
+        Args:
+            call_id: The id of the call, or one of `open_calls`, which tells calls of one id apart.
+            by: Who allows it, for the record.
+
+        Returns:
+            This session, which still waits.
+
+        Raises:
+            ValueError: There is no such call that waits for an approval, or more than one.
+            PersistenceError: It is stored, and cannot be written or was changed by somebody else.
+        """
+        return _allow(self, call_id, "approve", by=by)
+
+    def deny(self: S, call_id: str | OpenCall, reason: str = "", *, by: str = "Session.deny") -> S:
+        """Have a call that waits for an approval not made; see `approve`.
+
+        Args:
+            call_id: The id of the call, or one of `open_calls`.
+            reason: Why, as the model shall read it.
+            by: Who denies it, for the record.
+
+        Raises:
+            ValueError: There is no such call that waits for an approval, or more than one.
+            TypeError: `reason` is no text.
+        """
+        if not isinstance(reason, str):
+            raise TypeError(f"reason is what the model reads, a str, not {type(reason).__name__}")
+        return _allow(self, call_id, "deny", by=by, text=reason or None)
+
+    def edit(
+        self: S,
+        call_id: str | OpenCall,
+        arguments: Mapping[str, Any],
+        *,
+        by: str = "Session.edit",
+    ) -> S:
+        """Allow a call with other arguments, of which the model is told; see `approve`.
+
+        Args:
+            call_id: The id of the call, or one of `open_calls`.
+            arguments: All arguments of the call, as JSON has them.
+            by: Who changes it, for the record.
+
+        Raises:
+            ValueError: There is no such call that waits for an approval, or more than one; or the
+                arguments do not fit the schema of its tool.
+            TypeError: The arguments are no mapping, or cannot be written as JSON.
+        """
+        edited = _as_json(arguments)
+        if not isinstance(edited, dict):
+            raise TypeError(
+                f"arguments are a mapping of names to values, not {type(arguments).__name__}"
+            )
+        return _allow(self, call_id, "edit", by=by, edited=cast("dict[str, Any]", edited))
+
+    def answer(
+        self: S, value: Any, call_id: str | OpenCall | None = None, *, by: str = "Session.answer"
+    ) -> S:
+        """Answer what a tool has asked with `rath.ask`; see `approve`.
+
+        Args:
+            value: The answer, as JSON has it: None, bool, int, float, str, list or dict.
+            call_id: The id of the call that asks, or one of `open_calls`; None where only one does.
+            by: Who answers, for the record.
+
+        Raises:
+            ValueError: No tool of that call waits for an answer, or more than one; or the answer
+                is not what was asked for.
+            TypeError: The answer cannot be written as JSON.
+        """
+        asked = _found(self, call_id, "input")
+        question = asked.said.questions[-1].interrupt
+        said = _as_json(value)
+        if question.schema is not None:
+            try:
+                check_value(question.schema, said)
+            except BadArguments as exc:
+                raise ValueError(
+                    f"the answer to {question.question!r} of call {asked} is not what was asked "
+                    f"for: {exc}"
+                ) from exc
+        text = json.dumps(said, ensure_ascii=False)
+        self.add_entries(_decision(question, asked, ANSWER, by=by, text=text))
+        return self
+
+
+def _allow(
+    session: S,
+    call: str | OpenCall,
+    choice: Allowance,
+    *,
+    by: str,
+    text: str | None = None,
+    edited: Mapping[str, Any] | None = None,
+) -> S:
+    asked = _found(session, call, "approval")
+    if edited is not None:
+        _check_edited(session, asked, edited)
+    interrupt = asked.said.to_allow
+    assert interrupt is not None, "a call that waits for an approval says since when"
+    session.add_entries(_decision(interrupt, asked, choice, by=by, text=text, edited=edited))
+    return session
+
+
+def _check_edited(session: _Waiting, asked: OpenCall, edited: Mapping[str, Any]) -> None:
+    """Check arguments against the schema that the run offered, where the record has it."""
+    made = own_operation(session.record, session.id)
+    offered = () if made is None else made.tools
+    schema = next((tool.parameters for tool in offered if tool.name == asked.call.name), None)
+    if schema is None:
+        return
+    try:
+        ArgumentChecker().check(asked.call.name, schema, edited)
+    except BadArguments as exc:
+        raise ValueError(f"call {asked} cannot be made with these arguments: {exc}") from exc
+
+
+def _found(session: _Waiting, call: str | OpenCall | None, wanted: str) -> OpenCall:
+    """Return the call that is meant, once it is sure that it waits for just that.
+
+    Raises:
+        ValueError: It does not.
+    """
+    outcome = session.outcome
+    if isinstance(outcome, Suspended) and outcome.session != session.id:
+        raise ValueError(
+            f"session {session.id} only passes on that session {outcome.session} waits; say it "
+            "there, for example Session.load(...) with that id"
+        )
+    calls = session.open_calls if isinstance(outcome, Suspended) else ()
+    fitting = [each for each in calls if _is_open_for(each, wanted)]
+    found = [each for each in fitting if call is None or _is_meant(each, call)]
+    if call is None:
+        found = [each for each in found if each.waits_for == wanted]
+    if len(found) == 1:
+        return found[0]
+    if not found:
+        raise ValueError(_not_waiting(session, call, wanted, calls))
+    listed = "; ".join(map(str, found))
+    raise ValueError(
+        f"{len(found)} calls of session {session.id} are meant by {_named(call)}: {listed}. "
+        + ("Say which one with its id" if call is None else "Give one of session.open_calls")
+    )
+
+
+def _is_open_for(call: OpenCall, wanted: str) -> bool:
+    """Tell whether something may still be said to a call; what was said can be changed."""
+    if call.state == "known" or call.waits_for == "decision":
+        return False
+    if wanted == "approval":
+        return call.said.to_allow is not None and call.state == "asked"
+    asked = call.said.questions[-1:]
+    return call.state == "suspended" and bool(asked) and call.said.child is None
+
+
+def _is_meant(each: OpenCall, call: str | OpenCall) -> bool:
+    if isinstance(call, OpenCall):
+        return (each.asked_in, each.index) == (call.asked_in, call.index)
+    return each.call.id == call
+
+
+def _named(call: str | OpenCall | None) -> str:
+    if call is None:
+        return "no id"
+    return repr(call.call.id if isinstance(call, OpenCall) else call)
+
+
+_METHODS = {
+    "approval": "approve, deny or edit",
+    "input": "answer",
+    "decision": "decide",
+}
+
+
+def _not_waiting(
+    session: _Waiting, call: str | OpenCall | None, wanted: str, calls: Sequence[OpenCall]
+) -> str:
+    """Say what a session waits for, and how that is said."""
+    waiting = [each for each in calls if each.waits_for is not None]
+    listed = "; ".join(
+        f"{each} for {_article(each.waits_for or '')}: session.{_METHODS[each.waits_for or '']}"
+        for each in waiting
+    )
+    what = "a call" if call is None else f"a call {_named(call)}"
+    where = f"; what waits: {listed}" if listed else "; nothing waits in it"
+    return f"session {session.id} has not {what} that waits for {_article(wanted)}{where}"
+
+
+def _article(kind: str) -> str:
+    return {"approval": "an approval", "input": "an answer", "decision": "a decision"}[kind]
+
+
+def _as_json(value: Any) -> Any:
+    """Return a copy of a value as it comes back from JSON, so that nobody can change it.
+
+    Raises:
+        TypeError: It has no JSON form.
+    """
+    try:
+        return json.loads(json.dumps(value, allow_nan=False))
+    except (TypeError, ValueError, RecursionError) as exc:
+        raise TypeError(
+            f"{type(value).__name__} cannot be written as JSON ({exc}); use None, bool, int, "
+            "float, str, list and dict"
+        ) from exc
+
+
+def _decision(
+    interrupt: Interrupt,
+    asked: OpenCall,
+    choice: str,
+    *,
+    by: str,
+    text: str | None = None,
+    edited: Mapping[str, Any] | None = None,
+) -> Decision:
+    assert asked.asked_in is not None, "a row of a run has an id"
+    return Decision(
+        operation=interrupt.operation,
+        rows=(asked.asked_in,),
+        interrupt=interrupt.id,
+        choice=choice,
+        by=by,
+        call_id=asked.call.id,
+        arguments=parse_tool_arguments(asked.call.arguments)[0],
+        tool=asked.call.name,
+        call=asked.index,
+        text=text,
+        edited=edited,
+    )

@@ -1,0 +1,284 @@
+"""Which calls somebody must allow: what tools say, what the run says, and what goes wrong there."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from typing import Any, cast
+
+import pytest
+
+from rath.flow import Agent
+from rath.session import Session, run_session_loop
+from rath.session.outcome import Completed, NeedsApproval
+from rath.session.tooling import ApprovalRule, CallRequest
+from rath.testing import ScriptedClient, tool_call
+from tests.support.approvals import (
+    AGENT,
+    Noting,
+    calls_of,
+    go,
+    interrupts,
+    kinds,
+    results,
+    waiting,
+)
+
+
+def needed(session: Session) -> tuple[str, ...]:
+    """The calls that wait for an approval; none where the run is done."""
+    outcome = session.outcome
+    if outcome == Completed():
+        return ()
+    assert isinstance(outcome, NeedsApproval)
+    assert outcome.session == session.id
+    return outcome.calls
+
+
+def only_one(call: CallRequest) -> bool:
+    return call.call_id == "c1"
+
+
+def only_two(call: CallRequest) -> bool:
+    return call.call_id == "c2"
+
+
+async def only_two_soon(call: CallRequest) -> bool:
+    await asyncio.sleep(0)
+    return only_two(call)
+
+
+@pytest.mark.parametrize(
+    ("of_tool", "of_run", "expected"),
+    [
+        ("never", "never", ()),
+        ("always", "never", ("c1", "c2")),
+        ("never", "always", ("c1", "c2")),
+        (only_two, "never", ("c2",)),
+        ("never", only_two, ("c2",)),
+        (only_two_soon, "never", ("c2",)),
+        (only_two, "always", ("c1", "c2")),
+        (only_one, only_two, ("c1", "c2")),
+    ],
+)
+def test_a_call_needs_an_approval_if_its_tool_or_the_run_says_so(
+    of_tool: ApprovalRule, of_run: ApprovalRule, expected: tuple[str, ...]
+) -> None:
+    tool = Noting(approval=of_tool)
+    assert needed(go([calls_of(1, 2), "done"], tool, approval=of_run)) == expected
+    assert tool.calls == ([] if expected else [1, 2])
+
+
+def test_where_one_call_waits_none_of_the_turn_is_made_and_nothing_is_noted_as_made() -> None:
+    tool, other = Noting(approval=only_two), Noting("g", approval="never")
+    turn = tool_call("g", {"n": 5}, calls_of(1, 2), id="c5")
+    session = go([turn], tool, other)
+    assert needed(session) == ("c2",)
+    assert tool.calls == other.calls == []
+    assert results(session) == []
+    assert [kind.__name__ for kind in kinds(session)] == ["Operation", "ModelCall", "Interrupt"]
+
+
+def test_an_interrupt_says_which_calls_wait_and_where_they_stand() -> None:
+    session = waiting(1, 2)
+    (entry,) = interrupts(session)
+    assert (entry.reason, entry.calls, entry.places) == ("approval", ("c1", "c2"), (0, 1))
+    assert entry.rows == (session.chunk_table[1].id,)
+
+
+def test_an_agent_has_a_rule_for_all_its_tools() -> None:
+    client = ScriptedClient([calls_of(1), "done"])
+    tool = Noting(approval="never")
+    agent = Agent("go", client.provider, [tool], system_tools=False, approval="always")
+    out = agent(Session.from_user_message("go"))
+    assert needed(out) == ("c1",)
+    assert agent(out.approve("c1")).text() == "done"
+    assert tool.calls == [1]
+
+
+def test_a_rule_sees_the_call_and_a_snapshot_of_its_session() -> None:
+    seen: list[CallRequest] = []
+
+    def rule(call: CallRequest) -> bool:
+        seen.append(call)
+        return True
+
+    session = waiting(1, tool=Noting(approval=rule))
+    (call,) = seen
+    assert (call.call_id, call.tool, call.arguments) == ("c1", "f", {"n": 1})
+    assert call.session.id == session.id
+    assert len(call.session.chunk_table) == 2
+
+
+def test_a_rule_that_changes_the_arguments_it_sees_changes_no_call() -> None:
+    def rule(call: CallRequest) -> bool:
+        assert isinstance(call.arguments, dict)
+        call.arguments["n"] = 9
+        return False
+
+    tool = Noting(approval=rule)
+    go([calls_of(1), "done"], tool)
+    assert tool.calls == [1]
+
+
+@pytest.mark.parametrize("is_async", [False, True], ids=["def", "async def"])
+def test_rules_never_run_on_the_runtime_thread(is_async: bool) -> None:
+    threads: list[str] = []
+
+    def rule(_: CallRequest) -> bool:
+        threads.append(threading.current_thread().name)
+        return False
+
+    async def soon(call: CallRequest) -> bool:
+        return rule(call)
+
+    go([calls_of(1), "done"], Noting(approval=soon if is_async else rule))
+    assert len(threads) == 1
+    assert threads[0] != "rath-runtime"
+
+
+def broken(_: CallRequest) -> bool:
+    raise LookupError("no list of names")
+
+
+class Unspeakable(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+def unspeakable(_: CallRequest) -> bool:
+    raise Unspeakable
+
+
+def leaves(_: CallRequest) -> bool:
+    raise SystemExit(1)
+
+
+def says(value: Any) -> Any:
+    """A rule that gives one value."""
+
+    def rule(_: CallRequest) -> Any:
+        return value
+
+    return rule
+
+
+@pytest.mark.parametrize(
+    ("rule", "said"),
+    [
+        (broken, "it raised LookupError"),
+        (unspeakable, "it raised Unspeakable"),
+        (leaves, "it raised SystemExit"),
+        (says(None), "it gave a NoneType, expected a bool"),
+        (says("no"), "it gave a str, expected a bool"),
+        (says(0), "it gave a int, expected a bool"),
+    ],
+    ids=["raises", "raises without words", "exits", "None", "a text", "a number"],
+)
+def test_a_rule_that_gives_no_bool_means_yes_and_the_log_says_why(
+    rule: Any, said: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING, "rath.session.loop"):
+        assert needed(waiting(1, tool=Noting(approval=rule))) == ("c1",)
+    (record,) = caplog.records
+    assert said in record.getMessage()
+    assert "'c1' (f)" in record.getMessage()
+
+
+@pytest.mark.parametrize("is_async", [False, True], ids=["def", "async def"])
+def test_a_rule_has_the_time_of_its_tool(is_async: bool, caplog: pytest.LogCaptureFixture) -> None:
+    ended = threading.Event()
+
+    async def forever(_: CallRequest) -> bool:
+        await asyncio.Event().wait()
+        return False
+
+    def blocked(_: CallRequest) -> bool:
+        return not ended.wait()
+
+    tool = Noting(approval=forever if is_async else blocked)
+    tool.timeout = 0.05
+    try:
+        with caplog.at_level(logging.WARNING, "rath.session.loop"):
+            assert needed(waiting(1, tool=tool)) == ("c1",)
+    finally:
+        ended.set()
+    assert "gave no answer within 0.05 s" in caplog.text
+
+
+def test_calls_that_are_refused_anyway_need_no_approval() -> None:
+    tool = Noting()
+    bad = tool_call("f", {"n": "x"}, tool_call("nowhere", {}, id="c8"), id="c7")
+    out = go([bad, "done"], tool)
+    assert needed(out) == ()
+    assert [said["error_kind"] for _, said in results(out)] == [
+        "invalid_tool_arguments",
+        "unknown_tool",
+    ]
+
+
+def test_a_refused_call_beside_one_that_waits_is_not_asked_about() -> None:
+    bad = tool_call("f", {"n": "x"}, calls_of(2), id="c1")
+    session = go([bad], Noting())
+    assert needed(session) == ("c2",)
+    out = go(["done"], Noting(), user=session.approve("c2"))
+    assert [call for call, _ in results(out)] == ["c1", "c2"]
+
+
+@pytest.mark.parametrize("rule", ["sometimes", True, None, 3])
+def test_what_is_no_rule_is_refused_where_it_is_given(rule: Any) -> None:
+    client = ScriptedClient([])
+    with pytest.raises(TypeError, match=r"approval of run_session_loop must be 'never', 'always'"):
+        run_session_loop(
+            Session.from_user_message("go"), AGENT, agent_provider=client.provider, approval=rule
+        )
+    with pytest.raises(TypeError, match="approval of Agent must be"):
+        Agent("go", client.provider, approval=rule)
+    with pytest.raises(TypeError, match="approval of tool 'f' must be"):
+        go([], Noting(approval=cast("ApprovalRule", rule)))
+
+
+def test_rules_are_asked_again_only_about_calls_that_nobody_has_decided_about() -> None:
+    asked: list[str] = []
+
+    def rule(call: CallRequest) -> bool:
+        asked.append(call.call_id)
+        return call.call_id == "c2"
+
+    session = waiting(1, 2, tool=Noting(approval=rule))
+    assert asked == ["c1", "c2"]
+    tool = Noting(approval=rule)
+    go(["done"], tool, user=session.approve("c2"))
+    assert asked == ["c1", "c2", "c1"]
+    assert sorted(tool.calls) == [1, 2]
+
+
+def test_a_rule_that_changed_its_mind_stops_the_run_again_and_keeps_what_was_allowed() -> None:
+    wanted = {"c2"}
+    tool = Noting(approval=lambda call: call.call_id in wanted)
+    session = waiting(1, 2, tool=tool).approve("c2")
+    wanted.add("c1")
+    again = go(["done"], tool, user=session)
+    assert needed(again) == ("c1",)
+    assert tool.calls == []
+    out = go(["done"], tool, user=again.approve("c1"))
+    assert sorted(tool.calls) == [1, 2]
+    assert out.outcome == Completed()
+
+
+def test_a_rule_may_ask_an_agent_and_its_sessions_have_places_of_their_own() -> None:
+    judge = Agent("judge", ScriptedClient(["yes", "yes"]).provider, system_tools=False)
+    made: list[Session] = []
+
+    def rule(_: CallRequest) -> bool:
+        made.append(judge(Session.from_user_message("is it good?")))
+        return made[-1].text() != "yes"
+
+    def work(_: int) -> str:
+        made.append(judge(Session.from_user_message("is it good?")))
+        return made[-1].text() or ""
+
+    out = go([calls_of(1), "done"], Noting(work=work, approval=rule))
+    assert results(out) == [("c1", "yes")]
+    assert made[0].id != made[1].id

@@ -1,0 +1,299 @@
+"""Runs with hooks that wait, go on and are replayed: what is recorded is shown to nobody again."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import rath
+from rath.flow import Agent, CallRequest, Deny, Sequential, ToolResultText, Workflow
+from rath.session import Session
+from rath.session.hooks import LoopHooks
+from rath.session.outcome import Completed, NeedsApproval, NeedsDecision
+from rath.session.record import Change, ToolRun
+from rath.testing import ScriptedClient, Turn, tool_call
+from tests.support.approvals import Noting, calls_of, decisions, go, interrupts, results, waiting
+from tests.support.cut_off import cut_off
+from tests.support.hooked import calling, telling
+from tests.support.sessions import run
+
+
+class Hooks:
+    """Hooks of a loop that double numbers, quote results, and count what they are shown."""
+
+    def __init__(self) -> None:
+        self.before: list[Any] = []
+        self.after: list[str] = []
+        self.all = LoopHooks(before_tool=(self.double,), after_tool=(self.quote,))
+
+    def double(self, call: CallRequest) -> CallRequest:
+        self.before.append(call.arguments["n"])
+        return replace(call, arguments={"n": call.arguments["n"] * 2})
+
+    def quote(self, call: CallRequest, result: ToolResultText) -> ToolResultText:
+        self.after.append(result.text)
+        return replace(result, text=f'["{call.call_id}", {result.text}]')
+
+
+def changed(session: Session) -> list[str]:
+    return [entry.what for entry in session.record if isinstance(entry, Change)]
+
+
+def test_rules_of_approval_see_what_the_hooks_made_of_a_call() -> None:
+    seen = list[Any]()
+
+    def rule(call: CallRequest) -> bool:
+        seen.append(call.arguments)
+        return False
+
+    hooks, tool = Hooks(), Noting(approval=rule)
+    out = go([calls_of(1, 2), "end"], tool, hooks=hooks.all)
+    assert seen == [{"n": 2}, {"n": 4}]
+    assert (hooks.before, sorted(tool.calls)) == ([1, 2], [2, 4])
+    assert [said for _, said in results(out)] == [["c1", {"said": 2}], ["c2", {"said": 4}]]
+
+
+def test_a_call_that_a_hook_denies_needs_no_approval() -> None:
+    tool = Noting()
+    out = go([calls_of(1), "end"], tool, hooks=LoopHooks(before_tool=(lambda _: Deny("no"),)))
+    assert (out.outcome, tool.calls) == (Completed(), [])
+
+
+def test_an_approval_covers_the_arguments_of_the_hook_and_no_hook_is_asked_again() -> None:
+    hooks, tool = Hooks(), Noting()
+    session = waiting(1, 2, hooks=hooks.all)
+    assert session.outcome == NeedsApproval(session.id, ("c1", "c2"))
+    assert [one.call.arguments for one in session.open_calls] == ['{"n": 2}', '{"n": 4}']
+    session.approve("c1").approve("c2")
+    assert [one.arguments for one in decisions(session)] == [{"n": 2}, {"n": 4}]
+    out = go(["end"], tool, user=session, hooks=hooks.all)
+    assert (out.id, sorted(tool.calls), hooks.before) == (session.id, [2, 4], [1, 2])
+    assert [said for _, said in results(out)] == [["c1", {"said": 2}], ["c2", {"said": 4}]]
+    assert len(interrupts(out)) == 1
+    assert out.replay().chunk_table == out.chunk_table
+
+
+def test_a_call_that_was_approved_is_made_as_it_was_without_the_hooks_too() -> None:
+    hooks, tool = Hooks(), Noting()
+    out = go(["end"], tool, user=waiting(1, hooks=hooks.all).approve("c1"))
+    assert tool.calls == [2]
+    assert changed(out) == ["arguments"]
+
+
+def test_an_edit_takes_the_place_of_what_a_hook_gave() -> None:
+    hooks, tool = Hooks(), Noting()
+    session = waiting(1, hooks=hooks.all).edit("c1", {"n": 7})
+    out = go(["end"], tool, user=session, hooks=hooks.all)
+    assert (tool.calls, hooks.before) == ([7], [1])
+    assert out.replay().chunk_table == out.chunk_table
+
+
+def test_a_stored_session_is_approved_with_the_arguments_of_the_hook() -> None:
+    hooks, tool = Hooks(), Noting()
+    session = waiting(1, hooks=hooks.all, persist=True)
+    loaded = Session.load(session.id)
+    assert [one.call.arguments for one in loaded.open_calls] == ['{"n": 2}']
+    out = go(["end"], tool, user=loaded.approve("c1"), hooks=hooks.all, persist=True)
+    assert (tool.calls, hooks.before) == ([2], [1])
+    again = Session.load(out.id)
+    assert changed(again) == changed(out) == ["arguments", "result"]
+    assert again.replay().chunk_table == out.chunk_table
+
+
+def test_a_tool_that_asked_is_made_again_with_what_the_hook_gave() -> None:
+    hooks = Hooks()
+    tool = Noting(work=lambda n: rath.ask(f"{n}?"), approval="never")
+    session = go([calls_of(1)], tool, hooks=hooks.all)
+    assert [one.question for one in session.questions] == ["2?"]
+    out = go(["end"], tool, user=session.answer("yes"), hooks=hooks.all)
+    assert (tool.calls, hooks.before, hooks.after) == ([2, 2], [1], ['"yes"'])
+    assert out.text() == "end"
+
+
+def test_a_call_that_was_begun_is_made_again_with_what_the_hook_gave() -> None:
+    hooks, tool = Hooks(), Noting(approval="never", effects="idempotent")
+    whole = go([calls_of(1), "end"], tool, hooks=hooks.all)
+    left = cut_off(whole, 0, begun=[0])
+    out = go(["end"], tool, user=left, hooks=hooks.all)
+    assert out.outcome == Completed()
+    assert out.text() == "end"
+    assert hooks.before[0] == 1
+
+
+def test_a_call_that_was_not_begun_is_shown_to_the_hooks() -> None:
+    denied = LoopHooks(before_tool=(lambda _: Deny("not now"),))
+    tool = Noting(approval="never")
+    whole = go([calls_of(1), "end"], tool)
+    out = go(["end"], tool, user=cut_off(whole, 0), hooks=denied)
+    assert tool.calls == [1]
+    assert [said["error_kind"] for _, said in results(out)] == ["denied"]
+
+
+def test_a_cut_off_hook_after_a_call_leaves_it_to_a_decision() -> None:
+    reached = threading.Event()
+
+    async def hang(*_: object) -> None:
+        reached.set()
+        await asyncio.sleep(10)
+
+    tool = Noting(approval="never")
+    session = run([calls_of(1)], tool, hooks=LoopHooks(after_tool=(hang,)))
+    assert reached.wait(10)
+    session.cancel().synchronize()
+    assert [entry.status for entry in session.record if isinstance(entry, ToolRun)] == [
+        "interrupted"
+    ]
+    assert tool.calls == [1]
+
+
+@pytest.mark.parametrize("is_changed", [False, True], ids=["as it was", "changed"])
+def test_a_call_whose_hooks_a_crash_cut_off_has_not_begun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_changed: bool
+) -> None:
+    reached = threading.Event()
+
+    async def hang(*_: object) -> None:
+        reached.set()
+        await asyncio.sleep(10)
+
+    hooks, tool = Hooks(), Noting(approval="never", effects="read_only")
+    changing = hooks.all.before_tool if is_changed else ()
+    at_hook = LoopHooks(before_tool=(*changing, hang))
+    session = run([calls_of(1)], tool, hooks=at_hook, persist=True, durability="row")
+    assert reached.wait(10)
+    # A crash leaves what the log says now.
+    shutil.copytree(tmp_path / "openrath-home", tmp_path / "left")
+    session.cancel().synchronize()
+    monkeypatch.setenv("OPENRATH_HOME", str(tmp_path / "left"))
+    left = Session.load(session.id)
+    assert [one.state for one in left.open_calls] == ["asked"]
+    out = go(["end"], tool, user=left, hooks=LoopHooks(before_tool=(lambda _: Deny("no"),)))
+    assert (tool.calls, results(out)[0][1]["error_kind"]) == ([], "denied")
+
+
+# Workflows around it.
+
+
+class Ask(Workflow):
+    """Asks an agent that needs an approval."""
+
+    def __init__(self, turns: list[Turn], tool: Noting) -> None:
+        provider = ScriptedClient(turns).provider
+        self.agent = Agent("p", provider, [tool], system_tools=False)
+
+    def forward(self, session: Session) -> Session:
+        return self.agent(session)
+
+
+def test_a_session_that_waits_is_not_shown_to_the_hooks_before_it() -> None:
+    seen = list[Session]()
+    module = Ask([calls_of(1), "end"], Noting())
+    module.agent.register_forward_pre_hook(lambda _, session: seen.append(session))
+    session = module.agent(Session.from_user_message("go")).synchronize()
+    assert module.agent(session.approve("c1")).text() == "end"
+    assert len(seen) == 1
+
+
+def test_a_workflow_goes_on_from_what_its_hooks_gave() -> None:
+    module, seen = Ask([calls_of(1), "end"], Noting()), list[str]()
+
+    def change(_: Workflow, session: Session) -> Session:
+        seen.append("before")
+        return Session.from_user_message("changed")
+
+    module.register_forward_pre_hook(change)
+    module.agent.register_forward_pre_hook(lambda _, session: session.delegate("changed again"))
+    session = module(Session.from_user_message("go")).synchronize()
+    out = module.resume(session.approve("c1"))
+    assert (out.id, out.text(), seen) == (session.id, "end", ["before"])
+    assert out.chunk_table[0].payload["content"] == "changed again"
+
+
+def test_the_output_of_a_workflow_that_goes_on_is_shown_to_its_hooks() -> None:
+    module = Ask([calls_of(1), "end"], Noting())
+    session = module(Session.from_user_message("go")).synchronize()
+    module.register_forward_hook(lambda _, __, out: Session.from_user_message(f"<{out.text()}>"))
+    out = module.resume(session.approve("c1"))
+    assert out.chunk_table[0].payload["content"] == "<end>"
+
+
+def without_hooks(asked: Agent) -> Agent:
+    return asked
+
+
+def with_hooks(asked: Agent) -> Agent:
+    asked.register_model_hook(lambda _, turn: replace(turn, text=f"{turn.text}!"))
+    asked.register_tool_hook(calling(lambda given: {"n": given["n"] * 2}), when="before")
+    asked.register_tool_hook(telling(lambda text: f"<{text}>"), when="after")
+    return asked
+
+
+def failing(asked: Agent) -> Agent:
+    """Add hooks that are never asked."""
+
+    def fail(*_: object) -> None:
+        raise AssertionError("a hook was asked in a replay")
+
+    asked.register_model_hook(fail)
+    asked.register_tool_hook(fail, when="before")
+    asked.register_tool_hook(fail, when="after")
+    return asked
+
+
+@pytest.mark.parametrize("again", [without_hooks, with_hooks, failing])
+def test_a_program_replays_whatever_hooks_it_has(again: Callable[[Agent], Agent]) -> None:
+    def program(client: ScriptedClient) -> Sequential:
+        tool = Noting(approval="never")
+        return Sequential(Agent("p", client.provider, [tool], system_tools=False))
+
+    first = program(ScriptedClient([calls_of(1, 2), "end"]))
+    with_hooks(first[0])  # type: ignore[arg-type]  # an agent
+    out = first(Session.from_user_message("go")).synchronize()
+    assert out.text() == "end!"
+    assert changed(out) == ["answer", "arguments", "arguments", "result", "result", "answer"]
+    second = program(ScriptedClient([]))
+    again(second[0])  # type: ignore[arg-type]  # as before
+    with rath.replay(out):
+        replayed = second(Session.from_user_message("go")).synchronize()
+    assert replayed.chunk_table == out.chunk_table
+    assert changed(replayed) == changed(out)
+
+
+def test_hooks_around_forward_are_part_of_the_program_that_is_replayed() -> None:
+    def program(client: ScriptedClient) -> Agent:
+        made = Agent("p", client.provider, system_tools=False)
+        made.register_forward_pre_hook(lambda _, session: session.delegate("changed"))
+        made.register_forward_hook(lambda _, __, out: out.synchronize().fork())
+        return made
+
+    out = program(ScriptedClient(["x"]))(Session.from_user_message("go")).synchronize()
+    with rath.replay(out):
+        again = program(ScriptedClient([]))(Session.from_user_message("go")).synchronize()
+    assert again.chunk_table == out.chunk_table
+    assert changed(again) == changed(out) == ["input", "output"]
+
+
+def test_a_run_that_was_cut_off_with_a_result_keeps_what_the_hook_made_of_it() -> None:
+    hooks, tool = Hooks(), Noting(approval="never")
+    whole = go([calls_of(1, 2), "end"], tool, hooks=hooks.all)
+    left = cut_off(whole, 0, known=[0], begun=[1])
+    assert isinstance(left.outcome, NeedsDecision)
+    out = go(["end"], tool, user=left.decide("c2", "skip"), hooks=hooks.all)
+    assert results(out)[0] == ("c1", ["c1", {"said": 2}])
+
+
+def test_a_turn_that_waits_shows_each_call_once() -> None:
+    hooks = Hooks()
+    mixed = [Noting(), Noting("g", approval="never")]
+    turn = tool_call("f", {"n": 1}, tool_call("g", {"n": 2}, id="c2"), id="c1")
+    session = go([turn], *mixed, hooks=hooks.all)
+    out = go(["end"], *mixed, user=session.approve("c1"), hooks=hooks.all)
+    assert (hooks.before, mixed[0].calls, mixed[1].calls) == ([1, 2], [2], [4])
+    assert out.text() == "end"
