@@ -266,6 +266,14 @@ def test_a_call_without_a_result_is_told(rath: Rath, tmp_path: Path) -> None:
     assert "f (c): no result" in done.stdout
 
 
+def test_a_call_that_waits_for_an_approval_is_told_as_not_made(rath: Rath, tmp_path: Path) -> None:
+    tool = FunctionTool("f", lambda *_: 1)
+    tool.approval = "always"
+    out = run([tool_call("f", id="c"), "ok"], tool).synchronize()
+    done = rath("explain", *keep(out, tmp_path), "--where")
+    assert "f (c): it was not made" in done.stdout
+
+
 def test_decisions_and_undone_calls_are_told(rath: Rath, tmp_path: Path) -> None:
     out = run(["done"]).synchronize()
     begun = next(entry for entry in out.record if isinstance(entry, Operation))

@@ -185,6 +185,38 @@ def test_commit_on_forward_commits_every_run_without_waiting() -> None:
     assert [op.session_id for op in committed(memory)] == [str(out.id)]
 
 
+def test_what_a_forward_hook_took_out_is_not_committed() -> None:
+    memory = FakeMemory()
+    bound = agent(memory, "write to ann@example.com", commit_on_forward=True)
+    bound.register_forward_hook(lambda *_: Session.from_user_message("write to [address]"))
+    bound(user()).synchronize()
+    (op,) = committed(memory)
+    assert [message["content"] for message in op.messages] == ["write to [address]"]
+
+
+def test_what_a_forward_hook_refuses_is_not_committed() -> None:
+    memory = FakeMemory()
+    bound = agent(memory, "no", "yes", commit_on_forward=True)
+
+    def refuse(_: flow.Agent, __: Session, out: Session) -> None:
+        if out.text() == "no":
+            raise LookupError("refused")
+
+    bound.register_forward_hook(refuse)
+    with pytest.raises(LookupError, match="refused"):
+        bound(user())
+    out = bound(user())
+    assert [op.session_id for op in committed(memory)] == [str(out.id)]
+
+
+def test_forward_alone_commits_and_asks_no_hook() -> None:
+    memory = FakeMemory()
+    bound = agent(memory, "hello", commit_on_forward=True)
+    bound.register_forward_hook(lambda *_: Session.from_user_message("never"))
+    out = bound.forward(user())
+    assert [op.session_id for op in committed(memory)] == [str(out.id)]
+
+
 def test_commit_on_forward_without_a_memory_is_nothing() -> None:
     bound = flow.Agent("p", ScriptedClient(["hello"]).provider, commit_on_forward=True)
     assert bound(user()).text() == "hello"

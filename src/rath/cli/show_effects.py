@@ -23,6 +23,7 @@ from rath.session.questions import (
 from rath.session.questions.hooked import sessions_of
 from rath.session.questions.texts import preview
 from rath.session.record import CHECK_ORIGIN, Decision, ToolRun
+from rath.session.resume.open_calls import CallState
 
 __all__ = [
     "brief_changed",
@@ -127,10 +128,18 @@ def _about_run(each: PlacedRun) -> Iterator[str]:
         yield f"allowed by decision {run.decision}"
 
 
+_UNTOLD: dict[CallState, str] = {
+    "asked": "it was not made",
+    "suspended": "it stopped at a question, and has no result yet",
+    "begun": "no result; whether it took effect is not known",
+    "known": "its result was read by no model yet",
+}
+
+
 def _show_untold(answer: WhereToolsRan) -> None:
     for each in answer.untold:
         call = f"{each.call.name} ({each.call.id})"
-        item(f"{_turn(each.turn)} · {call}: no result; whether it took effect is not known")
+        item(f"{_turn(each.turn)} · {call}: {_UNTOLD[each.state]}")
 
 
 def _show_doubts(answer: WhatChanged) -> None:

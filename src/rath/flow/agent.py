@@ -20,10 +20,10 @@ from rath.flow.agent_memory import (
     remember,
 )
 from rath.flow.agent_param import AgentParam, check_provider, resolve_provider_arg
-from rath.flow.hooks import HookHandle, loop_hooks, register
+from rath.flow.hooks import HookHandle, hooks_of, loop_hooks, register
 from rath.flow.memory_inject import DefaultRecallInjection, MemoryInjectionPolicy
 from rath.flow.tool.base import FlowToolCall
-from rath.flow.workflow import Workflow
+from rath.flow.workflow import Workflow, is_called
 from rath.llm import Provider, RathLLMStreamDelta
 from rath.memory import MemoryResult, MemoryStore
 from rath.session import Session, run_session_loop
@@ -141,9 +141,22 @@ class Agent(Workflow):
             output_retries=self.output_retries,
             hooks=loop_hooks(self),
         )
-        if self.commit_on_forward and store is not None:
-            commit_later(store, out)
+        # What forward hooks have not seen is not remembered: after them it is committed.
+        if not (hooks_of(self).forward and is_called(self)):
+            self._commit(out)
         return out
+
+    def _passed_out(self, session: Session, output: Session) -> Session:
+        is_hooked = bool(hooks_of(self).forward)
+        output = super()._passed_out(session, output)
+        if is_hooked:
+            self._commit(output)
+        return output
+
+    def _commit(self, output: Session) -> None:
+        store = self.memory
+        if self.commit_on_forward and store is not None:
+            commit_later(store, output)
 
     def register_tool(self, tool: FlowToolCall) -> None:
         """Add a tool; one whose name the agent has already is ignored."""

@@ -260,6 +260,11 @@ class Workflow(TaskTaking):
         return f"{name}(\n{body}\n)"
 
 
+def is_called(workflow: Workflow) -> bool:
+    """Tell whether a call of `workflow` is what runs here, and not its `forward` alone."""
+    return _running.get() is workflow
+
+
 @contextmanager
 def running(workflow: Workflow, session: Session, *, run: UUID | None = None) -> Generator[None]:
     """Note that `workflow` runs on `session`: the record says where an operation was made.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 import weakref
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from functools import partial
@@ -37,6 +38,9 @@ OnProgress = Callable[[float, float | None, str | None], Awaitable[None] | None]
 MAX_PAGES = 1000
 """How many pages of a list are asked for: a server that never ends its list is cut off."""
 
+MAX_ITEMS = 10_000
+"""After how many items no further page of a list is asked for; a guess."""
+
 
 class MCPClient:
     """Speaks to one tool server over one connection, which is opened by its first use.
@@ -53,7 +57,7 @@ class MCPClient:
         headers: Headers of every request to an address.
         auth: A bearer token (a string, or `Bearer`), or `ClientCredentials`.
         transport: How an address is spoken to.
-        timeout: Seconds that one request may take.
+        timeout: Seconds that one request may take, and again all further pages of a list.
         connect_timeout: Seconds that the start of the server and the handshake may take together.
 
     Raises:
@@ -279,16 +283,23 @@ class MCPClient:
         what: str,
     ) -> list[T]:
         found: list[T] = []
-        cursor: str | None = None
-        for _ in range(MAX_PAGES):
-            items, cursor = await self._arequest(partial(_flipped, page, cursor), f"its {what}")
+        items, cursor = await self._arequest(partial(_flipped, page, None), f"its {what}")
+        found += items
+        n_pages, end = 1, time.monotonic() + self.timeout
+        while cursor is not None:
+            left = end - time.monotonic()
+            if n_pages == MAX_PAGES or len(found) > MAX_ITEMS or left <= 0:
+                raise MCPProtocolError(
+                    f"the list of {what} of MCP server {self.name} has no end: {n_pages} pages "
+                    f"with {len(found)} {what} were read",
+                    server=self.name,
+                )
+            items, cursor = await self._arequest(
+                partial(_flipped, page, cursor), f"its {what}", left
+            )
             found += items
-            if cursor is None:
-                return found
-        raise MCPProtocolError(
-            f"the list of {what} of MCP server {self.name} has no end: {MAX_PAGES} pages were read",
-            server=self.name,
-        )
+            n_pages += 1
+        return found
 
 
 class _InOrder:

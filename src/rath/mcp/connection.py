@@ -21,8 +21,8 @@ from mcp_types import (
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from rath._async.resident import Resident
-from rath.errors import MCPConnectionError
-from rath.mcp.environment import server_environment
+from rath.errors import MCPConnectionError, MCPProtocolError
+from rath.mcp.environment import secrets_of, server_environment
 from rath.mcp.failures import Situation, connect_failure, is_lost, request_failure
 from rath.mcp.forgotten import SessionForgotten
 from rath.mcp.http import Exchange, HttpAccess, current_exchange, open_http, open_sse
@@ -162,7 +162,8 @@ class Connection:
         failure = request_failure(
             exc, replace(self.situation, exchange=exchange), request=request, seconds=timeout
         )
-        if isinstance(failure, MCPConnectionError):
+        is_one_answer = isinstance(failure, MCPProtocolError)  # and the next may be well
+        if isinstance(failure, MCPConnectionError) and not is_one_answer:
             self.mark_broken()
         return failure
 
@@ -198,7 +199,7 @@ class Connection:
         spec = self.situation.spec
         if isinstance(spec, StdioServer):
             env = server_environment(spec.env)
-            self.situation.secrets = tuple(value for name, value in env.items() if name in spec.env)
+            self.situation.secrets = tuple(secrets_of(spec.env))
             child = open_child(
                 [spec.command, *spec.args],
                 env=env,

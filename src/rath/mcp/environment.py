@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from rath.errors import ConfigError
 
-__all__ = ["INHERITED", "expanded", "named_value", "server_environment"]
+__all__ = ["INHERITED", "expanded", "named_value", "secrets_of", "server_environment"]
 
 INHERITED = frozenset(
     {
@@ -21,6 +21,9 @@ INHERITED = frozenset(
 """Variables of this process that servers see, with all `LC_*`; keys and tokens stay out."""
 
 _REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+
+_MIN_WORD_CHARS = 8
+"""Shortest word of a setting that is kept secret by itself: `Bearer` is none. A guess."""
 
 
 def server_environment(added: Mapping[str, str]) -> dict[str, str]:
@@ -49,6 +52,22 @@ def expanded(value: str, where: str) -> str:
         ConfigError: Such a variable is not set; its name is told, never a value.
     """
     return _REFERENCE.sub(lambda match: named_value(match[1], where), value)
+
+
+def secrets_of(settings: Mapping[str, str]) -> list[str]:
+    """Return what no text may hold of settings: the values, and the parts that are told alone.
+
+    A server that is sent `Bearer TOKEN` may say `TOKEN` again.
+
+    Raises:
+        ConfigError: A variable that they refer to is not set.
+    """
+    found: list[str] = []
+    for name, value in settings.items():
+        whole = expanded(value, name)
+        found += [whole, *(word for word in whole.split() if len(word) >= _MIN_WORD_CHARS)]
+        found += [named_value(match[1], name) for match in _REFERENCE.finditer(value)]
+    return found
 
 
 def named_value(name: str, where: str) -> str:

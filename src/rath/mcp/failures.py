@@ -16,6 +16,7 @@ from mcp.client.auth import OAuthFlowError
 from mcp_types import CONNECTION_CLOSED, REQUEST_TIMEOUT
 from pydantic import ValidationError
 
+from rath._core.text import cut_middle
 from rath.errors import (
     MCPAuthenticationError,
     MCPConnectionError,
@@ -28,7 +29,7 @@ from rath.errors import (
 from rath.mcp.http import Exchange
 from rath.mcp.spec import HttpServer, ServerSpec, StdioServer
 from rath.mcp.stdio import Child
-from rath.mcp.tail import hidden
+from rath.mcp.tail import hidden, printable
 
 __all__ = ["Situation", "connect_failure", "is_lost", "request_failure"]
 
@@ -43,6 +44,9 @@ _INSTALL = {
     "bunx": "install Bun, which brings bunx",
 }
 """How one comes by the programs that start most servers."""
+
+_MAX_SAID_CHARS = 2000
+"""How much of what a server said an error tells; a guess."""
 
 _STAND_INS = frozenset({"Server returned an error response", "Not Found", "Session terminated"})
 _STAND_IN_BEGINNINGS = ("Unexpected content type", "Redirect to ")
@@ -87,7 +91,7 @@ def connect_failure(error: BaseException, situation: Situation, *, seconds: floa
             "connect_timeout",
             server=server,
         )
-    said = hidden(_said(causes), situation.secrets)
+    said = _said(causes, situation)
     if isinstance(situation.spec, StdioServer):
         return MCPConnectionError(
             f"MCP server {server} ended or refused the handshake{_ended(situation.child)} "
@@ -124,7 +128,8 @@ def request_failure(
     ):
         return MCPTimeout(
             f"MCP server {server} did not answer {request} within {seconds:g} s and was told to "
-            "stop; whether it took effect is not known. Give it longer with timeout",
+            f"stop; whether it took effect is not known{_heard(situation)}. Give it longer with "
+            "timeout",
             server=server,
         )
     if any(map(is_lost, causes)):
@@ -136,7 +141,7 @@ def request_failure(
         )
     for cause in causes:
         if isinstance(cause, MCPError):
-            said = hidden(cause.message, situation.secrets)
+            said = _told(cause.message, situation)
             refused = MCPRequestError(
                 f"MCP server {server} refused {request}: {said} (code {cause.code})",
                 server=server,
@@ -144,14 +149,14 @@ def request_failure(
             refused.code = cause.code
             return refused
     if any(isinstance(cause, ValidationError | RuntimeError) for cause in causes):
-        said = hidden(_said(causes), situation.secrets)
+        said = _said(causes, situation)
         return MCPProtocolError(
             f"the answer of MCP server {server} to {request} is not what the protocol or its own "
             f"schema promises: {said}",
             server=server,
         )
     return MCPServerError(
-        f"{request} failed at MCP server {server}: {hidden(_said(causes), situation.secrets)}",
+        f"{request} failed at MCP server {server}: {_said(causes, situation)}",
         server=server,
     )
 
@@ -204,7 +209,7 @@ def _http_failure(causes: list[BaseException], situation: Situation) -> Exceptio
         if isinstance(cause, OAuthFlowError):
             return MCPAuthenticationError(
                 f"no OAuth token for MCP server {server}: "
-                f"{hidden(str(cause), situation.secrets)}; check issuer, client id and secret",
+                f"{_told(str(cause), situation)}; check issuer, client id and secret",
                 server=server,
             )
         if isinstance(cause, httpx2.HTTPStatusError):
@@ -264,9 +269,14 @@ def _has_code(causes: list[BaseException], code: int) -> bool:
     return any(isinstance(cause, MCPError) and cause.code == code for cause in causes)
 
 
-def _said(causes: list[BaseException]) -> str:
-    first = causes[0]
-    return f"{type(first).__name__}: {first}"[:500] if str(first) else type(first).__name__
+def _said(causes: list[BaseException], situation: Situation) -> str:
+    first, kind = causes[0], type(causes[0]).__name__
+    return _told(f"{kind}: {first}", situation) if str(first) else kind
+
+
+def _told(text: str, situation: Situation) -> str:
+    """Return what a server or the network said, without secrets, commands to a terminal and end."""
+    return cut_middle(printable(hidden(text, situation.secrets)), _MAX_SAID_CHARS)[0]
 
 
 def _ended(child: Child) -> str:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import contextvars
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Self
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 import httpx2
 from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
 
 from rath.errors import ConfigError
-from rath.mcp.environment import expanded, named_value
+from rath.mcp.environment import expanded, named_value, secrets_of
 from rath.mcp.oauth import client_credentials
 from rath.mcp.spec import Bearer, HttpServer
 
@@ -69,9 +70,18 @@ class HttpAccess:
         headers = {
             name: expanded(value, f"headers.{name}") for name, value in server.headers.items()
         }
+        for name, value in headers.items():
+            _check_one_line(value, f"the header {name!r}")
         inner: httpx2.Auth | None = None
         parts = urlsplit(server.url)
-        secrets = [*headers.values(), parts.query, parts.netloc.rpartition("@")[0]]
+        user, password = unquote(parts.username or ""), unquote(parts.password or "")
+        secrets = [*secrets_of(server.headers), parts.query, parts.netloc.rpartition("@")[0]]
+        secrets += [password, *(value for _, value in parse_qsl(parts.query) if len(value) >= 8)]
+        if user or password:
+            # As httpx does for a client that has no `auth` of its own.
+            basic = base64.b64encode(f"{user}:{password}".encode()).decode()
+            headers = {"Authorization": f"Basic {basic}", **headers}
+            secrets.append(basic)
         match server.auth:
             case None:
                 pass
@@ -226,11 +236,16 @@ def _token(bearer: Bearer) -> str:
     token = bearer.token
     if token is None and bearer.env is not None:
         token = named_value(bearer.env, "the bearer token")
-    if not token or any(character in token for character in "\r\n\0"):
-        raise ConfigError(
-            "the bearer token of an MCP server is empty or holds a line break; give it as one line"
-        )
+    if not token:
+        raise ConfigError("the bearer token of an MCP server is empty; give one, or no auth")
+    _check_one_line(token, "the bearer token")
     return token
+
+
+def _check_one_line(value: str, what: str) -> None:
+    """Refuse what cannot be sent here, since the network's own error would show it."""
+    if any(character in value for character in "\r\n\0"):
+        raise ConfigError(f"{what} of an MCP server holds a line break; give it as one line")
 
 
 def _origin(url: httpx2.URL) -> tuple[str, str, int]:

@@ -18,6 +18,7 @@ from mcp.shared.message import SessionMessage
 from mcp_types import jsonrpc_message_adapter
 
 from rath._async.runtime import runtime
+from rath.mcp.halves import sound_line
 from rath.mcp.tail import Tail
 
 if TYPE_CHECKING:
@@ -212,12 +213,12 @@ async def _lines(stream: asyncio.StreamReader) -> AsyncGenerator[bytes]:
 def _message(line: bytes, child: Child) -> SessionMessage | None:
     if not line.strip():
         return None
-    try:
-        return SessionMessage(jsonrpc_message_adapter.validate_json(line, by_name=False))
-    except ValueError:
-        child.noise.add(line + b"\n")
-        _log.debug("a tool server printed a line that is no message (%d bytes)", len(line))
-        return None
+    for form in (line, sound_line(line)):
+        with contextlib.suppress(ValueError):
+            return SessionMessage(jsonrpc_message_adapter.validate_json(form, by_name=False))
+    child.noise.add(line + b"\n")
+    _log.debug("a tool server printed a line that is no message (%d bytes)", len(line))
+    return None
 
 
 def _descriptors(process: Process) -> set[int]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from rath._core.text import decode_output, valid_unicode
 
-__all__ = ["Tail", "hidden"]
+__all__ = ["Tail", "hidden", "printable"]
 
 MAX_BYTES = 8192
 """How much of what a server prints is kept."""
@@ -32,9 +32,14 @@ class Tail:
 
     def lines(self, secrets: Iterable[str] = ()) -> str:
         """Return the last lines, " | " between them, without escapes and without `secrets`."""
-        text = _ESCAPES.sub("", valid_unicode(decode_output(self._data)))
+        text = printable(decode_output(self._data))
         lines = [line.strip() for line in text.splitlines() if line.strip()]
         return hidden(" | ".join(lines[-SHOWN_LINES:]), secrets)[-SHOWN_CHARS:]
+
+
+def printable(text: str) -> str:
+    """Return `text` without escapes and control characters, line breaks and tabs apart."""
+    return _ESCAPES.sub("", valid_unicode(text))
 
 
 def hidden(text: str, secrets: Iterable[str]) -> str:

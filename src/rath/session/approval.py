@@ -8,6 +8,7 @@ import logging
 from collections.abc import Mapping
 
 from rath._async.bridge import call_either
+from rath._async.lazy import nesting
 from rath._async.workers import UserExit
 from rath.session.finished import Prepared
 from rath.session.operation import call_scope, operation_scope
@@ -61,16 +62,18 @@ async def _says_yes(rule: ApprovalRule, request: CallRequest, limit: float) -> b
     if isinstance(rule, str):
         return rule == "always"
     deadline = asyncio.timeout(limit)
-    try:
-        async with deadline:
-            said: object = await call_either(rule, request)
-    except Exception as exc:  # noqa: BLE001  # a tool's lane: what is not known to be allowed is asked
-        cause = exc.cause if isinstance(exc, UserExit) else exc
-        why = f"it raised {type(cause).__name__}"
-        if isinstance(exc, TimeoutError) and deadline.expired():
-            why = f"it gave no answer within {limit:g} s"
-        _log.warning("%s", _mistaken(request, rule, why), exc_info=cause)
-        return True
+    with nesting() as nested:
+        try:
+            async with deadline:
+                said: object = await call_either(rule, request)
+        except Exception as exc:  # noqa: BLE001  # a tool's lane: what is not known to be allowed is asked
+            cause = exc.cause if isinstance(exc, UserExit) else exc
+            why = f"it raised {type(cause).__name__}"
+            if isinstance(exc, TimeoutError) and deadline.expired():
+                nested.cancel()
+                why = f"it gave no answer within {limit:g} s"
+            _log.warning("%s", _mistaken(request, rule, why), exc_info=cause)
+            return True
     if said is True or said is False:
         return said
     why = f"it gave a {type(said).__name__}, expected a bool"

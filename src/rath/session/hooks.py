@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 from uuid import UUID
 
+from rath._core.origins import origin_of
 from rath.llm.image import Image
 from rath.session.content import ToolCall
 from rath.session.tooling import CallRequest
@@ -130,7 +131,7 @@ def hook_name(hook: Callable[..., Any]) -> str:
     while isinstance(hook, partial):
         hook = hook.func
     named = hook if hasattr(hook, "__qualname__") else type(hook)
-    return f"{named.__module__}:{named.__qualname__}"
+    return origin_of(named)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol, cast, runtime_checkable
 
 from rath._async.bridge import is_async
+from rath._core.origins import origin_of
 from rath._core.registry import Registry
 from rath.backend.tool_types import BackendTool
 from rath.errors import ToolNameConflictError
@@ -165,7 +166,7 @@ def offer(tool: Tool) -> Offer:
         schema_digest=json_digest(schema),
         parallel_safe=bool(getattr(tool, "parallel_safe", False)),
         limit=float(limit),
-        origin=str(getattr(tool, "origin", "")) or _where(tool, ":"),
+        origin=str(getattr(tool, "origin", "")) or origin_of(type(tool)),
         effects=getattr(tool, "effects", "non_idempotent"),
         operator=cast("SandboxOperator", tool) if on_sandbox else None,
         is_plain=not on_sandbox and not is_async(in_a_loop(tool)),
@@ -230,5 +231,5 @@ def _check_tool(tool: object) -> None:
         raise TypeError(f"the parameters of tool {name!r} must be a JSON Schema mapping")
 
 
-def _where(tool: object, separator: str = ".") -> str:
-    return f"{type(tool).__module__}{separator}{type(tool).__qualname__}"
+def _where(tool: object) -> str:
+    return f"{type(tool).__module__}.{type(tool).__qualname__}"

@@ -95,6 +95,16 @@ def test_a_denied_result_beside_one_that_waits_is_not_asked_about() -> None:
     assert tool.calls == [2]
 
 
+def test_a_changed_call_beside_one_that_waits_is_shown_once() -> None:
+    tool = Noting(approval=lambda call: call.call_id == "c1")
+    agent = agent_with(tool, calls_of(1, 2), "done")
+    agent.register_tool_hook(ten_times, when="before")
+    out = agent(start()).synchronize()
+    assert out.outcome == NeedsApproval(out.id, ("c1",))
+    assert agent(out.approve("c1")).outcome == Completed()
+    assert sorted(tool.calls) == [10, 20]
+
+
 @pytest.mark.parametrize("is_loaded", [False, True], ids=["in memory", "loaded"])
 def test_a_changed_call_that_was_denied_is_not_made_when_the_run_goes_on(is_loaded: bool) -> None:
     def hook(_: Agent, call: CallRequest) -> Deny | None:

@@ -11,7 +11,7 @@ import pytest
 
 from rath.flow import Agent
 from rath.session import Session, run_session_loop
-from rath.session.outcome import Completed, NeedsApproval
+from rath.session.outcome import Cancelled, Completed, NeedsApproval
 from rath.session.tooling import ApprovalRule, CallRequest
 from rath.testing import ScriptedClient, tool_call
 from tests.support.approvals import (
@@ -205,6 +205,27 @@ def test_a_rule_has_the_time_of_its_tool(is_async: bool, caplog: pytest.LogCaptu
     finally:
         ended.set()
     assert "gave no answer within 0.05 s" in caplog.text
+
+
+def test_a_rule_that_takes_too_long_ends_the_agents_that_it_asks() -> None:
+    asked_of = list[Session]()
+    go_on = threading.Event()
+
+    def wait(_: object) -> str:
+        go_on.wait(10)
+        return "late"
+
+    judge = Agent("Judge.", ScriptedClient([wait]).provider, system_tools=False)
+
+    def rule(_: CallRequest) -> bool:
+        asked_of.append(judge(Session.from_user_message("May it?")))
+        return asked_of[0].text() == "yes"
+
+    tool = Noting(approval=rule)
+    tool.timeout = 0.2
+    assert needed(go([calls_of(1)], tool)) == ("c1",)
+    go_on.set()
+    assert isinstance(asked_of[0].outcome, Cancelled)
 
 
 def test_calls_that_are_refused_anyway_need_no_approval() -> None:

@@ -18,6 +18,7 @@ from rath.session import Session
 from rath.session.hooks import LoopHooks
 from rath.session.outcome import Completed, NeedsApproval, NeedsDecision
 from rath.session.record import Change, ToolRun
+from rath.session.recorder.shelf import writer_of
 from rath.testing import ScriptedClient, Turn, tool_call
 from tests.support.approvals import Noting, calls_of, decisions, go, interrupts, results, waiting
 from tests.support.cut_off import cut_off
@@ -169,11 +170,15 @@ def test_a_call_whose_hooks_a_crash_cut_off_has_not_begun(
     session = run([calls_of(1)], tool, hooks=at_hook, persist=True, durability="row")
     assert reached.wait(10)
     # A crash leaves what the log says now.
+    writer = writer_of(session.id)
+    assert writer is not None
+    writer.settled().result(10)
     shutil.copytree(tmp_path / "openrath-home", tmp_path / "left")
     session.cancel().synchronize()
     monkeypatch.setenv("OPENRATH_HOME", str(tmp_path / "left"))
     left = Session.load(session.id)
-    assert [one.state for one in left.open_calls] == ["asked"]
+    (one,) = left.open_calls
+    assert (one.state, one.call.arguments) == ("asked", '{"n": 2}' if is_changed else '{"n": 1}')
     out = go(["end"], tool, user=left, hooks=LoopHooks(before_tool=(lambda _: Deny("no"),)))
     assert (tool.calls, results(out)[0][1]["error_kind"]) == ([], "denied")
 

@@ -171,6 +171,14 @@ def test_a_call_without_a_result_is_told() -> None:
     assert where_tools_ran(again.fork().merge(worked(again))).untold == (untold,)
 
 
+def test_a_call_that_waits_for_an_approval_was_not_made() -> None:
+    tool = FunctionTool("f", lambda *_: 1)
+    tool.approval = "always"
+    out = run([tool_call("f", {"x": 1}, id="c"), "ok"], tool)
+    (untold,) = where_tools_ran(out).untold
+    assert (untold.call.id, untold.state) == ("c", "asked")
+
+
 def test_files_and_checks_are_told(session: Session) -> None:
     told = what_changed(session)
     assert [(each.path, each.kind) for each in told.files] == [

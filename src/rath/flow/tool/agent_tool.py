@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Generator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, assert_never, get_args
 
+from rath._core.origins import origin_of
 from rath.backend.results import ToolExecutionFailure
 from rath.flow.tool.base import FlowToolCall
 from rath.llm.image import Image
@@ -127,8 +128,7 @@ class AgentTool(FlowToolCall):
     @property
     def origin(self) -> str:
         """Where it comes from, for the record: `module:qualname` of what does the task."""
-        kind = type(self._workflow)
-        return f"{kind.__module__}:{kind.__qualname__}"
+        return origin_of(type(self._workflow))
 
     def resource_key(self, arguments: Mapping[str, Any]) -> tuple[str, ...]:
         """Return a key of its own for each call where calls may run beside each other."""

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any
 
+from rath._core.origins import origin_of
 from rath.session import Session
 from rath.session.tooling import ApprovalRule, ToolEffects
 
@@ -50,7 +51,7 @@ class FlowToolCall(ABC):
     @property
     def origin(self) -> str:
         """Where it comes from, for the record: `module:qualname` of its class."""
-        return f"{type(self).__module__}:{type(self).__qualname__}"
+        return origin_of(type(self))
 
     @abstractmethod
     def __call__(self, session: Session, arguments: Mapping[str, Any]) -> Any:

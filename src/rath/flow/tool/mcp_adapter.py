@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import itertools
+import logging
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rath._async.runtime import Runtime, runtime
 from rath._core.text import one_line_preview, valid_unicode
 from rath.backend.results import ToolExecutionFailure
-from rath.errors import MCPConnectionError, MCPServerError, MCPTimeout
+from rath.errors import MCPConnectionError, MCPProtocolError, MCPServerError, MCPTimeout
 from rath.flow.tool.base import FlowToolCall
 from rath.mcp.client import MCPClient
 from rath.mcp.decode import decode_result, error_text, input_schema
 from rath.mcp.names import accepted_names
 from rath.mcp.pins import pin_tools, tool_digest
+from rath.mcp.schema import without_patterns
 from rath.mcp.spec import Auth, HttpTransport, ServerSpec
 from rath.session import Session
+from rath.session.arguments import ArgumentChecker, BadArguments
 from rath.session.tooling import ToolEffects
 
 if TYPE_CHECKING:
@@ -31,6 +34,7 @@ __all__ = [
     "tools_of",
 ]
 
+_log = logging.getLogger("rath.mcp")
 _calls = itertools.count()
 
 _MAX_SERVER_CHARS = 80
@@ -79,6 +83,8 @@ class MCPToolCall(FlowToolCall):
         self._name = accepted_names([name])[name] if alias is None else alias
         self._description = description
         self._parameters = dict(parameters)
+        self._checked = without_patterns(self._parameters)
+        self._checker = ArgumentChecker()
         self._origin = origin or f"mcp:{getattr(client, 'name', type(client).__qualname__)}"
         self.effects = effects
         self.parallel_safe = effects == "read_only"
@@ -112,6 +118,22 @@ class MCPToolCall(FlowToolCall):
         Of any other it is not known what it works on, so `("global",)`.
         """
         return ("mcp", self._name, str(next(_calls))) if self.parallel_safe else ("global",)
+
+    def check_arguments(self, arguments: Mapping[str, Any]) -> None:
+        """Check arguments by the schema, but for what a server may have made to do harm.
+
+        Patterns are left to the server: one that takes forever would stop this whole process.
+        So is a schema that cannot be used.
+
+        Raises:
+            BadArguments: They do not fit.
+        """
+        try:
+            self._checker.check(self._name, self._checked, arguments)
+        except BadArguments:
+            raise
+        except Exception as exc:  # noqa: BLE001  # a tool's lane: a broken schema has many errors
+            _log.debug("the schema of MCP tool %r cannot be used: %s", self._name, exc)
 
     def __repr__(self) -> str:
         return f"MCPToolCall({self._name!r}, {self.client!r})"
@@ -237,7 +259,7 @@ def _returned(result: object) -> Any:
 
 def _failure(error: MCPServerError) -> ToolExecutionFailure:
     kind = "mcp_error"
-    if isinstance(error, MCPConnectionError):
+    if isinstance(error, MCPConnectionError) and not isinstance(error, MCPProtocolError):
         kind = "mcp_connection_lost"
     elif isinstance(error, MCPTimeout):
         kind = "mcp_timeout"

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from uuid import UUID
 
 from rath.backend.abc import SandboxIdentity
 from rath.session.chunk import RowId
 from rath.session.content import AssistantTurn, ToolCall, ToolFeedback
+from rath.session.outcome import NeedsApproval, NeedsInput
 from rath.session.questions.lineage import Lineage, lineage_of
 from rath.session.questions.missing import Missing, find_missing
 from rath.session.questions.turns import require_turn, turns_of
 from rath.session.record import ToolRun
+from rath.session.resume.open_calls import CallState
 from rath.session.session import Session
 
 
@@ -33,6 +35,9 @@ class UntoldCall:
     """The row in which it was asked for."""
 
     call: ToolCall
+    state: CallState = "begun"
+    """`asked`: it was not made. `suspended`: it stopped at a question. `begun`: whether it took
+    effect is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +47,7 @@ class WhereToolsRan:
     session: UUID
     runs: tuple[PlacedRun, ...]
     untold: tuple[UntoldCall, ...]
-    """Whether they took effect is not known: the run ended before, or waits for a decision."""
+    """Calls without a result: the run ended before, or waits for somebody."""
 
     missing: tuple[Missing, ...]
 
@@ -74,11 +79,17 @@ def where_tools_ran(session: Session, *, turn: int | None = None) -> WhereToolsR
         for entry in lineage.record
         if isinstance(entry, ToolRun) and turn in (None, turns.get(entry.id))
     )
-    untold = tuple(each for each in _untold(lineage) if turn in (None, each.turn))
+    # Elsewhere a record that says nothing of a call does not say that it was not made.
+    waits = isinstance(session.outcome, NeedsApproval | NeedsInput)
+    known = session.open_calls if waits else ()
+    states = {(each.asked_in, each.index): each.state for each in known}
+    untold = tuple(each for each in _untold(lineage, states) if turn in (None, each.turn))
     return WhereToolsRan(session.id, runs, untold, find_missing(lineage, "where"))
 
 
-def _untold(lineage: Lineage) -> Iterator[UntoldCall]:
+def _untold(
+    lineage: Lineage, states: Mapping[tuple[RowId | None, int], CallState]
+) -> Iterator[UntoldCall]:
     """Yield the calls of the session's own rows that have neither a result nor a run."""
     cut_off = {
         entry.call_id for entry in lineage.record if isinstance(entry, ToolRun) and not entry.rows
@@ -91,6 +102,9 @@ def _untold(lineage: Lineage) -> Iterator[UntoldCall]:
         elif isinstance(content, AssistantTurn) and row.id is not None:
             yield from waiting.values()
             turn = lineage.births[row.id].turn
-            calls = (call for call in content.calls if call.id not in cut_off)
-            waiting = {call.id: UntoldCall(turn, row.id, call) for call in calls}
+            waiting = {
+                call.id: UntoldCall(turn, row.id, call, states.get((row.id, at), "begun"))
+                for at, call in enumerate(content.calls)
+                if call.id not in cut_off
+            }
     yield from waiting.values()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from uuid import UUID
@@ -13,7 +13,7 @@ from rath.session.chunk import ChunkRow, RowId
 from rath.session.file_history import inner_operations
 from rath.session.graph.provenance import Edge, Provenance
 from rath.session.outcome import Completed, Outcome
-from rath.session.record import Entry, ModelCall, Operation
+from rath.session.record import Change, Entry, ModelCall, Operation
 from rath.session.resume.open_calls import open_calls
 from rath.session.session import Session
 
@@ -57,6 +57,16 @@ class RecordedRun:
     def calls(self) -> tuple[ModelCall, ...]:
         """Its model calls."""
         return tuple(entry for entry in self.own if isinstance(entry, ModelCall))
+
+    @property
+    def answers_changed(self) -> Mapping[RowId, Sequence[Change]]:
+        """What hooks had made of its answers, by their rows."""
+        found: dict[RowId, list[Change]] = {}
+        for entry in self.own:
+            if isinstance(entry, Change) and entry.what == "answer":
+                for row in entry.rows:
+                    found.setdefault(row, []).append(entry)
+        return found
 
     @property
     def is_found(self) -> bool:

@@ -74,6 +74,7 @@ class Script:
         )
         """Ids of calls to which hooks or somebody gave other arguments, or another result."""
 
+        self._answers_changed = run.answers_changed
         self.n_calls = 0
         """Model calls that were served so far."""
 
@@ -179,10 +180,9 @@ class Script:
             self._found(difference)
         return difference
 
-    def changes_of(self, row: RowId) -> list[Change]:
+    def changes_of(self, row: RowId) -> Sequence[Change]:
         """Return what hooks had made of the answer that a row holds."""
-        own = (entry for entry in self.run.own if isinstance(entry, Change))
-        return [entry for entry in own if entry.what == "answer" and row in entry.rows]
+        return self._answers_changed.get(row, ())
 
     def cut_off(self, latest: Body, session: UUID) -> Body:
         """Return the content of the replay where it was ended, as the recorded run was."""

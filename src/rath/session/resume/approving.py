@@ -6,14 +6,12 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar, cast
-from uuid import UUID
 
-from rath._async.lazy import Deferred
 from rath.llm.tool_args import parse_tool_arguments
 from rath.session.arguments import ArgumentChecker, BadArguments, check_value
-from rath.session.body import Body
-from rath.session.outcome import Outcome, Suspended
-from rath.session.record import Decision, Entry, Interrupt, Record
+from rath.session.outcome import Suspended
+from rath.session.record import Decision, Interrupt
+from rath.session.resume.deciding import Decided
 from rath.session.resume.open_calls import OpenCall, open_calls, own_operation
 from rath.session.resume.said import ANSWER, Allowance
 
@@ -33,22 +31,11 @@ class OpenQuestion:
     call: OpenCall = field(repr=False)
 
 
-class _Waiting(Protocol):
+class _Waiting(Decided, Protocol):
     """What is asked of a session to say something to its calls."""
 
-    id: UUID
-
-    @property
-    def body(self) -> Deferred[Body]: ...
-    @property
-    def record(self) -> Record: ...
-    @property
-    def outcome(self) -> Outcome: ...
-    @property
-    def open_calls(self) -> tuple[OpenCall, ...]: ...
     @property
     def questions(self) -> tuple[OpenQuestion, ...]: ...
-    def add_entries(self, *entries: Entry) -> None: ...
 
 
 S = TypeVar("S", bound=_Waiting)

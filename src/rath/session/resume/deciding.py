@@ -23,7 +23,7 @@ Choice = Literal["retry", "skip", "done"]
 carried out, and the model reads so."""
 
 
-class _Decided(Protocol):
+class Decided(Protocol):
     """What is asked of a session to decide about its calls."""
 
     id: UUID
@@ -39,7 +39,7 @@ class _Decided(Protocol):
     def add_entries(self, *entries: Entry) -> None: ...
 
 
-S = TypeVar("S", bound=_Decided)
+S = TypeVar("S", bound=Decided)
 
 
 class Deciding:
@@ -48,7 +48,7 @@ class Deciding:
     __slots__ = ()
 
     @property
-    def open_calls(self: _Decided) -> tuple[OpenCall, ...]:
+    def open_calls(self: Decided) -> tuple[OpenCall, ...]:
         """The calls of the last turn that have no result, and what is known of each; waits."""
         return open_calls(self.body.result(), self.id, late=self.record)
 
@@ -103,7 +103,7 @@ def _check_choice(choice: object, result: object) -> None:
         raise ValueError(f"a result goes with the choice 'done', not with {choice!r}")
 
 
-def _waits(session: _Decided) -> Suspended:
+def _waits(session: Decided) -> Suspended:
     outcome = session.outcome
     if isinstance(outcome, Suspended) and outcome.session == session.id:
         return outcome

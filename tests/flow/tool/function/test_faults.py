@@ -104,7 +104,9 @@ def fault(function: Callable[..., Any], given: dict[str, Any]) -> BadArguments:
     return caught.value
 
 
-@pytest.mark.parametrize(("function", "given", "said"), SAID, ids=lambda it: str(it)[:40])
+@pytest.mark.parametrize(
+    ("function", "given", "said"), SAID, ids=lambda it: getattr(it, "__name__", str(it))[:40]
+)
 def test_a_fault_is_told_by_its_place(
     function: Callable[..., Any], given: dict[str, Any], said: str
 ) -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from types import CodeType, FrameType, FunctionType
 from typing import Any
 
+from rath._core.origins import module_name, origin_of
 from rath.flow.tool.base import FlowToolCall
 
 _NO_TYPES = (FunctionType, FlowToolCall, staticmethod, classmethod, property)
@@ -79,7 +80,7 @@ def function_source(target: Callable[..., Any], *, takes_self: bool = False) -> 
         target=target,
         code=code,
         label=label,
-        origin=f"{getattr(code, '__module__', None) or '<unknown>'}:{qualname}",
+        origin=f"{module_name(str(getattr(code, '__module__', None) or '<unknown>'))}:{qualname}",
         takes_self=takes_self,
     )
 
@@ -90,7 +91,7 @@ def class_source(kind: type[Any], call: Callable[..., Any]) -> Source:
         target=call,
         code=underneath(call),
         label=f"class {kind.__qualname__}",
-        origin=f"{kind.__module__}:{kind.__qualname__}",
+        origin=origin_of(kind),
         takes_self=True,
         inner_names=vars(kind),
     )
