@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 from _shared import provider_from_env, show_rows
@@ -18,8 +19,10 @@ ALLOWED = re.compile(r"(cat|ls|wc)( [\w.-]+)*")
 
 
 def hide_input(agent: flow.Agent, session: Session) -> Session | None:
-    said = str(session.chunk_table[-1].payload["content"])
-    hidden = Session.from_user_message(ADDRESS.sub("[address]", said))
+    # For a session that is one question; what stood before it would be left out.
+    (asked,) = session.chunk_table.rows
+    text = ADDRESS.sub("[address]", str(asked.payload["content"]))
+    hidden = Session.from_user_message(text, images=asked.images)
     return hidden.to(session.sandbox_backend or "local", spec=session.sandbox_spec)
 
 
@@ -30,12 +33,12 @@ def only_listed(agent: flow.Agent, call: CallRequest) -> Deny | None:
 
 
 def hide_result(agent: flow.Agent, call: CallRequest, result: ToolResultText) -> ToolResultText:
-    return ToolResultText(ADDRESS.sub("[address]", result.text), result.error_kind)
+    return replace(result, text=ADDRESS.sub("[address]", result.text))
 
 
 def hide_answer(agent: flow.Agent, turn: ModelTurn) -> ModelTurn:
     hidden = turn.text and ADDRESS.sub("[address]", turn.text)
-    return ModelTurn(session=turn.session, text=hidden, calls=turn.calls)
+    return replace(turn, text=hidden)
 
 
 look = [tool_call("run_shell_command", {"cmd": cmd}) for cmd in ("cat *; id", "cat staff.txt")]

@@ -188,7 +188,8 @@ def test_commit_on_forward_commits_every_run_without_waiting() -> None:
 def test_what_a_forward_hook_took_out_is_not_committed() -> None:
     memory = FakeMemory()
     bound = agent(memory, "write to ann@example.com", commit_on_forward=True)
-    bound.register_forward_hook(lambda *_: Session.from_user_message("write to [address]"))
+    clean = Session.from_user_message("write to [address]")
+    bound.register_forward_hook(lambda _, __, ___: clean)
     bound(user()).synchronize()
     (op,) = committed(memory)
     assert [message["content"] for message in op.messages] == ["write to [address]"]
@@ -212,7 +213,7 @@ def test_what_a_forward_hook_refuses_is_not_committed() -> None:
 def test_forward_alone_commits_and_asks_no_hook() -> None:
     memory = FakeMemory()
     bound = agent(memory, "hello", commit_on_forward=True)
-    bound.register_forward_hook(lambda *_: Session.from_user_message("never"))
+    bound.register_forward_hook(lambda _, __, ___: Session.from_user_message("never"))
     out = bound.forward(user())
     assert [op.session_id for op in committed(memory)] == [str(out.id)]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import gzip
 import json
 import signal
 from collections.abc import Iterator
@@ -13,8 +14,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import rath.mcp.client
+import rath.mcp.http
 from rath.backend.results import ToolExecutionFailure
-from rath.errors import ConfigError, MCPProtocolError, MCPRequestError, MCPTimeout
+from rath.errors import (
+    ConfigError,
+    MCPConnectionError,
+    MCPProtocolError,
+    MCPRequestError,
+    MCPTimeout,
+)
 from rath.flow.tool.mcp_adapter import MCPToolCall, tools_of
 from rath.mcp import HttpServer, MCPClient
 from rath.mcp.halves import sound_line
@@ -23,6 +31,7 @@ from rath.mcp.schema import MAX_DEPTH, without_patterns
 from rath.mcp.tail import hidden
 from rath.session.arguments import BadArguments
 from tests.support.mcp_own import scripted, texts, tool, tools
+from tests.support.web_answers import answering
 
 CANARY = "canary-0123456789"
 
@@ -196,7 +205,7 @@ def test_a_schema_that_cannot_be_used_is_left_to_the_server(broken: dict[str, An
 
 
 def test_patterns_go_and_names_and_data_stay() -> None:
-    schema = {
+    schema: dict[str, Any] = {
         "properties": {"pattern": {"type": "string", "pattern": "x"}},
         "allOf": [{"pattern": "x", "minLength": 1}],
         "const": {"pattern": "x"},
@@ -215,3 +224,33 @@ def test_a_schema_of_any_depth_is_read() -> None:
     for _ in range(MAX_DEPTH * 50):
         schema = {"not": schema}
     assert str(without_patterns(schema)).count("not") == MAX_DEPTH
+
+
+# ---------------------------------------------------------------- answers without end
+
+
+def packed(n_bytes: int) -> bytes:
+    return gzip.compress(b" " * n_bytes, mtime=0)
+
+
+@pytest.mark.parametrize(
+    ("body", "headers"),
+    [
+        (packed(70_000_000), {"Content_Encoding": "gzip"}),
+        (b" " * 3_000, {}),
+    ],
+    ids=["packed", "plain"],
+)
+def test_an_answer_without_end_does_not_fill_the_memory(
+    body: bytes,
+    headers: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(rath.mcp.http, "MAX_ANSWER_BYTES", 2_000)
+    with (
+        answering(200, body, Content_Type="application/json", **headers) as server,
+        MCPClient(server.url, transport="http", timeout=5) as client,
+        pytest.raises(MCPConnectionError, match="its answer is above"),
+    ):
+        client.list_tools()
+    assert server.seen[0]["accept-encoding"] == "identity"

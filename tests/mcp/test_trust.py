@@ -46,6 +46,23 @@ def test_a_server_of_a_project_is_not_started_before_it_is_trusted(project: Path
     assert found(None, {}) == {"text": "hello"}  # type: ignore[arg-type]  # the session is not sent
 
 
+def test_a_config_of_a_project_elsewhere_is_not_believed_either(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = written(project / ".openrath")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UntrustedServer, match="rath mcp trust s"):
+        mcp_tools_from_config(store=ConfigStore(store.path))
+
+
+@pytest.mark.parametrize("content", [{"trusted": []}, {"trusted": 1}, {}])
+def test_a_file_of_another_shape_trusts_nobody(project: Path, content: dict[str, Any]) -> None:
+    store = written(project / ".openrath")
+    own_config_dir().mkdir(parents=True, exist_ok=True)
+    (own_config_dir() / TRUST_FILENAME).write_text(json.dumps({"version": 1, **content}))
+    assert not is_trusted("s", store)
+
+
 def test_a_changed_entry_asks_anew(project: Path) -> None:
     trust_server("s", written(project / ".openrath"))
     assert not is_trusted("s", written(project / ".openrath", env={"A": "b"}))

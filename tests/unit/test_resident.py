@@ -133,6 +133,22 @@ def test_what_does_not_open_in_time_is_closed_by_force() -> None:
     assert str(found) == "it was closed before it was open"
 
 
+def test_what_is_not_open_yet_is_closed_without_waiting_for_it() -> None:
+    place = Place()
+    place.waits = True
+
+    async def use() -> bool:
+        resident = Resident(place.open, label="it")
+        opening = asyncio.ensure_future(resident.aopened())
+        await asyncio.sleep(0)
+        await asyncio.wait_for(resident.aclose(600), 5)
+        with pytest.raises(RuntimeError, match="it was closed before it was open"):
+            await opening
+        return resident.has_ended
+
+    assert on_runtime(use)
+
+
 def test_what_does_not_close_in_time_is_cancelled() -> None:
     place = Place()
     place.lingers = True

@@ -75,7 +75,11 @@ class Resident(Generic[T]):
             timeout: Seconds that closing may take; then it is cancelled, and given as long again.
         """
         self._stop.set()
-        if self._running is not None and not await self.aended(timeout):
+        if self._running is None:
+            return
+        if not self._opened.done():
+            self._running.cancel()  # there is nothing yet that could be closed well
+        if not await self.aended(timeout):
             self._running.cancel()
             await self.aended(timeout)
 

@@ -15,7 +15,7 @@ from rath.config.secrets import shown
 from rath.mcp.configured import ConfiguredServer, configured_server
 from rath.mcp.pins import PinDifferences
 from rath.mcp.spec import server_name
-from rath.mcp.trust import is_trusted
+from rath.mcp.trust import comes_from_elsewhere, is_trusted
 
 if TYPE_CHECKING:
     from mcp_types import Tool
@@ -86,7 +86,7 @@ def server_named(name: str) -> ConfiguredServer:
 
 def own_server(server: ConfiguredServer) -> bool:
     """Tell whether a server stands in a config of the user's own."""
-    return not server.store.is_project_local
+    return not comes_from_elsewhere(server.store)
 
 
 def trust_of(server: ConfiguredServer) -> Trust:

@@ -13,6 +13,7 @@ __all__ = [
     "USER_DIR_NAME",
     "comes_from_project",
     "config_layer_paths",
+    "is_of_some_project",
     "is_project_local",
     "own_config_dir",
     "resolve_config_dir",
@@ -124,6 +125,17 @@ def comes_from_project(config_dir: Path) -> bool:
     """
     own = _user_config_dir()
     return is_project_local(config_dir) and (own is None or _real(config_dir) != _real(own))
+
+
+def is_of_some_project(config_dir: Path) -> bool:
+    """Return whether a directory is a project's, also one of a project that is elsewhere.
+
+    Every `.openrath` is, but the user's own and the one that `OPENRATH_HOME` names.
+    """
+    if comes_from_project(config_dir):
+        return True
+    real = _real(config_dir)
+    return real.name == PROJECT_MARKER_DIR and real != _real(own_config_dir())
 
 
 def _user_config_dir() -> Path | None:

@@ -16,7 +16,7 @@ from rath.mcp.spec import (
     ServerSpec,
     StdioServer,
 )
-from rath.mcp.trust import check_trusted
+from rath.mcp.trust import check_trusted, comes_from_elsewhere
 
 __all__ = ["ConfiguredServer", "configured_server"]
 
@@ -52,7 +52,7 @@ class ConfiguredServer:
     def believes_annotations(self) -> bool:
         """Whether what the server says of its tools' effects is believed."""
         said = self.entry.trust_annotations
-        return not self.store.is_project_local if said is None else said
+        return not comes_from_elsewhere(self.store) if said is None else said
 
     def client(self) -> MCPClient:
         """Return a client, which connects when it is first used.

@@ -31,7 +31,11 @@ __all__ = ["Exchange", "HttpAccess", "current_exchange", "open_http", "open_sse"
 MAX_EVENT_BYTES = 64 << 20
 """Longest event of a stream, in bytes. A guess."""
 
-_SHOWN_BYTES = 120
+MAX_ANSWER_BYTES = MAX_EVENT_BYTES
+"""Longest answer that is no stream, in bytes."""
+
+_MAX_RATIO = 1000
+"""How many times larger gzip makes a content at most: 1032, https://zlib.net/zlib_tech.html."""
 
 
 @dataclass(slots=True)
@@ -101,7 +105,9 @@ class HttpAccess:
             auth=_ToOrigin(self),
             # How long an answer may take is up to each request; the deadline is ours.
             timeout=httpx2.Timeout(timeout, read=None),
-            event_hooks={"response": [_note]},
+            # What is packed may be a thousand times as large; that is not known in time.
+            headers={"Accept-Encoding": "identity"},
+            event_hooks={"response": [_note, _bound]},
         )
 
 
@@ -230,6 +236,35 @@ async def _note(response: httpx2.Response) -> None:
     exchange.status, exchange.content_type = response.status_code, content_type
     if exchange.on_refused is not None:
         exchange.on_refused()
+
+
+class _Bounded(httpx2.AsyncByteStream):
+    """An answer that ends with an error above `limit` bytes."""
+
+    def __init__(self, stream: httpx2.AsyncByteStream, limit: int) -> None:
+        self._stream = stream
+        self._limit = limit
+
+    async def __aiter__(self) -> AsyncGenerator[bytes]:
+        n_bytes = 0
+        async for chunk in self._stream:
+            n_bytes += len(chunk)
+            if n_bytes > self._limit:
+                raise httpx2.RemoteProtocolError(f"its answer is above {self._limit} bytes")
+            yield chunk
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+
+async def _bound(response: httpx2.Response) -> None:
+    """Let no answer fill the memory; events of a stream have a bound of their own."""
+    if response.headers.get("content-type", "").lower().startswith("text/event-stream"):
+        return
+    is_plain = response.headers.get("content-encoding", "identity").lower() == "identity"
+    assert isinstance(response.stream, httpx2.AsyncByteStream)
+    limit = MAX_ANSWER_BYTES if is_plain else MAX_ANSWER_BYTES // _MAX_RATIO
+    response.stream = _Bounded(response.stream, limit)
 
 
 def _token(bearer: Bearer) -> str:

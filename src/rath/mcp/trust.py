@@ -7,17 +7,29 @@ import os
 from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from rath.config.paths import own_config_dir
+from rath.config.paths import is_of_some_project, own_config_dir
 from rath.config.schema import MCPServerConfig
 from rath.config.store import ConfigStore
 from rath.errors import UntrustedServer
 from rath.mcp.records import change_file, read_file
 
-__all__ = ["TRUST_FILENAME", "check_trusted", "is_trusted", "revoke_trust", "trust_server"]
+__all__ = [
+    "TRUST_FILENAME",
+    "check_trusted",
+    "comes_from_elsewhere",
+    "is_trusted",
+    "revoke_trust",
+    "trust_server",
+]
 
 TRUST_FILENAME = "mcp_trust.json"
+
+
+def comes_from_elsewhere(store: ConfigStore) -> bool:
+    """Tell whether a config is a project's, in whatever directory, and not the user's own."""
+    return is_of_some_project(store.path.parent)
 
 
 def is_trusted(name: str, store: ConfigStore) -> bool:
@@ -35,10 +47,13 @@ def is_trusted(name: str, store: ConfigStore) -> bool:
         ConfigError: The file cannot be read.
     """
     entry = store.get_mcp_server(name)
-    if not store.is_project_local:
+    if not comes_from_elsewhere(store):
         return True
-    trusted = read_file(_path()).get("trusted", {}).get(_project(store), {})
-    return bool(trusted.get(name, {}).get("digest") == _digest(entry))
+    said: object = read_file(_path())
+    for key in ("trusted", _project(store), name, "digest"):
+        # The file is the user's own, and may have been edited into any shape.
+        said = cast("dict[str, object]", said).get(key) if isinstance(said, dict) else None
+    return said == _digest(entry)
 
 
 def check_trusted(name: str, store: ConfigStore) -> None:
@@ -70,7 +85,7 @@ def trust_server(name: str, store: ConfigStore) -> None:
         ConfigError: The file cannot be read or changed.
     """
     digest = _digest(store.get_mcp_server(name))
-    if not store.is_project_local:
+    if not comes_from_elsewhere(store):
         return
     said = {"digest": digest, "at": datetime.now(UTC).isoformat(timespec="seconds")}
 

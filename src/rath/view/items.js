@@ -1,5 +1,8 @@
 /* What one line of a session's list shows. */
 
+/** By how a tool run ended: its mark and its kind; every other way is a failure. */
+const ENDS = { done: ["·", "quiet"], suspended: ["‖", "warn"] };
+
 const HEIGHTS = { row: 54, event: 30, band: 30, now: 34, fold: 34 };
 
 /** Return how high the line of an item is, in pixels. */
@@ -79,12 +82,14 @@ function eventLine(book, entry) {
       const text = line(entry.answer ?? entry.error ?? entry.partial ?? "");
       return { mark: good ? "·" : "×", kind: good ? "quiet" : "bad", name: `${entry.purpose} ${good ? "by" : entry.status + ":"} ${book.model(entry)}`, text };
     }
-    case "tool":
-      return { mark: entry.status === "done" ? "·" : "×", kind: entry.status === "done" ? "quiet" : "bad", name: [entry.origin === "Session.check" ? "command of a check" : entry.tool, entry.status === "done" ? "" : entry.status].join(" ").trim(), text: gist(entry.args) };
+    case "tool": {
+      const [mark, kind] = ENDS[entry.status] ?? ["×", "bad"];
+      return { mark, kind, name: [entry.origin === "Session.check" ? "command of a check" : entry.tool, entry.status === "done" ? "" : entry.status].join(" ").trim(), text: gist(entry.args) };
+    }
     case "verdict":
       return { mark: entry.passed ? "✓" : "✗", kind: entry.passed ? "good" : "bad", name: `${entry.name} ${entry.passed ? "passed" : "failed"}`, text: line(entry.judge) };
     case "interrupt":
-      return { mark: "⏸", kind: "warn", name: `waits for ${entry.reason}`, text: line(entry.question ?? (entry.calls ?? []).join(", ")) };
+      return { mark: "‖", kind: "warn", name: `waits for ${entry.reason}`, text: line(entry.question ?? (entry.calls ?? []).join(", ")) };
     case "decision":
       return { mark: "▸", kind: "warn", name: `${entry.by} decided`, text: line(entry.choice) };
     case "change":

@@ -114,3 +114,13 @@ def test_lines_that_are_no_messages_disturb_nobody(tmp_path: Path) -> None:
         while (answer := heard(process)).get("id") != 1:
             pass
         assert answer["result"]["structuredContent"]["text"] == "1: hello"
+
+
+def test_a_message_with_half_a_character_is_answered(tmp_path: Path) -> None:
+    with stdio_process(tmp_path) as process:
+        greet(process)
+        params = {"name": "team", "arguments": {"message": "hel\ud83d"}}
+        say(process, id=1, method="tools/call", params=params)
+        while (answer := heard(process)).get("id") != 1:
+            pass
+        assert answer["result"]["structuredContent"]["text"] == "1: hel\ufffd"

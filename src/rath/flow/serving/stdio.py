@@ -42,7 +42,7 @@ class Wire:
             *whole, rest = chunk.split(b"\n")
             for part in whole:
                 line += part
-                yield _TOO_LONG if is_too_long else sound_line(line).decode(errors="replace")
+                yield _TOO_LONG if is_too_long else sound_line(bytes(line)).decode(errors="replace")
                 line, is_too_long = bytearray(), False
             line += rest
             if len(line) > MAX_LINE_BYTES:

@@ -82,7 +82,9 @@ def where_tools_ran(session: Session, *, turn: int | None = None) -> WhereToolsR
     # Elsewhere a record that says nothing of a call does not say that it was not made.
     waits = isinstance(session.outcome, NeedsApproval | NeedsInput)
     known = session.open_calls if waits else ()
-    states = {(each.asked_in, each.index): each.state for each in known}
+    states: dict[tuple[RowId | None, int], CallState] = {
+        (each.asked_in, each.index): each.state for each in known
+    }
     untold = tuple(each for each in _untold(lineage, states) if turn in (None, each.turn))
     return WhereToolsRan(session.id, runs, untold, find_missing(lineage, "where"))
 
