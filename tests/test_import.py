@@ -14,6 +14,9 @@ import pytest
 
 import rath
 
+# The first import of a vendor's SDK may take long on a busy machine.
+pytestmark = pytest.mark.timeout(120)
+
 PACKAGE = Path(rath.__file__).parent
 VENDORS = (
     "anthropic",

@@ -25,7 +25,7 @@ SERVER = scripted(SCRIPT)
 def is_running(pid: int | None) -> bool:
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
         return False
     return state != "Z"
 

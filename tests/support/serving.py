@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable, Generator
@@ -38,12 +39,23 @@ def over_stdio(home: Path) -> StdioServerParameters:
     return StdioServerParameters(command=program, args=arguments, env=environment(home), cwd=ROOT)
 
 
+def _take_interrupts() -> None:
+    """Take Ctrl-C: a shell that starts the tests in the background has them ignore it."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 @contextmanager
 def stdio_process(home: Path) -> Generator[subprocess.Popen[bytes]]:
     """Start a server of which the test holds the pipes."""
     pipe = subprocess.PIPE
     with subprocess.Popen(
-        command(), stdin=pipe, stdout=pipe, stderr=pipe, env=environment(home), cwd=ROOT
+        command(),
+        stdin=pipe,
+        stdout=pipe,
+        stderr=pipe,
+        env=environment(home),
+        cwd=ROOT,
+        preexec_fn=_take_interrupts,
     ) as process:
         try:
             yield process
@@ -62,6 +74,7 @@ def http_process(
         stdout=subprocess.DEVNULL,
         env=environment(home, **more),
         cwd=ROOT,
+        preexec_fn=_take_interrupts,
     ) as process:
         try:
             assert process.stderr is not None

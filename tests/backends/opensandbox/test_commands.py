@@ -164,17 +164,17 @@ def test_output_that_cannot_be_digested_there_is_not_said_to_be_known(
 
 
 def test_at_its_deadline_a_command_is_ended_with_what_it_started(sandbox: BackendSandbox) -> None:
-    line = "(setsid sh -c 'sleep 0.3; touch ghost' >/dev/null 2>&1 &); echo begun; sleep 30"
+    line = "(setsid sh -c 'sleep 2; touch ghost' >/dev/null 2>&1 &); echo begun; sleep 30"
     failure = _failed(sandbox, BackendToolCommandRun(line, timeout=0.2))
     assert (failure.kind, failure.detail) == ("timeout", "begun\n")
-    said = _ended(sandbox, _run("sleep 0.4; ls"))
+    said = _ended(sandbox, _run("sleep 2.1; ls"))
     assert said.stdout == b""
 
 
 def test_what_emptied_its_environment_is_ended_at_the_deadline(sandbox: BackendSandbox) -> None:
-    line = "env -i setsid sh -c 'sleep 0.4; touch ghost' & sleep 30"
+    line = "env -i setsid sh -c 'sleep 2; touch ghost' & sleep 30"
     assert _failed(sandbox, BackendToolCommandRun(line, timeout=0.2)).kind == "timeout"
-    said = _ended(sandbox, _run("sleep 0.5; ls"))
+    said = _ended(sandbox, _run("sleep 2.1; ls"))
     assert said.stdout == b""
 
 
@@ -205,7 +205,7 @@ def test_a_cancelled_command_is_ended_in_the_sandbox(
     runtime().cancel(running)
     with pytest.raises(BaseException):  # noqa: B017, PT011  # CancelledError is none of Exception
         running.future.result(10)
-    said = _ended(sandbox, _run("sleep 0.5; ls"))
+    said = _ended(sandbox, _run("sleep 2.1; ls"))
     assert said.stdout == b"begun\n"
 
 

@@ -11,6 +11,7 @@ from urllib.parse import quote
 import pytest
 
 from tests.support.opensandbox_server import OpenSandboxServer, UnavailableError
+from tests.support.opensandbox_server.container import why_not
 from tests.support.opensandbox_server.raw import Api, ask
 
 
@@ -111,5 +112,7 @@ def test_a_server_without_bubblewrap_does_not_start(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
+    why_not.cache_clear()
     with pytest.raises(UnavailableError, match="bubblewrap"):
         OpenSandboxServer()
+    why_not.cache_clear()

@@ -171,7 +171,7 @@ def test_blame_of_a_text_that_the_model_wrote_names_no_hook() -> None:
 
 
 def command(*args: str) -> str:
-    made = CliRunner().invoke(app, args)
+    made = CliRunner().invoke(app, args, env={"COLUMNS": "200"})
     assert made.exit_code == 0, made.output
     return " ".join(made.output.split())
 
