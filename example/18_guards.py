@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import tempfile
-from dataclasses import replace
 from pathlib import Path
 
 from _shared import provider_from_env, show_rows
@@ -33,12 +32,12 @@ def only_listed(agent: flow.Agent, call: CallRequest) -> Deny | None:
 
 
 def hide_result(agent: flow.Agent, call: CallRequest, result: ToolResultText) -> ToolResultText:
-    return replace(result, text=ADDRESS.sub("[address]", result.text))
+    return ToolResultText(ADDRESS.sub("[address]", result.text), result.error_kind, result.images)
 
 
 def hide_answer(agent: flow.Agent, turn: ModelTurn) -> ModelTurn:
     hidden = turn.text and ADDRESS.sub("[address]", turn.text)
-    return replace(turn, text=hidden)
+    return ModelTurn(session=turn.session, text=hidden, calls=turn.calls)
 
 
 look = [tool_call("run_shell_command", {"cmd": cmd}) for cmd in ("cat *; id", "cat staff.txt")]

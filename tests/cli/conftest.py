@@ -25,6 +25,8 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("NO_COLOR", "1")
     # Workers of xdist have it; without it nothing is cut, as in a pipe.
     monkeypatch.delenv("COLUMNS", raising=False)
+    # A command that runs a program looks for it in the directory of that first.
+    monkeypatch.setattr(sys, "path", list(sys.path))
     return own_project(tmp_path, monkeypatch)
 
 

@@ -53,5 +53,6 @@ def _module(name: str) -> ModuleType:
             raise  # something that the module itself needs
         raise Misuse(f"no module {module_name!r} in {here!r} or among the packages") from exc
     if file is not None and Path(found.__file__ or "").resolve() != file:
+        sys.path.remove(here)
         raise Misuse(f"{name!r} has the name of another module, {found.__file__}; rename the file")
     return found
