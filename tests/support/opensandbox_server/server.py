@@ -206,10 +206,14 @@ class OpenSandboxServer:
         finally:
             for each in (server, *self._servers.values()):
                 each.close()
-            for task in [*self._tasks]:
-                task.cancel()
-            await asyncio.gather(*self._tasks, return_exceptions=True)
-            self._abort(list(self._open))
+            # Again for what was being accepted meanwhile: no connection may outlive the loop.
+            for _ in range(3):
+                writers = list(self._open)
+                for task in [*self._tasks]:
+                    task.cancel()
+                await asyncio.gather(*self._tasks, return_exceptions=True)
+                self._abort(writers)
+                await asyncio.sleep(0)
             await self._runtime.stop()
             await asyncio.sleep(0)
 
