@@ -217,7 +217,7 @@ class TaskTaking:
 
     def __call__(self, session: Session, /) -> Session:
         """Do what the user of a session says last; subclasses implement it."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} implements no __call__(session)")
 
     def as_tool(
         self,
