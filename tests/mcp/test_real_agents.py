@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
@@ -22,11 +21,11 @@ from rath.session.record import ToolRun
 from rath.testing import ScriptedClient, Turn, tool_call
 from tests.support.mcp_servers import (
     CountedServer,
+    everything_on,
     everything_server,
     filesystem_server,
     git_server,
     own_repository,
-    running_everything,
     time_server,
 )
 
@@ -36,22 +35,12 @@ pytestmark = pytest.mark.timeout(120)
 SLOW = "trigger-long-running-operation"
 
 
-@contextmanager
-def server_on(transport: Transport, directory: Path) -> Generator[ServerSpec]:
-    """The server with everything on a transport."""
-    if transport == "stdio":
-        yield everything_server()
-        return
-    with running_everything(transport, directory) as server:
-        yield server.spec
-
-
 @pytest.fixture(scope="module", params=get_args(Transport))
 def tools(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[dict[str, MCPToolCall]]:
     """The tools of the server with everything, by name, on each transport."""
-    with server_on(request.param, tmp_path_factory.mktemp("everything")) as spec:
+    with everything_on(request.param, tmp_path_factory.mktemp("everything")) as spec:
         found = mcp_tools_from_server(spec)
         yield {tool.name: tool for tool in found}
         found[0].client.close()

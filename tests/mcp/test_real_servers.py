@@ -25,11 +25,10 @@ from rath.errors import MCPRequestError, MCPTimeout
 from rath.mcp.client import MCPClient
 from rath.mcp.spec import Transport
 from tests.support.mcp_servers import (
-    everything_server,
+    everything_on,
     filesystem_server,
     git_server,
     own_repository,
-    running_everything,
     time_server,
 )
 
@@ -42,11 +41,7 @@ SLOW = "trigger-long-running-operation"
 @contextmanager
 def connected(transport: Transport, directory: Path) -> Generator[MCPClient]:
     """A client of the server with everything."""
-    if transport == "stdio":
-        with MCPClient(everything_server()) as client:
-            yield client
-        return
-    with running_everything(transport, directory) as server, MCPClient(server.spec) as client:
+    with everything_on(transport, directory) as spec, MCPClient(spec) as client:
         yield client
 
 

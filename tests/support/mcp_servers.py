@@ -14,7 +14,7 @@ from typing import Literal
 
 import pytest
 
-from rath.mcp.spec import HttpServer, StdioServer
+from rath.mcp.spec import HttpServer, ServerSpec, StdioServer, Transport
 
 __all__ = [
     "SERVERS",
@@ -205,6 +205,16 @@ class HttpEverything:
             pytest.fail(f"the server did not start: {self.log.read_text()}")
         self._port = int(line)
         return process
+
+
+@contextmanager
+def everything_on(transport: Transport, directory: Path) -> Generator[ServerSpec]:
+    """The server with everything on a transport."""
+    if transport == "stdio":
+        yield everything_server()
+        return
+    with running_everything(transport, directory) as server:
+        yield server.spec
 
 
 @contextmanager
