@@ -15,11 +15,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import rath
 from rath import flow
 from rath.flow.hooks import HookHandle, hooks_of
 from rath.session import Session
 from rath.session.hooked import note_output
-from rath.session.hooks import PassedOn
+from rath.session.hooks import ModelTurn, PassedOn
 from rath.session.record import Change
 from rath.testing import ScriptedClient
 from tests.support.hooked import noting
@@ -341,11 +342,55 @@ def test_a_session_that_is_derived_names_its_hook_and_its_parent() -> None:
     assert loaded.lineage_operator == "Session.fork"
 
 
-def test_a_session_that_is_still_made_is_left_to_its_lineage() -> None:
-    second, module = agent("polished"), agent("hello")
-    module.register_forward_hook(lambda _, __, out: second(out))
+def agent_held_up(until: threading.Event) -> flow.Agent:
+    """Return an agent whose answer counts only when somebody lets it."""
+
+    def hold(_: flow.Agent, __: ModelTurn) -> None:
+        assert until.wait(30)
+
+    held = agent("polished")
+    held.register_model_hook(hold)
+    return held
+
+
+@pytest.mark.parametrize("is_made", [False, True])
+def test_a_session_that_is_still_made_names_its_hook_as_one_that_is_made(is_made: bool) -> None:
+    go_on, module = threading.Event(), agent("hello")
+    second = agent_held_up(go_on)
+
+    def hook(_: flow.Workflow, __: Session, out: Session) -> Session:
+        return second(out).synchronize() if is_made else second(out)
+
+    if is_made:
+        go_on.set()
+    module.register_forward_hook(hook)
     out = module(saying("x"))
-    assert (out.text(), changes(out)) == ("polished", [])
+    assert out.is_pending is not is_made
+    branch = out.fork()
+    go_on.set()
+    assert (out.text(), [what for what, _ in changes(out)]) == ("polished", ["output"])
+    assert changes(branch) == changes(out)
+
+
+def test_what_a_hook_gave_is_stored_with_a_session_that_was_still_made() -> None:
+    go_on, module = threading.Event(), agent("hello")
+    second = agent_held_up(go_on)
+    module.register_forward_hook(lambda _, __, out: second(out))
+    with rath.autosave():
+        out = module(saying("x"))
+        assert out.is_pending
+        go_on.set()
+        out.synchronize()
+    out.save()
+    assert changes(Session.load(out.id)) == changes(out) != []
+
+
+def test_each_hook_in_a_chain_is_named() -> None:
+    module = agent("hello")
+    module.register_forward_hook(marking("!"))
+    module.register_forward_hook(marking("?"))
+    out = module(saying("x"))
+    assert (said(out), len(changes(out))) == ("hello!?", 2)
 
 
 def test_a_session_that_failed_gets_no_entry() -> None:

@@ -82,3 +82,49 @@ def test_after_the_end_nothing_is_done() -> None:
     assert not cell.at_end(lambda: seen.append(1))
     assert not Deferred.of(1).at_end(lambda: seen.append(1))
     assert seen == []
+
+
+def test_an_amendment_is_in_every_value_that_is_read() -> None:
+    cell, end = waiting()
+    seen: list[int | None] = []
+    assert cell.amend(lambda value: value + 1)
+    assert cell.amend(lambda value: value * 10)
+    assert cell.at_end(lambda: seen.append(cell.latest))
+    end()
+    assert (cell.result(), cell.latest, seen) == (20, 20, [20])
+    assert not cell.amend(lambda value: value + 1)
+    assert not Deferred.of(1).amend(lambda value: value + 1)
+
+
+def test_an_amendment_of_a_cancelled_run_is_made_too() -> None:
+    cell, _ = waiting()
+    assert cell.amend(lambda value: value * 10)
+    cell.cancel()
+    assert cell.result() == -10
+
+
+def test_a_failed_run_is_not_amended() -> None:
+    cell, end = waiting(OSError)
+    seen: list[int] = []
+
+    def change(value: int) -> int:
+        seen.append(value)
+        return value
+
+    assert cell.amend(change)
+    end()
+    with pytest.raises(OSError, match="as told"):
+        cell.result()
+    assert seen == []
+
+
+def test_an_amendment_that_fails_is_logged_and_leaves_the_value(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    cell, end = waiting()
+    assert cell.amend(lambda value: value // 0)
+    assert cell.amend(lambda value: value + 1)
+    with caplog.at_level(logging.ERROR, "rath.session"):
+        end()
+        assert cell.result() == 2
+    assert "ZeroDivisionError" in caplog.text

@@ -12,6 +12,7 @@ import weakref
 from collections.abc import Callable, Coroutine, Generator, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
+from itertools import chain
 from types import TracebackType
 from typing import Any, Generic, TypeVar
 from uuid import UUID
@@ -114,7 +115,7 @@ class Deferred(Generic[T]):
         self._read = False
         self._awaited: list[Deferred[Any]] = []
         self._nested: Nested | None = None
-        self._at_end: list[Callable[[], None]] | None = []
+        self._at_end: tuple[list[Callable[[], None]], ...] | None = ([], [])
         self.dependents = 0
 
     @staticmethod
@@ -177,10 +178,25 @@ class Deferred(Generic[T]):
         It is made on the runtime thread and must not block; what it raises is logged and keeps
         nobody from the value. Returns False, and forgets it, when the run has ended already.
         """
+        return self._do_at_end(1, call)
+
+    def amend(self, change: Callable[[T], T]) -> bool:
+        """Have the value changed when the run has ended, before all that is done `at_end`.
+
+        The same holds for `change` as for what is done there. Of a failed run nothing is changed.
+        """
+
+        def amend() -> None:
+            if self._error is None:
+                self._latest = self._value = change(self._get())
+
+        return self._do_at_end(0, amend)
+
+    def _do_at_end(self, when: int, call: Callable[[], None]) -> bool:
         with _waits:
             if self._running is None or self._at_end is None:
                 return False
-            self._at_end.append(call)
+            self._at_end[when].append(call)
             return True
 
     def error(self) -> BaseException | None:
@@ -266,7 +282,7 @@ class Deferred(Generic[T]):
             self.inputs = ()
             with _waits:
                 calls, self._at_end = self._at_end, None
-            for call in calls or ():
+            for call in chain(*(calls or ())):
                 self._call_at_end(call)
 
     def _call_at_end(self, call: Callable[[], None]) -> None:

@@ -7,19 +7,23 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any, Literal
 from uuid import UUID
 
 from rath._async.bridge import call_either
-from rath._async.lazy import nesting
+from rath._async.lazy import Deferred, nesting
 from rath._async.workers import UserExit
 from rath._core.blobs import Blob
 from rath.session.asking import in_call
-from rath.session.hooks import PassedOn, hook_name
+from rath.session.body import Body
+from rath.session.hooks import PassedOn, chain_to, hook_name
 from rath.session.operation import hook_scope
 from rath.session.outcome import Cancelled, Suspended
-from rath.session.record import Change
+from rath.session.record import Change, Record
 from rath.session.resume.open_calls import own_operation
+from rath.session.saving import add_late_aside
 from rath.session.session import Session
 
 
@@ -75,14 +79,32 @@ def waits(session: Session) -> bool:
 def note_output(output: Session, changes: Sequence[PassedOn]) -> None:
     """Note in the record of `output` which hooks put it in the place of another session.
 
-    One that is still being made is left alone: it names what it was made of as its parents.
+    Never waits for a run: of one that is still going it is noted at its end, before anybody can
+    read what came of it. A failed one gets no entry.
     """
-    chain = [change for change in changes if change.after == output.id]
-    if not chain or output.is_pending or output.body.error() is not None:
+    chain = chain_to(output.id, changes)
+    if not chain or output.body.amend(partial(_amended, output.body, chain, output.id)):
         return
-    made = own_operation(output.record, output.id)
-    operation = output.id if made is None else made.operation
-    output.add_entries(*(_passed_on("output", change, operation) for change in chain))
+    if output.body.error() is None:
+        entries = _outputs_changed(chain, output.id, output.record)
+        if entries:
+            output.add_entries(*entries)
+
+
+def _amended(cell: Deferred[Body], chain: Sequence[PassedOn], session: UUID, body: Body) -> Body:
+    entries = _outputs_changed(chain, session, body.record)
+    record = body.record.extend(entries)
+    if entries:
+        add_late_aside(cell, session, record)
+    return replace(body, record=record)
+
+
+def _outputs_changed(chain: Sequence[PassedOn], session: UUID, record: Record) -> list[Change]:
+    """Return the entries that are to be added; what hooks had done before is not noted again."""
+    made = own_operation(record, session)
+    operation = session if made is None else made.operation
+    entries = (_passed_on("output", change, operation) for change in chain)
+    return [entry for entry in entries if entry not in record]
 
 
 def inputs_changed(changes: Sequence[PassedOn], operation: UUID) -> list[Change]:

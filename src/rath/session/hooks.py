@@ -28,6 +28,7 @@ __all__ = [
     "ModelTurn",
     "PassedOn",
     "ToolResultText",
+    "chain_to",
     "check_hook",
     "hook_name",
     "passed_on_to",
@@ -158,8 +159,13 @@ def passing_on(changes: Sequence[PassedOn]) -> Generator[None]:
 
 def passed_on_to(session: UUID) -> tuple[PassedOn, ...]:
     """Return by which hooks a run got `session` in the place of another one, in their order."""
+    return chain_to(session, _passed_on.get())
+
+
+def chain_to(session: UUID, changes: Sequence[PassedOn]) -> tuple[PassedOn, ...]:
+    """Return those of `changes` that led to `session`, in their order."""
     chain: list[PassedOn] = []
-    for change in reversed(_passed_on.get()):
+    for change in reversed(changes):
         if change.after == session:
             chain.append(change)
             session = change.before

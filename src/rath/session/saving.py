@@ -79,7 +79,12 @@ def save(
         return str(alone.path(session.id))
     where = open_store(store) if isinstance(store, str) else store or default_store()
     keeper = Keeper(where, running=runs_above.get())
-    _result(shelf_of(where).lane.put(partial(keeper.keep, whole)))
+    shelf = shelf_of(where)
+    _result(shelf.lane.put(partial(keeper.keep, whole)))
+    writer = shelf.get(whole.cell)
+    if writer is not None and whole.cell.owner is not None:
+        # What came to it at the end of its run may still be on its way.
+        _result(writer.hold(whole.cell.result().record))
     return stands_at(where, session.id)
 
 
@@ -123,6 +128,15 @@ def add_late(cell: Deferred[Any], record: Record, *lines: Line) -> None:
         _result(writer.keep_up_with(record, *lines))
 
 
+def add_late_aside(cell: Deferred[Any], session: UUID, record: Record) -> None:
+    """Have what came late added to the logs that hold a session; never waits.
+
+    A failure is logged: nobody waits for it.
+    """
+    for writer in writers_of(cell):
+        writer.keep_up_with(record).add_done_callback(partial(_tell_late_failure, session))
+
+
 def settle(session: UUID) -> None:
     """Wait until what a run of this process has handed over is written, or has failed."""
     writer = being_written(session)
@@ -159,6 +173,12 @@ def _tell_failure(session: UUID, done: Future[LogWriter]) -> None:
     error = done.exception()
     if error is not None:
         _log.error("session %s is not stored: %s", session, error)
+
+
+def _tell_late_failure(session: UUID, done: Future[None]) -> None:
+    error = done.exception()
+    if error is not None:
+        _log.error("what came late to session %s is not stored: %s", session, error)
 
 
 def _whole(session: Stored) -> Whole:
