@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from rath import backend, flow, memory, session
     from rath.flow.tool.function import tool
     from rath.llm.offline import offline
-    from rath.session.asking import ask
+    from rath.session.approvals.asking import ask
     from rath.session.autosave import autosave
     from rath.session.replay.block import replay
     from rath.session.replay.cassette import cassette
@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 _FUNCTIONS = {
-    "ask": "rath.session.asking",
+    "ask": "rath.session.approvals.asking",
     "autosave": "rath.session.autosave",
     "cassette": "rath.session.replay.cassette",
     "offline": "rath.llm.offline",

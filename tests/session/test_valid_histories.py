@@ -24,7 +24,7 @@ from rath.session.candidates import Candidate, side_request, turn_request
 from rath.session.chunk import RowId
 from rath.session.content import AssistantTurn, Opaque
 from rath.session.conversation import Frame, Rendition
-from rath.session.output_schema import output_spec
+from rath.session.output.schema import output_spec
 from rath.session.record import Entry, ModelCall
 from rath.session.request import context_message, last_user_index
 from tests.support import anthropic_replies, anthropic_rules, openai_rules

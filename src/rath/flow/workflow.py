@@ -18,8 +18,8 @@ from rath.flow.hooks import HookHandle, after_forward, before_forward, hooks_of,
 from rath.flow.tool.agent_tool import TaskTaking
 from rath.llm import Provider
 from rath.session import Session
-from rath.session.hooked import note_output, waits
-from rath.session.hooks import PassedOn, passing_on
+from rath.session.hooks.asked import note_output, waits
+from rath.session.hooks.values import PassedOn, passing_on
 from rath.session.operation import operation_scope
 from rath.session.persistence.store.abc import SessionStore
 from rath.session.replay.stage import recorded_call

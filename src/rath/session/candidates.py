@@ -10,7 +10,7 @@ from rath.llm.chat_request import RathLLMChatRequest, RathLLMFunctionTool
 from rath.llm.draft import ProviderOrigin, output_mode
 from rath.llm.provider import Provider
 from rath.session.chat_request_build import provider_into_chat_request
-from rath.session.output_schema import OutputSpec
+from rath.session.output.schema import OutputSpec
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,8 +33,8 @@ from rath.session.failure import noting
 from rath.session.graph.kind import LineageKind
 from rath.session.graph.legacy import SessionLineage
 from rath.session.graph.provenance import Provenance, stamped
-from rath.session.hooked import inputs_changed
-from rath.session.hooks import passed_on_to
+from rath.session.hooks.asked import inputs_changed
+from rath.session.hooks.values import passed_on_to
 from rath.session.oneshot import OneShot
 from rath.session.operation import Place
 from rath.session.outcome import Completed

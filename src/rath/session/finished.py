@@ -12,7 +12,7 @@ from rath._async.lanes import Key
 from rath._core.blobs import Blob
 from rath.backend.abc import SandboxIdentity
 from rath.backend.effects import FileEffect
-from rath.session.asking import InnerRun, Question
+from rath.session.approvals.asking import InnerRun, Question
 from rath.session.chunk import ChunkRow, RowId, tool_feedback_chunk
 from rath.session.content import ToolCall
 from rath.session.encode import ResultText, encode_failure, full_blob

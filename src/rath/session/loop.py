@@ -34,9 +34,9 @@ from rath.session.executors import (
 from rath.session.graph.kind import LineageKind
 from rath.session.graph.legacy import SessionLineage
 from rath.session.graph.provenance import Provenance, stamped
-from rath.session.hooks import NO_HOOKS, LoopHooks, passed_on_to
+from rath.session.hooks.values import NO_HOOKS, LoopHooks, passed_on_to
 from rath.session.loop_plan import LoopPlan
-from rath.session.output_run import plan_output
+from rath.session.output.run import plan_output
 from rath.session.recall import HoldingRecall, Recall
 from rath.session.recorder.durability import Durability
 from rath.session.recorder.plan import plan_recording

@@ -14,10 +14,10 @@ from rath.session.candidates import Candidate
 from rath.session.events import OnEventCb
 from rath.session.graph.legacy import SessionLineage
 from rath.session.graph.provenance import Provenance
-from rath.session.hooks import NO_HOOKS, LoopHooks, PassedOn
+from rath.session.hooks.values import NO_HOOKS, LoopHooks, PassedOn
 from rath.session.operation import Place
-from rath.session.output_run import OutputPlan
-from rath.session.output_schema import OutputSpec
+from rath.session.output.run import OutputPlan
+from rath.session.output.schema import OutputSpec
 from rath.session.placement import Placement
 from rath.session.recall import Recall
 from rath.session.recorder.header import Identity

@@ -17,7 +17,7 @@ from rath.llm.exchange import CallEvidence
 from rath.session.chunk import ChunkRow, ChunkTable, RowId
 from rath.session.content import AssistantTurn, UserText
 from rath.session.operation import Place
-from rath.session.output_schema import OutputSpec
+from rath.session.output.schema import OutputSpec
 from rath.session.quotation import CUT, address
 
 OperationKind = Literal[

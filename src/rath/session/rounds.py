@@ -20,13 +20,13 @@ from rath._async.workers import UserExit
 from rath.backend.effects import EffectLog, observe_effects
 from rath.backend.own_time import OwnTime
 from rath.backend.unseen import UNOBSERVED
+from rath.session.approvals.asking import CurrentCall, call_here, in_call
 from rath.session.arguments import (
     ArgumentChecker,
     BadArguments,
     is_library_loaded,
     load_library,
 )
-from rath.session.asking import CurrentCall, call_here, in_call
 from rath.session.content import ToolCall
 from rath.session.encode import ResultText, encode_failure, encode_result
 from rath.session.finished import (
@@ -37,7 +37,7 @@ from rath.session.finished import (
     held_back,
     with_arguments,
 )
-from rath.session.hooked_calls import CallHooks
+from rath.session.hooks.calls import CallHooks
 from rath.session.kept_contents import FULL, KeptContents
 from rath.session.operation import call_scope
 from rath.session.placement import Placement

@@ -11,8 +11,8 @@ from uuid import UUID, uuid4
 
 from rath._async.lazy import Deferred
 from rath.llm.exchange import Exchange
+from rath.session.approvals.asking import in_call
 from rath.session.aside import aside, rows_worth
-from rath.session.asking import in_call
 from rath.session.body import Body
 from rath.session.budget import Budget
 from rath.session.calls import Context
@@ -28,8 +28,8 @@ from rath.session.content import AssistantTurn
 from rath.session.conversation import Conversation, Frame
 from rath.session.encode import rows_digest
 from rath.session.events import Emitter
-from rath.session.hooked import inputs_changed
-from rath.session.hooked_answer import Answering
+from rath.session.hooks.answers import Answering
+from rath.session.hooks.asked import inputs_changed
 from rath.session.loop_plan import LoopPlan
 from rath.session.outcome import (
     DeadlineExceeded,
@@ -37,7 +37,7 @@ from rath.session.outcome import (
     RoundLimit,
     Suspended,
 )
-from rath.session.output_run import (
+from rath.session.output.run import (
     OutputRun,
     Verdict,
     explain_refusal,

@@ -27,7 +27,7 @@ from rath.session.graph.provenance import Edge, Provenance
 from rath.session.graph.recording import LineageRecorder, LineageStamp
 from rath.session.operation import next_place
 from rath.session.outcome import Outcome, outcome_extras
-from rath.session.output import TypedReading
+from rath.session.output.form import TypedReading
 from rath.session.persistence.store.abc import SessionStore
 from rath.session.placement import Placement
 from rath.session.record import Entry, Record, evidence_of, last_text

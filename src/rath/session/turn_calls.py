@@ -7,15 +7,16 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 from uuid import UUID
 
-from rath.session.approval import has_rule, to_be_allowed
+from rath.session.approvals.rules import has_rule, to_be_allowed
+from rath.session.approvals.suspending import Round, Suspending, for_answers, for_approval
 from rath.session.body import Body
 from rath.session.chunk import ChunkRow, RowId
 from rath.session.content import ToolCall
 from rath.session.finished import Finished, interrupted, not_made, tool_run_entry
-from rath.session.hooked_calls import CallHooks
+from rath.session.hooks.calls import CallHooks
 from rath.session.loop_plan import LoopPlan
 from rath.session.outcome import Outcome
-from rath.session.output_run import Verdict
+from rath.session.output.run import Verdict
 from rath.session.persistence.loading.unfinished import Unfinished
 from rath.session.record import Change, Entry
 from rath.session.recorder.recorder import Recorder
@@ -23,7 +24,6 @@ from rath.session.recorder.round_results import RoundResults, intents
 from rath.session.resume.going_on import GoingOn
 from rath.session.rounds import ToolRounds
 from rath.session.session import Session
-from rath.session.suspending import Round, Suspending, for_answers, for_approval
 
 
 class Written(Protocol):

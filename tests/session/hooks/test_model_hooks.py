@@ -237,7 +237,7 @@ def test_a_hook_that_hangs_ends_its_run(is_async: bool, monkeypatch: pytest.Monk
     async def hang_later(_: Agent, turn: ModelTurn) -> None:
         await asyncio.sleep(10)
 
-    monkeypatch.setattr("rath.session.hooked_answer.MODEL_HOOK_TIMEOUT", 0.01)
+    monkeypatch.setattr("rath.session.hooks.answers.MODEL_HOOK_TIMEOUT", 0.01)
     asked = agent("x")
     asked.register_model_hook(hang_later if is_async else hang)
     with pytest.raises(TimeoutError, match=r"hang(_later)? gave nothing within 0\.01 s"):

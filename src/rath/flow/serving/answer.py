@@ -21,7 +21,7 @@ from rath.session.outcome import (
     OutputMissing,
     RoundLimit,
 )
-from rath.session.output import plain_answer
+from rath.session.output.form import plain_answer
 from rath.session.persistence.index.states import OUTCOME_STATES
 
 MAX_ERROR_CHARS = 4_000

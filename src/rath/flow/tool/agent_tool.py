@@ -14,7 +14,8 @@ from rath.backend.results import ToolExecutionFailure
 from rath.flow.tool.base import FlowToolCall
 from rath.llm.image import Image
 from rath.session import Session
-from rath.session.asking import call_here
+from rath.session.approvals.asking import call_here
+from rath.session.approvals.waiting import pass_on
 from rath.session.content import AssistantTurn
 from rath.session.outcome import (
     BudgetExceeded,
@@ -27,10 +28,9 @@ from rath.session.outcome import (
     OutputMissing,
     RoundLimit,
 )
-from rath.session.output import plain_answer
+from rath.session.output.form import plain_answer
 from rath.session.recorder.beside import recorded_beside
 from rath.session.tooling import ApprovalRule, ToolEffects
-from rath.session.waiting import pass_on
 
 __all__ = ["AgentTool", "AgentToolOptions", "PassedImages"]
 

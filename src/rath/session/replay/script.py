@@ -16,7 +16,7 @@ from rath.errors import ReplayDifference
 from rath.llm.chat_request import RathLLMChatRequest
 from rath.llm.draft import ChatDraft
 from rath.llm.tool_args import parse_tool_arguments
-from rath.session.asking import CurrentCall
+from rath.session.approvals.asking import CurrentCall
 from rath.session.body import Body
 from rath.session.chunk import ChunkRow, RowId
 from rath.session.content import ToolCall, ToolFeedback

@@ -11,8 +11,8 @@ from typing import Any
 from rath.llm.tool_args import parse_tool_arguments
 from rath.session.content import AssistantTurn, ToolCall, ToolFeedback, UserText
 from rath.session.outcome import Completed, OutputMissing
-from rath.session.output import OutputForm
-from rath.session.output_schema import OutputSpec, Unfit
+from rath.session.output.form import OutputForm
+from rath.session.output.schema import OutputSpec, Unfit
 from rath.session.record import ModelCall, ToolRun
 from rath.session.replay.history import RecordedRun
 

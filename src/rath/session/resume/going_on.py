@@ -16,7 +16,7 @@ from rath.llm.chat_response import (
     RathLLMFinishReason,
 )
 from rath.llm.exchange import CallEvidence, Exchange
-from rath.session.asking import Answer, CurrentCall, Question
+from rath.session.approvals.asking import Answer, CurrentCall, Question
 from rath.session.body import Body
 from rath.session.calls import Context
 from rath.session.content import AssistantTurn, ToolCall, ToolFeedback

@@ -158,7 +158,7 @@ def ask(question: str, schema: Any = None) -> Any:
         given = None if schema is None else cast("Mapping[str, Any]", schema)
         return json.loads(call.answer(Question(question, given)))
     # On first use: few tools ask, and `import rath` must not load pydantic.
-    from rath.session.asking_type import answer_type  # noqa: PLC0415
+    from rath.session.approvals.asking_type import answer_type  # noqa: PLC0415
 
     wanted = answer_type(schema)
     return wanted.read(call.answer(Question(question, wanted.schema)))

@@ -19,8 +19,8 @@ from rath.session.chunk import RowId
 from rath.session.content import ToolFeedback
 from rath.session.encode import ResultText, encode_failure
 from rath.session.finished import CALL_INTERRUPTED, Finished, Prepared
-from rath.session.hooked import HookFailed, ask_hook
-from rath.session.hooks import (
+from rath.session.hooks.asked import HookFailed, ask_hook
+from rath.session.hooks.values import (
     AfterToolHook,
     BeforeToolHook,
     Deny,

@@ -16,8 +16,8 @@ from rath._core.blobs import Blob
 from rath.llm.tool_args import parse_tool_arguments
 from rath.session.chunk import ChunkKind, ChunkRow, RowId, make_row
 from rath.session.content import AssistantTurn, ToolCall
-from rath.session.hooked import HookFailed, ask_hook
-from rath.session.hooks import ModelHook, ModelTurn, hook_name
+from rath.session.hooks.asked import HookFailed, ask_hook
+from rath.session.hooks.values import ModelHook, ModelTurn, hook_name
 from rath.session.record import Change, Entry, ModelCall
 from rath.session.session import Session
 

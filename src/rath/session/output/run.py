@@ -20,8 +20,8 @@ from rath.session.content import AssistantTurn, ToolCall
 from rath.session.encode import encode_failure, encode_result
 from rath.session.finished import Finished, Prepared
 from rath.session.outcome import Completed, OutputMissing, OutputValue
-from rath.session.output import PREVIEW_CHARS, OutputForm, output_form
-from rath.session.output_schema import OutputSpec, Unfit
+from rath.session.output.form import PREVIEW_CHARS, OutputForm, output_form
+from rath.session.output.schema import OutputSpec, Unfit
 from rath.session.record import Purpose
 from rath.session.tooling import Offer, offer
 

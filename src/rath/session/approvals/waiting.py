@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from rath.session.asking import InnerRun, current_call
+from rath.session.approvals.asking import InnerRun, current_call
 from rath.session.outcome import NeedsApproval, NeedsDecision, NeedsInput
 from rath.session.resume.open_calls import open_calls
 from rath.session.resume.stored import Stored, store_of
@@ -26,7 +26,7 @@ def pass_on(child: Session) -> Session:
     Raises:
         RuntimeError: It is called outside of a tool call.
     """
-    call = current_call("rath.session.waiting.pass_on")
+    call = current_call("rath.session.approvals.waiting.pass_on")
     outcome = child.outcome
     if isinstance(outcome, NeedsApproval | NeedsInput | NeedsDecision):
         call.wait_for(InnerRun(outcome.session, outcome, child))

@@ -16,7 +16,7 @@ from rath.errors import OutputError
 from rath.session.chunk import ChunkRow, ChunkTable
 from rath.session.content import AssistantTurn
 from rath.session.outcome import Completed, Outcome, OutputMissing, OutputValue
-from rath.session.output_schema import FINAL_ANSWER, WRAPPED, OutputSpec, Unfit, output_spec
+from rath.session.output.schema import FINAL_ANSWER, WRAPPED, OutputSpec, Unfit, output_spec
 from rath.session.record import Operation, Record, evidence_of, last_text
 
 _FENCE = re.compile(r"```(?:json)?[ \t]*\n(.*?)```", re.DOTALL | re.IGNORECASE)
@@ -73,7 +73,7 @@ def output_form(wanted: object) -> OutputForm:
             f"output must be a type, such as a subclass of pydantic.BaseModel, not {wanted!r:.80}"
         )
     # On first use: most runs ask for text, and `import rath.flow` must not load pydantic.
-    from rath.session.output_type import read_type  # noqa: PLC0415
+    from rath.session.output.pydantic_type import read_type  # noqa: PLC0415
 
     schema, is_wrapped, read = read_type(wanted)
     name = _NOT_IN_A_NAME.sub("_", getattr(wanted, "__name__", "")).strip("_")
@@ -155,7 +155,7 @@ def plain_answer(session: _Ended) -> Any:
     outcome = session.outcome
     if isinstance(outcome, Completed) and isinstance(outcome.output, OutputValue):
         # On first use, like all of pydantic.
-        from rath.session.output_type import to_plain  # noqa: PLC0415
+        from rath.session.output.pydantic_type import to_plain  # noqa: PLC0415
 
         return to_plain(outcome.output.value)
     row = next((row for row in reversed(session.chunk_table) if _is_said(row)), None)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, assert_never
 from uuid import UUID
 
-from rath.session.asking import InnerRun, Question
+from rath.session.approvals.asking import InnerRun, Question
 from rath.session.chunk import ChunkRow, RowId
 from rath.session.content import ToolCall
 from rath.session.finished import Finished, tool_run_entry

@@ -16,9 +16,9 @@ from rath._async.bridge import call_either
 from rath._async.lazy import Deferred, nesting
 from rath._async.workers import UserExit
 from rath._core.blobs import Blob
-from rath.session.asking import in_call
+from rath.session.approvals.asking import in_call
 from rath.session.body import Body
-from rath.session.hooks import PassedOn, chain_to, hook_name
+from rath.session.hooks.values import PassedOn, chain_to, hook_name
 from rath.session.operation import hook_scope
 from rath.session.outcome import Cancelled, Suspended
 from rath.session.record import Change, Record

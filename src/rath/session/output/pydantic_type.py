@@ -9,7 +9,7 @@ import pydantic
 from pydantic_core import SchemaError, to_jsonable_python
 
 from rath._core.text import one_line_preview
-from rath.session.output_schema import WRAPPED, Unfit
+from rath.session.output.schema import WRAPPED, Unfit
 
 MAX_FAULTS = 10
 """How many faults of one answer the model is told."""
