@@ -18,7 +18,6 @@ if TYPE_CHECKING:
         user_text_chunk,
     )
     from rath.session.compress import run_session_compress
-    from rath.session.executors import SessionLoopExecutor
     from rath.session.graph import (
         LineageConsistencyError,
         LineageJournal,
@@ -56,6 +55,7 @@ if TYPE_CHECKING:
     )
     from rath.session.provider_builtin import DefaultSessionLoopExecutor
     from rath.session.resume.looking import resume_differences
+    from rath.session.running.executors import SessionLoopExecutor
     from rath.session.select import select_session
     from rath.session.session import Session
 else:
@@ -77,7 +77,7 @@ else:
                 "user_text_chunk",
             ),
             "compress": ("run_session_compress",),
-            "executors": ("SessionLoopExecutor",),
+            "running.executors": ("SessionLoopExecutor",),
             "graph": (
                 "LineageConsistencyError",
                 "LineageJournal",

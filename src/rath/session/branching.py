@@ -15,7 +15,7 @@ from rath.session.bindings import Bindings
 from rath.session.body import Body
 from rath.session.chunk import ChunkTable, user_text_chunk
 from rath.session.derivation import branched, delegated, derived, merged
-from rath.session.file_history import here_of
+from rath.session.file_changes.history import here_of
 from rath.session.graph.kind import LineageKind
 from rath.session.graph.legacy import SessionLineage
 from rath.session.graph.provenance import PARENT_ROWS, Edge, Provenance, stamped

@@ -18,7 +18,7 @@ from rath.backend.results import CommandResult, ToolExecutionFailure, ToolResult
 from rath.backend.tool_types import BackendToolCommandRun
 from rath.errors import BackendError
 from rath.session.encode import encode_result, full_blob
-from rath.session.file_history import Step, here_of, inner_operations, line_of
+from rath.session.file_changes.history import Step, here_of, inner_operations, line_of
 from rath.session.operation import Place, next_place
 from rath.session.placement import Placement
 from rath.session.record import (
@@ -31,7 +31,7 @@ from rath.session.record import (
 )
 from rath.session.replay.stage import current_stage, gathered
 from rath.session.resume.products import verdict_before
-from rath.session.uplink import uplink
+from rath.session.running.uplink import uplink
 
 MAX_REPORT_CHARS = 8000
 """Longest report of a verdict; the whole output is a blob of the tool run beside it. A guess."""

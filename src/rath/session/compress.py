@@ -13,9 +13,7 @@ from rath._core.text import short_id
 from rath.llm.chat_response import RathLLMChatChoice
 from rath.llm.draft import ProviderOrigin
 from rath.llm.provider import Provider
-from rath.session.aside import aside
 from rath.session.body import Body, suspension
-from rath.session.budget import Budget, check_budget
 from rath.session.chunk import ChunkTable, RowId, user_text_chunk
 from rath.session.derivation import cancelled_body
 from rath.session.encode import rows_digest
@@ -27,15 +25,11 @@ from rath.session.entry import (
     provider_for,
     register_run,
 )
-from rath.session.events import OnEventCb
-from rath.session.executors import SessionLoopExecutor, candidates_for
-from rath.session.failure import noting
 from rath.session.graph.kind import LineageKind
 from rath.session.graph.legacy import SessionLineage
 from rath.session.graph.provenance import Provenance, stamped
 from rath.session.hooks.asked import inputs_changed
 from rath.session.hooks.values import passed_on_to
-from rath.session.oneshot import OneShot
 from rath.session.operation import Place
 from rath.session.outcome import Completed
 from rath.session.placement import Placement
@@ -46,8 +40,14 @@ from rath.session.recorder.plan import RecordingPlan, plan_recording
 from rath.session.recorder.recorder import Recorder
 from rath.session.replay.stage import ServedRun, begun
 from rath.session.resume.products import compression_before
+from rath.session.running.aside import aside
+from rath.session.running.budget import Budget, check_budget
+from rath.session.running.events import OnEventCb
+from rath.session.running.executors import SessionLoopExecutor, candidates_for
+from rath.session.running.failure import noting
+from rath.session.running.oneshot import OneShot
+from rath.session.running.uplink import uplink
 from rath.session.session import Session
-from rath.session.uplink import uplink
 
 DEFAULT_INSTRUCTION = (
     "Summarise the conversation above in one message: what was asked for, what was done and what "

@@ -16,8 +16,7 @@ from rath.session.content import ToolFeedback
 from rath.session.file_changes.apply import apply_changes, contents_of
 from rath.session.file_changes.changes import net_changes
 from rath.session.file_changes.diff import unified_diff
-from rath.session.file_changes.merging import FileConflict
-from rath.session.file_history import (
+from rath.session.file_changes.history import (
     CallEffect,
     EffectGap,
     Scope,
@@ -31,11 +30,12 @@ from rath.session.file_history import (
     scoped_steps,
     undone_effects,
 )
-from rath.session.merge_history import merge_in
-from rath.session.named_call import find_call
+from rath.session.file_changes.merges import merge_in
+from rath.session.file_changes.merging import FileConflict
+from rath.session.file_changes.witness import atells_all
 from rath.session.placement import Placement
 from rath.session.record import Operation, Record, ToolRun
-from rath.session.witness import atells_all
+from rath.session.running.named_call import find_call
 from rath.session.workspace import MergeOrigin, merge_origin
 
 

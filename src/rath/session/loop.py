@@ -14,7 +14,6 @@ from rath.llm.chat_request import RathLLMFunctionTool
 from rath.llm.draft import ProviderOrigin
 from rath.llm.provider import Provider
 from rath.session.body import Body
-from rath.session.budget import check_budget
 from rath.session.derivation import cancelled_body
 from rath.session.ended import announce_end
 from rath.session.entry import (
@@ -24,18 +23,10 @@ from rath.session.entry import (
     provider_for,
     register_run,
 )
-from rath.session.events import OnEventCb
-from rath.session.executors import (
-    SessionLoopExecutor,
-    StreamingExecutor,
-    candidates_for,
-    resolve_executor,
-)
 from rath.session.graph.kind import LineageKind
 from rath.session.graph.legacy import SessionLineage
 from rath.session.graph.provenance import Provenance, stamped
 from rath.session.hooks.values import NO_HOOKS, LoopHooks, passed_on_to
-from rath.session.loop_plan import LoopPlan
 from rath.session.output.run import plan_output
 from rath.session.recall import HoldingRecall, Recall
 from rath.session.recorder.durability import Durability
@@ -44,7 +35,16 @@ from rath.session.replay.stage import begun
 from rath.session.resume.looking import looked_at
 from rath.session.resume.loops import loop_before
 from rath.session.resume.program import inside_calls
-from rath.session.run import LoopRun
+from rath.session.running.budget import check_budget
+from rath.session.running.events import OnEventCb
+from rath.session.running.executors import (
+    SessionLoopExecutor,
+    StreamingExecutor,
+    candidates_for,
+    resolve_executor,
+)
+from rath.session.running.loop_plan import LoopPlan
+from rath.session.running.run import LoopRun
 from rath.session.session import Session
 from rath.session.tooling import (
     ApprovalRule,

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from rath.llm.call import CallFacts
 from rath.llm.exchange import CallEvidence
-from rath.session.calls import Context
 from rath.session.chunk import RowId
 from rath.session.record import Change, ModelCall, Record
+from rath.session.running.calls import Context
 
 _Before = tuple[str, str | None, int | None, str | None]
 """Digest of the agent's rows, digest of the tools, place and text of the recalled notes."""

@@ -12,13 +12,13 @@ from rath.llm.base import ChatClient
 from rath.llm.chat_request import RathLLMMessage
 from rath.llm.provider import Provider
 from rath.session.body import Body
-from rath.session.calls import Context
-from rath.session.candidates import Candidate, side_request, turn_request
 from rath.session.chunk import ChunkTable, RowId
-from rath.session.conversation import Frame, Rendition
 from rath.session.encode import rows_digest
 from rath.session.record import ModelCall, Operation, Seen
 from rath.session.request import RENDERER
+from rath.session.running.calls import Context
+from rath.session.running.candidates import Candidate, side_request, turn_request
+from rath.session.running.conversation import Frame, Rendition
 from rath.session.session import Session
 
 

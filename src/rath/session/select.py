@@ -11,21 +11,21 @@ from rath._core.text import short_id
 from rath.llm.chat_response import RathLLMChatChoice
 from rath.llm.draft import ProviderOrigin
 from rath.llm.provider import Provider
-from rath.session.aside import aside
 from rath.session.body import Body, suspension
-from rath.session.budget import Budget, check_budget
 from rath.session.encode import rows_digest
 from rath.session.entry import call_site, check_executor, provider_for
-from rath.session.executors import SessionLoopExecutor, candidates_for
-from rath.session.failure import noting
-from rath.session.oneshot import OneShot
 from rath.session.operation import Place
 from rath.session.record import Entry, ModelCall, Operation
 from rath.session.replay.stage import begun, gathered
 from rath.session.resume.products import selection_before
 from rath.session.resume.serving import known_run
+from rath.session.running.aside import aside
+from rath.session.running.budget import Budget, check_budget
+from rath.session.running.executors import SessionLoopExecutor, candidates_for
+from rath.session.running.failure import noting
+from rath.session.running.oneshot import OneShot
+from rath.session.running.uplink import uplink
 from rath.session.session import Session
-from rath.session.uplink import uplink
 
 NOTHING = -1
 """The index that means: none of them."""

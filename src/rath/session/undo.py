@@ -14,7 +14,7 @@ from rath.session.body import Body
 from rath.session.chunk import ChunkKind, ChunkTable
 from rath.session.content import AssistantTurn, ToolFeedback
 from rath.session.file_changes.changes import net_changes
-from rath.session.file_history import (
+from rath.session.file_changes.history import (
     Here,
     Step,
     line_of,
@@ -22,9 +22,9 @@ from rath.session.file_history import (
     require_gaps,
     undone_effects,
 )
-from rath.session.named_call import find_call
 from rath.session.outcome import Completed
 from rath.session.record import CHECK_ORIGIN, ToolRun
+from rath.session.running.named_call import find_call
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,11 +18,11 @@ from rath.llm.chat_response import RathLLMStreamDelta
 from rath.llm.endpoint import is_loopback
 from rath.llm.registry import chat_client_for
 from rath.session import Session
-from rath.session.candidates import Candidate
 from rath.session.persistence.store.files import FileStore
 from rath.session.recorder.partials import WRITE_CHARS, watched
 from rath.session.recorder.prices import load_prices
 from rath.session.recorder.recorder import Recorder
+from rath.session.running.candidates import Candidate
 from rath.testing import ScriptedClient
 from tests.support.chat_replies import completion
 from tests.support.chat_server import ChatServer

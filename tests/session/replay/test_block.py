@@ -33,12 +33,12 @@ from rath.session import (
     run_session_loop,
     session_registry,
 )
-from rath.session.candidates import Candidate
 from rath.session.outcome import Cancelled
 from rath.session.record import ModelCall
 from rath.session.replay.client import ReplayedClient
 from rath.session.replay.history import history_of
 from rath.session.replay.playback import Playback
+from rath.session.running.candidates import Candidate
 from rath.testing import ScriptedClient, Turn, tool_call
 from tests.support.offline_vendor import OfflineVendor, Says
 from tests.support.replayed import Program, programs

@@ -29,7 +29,7 @@ from rath.session.persistence.store.abc import SessionStore
 from rath.session.persistence.store.registry import default_store
 from rath.session.record import Entry
 from rath.session.recorder.beside import recorded_in
-from rath.session.uplink import collecting
+from rath.session.running.uplink import collecting
 
 OPERATOR = "serve_mcp"
 """Lineage operator of the sessions with which calls begin."""

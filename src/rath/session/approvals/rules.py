@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from rath._async.bridge import call_either
 from rath._async.lazy import nesting
 from rath._async.workers import UserExit
-from rath.session.finished import Prepared
 from rath.session.operation import call_scope, operation_scope
+from rath.session.running.finished import Prepared
 from rath.session.session import Session
 from rath.session.tooling import ApprovalRule, CallRequest, Offer
 

@@ -10,11 +10,11 @@ from uuid import UUID
 from rath.session.approvals.asking import InnerRun, Question
 from rath.session.chunk import ChunkRow, RowId
 from rath.session.content import ToolCall
-from rath.session.finished import Finished, tool_run_entry
 from rath.session.outcome import NeedsApproval, NeedsInput, Outcome
 from rath.session.persistence.lines import ResultLine
 from rath.session.persistence.loading.unfinished import Unfinished
 from rath.session.record import Entry, Interrupt, ToolRun
+from rath.session.running.finished import Finished, tool_run_entry
 from rath.session.tooling import Offer, tool_digest
 
 

@@ -18,7 +18,6 @@ from rath.llm.image import Image
 from rath.session.chunk import RowId
 from rath.session.content import ToolFeedback
 from rath.session.encode import ResultText, encode_failure
-from rath.session.finished import CALL_INTERRUPTED, Finished, Prepared
 from rath.session.hooks.asked import HookFailed, ask_hook
 from rath.session.hooks.values import (
     AfterToolHook,
@@ -29,6 +28,7 @@ from rath.session.hooks.values import (
     hook_name,
 )
 from rath.session.record import Change, ChangedPart
+from rath.session.running.finished import CALL_INTERRUPTED, Finished, Prepared
 from rath.session.session import Session
 from rath.session.tooling import CallRequest
 

@@ -15,14 +15,14 @@ from rath.errors import InvalidRequestError
 from rath.llm.exchange import Exchange, evidence_of
 from rath.llm.provider import Provider
 from rath.llm.tool_args import parse_tool_arguments
-from rath.session.candidates import Candidate
 from rath.session.content import AssistantTurn, ToolCall
 from rath.session.encode import encode_failure, encode_result
-from rath.session.finished import Finished, Prepared
 from rath.session.outcome import Completed, OutputMissing, OutputValue
 from rath.session.output.form import PREVIEW_CHARS, OutputForm, output_form
 from rath.session.output.schema import OutputSpec, Unfit
 from rath.session.record import Purpose
+from rath.session.running.candidates import Candidate
+from rath.session.running.finished import Finished, Prepared
 from rath.session.tooling import Offer, offer
 
 _Read = OutputValue | Unfit

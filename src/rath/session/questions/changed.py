@@ -10,9 +10,16 @@ from rath.errors import BackendError
 from rath.session.checking import VerdictStatus
 from rath.session.file_changes.changes import net_changes
 from rath.session.file_changes.diff import unified_diff
+from rath.session.file_changes.history import (
+    CallEffect,
+    EffectGap,
+    Scope,
+    Step,
+    here_of,
+    scoped_steps,
+)
+from rath.session.file_changes.merges import merge_in
 from rath.session.file_changes.merging import FileConflict
-from rath.session.file_history import CallEffect, EffectGap, Scope, Step, here_of, scoped_steps
-from rath.session.merge_history import merge_in
 from rath.session.questions.lineage import Lineage, lineage_of
 from rath.session.questions.missing import Missing, find_missing
 from rath.session.questions.turns import require_turn, turns_of

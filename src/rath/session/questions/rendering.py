@@ -14,12 +14,12 @@ from rath.llm.chat_request import RathLLMFunctionTool
 from rath.llm.provider import OutputMode
 from rath.llm.recorded import RecordedClient, can_write_again
 from rath.session.body import Body
-from rath.session.candidates import Candidate, side_request, turn_request
 from rath.session.chunk import ChunkTable
-from rath.session.conversation import Frame, Rendition
 from rath.session.record import ModelCall, Operation, Record, Seen
 from rath.session.request import RENDERER
 from rath.session.rerender import recalled_context, rows_seen
+from rath.session.running.candidates import Candidate, side_request, turn_request
+from rath.session.running.conversation import Frame, Rendition
 from rath.session.session import Session
 
 Proof = Literal["same", "different", "none"]

@@ -10,7 +10,7 @@ from rath._async.runtime import runtime
 from rath.llm.draft import open_draft
 from rath.llm.prices import can_be_priced
 from rath.llm.vendor import VendorClient
-from rath.session.candidates import Candidate, side_request
+from rath.session.running.candidates import Candidate, side_request
 
 _PRICE_LIST = "rath.llm.price_list"
 

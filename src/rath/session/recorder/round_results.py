@@ -8,9 +8,9 @@ from datetime import UTC, datetime
 from uuid import UUID
 
 from rath.session.content import ToolCall
-from rath.session.finished import Finished, tool_run_entry
 from rath.session.persistence.lines import IntentLine, ResultLine
 from rath.session.recorder.recorder import Recorder
+from rath.session.running.finished import Finished, tool_run_entry
 from rath.session.tooling import Offer
 
 

@@ -15,10 +15,10 @@ from rath.llm.exchange import CallEvidence, Exchange
 from rath.llm.provider import OutputMode, Provider
 from rath.llm.recorded import RecordedClient, can_write_again
 from rath.llm.sampling import SAMPLING_FIELDS
-from rath.session.candidates import Candidate
 from rath.session.record import ModelCall
 from rath.session.replay.client import Cast, ReplayedClient
 from rath.session.replay.history import RecordedRun
+from rath.session.running.candidates import Candidate
 
 _SCHEMAS = ("response_format", "output_config")
 """Parameters by which a typed answer is asked for by its schema."""

@@ -13,7 +13,6 @@ from rath.llm.clients import Unusable, make_client
 from rath.llm.draft import open_draft
 from rath.llm.provider import Provider
 from rath.session.body import Body
-from rath.session.candidates import Candidate, side_request
 from rath.session.chunk import ChunkRow, ChunkTable, tool_feedback_chunk, user_text_chunk
 from rath.session.content import AssistantTurn, ToolCall, ToolFeedback
 from rath.session.encode import encode_result
@@ -24,6 +23,7 @@ from rath.session.operation import next_place
 from rath.session.outcome import Completed
 from rath.session.record import ModelCall, Operation
 from rath.session.replay.again import provider_of
+from rath.session.running.candidates import Candidate, side_request
 from rath.session.session import Session
 from rath.session.tooling import Tool, builtin_tools
 

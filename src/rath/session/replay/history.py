@@ -10,7 +10,7 @@ from uuid import UUID
 from rath.session.body import Body
 from rath.session.branching import with_late
 from rath.session.chunk import ChunkRow, RowId
-from rath.session.file_history import inner_operations
+from rath.session.file_changes.history import inner_operations
 from rath.session.graph.provenance import Edge, Provenance
 from rath.session.outcome import Completed, Outcome
 from rath.session.record import Change, Entry, ModelCall, Operation

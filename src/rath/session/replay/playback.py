@@ -15,7 +15,6 @@ from rath.llm.base import ChatClient
 from rath.llm.clients import Unusable, make_client
 from rath.llm.provider import Provider
 from rath.session.body import Body
-from rath.session.candidates import Candidate
 from rath.session.chunk import ChunkRow, RowId
 from rath.session.encode import rows_digest
 from rath.session.operation import Place
@@ -27,7 +26,8 @@ from rath.session.replay.differences import name_of, named, rows_differ
 from rath.session.replay.history import History, Node, RecordedRun
 from rath.session.replay.script import Script
 from rath.session.replay.stage import DerivedKind, ServedKind, ServedRun
-from rath.session.rounds import ToolRounds
+from rath.session.running.candidates import Candidate
+from rath.session.running.rounds import ToolRounds
 from rath.session.session import Session
 
 _RUNS = ("loop", "compress", "select", "check")

@@ -21,7 +21,6 @@ from rath.session.body import Body
 from rath.session.chunk import ChunkRow, RowId
 from rath.session.content import ToolCall, ToolFeedback
 from rath.session.encode import ResultText
-from rath.session.finished import Finished, Prepared
 from rath.session.operation import Place
 from rath.session.outcome import BudgetExceeded, DeadlineExceeded, Suspended
 from rath.session.recall import HoldingRecall, Recall
@@ -37,9 +36,10 @@ from rath.session.record import (
 from rath.session.replay.differences import excerpt, name_of, parameters_differ, tools_differ
 from rath.session.replay.history import RecordedRun
 from rath.session.replay.records import body_parameters
-from rath.session.rounds import ToolRounds
+from rath.session.running.finished import Finished, Prepared
+from rath.session.running.rounds import ToolRounds
+from rath.session.running.uplink import uplink
 from rath.session.session import Session
-from rath.session.uplink import uplink
 
 _NOTHING_GIVEN: Mapping[int, CurrentCall] = MappingProxyType({})
 

@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from rath.llm.base import ChatClient
     from rath.llm.provider import Provider
     from rath.session.body import Body
-    from rath.session.candidates import Candidate
     from rath.session.chunk import RowId
     from rath.session.operation import Place
     from rath.session.recall import Recall
     from rath.session.record import Entry
-    from rath.session.rounds import ToolRounds
+    from rath.session.running.candidates import Candidate
+    from rath.session.running.rounds import ToolRounds
     from rath.session.session import Session
 
 ServedKind = Literal["loop", "compress", "select"]

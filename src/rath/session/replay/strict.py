@@ -16,14 +16,12 @@ from rath.llm.chat_request import RathLLMChatRequest, RathLLMFunctionTool
 from rath.llm.chat_response import RathLLMChatResponse
 from rath.llm.provider import Provider
 from rath.session.body import Body
-from rath.session.candidates import Candidate
 from rath.session.chunk import ChunkTable
 from rath.session.compress import run_session_compress
 from rath.session.encode import rows_digest
 from rath.session.graph.provenance import Provenance
 from rath.session.graph.recording import session_graph_mode_override
 from rath.session.loop import run_session_loop
-from rath.session.oneshot import OneShot
 from rath.session.operation import Place
 from rath.session.outcome import RoundLimit
 from rath.session.record import Change, Decision, Entry, Interrupt, ToolRun
@@ -34,8 +32,10 @@ from rath.session.replay.history import Node, RecordedRun, history_of
 from rath.session.replay.script import Script
 from rath.session.replay.stage import DerivedKind, ServedKind, ServedRun, staged
 from rath.session.replay.typed import MANY, recorded_form
+from rath.session.running.candidates import Candidate
+from rath.session.running.oneshot import OneShot
+from rath.session.running.uplink import collecting
 from rath.session.session import Session
-from rath.session.uplink import collecting
 
 
 def replay_strictly(session: Session) -> Session:

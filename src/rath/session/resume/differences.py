@@ -15,7 +15,6 @@ from rath.backend.tool_types import BackendToolFilesRead
 from rath.errors import BackendError, ResumeMismatch
 from rath.llm.chat_request import RathLLMFunctionTool
 from rath.llm.draft import open_draft
-from rath.session.candidates import Candidate, side_request
 from rath.session.chunk import ChunkTable
 from rath.session.encode import json_digest
 from rath.session.file_changes.changes import net_changes
@@ -24,6 +23,7 @@ from rath.session.placement import Placement
 from rath.session.record import ModelCall, Operation, Record, ToolRun
 from rath.session.resume.going_on import GoingOn
 from rath.session.resume.open_calls import REPEATABLE
+from rath.session.running.candidates import Candidate, side_request
 from rath.session.tooling import Offer, tool_digest
 
 __all__ = [

@@ -18,10 +18,8 @@ from rath.llm.chat_response import (
 from rath.llm.exchange import CallEvidence, Exchange
 from rath.session.approvals.asking import Answer, CurrentCall, Question
 from rath.session.body import Body
-from rath.session.calls import Context
 from rath.session.content import AssistantTurn, ToolCall, ToolFeedback
 from rath.session.encode import ResultText, encode_failure, encode_result
-from rath.session.finished import Finished, Prepared
 from rath.session.outcome import Completed
 from rath.session.record import Entry, ModelCall, Operation, Record
 from rath.session.resume.open_calls import (
@@ -30,6 +28,8 @@ from rath.session.resume.open_calls import (
     open_calls,
     own_operation,
 )
+from rath.session.running.calls import Context
+from rath.session.running.finished import Finished, Prepared
 from rath.session.tooling import Offer
 
 if TYPE_CHECKING:

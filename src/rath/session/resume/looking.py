@@ -10,8 +10,6 @@ from functools import partial
 from rath._async.runtime import runtime
 from rath.llm.chat_request import RathLLMFunctionTool
 from rath.llm.provider import Provider
-from rath.session.candidates import Candidate
-from rath.session.executors import candidates_for
 from rath.session.resume.differences import (
     ResumeDifference,
     file_differences,
@@ -23,6 +21,8 @@ from rath.session.resume.differences import (
 )
 from rath.session.resume.going_on import GoingOn
 from rath.session.resume.open_calls import own_operation
+from rath.session.running.candidates import Candidate
+from rath.session.running.executors import candidates_for
 from rath.session.session import Session
 from rath.session.tooling import Offer, SystemTools, Tool, tool_schemas, tool_table
 

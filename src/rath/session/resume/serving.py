@@ -18,7 +18,7 @@ from rath.session.operation import Place
 from rath.session.persistence.store.abc import SessionStore
 from rath.session.record import Record
 from rath.session.resume.open_calls import entries_since
-from rath.session.uplink import is_inside_run, uplink
+from rath.session.running.uplink import is_inside_run, uplink
 
 CancelledRuns = Literal["keep", "go_on"]
 """What becomes of a run that was cancelled when its program runs again."""

@@ -21,7 +21,7 @@ from rath._core.text import valid_unicode
 from rath.llm.image import Image
 from rath.session.chunk import ChunkRow
 from rath.session.content import AssistantTurn, Opaque, SystemText, ToolFeedback, UserText
-from rath.session.file_history import inner_operations
+from rath.session.file_changes.history import inner_operations
 from rath.session.record import Entry
 from rath.session.view.catalogue import Catalogue, Numbered
 from rath.session.view.evidence.encode import EvidenceEncoder, encode_plain, without_empty

@@ -13,13 +13,13 @@ from rath._core.vector import Vector
 from rath.errors import PersistenceError, SessionDamaged
 from rath.session.body import Body, GivenUsage
 from rath.session.chunk import ChunkRow, ChunkTable
+from rath.session.file_changes.shared import sharing_effects
 from rath.session.graph.provenance import PARENT_ROWS, Edge, Provenance
 from rath.session.outcome import NeedsDecision, Outcome
 from rath.session.persistence.lines import HeaderLine
 from rath.session.persistence.loading.content import Content
 from rath.session.persistence.loading.ranges import Ranges, joined
 from rath.session.record import Entry, Operation, Record
-from rath.session.shared_effects import sharing_effects
 
 UNDO = "Session.undo"
 """The operator of sessions that leave rows of their parent out."""

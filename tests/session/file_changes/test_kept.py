@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rath._core.blobs import Blob
-from rath.session.kept_contents import KeptContents
+from rath.session.file_changes.kept import KeptContents
 from tests.support.session_files import changed, created
 
 

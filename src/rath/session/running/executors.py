@@ -14,10 +14,10 @@ from rath.llm.draft import ProviderOrigin, require_model
 from rath.llm.fold import StreamFold
 from rath.llm.provider import Provider
 from rath.llm.registry import chat_client_for
-from rath.session.candidates import Candidate
-from rath.session.events import OnEventCb
 from rath.session.provider_builtin import DefaultSessionLoopExecutor
 from rath.session.replay.stage import current_stage
+from rath.session.running.candidates import Candidate
+from rath.session.running.events import OnEventCb
 from rath.session.session import Session
 from rath.session.tooling import Tool
 

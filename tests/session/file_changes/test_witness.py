@@ -8,7 +8,7 @@ from rath._async.runtime import runtime
 from rath._core.blobs import Blob
 from rath.backend.effects import FileEffect
 from rath.session import Session
-from rath.session.witness import atells_all
+from rath.session.file_changes.witness import atells_all
 from rath.testing import FakeSandbox
 from tests.support.session_files import FilesBackend, created, placed, worked, write, writing
 

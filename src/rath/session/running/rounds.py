@@ -29,7 +29,12 @@ from rath.session.arguments import (
 )
 from rath.session.content import ToolCall
 from rath.session.encode import ResultText, encode_failure, encode_result
-from rath.session.finished import (
+from rath.session.file_changes.kept import FULL, KeptContents
+from rath.session.hooks.calls import CallHooks
+from rath.session.operation import call_scope
+from rath.session.placement import Placement
+from rath.session.record import ToolStatus
+from rath.session.running.finished import (
     CALL_INTERRUPTED,
     CALL_SUSPENDED,
     Finished,
@@ -37,11 +42,6 @@ from rath.session.finished import (
     held_back,
     with_arguments,
 )
-from rath.session.hooks.calls import CallHooks
-from rath.session.kept_contents import FULL, KeptContents
-from rath.session.operation import call_scope
-from rath.session.placement import Placement
-from rath.session.record import ToolStatus
 from rath.session.session import Session
 from rath.session.tooling import Offer, Tool, in_a_loop
 

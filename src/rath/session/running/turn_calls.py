@@ -12,9 +12,7 @@ from rath.session.approvals.suspending import Round, Suspending, for_answers, fo
 from rath.session.body import Body
 from rath.session.chunk import ChunkRow, RowId
 from rath.session.content import ToolCall
-from rath.session.finished import Finished, interrupted, not_made, tool_run_entry
 from rath.session.hooks.calls import CallHooks
-from rath.session.loop_plan import LoopPlan
 from rath.session.outcome import Outcome
 from rath.session.output.run import Verdict
 from rath.session.persistence.loading.unfinished import Unfinished
@@ -22,7 +20,9 @@ from rath.session.record import Change, Entry
 from rath.session.recorder.recorder import Recorder
 from rath.session.recorder.round_results import RoundResults, intents
 from rath.session.resume.going_on import GoingOn
-from rath.session.rounds import ToolRounds
+from rath.session.running.finished import Finished, interrupted, not_made, tool_run_entry
+from rath.session.running.loop_plan import LoopPlan
+from rath.session.running.rounds import ToolRounds
 from rath.session.session import Session
 
 

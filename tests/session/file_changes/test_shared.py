@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from rath.session import Session
+from rath.session.file_changes.shared import sharing_effects
 from rath.session.persistence.store.files import FileStore
 from rath.session.record import Entry, ToolRun
-from rath.session.shared_effects import sharing_effects
 from rath.testing import tool_call
 from tests.support.session_files import created, placed, tool_run, worked, writing
 from tests.support.sessions import FunctionTool

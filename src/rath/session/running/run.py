@@ -12,11 +12,7 @@ from uuid import UUID, uuid4
 from rath._async.lazy import Deferred
 from rath.llm.exchange import Exchange
 from rath.session.approvals.asking import in_call
-from rath.session.aside import aside, rows_worth
 from rath.session.body import Body
-from rath.session.budget import Budget
-from rath.session.calls import Context
-from rath.session.candidates import turn_request
 from rath.session.chunk import (
     ChunkRow,
     ChunkTable,
@@ -25,12 +21,9 @@ from rath.session.chunk import (
     user_text_chunk,
 )
 from rath.session.content import AssistantTurn
-from rath.session.conversation import Conversation, Frame
 from rath.session.encode import rows_digest
-from rath.session.events import Emitter
 from rath.session.hooks.answers import Answering
 from rath.session.hooks.asked import inputs_changed
-from rath.session.loop_plan import LoopPlan
 from rath.session.outcome import (
     DeadlineExceeded,
     Outcome,
@@ -50,9 +43,16 @@ from rath.session.recorder.prices import load_prices
 from rath.session.recorder.recorder import Recorder
 from rath.session.resume.going_on import GoingOn
 from rath.session.resume.looking import warn_of_differences
+from rath.session.running.aside import aside, rows_worth
+from rath.session.running.budget import Budget
+from rath.session.running.calls import Context
+from rath.session.running.candidates import turn_request
+from rath.session.running.conversation import Conversation, Frame
+from rath.session.running.events import Emitter
+from rath.session.running.loop_plan import LoopPlan
+from rath.session.running.turn_calls import AskedCalls, TurnCalls
+from rath.session.running.uplink import collecting, uplink
 from rath.session.session import Session
-from rath.session.turn_calls import AskedCalls, TurnCalls
-from rath.session.uplink import collecting, uplink
 
 _log = logging.getLogger("rath.session.loop")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from rath._core.text import did_you_mean
-from rath.session.file_history import Step
+from rath.session.file_changes.history import Step
 from rath.session.record import Entry, ToolRun
 
 

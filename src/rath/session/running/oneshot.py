@@ -8,11 +8,11 @@ from uuid import UUID
 
 from rath.llm.chat_response import RathLLMChatChoice
 from rath.session.body import Body
-from rath.session.candidates import Candidate, side_request
 from rath.session.chunk import RowId
-from rath.session.conversation import Conversation, Frame
-from rath.session.events import Emitter, OnEventCb
 from rath.session.record import ModelCall, Purpose
+from rath.session.running.candidates import Candidate, side_request
+from rath.session.running.conversation import Conversation, Frame
+from rath.session.running.events import Emitter, OnEventCb
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -37,10 +37,10 @@ from rath.session import (
     select_session,
     user_text_chunk,
 )
-from rath.session.aside import MANY_ROWS
 from rath.session.outcome import Cancelled, Completed
 from rath.session.record import ModelCall
 from rath.session.rerender import rerender_call
+from rath.session.running.aside import MANY_ROWS
 from tests.support.offline_vendor import OfflineVendor, Says
 from tests.support.sessions import FunctionTool, run
 

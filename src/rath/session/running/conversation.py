@@ -12,14 +12,14 @@ from rath.llm.chat_request import RathLLMChatRequest, RathLLMMessage
 from rath.llm.draft import ChatDraft, OnDelta, open_draft
 from rath.llm.exchange import Exchange, evidence_of
 from rath.llm.failure import may_fall_back
-from rath.session.aside import aside, rows_worth
 from rath.session.body import Body
-from rath.session.calls import Call, Context, bytes_digest, call_model
-from rath.session.candidates import Candidate
 from rath.session.chunk import ChunkRow, RowId
 from rath.session.reasoning import OwnAnswers
 from rath.session.record import ModelCall, Purpose
 from rath.session.request import Renderer
+from rath.session.running.aside import aside, rows_worth
+from rath.session.running.calls import Call, Context, bytes_digest, call_model
+from rath.session.running.candidates import Candidate
 
 _log = logging.getLogger("rath.session.loop")
 

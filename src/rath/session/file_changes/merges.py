@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 
 from rath.backend.effects import FileEffect
 from rath.errors import BackendError
+from rath.session.file_changes.history import line_of
 from rath.session.file_changes.recorded_merge import RecordedMerge, recorded_merge
-from rath.session.file_history import line_of
 from rath.session.record import Entry, Operation
 
 

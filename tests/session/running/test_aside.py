@@ -19,7 +19,7 @@ from rath.session import (
     tool_feedback_chunk,
     user_text_chunk,
 )
-from rath.session.aside import BYTES_PER_ROW, MANY_ROWS, aside, rows_worth
+from rath.session.running.aside import BYTES_PER_ROW, MANY_ROWS, aside, rows_worth
 from rath.testing import ScriptedClient
 from tests.support.images import picture
 from tests.support.offline_vendor import OfflineVendor, Says

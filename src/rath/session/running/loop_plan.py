@@ -10,8 +10,6 @@ from rath._async.lazy import Deferred
 from rath.llm.chat_request import RathLLMFunctionTool
 from rath.llm.provider import Provider
 from rath.session.body import Body
-from rath.session.candidates import Candidate
-from rath.session.events import OnEventCb
 from rath.session.graph.legacy import SessionLineage
 from rath.session.graph.provenance import Provenance
 from rath.session.hooks.values import NO_HOOKS, LoopHooks, PassedOn
@@ -24,7 +22,9 @@ from rath.session.recorder.header import Identity
 from rath.session.recorder.plan import RecordingPlan
 from rath.session.replay.stage import ServedRun
 from rath.session.resume.going_on import GoingOn
-from rath.session.rounds import DispatchTool
+from rath.session.running.candidates import Candidate
+from rath.session.running.events import OnEventCb
+from rath.session.running.rounds import DispatchTool
 from rath.session.tooling import ApprovalRule, Offer
 
 

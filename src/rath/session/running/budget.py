@@ -17,13 +17,13 @@ from rath.llm.draft import open_draft
 from rath.llm.exchange import CallEvidence
 from rath.llm.prices import can_be_priced, least_cost
 from rath.llm.provider import Provider
-from rath.session.aside import aside
 from rath.session.body import Body
-from rath.session.candidates import Candidate, side_request
 from rath.session.content import UserText
 from rath.session.cost import CostSum, model_of, sum_costs
 from rath.session.outcome import BudgetExceeded
 from rath.session.record import ModelCall
+from rath.session.running.aside import aside
+from rath.session.running.candidates import Candidate, side_request
 from rath.session.session import Session
 
 _log = logging.getLogger("rath.session.loop")
