@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -228,6 +229,13 @@ def test_an_unknown_tool_is_a_misuse_that_names_the_nearest(rath: Rath, own: Gar
     assert "Did you mean 'water'? Known: water, sow" in done.stderr
 
 
+def test_of_thousands_of_tools_a_complaint_names_the_first(rath: Rath, own: Garden) -> None:
+    own.offer(*(tool(f"tool-{n}") for n in range(60)))
+    done = rath("mcp", "call", "garden", "nothing")
+    assert done.exit_code == 2
+    assert "tool-49 and 10 more" in done.stderr
+
+
 def test_a_server_that_works_passes_the_test(rath: Rath, own: Garden) -> None:
     done = rath("mcp", "test", "garden")
     assert done.exit_code == 0
@@ -300,6 +308,56 @@ def test_trust_says_what_goes_to_an_address(rath: Rath, project: Path) -> None:
     assert "swordfish" not in told
     assert "a token from https://login.example.org" in told
     assert "is believed" in told
+
+
+TOKEN = "swordfish-0123456789"
+
+
+def measured(secret: str) -> str:
+    """How a secret is shown that is to be judged."""
+    digest = sha256(secret.encode()).hexdigest()[:12]
+    return f"***({len(secret)} characters, sha256 {digest})"
+
+
+def test_trust_measures_secrets_so_that_they_can_be_compared(rath: Rath, project: Path) -> None:
+    entry = {
+        "url": f"https://mcp.example.org/mcp/{TOKEN}/sse?team=red&key=${{TEAM_KEY}}",
+        "headers": {
+            "Authorization": f"Bearer {TOKEN}",
+            "X-Key": f"{TOKEN}${{TEAM_KEY}}",
+            "X-Auth": "Bearer ${TEAM_KEY}",
+            "X-Home": "https://example.org/mcp",
+        },
+    }
+    write_config(project, {"mcp": {"servers": {"web": entry}}})
+    told = rath("mcp", "trust", "web", input="n\n").stdout
+    assert TOKEN not in told
+    url = f"https://mcp.example.org/mcp/{measured(TOKEN)}/sse?team={measured('red')}"
+    assert f"contacts      {url}&key=${{TEAM_KEY}}" in told
+    assert f"Authorization={measured(f'Bearer {TOKEN}')}" in told
+    assert f"X-Key={measured(TOKEN)}${{TEAM_KEY}}" in told
+    assert "X-Auth=Bearer ${TEAM_KEY}" in told
+    assert "X-Home=https://example.org/mcp" in told
+
+
+def test_trust_shows_variables_that_are_no_secret_whole(
+    rath: Rath, project: Path, garden: Garden
+) -> None:
+    variables = {"NODE_OPTIONS": "--require ./x.js", "API_TOKEN": TOKEN, "OTHER_TOKEN": "${MINE}"}
+    write_config(project, {"mcp": {"servers": {"garden": {**garden.entry, "env": variables}}}})
+    told = rath("mcp", "trust", "garden", input="n\n").stdout
+    assert "NODE_OPTIONS=--require ./x.js" in told
+    assert f"API_TOKEN={measured(TOKEN)}" in told
+    assert "OTHER_TOKEN=${MINE}" in told
+
+
+def test_a_token_in_an_address_is_not_listed(rath: Rath, home: Path) -> None:
+    web = {"url": f"https://mcp.example.org/mcp/{TOKEN}/sse"}
+    remote = {"command": ["npx", "mcp-remote", web["url"]]}
+    write_config(home, {"mcp": {"servers": {"web": web, "remote": remote}}})
+    for told in (rath("mcp", "ls").stdout, rath("mcp", "ls", "--json").stdout):
+        assert "https://mcp.example.org/mcp/***/sse" in told
+        assert TOKEN not in told
 
 
 def test_an_own_server_needs_no_trust(rath: Rath, own: Garden) -> None:

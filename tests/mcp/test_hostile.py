@@ -27,7 +27,6 @@ from rath.flow.tool.mcp_adapter import MCPToolCall, tools_of
 from rath.mcp import HttpServer, MCPClient
 from rath.mcp.halves import sound_line
 from rath.mcp.http import HttpAccess
-from rath.mcp.schema import MAX_DEPTH, without_patterns
 from rath.mcp.tail import hidden
 from rath.session.arguments import BadArguments
 from tests.support.mcp_own import scripted, texts, tool, tools
@@ -202,28 +201,6 @@ def test_the_rest_of_a_schema_is_checked() -> None:
 )
 def test_a_schema_that_cannot_be_used_is_left_to_the_server(broken: dict[str, Any]) -> None:
     of_schema(broken).check_arguments({"a": "b"})
-
-
-def test_patterns_go_and_names_and_data_stay() -> None:
-    schema: dict[str, Any] = {
-        "properties": {"pattern": {"type": "string", "pattern": "x"}},
-        "allOf": [{"pattern": "x", "minLength": 1}],
-        "const": {"pattern": "x"},
-        "patternProperties": {"x": {}},
-        "additionalProperties": False,
-    }
-    assert without_patterns(schema) == {
-        "properties": {"pattern": {"type": "string"}},
-        "allOf": [{"minLength": 1}],
-        "const": {"pattern": "x"},
-    }
-
-
-def test_a_schema_of_any_depth_is_read() -> None:
-    schema: dict[str, Any] = {}
-    for _ in range(MAX_DEPTH * 50):
-        schema = {"not": schema}
-    assert str(without_patterns(schema)).count("not") == MAX_DEPTH
 
 
 # ---------------------------------------------------------------- answers without end

@@ -26,12 +26,17 @@ class Guarded(ThreadingHTTPServer):
     def __init__(self) -> None:
         self.n_tokens = 0
         self.n_left = 0
+        self.n_uses = 4
         self.asked: list[dict[str, Any]] = []
         super().__init__(("127.0.0.1", 0), Handler)
 
     @property
+    def token(self) -> str:
+        return f"long-token-{self.n_tokens}-0123456789"
+
+    @property
     def good(self) -> str:
-        return f"Bearer token-{self.n_tokens}"
+        return f"Bearer {self.token}"
 
     @property
     def origin(self) -> str:
@@ -67,8 +72,8 @@ class Handler(BaseHTTPRequestHandler):
         server = self.server
         server.asked.append({"auth": self.headers.get("Authorization"), **parse_qs(body.decode())})
         server.n_tokens += 1
-        server.n_left = 4
-        self.say({"access_token": f"token-{server.n_tokens}", "token_type": "Bearer"})
+        server.n_left = server.n_uses
+        self.say({"access_token": server.token, "token_type": "Bearer"})
 
     def answer(self, asked: dict[str, Any]) -> None:
         if "id" not in asked:
@@ -134,3 +139,36 @@ def test_the_secret_goes_to_no_other_issuer(guarded: Guarded) -> None:
         client.list_tools()
     assert guarded.asked == []
     assert SECRET not in str(caught.value)
+
+
+def test_an_expired_token_is_fetched_anew_once(guarded: Guarded) -> None:
+    with client_of(guarded) as client:
+        client.list_tools()
+        n_before, guarded.n_left = guarded.n_tokens, 0
+        assert client.list_tools() == []
+    assert guarded.n_tokens == n_before + 1
+
+
+def test_a_server_that_takes_no_token_is_given_up_after_one_more(guarded: Guarded) -> None:
+    with client_of(guarded) as client:
+        client.list_tools()
+        n_before, guarded.n_left, guarded.n_uses = guarded.n_tokens, 0, 0
+        with pytest.raises(MCPAuthenticationError, match="the credential was refused") as caught:
+            client.list_tools()
+        assert guarded.n_tokens == n_before + 1
+    assert guarded.token not in str(caught.value)
+
+
+def test_what_the_query_holds_is_not_told_to_the_issuer(guarded: Guarded) -> None:
+    auth = ClientCredentials("me", "THE_SECRET", guarded.origin)
+    url = f"http://user:{SECRET}@127.0.0.1:{guarded.server_port}/mcp?key={SECRET}"
+    with MCPClient(HttpServer(url, auth=auth, transport="http")) as client:
+        assert client.list_tools() == []
+    (asked,) = guarded.asked
+    assert asked["resource"] == [f"{guarded.origin}/mcp"]
+
+
+def test_a_token_that_was_fetched_is_kept_out_of_texts(guarded: Guarded) -> None:
+    with client_of(guarded) as client:
+        client.list_tools()
+        assert client.without_tokens({"said": "got long-token-1-0123456789"}) == {"said": "got ***"}

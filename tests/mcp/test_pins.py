@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from mcp_types import Tool
 
+import rath.mcp.pins
 from rath.config.paths import own_config_dir
 from rath.errors import ConfigError
 from rath.mcp import HttpServer, StdioServer
@@ -70,6 +71,81 @@ def test_servers_are_told_apart_by_command_and_by_address() -> None:
     pin_tools(SERVER, [tool("a")])
     for other in (StdioServer("npx", ("other",)), HttpServer("https://h/mcp")):
         assert pin_differences(other, [tool("a")]).is_new
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        StdioServer("npx", ("server", "--token", "other")),
+        StdioServer("npx", ("server", "--token canary")),
+        StdioServer("npx", ("server", "--token", "canary"), {"NODE_OPTIONS": "--require ./x"}),
+        StdioServer("npx", ("server", "--token", "canary"), cwd="/"),
+    ],
+    ids=["other argument", "other words", "environment", "directory"],
+)
+def test_what_decides_which_program_runs_tells_servers_apart(other: StdioServer) -> None:
+    pin_tools(SERVER, [tool("a")])
+    assert pin_differences(other, [tool("a", "other")]).is_new
+
+
+def test_one_command_in_two_directories_is_two_servers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = StdioServer("python", ("server.py",))
+    monkeypatch.chdir(tmp_path)
+    pin_tools(here, [tool("a")])
+    there = StdioServer("python", ("server.py",), cwd=str(tmp_path))
+    assert pin_differences(there, [tool("a")]) == PinDifferences()
+    monkeypatch.chdir("/")
+    assert pin_differences(here, [tool("a")]).is_new
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["https://h/mcp/one?tenant=b", "https://h/mcp/two?tenant=a", "https://me:x@h/mcp/one?tenant=a"],
+)
+def test_all_of_an_address_tells_servers_apart(url: str) -> None:
+    pin_tools(HttpServer("https://h/mcp/one?tenant=a"), [tool("a")])
+    assert pin_differences(HttpServer(url), [tool("a")]).is_new
+
+
+def test_a_new_token_is_not_a_new_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = HttpServer("https://h/mcp/${THE_TOKEN}", {"X-Key": "${THE_TOKEN}"})
+    for token in ("one", "two"):
+        monkeypatch.setenv("THE_TOKEN", token)
+        pin_tools(server, [tool("a")])
+    assert pin_differences(server, [tool("a", "other")]).changed == ("a",)
+
+
+def test_a_project_has_pins_of_its_own() -> None:
+    pin_tools(SERVER, [tool("a")])
+    assert pin_differences(SERVER, [tool("a")], project="/p").is_new
+    pin_tools(SERVER, [tool("a", "other")], project="/p")
+    assert pin_differences(SERVER, [tool("a")], project="/p").changed == ("a",)
+    accept_pins(SERVER, [tool("a")], project="/p")
+    assert pin_differences(SERVER, [tool("a")], project="/p") == PinDifferences()
+    assert pin_differences(SERVER, [tool("a")], project="/q").is_new
+
+
+def test_a_server_that_lists_others_each_time_fills_no_file(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(rath.mcp.pins, "MAX_TOOLS_OF_SERVER", 5)
+    for begin in range(0, 9, 3):
+        pin_tools(SERVER, [tool(f"t{begin + n}") for n in range(3)])
+    (kept,) = json.loads(pins().read_text())["servers"].values()
+    assert sorted(kept["tools"]) == ["t6", "t7", "t8"]
+
+
+def test_what_a_tool_said_when_it_was_pinned_is_never_what_it_says_now(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(rath.mcp.pins, "MAX_KEPT_OF_SERVER", 0)
+    pin_tools(SERVER, [tool("a")])
+    monkeypatch.setattr(rath.mcp.pins, "MAX_KEPT_OF_SERVER", 1000)
+    found = pin_tools(SERVER, [tool("a", "other"), tool("b")])
+    assert (found.changed, dict(found.before)) == (("a",), {})
+    assert pin_differences(SERVER, [tool("a", "third")]).before == {}
 
 
 def test_the_file_is_private_and_says_no_secret() -> None:

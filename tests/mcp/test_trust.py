@@ -14,6 +14,7 @@ from rath.config.paths import own_config_dir
 from rath.errors import UntrustedServer
 from rath.flow.tool import mcp_tools_from_config
 from rath.mcp.configured import configured_server
+from rath.mcp.pins import pin_differences
 from rath.mcp.trust import TRUST_FILENAME, is_trusted, revoke_trust, trust_server
 from tests.support.machine import own_project
 from tests.support.mcp_own import scripted, texts, tool, tools
@@ -136,3 +137,15 @@ def test_without_one_default_there_is_no_server(
 def test_the_projects_servers_come_before_the_users(project: Path) -> None:
     written(project / ".openrath")
     assert configured_server().store.is_project_local
+
+
+def test_the_pins_of_a_projects_server_are_the_projects(project: Path, tmp_path: Path) -> None:
+    store, own = written(project / ".openrath"), written(tmp_path / "own")
+    trust_server("s", store)
+    found = configured_server("s", store=store)
+    for each in mcp_tools_from_config("s", store=store):
+        each.client.close()
+    assert not pin_differences(found.spec, (), project=found.project).is_new
+    theirs = configured_server("s", store=own)
+    assert theirs.project is None
+    assert pin_differences(theirs.spec, (), project=theirs.project).is_new

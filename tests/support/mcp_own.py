@@ -118,7 +118,7 @@ def texts(*said: str, **more: Any) -> dict[str, Any]:
     return {"result": {"content": [{"type": "text", "text": text} for text in said], **more}}
 
 
-def eventually(is_so: Callable[[], bool], *, seconds: float = 10.0) -> bool:
+def eventually(is_so: Callable[[], bool], *, seconds: float = 50.0) -> bool:
     """Wait until something is so that another process does; tell whether it came to be."""
     deadline = time.monotonic() + seconds
     while not is_so():

@@ -42,7 +42,7 @@ _MODES: dict[HttpKind, tuple[str, str]] = {
 }
 """For each transport what the server calls it, and the path that it answers on."""
 
-_SECONDS = 10.0
+_SECONDS = 50.0
 _NOTE_PID = 'echo $$ >> "$0"; exec "$@"'
 """The process that notes its id becomes the server, so that the id is the server's."""
 

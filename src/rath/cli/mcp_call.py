@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from mcp_types import CallToolResult, Tool
 
 __all__ = ["call_tool"]
+
+_MAX_LISTED = 50
 
 _LITERALS = frozenset({"boolean", "integer", "number", "array", "object", "null"})
 
@@ -51,7 +54,7 @@ def call_tool(
         if tool not in known:
             raise Misuse(
                 f"MCP server {name!r} has no tool {tool!r}.{did_you_mean(tool, known)} "
-                f"Known: {', '.join(known) or 'none'}"
+                f"Known: {_listed(known)}"
             )
         given = words if isinstance(words, dict) else _typed(words, known[tool])
         result = client.call_tool(tool, given, timeout=timeout)
@@ -64,6 +67,13 @@ def call_tool(
         _tell(result)
     if failure is not None:
         raise typer.Exit(1)
+
+
+def _listed(names: Collection[str]) -> str:
+    """Return the first names; a server may have thousands."""
+    shown = ", ".join(islice(names, _MAX_LISTED)) or "none"
+    n_more = len(names) - _MAX_LISTED
+    return f"{shown} and {n_more} more" if n_more > 0 else shown
 
 
 def _by_name(words: Sequence[str]) -> dict[str, Any] | list[tuple[str, str]]:

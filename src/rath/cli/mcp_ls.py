@@ -13,6 +13,7 @@ from rath.cli.mcp_servers import (
     all_servers,
     hints_of,
     pin_of,
+    pins_of,
     purpose,
     server_as_json,
     server_named,
@@ -22,7 +23,7 @@ from rath.cli.mcp_servers import (
 )
 from rath.cli.terminal import complain, note, say_json, say_lines, say_rows, visible, warn
 from rath.errors import ConfigError, MCPServerError
-from rath.mcp.pins import PinDifferences, pin_differences
+from rath.mcp.pins import PinDifferences
 
 if TYPE_CHECKING:
     from mcp_types import Tool
@@ -115,7 +116,7 @@ def _asked(listed: Listed) -> _Asked:
     try:
         with listed.server.client() as client:
             tools = client.list_tools()
-        return _Asked(listed, tools, pin_differences(listed.server.spec, tools), "")
+        return _Asked(listed, tools, pins_of(listed.server, tools), "")
     except (MCPServerError, ConfigError, ValueError) as exc:
         return _Asked(listed, [], nothing, str(exc))
 

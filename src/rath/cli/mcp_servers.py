@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from rath.cli.layout import one_line
 from rath.cli.terminal import Misuse, Problem
 from rath.config.layers import config_layers
-from rath.config.secrets import shown
 from rath.mcp.configured import ConfiguredServer, configured_server
-from rath.mcp.pins import PinDifferences
+from rath.mcp.pins import PinDifferences, pin_differences
 from rath.mcp.spec import server_name
 from rath.mcp.trust import comes_from_elsewhere, is_trusted
+from rath.mcp.words import told_words
 
 if TYPE_CHECKING:
     from mcp_types import Tool
@@ -29,6 +30,7 @@ __all__ = [
     "hints_of",
     "own_server",
     "pin_of",
+    "pins_of",
     "purpose",
     "server_as_json",
     "server_named",
@@ -107,8 +109,7 @@ def target(server: ConfiguredServer) -> str:
     """Return the command line or the address of a server, its secrets hidden."""
     if server.entry.url is not None:
         return server_name(server.spec)
-    words = shown("command", server.entry.command)
-    return shlex.join(map(str, cast("list[object]", words)))
+    return shlex.join(told_words(server.entry.command or []))
 
 
 def server_as_json(listed: Listed) -> dict[str, Any]:
@@ -127,6 +128,11 @@ def server_as_json(listed: Listed) -> dict[str, Any]:
 def hints_of(tool: Tool) -> list[str]:
     """Return what a server says of the effects of a tool."""
     return [word for name, word in _HINTS.items() if getattr(tool.annotations, name, None) is True]
+
+
+def pins_of(server: ConfiguredServer, tools: Sequence[Tool]) -> PinDifferences:
+    """Return how the tools of a server differ from what they were at its first use."""
+    return pin_differences(server.spec, tools, project=server.project)
 
 
 def pin_of(tool: Tool, found: PinDifferences) -> str:

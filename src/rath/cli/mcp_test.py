@@ -11,12 +11,12 @@ import typer
 from rath.cli import findings as shown
 from rath.cli.findings import Finding
 from rath.cli.layout import number, one_line, span
-from rath.cli.mcp_servers import AsJson, ServerName, server_named, target, transport
+from rath.cli.mcp_servers import AsJson, ServerName, pins_of, server_named, target, transport
 from rath.cli.terminal import say_json, visible
 from rath.errors import ConfigError, MCPRequestError, MCPServerError
 from rath.mcp import MCPClient
 from rath.mcp.configured import ConfiguredServer
-from rath.mcp.pins import PinDifferences, pin_differences
+from rath.mcp.pins import PinDifferences
 from rath.mcp.trust import check_trusted
 
 __all__ = ["try_server"]
@@ -93,7 +93,7 @@ def _try(server: ConfiguredServer, client: MCPClient, steps: _Steps) -> None:
     steps.note("handshake", "ok", said, _since(begun))
     tools = steps.listed("tool", client.list_tools)
     if tools:
-        _compare(pin_differences(server.spec, tools), steps)
+        _compare(pins_of(server, tools), steps)
     steps.listed("prompt", client.list_prompts)
     steps.listed("resource", client.list_resources)
 

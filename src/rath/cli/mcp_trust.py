@@ -5,20 +5,22 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 from difflib import ndiff
+from hashlib import sha256
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from rath.cli.layout import number
-from rath.cli.mcp_servers import ServerName, own_server, server_named, target, trust_of
+from rath.cli.mcp_servers import ServerName, own_server, pins_of, server_named, target, trust_of
 from rath.cli.terminal import Misuse, Problem, ask_yes_no, note, say, visible
-from rath.config.secrets import shown
+from rath.config.secrets import HIDDEN, looks_secret, shown
+from rath.mcp.address import is_url, told_address
 from rath.mcp.configured import ConfiguredServer
+from rath.mcp.environment import REFERENCE
 from rath.mcp.pins import (
     MAX_KEPT_CHARS,
     PinDifferences,
     accept_pins,
-    pin_differences,
     said_of,
 )
 from rath.mcp.trust import revoke_trust, trust_server
@@ -27,6 +29,12 @@ if TYPE_CHECKING:
     from mcp_types import Tool
 
 __all__ = ["trust"]
+
+_DIGEST_CHARS = 12
+"""Enough to tell two values apart, and too little to find one by it that was well chosen."""
+
+_SCHEMES = frozenset({"Bearer", "Basic", "Token", "bearer", "token"})
+"""What stands before a credential in a header, and is none."""
 
 
 def trust(
@@ -85,7 +93,7 @@ def _entry_lines(server: ConfiguredServer) -> Iterator[str]:
         yield f"  starts        {shlex.join(entry.command or [])}"
         yield f"  in            {entry.cwd or 'the working directory of the program'}"
     else:
-        yield f"  contacts      {entry.url}"
+        yield f"  contacts      {told_address(entry.url, hide=_measured)}"
     for label, table in (("variable", entry.env), ("header", entry.headers)):
         for key, value in table.items():
             yield f"  {label:<8}      {key}={_value(key, value)}"
@@ -100,18 +108,37 @@ def _entry_lines(server: ConfiguredServer) -> Iterator[str]:
         yield "  is believed   what it says of the effects of its tools"
 
 
-def _value(key: str, value: str) -> object:
-    """Hide a secret; a reference to a variable of the user is none, and tells what is sent."""
-    return value if "${" in value else shown(key, value)
+def _value(key: str, value: str) -> str:
+    """Measure a secret; a reference to a variable of the user is none, and tells what is sent."""
+    if is_url(value):
+        return told_address(value, hide=_measured)
+    if not looks_secret(key):
+        return str(shown(key, value))
+    told, end = "", 0
+    for found in REFERENCE.finditer(value):
+        told += _literal(value[end : found.start()]) + found[0]
+        end = found.end()
+    return told + _literal(value[end:])
+
+
+def _literal(text: str) -> str:
+    """Tell what stands beside references: the name of a scheme, or what may be a secret."""
+    return text if not text or text.strip() in _SCHEMES else _measured(text)
+
+
+def _measured(secret: str) -> str:
+    """Tell a secret by its length and the beginning of its digest, so that it can be compared."""
+    digest = sha256(secret.encode(errors="replace")).hexdigest()[:_DIGEST_CHARS]
+    return f"{HIDDEN}({number(len(secret), 'character')}, sha256 {digest})"
 
 
 def _accept_changes(server: ConfiguredServer, *, is_agreed: bool) -> None:
-    if pin_differences(server.spec, ()).is_new:
+    if pins_of(server, ()).is_new:
         return  # its tools were not used yet: there is nothing that could have changed
     note(f"asking {target(server)} for its tools")
     with server.client() as client:
         tools = client.list_tools()
-    found = pin_differences(server.spec, tools)
+    found = pins_of(server, tools)
     if not (found.changed or found.added or found.removed):
         say("its tools are as they were at their first use")
         return
@@ -120,7 +147,7 @@ def _accept_changes(server: ConfiguredServer, *, is_agreed: bool) -> None:
     n_changes = number(len(found.changed) + len(found.added) + len(found.removed), "change")
     if not is_agreed and not ask_yes_no(f"Accept {n_changes}?"):
         raise Problem(f"the tools of {server.name} stay pinned as they were")
-    accept_pins(server.spec, tools)
+    accept_pins(server.spec, tools, project=server.project)
     say(f"{n_changes} accepted")
 
 

@@ -88,14 +88,14 @@ class MCPOAuthConfig(_Section):
 class MCPServerConfig(_Section):
     """A tool server: `command` for one that is started as a child process, `url` for any other.
 
-    `${NAME}` in a value of `env` or `headers` is that variable of the environment, read at each
-    connect.
+    `${NAME}` in `url` or a value of `env` or `headers` is that variable of the environment, read at
+    each connect.
     """
 
     command: list[str] | None = None
     env: dict[str, str] = Field(default={}, repr=False)
     cwd: str | None = None
-    url: str | None = None
+    url: str | None = Field(default=None, repr=False)
     headers: dict[str, str] = Field(default={}, repr=False)
     bearer_env: str | None = Field(default=None, pattern=_VARIABLE)
     """Name of the environment variable that holds a token."""

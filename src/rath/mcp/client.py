@@ -14,7 +14,9 @@ from rath._async.bridge import call_either
 from rath._async.runtime import runtime
 from rath.errors import MCPProtocolError
 from rath.mcp.link import Link
+from rath.mcp.repeated import hidden_in
 from rath.mcp.spec import Auth, HttpTransport, ServerSpec, Transport, server_name, server_spec
+from rath.mcp.usable import usable_tools
 
 if TYPE_CHECKING:
     from mcp import Client
@@ -40,6 +42,9 @@ MAX_PAGES = 1000
 
 MAX_ITEMS = 10_000
 """After how many items no further page of a list is asked for; a guess."""
+
+MAX_LIST_CHARS = 64 << 20
+"""The same for what its items say; a guess, as long as the longest message."""
 
 
 class MCPClient:
@@ -189,7 +194,8 @@ class MCPClient:
             self._link.listed = client
             return found.tools, found.next_cursor
 
-        return await self._apages(page, "tools")
+        listed = await self._apages(page, "tools")
+        return [self._clean(tool) for tool in usable_tools(listed, self.name)]
 
     async def acall_tool(
         self,
@@ -217,6 +223,14 @@ class MCPClient:
 
         return await self._arequest(ask, f"the call of {name!r}", timeout)
 
+    def without_tokens(self, value: object) -> Any:
+        """Return JSON that the server sent without the credentials of this connection.
+
+        Hidden are those of 16 characters and more, wherever the server repeats them.
+        """
+        current = self._link.current
+        return value if current is None else hidden_in(value, tuple(current.situation.tokens))
+
     def close(self) -> None:
         """Close the connection and end a server that it started; safe to call again.
 
@@ -241,6 +255,12 @@ class MCPClient:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+    def _clean(self, tool: Tool) -> Tool:
+        """Return a tool whose description repeats no credential: it is kept on disk."""
+        said = tool.model_dump(mode="json", by_alias=True, exclude_unset=True)
+        clean = self.without_tokens(said)
+        return tool if clean == said else type(tool).model_validate(clean)
 
     def _run(self, make: Callable[[], Coroutine[Any, Any, T]], label: str) -> T:
         return runtime().run(make, label=label)
@@ -285,10 +305,11 @@ class MCPClient:
         found: list[T] = []
         items, cursor = await self._arequest(partial(_flipped, page, None), f"its {what}")
         found += items
-        n_pages, end = 1, time.monotonic() + self.timeout
+        n_pages, n_chars, end = 1, 0, time.monotonic() + self.timeout
         while cursor is not None:
             left = end - time.monotonic()
-            if n_pages == MAX_PAGES or len(found) > MAX_ITEMS or left <= 0:
+            is_long = n_pages == MAX_PAGES or len(found) > MAX_ITEMS or n_chars > MAX_LIST_CHARS
+            if is_long or left <= 0:
                 raise MCPProtocolError(
                     f"the list of {what} of MCP server {self.name} has no end: {n_pages} pages "
                     f"with {len(found)} {what} were read",
@@ -298,6 +319,7 @@ class MCPClient:
                 partial(_flipped, page, cursor), f"its {what}", left
             )
             found += items
+            n_chars += sum(len(repr(item)) for item in items)
             n_pages += 1
         return found
 

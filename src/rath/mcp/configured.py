@@ -16,7 +16,7 @@ from rath.mcp.spec import (
     ServerSpec,
     StdioServer,
 )
-from rath.mcp.trust import check_trusted, comes_from_elsewhere
+from rath.mcp.trust import check_trusted, comes_from_elsewhere, project_of
 
 __all__ = ["ConfiguredServer", "configured_server"]
 
@@ -47,6 +47,11 @@ class ConfiguredServer:
             )
         program, *args = entry.command
         return StdioServer(program, tuple(args), dict(entry.env), entry.cwd)
+
+    @property
+    def project(self) -> str | None:
+        """Directory of the project's config that names it; None where the user's own does."""
+        return project_of(self.store) if comes_from_elsewhere(self.store) else None
 
     @property
     def believes_annotations(self) -> bool:

@@ -7,6 +7,7 @@ import contextlib
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass, replace
+from http import HTTPStatus
 from typing import TYPE_CHECKING, TypeVar
 
 import anyio
@@ -21,13 +22,16 @@ from mcp_types import (
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from rath._async.resident import Resident
-from rath.errors import MCPConnectionError, MCPProtocolError
+from rath.errors import MCPAuthenticationError, MCPConnectionError, MCPProtocolError
+from rath.llm.repeated_key import cause_without
 from rath.mcp.environment import secrets_of, server_environment
 from rath.mcp.failures import Situation, connect_failure, is_lost, request_failure
 from rath.mcp.forgotten import SessionForgotten
 from rath.mcp.http import Exchange, HttpAccess, current_exchange, open_http, open_sse
+from rath.mcp.repeated import looks_random, telling
 from rath.mcp.spec import ServerSpec, StdioServer, Transport
 from rath.mcp.stdio import open_child
+from rath.mcp.words import word_secrets
 
 if TYPE_CHECKING:
     from mcp.client._transport import TransportStreams
@@ -107,7 +111,7 @@ class Connection:
             return await self._resident.aopened()
         except Exception as exc:  # noqa: BLE001  # whatever it is, an error of ours comes of it
             failure = connect_failure(exc, self.situation, seconds=self._connect_timeout)
-            raise failure from (None if failure is exc else exc)
+            raise failure from (None if failure is exc else self._shown(exc))
 
     async def arequest(
         self, ask: Callable[[Client], Awaitable[T]], *, request: str, timeout: float
@@ -133,8 +137,8 @@ class Connection:
                     # Its SDK transport drops an answer that is an error: nobody would learn of it.
                     exchange.on_refused = lambda: deadline.reschedule(0.0)
                 return await ask(live.client)
-        except Exception as exc:
-            raise await self._failure(exc, exchange, request, timeout) from exc
+        except Exception as exc:  # noqa: BLE001  # of each an error of ours is made
+            raise await self._failure(exc, exchange, request, timeout) from self._shown(exc)
         finally:
             current_exchange.reset(before)
 
@@ -162,10 +166,17 @@ class Connection:
         failure = request_failure(
             exc, replace(self.situation, exchange=exchange), request=request, seconds=timeout
         )
-        is_one_answer = isinstance(failure, MCPProtocolError)  # and the next may be well
+        # And the next may be well; what a credential does not allow may be this call alone.
+        is_one_answer = isinstance(failure, MCPProtocolError) or (
+            isinstance(failure, MCPAuthenticationError) and failure.status == HTTPStatus.FORBIDDEN
+        )
         if isinstance(failure, MCPConnectionError) and not is_one_answer:
             self.mark_broken()
         return failure
+
+    def _shown(self, exc: Exception) -> Exception | None:
+        """Return what is told as the cause; nothing where that would show a secret."""
+        return cause_without(exc, self.situation.hide)
 
     @contextlib.asynccontextmanager
     async def _opened(self) -> AsyncGenerator[Live]:
@@ -193,23 +204,27 @@ class Connection:
                 async for _ in changes:
                     self._on_changed()
         except (MCPError, RuntimeError, TimeoutError) as exc:
-            _log.debug("MCP server %s tells of no changes: %s", self.situation.server, exc)
+            said = self.situation.hide(str(exc))
+            _log.debug("MCP server %s tells of no changes: %s", self.situation.server, said)
 
     async def _connected(self, stack: contextlib.AsyncExitStack) -> Live:
         spec = self.situation.spec
         if isinstance(spec, StdioServer):
             env = server_environment(spec.env)
-            self.situation.secrets = tuple(secrets_of(spec.env))
+            words = word_secrets(spec.args)
+            self.situation.secrets = [*secrets_of(spec.env), *words]
+            self.situation.tokens = [*secrets_of(telling(spec.env)), *filter(looks_random, words)]
             child = open_child(
                 [spec.command, *spec.args],
                 env=env,
                 cwd=spec.cwd,
                 child=self.situation.child,
                 on_lost=self.mark_broken,
+                on_dropped=self._note_dropped,
             )
             return Live(await stack.enter_async_context(self._client(child)), "stdio")
         access = HttpAccess.of(spec)
-        self.situation.secrets = access.secrets
+        self.situation.secrets, self.situation.tokens = access.secrets, access.tokens
         if spec.transport != "sse":
             http = open_http(access, timeout=self._connect_timeout)
             try:
@@ -232,12 +247,16 @@ class Connection:
     ) -> Client:
         return Client(
             transport,
-            logging_callback=_log_message,
+            logging_callback=self._log_message,
             # Newer servers send what was asked for, and older ones what they like.
             log_level="debug" if _server_log.isEnabledFor(logging.DEBUG) else None,
             message_handler=self._take_message,
             cache=None,
         )
+
+    def _note_dropped(self, method: str) -> None:
+        if method == "notifications/tools/list_changed":
+            self._on_changed()
 
     async def _take_message(self, message: IncomingMessage) -> None:
         if isinstance(message, ToolListChangedNotification):
@@ -245,7 +264,8 @@ class Connection:
         elif isinstance(message, Exception):
             _log.debug("MCP server %s: %s", self.situation.server, type(message).__name__)
 
-
-async def _log_message(params: LoggingMessageNotificationParams) -> None:
-    """Pass a message of a server on; at debug, since its level is the server's own word."""
-    _server_log.debug("%s: %s: %.2000s", params.logger or "server", params.level, params.data)
+    async def _log_message(self, params: LoggingMessageNotificationParams) -> None:
+        """Pass a message of a server on; at debug, since its level is the server's own word."""
+        if _server_log.isEnabledFor(logging.DEBUG):
+            said = self.situation.told(f"{params.logger or 'server'}: {params.data}")
+            _server_log.debug("%s: %s", params.level, said)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from rath.errors import ConfigError
 
-__all__ = ["INHERITED", "expanded", "named_value", "secrets_of", "server_environment"]
+__all__ = ["INHERITED", "REFERENCE", "expanded", "named_value", "secrets_of", "server_environment"]
 
 INHERITED = frozenset(
     {
@@ -20,7 +20,8 @@ INHERITED = frozenset(
 )  # fmt: skip
 """Variables of this process that servers see, with all `LC_*`; keys and tokens stay out."""
 
-_REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+"""A variable of the environment in a setting."""
 
 _MIN_WORD_CHARS = 8
 """Shortest word of a setting that is kept secret by itself: `Bearer` is none. A guess."""
@@ -51,7 +52,7 @@ def expanded(value: str, where: str) -> str:
     Raises:
         ConfigError: Such a variable is not set; its name is told, never a value.
     """
-    return _REFERENCE.sub(lambda match: named_value(match[1], where), value)
+    return REFERENCE.sub(lambda match: named_value(match[1], where), value)
 
 
 def secrets_of(settings: Mapping[str, str]) -> list[str]:
@@ -66,7 +67,7 @@ def secrets_of(settings: Mapping[str, str]) -> list[str]:
     for name, value in settings.items():
         whole = expanded(value, name)
         found += [whole, *(word for word in whole.split() if len(word) >= _MIN_WORD_CHARS)]
-        found += [named_value(match[1], name) for match in _REFERENCE.finditer(value)]
+        found += [named_value(match[1], name) for match in REFERENCE.finditer(value)]
     return found
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import cast
@@ -26,6 +26,8 @@ from rath.errors import (
     MCPTimeout,
     RathError,
 )
+from rath.mcp.address import address_secrets
+from rath.mcp.environment import REFERENCE
 from rath.mcp.http import Exchange
 from rath.mcp.spec import HttpServer, ServerSpec, StdioServer
 from rath.mcp.stdio import Child
@@ -48,6 +50,12 @@ _INSTALL = {
 _MAX_SAID_CHARS = 2000
 """How much of what a server said an error tells; a guess."""
 
+_MAX_READ_CHARS = 100_000
+"""How much of it is read for that; a server may send megabytes. A guess."""
+
+_MAX_SECRET_CHARS = 8000
+"""Longer than any credential that fits into a header."""
+
 _STAND_INS = frozenset({"Server returned an error response", "Not Found", "Session terminated"})
 _STAND_IN_BEGINNINGS = ("Unexpected content type", "Redirect to ")
 
@@ -64,8 +72,22 @@ class Situation:
     spec: ServerSpec
     child: Child = field(default_factory=Child)
     exchange: Exchange = field(default_factory=Exchange)
-    secrets: tuple[str, ...] = field(default=(), repr=False)
+    secrets: Sequence[str] = field(default=(), repr=False)
     """What no text may hold."""
+
+    tokens: Sequence[str] = field(default=(), repr=False)
+    """What no answer may hold either; long ones alone are looked for."""
+
+    def hide(self, text: str) -> str:
+        """Return a text without secrets."""
+        return hidden(text, self.secrets)
+
+    def told(self, text: str) -> str:
+        """Return what was said, without secrets, commands to a terminal and end."""
+        if len(text) > _MAX_READ_CHARS:
+            # The end may be the beginning of a secret, which nothing would find.
+            text = self.hide(text[:_MAX_READ_CHARS])[:-_MAX_SECRET_CHARS]
+        return cut_middle(printable(self.hide(text)), _MAX_SAID_CHARS)[0]
 
 
 def connect_failure(error: BaseException, situation: Situation, *, seconds: float) -> Exception:
@@ -141,7 +163,7 @@ def request_failure(
         )
     for cause in causes:
         if isinstance(cause, MCPError):
-            said = _told(cause.message, situation)
+            said = situation.told(cause.message)
             refused = MCPRequestError(
                 f"MCP server {server} refused {request}: {said} (code {cause.code})",
                 server=server,
@@ -192,7 +214,7 @@ def _start_failure(causes: list[BaseException], situation: Situation) -> Excepti
         else:
             why = f"{cause}; check command, args and env"
         return MCPConnectionError(
-            f"MCP server {situation.server} could not be started: {hidden(why, situation.secrets)}",
+            f"MCP server {situation.server} could not be started: {situation.hide(why)}",
             server=situation.server,
         )
     return None
@@ -209,24 +231,19 @@ def _http_failure(causes: list[BaseException], situation: Situation) -> Exceptio
         if isinstance(cause, OAuthFlowError):
             return MCPAuthenticationError(
                 f"no OAuth token for MCP server {server}: "
-                f"{_told(str(cause), situation)}; check issuer, client id and secret",
+                f"{situation.told(str(cause))}; check issuer, client id and secret",
                 server=server,
             )
         if isinstance(cause, httpx2.HTTPStatusError):
             exchange.status = cause.response.status_code
     status = exchange.status
-    is_said = any(isinstance(cause, MCPError) and not _is_stand_in(cause) for cause in causes)
-    if not isinstance(spec, HttpServer) or status is None or is_said:
+    if not isinstance(spec, HttpServer) or status is None:
         return None
+    said = [cause for cause in causes if isinstance(cause, MCPError) and not _is_stand_in(cause)]
     if status in (401, 403):
-        given = "the credential was refused" if spec.auth or spec.headers else "none was given"
-        refused = MCPAuthenticationError(
-            f"MCP server {server} wants a credential ({status} {_phrase(status)}), and {given}; "
-            "give a valid one as auth or headers, or bearer_env or oauth in the config",
-            server=server,
-        )
-        refused.status = status
-        return refused
+        return _refused(status, said, situation)
+    if said:
+        return None
     if "html" in exchange.content_type:
         return MCPProtocolError(
             f"MCP server {server} answered with a web page ({status} {_phrase(status)}) in place "
@@ -251,6 +268,24 @@ def _http_failure(causes: list[BaseException], situation: Situation) -> Exceptio
     )
 
 
+def _refused(status: int, said: Sequence[MCPError], situation: Situation) -> MCPAuthenticationError:
+    """Return the error of a server that answers 401 or 403, whatever else it says."""
+    spec, server = situation.spec, situation.server
+    told = f": {situation.told(said[0].message)}" if said else ""
+    is_given = isinstance(spec, HttpServer) and (
+        spec.auth or spec.headers or address_secrets(spec.url) or REFERENCE.search(spec.url)
+    )
+    given = "the credential was refused" if is_given else "none was given"
+    refused = MCPAuthenticationError(
+        f"MCP server {server} wants a credential ({status} {_phrase(status)}{told}), and {given}; "
+        "asking again does not help before there is a valid one: give it as auth or headers, or as "
+        "bearer_env, oauth or headers in the config",
+        server=server,
+    )
+    refused.status = status
+    return refused
+
+
 def _is_stand_in(error: MCPError) -> bool:
     """Tell whether the SDK made an error of an HTTP answer that held none."""
     return error.message in _STAND_INS or error.message.startswith(_STAND_IN_BEGINNINGS)
@@ -271,12 +306,7 @@ def _has_code(causes: list[BaseException], code: int) -> bool:
 
 def _said(causes: list[BaseException], situation: Situation) -> str:
     first, kind = causes[0], type(causes[0]).__name__
-    return _told(f"{kind}: {first}", situation) if str(first) else kind
-
-
-def _told(text: str, situation: Situation) -> str:
-    """Return what a server or the network said, without secrets, commands to a terminal and end."""
-    return cut_middle(printable(hidden(text, situation.secrets)), _MAX_SAID_CHARS)[0]
+    return situation.told(f"{kind}: {first}") if str(first) else kind
 
 
 def _ended(child: Child) -> str:

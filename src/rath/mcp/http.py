@@ -5,19 +5,22 @@ from __future__ import annotations
 import base64
 import contextlib
 import contextvars
-from collections.abc import AsyncGenerator, Callable
-from dataclasses import dataclass, field
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Self
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import unquote, urlsplit, urlunsplit
 
 import httpx2
 from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
 
 from rath.errors import ConfigError
-from rath.mcp.environment import expanded, named_value, secrets_of
+from rath.llm.log_guard import guard_logs
+from rath.mcp.address import address_secrets
+from rath.mcp.environment import REFERENCE, expanded, named_value, secrets_of
 from rath.mcp.oauth import client_credentials
-from rath.mcp.spec import Bearer, HttpServer
+from rath.mcp.repeated import looks_random, telling
+from rath.mcp.spec import Bearer, HttpServer, server_name
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -27,6 +30,9 @@ if TYPE_CHECKING:
     from mcp.shared.message import SessionMessage
 
 __all__ = ["Exchange", "HttpAccess", "current_exchange", "open_http", "open_sse"]
+
+_LIBRARIES = ("mcp", "client", "httpx2", "httpcore2")
+"""Whose loggers tell addresses, headers and messages."""
 
 MAX_EVENT_BYTES = 64 << 20
 """Longest event of a stream, in bytes. A guess."""
@@ -60,9 +66,15 @@ class HttpAccess:
     """An address, and what is sent to it and to nowhere else; made anew at each connect."""
 
     url: str = field(repr=False)
+    """Without user and password, which go as a header: addresses are logged."""
+
     headers: dict[str, str] = field(repr=False)
     inner: httpx2.Auth | None = field(repr=False)
-    secrets: tuple[str, ...] = field(repr=False)
+    secrets: list[str] = field(repr=False)
+    """What no text may hold."""
+
+    tokens: list[str] = field(repr=False)
+    """Those of them that are credentials, and in no answer either."""
 
     @classmethod
     def of(cls, server: HttpServer) -> Self:
@@ -76,28 +88,39 @@ class HttpAccess:
         }
         for name, value in headers.items():
             _check_one_line(value, f"the header {name!r}")
-        inner: httpx2.Auth | None = None
-        parts = urlsplit(server.url)
-        user, password = unquote(parts.username or ""), unquote(parts.password or "")
-        secrets = [*secrets_of(server.headers), parts.query, parts.netloc.rpartition("@")[0]]
-        secrets += [password, *(value for _, value in parse_qsl(parts.query) if len(value) >= 8)]
+        url, user, password = _address(server)
+        access = cls(url, headers, None, [], [])
+        access.keep(*_secrets(server, url), tokens=_tokens(server))
         if user or password:
             # As httpx does for a client that has no `auth` of its own.
             basic = base64.b64encode(f"{user}:{password}".encode()).decode()
-            headers = {"Authorization": f"Basic {basic}", **headers}
-            secrets.append(basic)
+            if "authorization" not in map(str.lower, headers):
+                access.headers["Authorization"] = f"Basic {basic}"
+            access.keep(tokens=[password, basic])
         match server.auth:
             case None:
                 pass
             case Bearer() as bearer:
                 token = _token(bearer)
-                headers["Authorization"] = f"Bearer {token}"
-                secrets.append(token)
+                access.headers["Authorization"] = f"Bearer {token}"
+                access.keep(tokens=[token])
             case credentials:
                 secret = named_value(credentials.secret_env, "auth.secret_env")
-                inner = client_credentials(server.url, credentials, secret)
-                secrets.append(secret)
-        return cls(server.url, headers, inner, tuple(secrets))
+                access.keep(tokens=[secret])
+                inner = client_credentials(url, credentials, secret, on_token=access.keep_token)
+                return replace(access, inner=inner)
+        return access
+
+    def keep(self, *secrets: str, tokens: Iterable[str] = ()) -> None:
+        """Let no text hold `secrets`, and no answer `tokens` either."""
+        added = list(tokens)
+        self.secrets.extend((*secrets, *added))
+        self.tokens.extend(added)
+        guard_logs(_LIBRARIES, *secrets, *added)
+
+    def keep_token(self, token: str) -> None:
+        """Let nothing hold a token that has just come."""
+        self.keep(tokens=[token])
 
     def client(self, *, timeout: float) -> httpx2.AsyncClient:
         """Return a client for the server; answers are noted in the current `Exchange`."""
@@ -265,6 +288,44 @@ async def _bound(response: httpx2.Response) -> None:
     assert isinstance(response.stream, httpx2.AsyncByteStream)
     limit = MAX_ANSWER_BYTES if is_plain else MAX_ANSWER_BYTES // _MAX_RATIO
     response.stream = _Bounded(response.stream, limit)
+
+
+def _secrets(server: HttpServer, url: str) -> Iterator[str]:
+    """Yield what no text may hold of what is sent to a server."""
+    yield from secrets_of(server.headers)
+    yield from secrets_of(_references(server))
+    in_address = address_secrets(expanded(server.url, "url"))
+    yield from in_address
+    if in_address:
+        # Short ones are secrets in this place alone.
+        yield url
+        yield url.partition("?")[0]
+
+
+def _tokens(server: HttpServer) -> Iterator[str]:
+    """Yield those that are credentials, as far as their names or they themselves tell."""
+    yield from secrets_of(telling({**server.headers, **_references(server)}))
+    yield from filter(looks_random, address_secrets(expanded(server.url, "url")))
+
+
+def _references(server: HttpServer) -> dict[str, str]:
+    return {name: f"${{{name}}}" for name in REFERENCE.findall(server.url)}
+
+
+def _address(server: HttpServer) -> tuple[str, str, str]:
+    """Return what is asked, without login and fragment, and user and password."""
+    url = expanded(server.url, "url")
+    _check_one_line(url, "the address")
+    try:
+        parts = urlsplit(url)
+        user, password, _ = parts.username or "", parts.password or "", parts.port
+    except ValueError:  # whose text shows the address
+        raise ConfigError(
+            f"the address {server_name(server)} of an MCP server cannot be read; give it as "
+            "https://HOST:PORT/PATH, with everything else in it percent-encoded"
+        ) from None
+    public = parts._replace(netloc=parts.netloc.rpartition("@")[2], fragment="")
+    return urlunsplit(public), unquote(user), unquote(password)
 
 
 def _token(bearer: Bearer) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from hashlib import sha256
 
 __all__ = ["MAX_NAME_CHARS", "accepted_names"]
@@ -15,7 +15,9 @@ _ACCEPTED = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _NOT_ACCEPTED = re.compile(r"[^A-Za-z0-9_-]+")
 
 
-def accepted_names(names: Iterable[str], *, prefix: str = "") -> dict[str, str]:
+def accepted_names(
+    names: Iterable[str], *, prefix: str = "", reserved: Collection[str] = ()
+) -> dict[str, str]:
     """Return for each name of a server the one under which a model calls it.
 
     A name that every provider takes stays as it is. In any other, what is not a letter, a digit,
@@ -25,10 +27,12 @@ def accepted_names(names: Iterable[str], *, prefix: str = "") -> dict[str, str]:
     Args:
         names: What the server calls its tools.
         prefix: Goes before every name, to tell servers apart.
+        reserved: Names that no server may take: with those it is as with ones not accepted.
     """
     wanted = {name: f"{prefix}{name}" for name in names}
-    plain = {name for name in wanted.values() if _ACCEPTED.fullmatch(name)}
-    taken = set(plain)
+    accepted = {name for name in wanted.values() if _ACCEPTED.fullmatch(name)}
+    plain = accepted.difference(reserved)
+    taken = plain.union(reserved)
     found: dict[str, str] = {}
     for name, full in wanted.items():
         if full not in plain:

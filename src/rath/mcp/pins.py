@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -36,6 +38,12 @@ MAX_SERVERS = 1000
 
 MAX_KEPT_CHARS = 4000
 """How much of what a tool says of itself is kept, to show what has changed in it. A guess."""
+
+MAX_KEPT_OF_SERVER = 1_000_000
+"""The same for all tools of a server together; of more than that the digests alone are kept."""
+
+MAX_TOOLS_OF_SERVER = 20_000
+"""How many tools of a server are remembered, with those that it does not list any more. A guess."""
 
 _log = logging.getLogger("rath.mcp")
 
@@ -77,32 +85,41 @@ def said_of(tool: object) -> str:
     ]
 
 
-def pin_differences(spec: ServerSpec, tools: Sequence[object]) -> PinDifferences:
+def pin_differences(
+    spec: ServerSpec, tools: Sequence[object], *, project: str | None = None
+) -> PinDifferences:
     """Return how the tools of a server differ from what is pinned; changes nothing.
 
     Args:
-        spec: The server. It is the same one if its program and arguments, or its address, are.
+        spec: The server. It is the same one if all is equal that decides which program answers:
+            the command with its arguments, its variables and the directory where it starts; or
+            the address. `${NAME}` counts as it stands, so that a new token changes nothing.
         tools: What it lists now.
+        project: Directory of the project's config that names the server; None for any other.
 
     Raises:
         ConfigError: The file cannot be read.
     """
-    kept = read_file(_path()).get("servers", {}).get(_identity(spec))
+    kept = read_file(_path()).get("servers", {}).get(_identity(spec, project))
     return _differences(kept, _digests(tools))
 
 
-def pin_tools(spec: ServerSpec, tools: Sequence[object]) -> PinDifferences:
+def pin_tools(
+    spec: ServerSpec, tools: Sequence[object], *, project: str | None = None
+) -> PinDifferences:
     """Pin the tools that were not seen before, and warn of those that have changed.
 
     What has changed stays pinned as it was until `accept_pins` is called. A home that cannot be
     read or written keeps nobody from using a server: that is logged, and nothing is pinned.
+    The arguments are those of `pin_differences`.
     """
     digests = _digests(tools)
     try:
-        kept = read_file(_path()).get("servers", {}).get(_identity(spec))
+        identity = _identity(spec, project)
+        kept = read_file(_path()).get("servers", {}).get(identity)
         found = _differences(kept, digests)
         if found.is_new or found.added:
-            _write(spec, tools, keep=True)
+            _write(spec, tools, identity=identity, keep=True)
     except (OSError, ConfigError) as exc:
         _log.warning("the tools of an MCP server could not be pinned: %s", exc)
         return PinDifferences(is_new=True)
@@ -117,31 +134,39 @@ def pin_tools(spec: ServerSpec, tools: Sequence[object]) -> PinDifferences:
     return found
 
 
-def accept_pins(spec: ServerSpec, tools: Sequence[object]) -> None:
+def accept_pins(spec: ServerSpec, tools: Sequence[object], *, project: str | None = None) -> None:
     """Pin the tools of a server as they are now, and forget what was pinned before.
+
+    The arguments are those of `pin_differences`.
 
     Raises:
         ConfigError: The file cannot be read or changed.
         OSError: It cannot be written.
     """
-    _write(spec, tools, keep=False)
+    _write(spec, tools, identity=_identity(spec, project), keep=False)
 
 
-def _write(spec: ServerSpec, tools: Sequence[object], *, keep: bool) -> None:
+def _write(spec: ServerSpec, tools: Sequence[object], *, identity: str, keep: bool) -> None:
     now = datetime.now(UTC).isoformat(timespec="seconds")
-    found = {"tools": _digests(tools), "said": {_name(tool): said_of(tool) for tool in tools}}
+    digests, said = _digests(tools), {_name(tool): said_of(tool) for tool in tools}
 
     def change(payload: dict[str, Any]) -> None:
         servers = payload.setdefault("servers", {})
-        before = servers.pop(_identity(spec), {})
+        before = servers.pop(identity, {})
         kept: Mapping[str, Any] = before if keep else {}
-        servers[_identity(spec)] = {
+        pinned: dict[str, str] = {**digests, **kept.get("tools", {})}
+        if len(pinned) > MAX_TOOLS_OF_SERVER:
+            pinned = {name: pinned[name] for name in digests}
+        # What a pinned tool says now may be something else.
+        added = {name: told for name, told in said.items() if name not in kept.get("tools", {})}
+        servers[identity] = {
             "server": server_name(spec),
             "first": before.get("first", now),
-            **{part: {**told, **kept.get(part, {})} for part, told in found.items()},
+            "tools": pinned,
+            "said": _bounded({**kept.get("said", {}), **added}),
         }
-        for identity in list(servers)[:-MAX_SERVERS]:
-            del servers[identity]
+        for oldest in list(servers)[:-MAX_SERVERS]:
+            del servers[oldest]
 
     change_file(_path(), change)
 
@@ -163,16 +188,29 @@ def _digests(tools: Sequence[object]) -> dict[str, str]:
     return {_name(tool): tool_digest(tool) for tool in tools}
 
 
+def _bounded(said: Mapping[str, str]) -> dict[str, str]:
+    """Return what tools said, of the first ones as far as there is room."""
+    room = itertools.accumulate(map(len, said.values()))
+    return {
+        name: told
+        for (name, told), n_chars in zip(said.items(), room, strict=True)
+        if n_chars <= MAX_KEPT_OF_SERVER
+    }
+
+
 def _name(tool: object) -> str:
     return str(getattr(tool, "name", ""))
 
 
-def _identity(spec: ServerSpec) -> str:
-    """Return by what a server is known again; a digest, since arguments may hold a key."""
+def _identity(spec: ServerSpec, project: str | None) -> str:
+    """Return by what a server is known again; a digest, since all of it may hold a key."""
     if isinstance(spec, StdioServer):
-        content = json.dumps(["stdio", spec.command, *spec.args])
+        # Programs are also looked for where they start: a relative path, packages of a project.
+        where = os.path.realpath(spec.cwd or os.curdir)
+        server: list[object] = ["stdio", spec.command, *spec.args, where, dict(spec.env)]
     else:
-        content = json.dumps(["url", server_name(spec)])
+        server = ["url", spec.url]
+    content = json.dumps([server, project], sort_keys=True)
     return sha256(content.encode(errors="replace")).hexdigest()[:32]
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias, cast
-from urllib.parse import urlsplit
+from typing import Literal, TypeAlias
 
 from rath._core.text import one_line_preview
-from rath.config.secrets import shown
+from rath.mcp.address import is_url, named_address
+from rath.mcp.words import told_words
 
 __all__ = ["Auth", "Bearer", "ClientCredentials", "HttpServer", "HttpTransport", "ServerSpec",
-           "StdioServer", "Transport", "is_url", "server_name", "server_spec"]  # fmt: skip
+           "StdioServer", "Transport", "server_name", "server_spec"]  # fmt: skip
 
 _MAX_NAME_CHARS = 100
 
@@ -85,6 +85,7 @@ class HttpServer:
     """A server at an address."""
 
     url: str
+    """`${NAME}` as in `StdioServer.env`, so that a token in an address need not stand here."""
 
     headers: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
     """Headers of every request to the server's own origin; `${NAME}` as in `StdioServer.env`."""
@@ -142,19 +143,12 @@ def server_spec(
     return StdioServer(words[0], tuple(words[1:]), dict(env or {}))
 
 
-def is_url(text: str) -> bool:
-    """Tell whether a text is an address that servers are spoken to at."""
-    return text.lower().startswith(("http://", "https://"))
-
-
 def server_name(spec: ServerSpec) -> str:
     """Return what a server is called in messages: its command, or its address; without secrets."""
     if isinstance(spec, StdioServer):
-        words = shown("command", [os.path.basename(spec.command), *spec.args])
-        return repr(one_line_preview(" ".join(cast("list[str]", words)), _MAX_NAME_CHARS))
-    parts = urlsplit(spec.url)
-    host = parts.netloc.rpartition("@")[2]
-    return f"{parts.scheme}://{host}{parts.path}"
+        words = told_words([os.path.basename(spec.command), *spec.args])
+        return repr(one_line_preview(" ".join(words), _MAX_NAME_CHARS))
+    return named_address(spec.url)
 
 
 def _refuse(what: str, **given: object) -> None:

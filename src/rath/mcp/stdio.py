@@ -7,6 +7,7 @@ import contextlib
 import logging
 import os
 import signal
+import time
 from asyncio.subprocess import Process
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,9 +16,10 @@ from typing import TYPE_CHECKING, Any
 import anyio
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from mcp.shared.message import SessionMessage
-from mcp_types import jsonrpc_message_adapter
+from mcp_types import JSONRPCNotification, jsonrpc_message_adapter
 
 from rath._async.runtime import runtime
+from rath.mcp.allowance import Allowance
 from rath.mcp.halves import sound_line
 from rath.mcp.tail import Tail
 
@@ -66,6 +68,7 @@ async def open_child(
     cwd: str | None,
     child: Child,
     on_lost: Callable[[], None],
+    on_dropped: Callable[[str], None] = lambda _: None,
 ) -> AsyncGenerator[TransportStreams]:
     """Start a server and give the streams of its messages.
 
@@ -75,6 +78,8 @@ async def open_child(
         cwd: Where it starts.
         child: Is told what becomes of it.
         on_lost: Called when it closes its output: nothing will be answered any more.
+        on_dropped: Called with the method of a notification that is not passed on, since the
+            server sends more of them than anybody can read.
 
     Raises:
         OSError: It could not be started.
@@ -95,7 +100,7 @@ async def open_child(
     write, to_send = anyio.create_memory_object_stream[SessionMessage](0)
     try:
         async with anyio.create_task_group() as group:
-            group.start_soon(_take, process, received, child, on_lost)
+            group.start_soon(_take, process, received, child, on_lost, on_dropped)
             group.start_soon(_give, process, to_send, received, on_lost)
             group.start_soon(_listen, process, child)
             try:
@@ -119,15 +124,22 @@ async def _take(
     received: MemoryObjectSendStream[SessionMessage | Exception],
     child: Child,
     on_lost: Callable[[], None],
+    on_dropped: Callable[[str], None],
 ) -> None:
     """Pass on what the server says."""
     assert process.stdout is not None
+    allowance = Allowance(time.monotonic)
     async with received:
         with contextlib.suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
             async for line in _lines(process.stdout):
                 message = _message(line, child)
-                if message is not None:
-                    await received.send(message)
+                if message is None:
+                    continue
+                said = message.message
+                if isinstance(said, JSONRPCNotification) and not allowance.takes():
+                    on_dropped(said.method)
+                    continue
+                await received.send(message)
     # A server that cannot write its output does not come to read that its input has ended.
     while await process.stdout.read(_CHUNK_BYTES):
         pass

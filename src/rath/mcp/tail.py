@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterable
 
 from rath._core.text import decode_output, valid_unicode
+from rath.config.secrets import HIDDEN
+from rath.llm.repeated_key import without_secret
 
 __all__ = ["Tail", "hidden", "printable"]
 
@@ -14,6 +16,8 @@ MAX_BYTES = 8192
 
 SHOWN_LINES = 6
 SHOWN_CHARS = 1000
+
+_MIN_SECRET_CHARS = 4
 
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f]")
 
@@ -44,7 +48,7 @@ def printable(text: str) -> str:
 
 def hidden(text: str, secrets: Iterable[str]) -> str:
     """Return `text` with each of `secrets` replaced by asterisks; very short ones are none."""
-    for secret in sorted(secrets, key=len, reverse=True):
-        if len(secret) >= 4:
-            text = text.replace(secret, "***")
+    for secret in sorted(set(secrets), key=len, reverse=True):
+        if len(secret) >= _MIN_SECRET_CHARS:
+            text = without_secret(text.replace(secret, HIDDEN), secret)
     return text

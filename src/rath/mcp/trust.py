@@ -20,6 +20,7 @@ __all__ = [
     "check_trusted",
     "comes_from_elsewhere",
     "is_trusted",
+    "project_of",
     "revoke_trust",
     "trust_server",
 ]
@@ -30,6 +31,11 @@ TRUST_FILENAME = "mcp_trust.json"
 def comes_from_elsewhere(store: ConfigStore) -> bool:
     """Tell whether a config is a project's, in whatever directory, and not the user's own."""
     return is_of_some_project(store.path.parent)
+
+
+def project_of(store: ConfigStore) -> str:
+    """Return the directory by which a project is known, that of its config."""
+    return os.path.realpath(store.path.parent)
 
 
 def is_trusted(name: str, store: ConfigStore) -> bool:
@@ -50,7 +56,7 @@ def is_trusted(name: str, store: ConfigStore) -> bool:
     if not comes_from_elsewhere(store):
         return True
     said: object = read_file(_path())
-    for key in ("trusted", _project(store), name, "digest"):
+    for key in ("trusted", project_of(store), name, "digest"):
         # The file is the user's own, and may have been edited into any shape.
         said = cast("dict[str, object]", said).get(key) if isinstance(said, dict) else None
     return said == _digest(entry)
@@ -90,7 +96,7 @@ def trust_server(name: str, store: ConfigStore) -> None:
     said = {"digest": digest, "at": datetime.now(UTC).isoformat(timespec="seconds")}
 
     def add(payload: dict[str, Any]) -> None:
-        payload.setdefault("trusted", {}).setdefault(_project(store), {})[name] = said
+        payload.setdefault("trusted", {}).setdefault(project_of(store), {})[name] = said
 
     change_file(_path(), add)
 
@@ -109,10 +115,10 @@ def revoke_trust(name: str, store: ConfigStore) -> bool:
 
     def take_away(payload: dict[str, Any]) -> None:
         projects = payload.get("trusted", {})
-        servers = projects.get(_project(store), {})
+        servers = projects.get(project_of(store), {})
         found.append(servers.pop(name, None))
         if not servers:
-            projects.pop(_project(store), None)
+            projects.pop(project_of(store), None)
 
     change_file(_path(), take_away)
     return found != [None]
@@ -120,10 +126,6 @@ def revoke_trust(name: str, store: ConfigStore) -> bool:
 
 def _path() -> Path:
     return own_config_dir() / TRUST_FILENAME
-
-
-def _project(store: ConfigStore) -> str:
-    return os.path.realpath(store.path.parent)
 
 
 def _digest(entry: MCPServerConfig) -> str:

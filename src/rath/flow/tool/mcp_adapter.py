@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import itertools
-import logging
+import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rath._async.runtime import Runtime, runtime
-from rath._core.text import one_line_preview, valid_unicode
+from rath._core.text import cut_middle, one_line_preview, valid_unicode
 from rath.backend.results import ToolExecutionFailure
-from rath.errors import MCPConnectionError, MCPProtocolError, MCPServerError, MCPTimeout
+from rath.errors import (
+    MCPAuthenticationError,
+    MCPConnectionError,
+    MCPProtocolError,
+    MCPServerError,
+    MCPTimeout,
+)
 from rath.flow.tool.base import FlowToolCall
 from rath.mcp.client import MCPClient
 from rath.mcp.decode import decode_result, error_text, input_schema
 from rath.mcp.names import accepted_names
 from rath.mcp.pins import pin_tools, tool_digest
-from rath.mcp.schema import without_patterns
+from rath.mcp.schema import SchemaCheck
 from rath.mcp.spec import Auth, HttpTransport, ServerSpec
 from rath.session import Session
-from rath.session.arguments import ArgumentChecker, BadArguments
+from rath.session.arguments import MAX_RAW_CHARS, BadArguments
 from rath.session.tooling import ToolEffects
 
 if TYPE_CHECKING:
@@ -34,8 +40,13 @@ __all__ = [
     "tools_of",
 ]
 
-_log = logging.getLogger("rath.mcp")
 _calls = itertools.count()
+
+MAX_DESCRIPTION_CHARS = 20_000
+"""How much of a description a model is shown, in each request. A guess."""
+
+_YIELDING = frozenset({"edit_workspace_file"})
+"""Built-in tools that make way for one of the user of that name: a server shall not be that."""
 
 _MAX_SERVER_CHARS = 80
 
@@ -53,7 +64,7 @@ class MCPToolCall(FlowToolCall):
 
     Calls go over the one connection of its client. In a run no thread waits for an answer. What
     goes wrong is a failure that the model reads: `mcp_tool_error` where the tool itself says so,
-    `mcp_connection_lost`, `mcp_timeout`, `mcp_error`.
+    `mcp_connection_lost`, `mcp_unauthorized`, `mcp_timeout`, `mcp_error`.
 
     Args:
         client: The connection to the server, shared by its tools.
@@ -81,10 +92,9 @@ class MCPToolCall(FlowToolCall):
         self.server_tool = name
         """What the server calls the tool."""
         self._name = accepted_names([name])[name] if alias is None else alias
-        self._description = description
+        self._description = description and cut_middle(description, MAX_DESCRIPTION_CHARS)[0]
         self._parameters = dict(parameters)
-        self._checked = without_patterns(self._parameters)
-        self._checker = ArgumentChecker()
+        self._check = SchemaCheck(self._parameters)
         self._origin = origin or f"mcp:{getattr(client, 'name', type(client).__qualname__)}"
         self.effects = effects
         self.parallel_safe = effects == "read_only"
@@ -120,20 +130,20 @@ class MCPToolCall(FlowToolCall):
         return ("mcp", self._name, str(next(_calls))) if self.parallel_safe else ("global",)
 
     def check_arguments(self, arguments: Mapping[str, Any]) -> None:
-        """Check arguments by the schema, but for what a server may have made to do harm.
+        """Check arguments by the schema, as far as that is sure to end soon.
 
-        Patterns are left to the server: one that takes forever would stop this whole process.
-        So is a schema that cannot be used.
+        The rest is left to the server, as `SchemaCheck` says.
 
         Raises:
             BadArguments: They do not fit.
         """
-        try:
-            self._checker.check(self._name, self._checked, arguments)
-        except BadArguments:
-            raise
-        except Exception as exc:  # noqa: BLE001  # a tool's lane: a broken schema has many errors
-            _log.debug("the schema of MCP tool %r cannot be used: %s", self._name, exc)
+        problems = self._check.problems(arguments)
+        if problems:
+            raise BadArguments(
+                f"the arguments for tool {self._name!r} do not fit its schema: "
+                f"{'; '.join(problems)}",
+                json.dumps(dict(arguments), ensure_ascii=False, default=str)[:MAX_RAW_CHARS],
+            )
 
     def __repr__(self) -> str:
         return f"MCPToolCall({self._name!r}, {self.client!r})"
@@ -141,16 +151,22 @@ class MCPToolCall(FlowToolCall):
     def __call__(self, session: Session, arguments: Mapping[str, Any]) -> Any:
         """Call the tool and wait for what it answers; the session is not sent."""
         try:
-            return _returned(self.client.call_tool(self.server_tool, arguments))
+            return self._returned(self.client.call_tool(self.server_tool, arguments))
         except MCPServerError as exc:
             return _failure(exc)
 
     async def acall(self, session: Session, arguments: Mapping[str, Any]) -> Any:
         """Call the tool in any event loop; this is what a run does."""
         try:
-            return _returned(await self.client.acall_tool(self.server_tool, arguments))
+            return self._returned(await self.client.acall_tool(self.server_tool, arguments))
         except MCPServerError as exc:
             return _failure(exc)
+
+    def _returned(self, result: object) -> Any:
+        said = error_text(result)
+        if said is not None:
+            return ToolExecutionFailure("mcp_tool_error", _without_tokens(self.client, said))
+        return _without_tokens(self.client, decode_result(result))
 
 
 def mcp_tools_from_server(
@@ -182,7 +198,11 @@ def mcp_tools_from_server(
 
 
 def tools_of(
-    client: MCPClient, *, prefix: str = "", trust_annotations: bool = True
+    client: MCPClient,
+    *,
+    prefix: str = "",
+    trust_annotations: bool = True,
+    project: str | None = None,
 ) -> tuple[MCPToolCall, ...]:
     """Return the tools of a client's server; what they say of themselves is pinned.
 
@@ -190,14 +210,15 @@ def tools_of(
         client: The connection, shared by the tools.
         prefix: Goes before every name.
         trust_annotations: Whether what the server says of a tool's effects is believed.
+        project: Directory of the project's config that names the server; None for any other.
 
     Raises:
         MCPServerError: The server cannot be started, reached or understood.
     """
     listed = {tool.name: tool for tool in reversed(client.list_tools())}
     tools = [listed[name] for name in reversed(listed)]
-    pin_tools(client.spec, tools)
-    names = accepted_names([tool.name for tool in tools], prefix=prefix)
+    pin_tools(client.spec, tools, project=project)
+    names = accepted_names([tool.name for tool in tools], prefix=prefix, reserved=_YIELDING)
     where = _where(client)
     return tuple(
         MCPToolCall(
@@ -240,26 +261,33 @@ def mcp_tools_from_config(
     from rath.mcp.configured import configured_server  # noqa: PLC0415
 
     found = configured_server(name, store=store)
-    return tools_of(found.client(), prefix=prefix, trust_annotations=found.believes_annotations)
+    return tools_of(
+        found.client(),
+        prefix=prefix,
+        trust_annotations=found.believes_annotations,
+        project=found.project,
+    )
 
 
 def _where(client: MCPClient) -> str:
     """Return what the record says of the server of a tool: name, version and transport."""
     info = client.server_info
-    said = one_line_preview(f"{info.name}@{info.version}", _MAX_SERVER_CHARS)
+    named = _without_tokens(client, f"{info.name}@{info.version}")
+    said = one_line_preview(named, _MAX_SERVER_CHARS)
     return f"mcp:{valid_unicode(said)} {client.transport} {client.name}"
 
 
-def _returned(result: object) -> Any:
-    said = error_text(result)
-    if said is not None:
-        return ToolExecutionFailure("mcp_tool_error", said)
-    return decode_result(result)
+def _without_tokens(client: object, value: object) -> Any:
+    """Return what a server sent without the credentials of its connection."""
+    hide = getattr(client, "without_tokens", None)  # a client may be of the user's own
+    return value if hide is None else hide(value)
 
 
 def _failure(error: MCPServerError) -> ToolExecutionFailure:
     kind = "mcp_error"
-    if isinstance(error, MCPConnectionError) and not isinstance(error, MCPProtocolError):
+    if isinstance(error, MCPAuthenticationError):
+        kind = "mcp_unauthorized"
+    elif isinstance(error, MCPConnectionError) and not isinstance(error, MCPProtocolError):
         kind = "mcp_connection_lost"
     elif isinstance(error, MCPTimeout):
         kind = "mcp_timeout"
