@@ -3,6 +3,8 @@
 # (inside the project's environment, `uv sync` would remove uv).
 
 set -euo pipefail
+# Many checks start a process for each case: each module is compiled once, not once for each.
+unset PYTHONDONTWRITEBYTECODE
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cd "$root"
 
