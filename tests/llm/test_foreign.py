@@ -263,7 +263,7 @@ def test_cancelling_ends_the_iterator() -> None:
             await call
 
     runtime().run(cancelled, label="a test call")
-    assert closed.wait(5)
+    assert closed.wait(50)
     evidence = draft.last_evidence()
     assert evidence is not None
     assert evidence.status == "cancelled"

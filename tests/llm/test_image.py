@@ -201,6 +201,12 @@ def test_repr_shows_no_content(tmp_path: Path) -> None:
     assert "private-name" not in shown
 
 
+@pytest.mark.parametrize("content", ["iVBORw0KGgo=", 3, None, [137, 80]], ids=repr)
+def test_what_is_no_bytes_is_refused(content: Any) -> None:
+    with pytest.raises(TypeError, match=r"an image is made of bytes, not of .*from_path"):
+        Image.from_bytes(content)
+
+
 def test_an_image_can_be_pickled() -> None:
     image = Image.from_bytes(picture(b"x"))
     assert pickle.loads(pickle.dumps(image)).blob.data == image.blob.data

@@ -390,7 +390,7 @@ def test_callbacks_may_ask_the_endpoint_of_their_own_stream(n_streams: int) -> N
             def first_asks(delta: Any) -> None:
                 seen.append(delta)
                 if len(seen) == 1:
-                    all_stream.wait(5)
+                    all_stream.wait(50)
                     said.append(agent(Session.from_user_message("inner")).text())
 
             return first_asks
@@ -439,7 +439,7 @@ def test_clients_of_others_that_run_agents_through_each_other_do_not_wait_for_ev
         def complete(self, req: RathLLMChatRequest) -> RathLLMChatResponse:
             if req.messages[-1].content == "again":
                 return ScriptedClient(["hello"]).complete(req)
-            both.wait(5)
+            both.wait(50)
             agent = flow.Agent("Answer.", self._other, system_tools=False)
             said = agent(Session.from_user_message("again")).text() or ""
             return ScriptedClient([said]).complete(req)
@@ -463,19 +463,19 @@ def test_an_abandoned_thread_of_a_client_keeps_its_place_until_it_ends(is_stream
 
         def complete(self, req: RathLLMChatRequest) -> RathLLMChatResponse:
             inside.release()
-            release.wait(10)
+            release.wait(50)
             return ScriptedClient(["hello"]).complete(req)
 
         def complete_stream(self, req: RathLLMChatRequest) -> Iterator[RathLLMStreamDelta]:
             inside.release()
-            release.wait(10)
+            release.wait(50)
             yield from split(ScriptedClient(["hello"]).complete(req))
 
     register_chat_client(f"slow {is_streamed}", lambda _: Slow())
     listening: Callable[[Any], None] | None = (lambda _: None) if is_streamed else None
     agent = flow.Agent("Answer.", Slow.provider, system_tools=False, on_event=listening)
     first = agent(Session.from_user_message("1"))
-    assert inside.acquire(timeout=5)
+    assert inside.acquire(timeout=50)
     first.cancel().synchronize()
     second = agent(Session.from_user_message("2"))
     assert not inside.acquire(timeout=0.05)

@@ -87,7 +87,7 @@ def test_several_endpoints_are_asked_at_the_same_time(serve: Serve) -> None:
         return answer
 
     first, second = serve(slow, models=[MODEL]), serve(fast, models=[MODEL])
-    reports = probe_providers([at(first), at(second)], timeout=10.0)
+    reports = probe_providers([at(first), at(second)], timeout=50.0)
     assert [finding(report, "answer").verdict for report in reports] == ["works", "works"]
     assert [report.endpoint for report in reports] == [
         f"{server.base_url}/chat/completions" for server in (first, second)

@@ -12,7 +12,7 @@ from rath.llm import Provider, RathLLMChatRequest, RathLLMChatResponse, register
 from rath.llm.embedding import EmbeddingProvider
 from rath.llm.failure import Asked
 from rath.llm.openai import RathOpenAIChatClient
-from rath.llm.probe import find_obstacle, probe_providers
+from rath.llm.probe import ProbeFinding, find_obstacle, probe_providers
 from rath.llm.vlm import VLMProvider
 from rath.llm.wire import Wire
 from rath.testing import ScriptedClient, tool_call
@@ -21,6 +21,7 @@ from tests.support.asking import KEY
 from tests.support.chat_replies import Gate, held
 from tests.support.endpoints import OpenAIEndpoint, Serve, Servers
 from tests.support.probing import MODEL, at, finding, probe, verdicts
+from tests.support.waiting import at_a_deadline
 
 STEPS = ["models", "answer", "tool_call", "stream", "schema"]
 
@@ -97,12 +98,15 @@ def test_an_endpoint_that_is_not_there(serve: Serve) -> None:
 def test_a_silent_endpoint_costs_the_timeout_and_no_more(
     serve: Serve,
 ) -> None:
-    gate = Gate()
-    server = serve(lambda _: held(chat_replies.completion("OK"), gate), models=[MODEL])
-    report = probe(at(server), timeout=0.2)
-    answer = finding(report, "answer")
-    assert answer.verdict == "failed"
-    assert "within 0.2 s" in answer.text
+    server = serve(lambda _: held(chat_replies.completion("OK"), Gate()), models=[MODEL])
+
+    def run_until(deadline: float) -> ProbeFinding:
+        answer = finding(probe(at(server), timeout=deadline), "answer")
+        assert answer.verdict == "failed"
+        assert f"within {deadline:g} s" in answer.text
+        return answer
+
+    answer = at_a_deadline(run_until, lambda answer: bool(answer.calls))
     assert answer.calls[0].status in {"cancelled", "failed"}
 
 

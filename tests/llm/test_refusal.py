@@ -19,6 +19,7 @@ from rath.errors import (
     InvalidRequestError,
     ModelNotFoundError,
     ProviderConnectionError,
+    ProviderError,
     ProviderServerError,
     ProviderStatusError,
 )
@@ -30,6 +31,7 @@ from tests.support import chat_replies as replies
 from tests.support.asking import KEY, ask, exchange, openai_client
 from tests.support.chat_server import ChatServer
 from tests.support.virtual_time import run_virtually
+from tests.support.waiting import at_a_deadline
 
 ASKED = Asked("http://h/v1", "gpt-9", "env OPENAI_DEFAULT_MODEL", "the call", 300.0, KEY)
 
@@ -347,12 +349,19 @@ def test_a_streamed_call_is_explained_too(server: ChatServer) -> None:
 
 
 def test_the_list_has_a_limit_of_its_own(server: ChatServer) -> None:
-    server.queue(REFUSAL)
     server.models = replies.held(replies.model_list("a"), replies.Gate())
-    client = openai_client(server, provider=Provider(timeout=0.1))
-    with pytest.raises(ModelNotFoundError, match="status 404: The model") as caught:
-        exchange(client)
-    assert caught.value.offered == ()
+
+    def run_until(deadline: float) -> ProviderError:
+        server.queue(REFUSAL)
+        provider = Provider(timeout=deadline, retry_max_attempts=1)
+        with pytest.raises(ProviderError) as caught:
+            exchange(openai_client(server, provider=provider))
+        return caught.value
+
+    error = at_a_deadline(run_until, lambda error: isinstance(error, ModelNotFoundError))
+    assert isinstance(error, ModelNotFoundError)
+    assert "status 404: The model" in str(error)
+    assert error.offered == ()
 
 
 def test_the_question_ends_with_the_run(server: ChatServer) -> None:
@@ -361,9 +370,9 @@ def test_the_question_ends_with_the_run(server: ChatServer) -> None:
     server.models = replies.held(replies.model_list("a"), gate)
     draft = openai_client(server).open_draft(ask(), streaming=False, provider_origin="call")
     running = runtime().submit(draft.asend, label="a test call")
-    assert gate.reached.wait(5)
+    assert gate.reached.wait(50)
     runtime().cancel(running)
-    assert gate.abandoned.wait(5)
+    assert gate.abandoned.wait(50)
     evidence = draft.last_evidence()
     assert evidence is not None
     assert evidence.status == "cancelled"

@@ -63,4 +63,4 @@ def test_what_is_not_retryable_is_raised_at_once() -> None:
 def test_each_retry_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, logger="rath.llm.retry"):
         retry_with_backoff(failing(2), retryable=(OSError,), sleep=lambda _: None)
-    assert len(caplog.records) == 2
+    assert [each.name for each in caplog.records].count("rath.llm.retry") == 2

@@ -42,8 +42,15 @@ class Image:
         """Return the picture that `content` holds; its media type is that of the bytes.
 
         Raises:
+            TypeError: `content` is something else than bytes.
             ValueError: They are no PNG, JPEG, GIF or WebP, or more than `MAX_IMAGE_BYTES`.
         """
+        # To `bytes` a number is a size, and a text an error that says nothing of pictures.
+        if not isinstance(content, bytes | bytearray | memoryview):
+            raise TypeError(
+                f"an image is made of bytes, not of {type(content).__name__}; for a file give "
+                "Image.from_path(...), for base64 base64.b64decode(...)"
+            )
         return _checked(bytes(content), "the bytes given as an image")
 
     @classmethod

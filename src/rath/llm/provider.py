@@ -154,6 +154,10 @@ class Provider(Sampling):
             self, "extra_create_args", MappingProxyType(dict(self.extra_create_args or {}))
         )
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        """Return this provider: a value, so that a copy of an agent may share it."""
+        return self
+
     @classmethod
     def from_config(
         cls, name: str | None = None, *, store: config.ConfigStore | None = None, **overrides: Any

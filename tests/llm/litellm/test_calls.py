@@ -338,11 +338,11 @@ def test_cancelling_a_call_ends_it_at_the_server(
     server.queue(begun)
     draft = open_draft(litellm_client(server, route.model), ASKED)
     running = runtime().submit(lambda: draft.asend(on_delta=on_delta), label="a call to cancel")
-    assert gate.reached.wait(30)
+    assert gate.reached.wait(50)
     runtime().cancel(running)
-    assert gate.abandoned.wait(5)
+    assert gate.abandoned.wait(50)
     with pytest.raises(asyncio.CancelledError):
-        running.future.result(5)
+        running.future.result(50)
     evidence = draft.last_evidence()
     assert evidence is not None
     assert evidence.status == "cancelled"

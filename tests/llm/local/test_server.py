@@ -238,4 +238,4 @@ def test_program_with_a_request_in_flight_ends_at_once() -> None:
     elapsed = time.monotonic() - started
     assert (first, process.returncode) == ("in flight\n", 0), errors
     # About a second on a machine at rest; a hang would last until the story ends, or for ever.
-    assert elapsed < 8
+    assert elapsed < 30

@@ -40,6 +40,7 @@ from rath.llm.openai import OPENAI_RETRYABLE, RathOpenAIChatClient
 from tests.support import chat_replies as replies
 from tests.support.asking import HELLO, KEY, WEATHER, NoSleep, ask, exchange, openai_client, send
 from tests.support.chat_server import ChatServer
+from tests.support.waiting import at_a_deadline
 
 N_TRIES = 4
 PART = replies.event_stream(replies.text_chunk("par"), done=False)
@@ -436,15 +437,16 @@ def test_a_silent_endpoint_runs_into_the_timeout(
 
 
 def test_a_stream_that_falls_silent_runs_into_the_timeout(server: ChatServer) -> None:
-    gate = replies.Gate()
-    server.queue(replies.event_stream(replies.text_chunk("par"), gate))
-    client = openai_client(server, provider=Provider(timeout=0.2, retry_max_attempts=1))
-    with pytest.raises(ProviderTimeout) as caught:
-        exchange(client, on_delta=ignore)
-    evidence = evidence_of(caught.value)
-    assert evidence is not None
-    assert evidence.partial_text == "par"
-    gate.release()
+    def run_until(deadline: float) -> str:
+        server.queue(replies.event_stream(replies.text_chunk("par"), replies.Gate()))
+        client = openai_client(server, provider=Provider(timeout=deadline, retry_max_attempts=1))
+        with pytest.raises(ProviderTimeout) as caught:
+            exchange(client, on_delta=ignore)
+        evidence = evidence_of(caught.value)
+        assert evidence is not None
+        return evidence.partial_text
+
+    assert at_a_deadline(run_until, bool) == "par"
 
 
 # ---------------------------------------------------------------- secrets, cancelling, the rest
@@ -492,7 +494,7 @@ def test_a_cancelled_stream_leaves_its_evidence(server: ChatServer) -> None:
     evidence = draft.last_evidence()
     assert evidence is not None
     assert (evidence.status, evidence.partial_text) == ("cancelled", "par")
-    assert gate.abandoned.wait(5)
+    assert gate.abandoned.wait(50)
 
 
 def test_complete_waits_for_the_answer(server: ChatServer) -> None:
@@ -518,7 +520,7 @@ def test_leaving_complete_stream_ends_the_call(server: ChatServer) -> None:
     stream = openai_client(server).complete_stream(ask())
     assert next(stream).content_delta == "a"
     stream.close()  # type: ignore[attr-defined]  # it is a generator
-    assert gate.abandoned.wait(5)
+    assert gate.abandoned.wait(50)
 
 
 def test_the_runtime_thread_is_never_blocked(server: ChatServer) -> None:

@@ -19,7 +19,7 @@ from rath.llm.log_guard import guard_logs
 from rath.llm.repeated_key import cause_without
 from rath.llm.sdk.binding import ClientParts, Sdk
 from rath.llm.sdk.decode import ModelsPage, decode_models
-from rath.llm.sdk.errors import map_error, mapped_by
+from rath.llm.sdk.errors import map_error, mapped_by, without_locals
 from rath.llm.sdk.target import Listing, Target
 from rath.llm.sdk.transport import open_http_client
 from rath.llm.wire import RawReply
@@ -123,7 +123,7 @@ class SdkWire:
                     stream=False, stream_cls=None,
                 )  # fmt: skip
         except TimeoutError as exc:
-            raise timeout_error(asked) from exc
+            raise timeout_error(asked) from without_locals(exc)
         except connection.mapped as exc:
             raise connection.failed(exc, asked) from _cause(exc, asked)
         content = asked.answer_without_secret(reply.content)
@@ -163,7 +163,7 @@ class SdkWire:
             async with asyncio.timeout(asked.timeout):
                 await self._collect(listing, asked, into=names)
         except TimeoutError as exc:
-            raise timeout_error(asked) from exc
+            raise timeout_error(asked) from without_locals(exc)
         return tuple(sorted(names))
 
     async def _collect(self, listing: Listing, asked: Asked, *, into: set[str]) -> None:
@@ -223,4 +223,4 @@ def _without(names: tuple[str, ...], sdk: Sdk) -> dict[str, Any]:
 
 
 def _cause(exc: Exception, asked: Asked) -> Exception | None:
-    return cause_without(exc, asked.without_secret)
+    return cause_without(without_locals(exc), asked.without_secret)

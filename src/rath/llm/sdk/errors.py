@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from traceback import clear_frames
+from typing import Any, TypeVar, cast
 
 import httpx2
 
@@ -12,9 +13,11 @@ from rath.llm.failure import Asked, retry_after, status_error, timeout_error
 from rath.llm.sdk.binding import Sdk
 from rath.llm.sdk.decode import decode_error_body
 
-__all__ = ["map_error", "mapped_by"]
+__all__ = ["map_error", "mapped_by", "without_locals"]
 
 _MAX_MESSAGE = 500
+
+E = TypeVar("E", bound=BaseException)
 
 
 def mapped_by(sdk: Sdk) -> tuple[type[Exception], ...]:
@@ -34,6 +37,25 @@ def map_error(exc: Exception, sdk: Sdk, asked: Asked) -> ProviderError:
         return timeout_error(asked)
     reason = one_line_preview(asked.without_secret(str(cause)), _MAX_MESSAGE)
     return _no_connection(asked, f"{type(cause).__name__}{reason and ': '}{reason}")
+
+
+def without_locals(exc: E) -> E:
+    """Return `exc` with no variables in the frames that it and what it came from have left.
+
+    Those of the HTTP client hold the headers of a request that ended while it was sent, and so the
+    key, which tools that report errors with local variables would show.
+    """
+    left, seen = list[BaseException | None]([exc]), set[int]()
+    while left:
+        each = left.pop()
+        if each is not None and id(each) not in seen:
+            seen.add(id(each))
+            clear_frames(each.__traceback__)
+            left += (each.__cause__, each.__context__)
+            if isinstance(each, BaseExceptionGroup):
+                # `isinstance` does not tell of what it is a group.
+                left += cast("BaseExceptionGroup[BaseException]", each).exceptions
+    return exc
 
 
 def _no_connection(asked: Asked, reason: str) -> ProviderConnectionError:
