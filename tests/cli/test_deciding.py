@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +103,16 @@ def test_calls_of_one_id_are_named_by_their_index(rath: Rath, project: Path) -> 
     assert "--index 0, --index 1" in done.output
     assert rath("approve", str(session.id), "same", "--index", "1").exit_code == Exit.ANSWERED
     assert [each.waits for each in Session.load(session.id).open_calls] == [True, False]
+
+
+@pytest.mark.parametrize("name", ["-x", "--by", "it's $HOME"])
+def test_a_call_of_any_id_is_approved_as_it_is_told(rath: Rath, project: Path, name: str) -> None:
+    assert project.exists()
+    session = go([tool_call("f", {"n": 1}, id=name)], Noting(), persist=True)
+    told = rath("show", str(session.id)).output.splitlines()
+    (line,) = [each.strip() for each in told if "rath approve" in each]
+    assert rath(*shlex.split(line)[1:]).exit_code == Exit.ANSWERED
+    assert [each.waits for each in Session.load(session.id).open_calls] == [False]
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from tests.support.chat_replies import Gate, held
 from tests.support.chat_server import ChatServer
 from tests.support.endpoints import AnthropicEndpoint, OpenAIEndpoint, Serve, Servers
 from tests.support.machine import llm_config, write_config
+from tests.support.waiting import PATIENCE
 
 MODEL = chat_replies.MODEL
 CLAUDE = anthropic_replies.MODEL
@@ -260,9 +261,9 @@ def test_ctrl_c_ends_it_at_once(home: Path, project: Path, serve: Serve) -> None
     )
     with running:
         try:
-            assert gate.reached.wait(25)
+            assert gate.reached.wait(PATIENCE)
             running.send_signal(signal.SIGINT)
-            told, complained = running.communicate(timeout=30)
+            told, complained = running.communicate(timeout=PATIENCE)
         finally:
             running.kill()
     assert (running.returncode, told, complained) == (130, "", "error: stopped\n")

@@ -20,7 +20,7 @@ from rath._core.vector import Vector
 from rath.cli.program import load_workflow
 from rath.cli.sessions import Exit
 from rath.cli.terminal import Misuse
-from rath.errors import ProviderServerError
+from rath.errors import PersistenceError, ProviderServerError
 from rath.session import Session
 from rath.session.autosave import autosave
 from rath.session.persistence.store.files import FileStore
@@ -256,10 +256,43 @@ def test_a_class_is_called_for_its_workflow(program: Path) -> None:
     assert isinstance(load_workflow("crew:Team"), flow.Workflow)
 
 
-def test_what_a_module_itself_needs_is_not_taken_for_it(program: Path) -> None:
-    (program / "needy.py").write_text("import not_there_at_all\n")
-    with pytest.raises(ModuleNotFoundError, match="not_there_at_all"):
-        load_workflow("needy:team")
+@pytest.mark.parametrize(
+    ("code", "attribute", "said"),
+    [
+        ("import not_there_at_all", "x", "ModuleNotFoundError: No module named 'not_there_at_all'"),
+        ("1 / 0", "x", r"ZeroDivisionError: division by zero \(.*needy.py:1\)"),
+        ("def (", "x", "SyntaxError: .*needy.py, line 1"),
+        ("raise SystemExit(0)", "x", "SystemExit: 0"),
+        ("def x(n): ...", "x", "TypeError: x.. missing 1 required"),
+        ("def x():\n    raise KeyError('k')", "x", "KeyError: 'k' .*needy.py:2"),
+    ],
+)
+def test_what_a_program_raises_is_told_in_one_line(
+    program: Path, code: str, attribute: str, said: str
+) -> None:
+    (program / "needy.py").write_text(f"{code}\n")
+    sys.modules.pop("needy", None)
+    with pytest.raises(Misuse, match=f"'needy:{attribute}' raised {said}|'needy' raised {said}"):
+        load_workflow(f"needy:{attribute}")
+
+
+def test_what_a_workflow_raises_when_it_goes_on_is_told_in_one_line(
+    rath: Rath, program: Path, cut_off: str
+) -> None:
+    code = PROGRAM.replace("return self.worker(session)", "raise KeyError('mine')")
+    (program / "crew.py").write_text(code)
+    done = rath("resume", cut_off, "crew:team", "--decide", "c=retry")
+    assert done.exit_code == Exit.MISUSE
+    assert re.search(r"'crew:team' raised KeyError: 'mine' \(.*crew.py:\d+\)", done.stderr)
+    assert "Traceback" not in done.stderr
+
+
+def test_what_a_program_says_of_rath_is_told_as_it_is(program: Path) -> None:
+    (program / "keyless.py").write_text(
+        "from rath.errors import PersistenceError\nraise PersistenceError('no room')\n"
+    )
+    with pytest.raises(PersistenceError, match="no room"):
+        load_workflow("keyless:x")
 
 
 def test_a_session_is_replayed_from_its_record(rath: Rath, tmp_path: Path) -> None:

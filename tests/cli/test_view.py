@@ -14,6 +14,7 @@ from rath.session import Session
 from rath.session.persistence import sessions_dir
 from tests.cli.conftest import Rath
 from tests.support.sessions import run
+from tests.support.waiting import PATIENCE
 
 
 def stored(text: str = "I am here.") -> Session:
@@ -62,7 +63,7 @@ def test_a_damaged_session_is_told_as_such(rath: Rath) -> None:
 def test_a_directory_that_cannot_be_written_is_a_problem(rath: Rath) -> None:
     result = rath("view", str(stored().id), "-o", "nowhere/page.html")
     assert result.exit_code == 1
-    assert "nowhere" in result.stderr
+    assert "error: nowhere/page.html cannot be written: No such file" in result.stderr
 
 
 def test_the_page_is_opened_where_that_is_asked_for(
@@ -101,7 +102,7 @@ def test_live_says_its_address_and_ends_with_an_interrupt(project: Path) -> None
         assert process.stdout is not None
         address = process.stdout.readline()
         process.send_signal(signal.SIGINT)
-        _, notes = process.communicate(timeout=15)
+        _, notes = process.communicate(timeout=PATIENCE)
     assert re.fullmatch(r"http://127\.0\.0\.1:\d+/[\w-]{32}/\n", address)
     assert process.returncode == 0
     assert "no longer served" in notes

@@ -35,6 +35,7 @@ from rath.session import ChunkRow, Session, system_text_chunk
 from rath.testing import ScriptedClient, Turn, tool_call
 from tests.support.fake_memory import FakeMemory
 from tests.support.images import picture
+from tests.support.waiting import PATIENCE, wait_until
 
 Log: TypeAlias = "queue.SimpleQueue[logging.LogRecord]"
 
@@ -54,7 +55,7 @@ class Gate(FlowToolCall):
         return {"type": "object"}
 
     def __call__(self, session: Session, arguments: Mapping[str, Any]) -> str:
-        self.opened.wait(10)
+        self.opened.wait(PATIENCE)
         return "open"
 
 
@@ -163,7 +164,7 @@ def test_a_pending_session_is_not_waited_for() -> None:
 
 def committed(memory: FakeMemory) -> list[MemoryOpCommit]:
     """The commits, once the first is there."""
-    assert memory.has_committed.wait(10)
+    assert memory.has_committed.wait(PATIENCE)
     return memory.of(MemoryOpCommit)
 
 
@@ -218,6 +219,51 @@ def test_forward_alone_commits_and_asks_no_hook() -> None:
     assert [op.session_id for op in committed(memory)] == [str(out.id)]
 
 
+def runs(memory: FakeMemory, n: int) -> list[str | None]:
+    """The runs of the first `n` commits."""
+    wait_until(lambda: len(memory.of(MemoryOpCommit)) >= n)
+    return [op.run for op in memory.of(MemoryOpCommit)]
+
+
+def test_every_commit_of_a_run_that_is_served_again_names_that_run() -> None:
+    memory = FakeMemory()
+    bound = agent(memory, "hello", commit_on_forward=True)
+    out = bound(user()).synchronize()
+    assert bound.resume(out).synchronize().id == out.id
+    assert runs(memory, 2) == [str(out.id)] * 2
+
+
+def test_what_hooks_make_of_a_run_is_committed_as_that_run() -> None:
+    memory, made = FakeMemory(), list[Session]()
+    bound = agent(memory, "hello", commit_on_forward=True)
+    bound.register_forward_hook(lambda _, __, out: made.append(out))
+    bound.register_forward_hook(lambda _, __, ___: Session.from_user_message("clean"))
+    bound(user()).synchronize()
+    bound.resume(made[0]).synchronize()
+    assert runs(memory, 2) == [str(made[0].id)] * 2
+    assert {op.messages[0]["content"] for op in memory.of(MemoryOpCommit)} == {"clean"}
+
+
+def test_a_commit_by_hand_names_no_run() -> None:
+    memory = FakeMemory()
+    bound = agent(memory, "hello")
+    bound.commit_memory(bound(user()).synchronize())
+    assert runs(memory, 1) == [None]
+
+
+def test_a_run_is_committed_once_whatever_its_program_went_through(tmp_path: Path) -> None:
+    client = ScriptedClient(["hello"])
+    out = flow.Agent("p", client.provider)(user()).synchronize()
+    # Here the process ended, after the run and before its commit.
+    spec = MemoryStoreSpec(options={"path": str(tmp_path)})
+    with flow.Agent("p", client.provider, memory=spec, commit_on_forward=True) as bound:
+        for _ in range(5):
+            bound.resume(out).synchronize()
+        wait_until(lambda: any(tmp_path.rglob("messages.json")))
+        bound.resume(out).synchronize()
+    assert len([*tmp_path.rglob("messages.json")]) == 1
+
+
 def test_commit_on_forward_without_a_memory_is_nothing() -> None:
     bound = flow.Agent("p", ScriptedClient(["hello"]).provider, commit_on_forward=True)
     assert bound(user()).text() == "hello"
@@ -227,7 +273,7 @@ def test_a_failed_run_is_not_committed_and_that_is_logged(logged: Log) -> None:
     memory = FakeMemory()
     bound = agent(memory, ProviderServerError("the server failed"), commit_on_forward=True)
     out = bound(user())
-    assert "the server failed" in logged.get(timeout=10).getMessage()
+    assert "the server failed" in logged.get(timeout=PATIENCE).getMessage()
     assert memory.of(MemoryOpCommit) == []
     with pytest.raises(ProviderServerError, match="the server failed"):
         out.text()
@@ -236,7 +282,7 @@ def test_a_failed_run_is_not_committed_and_that_is_logged(logged: Log) -> None:
 def test_a_failed_run_is_logged_once(logged: Log, caplog: pytest.LogCaptureFixture) -> None:
     bound = agent(FakeMemory(), ProviderServerError("no luck"), commit_on_forward=True)
     out = bound(user())
-    logged.get(timeout=10)
+    logged.get(timeout=PATIENCE)
     del out
     gc.collect()
     assert caplog.text.count("no luck") == 1
@@ -249,7 +295,7 @@ def test_a_cancelled_run_is_not_committed_by_itself(logged: Log) -> None:
     out = bound(user())
     out.cancel()
     gate.opened.set()
-    assert "the run ended as Cancelled" in logged.get(timeout=10).getMessage()
+    assert "the run ended as Cancelled" in logged.get(timeout=PATIENCE).getMessage()
     assert memory.of(MemoryOpCommit) == []
 
 
@@ -271,7 +317,7 @@ def test_a_commit_that_fails_leaves_the_run_alone(logged: Log) -> None:
         return MemoryExecutionFailure("not_found", "nothing")
 
     out = agent(FakeMemory(answer), "hello", commit_on_forward=True)(user())
-    message = logged.get(timeout=10).getMessage()
+    message = logged.get(timeout=PATIENCE).getMessage()
     assert out.text() == "hello"
     assert str(out.id) in message
     assert "no disk" in message
@@ -282,7 +328,7 @@ def test_a_commit_that_was_refused_is_logged(logged: Log) -> None:
         return MemoryExecutionFailure("unauthorized", f"no access for {type(op).__name__}")
 
     agent(FakeMemory(answer), "hello", commit_on_forward=True)(user()).synchronize()
-    assert "no access" in logged.get(timeout=10).getMessage()
+    assert "no access" in logged.get(timeout=PATIENCE).getMessage()
 
 
 def test_a_failed_session_raises_at_an_explicit_commit() -> None:
@@ -339,7 +385,7 @@ def test_commit_on_forward_lets_the_model_read_in_the_background(tmp_path: Path)
     bound = flow.Agent("p", ScriptedClient(["Hi."]).provider, memory=store, commit_on_forward=True)
     out = bound(Session.from_user_message("I live in Paris."))
     assert out.text() == "Hi."
-    assert asked.wait(10)
+    assert asked.wait(PATIENCE)
     # Waits for what is learned in the background.
     backend.close(store)
     [note] = (tmp_path / "user/memories/extracted/general").glob("*.md")

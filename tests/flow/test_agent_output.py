@@ -16,6 +16,7 @@ from rath.llm.chat_request import RathLLMChatRequest
 from rath.session import Session
 from rath.session.record import Operation
 from rath.testing import ScriptedClient, tool_call
+from tests.support.waiting import PATIENCE
 
 
 class Plan(BaseModel):
@@ -51,7 +52,7 @@ def test_a_call_returns_before_the_answer_is_there() -> None:
     gate = threading.Event()
 
     def slowly(_: RathLLMChatRequest) -> str:
-        gate.wait(5)
+        gate.wait(PATIENCE)
         return PLAN
 
     out = planner(slowly)(user())

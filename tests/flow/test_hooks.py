@@ -24,6 +24,7 @@ from rath.session.hooks.values import ModelTurn, PassedOn
 from rath.session.record import Change
 from rath.testing import ScriptedClient
 from tests.support.hooked import noting
+from tests.support.waiting import PATIENCE
 
 PLACES = st.sampled_from(["pre", "post"])
 
@@ -189,6 +190,16 @@ def test_a_copy_has_the_hooks_and_goes_its_own_way(
     assert hooks_of(module).forward_pre == hooks_of(module).forward == ()
 
 
+def test_a_deep_copy_of_an_agent_has_its_hooks_and_goes_its_own_way() -> None:
+    agent = flow.Agent("x", ScriptedClient(["y"]).provider)
+    handle = agent.register_forward_hook(marking("1"))
+    other = copy.deepcopy(agent)
+    handle.remove()
+    other.to(model="another")
+    assert (len(hooks_of(agent).forward), len(hooks_of(other).forward)) == (0, 1)
+    assert agent.agent.provider.model != other.agent.provider.model == "another"
+
+
 def test_a_module_without_hooks_has_no_attribute_for_them() -> None:
     assert vars(Bare()) == {"seen": []}
     assert pickle.loads(pickle.dumps(Bare())).seen == []
@@ -253,7 +264,7 @@ def test_a_forward_hook_does_not_wait_for_a_run() -> None:
     go = threading.Event()
 
     def answer(_: object) -> str:
-        go.wait(10)
+        go.wait(PATIENCE)
         return "done"
 
     module, pending = flow.Agent("p", ScriptedClient([answer]).provider), list[bool]()
@@ -346,7 +357,7 @@ def agent_held_up(until: threading.Event) -> flow.Agent:
     """Return an agent whose answer counts only when somebody lets it."""
 
     def hold(_: flow.Agent, __: ModelTurn) -> None:
-        assert until.wait(30)
+        assert until.wait(PATIENCE)
 
     held = agent("polished")
     held.register_model_hook(hold)

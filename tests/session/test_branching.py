@@ -26,6 +26,7 @@ from tests.support.session_files import (
     writing,
 )
 from tests.support.sessions import FunctionTool, cancelled_session, run
+from tests.support.waiting import PATIENCE
 
 
 class SharingBackend(FakeBackend):
@@ -317,7 +318,7 @@ def test_a_sandbox_that_is_closed_under_a_run_fails_the_copy_and_not_the_run() -
     parent = placed({"a": "1"})
 
     def close(session: Session, _: object) -> None:
-        may_close.wait(10)
+        may_close.wait(PATIENCE)
         sandbox = session.require_sandbox()
         sandbox.backend.close(sandbox)
 

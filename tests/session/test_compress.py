@@ -21,6 +21,7 @@ from rath.session.outcome import Cancelled, Completed
 from rath.session.record import ModelCall, Operation, Summary
 from rath.testing import ScriptedClient, Turn, tool_call
 from tests.support.sessions import FunctionTool, cancelled_session, run
+from tests.support.waiting import PATIENCE
 
 AGENT = Session.from_agent_prompt("Summarise.")
 
@@ -133,7 +134,7 @@ def test_a_cancelled_session_passes_through() -> None:
 
     def hold(*_: object) -> None:
         begun.set()
-        go.wait(15)
+        go.wait(PATIENCE)
 
     first = run([tool_call("hold"), "never"], FunctionTool("hold", hold))
     begun.wait()
@@ -205,12 +206,12 @@ def test_a_cancelled_compression_keeps_the_rows_of_its_input() -> None:
 
     def answer(_: object) -> str:
         begun.set()
-        go.wait(15)
+        go.wait(PATIENCE)
         return "too late"
 
     user = Session.from_user_message("a long story")
     out = compress(answer, user)
-    begun.wait(15)
+    begun.wait(PATIENCE)
     assert out.cancel().outcome == Cancelled(out.id)
     assert out.chunk_table == user.chunk_table
     go.set()

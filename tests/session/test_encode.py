@@ -146,6 +146,14 @@ def test_any_text_becomes_valid_unicode(text: str) -> None:
     encode_result(FileContent(text)).shown.encode()
 
 
+@pytest.mark.parametrize("n_times", [1, MAX_STREAM_CHARS], ids=["short", "long"])
+@given(text=any_texts)
+def test_any_text_of_a_failure_becomes_valid_unicode(n_times: int, text: str) -> None:
+    failure = ToolExecutionFailure(text, text, "x" * n_times + text)
+    for encoded in (encode_failure(text, text, text), encode_result(failure)):
+        (encoded.shown + (encoded.full or "") + (encoded.failure or "")).encode()
+
+
 # ---- what is long
 
 
@@ -313,6 +321,11 @@ def test_a_failure_of_the_sandbox_keeps_its_kind_message_and_detail() -> None:
         "message": "it took too long",
         "detail": "d" * 9000,
     }
+
+
+def test_the_kind_of_a_failure_is_always_text() -> None:
+    encoded = encode_result(ToolExecutionFailure(404, "not there"))  # type: ignore[arg-type]  # of a tool of a user
+    assert encoded.failure == json.loads(encoded.shown)["error_kind"] == "404"
 
 
 @pytest.mark.parametrize("detail", [None, ""])

@@ -15,6 +15,7 @@ from rath.session.outcome import Cancelled, RoundLimit
 from rath.session.record import ToolRun
 from rath.testing import FakeBackend, tool_call
 from tests.support.sessions import AsyncFunctionTool, FunctionTool, run
+from tests.support.waiting import PATIENCE, at_a_deadline
 
 
 def result_of(out: Session, index: int = 2) -> Any:
@@ -23,19 +24,20 @@ def result_of(out: Session, index: int = 2) -> Any:
 
 def test_cancelling_a_run_ends_its_sub_agents() -> None:
     inner: list[Session] = []
-    begun = threading.Event()
-    go = threading.Event()
+    begun, asked, go = (threading.Event() for _ in range(3))
 
     def hold(*_: object) -> None:
         begun.set()
-        go.wait(15)
+        go.wait(PATIENCE)
 
     def ask(session: Session, _: object) -> str | None:
         inner.append(run([tool_call("hold"), "x"], FunctionTool("hold", hold), user=session))
+        asked.set()
         return inner[0].text()
 
     outer = run([tool_call("ask"), "never"], FunctionTool("ask", ask))
-    begun.wait(10)
+    assert begun.wait(PATIENCE)
+    assert asked.wait(PATIENCE)
     outer.cancel()
     assert isinstance(outer.outcome, Cancelled)
     assert isinstance(inner[0].outcome, Cancelled)
@@ -98,7 +100,7 @@ def test_a_resource_key_that_never_returns_is_given_up() -> None:
 
     class Slow(FunctionTool):
         def resource_key(self, arguments: Mapping[str, Any]) -> tuple[str, ...]:
-            go.wait(15)
+            go.wait(PATIENCE)
             return ("x",)
 
     slow = Slow("f", lambda *_: 1, timeout=0.05)
@@ -111,6 +113,7 @@ def test_an_async_tool_past_its_deadline_holds_its_lane_until_it_ends() -> None:
     log: list[str] = []
 
     async def stubborn(*_: object) -> None:
+        log.append("first begins")
         try:
             await asyncio.Event().wait()
         finally:
@@ -120,13 +123,17 @@ def test_an_async_tool_past_its_deadline_holds_its_lane_until_it_ends() -> None:
     async def second(*_: object) -> None:
         log.append("second begins")
 
-    out = run(
-        [tool_call("f", {"key": "k"}), tool_call("g", {"key": "k"}), "done"],
-        AsyncFunctionTool("f", stubborn, timeout=0.02),
-        AsyncFunctionTool("g", second),
-    )
+    def run_until(deadline: float) -> Session:
+        log.clear()
+        return run(
+            [tool_call("f", {"key": "k"}), tool_call("g", {"key": "k"}), "done"],
+            AsyncFunctionTool("f", stubborn, timeout=deadline),
+            AsyncFunctionTool("g", second),
+        ).synchronize()
+
+    out = at_a_deadline(run_until, lambda _: "first begins" in log)
     assert result_of(out)["error_kind"] == "abandoned"
-    assert log == ["first ends", "second begins"]
+    assert log == ["first begins", "first ends", "second begins"]
 
 
 def test_late_entries_count_in_the_usage() -> None:
@@ -161,10 +168,10 @@ def test_a_suspended_agent_session_passes_through() -> None:
 
     def hold(*_: object) -> None:
         begun.set()
-        go.wait(15)
+        go.wait(PATIENCE)
 
     agent = run([tool_call("hold"), "x"], FunctionTool("hold", hold))
-    begun.wait(10)
+    begun.wait(PATIENCE)
     out = run(["never"], agent=agent.cancel())
     assert out.outcome == Cancelled(agent.id)
     go.set()

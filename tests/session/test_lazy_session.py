@@ -16,6 +16,7 @@ from rath.session.outcome import Cancelled, Completed
 from rath.session.record import ModelCall, ToolRun
 from rath.testing import tool_call
 from tests.support.sessions import AsyncFunctionTool, FunctionTool, run
+from tests.support.waiting import PATIENCE
 
 
 class Held:
@@ -29,7 +30,7 @@ class Held:
     def tool(self) -> FunctionTool:
         def hold(*_: object) -> str:
             self.begun.set()
-            self.go.wait(15)
+            self.go.wait(PATIENCE)
             return "held"
 
         return FunctionTool("hold", hold)
@@ -188,7 +189,7 @@ def test_a_blocking_read_in_an_async_tool_is_refused() -> None:
     gate = threading.Event()
 
     def hold(*_: object) -> None:
-        gate.wait(15)
+        gate.wait(PATIENCE)
 
     async def ask(session: Session, _: Any) -> str | None:
         below = run([tool_call("hold"), "x"], FunctionTool("hold", hold), user=session)

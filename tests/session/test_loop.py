@@ -17,6 +17,7 @@ from rath.session.outcome import BudgetExceeded, Completed, DeadlineExceeded, Ro
 from rath.session.record import ModelCall, Operation, RecalledNote, ToolRun
 from rath.testing import ScriptedClient, tool_call
 from tests.support.sessions import FunctionTool, run
+from tests.support.waiting import PATIENCE, at_a_deadline
 
 AGENT = Session.from_agent_prompt("You are a test.")
 
@@ -156,13 +157,13 @@ def test_results_stand_in_call_order_whatever_ends_first() -> None:
     first, second = threading.Event(), threading.Event()
 
     def slow(*_: object) -> str:
-        second.wait(10)
+        second.wait(PATIENCE)
         first.set()
         return "slow"
 
     def fast(*_: object) -> str:
         second.set()
-        first.wait(10)
+        first.wait(PATIENCE)
         return "fast"
 
     tools = [
@@ -202,15 +203,20 @@ def test_a_later_run_completes_after_a_round_limit() -> None:
 
 
 def test_deadline_ends_the_run_and_keeps_its_rows() -> None:
-    go = threading.Event()
-    out = run(
-        [tool_call("hold"), "never"],
-        FunctionTool("hold", lambda *_: go.wait(15)),
-        timeout=0.05,
-    )
-    assert out.outcome == DeadlineExceeded(0.05)
-    assert len(out.chunk_table) == 2
+    begun, go = threading.Event(), threading.Event()
+
+    def hold(*_: object) -> None:
+        begun.set()
+        go.wait(PATIENCE)
+
+    def run_until(deadline: float) -> tuple[float, Session]:
+        tool = FunctionTool("hold", hold)
+        return deadline, run([tool_call("hold"), "never"], tool, timeout=deadline).synchronize()
+
+    deadline, out = at_a_deadline(run_until, lambda _: begun.is_set())
     go.set()
+    assert out.outcome == DeadlineExceeded(deadline)
+    assert len(out.chunk_table) == 2
 
 
 # ---- tools that fail
@@ -275,7 +281,7 @@ def test_a_resource_key_that_fails_is_the_tools_failure() -> None:
 
 def test_a_tool_over_its_deadline_is_abandoned() -> None:
     go = threading.Event()
-    hold = FunctionTool("hold", lambda *_: go.wait(15), timeout=0.05)
+    hold = FunctionTool("hold", lambda *_: go.wait(PATIENCE), timeout=0.05)
     out = run([tool_call("hold"), "done"], hold)
     assert result_of(out)["error_kind"] == "abandoned"
     assert tool_runs(out)[0].status == "abandoned"
@@ -284,7 +290,7 @@ def test_a_tool_over_its_deadline_is_abandoned() -> None:
 
 def test_the_lane_of_an_abandoned_call_stays_held() -> None:
     go = threading.Event()
-    hold = FunctionTool("hold", lambda *_: go.wait(15), timeout=0.05)
+    hold = FunctionTool("hold", lambda *_: go.wait(PATIENCE), timeout=0.05)
     out = run([tool_call("hold"), tool_call("hold"), "done"], hold)
     assert result_of(out, 4)["error_kind"] == "abandoned"
     go.set()

@@ -20,6 +20,7 @@ from rath.testing import tool_call
 from rath.testing.store import FakeSessionStore
 from tests.support.logs import LogMaker
 from tests.support.sessions import FunctionTool, cancelled_session, run
+from tests.support.waiting import PATIENCE
 
 
 def test_save_says_where_the_session_stands() -> None:
@@ -30,7 +31,7 @@ def test_save_says_where_the_session_stands() -> None:
 
 def test_save_waits_for_the_run() -> None:
     go = threading.Event()
-    out = run([lambda _: "one" if go.wait(15) else "late"])
+    out = run([lambda _: "one" if go.wait(PATIENCE) else "late"])
     threading.Timer(0.05, go.set).start()
     assert Session.load(out.save()).text() == "one"
 

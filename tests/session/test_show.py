@@ -23,6 +23,7 @@ from rath.session.show import EDGE_ROWS, MAX_ARGUMENTS, MAX_TEXT, show_session
 from rath.testing import tool_call
 from tests.support.images import picture
 from tests.support.sessions import FunctionTool, row_lists, run
+from tests.support.waiting import PATIENCE
 
 ID = UUID("12345678-0000-4000-8000-000000000000")
 
@@ -75,7 +76,7 @@ def test_repr_and_str_are_the_picture() -> None:
 
 def test_a_pending_session_is_shown_without_waiting() -> None:
     go = threading.Event()
-    out = run([tool_call("hold"), "done"], FunctionTool("hold", lambda *_: go.wait(15)))
+    out = run([tool_call("hold"), "done"], FunctionTool("hold", lambda *_: go.wait(PATIENCE)))
     shown = repr(out)
     go.set()
     assert shown == f"Session(id={short_id(out.id)}, pending …, operator='run_session_loop')"

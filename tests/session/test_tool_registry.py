@@ -107,6 +107,8 @@ def test_schemas_are_sorted_by_name() -> None:
         ("parameters", [], "parameters of tool 'odd' must be a JSON Schema mapping"),
         ("timeout", "soon", "timeout of tool 'odd' must be seconds, not 'soon'"),
         ("timeout", -1, "timeout of tool 'odd' must be seconds, not -1"),
+        ("timeout", 0, "timeout of tool 'odd' must be seconds, not 0"),
+        ("timeout", True, "timeout of tool 'odd' must be seconds, not True"),
     ],
 )
 def test_a_tool_that_describes_itself_wrongly_is_refused(

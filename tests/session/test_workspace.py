@@ -17,6 +17,7 @@ from rath.session.workspace import CopyOrigin, UndoOrigin
 from rath.testing import tool_call
 from tests.support.session_files import FilesBackend, changed, created, removed, tool_run
 from tests.support.sessions import FunctionTool, run
+from tests.support.waiting import PATIENCE
 
 
 class Tree(FrozenWorkspace):
@@ -65,7 +66,7 @@ def test_files_that_cannot_be_frozen_are_the_forks_failure(error: BaseException)
     backend.error = error
     parent = run(
         [tool_call("hold"), "done"],
-        FunctionTool("hold", lambda *_: go_on.wait(15)),
+        FunctionTool("hold", lambda *_: go_on.wait(PATIENCE)),
         user=Session.from_user_message("go").bind_sandbox(backend.lazy()),
     )
     fork = parent.fork(workspace="copy")

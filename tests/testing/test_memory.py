@@ -123,6 +123,14 @@ def test_forgetting_a_session_erases_its_transcripts() -> None:
     assert [uri.split("/")[3] for uri in memory.notes] == ["two"]
 
 
+def test_a_run_is_committed_once() -> None:
+    memory = FakeMemory()
+    said = ({"role": "user", "content": "tea?"},)
+    places = [ask(memory, MemoryOpCommit("one", said, run=run)) for run in ("r", "r", "q")]
+    assert places[0] == places[1] != places[2]
+    assert len(memory.notes) == 2
+
+
 def test_roots_list_every_scope() -> None:
     memory = FakeMemory({A: "tea", "memory://agent/b": "milk"})
     for root in ("memory:/", "viking:/"):

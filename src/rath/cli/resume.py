@@ -11,7 +11,7 @@ import typer
 from rath.cli.loaded import loaded
 from rath.cli.outcomes import told_outcome
 from rath.cli.outline import counted, head, item
-from rath.cli.program import load_workflow
+from rath.cli.program import load_workflow, telling
 from rath.cli.sessions import AsJson, Exit, SessionText, StoreUrl, opened_store
 from rath.cli.terminal import Misuse, Problem, say_json
 from rath.cli.waiting import how_to_say, waits_in_words
@@ -62,7 +62,8 @@ def resume_session(
             _check(found, program, as_json=as_json)
             return
         _decide(found, decide or ())
-        done = _resumed(program, found, store, "go_on" if goes_on else "keep")
+        with telling(workflow):
+            done = _resumed(program, found, store, "go_on" if goes_on else "keep")
         _show(done, _waiting(done, store), as_json=as_json)
         if told_outcome(done.outcome)["waits"]:
             raise typer.Exit(Exit.WORLD)

@@ -11,7 +11,7 @@ import typer
 from rath._core.text import short_id
 from rath.cli.loaded import loaded
 from rath.cli.sessions import Damaged, SessionText, StoreUrl, opened_store, session_id_of
-from rath.cli.terminal import Misuse, note, say
+from rath.cli.terminal import Misuse, Problem, note, say
 from rath.errors import SessionDamaged
 from rath.session.view import PageLimits, write_page
 from rath.session.view.live.feed import Feed
@@ -57,7 +57,10 @@ def view(
     texts = (session,) if compare is None else (session, compare)
     with loaded(*texts, store=store) as (shown, *beside):
         target = output or Path(f"session-{short_id(shown.id)}.html")
-        write_page(shown, target, compare=beside[0] if beside else None, limits=limits)
+        try:
+            write_page(shown, target, compare=beside[0] if beside else None, limits=limits)
+        except OSError as exc:
+            raise Problem(f"{target} cannot be written: {exc.strerror}") from exc
     say(str(target))
     note(f"{target.stat().st_size // 1000} kB, in one file that needs no other")
     if is_opened:

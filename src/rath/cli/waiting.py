@@ -32,7 +32,9 @@ def waits_in_words(call: OpenCall) -> str:
 
 def how_to_say(session: Session, call: OpenCall) -> Iterator[str]:
     """Yield the commands that say what a call waits for."""
-    where = f"{session.id} {shlex.quote(call.call.id)}"
+    # An id may begin like an option: models choose them.
+    where = f"-- {session.id}" if call.call.id.startswith("-") else str(session.id)
+    where += f" {shlex.quote(call.call.id)}"
     match call.waits_for:
         case "approval":
             yield f"rath approve {where}"
@@ -41,7 +43,8 @@ def how_to_say(session: Session, call: OpenCall) -> Iterator[str]:
         case "input":
             yield f"rath answer {where} VALUE"
         case _:
-            yield f"rath resume {session.id} MODULE:WORKFLOW --decide {call.call.id}=CHOICE"
+            decided = shlex.quote(f"{call.call.id}=CHOICE")
+            yield f"rath resume {session.id} MODULE:WORKFLOW --decide {decided}"
 
 
 def _told(session: Session, call: OpenCall) -> dict[str, Any]:

@@ -143,20 +143,20 @@ class Agent(Workflow):
         )
         # What forward hooks have not seen is not remembered: after them it is committed.
         if not (hooks_of(self).forward and is_called(self)):
-            self._commit(out)
+            self._commit(out, run=out.id)
         return out
 
     def _passed_out(self, session: Session, output: Session) -> Session:
-        is_hooked = bool(hooks_of(self).forward)
+        is_hooked, run = bool(hooks_of(self).forward), output.id
         output = super()._passed_out(session, output)
         if is_hooked:
-            self._commit(output)
+            self._commit(output, run=run)
         return output
 
-    def _commit(self, output: Session) -> None:
+    def _commit(self, output: Session, *, run: UUID) -> None:
         store = self.memory
         if self.commit_on_forward and store is not None:
-            commit_later(store, output)
+            commit_later(store, output, run=run)
 
     def register_tool(self, tool: FlowToolCall) -> None:
         """Add a tool; one whose name the agent has already is ignored."""

@@ -132,15 +132,21 @@ def commit(store: MemoryStore, session: Session, *, wait: bool) -> MemoryResult:
     return runtime().run(partial(_acommit, lease, session, wait=wait), label=_label(session))
 
 
-def commit_later(store: MemoryStore, session: Session) -> MemoryCommitResult:
+def commit_later(store: MemoryStore, session: Session, *, run: UUID) -> MemoryCommitResult:
     """Submit the commit of a run that may still go on; a failure of it is logged.
 
     The store stays open until then, whoever closes the agent meanwhile. A run that was cancelled
-    or waits for somebody is not committed: it may go on, and then it is.
+    or waits for somebody is not committed: it may go on, and then it is. One that is served to a
+    program which goes on is committed once, however often that happens.
+
+    Args:
+        store: The memory.
+        session: What is committed of it.
+        run: The session that the run made.
     """
     if current_stage() is not None:
         return _NOT_MADE
-    return _submit(store, session, _acommit_ended)
+    return _submit(store, session, partial(_acommit_ended, run=run))
 
 
 def recall_for_run(store: MemoryStore, policy: MemoryInjectionPolicy) -> Recall | None:
@@ -209,24 +215,26 @@ async def _acommit(lease: Lease, session: Session, *, wait: bool = False) -> Mem
         lease.drop()
 
 
-async def _acommit_ended(lease: Lease, session: Session) -> MemoryResult:
+async def _acommit_ended(lease: Lease, session: Session, *, run: UUID) -> MemoryResult:
     try:
         body = await session.body
         if (stopped := suspension(body)) is not None:
             _log.info("%s is left out: the run ended as %r", _label(session), stopped)
             return MemoryCommitResult(task_id=None, archived_uri=None, extracted_count=0)
-        return await _acommit_body(lease, session, body, wait=False)
+        return await _acommit_body(lease, session, body, run=run)
     finally:
         lease.drop()
 
 
-async def _acommit_body(lease: Lease, session: Session, body: Body, *, wait: bool) -> MemoryResult:
+async def _acommit_body(
+    lease: Lease, session: Session, body: Body, *, wait: bool = False, run: UUID | None = None
+) -> MemoryResult:
     n_rows = len(body.table) + len(body.record)
-    operation = await aside(n_rows, partial(_operation, session.id, body, wait=wait))
+    operation = await aside(n_rows, partial(_operation, session.id, body, wait=wait, run=run))
     return await _store_of(lease).adispatch(operation)
 
 
-def _operation(session_id: UUID, body: Body, *, wait: bool) -> MemoryOpCommit:
+def _operation(session_id: UUID, body: Body, *, wait: bool, run: UUID | None) -> MemoryOpCommit:
     """Return the commit of what was said, with the row of each message; no tool results."""
     said = [
         (index, {"role": row.kind_name, "content": text})
@@ -239,6 +247,7 @@ def _operation(session_id: UUID, body: Body, *, wait: bool) -> MemoryOpCommit:
         used_uris=_recalled(body.record),
         wait=wait,
         rows=tuple(index for index, _ in said),
+        run=None if run is None else str(run),
     )
 
 

@@ -119,6 +119,10 @@ class MemoryOpCommit(MemoryOp):
     timeout_seconds: float | None = None
     rows: Sequence[int] = ()
     """For each message, the index of its row in the session; none where that is not known."""
+    run: str | None = None
+    """The run whose transcript this is. Of one run the first commit counts: a later one, as when a
+    program goes on that has ended in the middle, changes nothing and gets the archive that is
+    there. None commits in any case."""
 
 
 @dataclass(frozen=True, slots=True)

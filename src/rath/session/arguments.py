@@ -80,13 +80,15 @@ class ArgumentChecker:
 
 
 def check_value(schema: Mapping[str, Any], value: object) -> None:
-    """Check any value that is JSON.
+    """Check any value that is JSON, also by the formats that the library knows, such as dates.
 
     Raises:
         BadArguments: It does not fit, or the schema is none.
     """
     try:
-        errors = sorted(_compile(schema).iter_errors(value), key=lambda error: error.json_path)
+        validator = _compile(schema)
+        strict = validator.evolve(format_checker=validator.FORMAT_CHECKER)
+        errors = sorted(strict.iter_errors(value), key=lambda error: error.json_path)
     except Exception as exc:  # what the library says of a broken schema has many classes
         raise BadArguments(f"its schema cannot be used: {type(exc).__name__}: {exc}") from exc
     if errors:

@@ -39,14 +39,15 @@ from rath.session.recorder.header import Identity
 from rath.session.recorder.plan import RecordingPlan, plan_recording
 from rath.session.recorder.recorder import Recorder
 from rath.session.replay.stage import ServedRun, begun
-from rath.session.resume.products import compression_before
+from rath.session.resume.compressions import BegunCompression, compression_before
+from rath.session.resume.serving import Found, begun_once
 from rath.session.running.aside import aside
 from rath.session.running.budget import Budget, check_budget
 from rath.session.running.events import OnEventCb
 from rath.session.running.executors import SessionLoopExecutor, candidates_for
 from rath.session.running.failure import noting
 from rath.session.running.oneshot import OneShot
-from rath.session.running.uplink import uplink
+from rath.session.running.uplink import collecting, uplink
 from rath.session.session import Session
 
 DEFAULT_INSTRUCTION = (
@@ -105,17 +106,19 @@ def run_session_compress(
     instruction = _checked_instruction(compress_instruction)
     origin: ProviderOrigin = "session" if agent_provider is None else "call"
     candidates = candidates_for(provider, executor, on_event, origin=origin)
+    check_budget("run_session_compress", candidates)
     place, served = begun("compress", user_session, agent_session, candidates)
+    cells = (user_session.body, agent_session.body)
+    before = None if served is not None else compression_before(place, cells)
     made = place.new_id()
     shot = OneShot(
         purpose="compress",
-        operation=uuid4() if served is None else served.run_id,
+        operation=_run_id(served, before),
         candidates=candidates,
         question=instruction,
         on_event=on_event,
         row=RowId(made, 0),
     )
-    check_budget("run_session_compress", shot.candidates)
     kind = LineageKind.OP_SESSION_COMPRESS
     parents = (user_session.as_parent(), agent_session.as_parent())
     provenance = stamped(made, "run_session_compress", kind, parents, _EXTRAS)
@@ -143,6 +146,7 @@ def run_session_compress(
             sandbox_handle_id=sandbox_handle_id,
         ),
         served=served,
+        before=before,
     )
     out = _submit(plan, user_session, agent_session)
     announce_end(out)
@@ -152,12 +156,16 @@ def run_session_compress(
 
 
 def _submit(plan: _CompressPlan, user_session: Session, agent_session: Session) -> Session:
-    made, served = plan.session, plan.served
+    made, served, before = plan.session, plan.served, plan.before
     cells = (user_session.body, agent_session.body)
     site, inherited = call_site(), user_session.inheritor()
 
     async def execute(cell: Deferred[Body]) -> Body:
         user, agent = inherited(await cells[0]), await cells[1]
+        if isinstance(before, BegunCompression):
+            before.check(user, agent)
+            with noting(f"in the compression that made session {made}, gone on with at {site}"):
+                return await _CompressRun(cell, plan, user, before).execute(agent)
         stopped = suspension(user, agent)
         if stopped is not None:
             passed_on = replace(user.inheriting(agent), outcome=stopped)
@@ -173,11 +181,15 @@ def _submit(plan: _CompressPlan, user_session: Session, agent_session: Session) 
         return latest.cancelled(made) if served is None else served.cut_off(latest, made)
 
     label = f"session {short_id(made)} (run_session_compress, {site})"
-    before = None if served is not None else compression_before(plan.place, cells)
-    if before is not None:
+
+    def start() -> Deferred[Body]:
+        return Deferred.start(execute, owner=made, label=label, inputs=cells, on_cancel=on_cancel)
+
+    if isinstance(before, Found):
         cell = before.body
     else:
-        cell = Deferred.start(execute, owner=made, label=label, inputs=cells, on_cancel=on_cancel)
+        origin = before.origin if isinstance(before, BegunCompression) else None
+        cell, _ = begun_once(made, origin, start)
     out = Session.from_body(
         cell,
         plan.provenance,
@@ -186,7 +198,7 @@ def _submit(plan: _CompressPlan, user_session: Session, agent_session: Session) 
         provider=user_session.provider,
         lineage=plan.who.lineage,
     )
-    return out if before is None else out.taking_over(before.late)
+    return out.taking_over(before.late) if isinstance(before, Found) else out
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,47 +213,67 @@ class _CompressPlan:
     recording: RecordingPlan | None
     served: ServedRun | None
     """The recorded compression that answers in a replay."""
+
+    before: Found | BegunCompression | None
+    """What was made of it before."""
+
     who: Identity
 
 
 class _CompressRun:
     """One compression; until the summary is there, its content is the input's."""
 
-    def __init__(self, cell: Deferred[Body], plan: _CompressPlan, user: Body) -> None:
+    def __init__(
+        self,
+        cell: Deferred[Body],
+        plan: _CompressPlan,
+        user: Body,
+        before: BegunCompression | None = None,
+    ) -> None:
         self._cell = cell
         self._plan = plan
-        self._user = user
-        self._body = user
+        self._before = before
+        self._user = user if before is None else before.begun_with(user)
+        self._body = self._user
+        self._has_own_rows = before is not None and before.has_summary
         first = plan.shot.candidates[0].provider
         self._budget = Budget(first, session=plan.session, run=plan.shot.operation)
-        self._recorder = Recorder(plan.recording, plan.who, cell, lambda: self._body)
+        self._recorder = Recorder(plan.recording, plan.who, cell, self._written)
         self._tell_above = uplink()
-        cell.report(user)
+        cell.report(self._body)
 
     async def execute(self, agent: Body) -> Body:
         """Ask for the summary and return the new content."""
-        spent = await self._budget.begin(self._user, self._snapshot)
+        for entry in () if self._before is None else self._before.told:
+            self._tell_above(entry)
+        spent = await self._budget.begin(self._body, self._snapshot)
+        has_summary = self._has_own_rows
+        # What it ends with are the rows of the input only where no model is asked.
+        self._has_own_rows = has_summary or spent is not None
         async with self._recorder as recorder:
-            # What it begins with are the rows of the input only where these stay.
-            await recorder.begin(self._user, begins_with_rows=spent is not None)
-            if spent is not None:
-                self._set(replace(self._user, outcome=spent))
-                return self._body
-            await self._summarise(agent)
-            crossed = await self._budget.after_call(self._snapshot)
-            if crossed is not None:
-                self._set(replace(self._body, outcome=crossed))
+            await recorder.begin(
+                self._body,
+                begins_with_rows=self._has_own_rows,
+                goes_on=self._before is not None,
+            )
+            if spent is None and not has_summary:
+                await self._summarise(agent)
+            stopped = spent or await self._budget.after_call(self._snapshot)
+            if stopped is not None:
+                self._set(replace(self._body, outcome=stopped))
         return self._body
 
     async def _summarise(self, agent: Body) -> None:
         table, shot, made = self._user.table, self._plan.shot, self._plan.session
         digest = await aside(len(table), partial(rows_digest, table))
-        self._note(self._operation(agent, digest))
-        if self._plan.served is None:
+        if self._before is None:
+            self._note(self._operation(agent, digest))
+        if self._before is None and self._plan.served is None:
             changes = passed_on_to(self._plan.provenance.parents[0].id)
             for change in inputs_changed(changes, shot.operation):
                 self._note(change)
-        row = user_text_chunk(_summary(await shot.ask(self._user, agent, self._note)))
+        with collecting(self._note):
+            said = await shot.ask_for(self._user, agent, self._note, read=_summary)
         summary = Summary(
             operation=shot.operation,
             rows=(RowId(made, 0),),
@@ -249,8 +281,13 @@ class _CompressRun:
             replaced_digest=digest,
         )
         self._note(summary)
-        rows = ChunkTable().born_in(made, [row])
+        rows = ChunkTable().born_in(made, [user_text_chunk(said)])
+        self._has_own_rows = True
         self._set(replace(self._body, table=rows, outcome=Completed()))
+
+    def _written(self) -> Body:
+        """Return the content as its log holds it, which never has the rows that are replaced."""
+        return self._body if self._has_own_rows else replace(self._body, table=ChunkTable())
 
     def _operation(self, agent: Body, input_digest: str) -> Operation:
         return Operation(
@@ -279,6 +316,12 @@ class _CompressRun:
     def _set(self, body: Body) -> None:
         self._body = body
         self._cell.report(body)
+
+
+def _run_id(served: ServedRun | None, before: Found | BegunCompression | None) -> UUID:
+    if isinstance(before, BegunCompression):
+        return before.operation.operation
+    return uuid4() if served is None else served.run_id
 
 
 def _checked_instruction(given: object) -> str:

@@ -140,7 +140,7 @@ def error_text(kind: str, message: str, detail: str | None = None) -> str:
     payload: dict[str, Any] = {"ok": False, "error_kind": kind, "message": message}
     if detail:
         payload["detail"] = detail
-    return json.dumps(payload, ensure_ascii=False)
+    return valid_unicode(json.dumps(payload, ensure_ascii=False))
 
 
 def full_blob(full: str) -> Blob:
@@ -151,7 +151,7 @@ def full_blob(full: str) -> Blob:
 def encode_failure(kind: str, message: str, detail: str | None = None) -> ResultText:
     """Return the result of a call that failed before or inside the tool."""
     cut = detail[:MAX_DETAIL_CHARS] if detail else detail
-    return ResultText(error_text(kind, message, cut), failure=kind)
+    return ResultText(error_text(kind, message, cut), failure=valid_unicode(kind))
 
 
 def encode_result(value: object) -> ResultText:
@@ -191,14 +191,17 @@ def _encode_entries(entries: tuple[FileEntry, ...]) -> ResultText:
 
 
 def _encode_returned_failure(kind: str, message: str, detail: str | None) -> ResultText:
-    full = error_text(kind, message, detail)
+    # Tools of users give it too: what is no text would damage the log.
+    kind = str(kind)
+    full, failure = error_text(kind, message, detail), valid_unicode(kind)
     if detail is None or len(detail) <= MAX_STREAM_CHARS:
-        return ResultText(full, failure=kind)
+        return ResultText(full, failure=failure)
     # What a command had printed before its deadline, perhaps.
     payload = {"ok": False, "error_kind": kind, "message": message}
     cut = cut_middle(detail, MAX_STREAM_CHARS)[0]
     shown = {**payload, "detail": cut, **_where_the_rest_is(full, len(full), "chars")}
-    return ResultText(json.dumps(shown, ensure_ascii=False), full, failure=kind)
+    text = valid_unicode(json.dumps(shown, ensure_ascii=False))
+    return ResultText(text, full, failure=failure)
 
 
 def _streams(result: CommandResult | CodeResult) -> dict[str, Any]:

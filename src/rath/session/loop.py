@@ -35,6 +35,7 @@ from rath.session.replay.stage import begun
 from rath.session.resume.looking import looked_at
 from rath.session.resume.loops import loop_before
 from rath.session.resume.program import inside_calls
+from rath.session.resume.serving import begun_once
 from rath.session.running.budget import check_budget
 from rath.session.running.events import OnEventCb
 from rath.session.running.executors import (
@@ -183,7 +184,7 @@ def run_session_loop(
             goes_on_from=None if goes_on is None else user_session.body,
         ),
     )
-    out = _submit(plan, user_session)
+    out = _submit(plan, user_session, None if before is None else before.origin)
     announce_end(out)
     register_run(user_session, agent_session, out)
     return out if lazy else out.synchronize()
@@ -196,12 +197,18 @@ def _provenance(made: UUID, user_session: Session, agent_session: Session) -> Pr
 
 def _not_run(made: Session, recall: Recall | None) -> Session:
     """Return a session that is there already, and give back what its run would have held."""
-    if isinstance(recall, HoldingRecall):
-        recall.close()
+    _let_go(recall)
     return made
 
 
-def _submit(plan: LoopPlan, user_session: Session) -> Session:
+def _let_go(recall: Recall | None) -> None:
+    if isinstance(recall, HoldingRecall):
+        recall.close()
+
+
+def _submit(plan: LoopPlan, user_session: Session, origin: Deferred[Body] | None) -> Session:
+    """Submit a run, unless one has gone on with its origin meanwhile; return its session."""
+
     async def execute(cell: Deferred[Body]) -> Body:
         return await LoopRun(plan, cell).execute()
 
@@ -213,14 +220,20 @@ def _submit(plan: LoopPlan, user_session: Session) -> Session:
             return plan.served.cut_off(latest, plan.session)
         return latest.cancelled(plan.session)
 
-    with inside_calls(user_session, is_going_on=plan.goes_on is not None):
-        cell = Deferred.start(
-            execute,
-            owner=plan.session,
-            label=f"session {short_id(plan.session)} (run_session_loop, {plan.started_at})",
-            inputs=plan.cells,
-            on_cancel=on_cancel,
-        )
+    def start() -> Deferred[Body]:
+        with inside_calls(user_session, is_going_on=plan.goes_on is not None):
+            return Deferred.start(
+                execute,
+                owner=plan.session,
+                label=f"session {short_id(plan.session)} (run_session_loop, {plan.started_at})",
+                inputs=plan.cells,
+                on_cancel=on_cancel,
+            )
+
+    cell, is_ours = begun_once(plan.session, origin, start)
+    if not is_ours:
+        plan.placement.drop()
+        _let_go(plan.recall)
     return Session.from_body(
         cell,
         plan.provenance,

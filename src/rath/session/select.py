@@ -78,7 +78,8 @@ def select_session(
     )
     if served is None and known_run() is not None:
         known = _chosen_before(place, user_session, agent_session, shot.question)
-        if known is not None:
+        # One that chose nothing has failed: it is asked again.
+        if known is not None and _problem(known) is None:
             return _chosen(known, workflow_descriptions)
     check_budget("select_session", shot.candidates)
     budget = Budget(provider, session=user_session.id, run=shot.operation)
@@ -112,8 +113,9 @@ def select_session(
     try:
         choice = cell.result()
     finally:
-        for entry in entries:
-            user_session.add_entry(entry)
+        # Together, so that no crash leaves a call without what it was made for, or the reverse.
+        if entries:
+            user_session.add_entries(*entries)
         gathered(user_session)
     return (NOTHING, "") if choice is None else _chosen(choice, workflow_descriptions)
 
@@ -147,16 +149,22 @@ def _menu(descriptions: tuple[str, ...]) -> str:
 
 
 def _chosen(choice: RathLLMChatChoice, descriptions: tuple[str, ...]) -> Selection:
-    text = (choice.message.content or "").strip()
-    if choice.message.tool_calls or not text:
-        said = "called tools" if choice.message.tool_calls else "said nothing"
-        raise RuntimeError(f"the model {said} where one number was asked for")
-    if choice.finish_reason not in ("stop", "length", "content_filter"):
-        raise RuntimeError(
-            f"the model stopped with {choice.finish_reason!r} where one number was asked for"
-        )
-    number = re.search(r"-?\d+", text)
+    problem = _problem(choice)
+    if problem is not None:
+        raise RuntimeError(f"the model {problem} where one number was asked for")
+    number = re.search(r"-?\d+", choice.message.content or "")
     index = NOTHING if number is None else int(number.group())
     if 0 <= index < len(descriptions):
         return index, descriptions[index]
     return NOTHING, ""
+
+
+def _problem(choice: RathLLMChatChoice) -> str | None:
+    """Return why an answer chooses nothing, None where it does or names no candidate."""
+    if choice.message.tool_calls:
+        return "called tools"
+    if not (choice.message.content or "").strip():
+        return "said nothing"
+    if choice.finish_reason not in ("stop", "length", "content_filter"):
+        return f"stopped with {choice.finish_reason!r}"
+    return None

@@ -102,6 +102,8 @@ class FakeMemory(MemoryBackend):
         self.ops: list[MemoryOp] = []
         """Every operation so far, in order."""
         self._about: dict[str, _About] = {}
+        self._committed: dict[str, str] = {}
+        """By run: where its transcript is."""
         self._answer = answer
         self._clock = clock
         self._ids = itertools.count(1)
@@ -223,7 +225,9 @@ class FakeMemory(MemoryBackend):
 
     def _commit(self, op: MemoryOpCommit) -> MemoryResult:
         uri = f"{_session_uri(op.session_id)}/commits/{len(self.ops)}"
-        self.notes[uri] = "\n".join(str(message) for message in op.messages)
+        if op.run is not None:
+            uri = self._committed.setdefault(op.run, uri)
+        self.notes.setdefault(uri, "\n".join(str(message) for message in op.messages))
         return MemoryCommitResult(None, uri, 0 if op.wait else -1)
 
     def _forget(self, uri: str, *, is_recursive: bool) -> MemoryResult:

@@ -10,7 +10,6 @@ import signal
 import socket
 import sys
 import threading
-import time
 from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
@@ -37,6 +36,7 @@ from rath.session.persistence.store.files import FileStore
 from rath.testing import ScriptedClient, tool_call
 from rath.testing.chat import Turn
 from tests.support.sessions import FunctionTool, run
+from tests.support.waiting import PATIENCE, wait_until
 
 
 class Served(Workflow):
@@ -163,13 +163,13 @@ class Gate:
         self.made: list[Session] = []
         self.under_way = threading.Semaphore(0)
         self.ended = threading.Event()
-        wait = FunctionTool("wait", lambda *_: self.ended.wait(10))
+        wait = FunctionTool("wait", lambda *_: self.ended.wait(PATIENCE))
         script: list[Turn] = [tool_call("wait"), "never"]
         self.agent = Agent("x", ScriptedClient(script * 2).provider, [wait], system_tools=False)
 
     def forward(self, session: Session) -> Session:
         self.begun.set()
-        self.opened.wait(10)
+        self.opened.wait(PATIENCE)
         self.made.append(self.agent(session))
         self.left.set()
         self.under_way.release()
@@ -181,11 +181,11 @@ def test_a_call_that_is_given_up_before_it_began_is_ended(tmp_path: Path) -> Non
 
     async def call(client: Client) -> None:
         waiting = asyncio.ensure_future(client.call_tool("served", {"message": "hi"}))
-        await runtime().call_in_worker(partial(gate.begun.wait, 10))
+        await runtime().call_in_worker(partial(gate.begun.wait, PATIENCE))
         waiting.cancel()
         await asyncio.wait([waiting])
         gate.opened.set()
-        await runtime().call_in_worker(partial(gate.left.wait, 10))
+        await runtime().call_in_worker(partial(gate.left.wait, PATIENCE))
 
     used(calls_of(Served(forward=gate.forward), tmp_path), call)
     assert isinstance(gate.made[0].outcome, Cancelled)
@@ -202,7 +202,7 @@ def test_all_calls_can_be_ended_at_once(tmp_path: Path) -> None:
             asyncio.ensure_future(client.call_tool("served", {"message": "hi"})) for _ in range(2)
         ]
         for _ in both:
-            await runtime().call_in_worker(partial(gate.under_way.acquire, timeout=10))
+            await runtime().call_in_worker(partial(gate.under_way.acquire, timeout=PATIENCE))
         calls.cancel_all()
         return [(await each).structured_content["outcome"] for each in both]
 
@@ -286,7 +286,7 @@ def test_it_is_served_until_it_is_cancelled(tmp_path: Path) -> None:
 
         assert runtime().run(call, label="a client") == (401, "hello")
         runtime().cancel(running)
-        assert isinstance(running.future.exception(timeout=5), asyncio.CancelledError)
+        assert isinstance(running.future.exception(timeout=PATIENCE), asyncio.CancelledError)
 
 
 @pytest.mark.parametrize(
@@ -322,7 +322,7 @@ def test_over_pipes_it_is_served_until_they_end(tmp_path: Path) -> None:
         out.flush()
         heard = [json.loads(answers.readline()) for _ in range(2)]
         out.close()
-        running.future.result(timeout=5)
+        running.future.result(timeout=PATIENCE)
     os.close(source)
     os.close(sink)
     assert [each["id"] for each in heard] == [0, 1]
@@ -349,20 +349,21 @@ def test_the_standard_streams_are_given_back(capfd: pytest.CaptureFixture[str]) 
 def test_a_signal_ends_what_a_program_serves(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
     texts: list[str] = []
+    said = ""
+
+    def is_served() -> bool:
+        nonlocal said
+        said += capfd.readouterr().err
+        return "; Ctrl-C" in said
 
     async def call() -> None:
-        async with Client(f"http://127.0.0.1:{port}/mcp") as client:
+        async with Client(said.split(" at ")[1].split(";")[0]) as client:
             result = await client.call_tool("served", {"message": "hi"})
             texts.append(result.structured_content["text"])
 
     def use() -> None:
-        said = ""
-        while "serving 'served'" not in said:
-            said += capfd.readouterr().err
-            time.sleep(0.01)  # nothing else tells of it
+        wait_until(is_served, "it says where it serves")
         try:
             asyncio.run(call())
         finally:
@@ -372,8 +373,8 @@ def test_a_signal_ends_what_a_program_serves(
     user.start()
     before = signal.getsignal(signal.SIGTERM)
     options = ServeOptions(store=FileStore(tmp_path))
-    serve_mcp(partial(Served, "hello"), transport="http", port=port, options=options)
-    user.join(timeout=10)
+    serve_mcp(partial(Served, "hello"), transport="http", port=0, options=options)
+    user.join(timeout=PATIENCE)
     assert texts == ["hello"]
     assert signal.getsignal(signal.SIGTERM) is before
 

@@ -8,7 +8,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,6 +24,7 @@ from rath.session.outcome import Cancelled, Completed, NeedsApproval
 from rath.session.persistence.store.files import FileStore
 from tests.support.serving import ROOT, ask, environment, http_process, told
 from tests.support.sessions import run
+from tests.support.waiting import PATIENCE, wait_until
 
 
 class Served(NamedTuple):
@@ -146,12 +146,8 @@ def test_a_client_that_cancels_ends_the_run(served: Served, mode: str) -> None:
 
 def _ended(store: FileStore, session: str) -> Session:
     """Load a session whose run was cancelled, once the other process has written so."""
-    deadline = time.monotonic() + 5
-    loaded = Session.load(session, store=store)
-    while not isinstance(loaded.outcome, Cancelled) and time.monotonic() < deadline:
-        time.sleep(0.02)  # nothing tells of it
-        loaded = Session.load(session, store=store)
-    return loaded
+    wait_until(lambda: isinstance(Session.load(session, store=store).outcome, Cancelled))
+    return Session.load(session, store=store)
 
 
 def test_a_run_that_waits_goes_on_once_that_is_said(served: Served) -> None:
@@ -264,11 +260,14 @@ def test_only_who_knows_the_token_gets_in(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT], ids=["term", "int"])
-def test_it_ends_within_a_moment_and_its_sessions_load(tmp_path: Path, how: signal.Signals) -> None:
+def test_it_ends_under_a_call_that_goes_on_and_its_sessions_load(
+    tmp_path: Path, how: signal.Signals
+) -> None:
+    codes = list[int]()
     with http_process(tmp_path) as (process, url):
 
-        async def call(client: Client) -> float:
-            begun, began, ended = anyio.Event(), 0.0, 0.0
+        async def call(client: Client) -> None:
+            begun = anyio.Event()
 
             async def note(progress: float, total: float | None, message: str | None) -> None:
                 if progress == 2:
@@ -283,13 +282,14 @@ def test_it_ends_within_a_moment_and_its_sessions_load(tmp_path: Path, how: sign
                 group.start_soon(wait)
                 await begun.wait()
                 process.send_signal(how)
-                began = time.monotonic()
-                assert await anyio.to_thread.run_sync(process.wait, 10) == 0
-                ended = time.monotonic()
+                # The call would wait ten times as long.
+                codes.append(await anyio.to_thread.run_sync(process.wait, PATIENCE))
                 group.cancel_scope.cancel()
-            return ended - began
 
-        assert ask(url, call) < 3  # 2 s, and some for a machine that is busy
+        # The client may still want to tell the server that it has gone.
+        with contextlib.suppress(Exception):
+            ask(url, call)
+    assert codes == [0]
     session = Session.load((tmp_path / "begun").read_text(), store=FileStore(tmp_path / "sessions"))
     assert isinstance(session.outcome, Cancelled)
     assert [row.kind_name for row in session.chunk_table] == ["user", "assistant", "tool_result"]

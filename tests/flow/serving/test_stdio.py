@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-import time
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from rath.session import Session
 from rath.session.outcome import Cancelled
 from rath.session.persistence.store.files import FileStore
 from tests.support.serving import ask, over_stdio, stdio_process, told
+from tests.support.waiting import PATIENCE
 
 
 def test_what_a_program_prints_does_not_reach_the_client(tmp_path: Path) -> None:
@@ -81,11 +81,10 @@ def begin_to_wait(process: subprocess.Popen[bytes]) -> None:
 
 
 @pytest.mark.parametrize("how", ["end", "term", "int"])
-def test_it_ends_within_a_moment_and_its_sessions_load(tmp_path: Path, how: str) -> None:
+def test_it_ends_under_a_call_that_goes_on_and_its_sessions_load(tmp_path: Path, how: str) -> None:
     with stdio_process(tmp_path) as process:
         greet(process)
         begin_to_wait(process)
-        began = time.monotonic()
         assert process.stdin is not None
         match how:
             case "term":
@@ -94,8 +93,7 @@ def test_it_ends_within_a_moment_and_its_sessions_load(tmp_path: Path, how: str)
                 process.send_signal(signal.SIGINT)
             case _:
                 process.stdin.close()
-        assert process.wait(timeout=10) == 0
-        assert time.monotonic() - began < 3  # 2 s, and some for a machine that is busy
+        assert process.wait(timeout=PATIENCE) == 0  # the call would wait ten times as long
         assert process.stdout is not None
         for line in process.stdout.read().splitlines():
             assert json.loads(line)["jsonrpc"] == "2.0"

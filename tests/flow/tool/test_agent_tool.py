@@ -22,6 +22,7 @@ from rath.testing import ScriptedClient, tool_call
 from rath.testing.chat import Turn
 from tests.support.images import picture
 from tests.support.sessions import FunctionTool, run
+from tests.support.waiting import PATIENCE
 
 PNG = picture(b"x")
 
@@ -164,7 +165,7 @@ def test_fifty_children_run_beside_each_other() -> None:
     gate = threading.Barrier(50)
 
     def answer(_: RathLLMChatRequest) -> str:
-        gate.wait(timeout=15)
+        gate.wait(timeout=PATIENCE)
         return "here"
 
     helper = agent(*[answer] * 50).as_tool("helper", parallel_safe=True)
@@ -182,7 +183,7 @@ def test_cancelling_the_caller_cancels_the_child() -> None:
 
     def wait(*_: object) -> bool:
         begun.set()
-        return ended.wait(10)
+        return ended.wait(PATIENCE)
 
     class Told(Workflow):
         def __init__(self) -> None:
@@ -195,8 +196,8 @@ def test_cancelling_the_caller_cancels_the_child() -> None:
             return made[-1]
 
     out = run([asked(), "done"], Told().as_tool("helper"))
-    assert begun.wait(10)
-    assert handed.wait(10)
+    assert begun.wait(PATIENCE)
+    assert handed.wait(PATIENCE)
     out.cancel()
     assert isinstance(out.outcome, Cancelled)
     assert isinstance(made[0].outcome, Cancelled)
@@ -205,7 +206,7 @@ def test_cancelling_the_caller_cancels_the_child() -> None:
 
 def test_a_call_that_takes_too_long_ends_its_child() -> None:
     ended = threading.Event()
-    waits = FunctionTool("wait", lambda *_: ended.wait(10))
+    waits = FunctionTool("wait", lambda *_: ended.wait(PATIENCE))
     helper = agent(tool_call("wait"), "never", tools=[waits]).as_tool("helper", timeout=0.05)
     told = result_of(run([asked(), "done"], helper))
     ended.set()
@@ -270,8 +271,26 @@ def test_a_name_that_no_tool_can_have_is_refused(name: str) -> None:
 def test_unknown_options_are_refused() -> None:
     with pytest.raises(ValueError, match="unknown images 'all'"):
         agent("x").as_tool("helper", images="all")  # type: ignore[arg-type]  # the point
-    with pytest.raises(ValueError, match="unknown effects 'none'"):
+    with pytest.raises(ValueError, match=r"effects must be one of .* not 'none'"):
         agent("x").as_tool("helper", effects="none")  # type: ignore[arg-type]  # the point
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ({"timeout": 0}, "timeout must be a number of seconds above 0, not 0"),
+        ({"timeout": "5"}, "timeout must be seconds or None, not '5'"),
+        ({"approval": True}, "approval must be 'never', 'always' or a function"),
+        ({"parallel_safe": "no"}, "parallel_safe must be True or False, not 'no'"),
+        ({"description": 3}, "description must be a str, not 3"),
+        ({"name": 3}, "name must be a str, not 3"),
+    ],
+    ids=str,
+)
+def test_options_that_mean_nothing_are_refused(given: dict[str, Any], problem: str) -> None:
+    options: dict[str, Any] = {"name": "helper", **given}
+    with pytest.raises((TypeError, ValueError), match=problem):
+        agent("x").as_tool(**options)
 
 
 def test_calls_that_may_not_overlap_have_one_key() -> None:

@@ -124,6 +124,19 @@ def test_a_reason_that_is_no_text_is_refused() -> None:
         waiting(1).deny("c1", {})  # type: ignore[arg-type]  # what is refused
 
 
+def test_a_name_that_is_no_text_is_refused() -> None:
+    with pytest.raises(TypeError, match="by says who decides, a str, not int"):
+        waiting(1).approve("c1", by=3)  # type: ignore[arg-type]  # what is refused
+
+
+def test_what_is_said_is_valid_unicode_and_ends_no_run() -> None:
+    said = waiting(1).deny("c1", "no\udcff", by="ad\ud800")
+    assert results(go(["done"], Noting(), user=said))[0][1]["message"].endswith("no\ufffd")
+    assert decisions(said)[0].by == "ad\ufffd"
+    edited = waiting(1).edit("c1", {"n": 2, "more": "\ud800"})
+    assert decisions(edited)[0].edited == {"n": 2, "more": "\ufffd"}
+
+
 def test_runs_name_the_decisions_by_which_they_were_made_or_not() -> None:
     session = waiting(1, 2, 3).approve("c1", by="ada").deny("c2", by="bob").edit("c3", {"n": 4})
     out = go(["done"], Noting(), user=session)

@@ -7,8 +7,9 @@ import contextvars
 import json
 import threading
 from collections.abc import Mapping
+from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from pydantic import BaseModel
@@ -34,6 +35,7 @@ from tests.support.approvals import (
     tool_runs,
 )
 from tests.support.sessions import AsyncFunctionTool, FunctionTool, run
+from tests.support.waiting import PATIENCE
 
 
 @pytest.fixture(autouse=True)
@@ -225,6 +227,24 @@ def test_a_task_of_an_async_tool_asks_too() -> None:
     assert results(go(["done"], tool, user=session.answer(1))) == [("c1", 1)]
 
 
+def test_tasks_may_ask_in_another_order_when_the_tool_is_called_again() -> None:
+    asked: list[str] = []
+
+    async def work(_: Session, __: Mapping[str, Any]) -> Any:
+        order = ["first?", "second?"] if len(asked) < 3 else ["second?", "first?"]
+        said = dict[str, Any]()
+        for question in order:
+            asked.append(question)
+            said[question] = rath.ask(question)
+        return said
+
+    tool = AsyncFunctionTool("f", work)
+    session = go([tool_call("f", {}, id="c1")], tool)
+    session = go([], tool, user=session.answer(1))
+    out = go(["done"], tool, user=session.answer(2))
+    assert results(out) == [("c1", {"first?": 1, "second?": 2})]
+
+
 def swallows_exception(_: int) -> Any:
     try:
         return rath.ask("?")
@@ -320,6 +340,12 @@ def test_a_thread_of_a_tool_needs_the_context_of_it() -> None:
     assert session.outcome == NeedsInput(session.id, "in the context?")
 
 
+class Color(Enum):
+    """An enum that is no text."""
+
+    RED = "red"
+
+
 class Address(BaseModel):
     """Where somebody lives."""
 
@@ -337,8 +363,9 @@ class Address(BaseModel):
         (list[int], [1, 2], [1, "b"], [1, 2]),
         (Address, {"street": "s", "number": 1}, {"street": "s"}, {"street": "s", "number": 1}),
         (str | None, None, 1, None),
+        ({"type": "string", "format": "date"}, "2026-02-28", "2026-02-30", "2026-02-28"),
     ],
-    ids=["int", "a schema", "a choice", "bool", "list", "a model", "an optional"],
+    ids=["int", "a schema", "a choice", "bool", "list", "a model", "an optional", "a format"],
 )
 def test_an_answer_must_fit_what_was_asked_for(
     schema: Any, good: Any, bad: Any, expected: Any
@@ -363,8 +390,10 @@ def test_an_answer_must_fit_what_was_asked_for(
         (3, None, "a question is a str, not int"),
         ("what?", 7, "must be a JSON Schema or a type that has one, not 7"),
         ("what?", threading.Thread, "must be a JSON Schema or a type"),
+        ("what?", {"enum": {1}}, "cannot be written as JSON"),
+        ("what?", Literal[Color.RED], "takes no JSON value; write Literal['red']"),
     ],
-    ids=["no text", "no type", "a class without a schema"],
+    ids=["no text", "no type", "a class without a schema", "no JSON", "a member of an enum"],
 )
 def test_what_cannot_be_asked_is_a_mistake_that_the_model_reads(
     question: Any, schema: Any, said: str
@@ -387,6 +416,13 @@ def test_an_answer_that_has_no_json_form_is_refused() -> None:
     with pytest.raises(TypeError, match="cannot be written as JSON"):
         session.answer(object())
     assert decisions(session) == []
+
+
+def test_a_question_and_its_answer_are_valid_unicode() -> None:
+    tool = Noting(work=lambda _: rath.ask("wh\ud800?", str), approval="never")
+    session = go([calls_of(1)], tool)
+    assert session.outcome == NeedsInput(session.id, "wh\ufffd?")
+    assert results(go(["done"], tool, user=session.answer("\udcff"))) == [("c1", "\ufffd")]
 
 
 def test_a_later_answer_takes_the_place_of_an_earlier_one() -> None:
@@ -490,7 +526,7 @@ def test_a_call_that_was_cut_off_after_it_had_asked_may_have_taken_effect(persis
     tool = Noting(work=work, approval="never")
     session = go([calls_of(1)], tool, persist=persist).answer(1)
     out = run([], tool, user=session, agent=AGENT)
-    assert started.wait(10)
+    assert started.wait(PATIENCE)
     out.cancel()
     assert isinstance(out.outcome, Cancelled)
     assert [each.state for each in out.open_calls] == ["begun"]

@@ -9,6 +9,7 @@ from rath.session import Session
 from rath.session.graph.provenance import Edge
 from rath.testing import tool_call
 from tests.support.sessions import FunctionTool, run
+from tests.support.waiting import PATIENCE
 
 
 def test_a_parent_that_is_known_by_its_id_alone_has_no_length() -> None:
@@ -21,7 +22,7 @@ def test_the_length_of_a_parent_is_known() -> None:
 
 def test_the_length_of_a_pending_parent_is_known_when_it_is_there() -> None:
     go = threading.Event()
-    out = run([tool_call("hold"), "done"], FunctionTool("hold", lambda *_: go.wait(15)))
+    out = run([tool_call("hold"), "done"], FunctionTool("hold", lambda *_: go.wait(PATIENCE)))
     edge = out.as_parent()
     assert edge.n_rows is None
     go.set()

@@ -24,6 +24,7 @@ from tests.support.approvals import Noting, calls_of, decisions, go, interrupts,
 from tests.support.cut_off import cut_off
 from tests.support.hooked import calling, telling
 from tests.support.sessions import run
+from tests.support.waiting import PATIENCE
 
 
 class Hooks:
@@ -128,11 +129,15 @@ def test_a_call_that_was_begun_is_made_again_with_what_the_hook_gave() -> None:
     assert hooks.before[0] == 1
 
 
-def test_a_call_that_was_not_begun_is_shown_to_the_hooks() -> None:
+@pytest.mark.parametrize("is_decided", [False, True], ids=["open", "to be made again"])
+def test_a_call_that_was_not_begun_is_shown_to_the_hooks(is_decided: bool) -> None:
     denied = LoopHooks(before_tool=(lambda _: Deny("not now"),))
     tool = Noting(approval="never")
     whole = go([calls_of(1), "end"], tool)
-    out = go(["end"], tool, user=cut_off(whole, 0), hooks=denied)
+    left = cut_off(whole, 0)
+    if is_decided:
+        left.decide("c1", "retry")
+    out = go(["end"], tool, user=left, hooks=denied)
     assert tool.calls == [1]
     assert [said["error_kind"] for _, said in results(out)] == ["denied"]
 
@@ -146,7 +151,7 @@ def test_a_cut_off_hook_after_a_call_leaves_it_to_a_decision() -> None:
 
     tool = Noting(approval="never")
     session = run([calls_of(1)], tool, hooks=LoopHooks(after_tool=(hang,)))
-    assert reached.wait(10)
+    assert reached.wait(PATIENCE)
     session.cancel().synchronize()
     assert [entry.status for entry in session.record if isinstance(entry, ToolRun)] == [
         "interrupted"
@@ -168,11 +173,11 @@ def test_a_call_whose_hooks_a_crash_cut_off_has_not_begun(
     changing = hooks.all.before_tool if is_changed else ()
     at_hook = LoopHooks(before_tool=(*changing, hang))
     session = run([calls_of(1)], tool, hooks=at_hook, persist=True, durability="row")
-    assert reached.wait(10)
+    assert reached.wait(PATIENCE)
     # A crash leaves what the log says now.
     writer = writer_of(session.id)
     assert writer is not None
-    writer.settled().result(10)
+    writer.settled().result(PATIENCE)
     shutil.copytree(tmp_path / "openrath-home", tmp_path / "left")
     session.cancel().synchronize()
     monkeypatch.setenv("OPENRATH_HOME", str(tmp_path / "left"))

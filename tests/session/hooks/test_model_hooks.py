@@ -33,6 +33,7 @@ from tests.support.answered import EVIDENCE, FACTS, call_of
 from tests.support.hooked import always, arguments_of
 from tests.support.offline_vendor import OfflineVendor, Says
 from tests.support.sessions import FunctionTool, run
+from tests.support.waiting import PATIENCE
 
 
 def agent(*turns: Turn, tools: tuple[FunctionTool, ...] = (), **options: Any) -> Agent:
@@ -158,6 +159,7 @@ def test_calls_that_the_model_wrote_badly_may_stay() -> None:
     [
         ("text", "returned str, expected a ModelTurn"),
         (ModelTurn(session=None, text=3), "whose text is a int"),  # type: ignore[arg-type]  # what is tested
+        (ModelTurn(session=None, text="", calls=None), "whose calls are a NoneType"),  # type: ignore[arg-type]  # as before
         (ModelTurn(session=None, text="", calls=("x",)), "expected a ToolCall"),  # type: ignore[arg-type]  # as before
         (ModelTurn(session=None, text="", calls=(ToolCall("", "f", "{}"),)), "has no id"),
         (ModelTurn(session=None, text="", calls=(ToolCall("a", "f f", "{}"),)), "no name of a"),
@@ -187,6 +189,22 @@ def test_what_a_hook_raises_ends_the_run_without_the_answer() -> None:
     assert call.evidence.usage is not None
     assert len(out.partial_table) == 1
     assert [one for one in out.partial_record if isinstance(one, Change)] == []
+
+
+def stop(_: Agent, turn: ModelTurn) -> None:
+    raise StopIteration
+
+
+async def stop_later(_: Agent, turn: ModelTurn) -> None:
+    raise asyncio.CancelledError
+
+
+@pytest.mark.parametrize("hook", [stop, stop_later])
+def test_what_cannot_be_raised_by_a_run_still_names_the_hook(hook: Any) -> None:
+    asked = agent("x")
+    asked.register_model_hook(hook)
+    with pytest.raises(RuntimeError, match=f"the hook {__name__}:{hook.__name__} raised "):
+        ask(asked).synchronize()
 
 
 def test_a_run_that_a_hook_ended_replays() -> None:
@@ -232,7 +250,7 @@ def test_a_hook_that_hangs_ends_its_run(is_async: bool, monkeypatch: pytest.Monk
     go = threading.Event()
 
     def hang(_: Agent, turn: ModelTurn) -> None:
-        go.wait(10)
+        go.wait(PATIENCE)
 
     async def hang_later(_: Agent, turn: ModelTurn) -> None:
         await asyncio.sleep(10)
@@ -251,7 +269,7 @@ def test_a_hook_that_waits_for_its_own_run_is_refused() -> None:
     ready = threading.Event()
 
     def wait(_: Agent, turn: ModelTurn) -> None:
-        ready.wait(10)
+        ready.wait(PATIENCE)
         made[0].text()
 
     asked.register_model_hook(wait)
@@ -271,7 +289,7 @@ def test_a_run_that_is_cancelled_in_a_hook_has_no_answer() -> None:
     asked = agent("x")
     asked.register_model_hook(hang)
     out = ask(asked)
-    assert reached.wait(10)
+    assert reached.wait(PATIENCE)
     out.cancel().synchronize()
     assert isinstance(out.outcome, Cancelled)
     assert [(one.status, one.rows) for one in calls(out.record)] == [("cancelled", ())]
@@ -364,7 +382,7 @@ def test_a_run_has_the_hooks_that_there_were_when_it_was_submitted() -> None:
     go, handles = threading.Event(), list[Any]()
 
     def answer(_: object) -> str:
-        go.wait(10)
+        go.wait(PATIENCE)
         return "x"
 
     asked = agent(answer, "x")

@@ -8,7 +8,7 @@ import logging
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from hypothesis import given
@@ -25,6 +25,7 @@ from rath.session.record import Change, ToolRun
 from rath.testing import ScriptedClient, Turn, tool_call
 from tests.support.hooked import always, calling, noting, telling
 from tests.support.sessions import AsyncFunctionTool, FunctionTool, run
+from tests.support.waiting import PATIENCE, at_a_deadline
 
 SCHEMA = {
     "type": "object",
@@ -275,6 +276,7 @@ NOT_AFTER: list[tuple[Any, str]] = [
     (always(Deny("late")), "returned Deny"),
     (always(ToolResultText(3)), "whose text is a int"),  # type: ignore[arg-type]  # what is tested
     (always(ToolResultText("", images=["x"])), "no tuple of images"),  # type: ignore[arg-type]  # as before
+    (always(ToolResultText("", error_kind=3)), "whose error_kind is a int"),  # type: ignore[arg-type]  # as before
 ]
 
 
@@ -293,6 +295,12 @@ def test_a_hook_that_fails_after_a_call_withholds_its_result(
     assert "secret" not in message
     (change,) = changes(out)
     assert (change.what, change.before.data) == ("result", b'"a"')
+
+
+def test_the_kind_of_failure_that_a_hook_gives_is_valid_unicode() -> None:
+    asked = agent(Echo())
+    asked.register_tool_hook(always(ToolResultText("x", error_kind="bad\ud800")), when="after")
+    assert runs(ask(asked))[0].error_kind == "bad\ufffd"
 
 
 def leave(_: Agent, *given: object) -> None:
@@ -316,23 +324,29 @@ def test_a_hook_that_wants_to_end_more_than_itself_does_not(hook: Any) -> None:
     assert failure(ask(second))[0] == "withheld"
 
 
+@pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("is_async", [False, True])
-def test_hooks_have_the_deadline_of_the_tool(is_async: bool) -> None:
-    go = threading.Event()
+def test_hooks_have_the_deadline_of_the_tool(
+    is_async: bool, when: Literal["before", "after"]
+) -> None:
+    begun, go = threading.Event(), threading.Event()
 
     def hang(_: Agent, *given: object) -> None:
-        go.wait(10)
+        begun.set()
+        go.wait(PATIENCE)
 
     async def hang_later(_: Agent, *given: object) -> None:
-        await asyncio.sleep(10)
+        begun.set()
+        await asyncio.Event().wait()
 
-    hook = hang_later if is_async else hang
-    first, second = agent(Echo(timeout=0.02)), agent(Echo(timeout=0.02))
-    first.register_tool_hook(hook, when="before")
-    second.register_tool_hook(hook, when="after")
-    assert "gave nothing within 0.02 s" in failure(ask(first))[1]
-    assert "gave nothing within 0.02 s" in failure(ask(second))[1]
+    def run_until(deadline: float) -> tuple[str, str]:
+        asked = agent(Echo(timeout=deadline))
+        asked.register_tool_hook(hang_later if is_async else hang, when=when)
+        return f"gave nothing within {deadline:g} s", failure(ask(asked))[1]
+
+    expected, told = at_a_deadline(run_until, lambda _: begun.is_set())
     go.set()
+    assert expected in told
 
 
 def test_a_hook_that_takes_too_long_ends_the_agents_that_it_asks() -> None:
@@ -340,19 +354,23 @@ def test_a_hook_that_takes_too_long_ends_the_agents_that_it_asks() -> None:
     go_on = threading.Event()
 
     def wait(_: object) -> str:
-        go_on.wait(10)
+        go_on.wait(PATIENCE)
         return "late"
 
-    judge = Agent("Judge.", ScriptedClient([wait]).provider, system_tools=False)
+    judge = Agent("Judge.", ScriptedClient([wait] * 3).provider, system_tools=False)
 
     def ask_a_judge(*_: object) -> None:
         asked_of.append(judge(Session.from_user_message("May it?")))
         asked_of[0].text()
 
-    asked = agent(Echo(timeout=0.2))
-    asked.register_tool_hook(ask_a_judge, when="before")
-    assert "gave nothing within 0.2 s" in ask(asked).chunk_table[2].payload["content"]
+    def run_until(deadline: float) -> tuple[str, str]:
+        asked = agent(Echo(timeout=deadline))
+        asked.register_tool_hook(ask_a_judge, when="before")
+        return f"gave nothing within {deadline:g} s", failure(ask(asked))[1]
+
+    expected, told = at_a_deadline(run_until, lambda _: asked_of != [])
     go_on.set()
+    assert expected in told
     assert isinstance(asked_of[0].outcome, Cancelled)
 
 
@@ -414,7 +432,7 @@ def test_images_of_a_result_are_shown_and_may_be_taken_out() -> None:
 
 
 def test_a_changed_argument_moves_a_call_to_its_lane() -> None:
-    order, both = list[str](), threading.Barrier(2, timeout=10)
+    order, both = list[str](), threading.Barrier(2, timeout=PATIENCE)
 
     def meet(_: Session, arguments: Mapping[str, Any]) -> str:
         both.wait()
@@ -483,7 +501,7 @@ def test_a_run_that_is_cancelled_in_a_hook_after_a_call_does_not_show_its_result
     asked = agent(Echo())
     asked.register_tool_hook(hang, when="after")
     out = asked(Session.from_user_message("go"))
-    assert reached.wait(10)
+    assert reached.wait(PATIENCE)
     out.cancel().synchronize()
     assert isinstance(out.outcome, Cancelled)
     assert [(one.status, one.rows) for one in runs(out)] == [("interrupted", ())]
@@ -500,7 +518,7 @@ def test_a_run_that_is_cancelled_in_a_hook_before_a_call_has_not_made_it() -> No
     asked = agent(tool)
     asked.register_tool_hook(hang, when="before")
     out = asked(Session.from_user_message("go"))
-    assert reached.wait(10)
+    assert reached.wait(PATIENCE)
     out.cancel().synchronize()
     assert (tool.called, results(out)) == ([], [])
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any, Literal, Optional
 
 import pytest
@@ -126,7 +127,16 @@ class Opaque:
     """Nothing that pydantic could make."""
 
 
-@pytest.mark.parametrize("wanted", [Opaque, list[Opaque], list["Nowhere"]])  # type: ignore[name-defined]  # noqa: F821  # nowhere is the point
+class Colour(Enum):
+    """An enum that is no text."""
+
+    RED = "red"
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [Opaque, list[Opaque], list["Nowhere"], Literal[Colour.RED], list[type[int]]],  # type: ignore[name-defined]  # noqa: F821  # nowhere is the point
+)
 def test_a_type_without_a_schema_is_refused(wanted: object) -> None:
     with pytest.raises(TypeError, match="has no JSON Schema"):
         output_form(wanted)

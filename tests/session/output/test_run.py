@@ -32,6 +32,7 @@ from tests.support.chat_replies import Reply, completion, status_error, text_str
 from tests.support.chat_replies import tool_call as call_on_wire
 from tests.support.chat_server import ChatServer
 from tests.support.sessions import FunctionTool, run
+from tests.support.waiting import PATIENCE
 
 FORMS = pytest.mark.parametrize("form", ["schema", "tool"])
 
@@ -493,7 +494,7 @@ def test_a_deadline_ends_a_validator_that_takes_too_long() -> None:
         words: int
 
         def model_post_init(self, _: Any) -> None:
-            gate.wait(10)
+            gate.wait(PATIENCE)
 
     out = run(['{"words": 3}'], output=Slow, timeout=0.05)
     assert "DeadlineExceeded" in error_of(out)

@@ -40,6 +40,7 @@ from rath.session.session import Session
 from tests.support.images import picture, pictures
 from tests.support.sessions import row_lists
 from tests.support.stored_lines import write as write_stored
+from tests.support.waiting import PATIENCE
 
 CAT, DOG = picture(b"cat"), picture(b"dog")
 on_posix = pytest.mark.skipif(os.name != "posix", reason="permission bits are a POSIX matter")
@@ -445,7 +446,7 @@ def test_bytes_are_not_removed_between_their_writing_and_that_of_their_row() -> 
         swept.join(0.1)
         assert swept.is_alive()
         (sessions_dir() / "row.jsonl").write_text(f'"{blob.digest}"')
-    swept.join(10)
+    swept.join(PATIENCE)
     assert names() == digests(CAT)
 
 

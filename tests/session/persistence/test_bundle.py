@@ -135,7 +135,7 @@ def test_a_log_of_another_session_is_refused(store: FileStore) -> None:
     session, other = stored(store), uuid4()
     bundle = pack(store, [session.id])
     moved = replace(bundle.logs[session.id], session=other)
-    with pytest.raises(PersistenceError, match=f"not of {other}"):
+    with pytest.raises(SessionDamaged, match=f"not of {other}"):
         import_bundle(replace(bundle, logs={other: moved}), store)
 
 

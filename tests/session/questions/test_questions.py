@@ -137,6 +137,21 @@ def test_what_ran_inside_a_call_belongs_to_the_turn_of_that_call() -> None:
     assert what_changed(out, turn=1).files == (created("inner", b"1"),)
 
 
+@pytest.mark.parametrize("n_before", [0, 1, 3])
+def test_what_an_agent_inside_a_call_began_with_is_counted_in_its_own_session(
+    n_before: int,
+) -> None:
+    longer = worked(placed(), *[writing("x", str(each)) for each in range(n_before)])
+    agent = Session.from_agent_prompt("Be short.").fork()
+
+    def ask(_: Session) -> Any:
+        return worked(longer, writing("x", "inner"), agent=agent).text()
+
+    turns = [writing("a", "1"), tool_call("ask"), writing("b", "2")]
+    out = worked(placed(), *turns, tools=[FunctionTool("ask", ask)])
+    assert what_changed(out).files == (created("a", b"1"), created("b", b"2"))
+
+
 def test_a_call_that_was_cut_off_belongs_to_its_turn() -> None:
     out = worked(placed(), writing("a", "1", id="one")).synchronize()
     cut = changed(out, lambda entry: not isinstance(entry, ToolRun))

@@ -23,6 +23,7 @@ from rath.testing import tool_call
 from tests.support.images import picture
 from tests.support.journal_store import JournalStore
 from tests.support.sessions import FunctionTool, cancelled_session, run
+from tests.support.waiting import PATIENCE
 
 
 def stored() -> set[UUID]:
@@ -294,10 +295,10 @@ def test_a_child_of_a_cancelled_run_waits_for_what_that_one_still_writes() -> No
 
     def hold(*_: object) -> None:
         begun.set()
-        go.wait(15)
+        go.wait(PATIENCE)
 
     out = run([tool_call("hold"), "never"], FunctionTool("hold", hold), persist=True)
-    begun.wait(15)
+    begun.wait(PATIENCE)
     child = out.cancel().fork()
     child.save()
     go.set()

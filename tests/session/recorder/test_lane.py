@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from rath._async.runtime import runtime
 from rath.session.recorder.lane import Lane
+from tests.support.waiting import PATIENCE
 
 
 @given(n_jobs=st.integers(0, 40))
@@ -28,7 +29,7 @@ def test_jobs_are_made_one_at_a_time_and_in_order(n_jobs: int) -> None:
         return number
 
     done = [lane.put(partial(job, number)) for number in range(n_jobs)]
-    assert [each.result(timeout=15) for each in done] == list(range(n_jobs))
+    assert [each.result(timeout=PATIENCE) for each in done] == list(range(n_jobs))
     assert made == list(range(n_jobs))
 
 
@@ -36,27 +37,27 @@ def test_a_job_that_fails_does_not_hold_up_the_next() -> None:
     lane = Lane()
     first = lane.put(lambda: 1 // 0)
     second = lane.put(lambda: 2)
-    assert second.result(timeout=15) == 2
+    assert second.result(timeout=PATIENCE) == 2
     with pytest.raises(ZeroDivisionError):
-        first.result(timeout=15)
+        first.result(timeout=PATIENCE)
 
 
 def test_who_puts_a_job_does_not_wait_for_it() -> None:
     lane, go = Lane(), threading.Event()
-    slow = lane.put(lambda: go.wait(15))
+    slow = lane.put(lambda: go.wait(PATIENCE))
     assert not slow.done()
     assert not slow.cancel()
     go.set()
-    assert slow.result(timeout=15)
+    assert slow.result(timeout=PATIENCE)
 
 
 def test_closing_waits_for_what_is_in_it() -> None:
     lane, go, made = Lane(), threading.Event(), list[int]()
-    lane.put(lambda: go.wait(15))
+    lane.put(lambda: go.wait(PATIENCE))
     lane.put(lambda: made.append(1))
     closing = runtime().submit(lane.aclose, label="a test")
     go.set()
-    closing.future.result(timeout=15)
+    closing.future.result(timeout=PATIENCE)
     assert made == [1]
 
 

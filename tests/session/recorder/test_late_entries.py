@@ -20,6 +20,7 @@ from rath.session.record import Verdict
 from rath.session.saving import add_late
 from rath.testing import ScriptedClient, tool_call
 from tests.support.sessions import FunctionTool, run
+from tests.support.waiting import PATIENCE
 
 
 def verdict(name: str = "good") -> Verdict:
@@ -149,10 +150,10 @@ def test_entries_of_a_cancelled_session_stand_after_its_failure() -> None:
 
     def hold(*_: object) -> None:
         begun.set()
-        go.wait(15)
+        go.wait(PATIENCE)
 
     out = run([tool_call("hold"), "never"], FunctionTool("hold", hold), persist=True)
-    begun.wait(15)
+    begun.wait(PATIENCE)
     out.cancel()
     out.add_entry(verdict("one"))
     Session.load(out.id).add_entry(verdict("two"))
@@ -195,7 +196,7 @@ def test_two_threads_add_all_of_their_entries() -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(PATIENCE)
     assert list(Session.load(out.id).record) == list(out.record)
     assert len(names(out)) == 60
 

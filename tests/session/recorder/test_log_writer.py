@@ -30,6 +30,7 @@ from rath.testing import tool_call
 from rath.testing.store import FakeSessionStore
 from tests.support.logs import DAY
 from tests.support.sessions import FunctionTool, run
+from tests.support.waiting import PATIENCE
 
 
 class SlowLog:
@@ -67,7 +68,7 @@ class SlowStore(FakeSessionStore):
     def reach(self, what: str, data: bytes) -> None:
         if what == self.at and self.says in data:
             self.reached.set()
-            assert self.go.wait(15)
+            assert self.go.wait(PATIENCE)
 
 
 def use(store: FakeSessionStore, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,7 +96,7 @@ def test_a_run_that_is_cancelled_while_it_ends_is_cancelled_in_its_log_too(
     store.go.clear()
     store.reached.clear()
     out = run(["done"], user=user, agent=agent, persist=True)
-    store.reached.wait(15)
+    store.reached.wait(PATIENCE)
     assert out.cancel().outcome == Cancelled(out.id)
     store.go.set()
     out.add_entries()
@@ -124,7 +125,7 @@ def test_a_log_that_cannot_be_written_can_be_loaded_as_far_as_it_came(
     store = SlowStore("append", b"intent")
     use(store, monkeypatch)
     out = run([tool_call("f"), "never"], FunctionTool("f", lambda *_: None), persist=True)
-    store.reached.wait(15)
+    store.reached.wait(PATIENCE)
     store.fail_at = store.n_writes + 1
     threading.Timer(0.05, store.go.set).start()
     loaded = Session.load(out.id, store=store)
@@ -145,7 +146,7 @@ def test_a_disk_that_is_slow_holds_up_a_run_that_would_run_away(
     n_made: list[int] = []
     tool = Safe("f", lambda *_: n_made.append(1))
     out = run([*[tool_call("f")] * 20, "done"], tool, persist=True)
-    store.reached.wait(15)
+    store.reached.wait(PATIENCE)
     seen = -1
     while seen != len(n_made):
         seen = len(n_made)
@@ -182,7 +183,7 @@ def begun(store: FakeSessionStore) -> LogWriter:
     first = beginning(
         Identity(session=session.id, provenance=session.provenance), session.body.result()
     )
-    writer.open(lambda inner, which: inner.create(which), lambda: first).result(timeout=15)
+    writer.open(lambda inner, which: inner.create(which), lambda: first).result(timeout=PATIENCE)
     return writer
 
 
@@ -191,9 +192,9 @@ def test_what_comes_before_a_line_that_cannot_be_written_is_kept() -> None:
     writer = begun(store)
     writer.queue(EntryLine(verdict()))
     with pytest.raises(PersistenceError, match="cannot hold what it is given: TypeError"):
-        writer.write(NOT_JSON).result(timeout=15)
+        writer.write(NOT_JSON).result(timeout=PATIENCE)
     with pytest.raises(PersistenceError, match="cannot hold"):
-        writer.write(EntryLine(verdict())).result(timeout=15)
+        writer.write(EntryLine(verdict())).result(timeout=PATIENCE)
     assert len(Session.load(writer.session, store=store).record) == 1
     assert not store.writers
 
@@ -202,8 +203,8 @@ def test_a_run_that_cannot_be_written_to_its_end_is_let_go() -> None:
     store = FakeSessionStore()
     writer = begun(store)
     writer.queue(NOT_JSON)
-    writer.leave(FailureLine("cancelled", "", DAY)).result(timeout=15)
-    writer.leave().result(timeout=15)
+    writer.leave(FailureLine("cancelled", "", DAY)).result(timeout=PATIENCE)
+    writer.leave().result(timeout=PATIENCE)
     assert writer.error is not None
     assert not store.writers
     assert len(Session.load(writer.session, store=store).chunk_table) == 1
@@ -241,7 +242,7 @@ def test_a_log_of_version_1_takes_nothing(tmp_path: Path) -> None:
     writer = LogWriter.of_stored(store, session)
     record = Session.create("empty").record.append(verdict())
     with pytest.raises(PersistenceError, match=r"schema version 1.*fork the session"):
-        writer.keep_up_with(record).result(timeout=15)
+        writer.keep_up_with(record).result(timeout=PATIENCE)
     loaded = Session.load(session, store=store)
     loaded.add_entry(verdict())
     assert len(loaded.record) == 1
@@ -252,7 +253,7 @@ def test_a_round_that_was_read_is_counted_before_more_is_added() -> None:
 
     def hold(*_: object) -> None:
         begun.set()
-        go.wait(15)
+        go.wait(PATIENCE)
 
     tools = [
         FunctionTool("quick", lambda *_: "x", parallel_safe=True),
@@ -261,7 +262,7 @@ def test_a_round_that_was_read_is_counted_before_more_is_added() -> None:
     calls = tool_call("quick", "", tool_call("hold"))
     whole = tool_call("quick", "", tool_call("quick"))
     out = run([whole, calls], *tools, persist=True)
-    begun.wait(15)
+    begun.wait(PATIENCE)
     out.cancel().add_entries()
     go.set()
     written = find_log(FileStore(), out.id)

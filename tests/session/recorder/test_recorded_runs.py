@@ -22,6 +22,7 @@ from rath.session.persistence.verify import verify
 from rath.session.record import Operation, ToolRun
 from rath.testing import ScriptedClient, tool_call
 from tests.support.sessions import AsyncFunctionTool, FunctionTool, cancelled_session, run
+from tests.support.waiting import PATIENCE
 
 
 def echo(_: Session, arguments: object) -> object:
@@ -115,7 +116,7 @@ def test_the_results_of_a_round_are_written_as_they_come() -> None:
     first, seen = threading.Event(), list[list[str]]()
 
     def slow(session: Session, _: object) -> str:
-        first.wait(15)
+        first.wait(PATIENCE)
         while "result" not in (kinds := kinds_of(partial_beside(log_of(session.id)))):
             pass
         seen.append(kinds)
@@ -183,10 +184,10 @@ def test_a_cancelled_run_says_so_in_a_log_that_stays_unfinished() -> None:
 
     def hold(*_: object) -> None:
         begun.set()
-        go.wait(15)
+        go.wait(PATIENCE)
 
     out = run([tool_call("hold"), "never"], FunctionTool("hold", hold), persist=True)
-    begun.wait(15)
+    begun.wait(PATIENCE)
     assert out.cancel().outcome == Cancelled(out.id)
     go.set()
     # What is added afterwards waits for what is on its way.
@@ -206,11 +207,11 @@ def test_a_round_that_is_cut_off_keeps_what_was_done() -> None:
 
     tools = [
         FunctionTool("quick", quick, parallel_safe=True),
-        FunctionTool("slow", lambda *_: go.wait(15), parallel_safe=True),
+        FunctionTool("slow", lambda *_: go.wait(PATIENCE), parallel_safe=True),
     ]
     calls = tool_call("quick", "", tool_call("slow"))
     out = run([calls, "never"], *tools, persist=True)
-    done.wait(15)
+    done.wait(PATIENCE)
     while not any(isinstance(each, ToolRun) for each in out.cancel().partial_record):
         pass
     assert isinstance(out.outcome, Cancelled)
@@ -364,7 +365,7 @@ def test_a_relative_path_means_the_directory_of_the_call(
     elsewhere.mkdir()
     go = threading.Event()
     monkeypatch.chdir(here)
-    first = run([lambda _: "one" if go.wait(15) else "late"])
+    first = run([lambda _: "one" if go.wait(PATIENCE) else "late"])
     out = run(["done"], user=first, persist_path=Path(name))
     monkeypatch.chdir(elsewhere)
     go.set()
@@ -378,7 +379,7 @@ def test_a_home_that_moves_takes_no_run_along(
 ) -> None:
     go = threading.Event()
     monkeypatch.setenv("OPENRATH_HOME", str(tmp_path / "one"))
-    first = run([lambda _: "one" if go.wait(15) else "late"])
+    first = run([lambda _: "one" if go.wait(PATIENCE) else "late"])
     out = run(["done"], user=first, persist=True)
     monkeypatch.setenv("OPENRATH_HOME", str(tmp_path / "two"))
     go.set()

@@ -28,6 +28,7 @@ from rath.testing.store import FakeSessionStore
 from tests.support.chat_replies import completion, status_error
 from tests.support.chat_server import ChatServer
 from tests.support.sessions import FunctionTool, run
+from tests.support.waiting import PATIENCE
 
 
 def echo(_: Session, arguments: object) -> object:
@@ -172,11 +173,11 @@ def test_a_second_writer_is_refused_and_the_first_is_unharmed(tmp_path: Path) ->
 
     def hold(*_: object) -> str:
         begun.set()
-        go.wait(15)
+        go.wait(PATIENCE)
         return "held"
 
     first = run([tool_call("hold"), "done"], FunctionTool("hold", hold), persist_path=path)
-    begun.wait(15)
+    begun.wait(PATIENCE)
     second = run(["never"], persist_path=path)
     with pytest.raises(PersistenceError, match=r"run\.jsonl\.__partial__ is being written"):
         second.synchronize()
@@ -190,11 +191,11 @@ def test_a_writer_in_another_process_is_told(tmp_path: Path) -> None:
 
     def hold(*_: object) -> str:
         begun.set()
-        go.wait(30)
+        go.wait(PATIENCE)
         return "held"
 
     first = run([tool_call("hold"), "done"], FunctionTool("hold", hold), persist_path=path)
-    begun.wait(15)
+    begun.wait(PATIENCE)
     code = (
         "import sys; from rath.session import Session; "
         "Session.from_user_message('hi').save(path=sys.argv[1])"

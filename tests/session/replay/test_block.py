@@ -43,6 +43,7 @@ from rath.testing import ScriptedClient, Turn, tool_call
 from tests.support.offline_vendor import OfflineVendor, Says
 from tests.support.replayed import Program, programs
 from tests.support.sessions import AsyncFunctionTool, FunctionTool, run
+from tests.support.waiting import PATIENCE
 
 NOBODY = ScriptedClient([])
 """Asking it is an error."""
@@ -407,7 +408,7 @@ def test_what_follows_a_cancelled_run_passes_it_on_again() -> None:
     is_there = threading.Event()
 
     async def stop(session: Session, _: dict[str, Any]) -> None:
-        await asyncio.to_thread(is_there.wait, 10)
+        await asyncio.to_thread(is_there.wait, PATIENCE)
         out.cancel()
         await asyncio.Event().wait()
 
@@ -506,7 +507,7 @@ def test_a_replayed_run_can_be_cancelled() -> None:
     is_there = threading.Event()
 
     def cancel(_: RathLLMStreamDelta) -> None:
-        assert is_there.wait(10)
+        assert is_there.wait(PATIENCE)
         again.cancel()
 
     with rath.replay(out):

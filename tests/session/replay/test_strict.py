@@ -42,6 +42,7 @@ from tests.support.cut_off import cut_off
 from tests.support.offline_vendor import OfflineVendor, Says
 from tests.support.replayed import AGENT, Effects, Program, programs
 from tests.support.sessions import AsyncFunctionTool, FunctionTool, run
+from tests.support.waiting import PATIENCE
 
 
 def assert_replays(session: Session, *effects: Effects) -> Session:
@@ -142,7 +143,7 @@ def test_a_cancelled_run_and_what_passes_it_on_replay() -> None:
     is_there, ran = threading.Event(), Effects()
 
     async def cancel(session: Session, _: dict[str, Any]) -> None:
-        await asyncio.to_thread(is_there.wait, 10)
+        await asyncio.to_thread(is_there.wait, PATIENCE)
         out.cancel()
         await asyncio.Event().wait()
 

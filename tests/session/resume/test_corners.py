@@ -28,6 +28,7 @@ from rath.testing import ScriptedClient, tool_call
 from tests.support.evidence import evidence
 from tests.support.journal_store import JournalStore
 from tests.support.sessions import AsyncFunctionTool, run
+from tests.support.waiting import PATIENCE
 
 
 def test_a_record_without_a_word_waits_for_nothing() -> None:
@@ -140,7 +141,7 @@ def test_a_call_that_was_cut_off_before_it_began_is_only_asked() -> None:
 
     script = [tool_call("w", {"key": "same"}, tool_call("w", {"key": "same"}, id="b"), id="a")]
     out = run(script, AsyncFunctionTool("w", wait))
-    assert inside.wait(15)
+    assert inside.wait(PATIENCE)
     out.cancel().synchronize()
     assert [(each.call.id, each.state) for each in out.open_calls] == [
         ("a", "begun"),

@@ -8,11 +8,13 @@ from typing import NamedTuple
 
 import pytest
 
+from rath.llm.clients import make_client
 from rath.session import Session
 from rath.session.autosave import autosave
 from rath.session.persistence.verify import verify
-from rath.session.record import ToolRun
+from rath.session.record import ModelCall, ToolRun
 from rath.session.resume.program import program_of
+from rath.testing import ScriptedClient
 from tests.support.crash_program import CrashProgram
 from tests.support.journal_store import JournalStore
 
@@ -57,6 +59,19 @@ def known_results(sessions: list[Session]) -> set[str]:
     return {str((run.arguments or {})["key"]) for run in runs if run.status == "done"}
 
 
+def model_calls(session: Session) -> list[ModelCall]:
+    return [entry for entry in session.record if isinstance(entry, ModelCall)]
+
+
+def n_asked(program: CrashProgram) -> int:
+    """Return how often the model of a program was asked; all parts of it have the same one."""
+    provider = program.planner.agent.provider
+    assert provider is not None
+    client = make_client(provider)
+    assert isinstance(client, ScriptedClient)
+    return len(client.requests)
+
+
 def began(session: Session, store: JournalStore) -> bool:
     try:
         program_of(session, store).place()
@@ -77,8 +92,14 @@ def test_after_every_write_the_program_goes_on_to_the_same_rows(
         known = known_results(sessions)
         for session in [each for each in sessions if began(each, store)][:1]:
             log = tmp_path / f"calls-{n_writes}"
-            out = CrashProgram(log).resume(session, store=store)
+            paid = {call.id for each in sessions for call in model_calls(each)}
+            program = CrashProgram(log)
+            out = program.resume(session, store=store)
             assert rows_of(out) == whole.rows, n_writes
+            counted = [call.id for call in model_calls(out)]
+            assert len(set(counted)) == len(counted), n_writes
+            assert paid <= set(counted), n_writes
+            assert len(counted) == len(paid) + n_asked(program), n_writes
             made = log.read_text().split() if log.exists() else []
             assert not known & set(made), n_writes
             assert len(made) == len(set(made)), n_writes

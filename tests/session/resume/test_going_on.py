@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
+from pathlib import Path
 from typing import Any, Literal
+from uuid import uuid4
 
 import pytest
 from hypothesis import given
@@ -13,8 +15,10 @@ from hypothesis import strategies as st
 from rath.errors import ProviderError
 from rath.llm.chat_request import RathLLMChatRequest
 from rath.session import Session
+from rath.session.operation import Place
 from rath.session.outcome import Completed, NeedsDecision, RoundLimit
-from rath.session.record import ModelCall, RecalledNote, ToolRun
+from rath.session.record import ModelCall, Operation, RecalledNote, ToolRun
+from rath.session.resume.open_calls import entries_since
 from rath.testing import ScriptedClient, tool_call
 from tests.support.cut_off import cut_off
 from tests.support.sessions import FunctionTool, run
@@ -184,3 +188,37 @@ def test_a_run_that_fails_again_says_so_at_every_read() -> None:
     out = run([answer], Counting(), user=cut_off(whole, 0, known=[0, 1, 2]), agent=AGENT)
     with pytest.raises(ProviderError, match="the endpoint is gone"):
         out.text()
+
+
+def test_a_check_of_what_waits_does_not_hide_what_its_run_had_made(tmp_path: Path) -> None:
+    tool, script = Counting(), [f_calls(1), "done"]
+    user = Session.from_user_message("go").to("local", spec=str(tmp_path))
+    waits = run(script, tool, user=user, agent=AGENT, approval="always").synchronize()
+    waits.check("tests", "true")
+    waits.approve("call_1")
+    out = run(script[1:], tool, user=waits, agent=AGENT, approval="always")
+    assert [row.kind for row in out.chunk_table] == [
+        "user",
+        "assistant",
+        "tool_result",
+        "assistant",
+    ]
+    assert (tool.calls, sum(isinstance(entry, ModelCall) for entry in out.record)) == ([1], 2)
+
+
+def test_entries_of_a_session_begin_where_it_was_made_whatever_served_it_later() -> None:
+    made = run(["done"], agent=AGENT).synchronize()
+    own = list(made.record)
+    late = Operation(operation=uuid4(), kind="select", place=Place("", 0), session=made.id)
+    made.add_entry(late)
+    assert list(entries_since(made.record, made.id)) == [*own, late]
+
+
+def test_entries_of_a_session_that_was_only_served_begin_with_the_first() -> None:
+    session = Session.from_user_message("go")
+    one, two = (
+        Operation(operation=uuid4(), kind="check", place=Place("", 0), session=session.id)
+        for _ in range(2)
+    )
+    session.add_entries(one, two)
+    assert list(entries_since(session.record, session.id)) == [one, two]

@@ -35,6 +35,7 @@ from tests.session.resume.test_going_on import Counting, f_calls, rows_of
 from tests.support.cut_off import cut_off
 from tests.support.journal_store import JournalStore
 from tests.support.sessions import AsyncFunctionTool, FunctionTool, run
+from tests.support.waiting import PATIENCE
 
 
 def parent(session: Session) -> Session:
@@ -104,7 +105,7 @@ def held(text: str) -> tuple[threading.Event, Turn]:
     may_go = threading.Event()
 
     def answer(_: object) -> str:
-        assert may_go.wait(15)
+        assert may_go.wait(PATIENCE)
         return text
 
     return may_go, answer
@@ -141,14 +142,14 @@ def test_what_still_runs_is_waited_for_and_not_made_again() -> None:
 
     def answer(_: object) -> str:
         asked.set()
-        assert may_go.wait(15)
+        assert may_go.wait(PATIENCE)
         return "one"
 
     def forked(program: Program, session: Session) -> Session:
         return program.second(program.first(session).fork())
 
     out = Program(ScriptedClient([answer, "two"]), forked)(go())
-    assert asked.wait(15)
+    assert asked.wait(PATIENCE)
     again = Program(ScriptedClient([]), forked).resume(out)
     may_go.set()
     assert (again.id, again.text()) == (out.id, "two")
@@ -160,7 +161,7 @@ def test_what_still_runs_is_waited_for_and_not_made_again() -> None:
 def cancelled_inside(tool: FunctionTool, inside: threading.Event) -> Session:
     agent = Agent("one", ScriptedClient([tool_call("wait", id="w")]).provider, [tool])
     out = agent(go())
-    assert inside.wait(15)
+    assert inside.wait(PATIENCE)
     assert out.cancel().synchronize().outcome == Cancelled(out.id)
     return out
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from rath._async.lazy import Deferred
 from rath.errors import ProviderError, ResumeMismatch
 from rath.flow import Agent, Workflow
 from rath.session import Session
@@ -14,6 +16,7 @@ from rath.session.outcome import Completed, NeedsDecision
 from rath.session.persistence.paths import partial_beside
 from rath.session.persistence.store.registry import default_store
 from rath.session.persistence.verify import verify
+from rath.session.record import ModelCall
 from rath.session.resume.differences import (
     FileDiffers,
     ProviderDiffers,
@@ -302,6 +305,19 @@ def test_tools_and_provider_are_compared_where_they_are_given() -> None:
         )
         == ()
     )
+
+
+def test_an_endpoint_that_is_not_known_yet_is_no_difference() -> None:
+    client = ScriptedClient(["done"])
+    session = run([], Counting(), agent=AGENT, agent_provider=client.provider)
+    body = session.body.result()
+    ((at, call),) = ((at, one) for at, one in enumerate(body.record) if isinstance(one, ModelCall))
+    here = replace(call, evidence=replace(call.evidence, endpoint="http://127.0.0.1:1/v1"))
+    record = body.record.prefix(at).extend([here])
+    local = Session.from_body(
+        Deferred.of(replace(body, record=record)), session.provenance, id=session.id
+    )
+    assert resume_differences(local, provider=client.provider) == ()
 
 
 def test_a_session_of_no_run_differs_in_nothing() -> None:

@@ -21,6 +21,7 @@ from rath.session.record import ModelCall
 from rath.session.running.calls import Call, call_model
 from rath.testing import ScriptedClient
 from tests.support.sessions import run
+from tests.support.waiting import PATIENCE
 
 T = TypeVar("T")
 
@@ -127,9 +128,9 @@ def test_a_run_that_is_cancelled_in_a_model_call_keeps_an_entry_of_it() -> None:
 
     register_chat_client("endless", lambda _: Endless())  # type: ignore[arg-type,return-value]  # its methods are coroutines
     out = run([], agent_provider=Endless.provider)
-    begun.wait(15)
+    begun.wait(PATIENCE)
     assert out.cancel().outcome == Cancelled(out.id)
-    assert ended.wait(15)
+    assert ended.wait(PATIENCE)
     (call,) = [entry for entry in out.record if isinstance(entry, ModelCall)]
     assert (call.status, call.rows) == ("cancelled", ())
 

@@ -17,6 +17,7 @@ from rath.errors import BudgetExceededError
 from rath.llm import RathLLMStreamDelta
 from rath.session.running.events import MAX_QUEUED, Emitter, OnEventCb
 from tests.support.sessions import run
+from tests.support.waiting import PATIENCE
 
 T = TypeVar("T")
 
@@ -69,7 +70,7 @@ class Ear:
 
     def __call__(self, each: RathLLMStreamDelta) -> None:
         self.begun.set()
-        self.go.wait(15)
+        self.go.wait(PATIENCE)
         self.heard.append(each.content_delta)
 
 
@@ -135,10 +136,10 @@ def test_leaving_waits_until_a_slow_callback_has_had_them_all() -> None:
                 emitter.sink(delta(text))
 
     leaving = runtime().submit(main, label="a test")
-    ear.begun.wait(15)
+    ear.begun.wait(PATIENCE)
     assert not leaving.future.done()
     ear.go.set()
-    leaving.future.result(timeout=15)
+    leaving.future.result(timeout=PATIENCE)
     assert ear.heard == ["a", "b", "c"]
 
 
@@ -153,7 +154,7 @@ def test_a_full_queue_holds_up_the_stream_until_there_is_room() -> None:
             sink = emitter.sink
             assert sink is not None
             sink(delta("taken"))
-            await runtime().call_in_worker(lambda: ear.begun.wait(15))
+            await runtime().call_in_worker(lambda: ear.begun.wait(PATIENCE))
             assert [sink(delta("queued")) for _ in range(MAX_QUEUED - 1)] == [None] * (
                 MAX_QUEUED - 1
             )
@@ -270,7 +271,7 @@ def test_an_error_of_the_model_call_is_not_hidden_by_one_of_the_callback() -> No
         async with Emitter(refuse) as emitter:
             assert emitter.sink is not None
             emitter.sink(delta("x"))
-            await runtime().call_in_worker(lambda: begun.wait(15))
+            await runtime().call_in_worker(lambda: begun.wait(PATIENCE))
             raise ValueError("the call failed")
 
     with pytest.raises(ValueError, match="the call failed"):
@@ -316,10 +317,10 @@ def test_cancelling_the_run_ends_an_async_callback_too(
 ) -> None:
     endless = Endless()
     running = runtime().submit(lambda: call(endless), label="a test")
-    endless.begun.wait(15)
+    endless.begun.wait(PATIENCE)
     runtime().cancel(running)
-    assert isinstance(running.future.exception(timeout=15), asyncio.CancelledError)
-    assert endless.ended.wait(15)
+    assert isinstance(running.future.exception(timeout=PATIENCE), asyncio.CancelledError)
+    assert endless.ended.wait(PATIENCE)
 
 
 @pytest.mark.parametrize("call", [put_and_wait, put_and_leave], ids=["in the call", "at its end"])
@@ -328,7 +329,7 @@ def test_cancelling_the_run_does_not_wait_for_a_plain_callback(
 ) -> None:
     ear = Ear()
     running = runtime().submit(lambda: call(ear), label="a test")
-    ear.begun.wait(15)
+    ear.begun.wait(PATIENCE)
     runtime().cancel(running)
-    assert isinstance(running.future.exception(timeout=15), asyncio.CancelledError)
+    assert isinstance(running.future.exception(timeout=PATIENCE), asyncio.CancelledError)
     ear.go.set()

@@ -25,6 +25,7 @@ from rath.session.request import HANDOVER
 from rath.testing import ScriptedClient, tool_call
 from tests.support.offline_vendor import OfflineVendor, Says
 from tests.support.sessions import AsyncFunctionTool, FunctionTool, run
+from tests.support.waiting import PATIENCE, at_a_deadline
 
 AGENT = Session.from_agent_prompt("You are a test.")
 
@@ -89,7 +90,7 @@ def test_a_model_that_times_out_fails_the_run_and_is_not_taken_for_its_deadline(
 
 def test_a_run_over_its_deadline_says_so() -> None:
     go = threading.Event()
-    out = run([tool_call("f"), "x"], FunctionTool("f", lambda *_: go.wait(15)), timeout=0.05)
+    out = run([tool_call("f"), "x"], FunctionTool("f", lambda *_: go.wait(PATIENCE)), timeout=0.05)
     assert out.outcome == DeadlineExceeded(0.05)
     go.set()
 
@@ -256,22 +257,27 @@ def test_a_run_inside_a_recall_is_known_to_the_run_that_it_serves() -> None:
 
 
 def test_what_happens_in_an_abandoned_tool_after_the_run_is_no_part_of_it() -> None:
-    ended, over = threading.Event(), threading.Event()
+    begun, ended, over = (threading.Event() for _ in range(3))
     below: list[Session] = []
 
     def ask_late(session: Session, _: object) -> str | None:
-        ended.wait(15)
+        begun.set()
+        ended.wait(PATIENCE)
         try:
             below.append(run(["late"], user=session))
             return below[0].text()
         finally:
             over.set()
 
-    out = run([tool_call("ask"), "done"], FunctionTool("ask", ask_late, timeout=0.05))
+    def run_until(deadline: float) -> Session:
+        tool = FunctionTool("ask", ask_late, timeout=deadline)
+        return run([tool_call("ask"), "done"], tool).synchronize()
+
+    out = at_a_deadline(run_until, lambda _: begun.is_set())
     assert out.text() == "done"
     before = list(out.record)
     ended.set()
-    assert over.wait(15)
+    assert over.wait(PATIENCE)
     below[0].synchronize()
     assert list(out.record) == before
 
@@ -313,17 +319,22 @@ def test_an_exception_without_a_text_is_named_by_its_class() -> None:
 
 
 def test_an_async_tool_over_its_deadline_is_really_ended() -> None:
-    ended = threading.Event()
+    begun, ended = threading.Event(), threading.Event()
 
     async def hold(*_: object) -> None:
+        begun.set()
         try:
             await asyncio.Event().wait()
         finally:
             ended.set()
 
-    out = run([tool_call("f"), "done"], AsyncFunctionTool("f", hold, timeout=0.05))
+    def run_until(deadline: float) -> Session:
+        tool = AsyncFunctionTool("f", hold, timeout=deadline)
+        return run([tool_call("f"), "done"], tool).synchronize()
+
+    out = at_a_deadline(run_until, lambda _: begun.is_set())
     assert '"error_kind": "abandoned"' in out.chunk_table[2].payload["content"]
-    assert ended.wait(15)
+    assert ended.wait(PATIENCE)
 
 
 # ---- where it began
@@ -344,5 +355,5 @@ def test_a_run_that_no_python_code_started_has_no_place() -> None:
     called: Any = map
     asking: Any = called(answers.put, called(call, calls))
     _thread.start_new_thread(collect, (asking,))
-    assert answers.get(timeout=15) is None
-    assert answers.get(timeout=15) == "an unknown place"
+    assert answers.get(timeout=PATIENCE) is None
+    assert answers.get(timeout=PATIENCE) == "an unknown place"

@@ -21,6 +21,7 @@ from rath.session.ended import on_run_end
 from rath.session.traces import Span, export_spans, spans_of, trace_runs
 from rath.testing import ScriptedClient, tool_call
 from tests.support.sessions import FunctionTool, run
+from tests.support.waiting import PATIENCE
 
 RESOURCE = Resource({"service.name": "tests"})
 
@@ -106,7 +107,7 @@ def test_what_is_exported_live_is_what_is_exported_later() -> None:
     live, later = Collected(), Collected()
     with trace_runs(live, resource=RESOURCE):
         out = worked()
-        came = [live.spans.get(timeout=10) for _ in range(4)]
+        came = [live.spans.get(timeout=PATIENCE) for _ in range(4)]
     export_spans(spans_of(out), later, resource=RESOURCE)
     assert sorted(came) == sorted(later.spans.get() for _ in range(4))
 
@@ -164,7 +165,7 @@ def test_who_watches_and_fails_disturbs_nobody(caplog: pytest.LogCaptureFixture)
     take_back = [on_run_end(watch), on_run_end(told.put)]
     with caplog.at_level(logging.ERROR):
         out = run(["done"])
-        assert told.get(timeout=10) is out
+        assert told.get(timeout=PATIENCE) is out
     for each in take_back:
         each()
     assert out.text() == "done"

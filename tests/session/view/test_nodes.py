@@ -23,6 +23,7 @@ from rath.session.view.nodes import Node, nodes_of, outcome_state, own_entries, 
 from rath.testing import tool_call
 from tests.support.sessions import cancelled_session, run
 from tests.support.viewed import echo
+from tests.support.waiting import PATIENCE
 
 SESSION = UUID(int=1)
 
@@ -91,7 +92,7 @@ def test_a_run_that_goes_on_is_running_and_then_completed() -> None:
     may_end = threading.Event()
 
     def wait(_: object) -> str:
-        may_end.wait(10)
+        may_end.wait(PATIENCE)
         return "done"
 
     session = run([wait])

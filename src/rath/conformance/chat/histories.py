@@ -73,7 +73,8 @@ def _histories_with_tool_calls_are_accepted(subject: Subject) -> None:
         _ask(subject, everything)
     except Exception as first:  # whatever the subject raises; which part was it?
         refused = [f"{name} ({problem})" for name in _PARTS if (problem := _problem(subject, name))]
-        raise Unlike(f"expected an answer after {', '.join(refused) or 'all'}") from first
+        together = f"all of it together ({_told(first)}), as after each part alone"
+        raise Unlike(f"expected an answer after {', '.join(refused) or together}") from first
 
 
 def _a_draft_that_grows_is_one_that_was_opened_whole(subject: Subject) -> None:
@@ -91,11 +92,13 @@ def _a_draft_that_grows_is_one_that_was_opened_whole(subject: Subject) -> None:
 def _problem(subject: Subject, name: str) -> str | None:
     try:
         _ask(subject, _PARTS[name])
-    except ProviderError as exc:
-        return str(exc)
     except Exception as exc:  # noqa: BLE001  # see above
-        return repr(exc)
+        return _told(exc)
     return None
+
+
+def _told(exc: Exception) -> str:
+    return str(exc) if isinstance(exc, ProviderError | Unlike) else repr(exc)
 
 
 def _ask(subject: Subject, rows: Sequence[ChunkRow]) -> None:

@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 How = Literal["whole", "streamed"]
 
-ANSWER_SECONDS = 60.0
+ANSWER_SECONDS = 180.0
 """How long an answer may take; a guess that leaves a slow machine its time."""
 
 _LONG = 4

@@ -12,6 +12,7 @@ from typing import Any, Literal, assert_never, get_args
 from rath._core.origins import origin_of
 from rath.backend.results import ToolExecutionFailure
 from rath.flow.tool.base import FlowToolCall
+from rath.flow.tool.declared import check_approval, check_effects, check_kind, check_timeout
 from rath.llm.image import Image
 from rath.session import Session
 from rath.session.approvals.asking import call_here
@@ -54,7 +55,12 @@ _SCHEMA = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentToolOptions:
-    """How calls of an agent as a tool are made."""
+    """How calls of an agent as a tool are made.
+
+    Raises:
+        TypeError: A value is of the wrong type.
+        ValueError: A value is of the right type and means nothing.
+    """
 
     effects: ToolEffects = "non_idempotent"
     timeout: float | None = None
@@ -63,6 +69,14 @@ class AgentToolOptions:
     parallel_safe: bool = False
     approval: ApprovalRule = "never"
     images: PassedImages = "none"
+
+    def __post_init__(self) -> None:
+        check_effects(self.effects)
+        check_timeout(self.timeout)
+        check_kind("parallel_safe", self.parallel_safe, bool, "True or False")
+        check_approval(self.approval)
+        if self.images not in get_args(PassedImages):
+            raise ValueError(f"unknown images {self.images!r}: expected 'none' or 'last'")
 
 
 class AgentTool(FlowToolCall):
@@ -78,7 +92,8 @@ class AgentTool(FlowToolCall):
         options: How calls are made.
 
     Raises:
-        ValueError: The name cannot be that of a tool, or an option is unknown.
+        TypeError: Name or description is no text.
+        ValueError: The name cannot be that of a tool.
     """
 
     def __init__(
@@ -89,17 +104,14 @@ class AgentTool(FlowToolCall):
         description: str,
         options: AgentToolOptions | None = None,
     ) -> None:
+        check_kind("name", name, str, "a str")
         if _NAME.fullmatch(name) is None:
             raise ValueError(
                 f"{name!r} cannot be the name of a tool; give 1 to 64 letters, digits, '_' or '-', "
                 "such as as_tool('researcher')"
             )
+        check_kind("description", description, str, "a str")
         chosen = options or AgentToolOptions()
-        if chosen.images not in get_args(PassedImages):
-            raise ValueError(f"unknown images {chosen.images!r}: expected 'none' or 'last'")
-        if chosen.effects not in get_args(ToolEffects):
-            known = ", ".join(map(repr, get_args(ToolEffects)))
-            raise ValueError(f"unknown effects {chosen.effects!r}: expected one of {known}")
         self._workflow = workflow
         self._name = name
         self._description = description
@@ -247,7 +259,8 @@ class TaskTaking:
             images: `last` shows it the pictures that the user of the calling session showed last.
 
         Raises:
-            ValueError: There is no name, or one that no tool can have; or an option is unknown.
+            TypeError: An option is of the wrong type.
+            ValueError: There is no name, or one that no tool can have; or an option means nothing.
         """
         options = AgentToolOptions(
             effects=effects,

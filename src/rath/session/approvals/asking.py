@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextvars
 import json
+import threading
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NoReturn, cast
 from uuid import UUID
 
+from rath._core.text import valid_unicode
 from rath.session.encode import json_digest
 
 __all__ = ["ask"]
@@ -62,11 +64,12 @@ class CurrentCall:
         is_edited: Whether it is made with other arguments than the model gave.
     """
 
-    __slots__ = ("_answers", "_at", "is_edited", "waits")
+    __slots__ = ("_answers", "_lock", "is_edited", "waits")
 
     def __init__(self, answers: Sequence[Answer] = (), *, is_edited: bool = False) -> None:
-        self._answers = answers
-        self._at = 0
+        self._answers = list(answers)
+        # Tasks and threads of a tool may ask side by side.
+        self._lock = threading.Lock()
         self.is_edited = is_edited
         self.waits: Question | InnerRun | None = None
         """What it waits for, once it does."""
@@ -77,11 +80,12 @@ class CurrentCall:
         Raises:
             Suspension: There is none yet.
         """
-        if self.waits is None:
-            for at in range(self._at, len(self._answers)):
-                if self._answers[at].question.digest == question.digest:
-                    self._at = at + 1
-                    return self._answers[at].text
+        with self._lock:
+            fitting = (one for one in self._answers if one.question.digest == question.digest)
+            found = next(fitting, None) if self.waits is None else None
+            if found is not None:
+                self._answers.remove(found)
+                return found.text
         self.wait_for(question)
 
     def wait_for(self, what: Question | InnerRun) -> NoReturn:
@@ -135,8 +139,9 @@ def ask(question: str, schema: Any = None) -> Any:
 
     Where there is no answer yet the run ends with the outcome `NeedsInput`. `session.answer(...)`
     gives it, and when the run goes on the tool is called again from its start: the questions that
-    were answered return their answers at once, in order. So everything a tool does before `ask`
-    must be idempotent, and it must ask the same again; an answer to another question is not used.
+    were answered return their answers at once; one that is asked several times, in order. So
+    everything a tool does before `ask` must be idempotent, and it must ask the same again; an
+    answer to another question is not used.
 
     Args:
         question: What somebody shall read.
@@ -154,11 +159,28 @@ def ask(question: str, schema: Any = None) -> Any:
     call = current_call("rath.ask")
     if not isinstance(question, str):
         raise TypeError(f"a question is a str, not {type(question).__name__}")
+    text = valid_unicode(question)
     if schema is None or isinstance(schema, Mapping):
-        given = None if schema is None else cast("Mapping[str, Any]", schema)
-        return json.loads(call.answer(Question(question, given)))
+        given = None if schema is None else _as_json(cast("Mapping[str, Any]", schema))
+        return json.loads(call.answer(Question(text, given)))
     # On first use: few tools ask, and `import rath` must not load pydantic.
     from rath.session.approvals.asking_type import answer_type  # noqa: PLC0415
 
     wanted = answer_type(schema)
-    return wanted.read(call.answer(Question(question, wanted.schema)))
+    return wanted.read(call.answer(Question(text, wanted.schema)))
+
+
+def _as_json(schema: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a JSON Schema as the record holds it: an answer is bound to what it says.
+
+    Raises:
+        TypeError: It has no JSON form.
+    """
+    try:
+        written = json.dumps(dict(schema), ensure_ascii=False, allow_nan=False)
+        return cast("Mapping[str, Any]", json.loads(valid_unicode(written)))
+    except (TypeError, ValueError, RecursionError) as exc:
+        raise TypeError(
+            f"the schema of a question cannot be written as JSON ({exc}); use None, bool, int, "
+            "float, str, list and dict in it"
+        ) from exc

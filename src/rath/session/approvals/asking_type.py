@@ -9,6 +9,8 @@ from typing import Any
 from pydantic import PydanticUserError, TypeAdapter
 from pydantic.errors import PydanticSchemaGenerationError
 
+from rath.session.output.pydantic_type import ReadableSchemas
+
 
 @dataclass(frozen=True, slots=True)
 class AnswerType:
@@ -34,7 +36,7 @@ def answer_type(wanted: Any) -> AnswerType:
     """
     try:
         adapter: TypeAdapter[Any] = TypeAdapter(wanted)
-        return AnswerType(adapter.json_schema(), adapter)
+        return AnswerType(adapter.json_schema(schema_generator=ReadableSchemas), adapter)
     except (PydanticUserError, PydanticSchemaGenerationError) as exc:
         raise TypeError(
             f"the schema of a question must be a JSON Schema or a type that has one, not "

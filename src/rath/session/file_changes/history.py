@@ -260,10 +260,11 @@ def _last_stretch(entries: Sequence[Entry]) -> _Stretch:
     """Return what is told since the last workspace was made.
 
     The record of a second parent counts its entries from its own beginning, so it is passed over
-    as a whole, from the back.
+    as a whole, from the back. A run inside a tool call counts in the record of its own session.
     """
     mine: list[Entry] = []
     others: list[Entry] = []
+    inner = inner_operations(entries)
     at = len(entries)
     while at > 0:
         at -= 1
@@ -272,8 +273,11 @@ def _last_stretch(entries: Sequence[Entry]) -> _Stretch:
             return _Stretch(entry, at, mine[::-1], others)
         mine.append(entry)
         if isinstance(entry, Operation) and entry.n_ours is not None:
-            others += entries[entry.n_ours : at]
-            at = entry.n_ours
+            # Only runs happen inside calls.
+            is_inner = entry.kind == "loop" and entry.operation in inner
+            n_ours = at if is_inner else min(entry.n_ours, at)
+            others += entries[n_ours:at]
+            at = n_ours
     return _Stretch(None, 0, mine[::-1], others)
 
 

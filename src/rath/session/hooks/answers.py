@@ -6,7 +6,7 @@ import asyncio
 import json
 import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from types import TracebackType
 from typing import Literal, Self, cast
@@ -131,7 +131,8 @@ class Answering:
         cause = failed.__cause__
         if cause is None:
             raise TimeoutError(f"{failed} with an answer; what it has not seen is not shown")
-        if isinstance(cause, Exception):
+        # A coroutine cannot raise StopIteration.
+        if isinstance(cause, Exception) and not isinstance(cause, StopIteration):
             cause.add_note(f"in the hook {hook_name(hook)}")
             raise cause
         raise RuntimeError(str(failed)) from cause
@@ -157,7 +158,10 @@ def _checked(name: str, given: object, turn: ModelTurn) -> ModelTurn | None:
     text: object = given.text
     if text is not None and not isinstance(text, str):
         raise TypeError(f"the hook {name} gave an answer whose text is a {type(text).__name__}")
-    calls = tuple(given.calls)
+    listed: object = given.calls
+    if not isinstance(listed, tuple | list):
+        raise TypeError(f"the hook {name} gave an answer whose calls are a {type(listed).__name__}")
+    calls = tuple(cast("Sequence[ToolCall]", listed))
     for call in calls:
         # What the model wrote itself is dealt with as ever.
         problem = None if call in turn.calls else _problem(call)

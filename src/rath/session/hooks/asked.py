@@ -1,6 +1,6 @@
 """What hooks are asked, under a deadline and fail closed, and what is noted of sessions they gave.
 
-Answers are shown in `hooked_answer`, tool calls in `hooked_calls`.
+Answers are shown in `answers`, tool calls in `calls`.
 """
 
 from __future__ import annotations

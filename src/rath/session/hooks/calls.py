@@ -247,11 +247,15 @@ def _result(given: object, hook: str) -> ToolResultText:
         )
     text: object = given.text
     images: object = given.images
+    kind: object = given.error_kind
     if not isinstance(text, str):
         raise HookFailed(hook, f"returned a result whose text is a {type(text).__name__}")
+    if not (kind is None or isinstance(kind, str)):
+        raise HookFailed(hook, f"returned a result whose error_kind is a {type(kind).__name__}")
     if not isinstance(images, tuple) or not all(isinstance(one, Image) for one in images):
         raise HookFailed(hook, "returned a result whose images are no tuple of images")
-    return replace(given, text=valid_unicode(text))
+    failure = None if kind is None else valid_unicode(kind)
+    return replace(given, text=valid_unicode(text), error_kind=failure)
 
 
 def _read(old: ResultText, new: ResultText) -> tuple[str, str]:

@@ -1,12 +1,15 @@
-"""Types as pydantic knows them; the one module of sessions that loads it."""
+"""Types as pydantic knows them, which is loaded with this."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from enum import Enum
 from typing import Any, cast
 
 import pydantic
-from pydantic_core import SchemaError, to_jsonable_python
+from pydantic.errors import PydanticInvalidForJsonSchema
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
+from pydantic_core import SchemaError, core_schema, to_jsonable_python
 
 from rath._core.text import one_line_preview
 from rath.session.output.schema import WRAPPED, Unfit
@@ -19,6 +22,23 @@ MAX_INPUT_CHARS = 60
 
 Schema = dict[str, Any]
 Parse = Callable[[str], Any]
+
+
+class ReadableSchemas(GenerateJsonSchema):
+    """Schemas of types without those of which pydantic makes no object of any JSON."""
+
+    def literal_schema(self, schema: core_schema.LiteralSchema) -> JsonSchemaValue:
+        """Refuse members of an enum that is no text or number."""
+        for one in schema["expected"]:
+            if isinstance(one, Enum) and not isinstance(one, str | int):
+                raise PydanticInvalidForJsonSchema(
+                    f"a Literal of {one!r} takes no JSON value; write Literal[{one.value!r}], the "
+                    "enum itself, or make it a StrEnum"
+                )
+        return super().literal_schema(schema)
+
+    def is_subclass_schema(self, schema: core_schema.IsSubclassSchema) -> JsonSchemaValue:
+        raise PydanticInvalidForJsonSchema("a class is no JSON; take its name")
 
 
 def read_type(wanted: object) -> tuple[Schema, bool, Parse]:
@@ -53,7 +73,8 @@ def to_plain(value: object) -> Any:
 
 def _adapted(wanted: object) -> tuple[Schema, Parse]:
     adapter = pydantic.TypeAdapter[Any](cast("Any", wanted))
-    return _rooted(adapter.json_schema()), adapter.validate_json
+    schema = adapter.json_schema(schema_generator=ReadableSchemas)
+    return _rooted(schema), adapter.validate_json
 
 
 def _adapted_value(wanted: object) -> tuple[Schema, Parse]:
@@ -64,7 +85,7 @@ def _adapted_value(wanted: object) -> tuple[Schema, Parse]:
     def parse(text: str) -> Any:
         return getattr(holder.model_validate_json(text), WRAPPED)
 
-    return holder.model_json_schema(), parse
+    return holder.model_json_schema(schema_generator=ReadableSchemas), parse
 
 
 def _rooted(schema: Schema) -> Schema:

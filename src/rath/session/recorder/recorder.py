@@ -182,10 +182,15 @@ class Recorder:
             await _wait(written)
 
     def tell(self, line: ResultLine) -> None:
-        """Write what became of a call while others of its round go on."""
+        """Write what became of a call while others of its round go on.
+
+        What was noted meanwhile stands with it: a call whose result is known is not made again, so
+        what runs inside it have noted, and paid, would be told to nobody.
+        """
         assert self._writer is not None, "asked only where the run is written"
         self._told[line.run.id] = line.run
-        self._writer.write(line, durable=self._durability == "row")
+        noted = self._new_lines(self._latest())
+        self._writer.write(*noted, line, durable=self._durability == "row")
 
     def end_round(self, row: int, before: Body, after: Body, calls: Sequence[int]) -> None:
         """Write that the calls of a row are done: what they came to are rows and entries now.

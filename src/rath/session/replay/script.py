@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -223,18 +222,19 @@ class Script:
 
     def _take_call(self) -> ModelCall | None:
         """Step to the next model call of the run; what happened before it is noted again."""
-        found = [*itertools.islice(self._calls_ahead(), 2)]
-        while found:
-            at, call = found[0]
+        for at, call in self._calls_ahead():
             self._note_inner(at)
             self._at = at + 1
             self.n_calls += 1
-            after = found[1][1] if len(found) > 1 else None
-            if call.status == "done" or after is None or after.evidence.fallback_from is not None:
+            later = (after.evidence.fallback_from for _, after in self._calls_ahead())
+            # The run may have ended here and gone on later: then the question was asked again.
+            if call.purpose == "compress":
+                is_past = None in later
+            else:
+                is_past = call.status != "done" and next(later, "") is None
+            if not is_past:
                 return call
-            # The run ended here and went on later: the question was asked again.
             uplink()(call)
-            found = [*itertools.islice(self._calls_ahead(), 2)]
         return None
 
     def _calls_ahead(self) -> Iterator[tuple[int, ModelCall]]:

@@ -7,10 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar, cast
 
+from rath._core.text import valid_unicode
 from rath.llm.tool_args import parse_tool_arguments
 from rath.session.arguments import ArgumentChecker, BadArguments, check_value
 from rath.session.outcome import Suspended
 from rath.session.record import Decision, Interrupt
+from rath.session.resume.claims import require_waiting
 from rath.session.resume.deciding import Decided
 from rath.session.resume.open_calls import OpenCall, open_calls, own_operation
 from rath.session.resume.said import ANSWER, Allowance
@@ -77,7 +79,9 @@ class Approving:
             This session, which still waits.
 
         Raises:
-            ValueError: There is no such call that waits for an approval, or more than one.
+            ValueError: There is no such call that waits for an approval, or more than one; or the
+                run has gone on without it.
+            TypeError: `by` is no text.
             PersistenceError: It is stored, and cannot be written or was changed by somebody else.
         """
         return _allow(self, call_id, "approve", by=by)
@@ -91,12 +95,13 @@ class Approving:
             by: Who denies it, for the record.
 
         Raises:
-            ValueError: There is no such call that waits for an approval, or more than one.
+            ValueError: There is no such call that waits for an approval, or more than one; or the
+                run has gone on without it.
             TypeError: `reason` is no text.
         """
         if not isinstance(reason, str):
             raise TypeError(f"reason is what the model reads, a str, not {type(reason).__name__}")
-        return _allow(self, call_id, "deny", by=by, text=reason or None)
+        return _allow(self, call_id, "deny", by=by, text=valid_unicode(reason) or None)
 
     def edit(
         self: S,
@@ -192,6 +197,7 @@ def _found(session: _Waiting, call: str | OpenCall | None, wanted: str) -> OpenC
     Raises:
         ValueError: It does not.
     """
+    require_waiting(session.body, session.id)
     outcome = session.outcome
     if isinstance(outcome, Suspended) and outcome.session != session.id:
         raise ValueError(
@@ -268,7 +274,8 @@ def _as_json(value: Any) -> Any:
         TypeError: It has no JSON form.
     """
     try:
-        return json.loads(json.dumps(value, allow_nan=False))
+        text = json.dumps(value, allow_nan=False, ensure_ascii=False)
+        return json.loads(valid_unicode(text))
     except (TypeError, ValueError, RecursionError) as exc:
         raise TypeError(
             f"{type(value).__name__} cannot be written as JSON ({exc}); use None, bool, int, "
@@ -286,12 +293,14 @@ def _decision(
     edited: Mapping[str, Any] | None = None,
 ) -> Decision:
     assert asked.asked_in is not None, "a row of a run has an id"
+    if not isinstance(by, str):
+        raise TypeError(f"by says who decides, a str, not {type(by).__name__}")
     return Decision(
         operation=interrupt.operation,
         rows=(asked.asked_in,),
         interrupt=interrupt.id,
         choice=choice,
-        by=by,
+        by=valid_unicode(by),
         call_id=asked.call.id,
         arguments=parse_tool_arguments(asked.call.arguments)[0],
         tool=asked.call.name,

@@ -11,6 +11,7 @@ from rath.llm.tool_args import parse_tool_arguments
 from rath.session.body import Body
 from rath.session.outcome import NeedsDecision, Outcome, Suspended
 from rath.session.record import Decision, Entry, Interrupt, Record
+from rath.session.resume.claims import require_waiting
 from rath.session.resume.open_calls import (
     OpenCall,
     last_interrupt,
@@ -69,11 +70,13 @@ class Deciding:
             This session, which still waits.
 
         Raises:
-            ValueError: The session waits for nothing, there is no such open call, or more than
-                one; or the choice is unknown; or a result was given that does not fit it.
+            ValueError: The session waits for nothing, or has gone on; there is no such open call,
+                or more than one; or the choice is unknown; or a result was given that does not
+                fit it.
             TypeError: `result` is no text.
         """
         _check_choice(choice, result)
+        require_waiting(self.body, self.id)
         waiting = _waits(self)
         asked = _found(call, self.open_calls, self.id)
         operation = own_operation(self.record, self.id)

@@ -109,7 +109,7 @@ class GoingOn:
     @property
     def decided(self) -> frozenset[int]:
         """The open calls, by their index, of which somebody has said whether they are made."""
-        return frozenset(each.index for each in self.open_calls if each.allowed_by is not None)
+        return frozenset(each.index for each in self.open_calls if each.is_allowed)
 
     @property
     def passed(self) -> frozenset[tuple[int, int]]:

@@ -13,6 +13,7 @@ from rath.session.graph.legacy import SessionLineage
 from rath.session.graph.provenance import Provenance, stamped
 from rath.session.operation import Place
 from rath.session.outcome import Cancelled, NeedsDecision, Suspended
+from rath.session.resume.claims import has_gone_on, newest, say_same
 from rath.session.resume.going_on import GoingOn, going_on
 from rath.session.resume.matching import model_check, required_operation
 from rath.session.resume.open_calls import own_operation
@@ -34,6 +35,9 @@ class Before:
 
     cells: tuple[Deferred[Body], Deferred[Body]]
     """What a run that goes on waits for: content of the user's and of the agent's session."""
+
+    origin: Deferred[Body] | None = None
+    """What is gone on with, or made anew: of one content one run at most is made."""
 
     goes_on: GoingOn | None = None
     """Where the run goes on."""
@@ -69,19 +73,61 @@ def _waiting(user: Session, agent: Session, place: Place) -> Before | None:
     is_passed_on = place.run is not None and place.run == began.place.run
     if is_passed_on or began.head != tuple(agent.chunk_table):
         return None
-    cells = (Deferred.of(before.body), agent.body)
-    known = Before(session=user.id, provenance=user.provenance, lineage=user.lineage, cells=cells)
+    origin = newest(user.body)
+    if has_gone_on(user.body):
+        return _gone_on(user, agent, origin)
+    known = _known(user, agent, origin, before)
     return replace(known, made=user) if before.waiting else replace(known, goes_on=before)
 
 
+def _gone_on(user: Session, agent: Session, origin: Deferred[Body]) -> Before:
+    """Return the run that has gone on with a session that is given again."""
+    written = origin.latest
+    if not origin.done() or origin.error() is None or written is None:
+        again = Before(session=user.id, provenance=None, lineage=None, cells=(origin, agent.body))
+        return replace(again, made=_same_run(user, origin))
+    before = going_on(written, user.id)
+    assert before is not None, "its operation is there"
+    known = _known(user, agent, origin, before)
+    if not before.waiting:
+        return replace(known, goes_on=before)
+    outcome = waiting_outcome(before.open_calls, NeedsDecision(user.id, ()), user.id)
+    waits = Deferred.of(replace(written, outcome=outcome))
+    say_same(waits, origin)
+    return replace(known, made=_same_run(user, waits))
+
+
+def _known(user: Session, agent: Session, origin: Deferred[Body], before: GoingOn) -> Before:
+    cells = (Deferred.of(before.body), agent.body)
+    return Before(
+        session=user.id,
+        provenance=user.provenance,
+        lineage=user.lineage,
+        cells=cells,
+        origin=origin,
+    )
+
+
+def _same_run(user: Session, content: Deferred[Body]) -> Session:
+    """Return the session of a run that has gone on with `user`."""
+    return Session.from_body(
+        content,
+        user.provenance,
+        id=user.id,
+        placement=user.placement.share(),
+        provider=user.provider,
+        lineage=user.lineage,
+    )
+
+
 def _found(found: Found, user: Session, agent: Session, place: Place) -> Before | None:
-    content, cells = found.content, (user.body, agent.body)
-    known = Before(session=found.id, provenance=None, lineage=None, cells=cells)
+    content, cells, origin = found.content, (user.body, agent.body), found.body
+    known = Before(session=found.id, provenance=None, lineage=None, cells=cells, origin=origin)
     if not found.body.done():
         return replace(known, made=_made(found, found.body, user, agent))
     if content is None or _is_void(content, found.id):
         make_anew(place)
-        return None
+        return known
     check = model_check(required_operation(found, "loop", place), place)
     if _goes_on(found, content):
         before = going_on(found.written, found.id, late=found.late)
@@ -89,8 +135,9 @@ def _found(found: Found, user: Session, agent: Session, place: Place) -> Before 
         if not before.waiting:
             return replace(known, goes_on=_checked(before, cells, check))
         outcome = waiting_outcome(before.open_calls, NeedsDecision(found.id, ()), found.id)
-        waits = replace(content, outcome=outcome)
-        found = replace(found, body=Deferred.of(waits))
+        waits = Deferred.of(replace(content, outcome=outcome))
+        say_same(waits, origin)
+        found = replace(found, body=waits)
     return replace(known, made=_made(found, served(found, cells, check), user, agent))
 
 

@@ -72,8 +72,20 @@ class OpenCall:
     @property
     def has_passed(self) -> bool:
         """Whether hooks let it pass as it is here: it was begun, or the run waited after that."""
-        was_begun = self.state in ("begun", "suspended")
-        return was_begun or self.is_let or self.allowed_by is not None
+        return self.was_begun or self.is_let or self.said.approval is not None
+
+    @property
+    def was_begun(self) -> bool:
+        """Whether its tool was called, by which it had passed all that stands before that."""
+        return self.state in ("begun", "suspended")
+
+    @property
+    def is_allowed(self) -> bool:
+        """Whether somebody has said of a call that it is made, or not: no rule is asked again.
+
+        A decision of what became of it allows no call that had not begun.
+        """
+        return self.said.approval is not None or (self.was_begun and self.decision is not None)
 
     @property
     def waits(self) -> bool:
@@ -128,21 +140,27 @@ class OpenCall:
 def own_operation(record: Record, session: UUID) -> Operation | None:
     """Return the operation that makes a session; None where the record does not begin one."""
     for entry in reversed(record):
-        if not isinstance(entry, Operation) or entry.session != session:
-            continue
-        if entry.kind not in ("select", "check", "memory"):
+        if isinstance(entry, Operation) and entry.session == session and _makes(entry):
             return entry
     return None
 
 
 def entries_since(record: Record, session: UUID) -> Sequence[Entry]:
-    """Return the entries from the operation on that makes `session`; none where there is none."""
+    """Return the entries from the operation on that makes `session`, also those that came late.
+
+    Where none makes it these are the entries from the first one on that serves it; none where
+    there is neither. O(entries since).
+    """
     told: list[Entry] = []
+    n_serving = 0
     for entry in reversed(record):
         told.append(entry)
-        if isinstance(entry, Operation) and entry.session == session:
-            return told[::-1]
-    return ()
+        if not isinstance(entry, Operation) or entry.session != session:
+            continue
+        n_serving = len(told)
+        if _makes(entry):
+            break
+    return tuple(told[:n_serving][::-1])
 
 
 def open_calls(body: Body, session: UUID, *, late: Record | None = None) -> tuple[OpenCall, ...]:
@@ -205,6 +223,11 @@ def last_interrupt(record: Record, operation: UUID) -> Interrupt | None:
         if isinstance(entry, Operation | ModelCall | ToolRun):
             return None
     return None
+
+
+def _makes(operation: Operation) -> bool:
+    """Tell whether an operation makes a session; a selection or a check only serves one."""
+    return operation.kind not in ("select", "check", "memory")
 
 
 def _last_turn(table: ChunkTable, session: UUID) -> tuple[int, AssistantTurn] | None:

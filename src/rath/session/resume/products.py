@@ -1,4 +1,4 @@
-"""Whether what is derived, compressed, selected or checked had been made before."""
+"""Whether what is derived, selected or checked had been made before."""
 
 from __future__ import annotations
 
@@ -59,23 +59,6 @@ def derivation_before(
     def check(found: Found) -> Callable[..., None]:
         required_operation(found, kind, place, workspace=workspace)
         return derivation_check(found, parents, place, rows=rows)
-
-    return _before(place, cells, check)
-
-
-def compression_before(place: Place, cells: Cells) -> Found | None:
-    """Return the compression that was made at a place before, None where it is to be made.
-
-    Args:
-        place: Where it is made.
-        cells: Content of the user's and of the agent's session.
-
-    Raises:
-        ResumeMismatch: At this place something else was made.
-    """
-
-    def check(found: Found) -> Callable[..., None]:
-        return model_check(required_operation(found, "compress", place), place)
 
     return _before(place, cells, check)
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from typing import get_args
 from uuid import UUID
 
+from rath._async.lazy import Deferred
 from rath.errors import PersistenceError
 from rath.session.body import Body
 from rath.session.graph.provenance import Edge, Provenance
@@ -15,6 +16,7 @@ from rath.session.outcome import Suspended
 from rath.session.persistence.store.abc import SessionStore
 from rath.session.persistence.store.registry import default_store, open_store
 from rath.session.recorder.shelf import writers_of
+from rath.session.resume.claims import begin, begun_since
 from rath.session.resume.open_calls import own_operation
 from rath.session.resume.serving import CancelledRuns, Found, known_run, serving
 from rath.session.resume.stored import Stored, store_of
@@ -38,6 +40,8 @@ class Program:
         self._session = session
         self._held = {found.id: found for found in _closure(session)}
         self._dropped: set[UUID] = set()
+        # In a store whoever goes on finds there what another one has begun.
+        self._begun = None if stored is not None else begun_since(session.body)
 
     @property
     def store(self) -> SessionStore | None:
@@ -51,7 +55,7 @@ class Program:
         held = self._held.get(session)
         is_of_now = held is not None and (session == self._session.id or not held.body.done())
         if is_of_now or self.stored is None:
-            return held
+            return held or self._begun_here(session)
         return self.stored.find(session) or held
 
     def drop(self, session: UUID) -> None:
@@ -59,6 +63,16 @@ class Program:
         self._dropped.add(session)
         if self.stored is not None:
             self.stored.drop(session)
+
+    def begin(
+        self, session: UUID, start: Callable[[], Deferred[Body]]
+    ) -> tuple[Deferred[Body], bool]:
+        """Have a session made that was not found, unless that has begun meanwhile."""
+        return (start(), True) if self._begun is None else begin(self._begun, session, start)
+
+    def _begun_here(self, session: UUID) -> Found | None:
+        begun = None if self._begun is None else self._begun.get(session)
+        return None if begun is None else Found(session, begun, Provenance())
 
     def place(self) -> Place:
         """Return the place of the given session within its run.
@@ -189,6 +203,12 @@ class InsideCalls:
         """Forget a session that is made anew."""
         self._held.pop(session, None)
         self._stored.drop(session)
+
+    def begin(
+        self, session: UUID, start: Callable[[], Deferred[Body]]
+    ) -> tuple[Deferred[Body], bool]:
+        """Have a session made that was not found."""
+        return start(), True
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextvars
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 from uuid import UUID
 
@@ -17,6 +17,7 @@ from rath.session.graph.provenance import Provenance
 from rath.session.operation import Place
 from rath.session.persistence.store.abc import SessionStore
 from rath.session.record import Record
+from rath.session.resume.claims import claim, has_gone_on, newest, say_same
 from rath.session.resume.open_calls import entries_since
 from rath.session.running.uplink import is_inside_run, uplink
 
@@ -68,6 +69,12 @@ class Known(Protocol):
         """Forget a session that is made anew."""
         ...
 
+    def begin(
+        self, session: UUID, start: Callable[[], Deferred[Body]]
+    ) -> tuple[Deferred[Body], bool]:
+        """Have a session made that was not found, unless that has begun meanwhile; see `claim`."""
+        ...
+
 
 _known: contextvars.ContextVar[Known | None] = contextvars.ContextVar("rath_known", default=None)
 
@@ -90,7 +97,29 @@ def known_run() -> Known | None:
 def found_at(place: Place) -> Found | None:
     """Return the session that was made at a place before, None where there is none."""
     known = _known.get()
-    return None if known is None or place.run is None else known.find(place.new_id())
+    found = None if known is None or place.run is None else known.find(place.new_id())
+    if found is None or not has_gone_on(found.body):
+        return found
+    return replace(found, body=newest(found.body), late=None)
+
+
+def begun_once(
+    session: UUID, origin: Deferred[Body] | None, start: Callable[[], Deferred[Body]]
+) -> tuple[Deferred[Body], bool]:
+    """Submit a run, unless the same one was submitted meanwhile.
+
+    Args:
+        session: What it makes.
+        origin: With what it goes on, or in whose place it is made anew; None where it is new.
+        start: Submits it, and returns what it makes; must not wait.
+
+    Returns:
+        What the run makes, and whether it was started here.
+    """
+    if origin is not None:
+        return claim(origin, start)
+    known = _known.get()
+    return (start(), True) if known is None else known.begin(session, start)
 
 
 def make_anew(place: Place) -> None:
@@ -128,10 +157,12 @@ def served(
             sink(entry)
         return await found.body
 
-    return Deferred.start(
+    told_again: Deferred[Body] = Deferred.start(
         wait_and_check,
         owner=found.id,
         label=f"session {short_id(found.id)} (served from its record)",
         inputs=inputs,
         on_cancel=lambda latest: latest or cancelled_body(found.id, inputs),
     )
+    say_same(told_again, found.body)
+    return told_again

@@ -306,7 +306,10 @@ class LoopRun:
 
     def note(self, entry: Entry) -> None:
         """Add an entry of this run, and tell the run that it happens in."""
-        self._set(self._body.with_entries(entry))
+        # What is not done stays known, for whoever goes on with a run that fails.
+        body = self._body
+        record = body.record.append(entry)
+        self._set(Body(body.table, record, body.outcome, body.given, body.unfinished))
         if isinstance(entry, ModelCall):
             self._budget.count(entry)
         self._tell_above(entry)
@@ -316,6 +319,9 @@ class LoopRun:
         before = self._plan.goes_on
         if not self._has_ended and (before is None or entry.id not in before.known):
             self.note(entry)
+            if isinstance(entry, ModelCall):
+                # It was paid for, whatever becomes of the call that it was made in.
+                self._recorder.write(self._body)
 
     def _set(self, body: Body) -> None:
         self._body = body

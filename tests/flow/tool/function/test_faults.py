@@ -149,4 +149,4 @@ def test_values_of_python_are_taken_from_a_caller_in_python() -> None:
         return [day, item.count, raw]
 
     given = {"day": date(2026, 1, 2), "item": Item(name="a", count=1), "raw": b"\xff"}
-    assert take(SESSION, given) == ["2026-01-02", 1, "_w=="]
+    assert take(SESSION, given) == ["2026-01-02", 1, "/w=="]

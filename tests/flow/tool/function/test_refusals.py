@@ -6,7 +6,8 @@ import functools
 import re
 import threading
 from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator
-from typing import Any
+from enum import Enum
+from typing import Any, Literal
 
 import pytest
 from pydantic import BaseModel
@@ -20,6 +21,12 @@ from tests.support.sessions import FunctionTool
 
 class Opaque:
     """A class that pydantic knows nothing of."""
+
+
+class Colour(Enum):
+    """An enum that is no text."""
+
+    RED = "red"
 
 
 class HoldsOpaque(BaseModel, arbitrary_types_allowed=True):
@@ -99,6 +106,12 @@ def iterable(it: dict[str, Iterable[int]]) -> None: ...
 def failing(it: Failing) -> None: ...
 
 
+def member(it: list[Literal[Colour.RED]]) -> None: ...
+
+
+def kind(it: type[int]) -> None: ...
+
+
 def numbers() -> Generator[int]:
     yield 1
 
@@ -121,6 +134,8 @@ REFUSED: list[tuple[Callable[..., Any], str]] = [
     (iterator, r"parameter 'it' has .* collections.abc.Iterator\[int\] \(pydantic does not know"),
     (iterable, r"parameter 'it' has .*; write list\[\.\.\.\] or Sequence"),
     (failing, r"parameter 'it' has a type that JSON cannot hold, Failing \(not now\); "),
+    (member, r"parameter 'it' has .*Colour.RED.* takes no JSON value; write Literal\['red'\]"),
+    (kind, r"parameter 'it' has a type that JSON cannot hold, type\[int\] \(a class is no JSON"),
     (numbers, "generator function, .* return a list"),
     (later, "generator function, .* return a list"),
 ]

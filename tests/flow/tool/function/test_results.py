@@ -64,6 +64,9 @@ RESULTS: list[tuple[object, object]] = [
     (timedelta(seconds=90), "PT1M30S"),
     (b"hi", "aGk="),
     ({"raw": [b"hi"]}, {"raw": ["aGk="]}),
+    # Not in the alphabet of URLs, which `base64 -d` refuses.
+    (b"\xfb\xff", "+/8="),
+    ({Colour.RED: (bytearray(b"\xff"), timedelta(1))}, {"red": ["/w==", "P1D"]}),
     (Colour.RED, "red"),
     (Word.YES, "yes"),
     (UUID(int=1), str(UUID(int=1))),
@@ -97,6 +100,47 @@ def test_pictures_stay_what_they_are_beside_other_values() -> None:
         "a": [PNG, "aGk=", [{"town": "Ulm", "raw": ""}]],
         "1": [PNG, "text"],
     }
+
+
+class Scan(BaseModel, arbitrary_types_allowed=True):
+    pages: list[Image]
+
+
+@dataclass
+class Shot:
+    title: str
+    scan: Scan
+
+
+def nested(n_times: int) -> list[Any]:
+    return [PNG] if n_times == 1 else [nested(n_times - 1)]
+
+
+@pytest.mark.parametrize(
+    ("value", "plain"),
+    [
+        (Shot("a", Scan(pages=[PNG])), {"title": "a", "scan": {"pages": [PNG]}}),
+        ({PNG}, [PNG]),
+        ((PNG for _ in range(2)), [PNG, PNG]),
+        (nested(30), nested(30)),
+        ({Colour.RED: PNG, timedelta(1): Found(day=date(2026, 1, 2), name=1)}, {
+            "red": PNG, "P1D": {"day": "2026-01-02", "named": 1},
+        }),
+    ],
+    ids=["a dataclass with a model", "a set", "a generator", "deep", "keys"],
+)  # fmt: skip
+def test_pictures_stay_what_they_are_inside_of_other_values(value: object, plain: object) -> None:
+    assert plain_result(value) == plain
+
+
+def test_the_bytes_of_a_model_are_as_it_says_also_beside_a_picture() -> None:
+    class Raw(BaseModel, ser_json_bytes="hex", arbitrary_types_allowed=True):
+        raw: bytes
+
+    assert plain_result([Raw(raw=b"\xff"), PNG]) == [
+        {"raw": plain_result(Raw(raw=b"\xff"))["raw"]},
+        PNG,
+    ]
 
 
 def test_what_cannot_be_made_plain_is_left() -> None:

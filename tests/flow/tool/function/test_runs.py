@@ -21,6 +21,7 @@ from rath.session.arguments import BadArguments
 from rath.session.record import ToolRun
 from rath.testing import ScriptedClient, tool_call
 from tests.support.sessions import run
+from tests.support.waiting import PATIENCE, at_a_deadline
 
 
 class Order(BaseModel):
@@ -67,7 +68,7 @@ def test_async_functions_run_side_by_side() -> None:
 
     @rath.tool(parallel_safe=True, resource=lambda arguments: str(arguments["n"]))
     async def meet(n: int) -> int:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE):
             await both.wait()
         return n
 
@@ -85,7 +86,7 @@ def test_functions_run_side_by_side_where_their_resources_differ() -> None:
 
     @rath.tool(parallel_safe=True, resource=lambda arguments: ("shelf", str(arguments["n"])))
     def meet(n: int) -> int:
-        both.wait(5)
+        both.wait(PATIENCE)
         return n
 
     out = run([calls(("meet", {"n": 1}), ("meet", {"n": "2"})), "ok"], meet)
@@ -142,7 +143,7 @@ def test_a_function_that_takes_too_long_is_abandoned() -> None:
 
     @rath.tool(timeout=0.05)
     def wait() -> None:
-        end.wait(10)
+        end.wait(PATIENCE)
 
     out = run([tool_call("wait", {}), "ok"], wait)
     assert results(out)[0]["error_kind"] == "abandoned"
@@ -150,18 +151,22 @@ def test_a_function_that_takes_too_long_is_abandoned() -> None:
 
 
 def test_an_async_function_that_takes_too_long_is_ended() -> None:
-    ended = threading.Event()
+    begun, ended = threading.Event(), threading.Event()
 
-    @rath.tool(timeout=0.05)
     async def wait() -> None:
+        begun.set()
         try:
             await asyncio.Event().wait()
         finally:
             ended.set()
 
-    out = run([tool_call("wait", {}), "ok"], wait)
+    def run_until(deadline: float) -> Session:
+        tool = rath.tool(wait, timeout=deadline)
+        return run([tool_call("wait", {}), "ok"], tool).synchronize()
+
+    out = at_a_deadline(run_until, lambda _: begun.is_set())
     assert results(out)[0]["error_kind"] == "abandoned"
-    assert ended.wait(5)
+    assert ended.wait(PATIENCE)
 
 
 def test_arguments_that_do_not_fit_are_read_by_the_model() -> None:

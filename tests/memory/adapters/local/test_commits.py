@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +18,7 @@ from rath.memory import (
     MemoryStore,
 )
 from tests.memory.adapters.local.conftest import Find
+from tests.support.waiting import PATIENCE
 
 SAID = ({"role": "user", "content": "hi ü"}, {"role": "assistant", "content": "hello"})
 
@@ -61,6 +64,46 @@ def test_objects_become_role_content_and_parts(store: MemoryStore, root: Path) -
 def test_each_commit_has_a_place_of_its_own(store: MemoryStore) -> None:
     uris = {commit(store, "s", *SAID).archived_uri for _ in range(20)}
     assert len(uris) == 20
+
+
+def of_run(store: MemoryStore, run: str, session: str = "s") -> MemoryCommitResult:
+    """Commit a run and return the result."""
+    result = store.dispatch(MemoryOpCommit(session, SAID, run=run))
+    assert isinstance(result, MemoryCommitResult)
+    return result
+
+
+def test_a_run_is_committed_once(store: MemoryStore, root: Path) -> None:
+    assert len({of_run(store, "r").archived_uri for _ in range(3)}) == 1
+    assert len([*root.rglob("messages.json")]) == 1
+
+
+def test_each_run_of_a_session_is_committed(store: MemoryStore) -> None:
+    uris = [of_run(store, "r").archived_uri, of_run(store, "q").archived_uri]
+    assert len({*uris, commit(store, "s", *SAID).archived_uri}) == 3
+
+
+def test_threads_that_commit_a_run_at_once_make_one_commit(store: MemoryStore, root: Path) -> None:
+    barrier = threading.Barrier(8)
+
+    def together(_: int) -> str | None:
+        barrier.wait(PATIENCE)
+        return of_run(store, "r").archived_uri
+
+    with ThreadPoolExecutor(8) as pool:
+        uris = {*pool.map(together, range(8))}
+    assert len(uris) == 1
+    assert len([*root.rglob("messages.json")]) == 1
+    assert len([*(root / "session" / "s" / "commits").iterdir()]) == 1
+
+
+def test_a_run_whose_commit_was_cut_off_is_committed(store: MemoryStore, root: Path) -> None:
+    first = of_run(store, "r")
+    place = root / str(first.archived_uri).removeprefix("memory://")
+    (place / "messages.json").unlink()  # as if the process had ended before it was placed
+    again = of_run(store, "r")
+    assert again.archived_uri != first.archived_uri
+    assert archived(root, again) == list(SAID)
 
 
 def test_how_many_notes_were_made_is_known_when_it_is_waited_for(store: MemoryStore) -> None:

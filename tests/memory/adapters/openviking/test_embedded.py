@@ -10,8 +10,7 @@ import socket
 import stat
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +29,7 @@ from rath.memory import (
 from rath.memory.adapters.openviking import OpenVikingMemoryBackend
 from rath.memory.adapters.openviking.embedded import join
 from rath.memory.adapters.openviking.options import read_options
+from tests.support.waiting import wait_until
 
 FAKE = Path(__file__).parents[3] / "support" / "openviking_fake_server.py"
 COMMAND = [sys.executable, str(FAKE)]
@@ -60,13 +60,6 @@ def is_running(pid: int) -> bool:
             return False
         return not Path("/proc").is_dir()
     return status[status.rindex(b")") + 2 :][:1] != b"Z"
-
-
-def wait_until(holds: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + 30
-    while not holds():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.02)
 
 
 def keeper_of(pid: int) -> int:

@@ -463,6 +463,35 @@ def test_a_commit_that_cannot_be_waited_for_long_enough() -> None:
     assert ARCHIVE in str(result)
 
 
+def test_a_run_that_was_committed_is_not_committed_again() -> None:
+    archives = [{"uri": f"viking://user/alice/sessions/s/history/archive_00{n}"} for n in (1, 2)]
+    sdk = committing(create_session=error("AlreadyExistsError"), ls_page=page(*archives))
+    result = dispatch(sdk, MemoryOpCommit("s", SAID, run="r"))
+    assert result == MemoryCommitResult(None, "memory://session/s/history/archive_002", -1)
+    assert sdk.named("commit_session") == []
+
+
+@pytest.mark.parametrize("listing", [page(), error(NOT_FOUND)])
+def test_a_run_whose_commit_was_cut_off_is_committed_from_the_start(listing: object) -> None:
+    made: tuple[object, object] = (error("AlreadyExistsError"), {})
+    sdk = committing(create_session=made, ls_page=listing, delete_session=None)
+    result = dispatch(sdk, MemoryOpCommit("s", SAID, run="r"))
+    assert result == MemoryCommitResult("t1", ARCHIVE, -1)
+    names = [name for name, _, _ in sdk.calls]
+    assert names[-4:] == [
+        "delete_session",
+        "create_session",
+        "batch_add_messages",
+        "commit_session",
+    ]
+
+
+def test_a_run_whose_archives_cannot_be_listed_is_not_committed() -> None:
+    refused = error("PermissionDeniedError")
+    sdk = committing(create_session=error("AlreadyExistsError"), ls_page=refused)
+    assert kind_of(dispatch(sdk, MemoryOpCommit("s", SAID, run="r"))) == "unauthorized"
+
+
 def test_a_session_that_cannot_be_made_is_told() -> None:
     sdk = committing(create_session=error("PermissionDeniedError"))
     assert kind_of(dispatch(sdk, MemoryOpCommit("s", SAID))) == "unauthorized"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -33,6 +34,7 @@ from rath.memory import (
 from rath.memory.notes import EXPIRES_AT, note_op
 from tests.support.openviking_models import LEARNED
 from tests.support.openviking_service import Service
+from tests.support.waiting import at_a_deadline
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -189,10 +191,18 @@ def test_what_a_waited_commit_learned_is_found_and_forgotten_with_its_session(
 
 def test_a_commit_that_takes_too_long_says_what_was_archived(store: MemoryStore) -> None:
     said = [{"role": "user", "content": "I like green tea"}]
-    late = store.dispatch(MemoryOpCommit("run-2", said, wait=True, timeout_seconds=4.0))
-    assert isinstance(late, MemoryExecutionFailure)
-    assert late.kind == "timeout"
-    assert "memory://session/run-2/history/archive_001" in late.message
+
+    def run_until(deadline: float) -> MemoryExecutionFailure:
+        op = MemoryOpCommit(f"run-{deadline:g}", said, wait=True, timeout_seconds=deadline)
+        late = store.dispatch(op)
+        assert isinstance(late, MemoryExecutionFailure)
+        assert late.kind == "timeout"
+        return late
+
+    late = at_a_deadline(
+        run_until, lambda late: "archive_001" in late.message, deadlines=(4.0, 8.0, 16.0)
+    )
+    assert re.search(r"memory://session/run-\d+/history/archive_001", late.message)
 
 
 def test_users_do_not_see_each_other(openviking: Service, store: MemoryStore) -> None:

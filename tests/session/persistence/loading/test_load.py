@@ -441,6 +441,22 @@ def test_number_of_entries_that_nobody_can_have_is_damage(store: FileStore) -> N
         load(store, merged.id)
 
 
+@pytest.mark.parametrize("count", [-1, 9])
+def test_merge_that_began_with_more_than_there_was_is_damage(store: FileStore, count: int) -> None:
+    first, second = Session.from_user_message("a").fork(), Session.from_user_message("b").fork()
+    merged = first.merge(second)
+    for session in (first, second):
+        write(store, session)
+    write(store, merged, first, second)
+    path = store.path(merged.id)
+    bare = [line[: line.rindex(b', "sum"')] + b"}" for line in path.read_bytes().splitlines()]
+    forged = [line.replace(b'"n_ours": 1', b'"n_ours": %d' % count) for line in bare]
+    assert forged != bare
+    path.write_bytes(chained(forged, "")[0])
+    with pytest.raises(SessionDamaged, match=f"had {count} entries, and 2 stand before it"):
+        load(store, merged.id)
+
+
 def test_parent_that_is_gone_is_known_by_its_id(store: FileStore) -> None:
     parent = Session.from_user_message("go")
     child = parent.fork()

@@ -19,6 +19,7 @@ from rath.session.view.live.feed import Feed
 from rath.session.view.live.server import LiveServer
 from rath.testing import ScriptedClient, tool_call
 from tests.support.sessions import FunctionTool
+from tests.support.waiting import PATIENCE
 
 
 @dataclass(slots=True)
@@ -49,7 +50,7 @@ def slow_run() -> Generator[SlowRun]:
 
     def wait(_: Session, arguments: Mapping[str, Any]) -> object:
         begun.set()
-        may_go_on.wait(10)
+        may_go_on.wait(PATIENCE)
         return {"waited": True, **arguments}
 
     client = ScriptedClient([tool_call("wait", {}, content="I wait."), "The wait is over."])
@@ -61,7 +62,7 @@ def slow_run() -> Generator[SlowRun]:
         system_tools=False,
         persist=True,
     )
-    assert begun.wait(10)
+    assert begun.wait(PATIENCE)
     yield SlowRun(session, begun, may_go_on)
     may_go_on.set()
     session.synchronize()
@@ -83,6 +84,6 @@ def serving(session: Session, *, beat: float = 15) -> Generator[Served]:
 
 def _first_of(ready: queue.Queue[str], result: Callable[..., object]) -> str:
     try:
-        return ready.get(timeout=10)
+        return ready.get(timeout=PATIENCE)
     except queue.Empty:
         raise AssertionError(f"the server did not start: {result(0)}") from None

@@ -12,6 +12,7 @@ from rath.errors import PersistenceError
 from rath.session.persistence import sessions_dir
 from rath.session.view.live.server import MAX_PAGES
 from tests.session.view.live.conftest import SlowRun, serving
+from tests.support.waiting import PATIENCE
 
 
 def ask(
@@ -88,7 +89,7 @@ def test_what_is_new_is_told_until_the_run_is_over(slow_run: SlowRun) -> None:
         first = next(stream)
         slow_run.may_go_on.set()
         told = [first, *stream]
-        assert served.ends.get(timeout=10) == "completed"
+        assert served.ends.get(timeout=PATIENCE) == "completed"
     parts = [data for name, data in told if name == "part"]
     texts = [row["t"] for part in parts for row in part["rows"] if "t" in row]
     assert texts[-1] == "The wait is over."
@@ -108,7 +109,7 @@ def test_a_session_that_is_over_is_served_too(slow_run: SlowRun) -> None:
     slow_run.may_go_on.set()
     slow_run.session.synchronize()
     with serving(slow_run.session) as served:
-        assert served.ends.get(timeout=10) == "completed"
+        assert served.ends.get(timeout=PATIENCE) == "completed"
         ask(served.address).read()
         told = list(events(ask(served.address + "events/0")))
     assert told == [("now", []), ("end", {"state": "completed"})]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, cast, get_args
+from typing import Any, cast
 
+from rath.flow.tool.declared import check_approval, check_effects, check_kind, check_timeout
 from rath.session.tooling import ApprovalRule, ToolEffects
 
 Resource = str | tuple[str, ...] | Callable[[Mapping[str, Any]], str | tuple[str, ...]]
@@ -38,13 +38,13 @@ class Options:
         if self.name is not None:
             checked_name(self.name)
         if self.description is not None:
-            _expect("description", self.description, str, "a str")
-        _expect("parallel_safe", self.parallel_safe, bool, "True or False")
+            check_kind("description", self.description, str, "a str")
+        check_kind("parallel_safe", self.parallel_safe, bool, "True or False")
         if self.resource is not None and not callable(self.resource):
             _key(self.resource, "resource")
-        _check_effects(self.effects)
-        _check_timeout(self.timeout)
-        _check_approval(self.approval)
+        check_effects(self.effects)
+        check_timeout(self.timeout)
+        check_approval(self.approval)
 
     def resource_key(self, tool: str, arguments: Mapping[str, Any]) -> tuple[str, ...] | None:
         """Return what a call works on, None where `resource` does not say.
@@ -66,7 +66,7 @@ def checked_name(name: object) -> str:
         TypeError: It is no str.
         ValueError: No vendor takes it.
     """
-    _expect("name", name, str, "a str")
+    check_kind("name", name, str, "a str")
     if not _NAME.fullmatch(cast("str", name)):
         raise ValueError(
             f"a tool cannot be named {name!r}; expected 1 to 64 letters of a to z, digits, _ and "
@@ -85,32 +85,3 @@ def _key(value: object, what: str) -> tuple[str, ...]:
             f"function of the arguments that gives one; it is {value!r:.80}"
         )
     return cast("tuple[str, ...]", parts)
-
-
-def _expect(option: str, value: object, kind: type, words: str) -> None:
-    if not isinstance(value, kind):
-        raise TypeError(f"{option} must be {words}, not {value!r:.80}")
-
-
-def _check_effects(effects: object) -> None:
-    known = get_args(ToolEffects)
-    if effects not in known:
-        raise ValueError(f"effects must be one of {', '.join(map(repr, known))}, not {effects!r}")
-
-
-def _check_timeout(timeout: object) -> None:
-    if timeout is None:
-        return
-    if isinstance(timeout, bool) or not isinstance(timeout, int | float):
-        raise TypeError(f"timeout must be seconds or None, not {timeout!r:.80}")
-    if not (math.isfinite(timeout) and timeout > 0):
-        raise ValueError(f"timeout must be a number of seconds above 0, not {timeout!r}")
-
-
-def _check_approval(approval: object) -> None:
-    if callable(approval) or approval in ("never", "always"):
-        return
-    raise ValueError(
-        "approval must be 'never', 'always' or a function that takes a CallRequest and returns a "
-        f"bool, not {approval!r:.80}"
-    )

@@ -10,13 +10,14 @@ from typing import Annotated, Any, NotRequired, cast, get_args, get_origin
 import pydantic
 from pydantic.errors import PydanticErrorMixin, PydanticInvalidForJsonSchema
 from pydantic.fields import FieldInfo
-from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
+from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import SchemaError, core_schema
 from typing_extensions import TypedDict
 
 from rath._core.text import one_line_preview
 from rath.flow.tool.function.hints import Parameter
 from rath.flow.tool.function.source import Source
+from rath.session.output.pydantic_type import ReadableSchemas
 
 _CONFIG = pydantic.ConfigDict(extra="forbid", val_json_bytes="base64", ser_json_bytes="base64")
 _KEY = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
@@ -122,7 +123,7 @@ def _reason(error: Exception) -> str:
     return one_line_preview(text.partition("\n")[0] or type(error).__name__, _MAX_REASON_CHARS)
 
 
-class _ForModels(GenerateJsonSchema):
+class _ForModels(ReadableSchemas):
     """The schemas of pydantic in the words that models and their vendors understand."""
 
     # A default that JSON cannot hold is still the function's default.

@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import Mapping
 from concurrent.futures import Future
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -14,7 +15,12 @@ from typing import cast
 from rath._async.runtime import runtime
 from rath._core.files import atomic_write_json, sync_directory
 from rath._core.text import valid_unicode
-from rath.memory.adapters.local.extraction.archive import ABOUT_NAME, RECORD_NAME, Archive
+from rath.memory.adapters.local.extraction.archive import (
+    ABOUT_NAME,
+    RECORD_NAME,
+    Archive,
+    archive_of,
+)
 from rath.memory.adapters.local.extraction.jobs import Extraction
 from rath.memory.adapters.local.extraction.learn import failure_text, start, tell
 from rath.memory.adapters.local.extraction.records import CommitRecord, ExtractionRecord
@@ -23,7 +29,6 @@ from rath.memory.adapters.local.layout import (
     TRANSCRIPT_NAME,
     locate,
     relative_path,
-    uri_of,
 )
 from rath.memory.adapters.local.store import LocalStore, run
 from rath.memory.op_types import MemoryOpCommit
@@ -105,15 +110,42 @@ def _archive(store: LocalStore, op: MemoryOpCommit) -> MemoryResult:
         return MemoryExecutionFailure(
             "unsupported", f"a message cannot be archived as JSON: {exc}", type(exc).__name__
         )
-    about = CommitRecord(rows, tuple(valid_unicode(str(uri)) for uri in op.used_uris))
-    archive = _new_directory(store.root, commits)
-    _put(store, archive, valid_unicode(text).encode(), about)
+    uris = tuple(valid_unicode(str(uri)) for uri in op.used_uris)
+    about = CommitRecord(rows, uris, op.run)
+    known = None if op.run is None else archive_of(store.root, op.session_id, op.run)
+    if known is None:
+        known = Archive(_new_directory(store.root, commits))
+        try:
+            _put(store, known.directory, valid_unicode(text).encode(), about)
+        except _Committed as committed:
+            _remove(store.root, known)
+            known = committed.archive
     # Without a model nothing makes notes of it, which is known when someone waits for it.
-    return MemoryCommitResult(None, uri_of(archive), 0 if op.wait else -1)
+    return MemoryCommitResult(None, known.uri, 0 if op.wait else -1)
+
+
+class _Committed(Exception):
+    """Somebody else has committed the run meanwhile."""
+
+    def __init__(self, archive: Archive) -> None:
+        super().__init__(archive.uri)
+        self.archive = archive
+
+
+def _remove(root: Path, archive: Archive) -> None:
+    """Take back a directory that got no transcript."""
+    with suppress(OSError):
+        for name in (ABOUT_NAME, RECORD_NAME):
+            archive.path(root, name).unlink(missing_ok=True)
+        (root / archive.directory).rmdir()
 
 
 def _put(store: LocalStore, archive: str, transcript: bytes, about: CommitRecord) -> None:
-    """Write the files of a commit, which are on disk when this returns."""
+    """Write the files of a commit, which are on disk when this returns.
+
+    Raises:
+        _Committed: The run was committed by somebody else meanwhile.
+    """
     place = locate(store.root, archive)
     with Draft(store.root, transcript) as draft:
         draft.force_to_disk()
@@ -123,6 +155,10 @@ def _put(store: LocalStore, archive: str, transcript: bytes, about: CommitRecord
             atomic_write_json(place / RECORD_NAME, ExtractionRecord().to_json())
 
         def put() -> None:
+            session_id = Archive(archive).session_id
+            other = None if about.run is None else archive_of(store.root, session_id, about.run)
+            if other is not None:
+                raise _Committed(other)
             # The session may be forgotten since the directory was made.
             place.mkdir(parents=True, exist_ok=True)
             draft.place(place / TRANSCRIPT_NAME)

@@ -11,6 +11,7 @@ from rath.memory.adapters.openviking.addresses import BadUri
 from rath.memory.adapters.openviking.asking import Asking
 from rath.memory.adapters.openviking.encode import encode_messages
 from rath.memory.adapters.openviking.faults import Fault
+from rath.memory.adapters.openviking.listing import directory
 from rath.memory.adapters.openviking.names import to_wire_name
 from rath.memory.adapters.openviking.wire import Answer
 from rath.memory.op_types import MemoryOpCommit
@@ -32,11 +33,9 @@ async def commit(asking: Asking, op: MemoryOpCommit) -> MemoryResult:
     """Archive a transcript; with `wait`, until what the server learns from it can be found."""
     check_session_id(op.session_id)
     messages = encode_messages(op, asking.addresses)
-    try:
-        await asking.ask(lambda sdk: sdk.create_session(op.session_id))
-    except Fault as fault:
-        if fault.failure.detail != "AlreadyExistsError":
-            raise
+    known = await _known_or_created(asking, op)
+    if known is not None:
+        return MemoryCommitResult(None, known, -1)
     for start in range(0, len(messages), _BATCH):
         await _add(asking, op.session_id, messages[start : start + _BATCH])
     answer = await asking.ask(lambda sdk: sdk.commit_session(op.session_id))
@@ -61,6 +60,36 @@ async def commit(asking: Asking, op: MemoryOpCommit) -> MemoryResult:
         message = f"the transcript is archived as {archived!r}, but {fault}"
         raise Fault(fault.failure.kind, message, fault.failure.detail) from fault
     return MemoryCommitResult(task_id, archived, n_learned)
+
+
+async def _known_or_created(asking: Asking, op: MemoryOpCommit) -> str | None:
+    """Make the session of a commit; return the archive of a run that was committed before."""
+    try:
+        await asking.ask(lambda sdk: sdk.create_session(op.session_id))
+        return None
+    except Fault as fault:
+        if fault.failure.detail != "AlreadyExistsError":
+            raise
+    if op.run is None:
+        return None
+    archive = await _last_archive(asking, op.session_id)
+    if archive is None:
+        # Whoever began was cut off: what it sent of the transcript would stand there twice.
+        await asking.ask(lambda sdk: sdk.delete_session(op.session_id))
+        await asking.ask(lambda sdk: sdk.create_session(op.session_id))
+    return archive
+
+
+async def _last_archive(asking: Asking, session_id: str) -> str | None:
+    history = f"{asking.addresses.place(f'memory://session/{session_id}')}/history"
+    try:
+        archives = await directory(asking, history)
+    except Fault as fault:
+        if fault.failure.kind != "not_found":
+            raise
+        return None
+    last = max((str(each["uri"]) for each in archives), default=None)
+    return None if last is None else asking.addresses.public(last, is_dir=True)
 
 
 _MARGIN = 0.01

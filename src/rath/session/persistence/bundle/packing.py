@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from rath._core.blobs import Blob
-from rath.errors import PersistenceError
+from rath.errors import PersistenceError, SessionDamaged
 from rath.session.persistence.bundle.decode import Bundle
 from rath.session.persistence.codec import read_lines
 from rath.session.persistence.lines import (
@@ -103,8 +103,7 @@ def look_into(log: StoredLog) -> Looked:
     """Return what a log names.
 
     Raises:
-        SessionDamaged: It is not what was written.
-        PersistenceError: It is that of another session.
+        SessionDamaged: It is not what was written, or is that of another session.
     """
     named: set[str] = set()
 
@@ -117,9 +116,8 @@ def look_into(log: StoredLog) -> Looked:
     header = found.lines[0]
     assert isinstance(header, HeaderLine), "a log without a header is none"
     if header.session != log.session:
-        raise PersistenceError(
-            f"{log.where}: is the log of session {header.session}, not of {log.session}"
-        )
+        problem = f"is the log of session {header.session}, not of {log.session}"
+        raise SessionDamaged(problem, where=log.where, line=1)
     named.update(digest for line in found.lines for digest in _images(line))
     data = log.data[: found.reader.n_good]
     parts = (part.session for part in (*header.rows, *header.entries))

@@ -89,6 +89,7 @@ def _built(content: Content, built: Mapping[UUID, Built], *, recover: bool) -> B
     if problem is None:
         own, problem = _with_second_parents(content, entries.items, built)
         rows, entries = rows.extended(content.rows), entries.extended(sharing_effects(own))
+        rows = _before_its_summary(content, rows, built)
         n_of_run = n_begun + (len(own) if content.n_of_run is None else content.n_of_run)
         problem = problem or _miscounted(content, len(rows.items), n_of_run)
         outcome = content.stands()
@@ -109,6 +110,18 @@ def _built(content: Content, built: Mapping[UUID, Built], *, recover: bool) -> B
         provenance=_provenance(header, built),
         problem=damage,
     )
+
+
+def _before_its_summary(
+    content: Content, rows: Ranges[ChunkRow], built: Mapping[UUID, Built]
+) -> Ranges[ChunkRow]:
+    """Return the rows of a log; of a compression that has none yet, those of its input."""
+    made, parents = content.operation, content.header.parents
+    is_begun = content.trailer is None and not len(rows.items)
+    if not is_begun or made is None or made.kind != "compress" or not parents:
+        return rows
+    user = built.get(parents[0])
+    return rows if user is None else user.rows
 
 
 def _provenance(header: HeaderLine, built: Mapping[UUID, Built]) -> Provenance:
@@ -146,12 +159,10 @@ def _with_second_parents(
 ) -> tuple[list[Entry], PersistenceError | None]:
     """Return the own entries, merges with the record that the second parent had."""
     decoder = content.reader.decoder
-    if not decoder.n_theirs and not decoder.theirs:
-        return content.entries, None
     by_id = {entry.id: entry for entry in (*begun, *content.entries)} if decoder.theirs else {}
     made: list[Entry] = []
     problem: PersistenceError | None = None
-    for entry in content.entries:
+    for at, entry in enumerate(content.entries, len(begun)):
         if isinstance(entry, Operation):
             theirs = decoder.theirs.get(entry.id, ())
             if theirs and all(each in by_id for each in theirs):
@@ -159,8 +170,22 @@ def _with_second_parents(
             elif entry.id in decoder.n_theirs:
                 entry, lacks = _with_second_parent(content, entry, built)
                 problem = problem or lacks
+            problem = problem or _overcounted(content, entry, at)
         made.append(entry)
     return made, problem
+
+
+def _overcounted(content: Content, made: Operation, at: int) -> PersistenceError | None:
+    """Return why an operation of this session cannot have begun with so many entries.
+
+    What ran inside a tool call stands in this record, too, and counts in that of its own session.
+    """
+    if made.session != content.header.session or made.n_ours is None or 0 <= made.n_ours <= at:
+        return None
+    return PersistenceError(
+        f"operation {made.id} was made when its first parent had {made.n_ours} entries, and {at} "
+        "stand before it: something was left out, or it is another one"
+    )
 
 
 def _with_second_parent(

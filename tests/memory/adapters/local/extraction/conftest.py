@@ -119,7 +119,7 @@ class GatedModel:
 
     def complete(self, request: RathLLMChatRequest) -> Any:
         self.asked.set()
-        assert self.gate.wait(10)
+        assert self.gate.wait(50)
         return self._inner.complete(request)
 
 

@@ -18,7 +18,11 @@ anything = st.recursive(
 )
 
 
-@given(st.builds(CommitRecord, st.lists(counts).map(tuple), st.lists(texts).map(tuple)))
+@given(
+    st.builds(
+        CommitRecord, st.lists(counts).map(tuple), st.lists(texts).map(tuple), st.none() | texts
+    )
+)
 def test_a_commit_is_read_as_it_was_written(record: CommitRecord) -> None:
     assert CommitRecord.from_json(json.loads(json.dumps(record.to_json()))) == record
 

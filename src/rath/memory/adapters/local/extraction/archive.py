@@ -66,10 +66,13 @@ class Archive:
         path = self.path(root, TRANSCRIPT_NAME)
         if path.stat().st_size > MAX_TRANSCRIPT_BYTES:
             raise ValueError(f"it is longer than {MAX_TRANSCRIPT_BYTES} bytes")
-        about = CommitRecord()
+        return transcript_of(_json_in(path), self.about(root).rows)
+
+    def about(self, root: Path) -> CommitRecord:
+        """Read what was told beside the messages; nothing where that is not there."""
         with suppress(OSError, ValueError):
-            about = CommitRecord.from_json(_json_in(self.path(root, ABOUT_NAME)))
-        return transcript_of(_json_in(path), about.rows)
+            return CommitRecord.from_json(_json_in(self.path(root, ABOUT_NAME)))
+        return CommitRecord()
 
     def record(self, root: Path) -> ExtractionRecord | None:
         """Read how far a model has come; None where none was to be asked, and when it is gone."""
@@ -91,6 +94,15 @@ class Archive:
             return True
 
         return store.catalog.change(self.directory, RECORD_NAME, put)
+
+
+def archive_of(root: Path, session_id: str, run: str) -> Archive | None:
+    """Return the commit of a run, None where it was not committed; O(commits of the session)."""
+    for stamp in _directories(f"{root}/{_SESSIONS}/{session_id}/{_COMMITS}"):
+        archive = Archive(f"{_SESSIONS}/{session_id}/{_COMMITS}/{stamp}")
+        if archive.about(root).run == run and archive.is_there(root):
+            return archive
+    return None
 
 
 def pending_archives(root: Path) -> Iterator[tuple[Archive, ExtractionRecord]]:

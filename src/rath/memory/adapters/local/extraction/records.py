@@ -18,10 +18,13 @@ class CommitRecord:
     """For each message, the index of its row in the session; none where that is not known."""
     used_uris: tuple[str, ...] = ()
     """Notes that the model was shown in that session."""
+    run: str | None = None
+    """The run that was committed, None for a commit by hand."""
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON holds it."""
-        return {"rows": list(self.rows), "used_uris": list(self.used_uris)}
+        said: dict[str, Any] = {"rows": list(self.rows), "used_uris": list(self.used_uris)}
+        return said if self.run is None else said | {"run": self.run}
 
     @classmethod
     def from_json(cls, payload: object) -> CommitRecord:
@@ -31,7 +34,9 @@ class CommitRecord:
         if not all(_is_count(row) for row in rows):
             rows = []
         return cls(
-            tuple(cast("list[int]", rows)), tuple(uri for uri in uris if isinstance(uri, str))
+            tuple(cast("list[int]", rows)),
+            tuple(uri for uri in uris if isinstance(uri, str)),
+            _text(fields.get("run")),
         )
 
 
