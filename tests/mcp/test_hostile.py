@@ -30,6 +30,7 @@ from rath.mcp.http import HttpAccess
 from rath.mcp.tail import hidden
 from rath.session.arguments import BadArguments
 from tests.support.mcp_own import scripted, texts, tool, tools
+from tests.support.waiting import at_a_deadline
 from tests.support.web_answers import answering
 
 CANARY = "canary-0123456789"
@@ -132,11 +133,17 @@ def test_only_half_characters_are_replaced(text: str) -> None:
 
 def test_a_late_answer_tells_what_was_printed_beside_the_messages() -> None:
     script = {"tools/list": tools(tool("echo")), "tools/call": "Traceback: boom"}
-    with (
-        MCPClient(scripted(script), timeout=0.3) as client,
-        pytest.raises(MCPTimeout, match="where only messages belong: Traceback: boom"),
-    ):
-        client.call_tool("echo", {})
+
+    def run_until(deadline: float) -> str:
+        with (
+            MCPClient(scripted(script), timeout=deadline) as client,
+            pytest.raises(MCPTimeout) as caught,
+        ):
+            client.call_tool("echo", {})
+        return str(caught.value)
+
+    told = "where only messages belong: Traceback: boom"
+    assert told in at_a_deadline(run_until, lambda said: told in said)
 
 
 def test_one_answer_that_cannot_be_understood_leaves_the_connection_alone() -> None:

@@ -171,7 +171,7 @@ def test_the_last_release_closes_by_the_blocking_method() -> None:
     store = backend.open()
     with store:
         pass
-    assert backend.was_closed.wait(5)
+    assert backend.was_closed.wait(50)
     assert (store.closed, backend.closed, backend.store_count()) == (True, [store], 0)
 
 

@@ -47,7 +47,7 @@ class Target:
         """Return what the sandbox answers."""
         return self.sandbox.dispatch(call)
 
-    def shell(self, line: str, *, timeout: float = 20.0) -> object:
+    def shell(self, line: str, *, timeout: float = 50.0) -> object:
         """Return what a command line of bash comes to."""
         return self.run(BackendToolCommandRun(["bash", "-c", line], timeout=timeout))
 

@@ -16,7 +16,7 @@ from typing import Any, Self
 
 from tests.support.chat_replies import Cut, Gate, Reply, model_list, status_error
 
-_CLOSE_TIMEOUT = 5.0
+_CLOSE_TIMEOUT = 50.0
 _BACKLOG = 512
 
 
@@ -106,7 +106,7 @@ class ChatServer:
         """Add replies for the next requests, in order."""
         self._replies.extend(replies)
 
-    def wait_for_requests(self, n_requests: int, *, timeout: float = 5.0) -> None:
+    def wait_for_requests(self, n_requests: int, *, timeout: float = 50.0) -> None:
         """Wait until `n_requests` have arrived in all.
 
         Raises:
@@ -163,10 +163,16 @@ class ChatServer:
             try:
                 await self._stop.wait()
             finally:
+                # What is just being accepted becomes a connection first: asyncio closes it with
+                # nobody once its server is closed, and no connection may outlive the loop.
+                self._loop.remove_reader(self._socket)
+                for _ in range(3):
+                    await asyncio.sleep(0)
                 server.close()
                 for writer in writers:
                     writer.transport.abort()  # ends each conversation, read or write
                 await asyncio.sleep(0)
+        await asyncio.sleep(0)
 
     async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answer the requests of one connection until either side ends it."""

@@ -36,7 +36,7 @@ class Meanings:
     def wait_for(self, n_texts: int) -> None:
         """Wait until so many texts were asked for, at most 15 s."""
         with self._called:
-            assert self._called.wait_for(lambda: len(self.asked) >= n_texts, timeout=15)
+            assert self._called.wait_for(lambda: len(self.asked) >= n_texts, timeout=50)
 
     @property
     def asked(self) -> list[str]:

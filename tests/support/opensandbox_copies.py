@@ -5,10 +5,8 @@ from __future__ import annotations
 import gc
 import stat
 from collections.abc import Awaitable, Callable, Generator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import TypeVar
-
-import pytest
 
 from rath._async.runtime import runtime
 from rath.backend import (
@@ -25,6 +23,7 @@ from rath.backend import (
 )
 from rath.backend.opensandbox import OpenSandboxBackend
 from tests.support.opensandbox_server import OpenSandboxServer
+from tests.support.waiting import wait_until
 
 T = TypeVar("T")
 
@@ -92,10 +91,10 @@ def opened_copy(
 
 def settle(server: OpenSandboxServer, n_snapshots: int) -> None:
     """Wait until so many snapshots were deleted in all."""
-    for _ in range(50):
-        with suppress(TimeoutError):
-            server.wait_for("DELETE", "/v1/snapshots/*", n_requests=n_snapshots, timeout=0.1)
-            return
+
+    def are_deleted() -> bool:
         # What ends on the runtime meanwhile may hold frozen files in a cycle.
         gc.collect()
-    pytest.fail(f"fewer than {n_snapshots} snapshots were deleted")
+        return len(server.matching("DELETE", "/v1/snapshots/*")) >= n_snapshots
+
+    wait_until(are_deleted, f"{n_snapshots} snapshots are deleted")

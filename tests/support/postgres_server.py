@@ -20,7 +20,7 @@ import pytest
 
 psycopg = pytest.importorskip("psycopg", reason="the extra postgres is not installed")
 
-_SECONDS = 30.0
+_SECONDS = 50.0
 PASSWORD = "swordfish-of-the-tests"
 """That of the role `guarded`, which has to give one."""
 

@@ -19,7 +19,7 @@ def at(server: ChatServer, **fields: Any) -> Provider:
     return Provider(base_url=server.base_url, **given)
 
 
-def probe(provider: Probed, *, timeout: float = 10.0) -> ProbeReport:
+def probe(provider: Probed, *, timeout: float = 50.0) -> ProbeReport:
     return probe_providers([provider], timeout=timeout)[0]
 
 

@@ -32,7 +32,7 @@ def answer(request: RathLLMChatRequest) -> Answer:
     if said in ("wait", "print", "act") and is_first:
         return tool_call(said)
     if said == "wait":
-        threading.Event().wait(60)
+        threading.Event().wait(600)
     return f"{len(users)}: {said}"
 
 

@@ -26,6 +26,7 @@ from rath.backend.frozen import FrozenWorkspace, NewFile, Origin, Seed
 from rath.backend.local import LocalBackend
 from rath.backend.persistence.paths import forks_root
 from rath.errors import BackendError
+from tests.support.waiting import PATIENCE
 
 T = TypeVar("T")
 
@@ -120,7 +121,7 @@ def fork_directories() -> set[str]:
 
 def wait_until_removed(names: set[str] | None = None) -> None:
     """Wait until these directories of forks are gone, all by default; removal is submitted."""
-    deadline = time.monotonic() + 10.0
+    deadline = time.monotonic() + PATIENCE
     backend = LocalBackend()
     while left := fork_directories() & (names or fork_directories()):
         assert time.monotonic() < deadline, left

@@ -191,7 +191,7 @@ def test_waiting_lock_gets_it_when_the_holder_lets_go(tmp_path: Path) -> None:
     holder.acquire()
     timer = threading.Timer(0.02, holder.release)
     timer.start()
-    assert FileLock(tmp_path / "l").acquire(timeout=10)
+    assert FileLock(tmp_path / "l").acquire(timeout=50)
     timer.join()
 
 

@@ -18,7 +18,7 @@ def waiting(fail: type[Exception] | None = None) -> tuple[Deferred[int], Callabl
     may_end = asyncio.Event()
 
     async def make(_: Deferred[int]) -> int:
-        await asyncio.wait_for(may_end.wait(), 10)
+        await asyncio.wait_for(may_end.wait(), 50)
         if fail is not None:
             raise fail("as told")
         return 1

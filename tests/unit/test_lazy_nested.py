@@ -41,7 +41,7 @@ def outer_with_inner(
         return await end()
 
     outer = start(make)
-    begun.wait(10)
+    begun.wait(50)
     return outer, inner[0]
 
 
@@ -116,7 +116,7 @@ def test_two_runs_whose_code_reads_each_other_do_not_hang() -> None:
 
     def reader(other: str) -> Callable[[Deferred[int]], Coroutine[Any, Any, int]]:
         def read() -> int:
-            ready.wait(10)
+            ready.wait(50)
             return cells[other].result()
 
         async def make(_: Deferred[int]) -> int:
@@ -142,7 +142,7 @@ def test_a_branch_made_inside_a_run_may_be_read_later() -> None:
         return 10 + sum(values)
 
     def branch() -> None:
-        ready.wait(10)
+        ready.wait(50)
         branches.append(start(follow, cells[0]))
 
     async def make(_: Deferred[int]) -> int:

@@ -132,7 +132,7 @@ cell.result()
         [sys.executable, "-c", code],
         capture_output=True,
         text=True,
-        timeout=15,
+        timeout=50,
         check=False,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
     )

@@ -116,7 +116,7 @@ def test_threads_that_use_it_at_once_share_what_the_first_one_opened() -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(15)
+        thread.join(50)
     assert answers == ["x in room 1"] * 10
     settle(handle)
 
@@ -229,11 +229,11 @@ def test_released_while_it_opens_it_closes_what_was_opened() -> None:
     rooms.shut("open")
     handle = Handle(rooms).acquire()
     opening = runtime().submit(handle.aopened, label="opening")
-    rooms.begun["open"].wait(15)
+    rooms.begun["open"].wait(50)
     handle.release()
     on_runtime(lambda: rooms.let_go("open"))
     with pytest.raises(RuntimeError, match="room 1 is closed"):
-        opening.future.result(timeout=15)
+        opening.future.result(timeout=50)
     settle(handle)
     assert rooms.log == ["open", "close"]
 
@@ -311,7 +311,7 @@ def test_an_operation_that_is_cancelled_does_not_hold_up_the_closing() -> None:
     handle = Handle(rooms).ensure_open()
     rooms.shut("op")
     running = runtime().submit(lambda: handle.adispatch("x"), label="an operation")
-    rooms.begun["op"].wait(15)
+    rooms.begun["op"].wait(50)
     runtime().cancel(running)
     settle(handle)
     assert rooms.log == ["open", "close"]

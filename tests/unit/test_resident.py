@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+import threading
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, TypeVar
@@ -141,7 +142,7 @@ def test_what_is_not_open_yet_is_closed_without_waiting_for_it() -> None:
         resident = Resident(place.open, label="it")
         opening = asyncio.ensure_future(resident.aopened())
         await asyncio.sleep(0)
-        await asyncio.wait_for(resident.aclose(600), 5)
+        await asyncio.wait_for(resident.aclose(600), 50)
         with pytest.raises(RuntimeError, match="it was closed before it was open"):
             await opening
         return resident.has_ended
@@ -218,10 +219,11 @@ def test_a_run_is_awaited_on_the_runtime_itself() -> None:
 
 
 def test_cancelling_the_wait_ends_the_run_first() -> None:
-    ended: list[str] = []
+    begun, ended = threading.Event(), list[str]()
 
     async def wait() -> None:
         try:
+            begun.set()
             await asyncio.Event().wait()
         finally:
             await asyncio.sleep(0.01)
@@ -229,7 +231,7 @@ def test_cancelling_the_wait_ends_the_run_first() -> None:
 
     async def cancel_it() -> None:
         waiting = asyncio.ensure_future(runtime().await_run(wait, label="x"))
-        await asyncio.sleep(0.05)
+        await asyncio.to_thread(begun.wait)
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiting

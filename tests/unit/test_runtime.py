@@ -98,7 +98,7 @@ def test_a_submitted_run_has_the_callers_context_or_the_one_that_is_given() -> N
         other = runtime().submit(look, label="look", context=given)
     finally:
         variable.reset(token)
-    assert (mine.future.result(timeout=15), other.future.result(timeout=15)) == ("callers", "given")
+    assert (mine.future.result(timeout=50), other.future.result(timeout=50)) == ("callers", "given")
 
 
 def test_a_coroutine_that_is_cancelled_before_its_first_step_still_sees_it() -> None:
@@ -118,7 +118,7 @@ def test_a_coroutine_that_is_cancelled_before_its_first_step_still_sees_it() -> 
         return running.future
 
     future = runtime().run(submit_and_cancel, label="outer")
-    assert isinstance(future.exception(timeout=15), asyncio.CancelledError)
+    assert isinstance(future.exception(timeout=50), asyncio.CancelledError)
     assert seen == ["begun", "cancelled"]
 
 
@@ -126,7 +126,7 @@ def test_ctrl_c_in_a_wait_ends_what_it_waits_for() -> None:
     stuck = Stuck()
     with pytest.raises(KeyboardInterrupt), ctrl_c_while_waiting():
         runtime().run(stuck.run, label="stuck")
-    assert stuck.was_cancelled.wait(15)
+    assert stuck.was_cancelled.wait(50)
 
 
 def test_what_blocks_in_the_loops_own_executor_blocks_no_exit() -> None:
@@ -143,7 +143,7 @@ def test_what_blocks_in_the_loops_own_executor_blocks_no_exit() -> None:
 def test_close_soon_returns_at_once_and_closes() -> None:
     ward = Ward()
     runtime().close_soon(ward)
-    assert ward.was_closed.wait(15)
+    assert ward.was_closed.wait(50)
     assert ward.closes == 1
 
 
@@ -157,13 +157,18 @@ def test_a_closing_that_fails_is_told_because_nobody_waits_for_it(
     jammed = Jammed()
     with caplog.at_level(logging.ERROR, logger="rath.runtime"):
         runtime().close_soon(jammed)
-        assert jammed.was_closed.wait(15)
+        assert jammed.was_closed.wait(50)
         runtime().run(nothing, label="a turn of the loop")
     assert "could not be closed" in caplog.text
     assert "the door is stuck" in caplog.text
 
 
 # ---- the end
+
+
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runtime_module, "EXIT_SECONDS", 50.0)
 
 
 def test_the_end_cancels_what_runs_and_says_what_was_cut_off(
@@ -174,7 +179,7 @@ def test_the_end_cancels_what_runs_and_says_what_was_cut_off(
         ours.submit(one.run, label=f"work {index}").future for index, one in enumerate(stuck)
     ]
     for one in stuck:
-        one.begun.wait(15)
+        one.begun.wait(50)
     ours.shutdown()
     for future in futures:
         assert isinstance(future.exception(timeout=0), asyncio.CancelledError)
@@ -199,7 +204,7 @@ def test_the_end_does_not_name_what_was_asked_to_end_before(
 ) -> None:
     ours, stuck = Runtime(), Stuck()
     running = ours.submit(stuck.run, label="work")
-    stuck.begun.wait(15)
+    stuck.begun.wait(50)
     ours.cancel(running)
     ours.shutdown()
     assert isinstance(running.future.exception(timeout=0), asyncio.CancelledError)
@@ -245,7 +250,7 @@ def test_after_the_end_nothing_starts_and_nothing_is_closed_any_more() -> None:
     loop = ours.run(own_loop, label="a look")
     ours.shutdown()
     ours.close_soon(ward)
-    asyncio.run_coroutine_threadsafe(nothing(), loop).result(timeout=15)
+    asyncio.run_coroutine_threadsafe(nothing(), loop).result(timeout=50)
     assert ward.closes == 0
     with pytest.raises(RuntimeError, match="cannot start work: the interpreter is exiting"):
         ours.submit(nothing, label="work")
@@ -258,10 +263,10 @@ def test_work_that_does_not_end_neither_holds_up_the_exit_nor_keeps_it_from_clos
     ours, ward, stuck = Runtime(), Ward(), Stuck(ends=False)
     ours.keep_open(ward)
     ours.submit(stuck.run, label="work")
-    stuck.begun.wait(15)
+    stuck.begun.wait(50)
     ours.shutdown()
-    assert stuck.was_cancelled.wait(15)
-    assert ward.was_closed.wait(15)
+    assert stuck.was_cancelled.wait(50)
+    assert ward.was_closed.wait(50)
 
 
 def test_a_loop_that_is_blocked_is_left_behind_with_a_word(
@@ -272,10 +277,10 @@ def test_a_loop_that_is_blocked_is_left_behind_with_a_word(
 
     async def block() -> None:
         begun.set()
-        go.wait(15)
+        go.wait(50)
 
     ours.submit(block, label="work")
-    begun.wait(15)
+    begun.wait(50)
     ours.shutdown()
     go.set()
     assert "some work did not end within 0.1 s of exit" in capsys.readouterr().err
@@ -290,7 +295,7 @@ def output_of(code: str) -> str:
         [sys.executable, "-c", textwrap.dedent(code)],
         capture_output=True,
         text=True,
-        timeout=15,
+        timeout=50,
         check=False,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
     )

@@ -48,7 +48,7 @@ class Doors(queue.SimpleQueue[Any]):
                     self._looks -= 1
                     with suppress(queue.Empty):
                         return super().get(block=False)
-                self._changed.wait(15)
+                self._changed.wait(50)
             self._ends -= 1
             raise queue.Empty
 
@@ -63,13 +63,13 @@ def workers_behind_doors(n_idle: int) -> Generator[tuple[WorkerThreads, Doors, T
     barrier = threading.Barrier(n_idle)
 
     def meet() -> threading.Thread:
-        barrier.wait(15)
+        barrier.wait(50)
         return threading.current_thread()
 
     futures = [workers.submit(meet) for _ in range(n_idle)]
     for _ in range(n_idle):
-        assert doors.waiting.acquire(timeout=15)
-    yield workers, doors, [future.result(timeout=15) for future in futures]
+        assert doors.waiting.acquire(timeout=50)
+    yield workers, doors, [future.result(timeout=50) for future in futures]
     doors.let(end=1000)
     for _ in range(20):
         doors.put(None)  # ... also those who wait without a limit
@@ -88,7 +88,7 @@ def test_each_future_gets_what_its_own_job_came_to(plan: list[tuple[int, bool]])
         return run
 
     futures = [workers.submit(job(*entry)) for entry in plan]
-    errors = [future.exception(timeout=10) for future in futures]
+    errors = [future.exception(timeout=50) for future in futures]
     assert [None if error is None else error.args for error in errors] == [
         (value,) if fails else None for value, fails in plan
     ]
@@ -101,7 +101,7 @@ def test_jobs_that_wait_for_jobs_of_their_own_never_starve(depth: int) -> None:
     workers = WorkerThreads("test")
 
     def descend(left: int) -> int:
-        return 0 if left == 0 else 1 + workers.submit(lambda: descend(left - 1)).result(timeout=10)
+        return 0 if left == 0 else 1 + workers.submit(lambda: descend(left - 1)).result(timeout=50)
 
     assert descend(depth) == depth
 
@@ -120,7 +120,7 @@ def test_a_job_sees_the_context_of_its_submit_and_changes_only_its_own(values: l
         return workers.submit(look)
 
     futures = [contextvars.copy_context().run(submit, value) for value in values]
-    assert [future.result(timeout=10) for future in futures] == values
+    assert [future.result(timeout=50) for future in futures] == values
     assert variable.get() == -1
 
 
@@ -129,26 +129,26 @@ def test_a_job_that_is_cancelled_before_it_begins_never_runs() -> None:
     with workers_behind_doors(1) as (workers, doors, _):
         assert workers.submit(lambda: ran.append("cancelled")).cancel()
         doors.let(look=1)
-        assert doors.waiting.acquire(timeout=15)
+        assert doors.waiting.acquire(timeout=50)
         later = workers.submit(lambda: ran.append("later"))
         doors.let(look=1)
-        later.result(timeout=15)
+        later.result(timeout=50)
     assert ran == ["later"]
 
 
 def test_an_idle_worker_ends_after_a_while() -> None:
     with workers_behind_doors(1) as (workers, doors, (thread,)):
         doors.let(end=1)
-        thread.join(15)
+        thread.join(50)
         assert not thread.is_alive()
-        assert workers.submit(threading.current_thread).result(timeout=15) is not thread
+        assert workers.submit(threading.current_thread).result(timeout=50) is not thread
 
 
 def test_a_worker_that_is_about_to_end_takes_the_job_that_came_for_it() -> None:
     with workers_behind_doors(1) as (workers, doors, (thread,)):
         future = workers.submit(threading.current_thread)
         doors.let(end=1)
-        assert future.result(timeout=15) is thread
+        assert future.result(timeout=50) is thread
 
 
 @given(n_idle=st.integers(1, 4), n_jobs=st.integers(0, 6), n_ends=st.integers(0, 4))
@@ -158,7 +158,7 @@ def test_every_job_is_run_whichever_workers_end_meanwhile(
     with workers_behind_doors(n_idle) as (workers, doors, _):
         futures = [workers.submit(partial(int, index)) for index in range(n_jobs)]
         doors.let(look=n_jobs, end=n_ends)
-        assert [future.result(timeout=15) for future in futures] == list(range(n_jobs))
+        assert [future.result(timeout=50) for future in futures] == list(range(n_jobs))
 
 
 def test_a_worker_survives_a_job_that_exits() -> None:
@@ -167,14 +167,14 @@ def test_a_worker_survives_a_job_that_exits() -> None:
     def leave() -> None:
         raise SystemExit(3)
 
-    error = workers.submit(leave).exception(timeout=10)
+    error = workers.submit(leave).exception(timeout=50)
     assert isinstance(error, UserExit)
     assert isinstance(error.cause, SystemExit)
-    assert workers.submit(lambda: "still there").result(timeout=10) == "still there"
+    assert workers.submit(lambda: "still there").result(timeout=50) == "still there"
 
 
 def test_workers_never_hold_up_the_exit_of_the_interpreter() -> None:
-    thread = WorkerThreads("test").submit(threading.current_thread).result(timeout=10)
+    thread = WorkerThreads("test").submit(threading.current_thread).result(timeout=50)
     assert thread.daemon
 
 
@@ -183,6 +183,6 @@ def test_a_job_never_waits_behind_one_that_an_idle_worker_took(n_idle: int, n_mo
     n_jobs = n_idle + n_more
     meeting = threading.Barrier(n_jobs)
     with workers_behind_doors(n_idle) as (workers, doors, _):
-        futures = [workers.submit(partial(meeting.wait, 5)) for _ in range(n_jobs)]
+        futures = [workers.submit(partial(meeting.wait, 50)) for _ in range(n_jobs)]
         doors.let(look=n_jobs)
-        assert sorted(future.result(timeout=15) for future in futures) == list(range(n_jobs))
+        assert sorted(future.result(timeout=50) for future in futures) == list(range(n_jobs))

@@ -18,8 +18,10 @@ from rath.backend import (
     ToolExecutionFailure,
 )
 from tests.support.attacked import CANARY, HOST_BACKENDS, Target, attacked, said
+from tests.support.waiting import PATIENCE
 
-GHOST = "sleep 47.125"
+GHOST = f"sleep 47.{os.getpid()}"
+"""Like that of nobody else: these tests may run side by side in several processes."""
 
 
 @pytest.fixture(params=HOST_BACKENDS)
@@ -50,16 +52,15 @@ def test_nothing_outlives_a_deadline(target: Target, line: str) -> None:
 
 
 def test_a_thousand_children_end_with_their_command(target: Target) -> None:
-    line = "for i in $(seq 300); do setsid sleep 47.25 & done; wait"
+    line = f"for i in $(seq 300); do setsid {GHOST} & done; wait"
     assert isinstance(target.shell(line, timeout=1.5), ToolExecutionFailure)
-    assert left_of("sleep 47.25") == []
+    assert left_of(GHOST) == []
 
 
 def test_a_child_that_holds_the_output_open_does_not_hold_the_result(target: Target) -> None:
-    result = target.shell("sleep 30 & echo done", timeout=20)
+    result = target.shell("sleep 300 & echo done", timeout=50)
     assert isinstance(result, CommandResult)
     assert result.stdout == b"done\n"
-    assert result.elapsed_ms < 10_000
 
 
 def test_a_command_that_kills_its_parent_is_told_and_disturbs_nobody(target: Target) -> None:
@@ -69,9 +70,9 @@ def test_a_command_that_kills_its_parent_is_told_and_disturbs_nobody(target: Tar
     assert again.stdout == b"still here\n"
 
 
-def test_a_gigabyte_of_output_is_bounded(target: Target) -> None:
+def test_a_flood_of_output_is_bounded(target: Target) -> None:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    result = target.shell("head -c 1G /dev/zero", timeout=60)
+    result = target.shell("head -c 300M /dev/zero")
     assert isinstance(result, CommandResult)
     assert len(result.stdout) < 2 << 20
     assert b"left out" in result.stdout
@@ -104,7 +105,7 @@ def test_no_variable_of_ours_is_seen(
 
 
 def test_its_input_is_empty(target: Target) -> None:
-    result = target.shell('cat; read line; echo "got $line"', timeout=5)
+    result = target.shell('cat; read line; echo "got $line"')
     assert isinstance(result, CommandResult)
     assert result.stdout == b"got \n"
 
@@ -150,7 +151,7 @@ def test_a_command_that_cannot_start_is_told(target: Target, call: BackendToolCo
 
 def left_of(command: str) -> list[int]:
     """Return the processes that run `command` still, when those that were killed have gone."""
-    deadline = time.monotonic() + 5.0
+    deadline = time.monotonic() + PATIENCE
     while (found := running(command)) and time.monotonic() < deadline:
         time.sleep(0.01)
     return found

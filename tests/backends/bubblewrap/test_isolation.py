@@ -38,7 +38,7 @@ def server() -> Iterator[int]:
 
 
 def code(sandbox: BackendSandbox, text: str) -> CodeResult:
-    result = sandbox.dispatch(BackendToolCodeRun(text, timeout=15.0))
+    result = sandbox.dispatch(BackendToolCodeRun(text, timeout=50.0))
     assert isinstance(result, CodeResult), result
     return result
 

@@ -62,7 +62,7 @@ def test_a_copy_of_the_workspace_changes_alone(sandbox: BackendSandbox) -> None:
 
 
 def test_a_cancelled_first_command_does_not_stop_the_others(sandbox: BackendSandbox) -> None:
-    call = BackendToolCommandRun("echo well", timeout=15.0)
+    call = BackendToolCommandRun("echo well", timeout=50.0)
     running = [
         runtime().submit(lambda: sandbox.adispatch(call), label="a command") for _ in range(3)
     ]
@@ -83,14 +83,14 @@ def test_closing_right_after_a_cancellation_leaves_nothing(
 
 
 def test_code_runs_in_each_language_that_is_there(sandbox: BackendSandbox) -> None:
-    result = sandbox.dispatch(BackendToolCodeRun("print(6 * 7)", timeout=15.0))
+    result = sandbox.dispatch(BackendToolCodeRun("print(6 * 7)", timeout=50.0))
     assert isinstance(result, CodeResult)
     assert result.stdout == b"42\n"
 
 
 @pytest.mark.skipif(shutil.which("bash") != "/usr/bin/bash", reason="needs bash in the system")
 def test_code_of_a_shell_runs(sandbox: BackendSandbox) -> None:
-    code = BackendToolCodeRun("echo $((6 * 7))", language="bash", timeout=15.0)
+    code = BackendToolCodeRun("echo $((6 * 7))", language="bash", timeout=50.0)
     result = sandbox.dispatch(code)
     assert isinstance(result, CodeResult)
     assert result.stdout == b"42\n"
@@ -112,7 +112,7 @@ def test_what_a_command_prints_is_not_taken_for_words_of_bubblewrap(
     result = run(sandbox, "echo out; echo 'bwrap: mine' >&2; exit 1")
     assert (result.exit_code, result.stdout, result.stderr) == (1, b"out\n", b"bwrap: mine\n")
     code = "import sys; print(42); sys.stderr.write('bwrap: a word\\n')"
-    said = sandbox.dispatch(BackendToolCodeRun(code, timeout=15.0))
+    said = sandbox.dispatch(BackendToolCodeRun(code, timeout=50.0))
     assert isinstance(said, CodeResult)
     assert (said.stdout, said.stderr, said.error) == (b"42\n", b"bwrap: a word\n", None)
 
@@ -121,7 +121,7 @@ def test_what_a_command_prints_is_not_taken_for_words_of_bubblewrap(
 def test_a_program_that_is_not_there_was_not_started(
     sandbox: BackendSandbox, env: dict[str, str] | None
 ) -> None:
-    call = BackendToolCommandRun(["no-such-program"], env=env, timeout=15.0)
+    call = BackendToolCommandRun(["no-such-program"], env=env, timeout=50.0)
     refused = failure(sandbox.dispatch(call))
     assert refused.kind == "os_error"
     assert "could not start it: execvp no-such-program" in refused.message
@@ -131,14 +131,14 @@ def test_a_program_that_is_not_there_was_not_started(
 def test_a_command_gets_no_descriptor_but_its_three(
     sandbox: BackendSandbox, env: dict[str, str] | None
 ) -> None:
-    call = BackendToolCommandRun(["ls", "/proc/self/fd"], env=env, timeout=15.0)
+    call = BackendToolCommandRun(["ls", "/proc/self/fd"], env=env, timeout=50.0)
     shown = sandbox.dispatch(call)
     assert isinstance(shown, CommandResult)
     assert shown.stdout.split() == [b"0", b"1", b"2", b"3"]  # the last is the listing's own
 
 
 def test_an_empty_program_is_refused(sandbox: BackendSandbox) -> None:
-    refused = failure(sandbox.dispatch(BackendToolCommandRun([""], timeout=15.0)))
+    refused = failure(sandbox.dispatch(BackendToolCommandRun([""], timeout=50.0)))
     assert "name a program" in refused.message
 
 

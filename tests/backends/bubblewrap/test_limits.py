@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -20,9 +21,11 @@ from rath.backend import (
     CodeResult,
     CommandResult,
     SandboxLimits,
+    ToolExecutionFailure,
 )
 from rath.backend.bubblewrap import BubblewrapBackend
 from tests.backends.bubblewrap.running import Open, failure, printed, run
+from tests.support.waiting import at_a_deadline
 
 SMALL = SandboxLimits(memory_bytes=256 << 20, processes=24)
 
@@ -48,6 +51,9 @@ class Witness:
         self._reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
         os.set_blocking(self._reader, True)
         self._writer = os.open(path, os.O_WRONLY)
+
+    def has_begun(self) -> bool:
+        return bool(select.select([self._reader], [], [], 0)[0])
 
     def wait_begun(self) -> None:
         assert os.read(self._reader, 6) == b"begun\n"
@@ -76,7 +82,7 @@ def witness(workspace: Path) -> Witness:
 
 def test_a_fork_bomb_meets_its_limit(opened: Open) -> None:
     sandbox = opened(limits=SMALL)
-    result = sandbox.dispatch(BackendToolCodeRun(BOMB, timeout=15.0))
+    result = sandbox.dispatch(BackendToolCodeRun(BOMB, timeout=50.0))
     assert isinstance(result, CodeResult)
     assert 10 <= int(result.stdout) < 24
     # Nothing is left of it: the next command has room again.
@@ -85,7 +91,7 @@ def test_a_fork_bomb_meets_its_limit(opened: Open) -> None:
 
 def test_a_memory_hog_ends_at_its_limit(opened: Open) -> None:
     sandbox = opened(limits=SMALL)
-    hog = BackendToolCodeRun("x = bytearray(400 << 20); print('survived')", timeout=15.0)
+    hog = BackendToolCodeRun("x = bytearray(400 << 20); print('survived')", timeout=50.0)
     result = sandbox.dispatch(hog)
     assert isinstance(result, CodeResult)
     assert result.error is not None
@@ -115,7 +121,7 @@ def test_a_limit_below_one_is_refused(opened: Open, limits: SandboxLimits) -> No
 
 def test_too_few_processes_run_no_command(opened: Open) -> None:
     sandbox = opened(limits=SandboxLimits(processes=1))
-    call = BackendToolCommandRun("/bin/true; /bin/true; echo ran", timeout=15.0)
+    call = BackendToolCommandRun("/bin/true; /bin/true; echo ran", timeout=50.0)
     result = sandbox.dispatch(call)
     assert not isinstance(result, CommandResult) or result.stdout == b""
 
@@ -123,7 +129,7 @@ def test_too_few_processes_run_no_command(opened: Open) -> None:
 def test_two_sandboxes_have_limits_of_their_own(opened: Open, tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     small, large = opened(limits=SMALL), opened(working_dir=tmp_path / "other")
-    bomb = BackendToolCodeRun(BOMB, timeout=15.0)
+    bomb = BackendToolCodeRun(BOMB, timeout=50.0)
     results = [sandbox.dispatch(bomb) for sandbox in (small, large)]
     assert [isinstance(each, CodeResult) and int(each.stdout) >= 200 for each in results] == [
         False,
@@ -159,8 +165,11 @@ def test_the_end_of_a_command_ends_all_of_it(sandbox: BackendSandbox, witness: W
 
 
 def test_a_timeout_ends_all_of_it(sandbox: BackendSandbox, witness: Witness) -> None:
-    call = BackendToolCommandRun(BEGIN + "sleep 60", timeout=1.0)
-    assert failure(sandbox.dispatch(call)).kind == "timeout"
+    def run_until(deadline: float) -> ToolExecutionFailure:
+        call = BackendToolCommandRun(BEGIN + "sleep 60", timeout=deadline)
+        return failure(sandbox.dispatch(call))
+
+    assert at_a_deadline(run_until, lambda _: witness.has_begun()).kind == "timeout"
     witness.wait_begun()
     witness.wait_all_gone()
 

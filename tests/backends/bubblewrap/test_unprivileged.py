@@ -28,7 +28,7 @@ spec = backend.BackendSandboxSpec(working_dir=sys.argv[1], limits=limits)
 sandbox = backend.get("bubblewrap").open(spec)
 said = {"limits": BubblewrapBackend.limits_by()}
 for name, command in json.loads(sys.argv[2]).items():
-    result = sandbox.dispatch(backend.BackendToolCommandRun(command, timeout=15.0))
+    result = sandbox.dispatch(backend.BackendToolCommandRun(command, timeout=50.0))
     said[name] = [result.exit_code, result.stdout.decode()]
 print(json.dumps(said))
 """

@@ -111,7 +111,7 @@ def test_a_missing_interpreter_is_a_failure_and_no_other_is_taken(
 ) -> None:
     monkeypatch.setattr(sys, "executable", str(tmp_path / "bin/python"))
     sandbox = backend.open(BackendSandboxSpec(working_dir=str(workspace)))
-    result = failure(sandbox.dispatch(BackendToolCodeRun("print(1)", timeout=15.0)))
+    result = failure(sandbox.dispatch(BackendToolCodeRun("print(1)", timeout=50.0)))
     assert "No such file" in result.message
     backend.close(sandbox)
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -22,6 +20,7 @@ from rath.backend.host.guard_trees import Pinned, Tree, Trees
 from rath.backend.local import LocalBackend
 from rath.backend.persistence import PersistentSandboxRegistry
 from rath.errors import BackendError
+from tests.support.waiting import wait_until
 from tests.support.workspaces import (
     begun,
     content_of,
@@ -121,12 +120,6 @@ def test_what_one_sandbox_left_running_changes_nothing_that_another_one_freezes(
     pipe.write_text("go\n")
     wait_until(lambda: (workspace / "a").read_text() == "two\n")
     assert [content_of(each, "a") for each in held] == [b"one", b"one"]
-
-
-def wait_until(is_so: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 10.0
-    while not is_so():
-        assert time.monotonic() < deadline
 
 
 class _Running:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-import time
 from functools import partial
 from pathlib import Path
 
@@ -23,6 +22,7 @@ from rath.backend.effects import EffectLog
 from rath.backend.host.files import FileOperations, GivenUp, Landing
 from rath.backend.host.paths import Workspace
 from rath.backend.host.tree import tree_at
+from tests.support.waiting import wait_until
 from tests.support.workspaces import content_of, put, wait_for
 
 WRITE = BackendToolFilesWrite("a", "new")
@@ -40,7 +40,7 @@ class Held:
 
     def replace(self, source: str, target: str, *, src_dir_fd: int, dst_dir_fd: int) -> None:
         self.reached.set()
-        assert self.may_go_on.wait(10)
+        assert self.may_go_on.wait(50)
         really(source, target, src_dir_fd=src_dir_fd, dst_dir_fd=dst_dir_fd)
 
 
@@ -73,9 +73,7 @@ def test_a_tool_that_was_given_up_changes_nothing(
 
 
 def wait_until_begun(workspace: Path) -> None:
-    deadline = time.monotonic() + 10.0
-    while not any(each.startswith(".rath_write_") for each in os.listdir(workspace)):
-        assert time.monotonic() < deadline
+    wait_until(lambda: any(each.startswith(".rath_write_") for each in os.listdir(workspace)))
 
 
 @BOTH

@@ -74,7 +74,7 @@ def test_ending_a_command_ends_its_group(line: str) -> None:
         command = await start(f"(sleep 60; true) & {line}", stdout)
         await command.end()
         ended = stdout.read_on()
-        await asyncio.wait([ended], timeout=10)
+        await asyncio.wait([ended], timeout=50)
         stdout.drop()
         return command.exit_code, ended.done()
 
@@ -89,7 +89,7 @@ def test_what_a_command_left_in_its_group_is_ended() -> None:
         command = await start("sleep 60 & true", stdout)
         await command.ended
         ended = stdout.read_on()
-        await asyncio.wait([ended], timeout=10)
+        await asyncio.wait([ended], timeout=50)
         stdout.drop()
         return ended.done()
 

@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -34,6 +33,7 @@ from rath.backend.host.process import Command
 from rath.backend.host.sandbox import HostSandbox
 from rath.backend.local import LocalBackend
 from rath.backend.persistence.paths import forks_root
+from tests.support.waiting import at_a_deadline, wait_until
 from tests.support.workspaces import (
     fork_directories,
     forked,
@@ -102,7 +102,10 @@ def test_what_was_changed_lies_in_the_upper_directory(fork: BackendSandbox) -> N
 
 def test_a_command_is_ended_at_its_deadline(fork: BackendSandbox) -> None:
     line = "sleep 600 & echo $! > pid; wait"
-    result = fork.dispatch(BackendToolCommandRun(line, timeout=0.3))
+    result = at_a_deadline(
+        lambda deadline: fork.dispatch(BackendToolCommandRun(line, timeout=deadline)),
+        lambda _: has(fork, "pid") and text_of(fork, "pid") != "",
+    )
     assert isinstance(result, ToolExecutionFailure)
     assert result.kind == "timeout"
     assert not Path(f"/proc/{text_of(fork, 'pid').strip()}").exists()
@@ -178,7 +181,7 @@ def test_every_way_to_mount_gives_the_same(tools: Tools) -> None:
         line = "rm -r d; mkdir d; touch d/x; mv kept moved; cat here; id -u"
         command = Command(["/bin/sh", "-c", line], layer.root, {})
         shown = subprocess.run(
-            layer.entering(command).argv, capture_output=True, text=True, check=False, timeout=10
+            layer.entering(command).argv, capture_output=True, text=True, check=False, timeout=50
         )
         assert (shown.stdout, shown.stderr) == (f"from here{os.geteuid()}\n", "")
         assert sorted(os.listdir(layer.door)) == ["d", "here", "moved"]
@@ -259,9 +262,7 @@ def test_a_child_that_lives_on_holds_nothing_of_a_killed_process(parent: Backend
 
 def wait_until_alone(directory: Path) -> None:
     """Wait until no process works in `directory`."""
-    deadline = time.monotonic() + 10.0
-    while any(working_in(directory)):
-        assert time.monotonic() < deadline
+    wait_until(lambda: not any(working_in(directory)), f"nothing works in {directory}")
 
 
 def working_in(directory: Path) -> Iterator[str]:

@@ -29,11 +29,9 @@ from rath.backend.host.keeper import KeptCommand
 from rath.backend.host.process import Command, Ended, run_process
 from rath.backend.host.supervisor import is_supported, supervisor
 from rath.backend.local import LocalBackend
+from tests.support.waiting import PATIENCE, at_a_deadline, wait_until
 
 pytestmark = pytest.mark.skipif(not is_supported(), reason="no commands are supervised here")
-
-SECONDS = 18.0
-"""How long to wait for what should happen at once, below the limit of a test."""
 
 
 class Pipe:
@@ -49,8 +47,17 @@ class Pipe:
         while said.count(b"\n") < count:
             self._wait()
             said += os.read(self.fd, 4096)
-        os.close(self._writer)
+        self.let_go()
         return [int(line) for line in said.split()]
+
+    def pids_by_now(self) -> list[int]:
+        said = b""
+        while select.select([self.fd], [], [], 0)[0]:
+            said += os.read(self.fd, 4096)
+        return [int(line) for line in said.split()]
+
+    def let_go(self) -> None:
+        os.close(self._writer)
 
     def wait_all_gone(self) -> None:
         self._wait()
@@ -58,7 +65,7 @@ class Pipe:
         os.close(self.fd)
 
     def _wait(self) -> None:
-        assert select.select([self.fd], [], [], SECONDS)[0], "nothing came in time"
+        assert select.select([self.fd], [], [], PATIENCE)[0], "nothing came in time"
 
 
 @pytest.fixture
@@ -92,7 +99,7 @@ def wait_gone(pid: int) -> None:
         pidfd = os.pidfd_open(pid)
     except ProcessLookupError:
         return
-    assert select.select([pidfd], [], [], SECONDS)[0], f"process {pid} is still there"
+    assert select.select([pidfd], [], [], PATIENCE)[0], f"process {pid} is still there"
     os.close(pidfd)
 
 
@@ -100,11 +107,26 @@ def parent_of(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
+def run_to_a_deadline(
+    sandbox: BackendSandbox, pipe: Pipe, line: str, n_pids: int
+) -> tuple[ToolExecutionFailure, list[int]]:
+    """Run a line until a deadline that comes after so many have told their ids."""
+
+    def run_until(deadline: float) -> tuple[ToolExecutionFailure, list[int]]:
+        result = sandbox.dispatch(BackendToolCommandRun(line, timeout=deadline))
+        assert isinstance(result, ToolExecutionFailure)
+        return result, pipe.pids_by_now()
+
+    result, pids = at_a_deadline(run_until, lambda ran: len(ran[1]) == n_pids)
+    assert len(pids) == n_pids
+    pipe.let_go()
+    return result, pids
+
+
 def test_a_timeout_ends_what_left_the_group(workspace: Path, pipe: Pipe) -> None:
     sandbox = open_at(workspace)
-    result = sandbox.dispatch(BackendToolCommandRun(ESCAPED + "sleep 60", timeout=1.0))
-    assert isinstance(result, ToolExecutionFailure)
-    pipe.pids(3)
+    result, _ = run_to_a_deadline(sandbox, pipe, ESCAPED + "sleep 60", 3)
+    assert result.kind == "timeout"
     pipe.wait_all_gone()
     sandbox.backend.close(sandbox)
 
@@ -127,7 +149,7 @@ def test_a_server_lives_until_its_sandbox_is_closed(workspace: Path, pipe: Pipe)
     running = runtime().submit(lambda: sandbox.adispatch(call), label="a command")
     pids = pipe.pids(3)
     (workspace / "go").write_text("now\n")
-    assert isinstance(running.future.result(SECONDS), CommandResult)
+    assert isinstance(running.future.result(PATIENCE), CommandResult)
     sandbox.dispatch(BackendToolCommandRun("true"))
     for pid in pids:
         os.kill(pid, 0)
@@ -144,7 +166,7 @@ def test_without_anybody_to_keep_them_leftovers_end_with_the_command(
     running = runtime().submit(lambda: run_process(command), label="a command")
     pipe.pids(3)
     (workspace / "go").write_text("now\n")
-    assert running.future.result(SECONDS).exit_code == 0
+    assert running.future.result(PATIENCE).exit_code == 0
     pipe.wait_all_gone()
 
 
@@ -237,7 +259,7 @@ def test_what_a_killed_keeper_had_is_ended_and_said_to_be_lost(workspace: Path, 
     call = BackendToolCommandRun("exec 9>pids; echo $PPID >&9; " + ESCAPED + "sleep 60")
     running = runtime().submit(lambda: sandbox.adispatch(call), label="a command")
     os.kill(pipe.pids(4)[0], signal.SIGKILL)
-    result = running.future.result(SECONDS)
+    result = running.future.result(PATIENCE)
     assert isinstance(result, ToolExecutionFailure)
     assert (result.kind, "killed" in result.message) == ("os_error", True)
     pipe.wait_all_gone()
@@ -247,20 +269,21 @@ def test_what_a_killed_keeper_had_is_ended_and_said_to_be_lost(workspace: Path, 
 def test_a_stopped_keeper_saves_nothing_from_a_timeout(workspace: Path, pipe: Pipe) -> None:
     sandbox = open_at(workspace)
     line = ESCAPED + "kill -STOP $PPID; sleep 60"
-    result = sandbox.dispatch(BackendToolCommandRun(line, timeout=1.0))
-    assert isinstance(result, ToolExecutionFailure)
+    result, _ = run_to_a_deadline(sandbox, pipe, line, 3)
     assert (result.kind, "was ended" in result.message) == ("timeout", True)
-    pipe.pids(3)
     pipe.wait_all_gone()
     sandbox.backend.close(sandbox)
 
 
 def test_a_stopped_keeper_saves_nothing_from_closing(workspace: Path, pipe: Pipe) -> None:
     sandbox = open_at(workspace)
-    # Stopped by what the command leaves behind, a moment after its end.
-    stopper = "sleep 0.3; kill -STOP $PPID; echo $$ >&9; exec sleep 60"
+    os.mkfifo(workspace / "go")
+    # Stopped by what the command leaves behind, after its end.
+    parent = "read stat < /proc/$$/stat; set -- ${stat##*)}"
+    stopper = f"read line < go; {parent}; kill -STOP $2; echo $$ >&9; exec sleep 60"
     line = f"exec 9>pids; setsid sh -c '{stopper}' >/dev/null 2>&1 &"
     assert isinstance(sandbox.dispatch(BackendToolCommandRun(line)), CommandResult)
+    (workspace / "go").write_text("now\n")
     pipe.pids(1)
     sandbox.backend.close(sandbox)
     pipe.wait_all_gone()
@@ -272,10 +295,9 @@ def test_who_stops_the_supervisor_too_is_ended_all_the_same(workspace: Path, pip
         "exec 9>pids; read line < /proc/$PPID/stat; set -- ${line##*)}; "
         "echo $2 >&9; echo $$ >&9; kill -STOP $2 $PPID; sleep 60"
     )
-    result = sandbox.dispatch(BackendToolCommandRun(line, timeout=1.0))
-    above, _ = pipe.pids(2)
+    result, (above, _) = run_to_a_deadline(sandbox, pipe, line, 2)
     os.kill(above, signal.SIGCONT)
-    assert isinstance(result, ToolExecutionFailure)
+    assert result.kind == "timeout"
     pipe.wait_all_gone()
     sandbox.backend.close(sandbox)
 
@@ -299,7 +321,7 @@ def test_signals_that_this_process_blocks_or_ignores_reach_a_command(
     workspace: Path, setting: str
 ) -> None:
     program = """
-result = sandbox.dispatch(BackendToolCommandRun("kill -TERM $$; echo not ended", timeout=8.0))
+result = sandbox.dispatch(BackendToolCommandRun("kill -TERM $$; echo not ended", timeout=50.0))
 os.write(2, repr(result).encode())
 """
     # First, so that every thread has it from the one that started it.
@@ -378,8 +400,13 @@ def test_nothing_of_a_run_lives_as_long_as_the_supervisor_or_a_leftover(workspac
         return ref(marked)
 
     alive = copy_context().run(first_run)
-    gc.collect()
-    assert alive() is None
+
+    # The thread of the runtime lets go of it a moment after the result can be read.
+    def is_forgotten() -> bool:
+        gc.collect()
+        return alive() is None
+
+    wait_until(is_forgotten, "the context of the run is held")
     sandbox.backend.close(sandbox)
 
 
@@ -396,10 +423,12 @@ def test_a_killed_supervisor_is_started_anew(workspace: Path) -> None:
         )
         for _ in range(20)
     ]
-    said = [each.future.result(SECONDS) for each in results]
+    said = [each.future.result(PATIENCE) for each in results]
     assert {each.stdout for each in said if isinstance(each, CommandResult)} == {b"ok\n"}
     assert len(said) == 20
     sandbox.backend.close(sandbox)
+    # For the next test: nobody is above the keepers of the one that was killed.
+    runtime().run(lambda: supervisor().aclose(), label="ending the supervisor")
 
 
 def test_the_supervisor_holds_nothing_of_ours(workspace: Path) -> None:
@@ -496,7 +525,7 @@ def test_leaving_the_supervisor_ends_what_runs(workspace: Path, pipe: Pipe) -> N
     running = runtime().submit(lambda: sandbox.adispatch(call), label="a command")
     pipe.pids(3)
     runtime().run(lambda: supervisor().aclose(), label="ending the supervisor")
-    assert isinstance(running.future.result(SECONDS), ToolExecutionFailure)
+    assert isinstance(running.future.result(PATIENCE), ToolExecutionFailure)
     pipe.wait_all_gone()
     sandbox.backend.close(sandbox)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterator
-from contextlib import suppress
 
 import pytest
 
@@ -13,6 +12,7 @@ from rath.backend.opensandbox import OpenSandboxBackend
 from rath.backend.opensandbox.connection import is_installed
 from tests.support.opensandbox_server.fixtures import opensandbox_server
 from tests.support.opensandbox_server.server import OpenSandboxServer
+from tests.support.waiting import wait_until
 
 __all__ = ["opensandbox_server"]
 
@@ -38,12 +38,11 @@ def nothing_left(opensandbox_server: OpenSandboxServer) -> Iterator[None]:
     server = opensandbox_server
     yield
     server.clear_faults()
-    for _ in range(50):
-        server.advance(0)
-        if not server.sandbox_ids and not server.snapshot_ids:
-            return
+
+    def is_empty() -> bool:
         # What ended on the runtime may hold frozen files in a cycle.
         gc.collect()
-        with suppress(TimeoutError):
-            server.wait_for("DELETE", "/none", n_requests=1, timeout=0.1)
-    pytest.fail(f"left on the server: {server.sandbox_ids} {server.snapshot_ids}")
+        server.advance(0)
+        return not server.sandbox_ids and not server.snapshot_ids
+
+    wait_until(is_empty, "nothing is left on the server")

@@ -15,6 +15,7 @@ from rath.backend import (
 )
 from rath.backend.opensandbox import OpenSandboxBackend
 from tests.support.opensandbox_server import Answer, CutStream, Drop, Gate, OpenSandboxServer
+from tests.support.waiting import at_a_deadline, wait_until
 
 CODE = ("POST", "/code")
 BUSY = Answer(500, {"code": "RUNTIME_ERROR", "message": "error running codes session is busy"})
@@ -82,7 +83,10 @@ def test_no_code_does_nothing(
 def test_at_its_deadline_code_is_interrupted_and_its_state_stays(sandbox: BackendSandbox) -> None:
     _ran(sandbox, "x = 42")
     endless = "import time\nprint('begun', flush=True)\ntime.sleep(30)"
-    failure = _failed(sandbox, BackendToolCodeRun(endless, timeout=0.3))
+    failure = at_a_deadline(
+        lambda deadline: _failed(sandbox, BackendToolCodeRun(endless, timeout=deadline)),
+        lambda failure: failure.detail != "",
+    )
     assert (failure.kind, failure.detail) == ("timeout", "begun\n")
     assert _ran(sandbox, "x").text == "42"
 
@@ -90,10 +94,10 @@ def test_at_its_deadline_code_is_interrupted_and_its_state_stays(sandbox: Backen
 def test_cancelled_code_is_interrupted(sandbox: BackendSandbox) -> None:
     call = BackendToolCodeRun("import time\nopen('/tmp/begun', 'w')\ntime.sleep(30)")
     running = runtime().submit(lambda: sandbox.adispatch(call), label="code")
-    assert any(sandbox.dispatch(BackendToolFilesExists("/tmp/begun")) is True for _ in range(1000))
+    wait_until(lambda: sandbox.dispatch(BackendToolFilesExists("/tmp/begun")) is True)
     runtime().cancel(running)
     with pytest.raises(BaseException):  # noqa: B017, PT011  # CancelledError is none of Exception
-        running.future.result(10)
+        running.future.result(50)
     assert _ran(sandbox, "6 * 7").text == "42"
 
 

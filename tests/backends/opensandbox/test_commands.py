@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import shlex
-from pathlib import Path
 
 import pytest
 
@@ -23,8 +22,11 @@ from rath.backend import (
 from rath.backend.opensandbox import OpenSandboxBackend
 from rath.backend.opensandbox.defaults import MAX_OUTPUT_BYTES, MAX_WHOLE_BYTES
 from tests.support.opensandbox_server import Answer, CutStream, Drop, Gate, OpenSandboxServer
+from tests.support.waiting import at_a_deadline, wait_until
 
 COMMAND = ("POST", "/command")
+
+GHOST = "until [ -e go ]; do sleep 0.01; done; touch ghost"
 
 
 def _ended(sandbox: BackendSandbox, call: BackendTool) -> CommandResult:
@@ -41,6 +43,11 @@ def _failed(sandbox: BackendSandbox, call: BackendTool) -> ToolExecutionFailure:
 
 def _run(line: str) -> BackendToolCommandRun:
     return BackendToolCommandRun(line)
+
+
+def _seen_of_a_ghost(sandbox: BackendSandbox) -> bytes:
+    """Return which files there are after a `GHOST` that still lived would have made its own."""
+    return _ended(sandbox, _run("touch go; sleep 0.3; ls")).stdout
 
 
 def _sent(server: OpenSandboxServer, text: str) -> int:
@@ -164,18 +171,23 @@ def test_output_that_cannot_be_digested_there_is_not_said_to_be_known(
 
 
 def test_at_its_deadline_a_command_is_ended_with_what_it_started(sandbox: BackendSandbox) -> None:
-    line = "(setsid sh -c 'sleep 2; touch ghost' >/dev/null 2>&1 &); echo begun; sleep 30"
-    failure = _failed(sandbox, BackendToolCommandRun(line, timeout=0.2))
+    line = f"(setsid sh -c '{GHOST}' >/dev/null 2>&1 &); echo begun; sleep 30"
+    failure = at_a_deadline(
+        lambda deadline: _failed(sandbox, BackendToolCommandRun(line, timeout=deadline)),
+        lambda failure: failure.detail != "",
+    )
     assert (failure.kind, failure.detail) == ("timeout", "begun\n")
-    said = _ended(sandbox, _run("sleep 2.1; ls"))
-    assert said.stdout == b""
+    assert _seen_of_a_ghost(sandbox) == b"go\n"
 
 
 def test_what_emptied_its_environment_is_ended_at_the_deadline(sandbox: BackendSandbox) -> None:
-    line = "env -i setsid sh -c 'sleep 2; touch ghost' & sleep 30"
-    assert _failed(sandbox, BackendToolCommandRun(line, timeout=0.2)).kind == "timeout"
-    said = _ended(sandbox, _run("sleep 2.1; ls"))
-    assert said.stdout == b""
+    line = f"env -i setsid sh -c 'touch begun; {GHOST}' & sleep 30"
+    failure = at_a_deadline(
+        lambda deadline: _failed(sandbox, BackendToolCommandRun(line, timeout=deadline)),
+        lambda _: sandbox.dispatch(BackendToolFilesExists("begun")) is True,
+    )
+    assert failure.kind == "timeout"
+    assert _seen_of_a_ghost(sandbox) == b"begun\ngo\n"
 
 
 def test_a_deadline_that_the_server_does_not_keep_is_kept_here(
@@ -197,24 +209,14 @@ def test_an_endless_deadline_is_none(sandbox: BackendSandbox, timeout: float) ->
 def test_a_cancelled_command_is_ended_in_the_sandbox(
     sandbox: BackendSandbox, opensandbox_server: OpenSandboxServer
 ) -> None:
-    begun = opensandbox_server.root_of(sandbox.handle) / "workspace" / "begun"
-    call = _run("touch begun; sleep 0.4; touch ghost; sleep 30")
+    call = _run(f"touch begun; {GHOST}; sleep 30")
     running = runtime().submit(lambda: sandbox.adispatch(call), label="a command")
     opensandbox_server.wait_for(*COMMAND)
-    _wait_for_file(sandbox, begun)
+    wait_until(lambda: sandbox.dispatch(BackendToolFilesExists("begun")) is True)
     runtime().cancel(running)
     with pytest.raises(BaseException):  # noqa: B017, PT011  # CancelledError is none of Exception
-        running.future.result(10)
-    said = _ended(sandbox, _run("sleep 2.1; ls"))
-    assert said.stdout == b"begun\n"
-
-
-def _wait_for_file(sandbox: BackendSandbox, path: Path) -> None:
-    found = any(
-        sandbox.dispatch(BackendToolFilesExists(f"/workspace/{path.name}")) is True
-        for _ in range(1000)
-    )
-    assert found
+        running.future.result(50)
+    assert _seen_of_a_ghost(sandbox) == b"begun\ngo\n"
 
 
 def test_a_command_whose_end_was_lost_is_not_taken_for_one_that_went_well(

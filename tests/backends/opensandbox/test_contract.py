@@ -8,7 +8,7 @@ from rath.backend.opensandbox import OpenSandboxBackend
 from rath.conformance import check_backend
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 def test_it_keeps_the_contract(backend: OpenSandboxBackend) -> None:
     report = check_backend(backend)
     passed = {each.check for each in report.findings if each.status == "passed"}

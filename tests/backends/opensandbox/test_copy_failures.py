@@ -254,10 +254,10 @@ def test_a_cancelled_opening_leaves_nothing_behind(
     opensandbox_server.inject(*where, gate)
     copy = lazy_copy(backend, sandbox.freeze())
     running = runtime().submit(copy.aopened, label="opening")
-    assert gate.reached.wait(5)
+    assert gate.reached.wait(50)
     runtime().cancel(running)
     with pytest.raises(BaseException):  # noqa: B017, PT011  # CancelledError is none of Exception
-        running.future.result(5)
+        running.future.result(50)
     gate.release()
     del copy, running
     settle(opensandbox_server, 1)

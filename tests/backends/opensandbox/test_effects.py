@@ -25,6 +25,7 @@ from rath.backend.manifest import EffectPolicy
 from rath.backend.opensandbox import OpenSandboxBackend
 from rath.backend.tool_types import BackendToolFilesEdit
 from tests.support.opensandbox_server import Answer, Drop, Gate, OpenSandboxServer
+from tests.support.waiting import wait_until
 
 _PLAIN = stat.S_IFREG | 0o644
 
@@ -212,7 +213,7 @@ def test_a_cancelled_command_says_that_nothing_was_looked_for(
     opensandbox_server.wait_for("POST", "/command", n_requests=2)
     runtime().cancel(running)
     with pytest.raises(BaseException):  # noqa: B017, PT011  # CancelledError is none of Exception
-        running.future.result(10)
+        running.future.result(50)
     assert effects == []
     assert "was cancelled" in effects.gaps[0]
 
@@ -224,7 +225,7 @@ def test_a_file_tool_beside_a_command_is_told_once(sandbox: BackendSandbox) -> N
     with ThreadPoolExecutor(1) as pool, observe_effects() as mine:
         running = pool.submit(run)
         begun = BackendToolFilesRead("begun")
-        assert any(isinstance(sandbox.dispatch(begun), FileContent) for _ in range(1000))
+        wait_until(lambda: isinstance(sandbox.dispatch(begun), FileContent))
         sandbox.dispatch(BackendToolFilesWrite("go", "x"))
         theirs = running.result()
     assert [(each.path, each.attribution) for each in mine] == [("go", "exact")]
@@ -337,7 +338,7 @@ def _beside(sandbox: BackendSandbox, call: BackendToolFilesWrite) -> EffectLog:
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(_observed, sandbox, line)
         begun = BackendToolFilesRead("/tmp/begun")
-        assert any(isinstance(sandbox.dispatch(begun), FileContent) for _ in range(1000))
+        wait_until(lambda: isinstance(sandbox.dispatch(begun), FileContent))
         sandbox.dispatch(call)
         sandbox.dispatch(BackendToolFilesWrite("/tmp/go", ""))
         return running.result()

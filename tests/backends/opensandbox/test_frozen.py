@@ -139,7 +139,7 @@ def test_two_looks_at_once_open_one_reader(
     frozen = sandbox.freeze()
     write(sandbox, "a.txt", "y")
     reading = [runtime().submit(partial(frozen.aread, "a.txt"), label="r") for _ in range(3)]
-    assert [each.future.result(10) for each in reading] == [b"x"] * 3
+    assert [each.future.result(50) for each in reading] == [b"x"] * 3
     assert len(opensandbox_server.matching("POST", "/v1/sandboxes")) == 2
 
 
@@ -152,11 +152,11 @@ def test_writers_wait_for_one_snapshot_and_for_those_who_read(
     opensandbox_server.inject(*SNAP, gate)
     calls = [BackendToolFilesWrite(f"{n}.txt", "x") for n in range(3)]
     writing = [runtime().submit(partial(sandbox.adispatch, each), label="w") for each in calls]
-    assert gate.reached.wait(5)
+    assert gate.reached.wait(50)
     assert not sandbox.dispatch(BackendToolFilesExists("0.txt"))
     gate.release()
     for each in writing:
-        each.future.result(10)
+        each.future.result(50)
     assert len(opensandbox_server.matching(*SNAP)) == 1
     assert sorted(waited(frozen.amanifest)) == ["a.txt"]
 

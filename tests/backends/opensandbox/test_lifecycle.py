@@ -259,10 +259,10 @@ def test_a_cancelled_opening_leaves_no_sandbox(
     opensandbox_server.inject(*CREATE, gate)
     lazy = backend.lazy()
     running = runtime().submit(lazy.aopened, label="opening")
-    assert gate.reached.wait(5)
+    assert gate.reached.wait(50)
     runtime().cancel(running)
     with pytest.raises(BaseException):  # noqa: B017, PT011  # CancelledError is none of Exception
-        running.future.result(5)
+        running.future.result(50)
     gate.release()
     opensandbox_server.wait_for("DELETE", "/v1/sandboxes/*")
     assert opensandbox_server.calls[CREATE] == 1
@@ -351,7 +351,7 @@ def test_many_sandboxes_open_side_by_side(
     def work(number: int) -> bytes:
         sandbox = backend.open()
         sandbox.dispatch(BackendToolFilesWrite("n.txt", str(number)))
-        barrier.wait(10)
+        barrier.wait(50)
         said = _said(sandbox, "cat n.txt")
         backend.close(sandbox)
         return said

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.support.opensandbox_server.raw import Api, Said
+from tests.support.waiting import at_a_deadline
 
 
 def run(daemon: Api, command: str, **more: Any) -> Said:
@@ -49,7 +50,11 @@ def test_a_signal_is_minus_one(daemon: Api, command: str, why: str) -> None:
 
 
 def test_a_deadline_kills_the_whole_group(daemon: Api) -> None:
-    said = run(daemon, "(sleep 100; echo late > /tmp/late) & echo $!; sleep 100", timeout=50)
+    line = "(sleep 100; echo late > /tmp/late) & echo $!; sleep 100"
+    said = at_a_deadline(
+        lambda deadline: run(daemon, line, timeout=int(1000 * deadline)),
+        lambda said: said.texts() != [],
+    )
     error = said.error()
     assert error is not None
     assert (error["evalue"], error["traceback"]) == ("-1", ["signal: killed"])

@@ -88,7 +88,7 @@ def test_a_request_waits_at_a_gate(server: OpenSandboxServer, api: Api) -> None:
     said: list[Said] = []
     asking = threading.Thread(target=lambda: said.append(api("POST", "/sandboxes", ASKED)))
     asking.start()
-    assert gate.reached.wait(5)
+    assert gate.reached.wait(50)
     assert server.sandbox_ids == []
     gate.release()
     asking.join()

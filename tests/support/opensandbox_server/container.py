@@ -216,9 +216,11 @@ class Container:
         if self._control is not None:
             self._control.close()
             self._control = None
-        process, self._process = self._process, None
+        # Kept until it has ended: who is cancelled here may never have begun to wait.
+        process = self._process
         if process is not None:
             await asyncio.to_thread(_end, process)
+            self._process = None
         init_fd, self._init_fd = self._init_fd, None
         if init_fd is not None:
             await asyncio.to_thread(_wait_for_init, init_fd)

@@ -10,7 +10,7 @@ from typing import Any
 
 IMAGE = "opensandbox/code-interpreter:v1.1.0"
 """An image that can run code."""
-_TIMEOUT = 10.0
+_TIMEOUT = 50.0
 
 
 @dataclass(frozen=True, slots=True)

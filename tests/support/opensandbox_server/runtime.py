@@ -21,7 +21,7 @@ from tests.support.opensandbox_server.http import CapturedRequest
 from tests.support.opensandbox_server.records import Clock, Sandbox, Snapshot
 from tests.support.opensandbox_server.wishes import Wish, has_runtime, read_mounts, refusal
 
-Opened = Callable[[Sandbox], Coroutine[None, None, None]]
+Changed = Callable[[Sandbox], Coroutine[None, None, None]]
 
 
 class Runtime:
@@ -39,13 +39,14 @@ class Runtime:
         self,
         root: Path,
         *,
-        on_opened: Opened,
-        on_closed: Callable[[Sandbox], None],
+        on_opened: Changed,
+        on_closed: Changed,
     ) -> None:
         self.clock = Clock()
         self.allowed_host_paths: list[Path] = []
         self.sandboxes: dict[str, Sandbox] = {}
         self.snapshots: dict[str, Snapshot] = {}
+        self._containers: list[Container] = []
         self._root = root
         self._library = root / "lib"
         self._on_opened = on_opened
@@ -73,6 +74,7 @@ class Runtime:
             mounts=read_mounts(wish.volumes, self.allowed_host_paths, self._root / "volumes", root),
             has_runtime=has_runtime(source),
         )
+        self._containers.append(container)
         now = self.clock.now()
         expires_at = None if wish.timeout is None else now + timedelta(seconds=wish.timeout)
         sandbox = Sandbox(
@@ -95,8 +97,9 @@ class Runtime:
         """End a sandbox and delete its files."""
         if self.sandboxes.pop(sandbox.id, None) is None:
             return
-        self._on_closed(sandbox)
+        await self._on_closed(sandbox)
         await sandbox.container.stop()
+        self._containers.remove(sandbox.container)
         sandbox.may_answer.set()  # what waited for it finds that it is gone
         await asyncio.to_thread(remove_tree, sandbox.container.root)
 
@@ -149,8 +152,8 @@ class Runtime:
             sandbox.may_answer.set()
 
     async def stop(self) -> None:
-        """End all processes; the files stay."""
-        await asyncio.gather(*(each.container.stop() for each in self.sandboxes.values()))
+        """End all processes, also those of sandboxes that are half made or half gone."""
+        await asyncio.gather(*(each.stop() for each in self._containers))
 
     def complaints(self) -> str:
         """What daemons wrote about failures of their own."""

@@ -23,7 +23,7 @@ from tests.support.opensandbox_server.records import Sandbox
 from tests.support.opensandbox_server.runtime import Runtime
 
 API_KEY = "test-key"
-_TIMEOUT = 20.0
+_TIMEOUT = 50.0
 _BACKLOG = 512
 _Result = TypeVar("_Result")
 
@@ -107,7 +107,7 @@ class OpenSandboxServer:
         return self._journal.matching(method, path)
 
     def wait_for(
-        self, method: str, path: str, *, n_requests: int = 1, timeout: float = 5.0
+        self, method: str, path: str, *, n_requests: int = 1, timeout: float = 50.0
     ) -> None:
         """Wait until so many requests of a kind have arrived in all.
 
@@ -204,16 +204,12 @@ class OpenSandboxServer:
         try:
             await self._stop.wait()
         finally:
-            for each in (server, *self._servers.values()):
-                each.close()
-            # Again for what was being accepted meanwhile: no connection may outlive the loop.
-            for _ in range(3):
-                writers = list(self._open)
-                for task in [*self._tasks]:
-                    task.cancel()
-                await asyncio.gather(*self._tasks, return_exceptions=True)
-                self._abort(writers)
-                await asyncio.sleep(0)
+            await self._stop_listening(server, *self._servers.values())
+            writers = list(self._open)
+            for task in [*self._tasks]:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+            self._abort(writers)
             await self._runtime.stop()
             await asyncio.sleep(0)
 
@@ -246,10 +242,23 @@ class OpenSandboxServer:
         sandbox.port = server.sockets[0].getsockname()[1]
         self._servers[sandbox.id] = server
 
-    def _deafen(self, sandbox: Sandbox) -> None:
+    async def _deafen(self, sandbox: Sandbox) -> None:
         """Close the port of a sandbox that is gone, and break what is connected to it."""
-        self._servers.pop(sandbox.id).close()
+        await self._stop_listening(self._servers[sandbox.id])
+        self._servers.pop(sandbox.id)
         self._abort([writer for writer, owner in self._open.items() if owner == sandbox.id])
+
+    async def _stop_listening(self, *servers: asyncio.Server) -> None:
+        """Close ports; what is just being accepted becomes a connection first.
+
+        asyncio closes it with nobody once its server is closed, and none may outlive the loop.
+        """
+        for listening in (each for server in servers for each in server.sockets):
+            self._loop.remove_reader(listening)
+        for _ in range(3):
+            await asyncio.sleep(0)
+        for server in servers:
+            server.close()
 
     async def _renew(self, sandboxes: Literal["fresh", "kept"]) -> None:
         self._abort(list(self._open))

@@ -306,8 +306,8 @@ def test_a_failing_model_leaves_words_and_warns_once(
     with caplog.at_level(logging.WARNING):
         uri = write(store, "a", "automobile and tea", wait=True)
         assert uris(store, "tea") == uris(store, "tea") == [uri]
-    assert len(caplog.records) == 1
-    assert "ConnectionError: no network" in caplog.text
+    [logged] = [each for each in caplog.records if each.name == "rath.memory.local"]
+    assert "ConnectionError: no network" in logged.getMessage()
     assert len(model.calls) == 1
 
 
@@ -369,7 +369,7 @@ def test_vectors_of_changing_lengths_end_in_a_warning(open_with: Open, root: Pat
     logging.getLogger("rath.memory.local").addHandler(told)
     store = open_with(embedding=Changing())
     assert uris(store, "tea")
-    assert told.event.wait(15)
+    assert told.event.wait(50)
     logging.getLogger("rath.memory.local").removeHandler(told)
 
 
@@ -392,12 +392,12 @@ def test_closing_ends_the_work_in_the_background(open_with: Open, root: Path) ->
     class Slow(Meanings):
         def embed(self, texts: Sequence[str]) -> list[list[float]]:
             begun.set()
-            may_end.wait(10)
+            may_end.wait(50)
             return super().embed(texts)
 
     store = open_with(embedding=Slow())
     write(store, "a", "automobile")
-    assert begun.wait(10)
+    assert begun.wait(50)
     store.backend.close(store)
     may_end.set()
     assert not list(root.glob("vectors-*"))

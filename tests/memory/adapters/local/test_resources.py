@@ -35,7 +35,7 @@ class _Pages(BaseHTTPRequestHandler):
             case "/slow":
                 self.send_response(200)
                 self.end_headers()
-                self.server.released.wait(5)  # type: ignore[attr-defined]  # set by the fixture
+                self.server.released.wait(50)  # type: ignore[attr-defined]  # set by the fixture
             case _:
                 self._answer(404, b"no")
 

@@ -58,7 +58,7 @@ def test_nothing_is_forced_twice(tmp_path: Path, disk: Disk) -> None:
 def test_notes_get_to_disk_without_being_waited_for(tmp_path: Path, disk: Disk) -> None:
     syncing = Syncing(tmp_path, delay_seconds=0.0, act=disk)
     syncing.add(tmp_path / "a")
-    assert disk.was_used.wait(10)
+    assert disk.was_used.wait(50)
     assert disk.kept == [{str(tmp_path / "a")}]
 
 

@@ -33,7 +33,7 @@ def test_a_child_that_is_forked_in_a_transaction_can_write(tmp_path: Path) -> No
     is_in_use.wait()
     child = os.fork()
     if child == 0:
-        signal.alarm(10)
+        signal.alarm(50)
         catalog.use(write)
         os._exit(0)
     is_forking.set()

@@ -36,5 +36,5 @@ def test_a_walk_waits_for_a_search_that_goes_on() -> None:
         walker = threading.Thread(target=walk)
         walker.start()
         assert not has_gone_on.wait(0.05)
-    assert has_gone_on.wait(10)
+    assert has_gone_on.wait(50)
     walker.join()

@@ -46,4 +46,4 @@ def test_a_pause_ends_by_itself() -> None:
     pace = Pace(pause_seconds=0.01)
     pace.ask(list)
     pace.ask(is_done.set)
-    assert is_done.wait(10)
+    assert is_done.wait(50)

@@ -64,7 +64,7 @@ def found(root: Path, query: str, top_k: int) -> tuple[list[str], Meanings]:
 def test_processes_share_the_vectors_that_each_of_them_makes(root: Path) -> None:
     started = [start(root, name, 40) for name in ("a", "b")]
     for process in started:
-        out, err = process.communicate(timeout=15)
+        out, err = process.communicate(timeout=50)
         assert (process.returncode, err) == (0, "")
         assert len(out.split()) == 40
     uris, model = found(root, "feline", 100)
@@ -83,7 +83,7 @@ def test_a_killed_process_leaves_nothing_wrong(root: Path, n_written: int) -> No
     for _ in range(n_written):
         process.stdout.readline()
     process.kill()
-    process.wait(timeout=10)
+    process.wait(timeout=50)
     process.stdout.close()
     process.stderr.close()
     written = len(list((root / "user" / "a").glob("*.md")))
@@ -110,4 +110,4 @@ assert "numpy" not in sys.modules
 
 def test_a_store_without_vectors_does_not_load_numpy(root: Path) -> None:
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(PATHS)}
-    subprocess.run([sys.executable, "-c", WITHOUT, str(root)], check=True, timeout=15, env=env)
+    subprocess.run([sys.executable, "-c", WITHOUT, str(root)], check=True, timeout=50, env=env)
