@@ -42,8 +42,8 @@ def _own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """Give `-n auto` one worker more than there are cores: many tests wait for a process."""
-    return (os.cpu_count() or 1) + 1
+    """Give `-n auto` two workers more than there are cores: many tests wait for a process."""
+    return (os.cpu_count() or 1) + 2
 
 
 def patience(item: pytest.Item) -> float:

@@ -15,6 +15,7 @@ from rath.session import Session
 from rath.session.placement import Placement
 from rath.testing import FakeBackend, tool_call
 from tests.support.sessions import FunctionTool, run
+from tests.support.waiting import wait_until_let_go
 
 
 class Here(FakeBackend):
@@ -138,8 +139,7 @@ def test_a_run_holds_the_sandbox_until_it_ends() -> None:
     user = Session.from_user_message("go").bind_sandbox(sandbox)
     note = FunctionTool("note", lambda *_: counts.append(sandbox.refcount))
     out = run([tool_call("note"), "done"], note, user=user).synchronize()
-    gc.collect()
-    assert sandbox.refcount == 2
+    wait_until_let_go(lambda: sandbox.refcount == 2)
     assert counts[0] > 2
     user.close_sandbox()
     assert sandbox.refcount == 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ from rath.session import ChunkKind, ChunkTable, LineageKind, Session, user_text_
 from rath.session.primitives import create_system_session, create_user_session
 from rath.testing import ScriptedClient, tool_call
 from tests.support.sessions import run
+from tests.support.waiting import wait_until_let_go
 
 USAGE = RathLLMTokenUsage(prompt_tokens=10, completion_tokens=5, total_tokens=15)
 
@@ -131,8 +131,7 @@ def test_the_sandbox_opens_on_first_use_and_is_shared_by_forks() -> None:
 def test_a_dropped_fork_gives_its_count_back() -> None:
     session = Session.from_user_message("hi").to("local")
     sandbox = session.fork().require_sandbox()
-    gc.collect()
-    assert sandbox.refcount == 1
+    wait_until_let_go(lambda: sandbox.refcount == 1)
     assert not sandbox.closed
 
 
@@ -191,8 +190,7 @@ def test_the_output_of_a_run_shares_the_sandbox() -> None:
     sandbox = user.require_sandbox()
     out = run(["done"], user=user).synchronize()
     assert out.sandbox is sandbox
-    gc.collect()
-    assert sandbox.refcount == 2
+    wait_until_let_go(lambda: sandbox.refcount == 2)
 
 
 def test_the_output_of_a_run_keeps_the_input_sessions_provider() -> None:

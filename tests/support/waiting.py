@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Callable, Sequence
 from typing import TypeVar
@@ -23,6 +24,19 @@ def wait_until(holds: Callable[[], bool], what: str = "what is waited for") -> N
     while not holds():
         assert time.monotonic() < end, f"after {PATIENCE:.0f} s: {what}"
         time.sleep(0.01)
+
+
+def wait_until_let_go(holds: Callable[[], bool], what: str = "what was held is let go") -> None:
+    """Wait until something holds that follows from the end of an object.
+
+    A thread that made a result may hold it for a moment after others can read it.
+    """
+
+    def is_seen() -> bool:
+        gc.collect()
+        return holds()
+
+    wait_until(is_seen, what)
 
 
 def at_a_deadline(
