@@ -26,7 +26,7 @@ from rath.mcp.tail import Tail
 if TYPE_CHECKING:
     from mcp.client._transport import TransportStreams
 
-__all__ = ["MAX_MESSAGE_BYTES", "Child", "open_child"]
+__all__ = ["MAX_MESSAGE_BYTES", "Child", "descriptors", "open_child"]
 
 MAX_MESSAGE_BYTES = 64 << 20
 """Longest message of a server, in bytes; a longer one ends the connection. A guess."""
@@ -94,7 +94,7 @@ async def open_child(
         start_new_session=True,
     )
     child.pid = process.pid
-    ours = _descriptors(process)
+    ours = descriptors(process)
     _ours.update(ours)
     received, read = anyio.create_memory_object_stream[SessionMessage | Exception](0)
     write, to_send = anyio.create_memory_object_stream[SessionMessage](0)
@@ -102,7 +102,8 @@ async def open_child(
         async with anyio.create_task_group() as group:
             group.start_soon(_take, process, received, child, on_lost, on_dropped)
             group.start_soon(_give, process, to_send, received, on_lost)
-            group.start_soon(_listen, process, child)
+            heard = anyio.Event()
+            group.start_soon(_listen, process, child, heard)
             try:
                 yield read, write
             finally:
@@ -110,7 +111,7 @@ async def open_child(
                 with anyio.CancelScope(shield=True):
                     for stream in (read, write):
                         stream.close()
-                    await _end(process)
+                    await _end(process, heard)
                 child.exit_code = process.returncode
                 group.cancel_scope.cancel()
     finally:
@@ -165,14 +166,15 @@ async def _give(
     on_lost()
 
 
-async def _listen(process: Process, child: Child) -> None:
+async def _listen(process: Process, child: Child, heard: anyio.Event) -> None:
     """Keep the end of what the server writes to stderr."""
     assert process.stderr is not None
     while data := await process.stderr.read(_CHUNK_BYTES):
         child.stderr.add(data)
+    heard.set()
 
 
-async def _end(process: Process) -> None:
+async def _end(process: Process, heard: anyio.Event) -> None:
     """End a server as the protocol says: close its input, wait, SIGTERM, wait, SIGKILL."""
     is_exit = runtime().is_closing
     try:
@@ -185,6 +187,9 @@ async def _end(process: Process) -> None:
         # Also what it left in its group: nobody else has got that number yet.
         _signal(process, signal.SIGKILL)
         await _has_ended(process, TERM_SECONDS)
+        # Its last words may still be in the pipe.
+        with anyio.move_on_after(EXIT_SECONDS):
+            await heard.wait()
         transport: Any = getattr(process, "_transport", None)
         if transport is not None:
             transport.close()  # something that left the group may still hold a pipe
@@ -233,13 +238,14 @@ def _message(line: bytes, child: Child) -> SessionMessage | None:
     return None
 
 
-def _descriptors(process: Process) -> set[int]:
+def descriptors(process: Process) -> set[int]:
+    """Return our ends of its pipes that are open: of one that has ended, some are closed."""
     pipes = [process.stdin and process.stdin.transport]
     transport: Any = getattr(process, "_transport", None)
     if transport is not None:
         pipes += [transport.get_pipe_transport(number) for number in (1, 2)]
     found = [pipe.get_extra_info("pipe") for pipe in pipes if pipe is not None]
-    return {pipe.fileno() for pipe in found if pipe is not None}
+    return {pipe.fileno() for pipe in found if pipe is not None and not pipe.closed}
 
 
 def _let_go_after_fork() -> None:
