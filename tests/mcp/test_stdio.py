@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from asyncio.subprocess import PIPE
 
 import pytest
@@ -17,11 +18,10 @@ def test_of_a_process_that_has_ended_the_open_pipes_are_told() -> None:
     async def told() -> set[int]:
         process = await asyncio.create_subprocess_exec("true", stdin=PIPE, stdout=PIPE, stderr=PIPE)
         assert process.stdin is not None
-        pipe = process.stdin.transport.get_extra_info("pipe")
         async with asyncio.timeout(PATIENCE):
             await process.wait()
-            while not pipe.closed:
-                await asyncio.sleep(0)
+            with contextlib.suppress(BrokenPipeError):
+                await process.stdin.wait_closed()
         return descriptors(process)
 
     assert len(asyncio.run(told())) < 3
