@@ -404,6 +404,19 @@ def test_each_hook_in_a_chain_is_named() -> None:
     assert (said(out), len(changes(out))) == ("hello!?", 2)
 
 
+@pytest.mark.parametrize("is_made", [False, True])
+def test_a_hook_that_gives_the_same_session_again_is_named_once(is_made: bool) -> None:
+    go_on, first = threading.Event(), saying("x")
+    out = agent_held_up(go_on)(first)
+    if is_made:
+        go_on.set()
+        out.synchronize()
+    for _ in range(2):
+        note_output(out, [PassedOn("m:hook", first.id, out.id)])
+    go_on.set()
+    assert changes(out) == [("output", "m:hook")]
+
+
 def test_a_session_that_failed_gets_no_entry() -> None:
     failed = agent()(saying("x"))
     with pytest.raises(Exception, match="script"):

@@ -100,11 +100,21 @@ def _amended(cell: Deferred[Body], chain: Sequence[PassedOn], session: UUID, bod
 
 
 def _outputs_changed(chain: Sequence[PassedOn], session: UUID, record: Record) -> list[Change]:
-    """Return the entries that are to be added; what hooks had done before is not noted again."""
+    """Return the entries that are to be added; what hooks had done before is not noted again.
+
+    A program that goes on asks its hooks again, for sessions that are served from the record.
+    """
     made = own_operation(record, session)
     operation = session if made is None else made.operation
+    noted = {_what_it_says(entry) for entry in record if isinstance(entry, Change)}
     entries = (_passed_on("output", change, operation) for change in chain)
-    return [entry for entry in entries if entry not in record]
+    return [entry for entry in entries if _what_it_says(entry) not in noted]
+
+
+def _what_it_says(change: Change) -> tuple[object, ...]:
+    """Return all but the id and the time of an entry about whole sessions."""
+    contents = change.before.digest, change.after.digest
+    return change.operation, change.hook, change.what, *contents
 
 
 def inputs_changed(changes: Sequence[PassedOn], operation: UUID) -> list[Change]:
