@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-MAX_FILE_LINES = 400
-MAX_FUNCTION_LINES = 60
+MAX_FILE_LINES = 800
+MAX_FUNCTION_LINES = 80
 BANNED_MODULES = {"common", "helper", "helpers", "misc", "util", "utils"}
 
 # Written so that no pattern matches its own text: this file is checked too.
