@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+import rath
 from rath.errors import ProviderError
 from rath.llm import (
     RathLLMAssistantMessage,
@@ -16,7 +17,14 @@ from rath.llm import (
     RathLLMChatResponse,
     RathLLMStreamDelta,
 )
-from rath.session import ChunkKind, Session, load_session, run_session_compress, session_registry
+from rath.session import (
+    ChunkKind,
+    Session,
+    load_session,
+    run_session_compress,
+    run_session_loop,
+    session_registry,
+)
 from rath.session.outcome import Cancelled, Completed
 from rath.session.record import ModelCall, Operation, Summary
 from rath.testing import ScriptedClient, Turn, tool_call
@@ -26,12 +34,15 @@ from tests.support.waiting import PATIENCE
 AGENT = Session.from_agent_prompt("Summarise.")
 
 
-def compress(turn: Turn, user: Session | None = None, **options: Any) -> Session:
+def compress(
+    turn: Turn, user: Session | None = None, *, lazy: bool = True, **options: Any
+) -> Session:
     client = ScriptedClient([turn])
     return run_session_compress(
         user or Session.from_user_message("a long story"),
         AGENT,
         agent_provider=client.provider,
+        lazy=lazy,
         **options,
     )
 
@@ -54,6 +65,41 @@ def test_the_result_is_one_user_row() -> None:
     assert (row.kind, row.payload["content"]) == (ChunkKind.USER, "short")
     assert out.text() == "short"
     assert out.outcome == Completed()
+
+
+def test_the_call_waits_for_the_summary() -> None:
+    out = compress("short", lazy=False)
+    assert not out.is_pending
+    assert out.text() == "short"
+
+
+@pytest.mark.parametrize(
+    ("turn", "message"),
+    [
+        pytest.param(reply("cut", "length"), "length", id="length"),
+        pytest.param(reply("", "stop"), "it is empty", id="empty"),
+    ],
+)
+def test_the_call_raises_what_is_wrong_with_the_summary(turn: Turn, message: str) -> None:
+    with pytest.raises(RuntimeError, match=message):
+        compress(turn, lazy=False)
+
+
+def test_the_call_is_refused_before_it_asks_where_it_would_stop_other_runs() -> None:
+    client = ScriptedClient(["never asked"])
+
+    @rath.tool
+    async def shorten() -> str:
+        """Compress on the event loop of tools."""
+        story = Session.from_user_message("a long story")
+        run_session_compress(story, AGENT, agent_provider=client.provider)
+        return "not reached"
+
+    boss = ScriptedClient([tool_call("shorten"), "done"])
+    user = Session.from_user_message("go")
+    out = run_session_loop(user, AGENT, agent_provider=boss.provider, tools=[shorten])
+    assert "pass lazy=True" in str(out.chunk_table[2].payload["content"])
+    assert client.requests == []
 
 
 def test_the_record_names_the_rows_that_were_replaced() -> None:

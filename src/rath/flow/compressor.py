@@ -42,4 +42,5 @@ class Compressor(Workflow):
             self.agent.agent_session,
             agent_provider=self.agent.provider,
             on_event=self.on_event,
+            lazy=True,
         )

@@ -22,6 +22,7 @@ from rath.session.entry import (
     call_site,
     check_callable,
     check_executor,
+    check_may_wait,
     provider_for,
     register_run,
 )
@@ -72,15 +73,14 @@ def run_session_compress(
     persist_path: Path | None = None,
     sandbox_handle_id: str | None = None,
     durability: Durability | None = None,
+    lazy: bool = False,
 ) -> Session:
-    """Return a session whose one user row is a model's summary of `user_session`.
+    """Return a session whose one user row is a model's summary of `user_session`; waits for it.
 
-    Returns at once; reads of the result wait, and raise RuntimeError when the model gave no
-    usable summary: tool calls, an empty text, or a text that was cut at its length limit. Usage
-    is carried over, and the record names the rows that were replaced. Where the chain is at its
-    budget no call is made: the result has the rows as they were, and the outcome BudgetExceeded.
-    Where the call crosses it the result has the summary, since that was paid for, and the same
-    outcome.
+    Usage is carried over, and the record names the rows that were replaced. Where the chain is at
+    its budget no call is made: the result has the rows as they were, and the outcome
+    BudgetExceeded. Where the call crosses it the result has the summary, since that was paid for,
+    and the same outcome.
 
     Args:
         user_session: What to compress.
@@ -94,12 +94,19 @@ def run_session_compress(
         persist_path: Write the result to this file.
         sandbox_handle_id: Identity of a remote sandbox, for the file's header.
         durability: How carefully it is written; see `run_session_loop`.
+        lazy: Return at once; reads of the result wait, and raise what is wrong with the summary.
 
     Raises:
+        RuntimeError: The model gave no usable summary: tool calls, an empty text, or a text that
+            was cut at its length limit.
+        SelfWaitError: Called on an event loop of rath, by an `async def` tool for example, without
+            `lazy`.
         TypeError: An argument is of the wrong type.
         ValueError: No provider, no key, an unknown provider kind or durability, or a budget in
             money for a model without a known price.
     """
+    if not lazy:
+        check_may_wait("run_session_compress")
     provider = provider_for("run_session_compress", user_session, agent_session, agent_provider)
     check_executor("run_session_compress", executor)
     check_callable("run_session_compress", "on_event", on_event)
@@ -152,7 +159,7 @@ def run_session_compress(
     announce_end(out)
     if register_sessions:
         register_run(user_session, agent_session, out)
-    return out
+    return out if lazy else out.synchronize()
 
 
 def _submit(plan: _CompressPlan, user_session: Session, agent_session: Session) -> Session:

@@ -7,6 +7,8 @@ import os
 from pathlib import Path
 
 import rath
+from rath._async.runtime import runtime
+from rath.errors import SelfWaitError
 from rath.llm.provider import Provider
 from rath.session.manager import session_registry
 from rath.session.replay.stage import current_stage, gathered
@@ -39,6 +41,19 @@ def provider_for(
             f"{operation}: the provider must be a Provider, not {type(provider).__name__}"
         )
     return provider
+
+
+def check_may_wait(caller: str) -> None:
+    """Check that the caller may block here, before anything is submitted.
+
+    Raises:
+        SelfWaitError: It runs on an event loop of rath, as an `async def` tool does.
+    """
+    if runtime().is_own_thread():
+        raise SelfWaitError(
+            f"{caller} waits for its run, and that would stop everything on this event loop of "
+            "rath; pass lazy=True and `await` what it returns, or call it from a plain `def`"
+        )
 
 
 def check_callable(operation: str, name: str, given: object) -> None:

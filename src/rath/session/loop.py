@@ -20,6 +20,7 @@ from rath.session.entry import (
     call_site,
     check_callable,
     check_executor,
+    check_may_wait,
     provider_for,
     register_run,
 )
@@ -129,6 +130,8 @@ def run_session_loop(
         ToolNameConflictError: Two tools have the same name; a tool of yours named
             `edit_workspace_file` takes the place of the built-in one instead.
     """
+    if not lazy:
+        check_may_wait("run_session_loop")
     provider = provider_for("run_session_loop", user_session, agent_session, agent_provider)
     _check_limits(max_tool_rounds, timeout)
     check_approval(approval, "run_session_loop")

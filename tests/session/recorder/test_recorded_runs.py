@@ -346,7 +346,7 @@ def test_a_compression_that_fails_says_why() -> None:
     client = ScriptedClient([tool_call("f")])
     agent = Session.from_agent_prompt("Shrink.")
     user = Session.from_user_message("hi")
-    out = run_session_compress(user, agent, agent_provider=client.provider, persist=True)
+    out = run_session_compress(user, agent, agent_provider=client.provider, persist=True, lazy=True)
     with pytest.raises(RuntimeError, match="it called tools"):
         out.synchronize()
     *_, last = lines_of(partial_beside(log_of(out.id)))

@@ -450,7 +450,7 @@ def test_the_callback_may_fail_a_compression_whose_summary_stays_readable() -> N
         on_budget_exceeded=Noter(ends=True),
     )
     out = run_session_compress(
-        Session.from_user_message("go"), AGENT, agent_provider=client.provider
+        Session.from_user_message("go"), AGENT, agent_provider=client.provider, lazy=True
     )
     with pytest.raises(BudgetExceededError, match="enough"):
         out.synchronize()

@@ -328,9 +328,8 @@ def test_a_selection_falls_back() -> None:
 
 def test_a_side_call_that_all_refuse_is_an_error_with_notes() -> None:
     provider = chain(OfflineVendor(down), OfflineVendor(down))
-    out = run_session_compress(Session.from_user_message("x"), AGENT, agent_provider=provider)
     with pytest.raises(ProviderError) as caught:
-        out.text()
+        run_session_compress(Session.from_user_message("x"), AGENT, agent_provider=provider)
     assert len([note for note in caught.value.__notes__ if "before it" in note]) == 1
 
 

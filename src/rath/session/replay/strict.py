@@ -116,6 +116,7 @@ def _replay_compression(run: RecordedRun, parent: Node) -> ChunkTable:
             agent_provider=Provider(model="recorded"),
             compress_instruction=question,
             register_sessions=False,
+            lazy=True,
         )
     return _compared(run, stage.script, out)
 
