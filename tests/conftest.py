@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+import rath
 from rath.session.autosave import look_again
 
 CREDENTIAL_PREFIXES = (
@@ -23,6 +24,9 @@ CREDENTIAL_PREFIXES = (
     "RATH_OPENSANDBOX_",
 )
 FULL = os.environ.get("RATH_FULL") == "1"
+
+# A run that a failed test left behind does not hold up the end of its worker.
+rath.at_exit("cancel")
 
 # No deadlines: a busy machine must not decide whether a property holds.
 settings.register_profile("dev", max_examples=50, deadline=None)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rath import backend, flow, memory, session
+    from rath._async.runtime import at_exit
     from rath.flow.tool.function import tool
     from rath.llm.offline import offline
     from rath.session.approvals.asking import ask
@@ -18,6 +19,7 @@ __version__ = "1.3.0.dev0"
 
 __all__ = [
     "ask",
+    "at_exit",
     "autosave",
     "backend",
     "cassette",
@@ -31,6 +33,7 @@ __all__ = [
 
 _FUNCTIONS = {
     "ask": "rath.session.approvals.asking",
+    "at_exit": "rath._async.runtime",
     "autosave": "rath.session.autosave",
     "cassette": "rath.session.replay.cassette",
     "offline": "rath.llm.offline",

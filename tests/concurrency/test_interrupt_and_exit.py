@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from rath.session import Session
 from tests.support.waiting import PATIENCE, wait_until
 
 PRELUDE = """
@@ -50,14 +51,15 @@ def stuck(request):
 """
 
 
-def spawn(body: str) -> subprocess.Popen[str]:
+def spawn(body: str, **environ: str) -> subprocess.Popen[str]:
     code = textwrap.dedent(PRELUDE) + textwrap.dedent(body)
     return subprocess.Popen(
         [sys.executable, "-c", code],
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        env={**os.environ, **environ, "PYTHONPATH": os.pathsep.join(sys.path)},
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler) and None,
     )
 
@@ -114,32 +116,253 @@ def test_ctrl_c_kills_the_child_process_of_a_command(tmp_path: object) -> None:
         assert_gone(int(file.read()))
 
 
-def test_exit_with_work_in_flight_is_quick_and_names_what_was_cut_off(tmp_path: object) -> None:
-    pid_file = os.path.join(str(tmp_path), "pid")
+@pytest.mark.parametrize(
+    ("end", "status"),
+    [("1 / 0", 1), ("sys.exit(3)", 3), ("raise KeyboardInterrupt", -signal.SIGINT)],
+    ids=["error", "status", "interrupt"],
+)
+def test_an_end_by_failure_cancels_what_runs_and_names_it(
+    tmp_path: Path, end: str, status: int
+) -> None:
+    pid_file = tmp_path / "pid"
     process = spawn(f"""
         import os
         out = start([tool_call("run_shell_command",
                                {{"cmd": "echo $$ > {pid_file}; exec sleep 60"}}), "x"])
-        while not (os.path.exists({pid_file!r}) and open({pid_file!r}).read()):
+        while not (os.path.exists({str(pid_file)!r}) and open({str(pid_file)!r}).read()):
             time.sleep(0.01)
         print(str(out.id).split("-")[0], flush=True)
+        {end}
     """)
     out, err = process.communicate(timeout=PATIENCE)
-    assert process.returncode == 0, err
-    assert f"session {out.strip()}" in err
-    assert ".text() or .synchronize()" in err
-    with open(pid_file) as file:
-        assert_gone(int(file.read()))
+    assert process.returncode == status, err
+    assert f"cut off: session {out.strip()}" in err
+    assert "rath.at_exit()" in err
+    assert_gone(int(pid_file.read_text()))
 
 
-def test_exit_with_a_tool_that_cannot_be_killed() -> None:
+def test_an_end_by_failure_leaves_a_tool_that_cannot_be_killed() -> None:
     process = spawn("""
+        entered = threading.Event()
+        class Stay(Hold):
+            def __call__(self, session, arguments):
+                entered.set()
+                time.sleep(60)
+        Hold = Stay
         out = start([tool_call("hold"), "x"])
-        time.sleep(0.3)
+        entered.wait()
+        sys.exit(1)
     """)
     _, err = process.communicate(timeout=PATIENCE)
-    assert process.returncode == 0
+    assert process.returncode == 1
     assert "cut off" in err
+
+
+@pytest.mark.parametrize(
+    ("setting", "prelude"),
+    [({}, "import rath; rath.at_exit('cancel')"), ({"OPENRATH_AT_EXIT": "cancel"}, "")],
+    ids=["call", "variable"],
+)
+def test_a_normal_end_cancels_where_it_is_told_to(setting: dict[str, str], prelude: str) -> None:
+    process = spawn(
+        f"""
+        {prelude}
+        called = threading.Event()
+        def stay(request):
+            called.set()
+            time.sleep(60)
+        out = start([stay])
+        called.wait()
+        """,
+        **setting,
+    )
+    _, err = process.communicate(timeout=PATIENCE)
+    assert (process.returncode, "cut off: session" in err) == (0, True)
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [("rath.at_exit('wait')", "rath.at_exit() says 'wait'"),
+     ("os.environ['OPENRATH_AT_EXIT'] = 'wait'; start(['x'])", "OPENRATH_AT_EXIT says 'wait'")],
+    ids=["call", "variable"],
+)  # fmt: skip
+def test_a_policy_that_is_none_is_refused_in_the_program(setting: str, message: str) -> None:
+    process = spawn(f"import os, rath\n{setting}")
+    _, err = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 1
+    assert f"ValueError: {message}; expected 'finish' or 'cancel'" in err
+
+
+LATE = """
+def at_the_end(answer="late"):
+    # Only once the interpreter ends is there an answer.
+    def turn(request):
+        while True:
+            time.sleep(0.001)
+            frame = sys._current_frames()[threading.main_thread().ident]
+            while frame is not None and frame.f_code.co_name != "_shutdown":
+                frame = frame.f_back
+            if frame is not None:
+                print("answered", flush=True)
+                return answer
+    return turn
+"""
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        "",
+        "sys.exit()",
+        "sys.exit(0)",
+        # It was caught, so the program went on.
+        "try:\n    sys.exit(3)\nexcept SystemExit:\n    pass",
+        "import asyncio\nasyncio.run(asyncio.sleep(0))",
+    ],
+    ids=["last line", "exit", "exit 0", "caught exit", "asyncio"],
+)
+def test_a_normal_end_finishes_what_runs_and_what_hangs_on_it(tmp_path: Path, end: str) -> None:
+    process = spawn(
+        LATE
+        + textwrap.dedent("""
+        import rath
+        from rath import flow
+        from rath.memory import MemoryStoreSpec
+        rath.autosave()
+        client = ScriptedClient([at_the_end(), "later"])
+        agent = flow.Agent("x", client.provider, memory="local", system_tools=False)
+        first = agent(Session.from_user_message("go"))
+        agent.commit_memory(first)
+        out = agent(first.fork().merge(Session.from_user_message("more")))
+        print(first.id, out.id, flush=True)
+        del first, out
+        """)
+        + textwrap.dedent(end),
+        OPENRATH_HOME=str(tmp_path),
+    )
+    out, err = process.communicate(timeout=PATIENCE)
+    assert (process.returncode, err) == (0, "")
+    ids, answered = out.splitlines()
+    assert answered == "answered"
+    store = str(tmp_path / "sessions")
+    texts = [Session.load(id, store=store).text() for id in ids.split()]
+    assert texts == ["late", "later"]
+    assert "late" in "".join(
+        path.read_text() for path in (tmp_path / "memory").rglob("messages.json")
+    )
+
+
+def test_the_file_of_a_run_is_there_when_the_program_has_ended(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    process = spawn(
+        LATE
+        + f"""
+from pathlib import Path
+start([at_the_end()], persist_path=Path({str(path)!r}))
+start(["in the store"], persist=True)
+""",
+        OPENRATH_HOME=str(tmp_path / "home"),
+    )
+    _, err = process.communicate(timeout=PATIENCE)
+    assert (process.returncode, err) == (0, "")
+    assert Session.load(path).text() == "late"
+    store = tmp_path / "home" / "sessions"
+    [stored] = [
+        Session.load(path)
+        for path in store.rglob("*.jsonl")
+        if "run_session_loop" in path.read_text()
+    ]
+    assert stored.text() == "in the store"
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        "threading.Thread(target=lambda: print(start([at_the_end()]).text())).start()",
+        "import multiprocessing\ncontext = multiprocessing.get_context('fork')\n"
+        "child = context.Process(target=lambda: start(['in the child']))\n"
+        "child.start()\nchild.join()\nprint('late' if child.exitcode == 0 else child.exitcode)",
+        "pool = ThreadPoolExecutor(1)\n"
+        "ask = at_the_end()\n"
+        "start([lambda request: (ask(request), pool.submit(str, 'late').result())[1]],\n"
+        "      on_event=lambda delta: delta.content_delta and print(delta.content_delta))",
+    ],
+    ids=["thread", "child process", "thread pool in a tool"],
+)
+def test_a_normal_end_finishes_what_other_threads_and_processes_run(how: str) -> None:
+    process = spawn(LATE + "from concurrent.futures import ThreadPoolExecutor\n" + how)
+    out, err = process.communicate(timeout=PATIENCE)
+    assert (process.returncode, err) == (0, "")
+    assert out.splitlines()[-1] == "late"
+
+
+def test_a_child_of_multiprocessing_that_fails_cancels_what_runs() -> None:
+    process = spawn("""
+        import multiprocessing
+        def work():
+            start([lambda request: time.sleep(60)])
+            raise ValueError("no")
+        child = multiprocessing.get_context("fork").Process(target=work)
+        child.start()
+        child.join()
+        print(child.exitcode)
+    """)
+    out, err = process.communicate(timeout=PATIENCE)
+    assert (process.returncode, out) == (0, "1\n")
+    assert "cut off: session" in err
+
+
+def test_a_forked_child_does_not_wait_for_the_runs_of_its_parent() -> None:
+    process = spawn("""
+        import os, warnings
+        go = threading.Event()
+        out = start([lambda request: "late" if go.wait(60) else "never"])
+        warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads
+        child = os.fork()
+        if child == 0:
+            sys.exit(0)
+        print(os.waitpid(child, 0)[1], flush=True)
+        go.set()
+    """)
+    out, err = process.communicate(timeout=PATIENCE)
+    assert (process.returncode, out, err) == (0, "0\n", "")
+
+
+WAITING = """
+# The end of the input is no answer.
+out = start([lambda request: sys.stdin.readline() or threading.Event().wait()])
+print(str(out.id).split("-")[0], flush=True)
+"""
+
+
+def test_a_wait_at_the_end_is_reported_and_goes_on() -> None:
+    process = spawn(WAITING)
+    assert process.stdout is not None
+    assert process.stderr is not None
+    assert process.stdin is not None
+    id = process.stdout.readline().strip()
+    report = process.stderr.readline()
+    assert report.startswith(
+        f"rath: the program is done and waits for 1 session in flight (session {id} "
+    )
+    assert report.endswith("; Ctrl-C ends that\n")
+    process.stdin.write("go on\n")
+    _, err = process.communicate(timeout=PATIENCE)
+    assert (process.returncode, err) == (0, "")
+
+
+def test_ctrl_c_ends_the_wait_at_the_end_and_the_process_dies_of_it() -> None:
+    process = spawn("import atexit\natexit.register(print, 'exit handler')\n" + WAITING)
+    assert process.stdout is not None
+    assert process.stderr is not None
+    id = process.stdout.readline().strip()
+    process.stderr.readline()
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=PATIENCE)
+    assert process.returncode == -signal.SIGINT
+    assert f"cut off: session {id}" in err
+    assert "Traceback" not in err
+    assert out == "exit handler\n"
 
 
 def test_exit_without_work_says_nothing() -> None:

@@ -114,6 +114,7 @@ PACKAGE = Path(rath.__file__).parent
 ENVIRONMENT = {"environ", "environb", "getenv", "getenvb"}
 READERS = {"env_flag", "env_value", "get_env_spec", "resolve_env", "resolve_with_origin"}
 TOUCH_THE_ENVIRONMENT = {
+    "_async/runtime.py",  # reads what is declared; below the package of the declarations
     "config/env.py",  # reads what is declared, for all others
     "backend/bubblewrap/command.py",  # tells which of a command's variables were only inherited
     "backend/host/environment.py",  # hands a fixed list on to commands

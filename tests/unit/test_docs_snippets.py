@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +14,7 @@ import pytest
 
 from rath.session import Session
 from rath.session.autosave import autosave
-from tests.support.chat_replies import Reply, completion, text_stream
+from tests.support.chat_replies import Reply, completion, text_stream, tool_call
 from tests.support.chat_server import CapturedRequest, ChatServer
 from tests.support.embedding_replies import embeddings
 
@@ -66,6 +69,41 @@ def test_the_blocks_of_a_page_run(page: Path) -> None:
     for value in list(names.values()):
         if isinstance(value, Session):
             value.synchronize()
+
+
+def test_the_program_of_the_readme_does_its_work_when_it_is_run(tmp_path: Path) -> None:
+    program, *_ = blocks(ROOT / "README.md")
+    script = tmp_path / "program.py"
+    script.write_text(program, "utf-8")
+    home = tmp_path / "home"
+    with ChatServer() as server:
+        server.queue(
+            completion(tool_calls=(tool_call("word_count", {"text": "OpenRath makes"}),)),
+            completion("It has 2 words."),
+            completion("Two words."),
+        )
+        environ = {
+            "OPENAI_API_KEY": "test-key",
+            "OPENAI_BASE_URL": server.base_url,
+            "OPENRATH_HOME": str(home),
+            "PATH": os.environ["PATH"],
+            "PYTHONPATH": os.pathsep.join(sys.path),
+        }
+        ended = subprocess.run(
+            [sys.executable, script.name],
+            cwd=tmp_path,
+            env=environ,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
+        asked = [request.json()["messages"][-1]["content"] for request in server.calls]
+    assert len(asked) == 3
+    assert '"words": 2' in asked[1]
+    [archive] = (home / "memory").rglob("messages.json")
+    assert "It has 2 words." in archive.read_text("utf-8")
 
 
 def test_a_failing_block_names_the_line_of_its_page(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from rath._async import runtime as runtime_module
-from rath._async.runtime import HOW_TO_WAIT, Runtime, runtime
+from rath._async.runtime import HOW_TO_FINISH, Runtime, runtime
 from rath.errors import SelfWaitError
 from tests.support.interrupts import ctrl_c_while_waiting
 
@@ -185,7 +185,7 @@ def test_the_end_cancels_what_runs_and_says_what_was_cut_off(
         assert isinstance(future.exception(timeout=0), asyncio.CancelledError)
     assert capsys.readouterr().err == (
         "rath: the program ended while work was in flight; cut off: work 0, work 1. "
-        f"{HOW_TO_WAIT}\n"
+        f"{HOW_TO_FINISH}\n"
     )
 
 

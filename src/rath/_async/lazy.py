@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Any, Generic, TypeVar
 from uuid import UUID
 
-from rath._async.runtime import Running, runtime, wait_interruptibly
+from rath._async.runtime import Running, finish_or_cancel, runtime, wait_interruptibly
 from rath.errors import RathError, SelfWaitError
 
 T = TypeVar("T")
@@ -375,6 +375,7 @@ _failed: weakref.WeakSet[Deferred[Any]] = weakref.WeakSet()
 
 def _tell_all_unread() -> None:
     """Log what nobody has read by the end; at exit the collector comes too late or not at all."""
+    finish_or_cancel()
     for cell in list(_failed):
         cell.tell_unread()
 

@@ -13,14 +13,16 @@ import atexit
 import contextvars
 import logging
 import os
+import signal
 import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
-from functools import partial
-from typing import Any, Literal, ParamSpec, Protocol, TypeVar
+from functools import partial, wraps
+from types import FrameType
+from typing import Any, Literal, NoReturn, ParamSpec, Protocol, TypeVar, get_args
 
 from rath._async.workers import UserExit, WorkerThreads, tame
 from rath.errors import SelfWaitError
@@ -31,16 +33,28 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 EXIT_SECONDS = 2.0
-"""How long work in flight may take to end once the interpreter exits, in seconds."""
+"""How long cancelled work may take to end at exit, and how soon a wait for other work is reported,
+in seconds."""
+
+PROGRESS_SECONDS = 30.0
+"""How often a terminal is shown how many sessions exit still waits for."""
+
+AT_EXIT_ENV = "OPENRATH_AT_EXIT"
+
+ExitPolicy = Literal["finish", "cancel"]
+"""What a normal end of the program does with work in flight."""
 
 _NAP_SECONDS = 0.5
 """How late Ctrl-C may be noticed in the worst case; a guess between lag and wake-ups."""
 
 AtExit = Literal["end", "finish", "leave"]
-"""What happens at exit to what still runs: work is ended at once, or has half of the time first;
-what only waits to be used is ended too, and nobody is told, since nothing is lost."""
+"""What happens to work where exit cancels: it is ended at once, or has half of the time first;
+what only waits to be used ("leave") is ended too and not reported, and exit never waits for it."""
 
-HOW_TO_WAIT = "read its result (.text() or .synchronize()) before the program ends"
+HOW_TO_FINISH = (
+    "Only a normal end of the program finishes them, and only unless rath.at_exit() or "
+    f"{AT_EXIT_ENV} says 'cancel'; .synchronize() waits for one session"
+)
 
 
 class Closeable(Protocol):
@@ -137,6 +151,7 @@ class Runtime:
         self._user: _LoopThread | None = None
         self._lock = threading.Lock()
         self._running: set[Running] = set()
+        self._promised: set[Future[Any]] = set()
         self._open: set[Closeable] = set()
         self.is_closing = False
 
@@ -269,6 +284,11 @@ class Runtime:
         if not self.is_closing:
             asyncio.run_coroutine_threadsafe(close(), self._own.loop)
 
+    def promise(self, future: Future[Any]) -> None:
+        """Have the end of the program wait for `future`, as for work that is to be finished."""
+        self._promised.add(future)
+        future.add_done_callback(self._promised.discard)
+
     def keep_open(self, item: Closeable) -> None:
         """Remember `item`, to close it at exit unless `forget` is called before."""
         self._open.add(item)
@@ -277,17 +297,35 @@ class Runtime:
         """Stop remembering `item`: it was closed."""
         self._open.discard(item)
 
+    def finish(self) -> None:
+        """Wait until all work has ended, also what it starts in turn; says so after a while.
+
+        Raises:
+            KeyboardInterrupt: Somebody pressed Ctrl-C meanwhile.
+        """
+        report_at = time.monotonic() + EXIT_SECONDS
+        while True:
+            waited_for = self._in_flight()
+            futures = [*(each.future for each in waited_for), *self._promised]
+            if not futures:
+                return
+            if time.monotonic() >= report_at:
+                sys.stderr.write(_waiting_message([each.label for each in waited_for]))
+                sys.stderr.flush()
+                again = PROGRESS_SECONDS if sys.stderr.isatty() else float("inf")
+                report_at = time.monotonic() + again
+            if not wait(futures, timeout=_NAP_SECONDS).not_done:
+                # A task leaves the set a moment after its result can be read, when all that its
+                # end starts has been started.
+                wait([asyncio.run_coroutine_threadsafe(_nothing(), self._own.loop)])
+
     def shutdown(self) -> None:
         """End all work within `EXIT_SECONDS`, close what is open, and say what was cut off."""
         deadline = time.monotonic() + EXIT_SECONDS
         promised = [each.future for each in list(self._running) if each.at_exit == "finish"]
         wait(promised, timeout=EXIT_SECONDS * 0.5)
         self.is_closing = True
-        # A task leaves the set a moment after its result can be read.
-        in_flight = [running for running in list(self._running) if not running.future.done()]
-        cut_off = sorted(
-            each.label for each in in_flight if not each.is_given_up and each.at_exit != "leave"
-        )
+        cut_off = sorted(each.label for each in self._in_flight())
         if cut_off:
             sys.stderr.write(_cut_off_message(cut_off))
         seconds = max(0.0, deadline - time.monotonic())
@@ -296,6 +334,15 @@ class Runtime:
             ended.result(timeout=seconds)
         except TimeoutError:
             sys.stderr.write(f"rath: some work did not end within {EXIT_SECONDS:g} s of exit\n")
+        wait(list(self._promised), timeout=max(0.0, deadline - time.monotonic()))
+
+    def _in_flight(self) -> list[Running]:
+        """Return what runs and whose end would be a loss."""
+        return [
+            each
+            for each in list(self._running)
+            if not (each.future.done() or each.is_given_up or each.at_exit == "leave")
+        ]
 
     def _user_loop(self) -> asyncio.AbstractEventLoop:
         with self._lock:
@@ -331,9 +378,31 @@ def wait_interruptibly(future: Future[Any]) -> None:
             future.exception(timeout=_NAP_SECONDS)
 
 
+async def _nothing() -> None:
+    return
+
+
 def _cut_off_message(labels: list[str]) -> str:
-    shown = ", ".join(labels[:8]) + (f" and {len(labels) - 8} more" if len(labels) > 8 else "")
-    return f"rath: the program ended while work was in flight; cut off: {shown}. {HOW_TO_WAIT}\n"
+    return (
+        "rath: the program ended while work was in flight; cut off: "
+        f"{_first_of(labels, 8)}. {HOW_TO_FINISH}\n"
+    )
+
+
+def _waiting_message(labels: list[str]) -> str:
+    n_sessions = sum(label.startswith("session ") for label in labels)
+    if not n_sessions:
+        waited_for = "what was submitted to be written"
+    else:
+        waited_for = f"{n_sessions} session{'s' if n_sessions > 1 else ''}"
+    names = f" ({_first_of(sorted(labels), 3)})" if labels else ""
+    return (
+        f"rath: the program is done and waits for {waited_for} in flight{names}; Ctrl-C ends that\n"
+    )
+
+
+def _first_of(labels: list[str], n: int) -> str:
+    return ", ".join(labels[:n]) + (f" and {len(labels) - n} more" if len(labels) > n else "")
 
 
 _runtime: Runtime | None = None
@@ -341,17 +410,163 @@ _runtime_lock = threading.Lock()
 
 
 def runtime() -> Runtime:
-    """Return the runtime of this process; starts it on first use."""
+    """Return the runtime of this process; starts it on first use.
+
+    Raises:
+        ValueError: `OPENRATH_AT_EXIT` is set to something else than a policy.
+    """
     global _runtime
     if _runtime is None:
         with _runtime_lock:
             if _runtime is None:
-                _runtime = Runtime()
+                _exit_policy()
+                started = Runtime()
+                _watch_exit()
+                _runtime = started
     return _runtime
 
 
+# ---------------------------------------------------------------- the end of the program
+
+_policy: ExitPolicy | None = None
+
+_last_exit: tuple[object, FrameType, int] | None = None
+"""What `sys.exit` was last given in the main thread, the outermost frame there, and its place."""
+
+_is_watching = False
+
+_sigint_at_end: _SigintAtEnd | None = None
+
+
+def at_exit(policy: ExitPolicy) -> None:
+    """Choose what a normal end of the program does with sessions that are still in flight.
+
+    A program ends normally when its last line is done, or by `sys.exit()` with no status or 0.
+    After an unhandled error, another status or Ctrl-C, work in flight is always cancelled, within
+    two seconds and with a warning that names it. A child process that was forked finishes its own
+    sessions, never those of its parent.
+
+    Args:
+        policy: "finish" waits for them and for the commits and derivations that hang on them, and
+            says after two seconds how many there are; Ctrl-C ends the wait. "cancel" cancels them.
+            Without a call the variable `OPENRATH_AT_EXIT` says which; "finish" by default.
+
+    Raises:
+        ValueError: The policy is none of these.
+    """
+    global _policy
+    _policy = _checked_policy(policy, "rath.at_exit()")
+
+
+def _exit_policy() -> ExitPolicy:
+    # Declared in `rath.config.env` like all others, which is above this package.
+    said = os.environ.get(AT_EXIT_ENV, "").strip().lower()
+    return _policy or _checked_policy(said or "finish", AT_EXIT_ENV)
+
+
+def _checked_policy(policy: str, origin: str) -> ExitPolicy:
+    for known in get_args(ExitPolicy):
+        if policy == known:
+            return known  # type: ignore[no-any-return]  # one of the words of ExitPolicy
+    raise ValueError(f"{origin} says {policy!r}; expected 'finish' or 'cancel'")
+
+
+def finish_or_cancel() -> None:
+    """Do with work in flight what the end of the program asks for; safe to call again."""
+    global _sigint_at_end
+    ours = _runtime
+    if ours is None or ours.is_closing:
+        return
+    if _exit_policy() == "finish" and not _is_failing():
+        try:
+            ours.finish()
+        except KeyboardInterrupt:
+            ours.shutdown()
+            if _multiprocessing_status() is not None:
+                raise
+            _sigint_at_end = _SigintAtEnd()
+        return
+    ours.shutdown()
+
+
+def _is_failing() -> bool:
+    """Tell whether the program ends by an unhandled error, a status that is not 0, or Ctrl-C."""
+    child = _multiprocessing_status()
+    if child is not None:
+        return child != 0
+    # An error that ends the program stands in `sys.last_value` and has unwound the outermost
+    # frame. One that a prompt, a notebook or a test runner has shown has not, or goes on.
+    unhandled: BaseException | None = getattr(sys, "last_value", None)
+    trace = None if unhandled is None else unhandled.__traceback__
+    if trace is not None and trace.tb_frame.f_back is None and not hasattr(sys, "ps1"):
+        return True
+    # Whoever catches the SystemExit goes on, and the outermost frame with it.
+    status, frame, place = _last_exit or (0, None, 0)
+    return frame is not None and frame.f_lasti == place and status not in (None, 0)
+
+
+def _watch_exit() -> None:
+    """Have the end of the program wait for work, and note the status that `sys.exit` is given.
+
+    The interpreter tells its exit handlers no status, so a `raise SystemExit(1)` is not noticed.
+    """
+    global _is_watching
+    if _is_watching:  # also by the process that this one was forked from
+        return
+    _is_watching = True
+    # Before the interpreter shuts down its thread pools, which tools in flight may use, and joins
+    # threads, which may wait for work in flight. It refuses where it has done both.
+    with suppress(RuntimeError):
+        threading._register_atexit(finish_or_cancel)  # type: ignore[attr-defined]  # noqa: SLF001  # as concurrent.futures does
+    original = sys.exit
+
+    @wraps(original)
+    def exit_with_status(status: Any = None, /) -> NoReturn:
+        global _last_exit
+        if threading.current_thread() is threading.main_thread():
+            frame = sys._getframe()  # noqa: SLF001  # documented in spite of its name
+            while frame.f_back is not None:
+                frame = frame.f_back
+            _last_exit = (status, frame, frame.f_lasti)
+        original(status)
+
+    sys.exit = exit_with_status
+
+
+def _multiprocessing_status() -> int | None:
+    """Return the status of a child of `multiprocessing` that ends here; None anywhere else.
+
+    Such a child joins its threads before it returns the status, and may end by `os._exit` then.
+    """
+    frame: FrameType | None = sys._getframe()  # noqa: SLF001  # documented in spite of its name
+    while frame is not None:
+        if frame.f_code.co_qualname == "BaseProcess._bootstrap":
+            status: int = frame.f_locals.get("exitcode", 0)
+            return status
+        frame = frame.f_back
+    return None
+
+
+class _SigintAtEnd:
+    """Ends the process by SIGINT when the interpreter clears it away, after all exit handlers.
+
+    These cannot change the status, and who pressed Ctrl-C shall not read that all went well.
+    """
+
+    def __init__(self) -> None:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+    def __del__(
+        self,
+        raise_signal: Callable[[int], None] = signal.raise_signal,
+        number: int = signal.SIGINT,
+    ) -> None:
+        raise_signal(number)
+
+
 def _shutdown() -> None:
-    if _runtime is not None:
+    finish_or_cancel()
+    if _runtime is not None and not _runtime.is_closing:
         _runtime.shutdown()
 
 

@@ -67,6 +67,12 @@ _SPECS = (
         EnvKind.ROUTING,
         "sessions: how carefully a run is written, `turn`, `row` or `none`",
     ),
+    EnvSpec(
+        "OPENRATH_AT_EXIT",
+        EnvKind.ROUTING,
+        "sessions in flight at a normal end of the program: `finish` or `cancel` them",
+        default="finish",
+    ),
     EnvSpec("OPENAI_API_KEY", EnvKind.SECRET, "OpenAI clients: chat, embeddings, images"),
     EnvSpec("OPENAI_BASE_URL", EnvKind.ROUTING, "OpenAI clients: chat, embeddings, images"),
     EnvSpec("OPENAI_DEFAULT_MODEL", EnvKind.ROUTING, "OpenAI chat client"),

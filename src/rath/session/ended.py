@@ -44,7 +44,7 @@ def announce_end(session: Session) -> None:
 
 
 def _start(tell: Callable[[], None]) -> None:
-    runtime().start_in_worker(tell)
+    runtime().promise(runtime().start_in_worker(tell))
 
 
 def _tell(watcher: Callable[[Session], None], session: Session) -> None:

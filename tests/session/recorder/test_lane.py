@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rath._async.runtime import runtime
 from rath.session.recorder.lane import Lane
 from tests.support.waiting import PATIENCE
 
@@ -49,16 +48,6 @@ def test_who_puts_a_job_does_not_wait_for_it() -> None:
     assert not slow.cancel()
     go.set()
     assert slow.result(timeout=PATIENCE)
-
-
-def test_closing_waits_for_what_is_in_it() -> None:
-    lane, go, made = Lane(), threading.Event(), list[int]()
-    lane.put(lambda: go.wait(PATIENCE))
-    lane.put(lambda: made.append(1))
-    closing = runtime().submit(lane.aclose, label="a test")
-    go.set()
-    closing.future.result(timeout=PATIENCE)
-    assert made == [1]
 
 
 def test_exit_waits_for_what_is_in_it(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -18,7 +17,7 @@ T = TypeVar("T")
 class Lane:
     """A queue of jobs of which one at a time is made, in the order in which they came.
 
-    What is in it when the interpreter exits is waited for a little.
+    The end of the program waits for what is in it.
     """
 
     __slots__ = ("__weakref__", "_is_running", "_jobs", "_lock")
@@ -38,20 +37,14 @@ class Lane:
             if self._is_running:
                 return done
             self._is_running = True
-        runtime().keep_open(self)
-        runtime().start_in_worker(self._work)
+        runtime().promise(runtime().start_in_worker(self._work))
         return done
-
-    async def aclose(self) -> None:
-        """Wait until all jobs are made; the runtime calls it at exit."""
-        await asyncio.wrap_future(self.put(_nothing))
 
     def _work(self) -> None:
         while True:
             with self._lock:
                 if not self._jobs:
                     self._is_running = False
-                    runtime().forget(self)
                     return
                 job, done = self._jobs.popleft()
             try:
@@ -61,7 +54,3 @@ class Lane:
             else:
                 done.set_result(result)
             del job, done
-
-
-def _nothing() -> None:
-    return
