@@ -241,7 +241,7 @@ def test_a_normal_end_finishes_what_runs_and_what_hangs_on_it(tmp_path: Path, en
         OPENRATH_HOME=str(tmp_path),
     )
     out, err = process.communicate(timeout=PATIENCE)
-    assert (process.returncode, err) == (0, "")
+    assert (process.returncode, complaints(err)) == (0, [])
     ids, answered = out.splitlines()
     assert answered == "answered"
     store = str(tmp_path / "sessions")
@@ -264,7 +264,7 @@ start(["in the store"], persist=True)
         OPENRATH_HOME=str(tmp_path / "home"),
     )
     _, err = process.communicate(timeout=PATIENCE)
-    assert (process.returncode, err) == (0, "")
+    assert (process.returncode, complaints(err)) == (0, [])
     assert Session.load(path).text() == "late"
     store = tmp_path / "home" / "sessions"
     [stored] = [
@@ -292,7 +292,7 @@ start(["in the store"], persist=True)
 def test_a_normal_end_finishes_what_other_threads_and_processes_run(how: str) -> None:
     process = spawn(LATE + "from concurrent.futures import ThreadPoolExecutor\n" + how)
     out, err = process.communicate(timeout=PATIENCE)
-    assert (process.returncode, err) == (0, "")
+    assert (process.returncode, complaints(err)) == (0, [])
     assert out.splitlines()[-1] == "late"
 
 
@@ -325,7 +325,7 @@ def test_a_forked_child_does_not_wait_for_the_runs_of_its_parent() -> None:
         go.set()
     """)
     out, err = process.communicate(timeout=PATIENCE)
-    assert (process.returncode, out, err) == (0, "0\n", "")
+    assert (process.returncode, out, complaints(err)) == (0, "0\n", [])
 
 
 WAITING = """
@@ -348,7 +348,7 @@ def test_a_wait_at_the_end_is_reported_and_goes_on() -> None:
     assert report.endswith("; Ctrl-C ends that\n")
     process.stdin.write("go on\n")
     _, err = process.communicate(timeout=PATIENCE)
-    assert (process.returncode, err) == (0, "")
+    assert (process.returncode, complaints(err)) == (0, [])
 
 
 def test_ctrl_c_ends_the_wait_at_the_end_and_the_process_dies_of_it() -> None:
@@ -363,6 +363,11 @@ def test_ctrl_c_ends_the_wait_at_the_end_and_the_process_dies_of_it() -> None:
     assert f"cut off: session {id}" in err
     assert "Traceback" not in err
     assert out == "exit handler\n"
+
+
+def complaints(err: str) -> list[str]:
+    """What a program said on stderr, but that it waits, as it does on a busy machine."""
+    return [line for line in err.splitlines() if " waits for " not in line]
 
 
 def test_exit_without_work_says_nothing() -> None:

@@ -47,9 +47,11 @@ ExitPolicy = Literal["finish", "cancel"]
 _NAP_SECONDS = 0.5
 """How late Ctrl-C may be noticed in the worst case; a guess between lag and wake-ups."""
 
-AtExit = Literal["end", "finish", "leave"]
-"""What happens to work where exit cancels: it is ended at once, or has half of the time first;
-what only waits to be used ("leave") is ended too and not reported, and exit never waits for it."""
+AtExit = Literal["end", "finish", "call", "leave"]
+"""What exit does with work: "end" is finished at a normal end and else cancelled at once; "finish"
+has half of the time before it is cancelled; a "call", for which some thread waits, is always
+cancelled, since exit joins every thread that is to be waited for; so is what only waits to be used
+("leave"), which is not reported."""
 
 HOW_TO_FINISH = (
     "Only a normal end of the program finishes them, and only unless rath.at_exit() or "
@@ -205,7 +207,7 @@ class Runtime:
                 f"{label} was called on rath's own event loop and would wait for itself; "
                 "await it there, or call it from a tool, a callback or another thread"
             )
-        running = self.submit(make, label=label)
+        running = self.submit(make, label=label, at_exit="call")
         try:
             wait_interruptibly(running.future)
         except KeyboardInterrupt:
@@ -221,7 +223,7 @@ class Runtime:
         """
         if self._own.is_current():
             return await make()
-        running = self.submit(make, label=label)
+        running = self.submit(make, label=label, at_exit="call")
         waiting = asyncio.wrap_future(running.future)
         try:
             result: T = await asyncio.shield(waiting)
@@ -305,7 +307,7 @@ class Runtime:
         """
         report_at = time.monotonic() + EXIT_SECONDS
         while True:
-            waited_for = self._in_flight()
+            waited_for = [each for each in self._in_flight() if each.at_exit != "call"]
             futures = [*(each.future for each in waited_for), *self._promised]
             if not futures:
                 return
@@ -391,10 +393,8 @@ def _cut_off_message(labels: list[str]) -> str:
 
 def _waiting_message(labels: list[str]) -> str:
     n_sessions = sum(label.startswith("session ") for label in labels)
-    if not n_sessions:
-        waited_for = "what was submitted to be written"
-    else:
-        waited_for = f"{n_sessions} session{'s' if n_sessions > 1 else ''}"
+    plural = "s" if n_sessions > 1 else ""
+    waited_for = f"{n_sessions} session{plural}" if n_sessions else "work"
     names = f" ({_first_of(sorted(labels), 3)})" if labels else ""
     return (
         f"rath: the program is done and waits for {waited_for} in flight{names}; Ctrl-C ends that\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -37,7 +38,9 @@ class Lane:
             if self._is_running:
                 return done
             self._is_running = True
-        runtime().promise(runtime().start_in_worker(self._work))
+        # In no context: jobs may wait for the run in which they were put, and belong to none.
+        start = contextvars.Context().run
+        runtime().promise(start(runtime().start_in_worker, self._work))
         return done
 
     def _work(self) -> None:

@@ -29,7 +29,7 @@ from tests.memory.adapters.local.extraction.conftest import (
 Start = Callable[[str], "subprocess.Popen[str]"]
 
 PROGRAM = f"""
-import sys, threading
+import sys, threading, time
 from rath.memory import MemoryOpCommit, MemoryStoreSpec, get
 from rath.testing import ScriptedClient
 
@@ -53,7 +53,18 @@ def commit(store):
     result = store.dispatch(MemoryOpCommit("s", {SAID!r}))
     assert result.extracted_count == -1, result
 """
-AT_EXIT = "store = opened(threading.main_thread().join); commit(store)\n"
+AT_EXIT = """
+def until_the_end():
+    names = set()
+    while "_shutdown" not in names:
+        time.sleep(0.001)
+        names, frame = set(), sys._current_frames()[threading.main_thread().ident]
+        while frame is not None:
+            names.add(frame.f_code.co_name)
+            frame = frame.f_back
+
+store = opened(until_the_end); commit(store)
+"""
 NEVER = "store = opened(threading.Event().wait); commit(store)\n"
 RELEASE = "store.release()\n"
 STAY = "sys.stdin.read()\n"
@@ -107,21 +118,22 @@ def test_a_process_that_is_killed_leaves_its_transcript_to_the_next(
 
 
 @pytest.mark.parametrize("end", ["", RELEASE], ids=["left open", "released"])
-def test_a_process_that_ends_lets_a_quick_model_finish(root: Path, start: Start, end: str) -> None:
+def test_a_process_that_ends_well_lets_its_model_finish(root: Path, start: Start, end: str) -> None:
     process = start(AT_EXIT + end)
-    assert process.communicate() == ("asked\n", "")
-    assert process.returncode == 0
+    out, err = process.communicate()
+    assert (process.returncode, out) == (0, "asked\n")
+    assert "cut off" not in err
     assert record_at(root)["state"] == "done"
     assert len(notes_in(root)) == 1
 
 
 @pytest.mark.parametrize("end", ["", RELEASE], ids=["left open", "released"])
-def test_a_process_that_ends_leaves_a_slow_model_to_the_next(
+def test_a_process_that_fails_leaves_a_slow_model_to_the_next(
     root: Path, start: Start, end: str
 ) -> None:
-    process = start(NEVER + end)
+    process = start(NEVER + end + "sys.exit(1)\n")
     _, told = process.communicate()
-    assert process.returncode == 0
+    assert process.returncode == 1
     assert "cut off: learning from session s; the next opening of its memory goes on." in told
     assert len(told.splitlines()) == 1
     assert (record_at(root)["state"], record_at(root)["attempts"]) == ("pending", 0)
