@@ -5,6 +5,7 @@
       MissingExtra (ImportError)              an optional package is not installed
       ConfigError (RuntimeError)              a config file cannot be used
         ConfigConflict                        it was changed by somebody else meanwhile
+        UntrustedConfig                       a project's names what the user has not trusted
       ManifestVersionError (RuntimeError)     the home was written by a newer version
       PersistenceError (RuntimeError)         a session file cannot be written or believed
         SessionDamaged                        a line of it was changed or lost
@@ -44,7 +45,7 @@
           MCPProtocolError                    what answers there does not speak the protocol
         MCPTimeout (TimeoutError)             no answer within the time that was given
         MCPRequestError                       it refused a request; it carries the error's code
-        UntrustedServer                       a project names it, and the user has not trusted it
+        UntrustedServer (UntrustedConfig)     a project names it, and the user has not trusted it
 
 Who failed decides the form: what the caller did wrong is TypeError or ValueError, what the world
 did is in this tree, and what a model should read is a value (`ToolExecutionFailure`).
@@ -106,6 +107,19 @@ class ConfigError(RathError, RuntimeError):
 
 class ConfigConflict(ConfigError):
     """A config file was changed by somebody else since it was read."""
+
+
+class UntrustedConfig(ConfigError):
+    """A project's config names an endpoint, a command, a store or a sandbox that is not trusted.
+
+    Nothing was sent or started. `file` is the config, and `key` the entry in it, as in
+    `llm.providers.main`.
+    """
+
+    def __init__(self, message: str, *, file: str = "", key: str = "") -> None:
+        self.file = file
+        self.key = key
+        super().__init__(message)
 
 
 class ManifestVersionError(RathError, RuntimeError):
@@ -396,5 +410,10 @@ class MCPRequestError(MCPServerError):
     code: int = 0
 
 
-class UntrustedServer(MCPServerError):
+class UntrustedServer(MCPServerError, UntrustedConfig):
     """A project's config names a tool server that the user has not trusted; nothing was started."""
+
+    def __init__(self, message: str, *, server: str = "", file: str = "", key: str = "") -> None:
+        super().__init__(message, server=server)
+        self.file = file
+        self.key = key

@@ -192,6 +192,7 @@ def test_path_follows_the_variable(rath: Rath, home: Path, monkeypatch: pytest.M
                 "exists": False,
                 "has_keys": False,
                 "is_written": True,
+                "trust": None,
             }
         ]
     }

@@ -11,7 +11,7 @@ import pytest
 
 from tests.cli.conftest import Rath
 from tests.cli.findings import CANARY, Seen, doctor, findings
-from tests.support.machine import llm_config, write_config
+from tests.support.machine import llm_config, trust, write_config
 
 needs_runtime = pytest.mark.skipif(
     find_spec("xllamacpp") is None, reason="needs the runtime of the extra `local`"
@@ -63,7 +63,9 @@ def test_a_projects_endpoint_gets_no_key_and_it_is_said_why(
     rath: Rath, project: Path, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own = write_config(home, llm_config(u={"model": "m"}), {"u": CANARY})
-    path = write_config(project, llm_config("p", p={"base_url": "http://p/v1", "model": "m"}))
+    path = trust(
+        write_config(project, llm_config("p", p={"base_url": "http://p/v1", "model": "m"}))
+    )
     monkeypatch.setenv("OPENAI_API_KEY", "sk-of-the-environment")
     (found,) = findings(doctor(rath), "Models", "p")
     assert found.level == "problem"
@@ -77,7 +79,8 @@ def test_a_projects_endpoint_gets_no_key_and_it_is_said_why(
 def test_headers_of_the_environment_are_not_for_a_projects_endpoint(
     rath: Rath, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write_config(project, llm_config("p", p={"base_url": "http://p/v1", "model": "m"}), {"p": "k"})
+    entry = {"base_url": "http://p/v1", "model": "m"}
+    trust(write_config(project, llm_config("p", p=entry), {"p": "k"}))
     monkeypatch.setenv("OPENAI_CUSTOM_HEADERS", f"x-token: {CANARY}")
     (found,) = findings(doctor(rath), "Models", "p")
     assert found.level == "problem"

@@ -25,7 +25,7 @@ from rath.llm.credentials import (
 )
 from rath.llm.openai import RathOpenAIChatClient
 from rath.llm.variables import LITELLM, OPENAI, variables_of
-from tests.support.machine import llm_config, own_project
+from tests.support.machine import llm_config, own_project, trust
 from tests.support.machine import write_config as write_layer
 
 DEFAULT = "https://default.example/v1"
@@ -53,6 +53,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "work").mkdir()
     monkeypatch.chdir(tmp_path / "work")
     monkeypatch.delenv("OPENRATH_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
     return tmp_path / "work" / ".openrath"
 
 
@@ -141,7 +142,7 @@ def test_a_missing_key_says_what_to_do(home: Path) -> None:
 def test_a_projects_endpoint_gets_no_key_of_the_environment(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write_config(project, {"base_url": "http://project/v1"})
+    trust(write_config(project, {"base_url": "http://project/v1"}))
     monkeypatch.setenv("OPENAI_API_KEY", "env-key")
     with pytest.raises(ValueError, match="No API key found that may go to") as caught:
         resolve()
@@ -151,7 +152,7 @@ def test_a_projects_endpoint_gets_no_key_of_the_environment(
 def test_neither_does_a_provider_that_was_read_from_it(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write_config(project, {"base_url": "http://project/v1", "model": "m"})
+    trust(write_config(project, {"base_url": "http://project/v1", "model": "m"}))
     provider = Provider.from_config()
     monkeypatch.setenv("OPENAI_API_KEY", "env-key")
     with pytest.raises(ValueError, match="No API key found that may go to"):
@@ -161,22 +162,23 @@ def test_neither_does_a_provider_that_was_read_from_it(
 def test_nor_after_the_working_directory_has_changed(
     project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write_config(project, {"base_url": "http://project/v1"})
+    trust(write_config(project, {"base_url": "http://project/v1"}))
     provider = Provider.from_config()
     monkeypatch.setenv("OPENRATH_HOME", str(tmp_path / "own-home"))
+    trust(project / "config.json")
     write_config(tmp_path / "own-home", {"base_url": "http://own/v1"}, key="own-key")
     with pytest.raises(ValueError, match="No API key found that may go to"):
         resolve(provider)
 
 
 def test_a_key_of_the_same_project_goes_there(project: Path) -> None:
-    write_config(project, {"base_url": "http://project/v1"}, key="project-key")
+    trust(write_config(project, {"base_url": "http://project/v1"}, key="project-key"))
     assert resolve().api_key.value == "project-key"
     assert resolve(replace(Provider.from_config(), api_key=None)).api_key.value == "project-key"
 
 
 def test_a_key_of_the_call_goes_there(project: Path) -> None:
-    write_config(project, {"base_url": "http://project/v1"})
+    trust(write_config(project, {"base_url": "http://project/v1"}))
     account = resolve(Provider(api_key="call-key"))
     assert account.api_key == Sourced("call-key", "call")
     assert account.from_project
@@ -230,7 +232,7 @@ def test_a_projects_endpoint_gets_nothing_of_the_users_account(
 
 def test_a_projects_key_goes_to_no_endpoint_of_the_user(work: Path, user: Path) -> None:
     write_layer(user, llm_config("u", u={"model": "mu", "base_url": "http://u/v1"}))
-    write_layer(work, llm_config(p={}), {"p": "kp"})
+    trust(write_layer(work, llm_config(p={}), {"p": "kp"}))
     account = resolve()
     assert (account.base_url.value, account.api_key.value) == (DEFAULT, "kp")
 

@@ -17,6 +17,7 @@ from rath.llm import (
     embedding_client_for,
 )
 from tests.support.asking import KEY
+from tests.support.machine import trust
 
 
 def write_config(directory: Path, llm: dict[str, Any]) -> None:
@@ -156,6 +157,8 @@ def test_a_project_s_endpoint_never_gets_a_key_of_the_environment(
     monkeypatch.delenv("OPENRATH_HOME")
     evil = {"model": "m", "base_url": "http://evil.example/v1"}
     write_config(tmp_path / ".openrath", {"providers": {"p": evil}, "embedding_provider": "p"})
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    trust(tmp_path / ".openrath" / "config.json")
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     for provider in (EmbeddingProvider.from_config(), EmbeddingProvider(model="m")):
         with pytest.raises(ValueError, match=r"evil\.example") as caught:

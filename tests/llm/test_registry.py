@@ -12,7 +12,7 @@ from rath.llm import ChatClient, Provider, chat_client_for, register_chat_client
 from rath.llm.openai import RathOpenAIChatClient
 from rath.llm.registry import clear_client_cache
 from rath.testing import ScriptedClient
-from tests.support.machine import llm_config, own_project, write_config
+from tests.support.machine import llm_config, own_project, trust, write_config
 
 KEYED = Provider(provider_kind="openai", api_key="k", base_url="http://127.0.0.1:9/v1", model="m")
 
@@ -97,7 +97,7 @@ def test_the_client_of_another_project_is_another_one(
     for name in ("a", "b"):
         (home / name).mkdir()
         entry = {"model": "m", "base_url": f"http://{name}.example/v1"}
-        write_config(home / name, llm_config("p", p=entry))
+        trust(write_config(home / name, llm_config("p", p=entry)))
     monkeypatch.chdir(home / "a")
     first = chat_client_for(OPEN)
     assert chat_client_for(OPEN) is first
@@ -132,7 +132,7 @@ def test_the_same_values_of_a_config_and_of_a_call_are_two_clients(
 ) -> None:
     project = own_project(tmp_path, monkeypatch)
     entry = {"model": "m", "base_url": "http://a.example/v1", "provider_kind": "openai"}
-    write_config(project, llm_config("p", p=entry), {"p": "k"})
+    trust(write_config(project, llm_config("p", p=entry), {"p": "k"}))
     read = Provider.from_config()
     given = replace(read, config_entry=None)
     clients = [chat_client_for(provider) for provider in (read, given, read, given)]

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from rath.config import ConfigStore, guarded_entries, trust_entries
 from rath.config.env import all_env_specs
 
 
@@ -34,6 +35,12 @@ def write_config(base: Path, config: dict[str, Any], keys: dict[str, str] | None
         beside = directory / "credentials.json"
         beside.write_text(json.dumps({"llm": {"providers": keys}, "version": 1}))
         beside.chmod(0o600)
+    return path
+
+
+def trust(path: Path) -> Path:
+    """Trust the config of a project as it stands there, and return its path."""
+    trust_entries(guarded_entries(ConfigStore(path)))
     return path
 
 

@@ -74,7 +74,7 @@ from tests.support import chat_replies as replies
 from tests.support.asking import HELLO, ask, send
 from tests.support.canaries import any_keys, public_classes, reachable, seen, sendable_keys
 from tests.support.chat_server import ChatServer
-from tests.support.machine import own_project, write_config
+from tests.support.machine import own_project, trust, write_config
 from tests.support.openviking_sdk import ScriptedSdk
 from tests.support.sessions import run
 
@@ -124,7 +124,7 @@ def configured(key: str, base: Path) -> Iterator[object]:
         "memory": {"default_provider": "m", "providers": {"m": {"api_key": key}}},
         "backend": {"providers": {"b": {"api_key": key, "options": {"x": key}}}},
     }
-    store = ConfigStore(write_config(base, config))
+    store = ConfigStore(trust(write_config(base, config)))
     yield from (store, store.config, find_llm_provider("a"), configured_targets())
     yield entry_for("a", default="vlm_provider", store=None)
     yield MemoryStoreSpec.from_config()

@@ -100,6 +100,22 @@ def atomic_write_json(
     atomic_write_text(path, text, newline=True, mode=mode)
 
 
+def read_small_file(path: StrPath, *, max_bytes: int) -> bytes:
+    """Return the content of a file that anybody may have put there.
+
+    Raises:
+        OSError: It cannot be read, holds more than `max_bytes`, or is a device or a pipe, which
+            might never end.
+    """
+    if not stat.S_ISREG(os.stat(path).st_mode):
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    with Path(path).open("rb") as file:
+        data = file.read(max_bytes + 1)
+    if len(data) > max_bytes:
+        raise OSError(errno.EFBIG, f"larger than {max_bytes} bytes", str(path))
+    return data
+
+
 def make_private_directory(directory: StrPath) -> None:
     """Create a directory, and those above it that are missing, readable by their owner alone."""
     path = Path(directory)

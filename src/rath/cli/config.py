@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from rath.cli import config_init, config_write
+from rath.cli import config_init, config_trust, config_write
 from rath.cli.settings import Setting, Settings, as_text, read_settings
 from rath.cli.target import Place, all_places
 from rath.cli.terminal import Misuse, Problem, complain, say, say_json, say_rows, show_help
@@ -27,6 +27,7 @@ app.callback(invoke_without_command=True, help="See and change the configuration
 app.command("init")(config_init.init)
 app.command("set")(config_write.set_value)
 app.command("unset")(config_write.unset)
+app.command("trust")(config_trust.trust)
 
 
 @app.command("list")
@@ -37,11 +38,14 @@ def list_values(show_origin: ShowOrigin = False, as_json: AsJson = False) -> Non
     """
     settings = read_settings()
     if as_json:
-        say_json({"settings": [asdict(each) for each in settings.values]})
+        ignored = [config_trust.entry_as_json(entry) for entry in settings.untrusted]
+        say_json({"settings": [asdict(each) for each in settings.values], "untrusted": ignored})
     elif settings.values:
         _say_all(settings.values, show_origin)
     elif not settings.problems:
         say("Nothing is set. Set up a model with: rath config init")
+    if not as_json:
+        config_trust.note_untrusted(settings.untrusted)
     _fail_on_problems(settings)
 
 
@@ -91,6 +95,7 @@ def _as_json(place: Place) -> dict[str, object]:
         "exists": place.exists,
         "has_keys": place.has_keys,
         "is_written": place.is_written,
+        "trust": config_trust.trust_of(place.file) if place.exists else None,
     }
 
 
@@ -98,6 +103,8 @@ def _state(place: Place) -> str:
     states = ["there" if place.exists else "not there"]
     states += ["keys beside it"] if place.has_keys else []
     states += ["written to"] if place.is_written else []
+    trusted = config_trust.trust_of(place.file) if place.exists else None
+    states += [trusted] if trusted in ("trusted", "not trusted") else []
     return ", ".join(states)
 
 

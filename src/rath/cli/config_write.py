@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from rath._core.text import did_you_mean
+from rath.cli.config_trust import note_untrusted
 from rath.cli.endpoint import endpoint_problem, needs_own_key
 from rath.cli.settings import Settings, as_text, read_settings
 from rath.cli.target import ForProject, target_path
@@ -75,6 +76,8 @@ def set_value(
     if not settings.problems:
         _tell_what_counts(parts, store, settings)
         _tell_what_lacks(parts, store, settings)
+    written = {format_key(parts[:depth]) for depth in range(1, len(parts) + 1)}
+    note_untrusted([each for each in settings.untrusted if format_key(each.key) in written])
 
 
 def unset(

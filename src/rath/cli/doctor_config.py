@@ -16,7 +16,9 @@ from rath.config.keys import format_key, is_known, near_key
 from rath.config.manifest import MANIFEST_FILENAME, check_manifest, read_manifest
 from rath.config.schema import SCHEMA_VERSION, RathConfig
 from rath.config.secrets import looks_secret
-from rath.errors import ManifestVersionError
+from rath.config.store import ConfigStore
+from rath.config.trust import untrusted_entries
+from rath.errors import ConfigError, ManifestVersionError
 from rath.llm.credentials import SALT_FILENAME
 
 __all__ = ["check_configs"]
@@ -44,11 +46,22 @@ def check_configs() -> list[Finding]:
         if config.payload is not None:
             _check_content(config, config.payload, configs)
         _check_neighbours(config)
+        _check_trust(config)
         if not config.findings:
             is_there = config.payload is not None
             config.add(*(("ok", "is valid") if is_there else ("note", "is not there")))
         findings += config.findings
     return findings
+
+
+def _check_trust(config: CheckedFile) -> None:
+    """Find what a project's config names and the user has not trusted."""
+    try:
+        for entry in untrusted_entries([ConfigStore.load(config.path)]):
+            text = f"it is not used: {entry.why()}"
+            config.add("warning", text, "rath config trust", key=entry.key)
+    except (ConfigError, ManifestVersionError, OSError):
+        return  # what is wrong with the file is told by itself
 
 
 def _check_content(config: CheckedFile, payload: Table, configs: Sequence[CheckedFile]) -> None:

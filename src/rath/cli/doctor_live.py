@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from rath._core.text import did_you_mean
 from rath.cli.findings import Finding, Level
 from rath.cli.model_targets import Target, configured_targets, environment_targets
-from rath.cli.terminal import Misuse, note
+from rath.cli.terminal import Misuse, Problem, note
 from rath.llm.local.weights import BUNDLED
 from rath.llm.probe import ProbeFinding, ProbeReport, ProbeVerdict, probe_providers
 from rath.llm.provider import Provider
@@ -34,6 +34,7 @@ def ask_models(names: Sequence[str], *, timeout: float) -> list[Finding]:
 
     Raises:
         Misuse: There is no model of such a name.
+        Problem: An entry of such a name cannot be used, or may not.
     """
     targets, spared = (_chosen(names), []) if names else _all()
     if not targets:
@@ -69,13 +70,16 @@ def _new(targets: Iterable[Target], known: Sequence[Target]) -> list[Target]:
 
 
 def _chosen(names: Sequence[str]) -> list[Target]:
-    configured, _ = configured_targets()
+    configured, findings = configured_targets()
     chosen: list[Target] = []
     for name in names:
         meant = [target for target in configured if target.name == name]
         meant = meant or [target for target in configured if target.kind == name]
         if not meant and name in registered_kinds():
             meant = [_bare(name)]
+        for finding in findings:
+            if not meant and finding.subject == name:
+                raise Problem(finding.text)
         if not meant:
             known = [*dict.fromkeys(target.name for target in configured), *registered_kinds()]
             raise Misuse(

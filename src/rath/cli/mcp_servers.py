@@ -12,10 +12,11 @@ import typer
 from rath.cli.layout import one_line
 from rath.cli.terminal import Misuse, Problem
 from rath.config.layers import config_layers
+from rath.config.trust import belongs_to_project
 from rath.mcp.configured import ConfiguredServer, configured_server
 from rath.mcp.pins import PinDifferences, pin_differences
 from rath.mcp.spec import server_name
-from rath.mcp.trust import comes_from_elsewhere, is_trusted
+from rath.mcp.trust import is_trusted
 from rath.mcp.words import told_words
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ def server_named(name: str) -> ConfiguredServer:
 
 def own_server(server: ConfiguredServer) -> bool:
     """Tell whether a server stands in a config of the user's own."""
-    return not comes_from_elsewhere(server.store)
+    return not belongs_to_project(server.store)
 
 
 def trust_of(server: ConfiguredServer) -> Trust:

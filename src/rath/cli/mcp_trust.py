@@ -28,7 +28,7 @@ from rath.mcp.trust import revoke_trust, trust_server
 if TYPE_CHECKING:
     from mcp_types import Tool
 
-__all__ = ["trust"]
+__all__ = ["entry_lines", "measured", "trust"]
 
 _DIGEST_CHARS = 12
 """Enough to tell two values apart, and too little to find one by it that was well chosen."""
@@ -73,7 +73,7 @@ def _revoke(server: ConfiguredServer, *, is_agreed: bool) -> None:
 
 
 def _trust_entry(server: ConfiguredServer, *, is_agreed: bool) -> None:
-    for line in _entry_lines(server):
+    for line in entry_lines(server):
         say(visible(line, but=""))
     if trust_of(server) == "trusted":
         note("you have trusted this entry before")
@@ -84,7 +84,7 @@ def _trust_entry(server: ConfiguredServer, *, is_agreed: bool) -> None:
     say(f"{server.name} is trusted")
 
 
-def _entry_lines(server: ConfiguredServer) -> Iterator[str]:
+def entry_lines(server: ConfiguredServer) -> Iterator[str]:
     """Say all that an entry does, as it stands there: what was hidden could not be judged."""
     entry = server.entry
     yield f"{server.name}, from the project's config {server.store.path}"
@@ -93,7 +93,7 @@ def _entry_lines(server: ConfiguredServer) -> Iterator[str]:
         yield f"  starts        {shlex.join(entry.command or [])}"
         yield f"  in            {entry.cwd or 'the working directory of the program'}"
     else:
-        yield f"  contacts      {told_address(entry.url, hide=_measured)}"
+        yield f"  contacts      {told_address(entry.url, hide=measured)}"
     for label, table in (("variable", entry.env), ("header", entry.headers)):
         for key, value in table.items():
             yield f"  {label:<8}      {key}={_value(key, value)}"
@@ -111,7 +111,7 @@ def _entry_lines(server: ConfiguredServer) -> Iterator[str]:
 def _value(key: str, value: str) -> str:
     """Measure a secret; a reference to a variable of the user is none, and tells what is sent."""
     if is_url(value):
-        return told_address(value, hide=_measured)
+        return told_address(value, hide=measured)
     if not looks_secret(key):
         return str(shown(key, value))
     told, end = "", 0
@@ -123,10 +123,10 @@ def _value(key: str, value: str) -> str:
 
 def _literal(text: str) -> str:
     """Tell what stands beside references: the name of a scheme, or what may be a secret."""
-    return text if not text or text.strip() in _SCHEMES else _measured(text)
+    return text if not text or text.strip() in _SCHEMES else measured(text)
 
 
-def _measured(secret: str) -> str:
+def measured(secret: str) -> str:
     """Tell a secret by its length and the beginning of its digest, so that it can be compared."""
     digest = sha256(secret.encode(errors="replace")).hexdigest()[:_DIGEST_CHARS]
     return f"{HIDDEN}({number(len(secret), 'character')}, sha256 {digest})"

@@ -11,7 +11,7 @@ from rath.config.env import env_value
 from rath.config.layers import llm_default
 from rath.config.paths import config_layer_paths
 from rath.config.store import ConfigStore
-from rath.errors import ConfigError, ManifestVersionError
+from rath.errors import ConfigError, ManifestVersionError, UntrustedConfig
 from rath.llm.credentials import Account, Purpose, find_account
 from rath.llm.embedding.provider import EmbeddingProvider
 from rath.llm.probe import Probed
@@ -112,6 +112,8 @@ def configured_targets() -> tuple[list[Target], list[Finding]]:
             try:
                 for provider in _read(name, store, stores):
                     targets.append(Target(name, provider, is_configured=True))
+            except UntrustedConfig as exc:
+                findings.append(Finding(GROUP, name, "problem", str(exc), "rath config trust"))
             except (KeyError, TypeError, ValueError) as exc:
                 findings.append(Finding(GROUP, name, "problem", f"{exc.args[0]}; see {store.path}"))
     return targets, findings

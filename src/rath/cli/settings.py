@@ -15,7 +15,8 @@ from rath.config.keys import format_key, parse_key
 from rath.config.paths import config_layer_paths
 from rath.config.secrets import HIDDEN, shown
 from rath.config.store import ConfigStore
-from rath.errors import ConfigError, ManifestVersionError
+from rath.config.trust import GuardedEntry, untrusted_entries
+from rath.errors import ConfigError, ManifestVersionError, UntrustedConfig
 from rath.llm.credentials import find_account
 from rath.llm.provider import Provider
 from rath.llm.variables import variables_of
@@ -48,6 +49,9 @@ class Settings:
     values: tuple[Setting, ...]
     problems: tuple[str, ...]
 
+    untrusted: tuple[GuardedEntry, ...] = ()
+    """What a project's config names and the user has not trusted, so that it is not used."""
+
     def at(self, key: str) -> Setting | None:
         """Return the value of a key, or None where nothing is set."""
         return next((each for each in self.values if each.key == key), None)
@@ -71,7 +75,8 @@ def read_settings() -> Settings:
     # What a broken config would have said of an account is not known.
     accounts = [] if problems else list(_accounts(stores))
     values = _with_neighbours(values, accounts)
-    return Settings((*values, *_environment()), tuple(problems))
+    untrusted = tuple(untrusted_entries(stores))
+    return Settings((*values, *_environment()), tuple(problems), untrusted)
 
 
 def as_text(value: object) -> str:
@@ -105,8 +110,8 @@ def _accounts(stores: Sequence[ConfigStore]) -> Iterator[Setting]:
     for name in _names(stores, ("llm", "providers")):
         try:
             source = Provider.from_config(name)
-        except (TypeError, ValueError):
-            continue  # a value that no provider takes; `rath config` shows it all the same
+        except (TypeError, ValueError, UntrustedConfig):
+            continue  # what no provider takes, or none may; `rath config` shows it all the same
         kind = source.provider_kind or ""
         account = find_account(source, kind=kind, variables=variables_of(kind), default_base_url="")
         for field in ("model", "base_url", "api_key"):

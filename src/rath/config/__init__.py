@@ -37,6 +37,14 @@ if TYPE_CHECKING:
         RathConfig,
     )
     from rath.config.store import ConfigError, ConfigStore, default_store
+    from rath.config.trust import (
+        GuardedEntry,
+        check_trusted,
+        guarded_entries,
+        guarded_entry,
+        revoke_trust,
+        trust_entries,
+    )
 
 __all__ = [
     "CONFIG_FILENAME",
@@ -47,6 +55,7 @@ __all__ = [
     "ConfigError",
     "ConfigStore",
     "Found",
+    "GuardedEntry",
     "LLMConfig",
     "LLMProviderConfig",
     "MCPConfig",
@@ -55,16 +64,21 @@ __all__ = [
     "MemoryConfig",
     "MemoryProviderConfig",
     "RathConfig",
+    "check_trusted",
     "config_layers",
     "default_store",
     "find_backend_provider",
     "find_llm_provider",
     "find_mcp_server",
     "find_memory_provider",
+    "guarded_entries",
+    "guarded_entry",
     "is_project_local",
     "llm_default",
     "resolve_config_dir",
     "resolve_config_path",
+    "revoke_trust",
+    "trust_entries",
 ]
 
 _MODULES = {
@@ -73,6 +87,11 @@ _MODULES = {
         ("Found", "config_layers", "find_backend_provider", "find_llm_provider",
          "find_mcp_server", "find_memory_provider", "llm_default"),
         "layers",
+    ),
+    **dict.fromkeys(
+        ("GuardedEntry", "check_trusted", "guarded_entries", "guarded_entry", "revoke_trust",
+         "trust_entries"),
+        "trust",
     ),
 }  # fmt: skip
 

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any, cast
 
-from rath._core.files import atomic_write_json
+from rath._core.files import atomic_write_json, read_small_file
 from rath.errors import ManifestVersionError
 
 __all__ = [
@@ -21,6 +21,9 @@ __all__ = [
 
 LAYOUT_VERSION = 1
 MANIFEST_FILENAME = "manifest.json"
+_MAX_BYTES = 1_000_000
+"""A manifest has about 100 bytes; a project may bring a file of any size under its name."""
+
 _PLANES = {"config": 1, "backend": 1, "memory": 1}
 
 
@@ -32,8 +35,10 @@ def plane_schema_versions() -> dict[str, int]:
 def read_manifest(root: Path) -> dict[str, Any] | None:
     """Return the manifest of a home directory, or None when it is absent or damaged."""
     try:
-        payload: object = json.loads((root / MANIFEST_FILENAME).read_bytes())
-    except (FileNotFoundError, NotADirectoryError, ValueError):
+        payload: object = json.loads(
+            read_small_file(root / MANIFEST_FILENAME, max_bytes=_MAX_BYTES)
+        )
+    except (FileNotFoundError, NotADirectoryError, ValueError, RecursionError):
         return None
     return cast("dict[str, Any]", payload) if isinstance(payload, dict) else None
 

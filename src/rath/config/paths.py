@@ -16,6 +16,7 @@ __all__ = [
     "is_of_some_project",
     "is_project_local",
     "own_config_dir",
+    "own_directories",
     "resolve_config_dir",
     "resolve_config_path",
     "user_config_dir",
@@ -104,6 +105,15 @@ def own_config_dir() -> Path:
     return user_config_dir()
 
 
+def own_directories() -> list[Path]:
+    """Return the real directories of the user's own configs: that of his home and a named one."""
+    own = _user_config_dir()
+    found = [] if own is None else [_real(own)]
+    if env_value(OPENRATH_HOME_ENV) is not None and not comes_from_project(resolve_config_dir()):
+        found.append(resolve_config_dir())
+    return found
+
+
 def working_directory() -> Path | None:
     """Return the working directory, or None where it was deleted."""
     try:
@@ -135,7 +145,9 @@ def is_of_some_project(config_dir: Path) -> bool:
     if comes_from_project(config_dir):
         return True
     real = _real(config_dir)
-    return real.name == PROJECT_MARKER_DIR and real != _real(own_config_dir())
+    # By a link or as the target of one, and where the case of letters makes no difference.
+    is_marked = PROJECT_MARKER_DIR in (config_dir.name.casefold(), real.name.casefold())
+    return is_marked and real not in own_directories()
 
 
 def _user_config_dir() -> Path | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import threading
 from collections.abc import Generator, Iterable, Mapping
 from contextlib import contextmanager
@@ -12,7 +13,7 @@ from typing import Any, ClassVar, NoReturn, Self, TypeVar, cast
 
 from pydantic import BaseModel, ValidationError
 
-from rath._core.files import FileLock, atomic_write_json
+from rath._core.files import FileLock, atomic_write_json, read_small_file
 from rath._core.text import did_you_mean
 from rath.config.credentials import (
     CREDENTIALS_FILENAME,
@@ -24,6 +25,7 @@ from rath.config.manifest import check_manifest, ensure_manifest
 from rath.config.paths import (
     comes_from_project,
     is_project_local,
+    own_directories,
     resolve_config_dir,
     resolve_config_path,
     working_directory,
@@ -41,6 +43,7 @@ from rath.config.secrets import (
     ensure_project_gitignore_entry,
     warn_if_world_readable,
 )
+from rath.config.trust import belongs_to_project, entry_values, pin_written
 from rath.errors import ConfigConflict, ConfigError
 
 __all__ = ["ConfigError", "ConfigStore", "default_store", "resolve_config_dir"]
@@ -52,6 +55,9 @@ _Stamp = tuple[tuple[int, int] | None, ...]
 _LOCK_FILENAME = ".config.lock"
 _LOCK_SECONDS = 10.0
 """How long a save waits for another one; a guess, since a save takes milliseconds."""
+
+_MAX_BYTES = 16_000_000
+"""Size of the largest file that is read as a config; a guess far above any real one."""
 
 _logger = logging.getLogger(__name__)
 
@@ -77,11 +83,16 @@ class ConfigStore:
         self.is_project_local = comes_from_project(self.path.parent)
         """Whether the file was brought by the project in the working directory, not by the user."""
         check_manifest(self.path.parent)
+        if belongs_to_project(self):
+            _refuse_links_home(self.path, self._credentials_path)
         self._read_at = self._stamps()
         self._config = _validated(_read_object(self.path), self.path)
         self._credentials = _read_object(self._credentials_path)
         self._keys_beside = self._take_keys()
         self._places = set(self._entries_that_hold_keys())
+        self.values_read: Mapping[tuple[str, ...], Mapping[str, Any]] = {}
+        """What the entries of a project's file say, as it was read or last written."""
+        self._note_entries()
 
     @classmethod
     def load(cls, path: Path | None = None) -> Self:
@@ -122,7 +133,8 @@ class ConfigStore:
     def save(self) -> None:
         """Write the config, and its keys apart from it, both readable by their owner only.
 
-        Also keeps both out of version control and brings the manifest up to date.
+        Also keeps both out of version control and brings the manifest up to date. What this program
+        has put into a project's config is trusted by that; what it found there is not.
 
         Raises:
             ConfigConflict: Somebody else changed a file since it was read; nothing is written.
@@ -154,6 +166,11 @@ class ConfigStore:
             entry for entry in self._entries_that_hold_keys().values() if entry.api_key
         ]
         ensure_manifest(directory)
+        try:
+            pin_written(self)
+        except (OSError, ConfigError) as exc:
+            _logger.warning("%s is written, but not trusted: %s", self.path, exc)
+        self._note_entries()
         with self._loaded_lock:
             for place in [place for place in self._loaded if place[0] == self.path]:
                 del self._loaded[place]
@@ -223,6 +240,14 @@ class ConfigStore:
             near = did_you_mean(name, entries)
             raise KeyError(f"no {what} named {name!r} in {self.path}.{near} {available}")
         return entries[name]
+
+    def _note_entries(self) -> None:
+        try:
+            self.values_read = entry_values(self._config) if belongs_to_project(self) else {}
+        except (RecursionError, ValueError):  # pydantic has a limit of its own
+            raise ConfigError(
+                f"{self.path} is nested too deeply for a config; correct it or remove the file"
+            ) from None
 
     def _stamps(self) -> _Stamp:
         return _stamps(self.path)
@@ -301,6 +326,24 @@ def _alone(directory: Path) -> Generator[None, None, None]:
         lock.release()
 
 
+def _refuse_links_home(*files: Path) -> None:
+    """Refuse files of a project that are links into the user's own directory.
+
+    By such a link a project would get the user's keys for an endpoint of its choice.
+    """
+    for file in files:
+        target = Path(os.path.realpath(file))
+        start = Path(os.path.realpath(file.parent))
+        if any(
+            target.is_relative_to(own) and not start.is_relative_to(own)
+            for own in own_directories()
+        ):
+            raise ConfigError(
+                f"{file} is a link into your own directory, {target.parent}; a project has a "
+                "config and keys of its own. Remove the link"
+            )
+
+
 def _stamps(path: Path) -> _Stamp:
     return tuple(_stamp(file) for file in (path, path.with_name(CREDENTIALS_FILENAME)))
 
@@ -317,7 +360,7 @@ def _read_object(path: Path) -> dict[str, Any]:
     """Return the JSON object in a file, an empty one when there is no file."""
     try:
         # Some editors put a byte order mark in front; utf-8-sig reads both.
-        text = path.read_text(encoding="utf-8-sig")
+        text = read_small_file(path, max_bytes=_MAX_BYTES).decode("utf-8-sig")
         warn_if_world_readable(path)
     except FileNotFoundError:
         return {}
@@ -339,6 +382,8 @@ def _read_object(path: Path) -> dict[str, Any]:
             f"{path} is not valid JSON: it holds {exc}, which JSON has no form for; correct it or "
             "remove the file"
         ) from None
+    except ValueError as exc:  # Python takes no number of more than some thousand digits
+        raise ConfigError(f"{path} cannot be read: {exc}; correct it or remove the file") from None
     if not isinstance(payload, dict):
         raise ConfigError(f"{path} must be a JSON object, found {type(payload).__name__}")
     return cast("dict[str, Any]", payload)

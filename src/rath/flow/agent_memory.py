@@ -193,8 +193,9 @@ def _finds_notes(policy: MemoryInjectionPolicy) -> TypeGuard[DefaultRecallInject
 
 def _open_named(name: str) -> MemoryStore:
     if any(name in store.config.memory.providers for store in config.config_layers()):
-        kind = config.find_memory_provider(name).entry.backend_kind
-        return rath.memory.get(kind).open(MemoryStoreSpec.from_config(name))
+        found = config.find_memory_provider(name)
+        spec = MemoryStoreSpec.from_config(name, store=found.store)
+        return rath.memory.get(found.entry.backend_kind).open(spec)
     return rath.memory.get(name).open()
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from rath._core.options import Sourced, first_set
 from rath.config.env import resolve_with_origin
@@ -21,6 +21,9 @@ from rath.llm.config_entries import AccountSource, Purpose, entries_for
 from rath.llm.endpoint import public_url
 from rath.llm.provider import ConfigEntry
 from rath.llm.variables import Variables
+
+if TYPE_CHECKING:
+    from rath.config.trust import GuardedEntry
 
 __all__ = [
     "Account",
@@ -56,6 +59,18 @@ class Account:
     model: Sourced[str] | None
     from_project: bool
     """Whether the endpoint was named by the project's own config."""
+
+    guards: tuple[GuardedEntry, ...] = field(default=(), repr=False)
+    """The entries of a project that anything here which acts is taken from."""
+
+    def check_trusted(self) -> None:
+        """Refuse an account of which a project's config says more than the user has trusted.
+
+        Raises:
+            UntrustedConfig: An entry is not trusted, or was changed since.
+        """
+        for guard in self.guards:
+            guard.check()
 
     @property
     def origins(self) -> tuple[tuple[str, str], ...]:
@@ -101,6 +116,8 @@ def find_account(
     A key is bound to the endpoint it belongs to: when the project's own config names the
     endpoint, only a key from the call or from that same config goes there.
 
+    Whoever calls with it must `check_trusted()` first, as `resolve_account` does.
+
     Args:
         source: What was asked for.
         kind: Entries of the configs of this kind are looked at.
@@ -124,7 +141,7 @@ def resolve_account(
     purpose: Purpose = "chat",
     missing: str | None = None,
 ) -> Account:
-    """Return what `find_account` finds for the same arguments, which must hold a key.
+    """Return what `find_account` finds for the same arguments; it holds a key and is trusted.
 
     Args:
         source: What was asked for.
@@ -136,9 +153,11 @@ def resolve_account(
 
     Raises:
         ValueError: There is no key, or none that may or can be sent to this endpoint.
+        UntrustedConfig: A project's config names endpoint or key, and the user has not trusted it.
     """
     entries, problems = entries_for(source, kind, purpose)
     account = _account(source, entries, variables, default_base_url)
+    account.check_trusted()
     if account.api_key.value:
         refuse_unsendable(account.api_key)
         return account
@@ -208,7 +227,19 @@ def _account(
         keys = [own] if own.origin in {"call", project.key_origin, project.origin} else []
         keys += [_of(entry, "api_key") for entry in entries if entry.origin == project.origin]
     key = first_set(*keys) or Sourced("", "default")
-    return Account(key, base_url, model, from_project=project is not None)
+    used: dict[_Name, Sourced[str] | None] = {
+        "base_url": base_url, "api_key": key, "model": model,
+    }  # fmt: skip
+    guards = tuple(
+        entry.guard
+        for entry in entries
+        if entry.guard is not None
+        and any(
+            name in entry.guard.acting and first_set(_of(entry, name)) == found
+            for name, found in used.items()
+        )
+    )
+    return Account(key, base_url, model, from_project=project is not None, guards=guards)
 
 
 def _own(source: AccountSource, name: _Name, value: str | None) -> Sourced[str | None]:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from numbers import Integral, Real
 from types import MappingProxyType
-from typing import Any, Literal, Self, cast, get_args
+from typing import TYPE_CHECKING, Any, Literal, Self, cast, get_args
 
 from rath import config
 from rath.llm.sampling import Sampling
 
-__all__ = ["DEFAULT_TIMEOUT", "ConfigEntry", "OutputMode", "Provider"]
+if TYPE_CHECKING:
+    from rath.config.trust import GuardedEntry
+
+__all__ = ["DEFAULT_TIMEOUT", "ConfigEntry", "OutputMode", "Provider", "given_fields"]
 
 OutputMode = Literal["schema", "tool"]
 """How a typed answer is asked for: by a JSON Schema that the endpoint holds the answer to, or by a
@@ -61,6 +64,21 @@ class ConfigEntry:
 
     api_key: str | None = field(repr=False)
 
+    guard: GuardedEntry | None = field(default=None, compare=False, repr=False)
+    """What the entry would do, where it is a project's and acts."""
+
+    def check_trusted(self, given: Collection[str]) -> None:
+        """Refuse the entry of a project that acts and that the user has not trusted.
+
+        Args:
+            given: Fields that are not taken from it.
+
+        Raises:
+            UntrustedConfig: It is not trusted, or was changed since.
+        """
+        if self.guard is not None and not self.guard.acting <= set(given):
+            self.guard.check()
+
     @property
     def names_account(self) -> bool:
         """Whether it says whose model is asked: an endpoint, a key or both."""
@@ -79,6 +97,7 @@ class ConfigEntry:
             model=entry.model,
             base_url=entry.base_url,
             api_key=entry.api_key,
+            guard=config.guarded_entry(store, "llm", "providers", name),
         )
 
 
@@ -172,6 +191,7 @@ class Provider(Sampling):
 
         Raises:
             KeyError: No such entry, or no name given and no default set.
+            UntrustedConfig: The entry is a project's and acts, and the user has not trusted it.
         """
         if store is None:
             found = config.find_llm_provider(name)
@@ -179,6 +199,8 @@ class Provider(Sampling):
         else:
             entry = store.get_llm_provider(name)
             name = name or store.config.llm.default_provider or ""
+        origin = ConfigEntry.of(store, name, entry)
+        origin.check_trusted(given_fields(overrides))
         provider = cls(
             provider_kind=entry.provider_kind,
             model=entry.model,
@@ -186,7 +208,7 @@ class Provider(Sampling):
             base_url=entry.base_url,
             temperature=entry.temperature,
             max_tokens=entry.max_tokens,
-            config_entry=ConfigEntry.of(store, name, entry),
+            config_entry=origin,
         )
         return replace(provider, **overrides) if overrides else provider
 
@@ -211,6 +233,11 @@ class Provider(Sampling):
         callback: object = self.on_budget_exceeded
         if callback is not None and not callable(callback):
             raise TypeError(f"on_budget_exceeded must be callable, not {callback!r}")
+
+
+def given_fields(overrides: Mapping[str, Any]) -> set[str]:
+    """Return the fields that overrides say themselves; None leaves a field to be looked up."""
+    return {name for name, value in overrides.items() if value is not None}
 
 
 def _checked_fallbacks(given: object) -> tuple[Provider, ...]:

@@ -28,7 +28,7 @@ from rath.llm.openai.completions import COMPLETIONS_PATH, CompletionsClient
 from rath.llm.openai.decode import decode_completion, normalize_chat_completion
 from rath.llm.openai.encode import body_writer
 from rath.llm.openai.endpoint import DEFAULT_BASE_URL, OpenAIEndpoint
-from rath.llm.provider import ConfigEntry, Provider
+from rath.llm.provider import ConfigEntry, Provider, given_fields
 from rath.llm.purpose_entry import entry_for
 from rath.llm.variables import OPENAI_FIXED_MODEL
 from rath.llm.vendor import Route
@@ -105,6 +105,7 @@ class VLMProvider:
 
         Raises:
             KeyError: No such entry, no name given and no default set, or the entry has no model.
+            UntrustedConfig: The entry is a project's and acts, and the user has not trusted it.
         """
         found = entry_for(name, default="vlm_provider", store=store)
         if found is None:
@@ -112,6 +113,7 @@ class VLMProvider:
                 "no VLM provider name given, and llm.vlm_provider names no entry of llm.providers "
                 "in the config; name one that sees"
             )
+        found.origin.check_trusted(given_fields(overrides))
         entry = found.entry
         model = overrides.pop("model", None) or entry.model
         if not model:

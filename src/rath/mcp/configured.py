@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from rath.config.layers import find_mcp_server
 from rath.config.schema import MCPServerConfig
 from rath.config.store import ConfigStore
+from rath.config.trust import belongs_to_project, project_of
 from rath.mcp.client import MCPClient
 from rath.mcp.spec import (
     Auth,
@@ -16,7 +17,7 @@ from rath.mcp.spec import (
     ServerSpec,
     StdioServer,
 )
-from rath.mcp.trust import check_trusted, comes_from_elsewhere, project_of
+from rath.mcp.trust import check_trusted
 
 __all__ = ["ConfiguredServer", "configured_server"]
 
@@ -51,13 +52,13 @@ class ConfiguredServer:
     @property
     def project(self) -> str | None:
         """Directory of the project's config that names it; None where the user's own does."""
-        return project_of(self.store) if comes_from_elsewhere(self.store) else None
+        return project_of(self.store) if belongs_to_project(self.store) else None
 
     @property
     def believes_annotations(self) -> bool:
         """Whether what the server says of its tools' effects is believed."""
         said = self.entry.trust_annotations
-        return not comes_from_elsewhere(self.store) if said is None else said
+        return not belongs_to_project(self.store) if said is None else said
 
     def client(self) -> MCPClient:
         """Return a client, which connects when it is first used.

@@ -1,41 +1,20 @@
-"""Which servers of a project's config the user has allowed: `mcp_trust.json` in his own home."""
+"""Which servers of a project's config the user has allowed."""
 
 from __future__ import annotations
 
-import json
-import os
-from datetime import UTC, datetime
-from hashlib import sha256
-from pathlib import Path
-from typing import Any, cast
-
-from rath.config.paths import is_of_some_project, own_config_dir
-from rath.config.schema import MCPServerConfig
+from rath.config.keys import format_key
 from rath.config.store import ConfigStore
+from rath.config.trust import (
+    TRUST_FILENAME,
+    GuardedEntry,
+    guarded_entry,
+    project_of,
+    trust_entries,
+)
+from rath.config.trust import revoke_trust as revoke_keys
 from rath.errors import UntrustedServer
-from rath.mcp.records import change_file, read_file
 
-__all__ = [
-    "TRUST_FILENAME",
-    "check_trusted",
-    "comes_from_elsewhere",
-    "is_trusted",
-    "project_of",
-    "revoke_trust",
-    "trust_server",
-]
-
-TRUST_FILENAME = "mcp_trust.json"
-
-
-def comes_from_elsewhere(store: ConfigStore) -> bool:
-    """Tell whether a config is a project's, in whatever directory, and not the user's own."""
-    return is_of_some_project(store.path.parent)
-
-
-def project_of(store: ConfigStore) -> str:
-    """Return the directory by which a project is known, that of its config."""
-    return os.path.realpath(store.path.parent)
+__all__ = ["TRUST_FILENAME", "check_trusted", "is_trusted", "revoke_trust", "trust_server"]
 
 
 def is_trusted(name: str, store: ConfigStore) -> bool:
@@ -52,14 +31,8 @@ def is_trusted(name: str, store: ConfigStore) -> bool:
         KeyError: There is no such server.
         ConfigError: The file cannot be read.
     """
-    entry = store.get_mcp_server(name)
-    if not comes_from_elsewhere(store):
-        return True
-    said: object = read_file(_path())
-    for key in ("trusted", project_of(store), name, "digest"):
-        # The file is the user's own, and may have been edited into any shape.
-        said = cast("dict[str, object]", said).get(key) if isinstance(said, dict) else None
-    return said == _digest(entry)
+    entry = _guarded(name, store)
+    return entry is None or entry.state() == "trusted"
 
 
 def check_trusted(name: str, store: ConfigStore) -> None:
@@ -76,6 +49,8 @@ def check_trusted(name: str, store: ConfigStore) -> None:
             "by you, or was changed since; nothing was started. Look at the entry, and if you want "
             f"it run: rath mcp trust {name}",
             server=name,
+            file=str(store.path),
+            key=format_key(("mcp", "servers", name)),
         )
 
 
@@ -90,15 +65,9 @@ def trust_server(name: str, store: ConfigStore) -> None:
         KeyError: There is no such server.
         ConfigError: The file cannot be read or changed.
     """
-    digest = _digest(store.get_mcp_server(name))
-    if not comes_from_elsewhere(store):
-        return
-    said = {"digest": digest, "at": datetime.now(UTC).isoformat(timespec="seconds")}
-
-    def add(payload: dict[str, Any]) -> None:
-        payload.setdefault("trusted", {}).setdefault(project_of(store), {})[name] = said
-
-    change_file(_path(), add)
+    entry = _guarded(name, store)
+    if entry is not None:
+        trust_entries([entry])
 
 
 def revoke_trust(name: str, store: ConfigStore) -> bool:
@@ -111,23 +80,9 @@ def revoke_trust(name: str, store: ConfigStore) -> bool:
     Raises:
         ConfigError: The file cannot be read or changed.
     """
-    found: list[object] = []
-
-    def take_away(payload: dict[str, Any]) -> None:
-        projects = payload.get("trusted", {})
-        servers = projects.get(project_of(store), {})
-        found.append(servers.pop(name, None))
-        if not servers:
-            projects.pop(project_of(store), None)
-
-    change_file(_path(), take_away)
-    return found != [None]
+    return bool(revoke_keys(project_of(store), {format_key(("mcp", "servers", name))}))
 
 
-def _path() -> Path:
-    return own_config_dir() / TRUST_FILENAME
-
-
-def _digest(entry: MCPServerConfig) -> str:
-    content = json.dumps(entry.model_dump(mode="json"), sort_keys=True)
-    return sha256(content.encode(errors="replace")).hexdigest()
+def _guarded(name: str, store: ConfigStore) -> GuardedEntry | None:
+    store.get_mcp_server(name)
+    return guarded_entry(store, "mcp", "servers", name)

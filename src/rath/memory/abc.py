@@ -43,16 +43,21 @@ class MemoryStoreSpec:
 
         Raises:
             KeyError: No such entry, or no default.
+            UntrustedConfig: The entry is a project's and acts, and the user has not trusted it.
         """
         if store is None:
-            entry = config.find_memory_provider(name).entry
+            found = config.find_memory_provider(name)
+            store, name, entry = found.store, found.name, found.entry
         else:
             entry = store.get_memory_provider(name)
+            name = name or store.config.memory.default_provider or ""
         given = entry.model_dump(exclude={"backend_kind"}, exclude_none=True)
         own = {own.name for own in fields(cls)}
         options = {key: overrides.pop(key) for key in list(overrides) if key not in own}
         explicit: Mapping[str, Any] = overrides.pop("options", None) or {}
-        return cls(**overrides, options={**given, **explicit, **options})
+        own_options = {**explicit, **options}
+        config.check_trusted(store, "memory", "providers", name, given=own_options)
+        return cls(**overrides, options={**given, **own_options})
 
 
 class MemoryBackend(Plane[MemoryStoreSpec, Any, MemoryOp, MemoryResult]):

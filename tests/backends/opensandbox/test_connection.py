@@ -15,7 +15,8 @@ from rath.backend.opensandbox import (
     strict_workspace_bind,
 )
 from rath.backend.opensandbox.connection import find_connection
-from rath.errors import BackendError, ConfigError, MissingExtra
+from rath.errors import BackendError, ConfigError, MissingExtra, UntrustedConfig
+from tests.support.machine import trust
 
 KEY = "a-key-of-the-environment"
 
@@ -92,6 +93,7 @@ def test_a_server_that_the_project_names_never_gets_the_key_of_the_environment(
     project_config: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _write(project_config, domain="evil.example")
+    trust(project_config / "config.json")
     monkeypatch.setenv("OPEN_SANDBOX_API_KEY", KEY)
     found = find_connection()
     assert (found.domain, found.api_key) == ("evil.example", "")
@@ -101,7 +103,21 @@ def test_a_server_that_the_project_names_gets_the_key_that_stands_beside_it(
     project_config: Path,
 ) -> None:
     _write(project_config, domain="sandboxes.example", api_key="a-key-of-the-project")
+    trust(project_config / "config.json")
     assert find_connection().api_key == "a-key-of-the-project"
+
+
+def test_a_server_that_the_project_names_is_not_asked_before_it_is_trusted(
+    project_config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _write(project_config, domain="evil.example")
+    for ask in (find_connection, resolve_opensandbox_domain):
+        with pytest.raises(UntrustedConfig, match=r"evil\.example"):
+            ask()
+    assert "rath config trust" in str(OpenSandboxBackend.unavailable_reason())
+    assert find_connection("given.example").domain == "given.example"
+    monkeypatch.setenv("OPEN_SANDBOX_DOMAIN", "mine.example")
+    assert find_connection().domain == "mine.example"
 
 
 def test_a_key_of_the_config_goes_to_no_other_server(

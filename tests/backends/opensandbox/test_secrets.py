@@ -11,6 +11,7 @@ import pytest
 
 from rath.backend import BackendError
 from rath.backend.opensandbox import OpenSandboxBackend
+from tests.support.machine import trust
 from tests.support.opensandbox_server import Answer, OpenSandboxServer
 
 KEY = "rath-canary-0123456789abcdef"
@@ -56,6 +57,7 @@ def test_a_server_that_a_project_names_gets_no_key_of_the_environment(
     monkeypatch.chdir(tmp_path / "project")
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("OPENRATH_HOME")
+    trust(tmp_path / "project" / ".openrath" / "config.json")
     monkeypatch.setenv("OPEN_SANDBOX_API_KEY", KEY)
     with pytest.raises(BackendError, match="API"):
         OpenSandboxBackend().open()

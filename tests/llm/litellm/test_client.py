@@ -20,6 +20,7 @@ from rath.llm import (
 from rath.llm.litellm import RathLiteLLMChatClient
 from tests.support.asking import HELLO, KEY, ask
 from tests.support.litellm import needs_litellm
+from tests.support.machine import trust
 
 
 @pytest.fixture
@@ -116,6 +117,8 @@ def test_a_project_s_endpoint_never_gets_a_key_of_the_environment(
     config = tmp_path / ".openrath" / "config.json"
     config.write_text(json.dumps({"llm": {"providers": {"p": entry}, "default_provider": "p"}}))
     config.chmod(0o600)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    trust(config)
     monkeypatch.setenv(variable, KEY)
     with pytest.raises(ValueError, match=r"evil\.example") as caught:
         RathLiteLLMChatClient(Provider.from_config("p"))

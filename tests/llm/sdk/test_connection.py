@@ -21,7 +21,7 @@ from tests.support import chat_replies as replies
 from tests.support.asking import KEY, NoSleep, ask, exchange, openai_client
 from tests.support.chat_server import CapturedRequest, ChatServer
 from tests.support.dialects import ANTHROPIC, DIALECTS, OPENAI, Dialect
-from tests.support.machine import llm_config, own_project, write_config
+from tests.support.machine import llm_config, own_project, trust, write_config
 
 
 @pytest.fixture
@@ -214,7 +214,7 @@ def enter_project(
     """Enter a project whose config names an endpoint and has a key for it."""
     entry = {"provider_kind": dialect.kind, "model": "m", "base_url": base_url}
     project = own_project(tmp_path, monkeypatch)
-    write_config(project, llm_config("p", p=entry), {"p": KEY})
+    trust(write_config(project, llm_config("p", p=entry), {"p": KEY}))
 
 
 # ---------------------------------------------------------------- models

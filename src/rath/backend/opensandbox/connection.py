@@ -65,8 +65,11 @@ def resolve_opensandbox_domain() -> str | None:
 
     Raises:
         ConfigError: A config cannot be used.
+        UntrustedConfig: A project's config names it, and the user has not trusted that.
     """
-    found = _named_domain(_entry())
+    entry = _entry()
+    found = _named_domain(entry)
+    _check_trusted(found, entry)
     return found.value if found is not None else None
 
 
@@ -79,6 +82,7 @@ def find_connection(domain: str | None = None, api_key: str | None = None) -> Co
     Raises:
         BackendError: Nobody names a server, and none was set up on this host.
         ConfigError: A config cannot be used.
+        UntrustedConfig: A project's config names it, and the user has not trusted that.
     """
     entry = _entry()
     asked = first_set(Sourced(domain, "call")) or _named_domain(entry)
@@ -86,7 +90,8 @@ def find_connection(domain: str | None = None, api_key: str | None = None) -> Co
         if not has_server_config():
             raise BackendError(MISSING_DOMAIN)
         asked = Sourced(DOMAIN, "default")
-    is_of_entry = entry is not None and asked.origin == entry.store.origin_of(entry.entry, "domain")
+    _check_trusted(asked, entry)
+    is_of_entry = _is_of(asked, entry)
     is_bound = is_of_entry and entry is not None and entry.store.is_project_local
     candidates: list[Sourced[str | None]] = [Sourced(api_key, "call")]
     if not is_bound:
@@ -136,6 +141,15 @@ def _named_domain(entry: Found[BackendProviderConfig] | None) -> Sourced[str] | 
         return first_set(of_variable)
     origin = entry.store.origin_of(entry.entry, "domain")
     return first_set(of_variable, Sourced(entry.entry.domain, origin))
+
+
+def _is_of(asked: Sourced[str], entry: Found[BackendProviderConfig] | None) -> bool:
+    return entry is not None and asked.origin == entry.store.origin_of(entry.entry, "domain")
+
+
+def _check_trusted(asked: Sourced[str] | None, entry: Found[BackendProviderConfig] | None) -> None:
+    if asked is not None and entry is not None and _is_of(asked, entry):
+        config.check_trusted(entry.store, "backend", "providers", entry.name)
 
 
 def _speaks_of_any_server(entry: Found[BackendProviderConfig]) -> bool:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 from rath import config
-from rath.llm.provider import ConfigEntry, Provider
+from rath.llm.provider import ConfigEntry, Provider, given_fields
 from rath.llm.purpose_entry import default_entry, entry_for
 
 __all__ = ["DEFAULT_EMBEDDING_MODEL", "LOCAL_EMBEDDING_MODEL", "EmbeddingProvider"]
@@ -90,6 +90,7 @@ class EmbeddingProvider:
 
         Raises:
             KeyError: `name` is given, and there is no such entry.
+            UntrustedConfig: The entry is a project's and acts, and the user has not trusted it.
         """
         found = entry_for(name, default="embedding_provider", store=store)
         if found is None:
@@ -104,6 +105,7 @@ class EmbeddingProvider:
             model = found.entry.model or by_default
         if found is None:
             return replace(cls(model=model), **overrides)
+        found.origin.check_trusted(given_fields(overrides))
         kind = found.entry.provider_kind
         provider = cls(
             model=model,

@@ -111,6 +111,7 @@ def __getattr__(name: str) -> Any:
 
 def _account(provider: Provider, kind: str) -> Account:
     account = find_account(provider, kind=kind, variables=LITELLM, default_base_url="")
+    account.check_trusted()
     base_url = account.base_url.value
     if base_url:
         checked_url(base_url, account.base_url.origin)

@@ -19,6 +19,7 @@ import pytest
 import rath.memory
 from rath._async.runtime import runtime
 from rath.config import ConfigStore
+from rath.errors import UntrustedConfig
 from rath.memory import (
     MemoryBackendError,
     MemoryExecutionFailure,
@@ -29,6 +30,7 @@ from rath.memory import (
 from rath.memory.adapters.openviking import OpenVikingMemoryBackend
 from rath.memory.adapters.openviking.embedded import join
 from rath.memory.adapters.openviking.options import read_options
+from tests.support.machine import trust
 from tests.support.waiting import wait_until
 
 FAKE = Path(__file__).parents[3] / "support" / "openviking_fake_server.py"
@@ -278,7 +280,7 @@ def test_a_url_counts_more_than_a_path_and_the_key_is_not_shown() -> None:
 
 
 @pytest.mark.parametrize("command", ["evil --now", ["evil", "--now"]])
-def test_a_command_of_the_projects_config_is_not_run(
+def test_a_command_of_the_projects_config_is_not_run_before_it_is_trusted(
     command: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     project = tmp_path / "project" / ".openrath"
@@ -287,10 +289,13 @@ def test_a_command_of_the_projects_config_is_not_run(
     config = {"version": 1, "memory": {"providers": {"m": entry}}}
     (project / "config.json").write_text(json.dumps(config))
     monkeypatch.delenv("OPENRATH_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.chdir(project.parent)
     assert ConfigStore.load().is_project_local
-    with pytest.raises(MemoryBackendError, match="names a command"):
-        read_options(MemoryStoreSpec.from_config("m"))
+    with pytest.raises(UntrustedConfig, match=r"server .*evil"):
+        MemoryStoreSpec.from_config("m")
+    trust(project / "config.json")
+    assert read_options(MemoryStoreSpec.from_config("m")).server == ("evil", "--now")
 
 
 # ---------------------------------------------------------------- models

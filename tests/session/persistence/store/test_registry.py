@@ -11,9 +11,10 @@ import pytest
 
 from rath.config import ConfigStore
 from rath.config.schema import SessionsConfig
-from rath.errors import ConfigError, MissingExtra, PersistenceError, StoreNotFound
+from rath.errors import ConfigError, MissingExtra, PersistenceError, StoreNotFound, UntrustedConfig
 from rath.session.persistence.store import FileStore, default_store, open_store, stores
 from rath.testing import FakeSessionStore
+from tests.support.machine import trust
 
 
 def write_config(home: Path, store: str) -> None:
@@ -92,7 +93,7 @@ def test_a_password_does_not_belong_into_a_config(url: str, home: Path) -> None:
     assert "swordfish" not in str(caught.value)
 
 
-def test_a_project_does_not_say_to_whom_sessions_are_sent(
+def test_a_project_does_not_say_to_whom_sessions_are_sent_before_it_is_trusted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("OPENRATH_HOME")
@@ -101,8 +102,12 @@ def test_a_project_does_not_say_to_whom_sessions_are_sent(
     project.mkdir()
     monkeypatch.chdir(project)
     write_config(project / ".openrath", "postgres://elsewhere/database")
-    with pytest.raises(ConfigError, match="a project must not say"):
-        default_store()
+    for elsewhere in ("memo://elsewhere", str(tmp_path / "outside"), f"files://{tmp_path}/outside"):
+        write_config(project / ".openrath", elsewhere)
+        with pytest.raises(UntrustedConfig, match="store sessions elsewhere"):
+            default_store()
+    trust(project / ".openrath" / "config.json")
+    assert default_store().where == str(tmp_path / "outside")
     write_config(project / ".openrath", str(project / "mine"))
     assert default_store().where == str(project / "mine")
 

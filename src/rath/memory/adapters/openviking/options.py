@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import Any, cast
 from urllib.parse import urlsplit
 
-from rath import config
-from rath.config.paths import config_layer_paths
 from rath.errors import MemoryBackendError
 from rath.memory.abc import MemoryStoreSpec
 from rath.memory.adapters.openviking.defaults import ACCOUNT, REQUEST_SECONDS
@@ -45,7 +43,7 @@ class Options:
 
 
 def read_options(spec: MemoryStoreSpec) -> Options:
-    """Return what a spec says. Reads config files where it names a command.
+    """Return what a spec says.
 
     Raises:
         MemoryBackendError: It names neither a server nor a directory, or something that cannot be.
@@ -137,8 +135,7 @@ def _config(value: object) -> Mapping[str, Any] | Path:
     )
 
 
-def _command(given: object) -> tuple[str, ...]:
-    value = given
+def _command(value: object) -> tuple[str, ...]:
     if value is None:
         return ()
     words: tuple[str, ...] = ()
@@ -151,18 +148,4 @@ def _command(given: object) -> tuple[str, ...]:
         words = tuple(str(word) for word in cast("Sequence[object]", value))
     if not words:
         raise MemoryBackendError("server must be a command: a text, or a list of words")
-    _refuse_of_project(given)
     return words
-
-
-def _refuse_of_project(command: object) -> None:
-    """Refuse a command that stands in the project's own config, which anybody may have written."""
-    if not any(path.is_file() for path in config_layer_paths()):
-        return
-    for store in config.config_layers():
-        entries = store.config.memory.providers.values() if store.is_project_local else ()
-        if any((entry.model_extra or {}).get("server") == command for entry in entries):
-            raise MemoryBackendError(
-                f"the project's own config names a command, {command!r}, which is not run; name it "
-                "in your own config, or in OPENRATH_OPENVIKING_SERVER"
-            )

@@ -111,6 +111,7 @@ def _embedding(name: str, options: Options) -> Mapping[str, Any]:
         default_base_url=_OPENAI,
         purpose="embedding",
     )
+    account.check_trusted()
     size = options.embedding_dimensions or provider.dimensions or DIMENSIONS.get(provider.model)
     if size is None:
         raise MemoryBackendError(
@@ -129,6 +130,7 @@ def _vlm(name: str) -> Mapping[str, Any]:
         raise MemoryBackendError(f"chat_provider: {exc.args[0]}") from exc
     _check_kind("chat_provider", name, provider.provider_kind)
     account = find_account(provider, kind="openai", variables=OPENAI, default_base_url=_OPENAI)
+    account.check_trusted()
     if account.model is None:
         raise MemoryBackendError(f"the provider {name!r} names no model")
     return _model(account.model.value, account)

@@ -72,7 +72,8 @@ def default_store() -> SessionStore:
     Raises:
         StoreNotFound: No store has that scheme.
         MissingExtra: What it needs is not installed.
-        ConfigError: The config cannot be read, or names a store that it must not.
+        ConfigError: The config cannot be read, or holds a password.
+        UntrustedConfig: A project's config names it, and the user has not trusted that.
     """
     named = env_value("OPENRATH_STORE")
     if named is not None:
@@ -112,21 +113,16 @@ def _configured() -> str | None:
         url = layer.config.sessions.store
         if url:
             _check_configured(url, layer)
+            config.check_trusted(layer, "sessions", "store")
             return url
     return None
 
 
 def _check_configured(url: str, layer: config.ConfigStore) -> None:
-    scheme, separator, _ = url.partition("://")
     parts = urlsplit(url)
-    if separator and (parts.password is not None or "password" in parts.query):
+    if "://" in url and (parts.password is not None or "password" in parts.query):
         raise ConfigError(
             f"sessions.store in {layer.path} holds a password, which does not belong into a "
             "config; leave it out there, and give the whole URL in OPENRATH_STORE, or the password "
             "in the way of that store (PGPASSWORD or ~/.pgpass for Postgres)"
-        )
-    if separator and scheme.lower() != "files" and layer.is_project_local:
-        raise ConfigError(
-            f"sessions.store in {layer.path} names a {scheme} store, and a project must not say to "
-            "whom what you do is sent; name the store in OPENRATH_STORE or in your own config"
         )

@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from rath._async.bridge import call_either
-from rath.errors import InvalidRequestError, MemoryBackendError, RathError
+from rath.errors import InvalidRequestError, MemoryBackendError, RathError, UntrustedConfig
 from rath.llm.embedding import EmbeddingClient, EmbeddingProvider, embedding_client_for
 
 _LOCAL = "local"
@@ -110,6 +110,8 @@ def _configured(name: object) -> EmbeddingProvider:
 def _client_for(provider: EmbeddingProvider) -> EmbeddingClient:
     try:
         return embedding_client_for(provider)
+    except UntrustedConfig:
+        raise
     except (RathError, ValueError) as exc:
         raise MemoryBackendError(
             f"the embedding model {provider.model!r} of a memory store cannot be used: {exc}"

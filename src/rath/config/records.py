@@ -65,6 +65,7 @@ def change_file(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
         change(payload)
         if json.dumps(payload) != before:
             payload["version"] = VERSION
-            atomic_write_json(path, payload, mode=0o600)
+            # In ASCII: names of directories may be no Unicode.
+            atomic_write_json(path, payload, ensure_ascii=True, mode=0o600)
     finally:
         lock.release()
