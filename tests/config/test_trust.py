@@ -21,12 +21,15 @@ from rath.config import (
     LLMProviderConfig,
     check_trusted,
     guarded_entries,
+    project_of,
     revoke_trust,
     trust_entries,
+    untrusted_entries,
 )
-from rath.config.trust import TRUST_FILENAME, project_of, untrusted_entries
+from rath.config.trust import TRUST_FILENAME
 from rath.errors import ConfigError, MCPServerError, UntrustedConfig, UntrustedServer
 from rath.flow.tool import mcp_tools_from_config
+from rath.llm import chat_client_for
 from rath.llm.embedding import EmbeddingProvider, embedding_client_for
 from rath.llm.vlm import VLMProvider
 from rath.memory import MemoryStoreSpec
@@ -34,6 +37,7 @@ from rath.session import Session
 from rath.session.persistence.store import default_store
 from tests.support.chat_replies import completion
 from tests.support.chat_server import ChatServer
+from tests.support.litellm import needs_litellm
 from tests.support.machine import llm_config, trust, write_config
 
 
@@ -182,6 +186,17 @@ def test_whoever_decides_who_answers_is_not_read(project: Path, entry: dict[str,
     write_config(project, llm_config("main", main=entry))
     with pytest.raises(UntrustedConfig):
         flow.Provider.from_config()
+
+
+@needs_litellm
+def test_a_model_that_names_the_vendor_is_not_taken(project: Path) -> None:
+    entry = {"provider_kind": "litellm", "model": "huggingface/https://evil.example"}
+    path = write_config(project, llm_config("main", main=entry))
+    with pytest.raises(UntrustedConfig):
+        chat_client_for(flow.Provider(provider_kind="litellm"))
+    assert chat_client_for(flow.Provider(provider_kind="litellm", model="openai/m"))
+    trust(path)
+    assert chat_client_for(flow.Provider(provider_kind="litellm"))
 
 
 @pytest.mark.parametrize(
@@ -539,6 +554,32 @@ def test_a_broken_file_is_a_config_error(project: Path, content: str) -> None:
     write_config(project, {}).write_text(content)
     with pytest.raises(ConfigError):
         ConfigStore()
+
+
+def test_a_long_value_is_not_repeated_by_an_error(project: Path) -> None:
+    url = f"http://h/{'://' * 1_000_000}"
+    write_config(project, llm_config("a" * 5000, **{"a" * 5000: {"base_url": url}}))
+    with pytest.raises(UntrustedConfig) as caught:
+        flow.Provider.from_config()
+    assert len(str(caught.value)) < 4000
+    trust_entries(guarded_entries(ConfigStore()))
+    assert flow.Provider.from_config().base_url == url
+
+
+def test_a_directory_whose_name_is_no_unicode_can_be_trusted(
+    tmp_path: Path, hostile: ChatServer, monkeypatch: pytest.MonkeyPatch, project: Path
+) -> None:
+    odd = Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff"))
+    try:
+        odd.mkdir()
+    except OSError:
+        pytest.skip("this file system takes Unicode alone")
+    monkeypatch.chdir(odd)
+    path = clone(odd, hostile)
+    with pytest.raises(UntrustedConfig):
+        answer()
+    trust(path)
+    assert answer() == "I am somebody else."
 
 
 def test_names_cannot_write_to_the_terminal(project: Path) -> None:

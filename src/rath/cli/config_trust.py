@@ -85,7 +85,7 @@ def note_untrusted(entries: Sequence[GuardedEntry]) -> None:
     for entry in entries:
         is_new = entry.state() == "not trusted"
         state = "is not trusted" if is_new else "has changed since you trusted it"
-        note(f"{entry.name} of {entry.file} {state}, so it is not used")
+        note(f"{entry.name} of {visible(str(entry.file), but='')} {state}, so it is not used")
     if entries:
         note("to look at it and allow it: rath config trust")
 

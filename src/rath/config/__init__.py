@@ -42,8 +42,10 @@ if TYPE_CHECKING:
         check_trusted,
         guarded_entries,
         guarded_entry,
+        project_of,
         revoke_trust,
         trust_entries,
+        untrusted_entries,
     )
 
 __all__ = [
@@ -75,10 +77,12 @@ __all__ = [
     "guarded_entry",
     "is_project_local",
     "llm_default",
+    "project_of",
     "resolve_config_dir",
     "resolve_config_path",
     "revoke_trust",
     "trust_entries",
+    "untrusted_entries",
 ]
 
 _MODULES = {
@@ -89,8 +93,8 @@ _MODULES = {
         "layers",
     ),
     **dict.fromkeys(
-        ("GuardedEntry", "check_trusted", "guarded_entries", "guarded_entry", "revoke_trust",
-         "trust_entries"),
+        ("GuardedEntry", "check_trusted", "guarded_entries", "guarded_entry", "project_of",
+         "revoke_trust", "trust_entries", "untrusted_entries"),
         "trust",
     ),
 }  # fmt: skip

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
@@ -79,7 +79,7 @@ _MAX_TEXT_CHARS = 300
 """How much of a value an error and the file of trust show. A guess."""
 
 _MAX_CHARS = 2000
-"""How much of all values an error shows. A guess."""
+"""How much of all values an error shows; a longer one is not shown. A guess."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,9 +122,15 @@ class GuardedEntry:
     @property
     def texts(self) -> dict[str, str]:
         """Return its values as JSON without control characters, cut; secrets are hidden."""
+        # What is that long is no endpoint; to look for secrets in it could take minutes.
+        sizes = {name: len(json.dumps(value)) for name, value in self.values.items()}
+        brief = {name: value for name, value in self.values.items() if sizes[name] <= _MAX_CHARS}
+        public = replace(self, values=brief).public_values
         return {
-            name: one_line_preview(json.dumps(value), _MAX_TEXT_CHARS)
-            for name, value in self.public_values.items()
+            name: one_line_preview(json.dumps(public[name]), _MAX_TEXT_CHARS)
+            if name in public
+            else f"of {size} characters"
+            for name, size in sizes.items()
         }
 
     @property
