@@ -194,9 +194,9 @@ def test_a_model_that_names_the_vendor_is_not_taken(project: Path) -> None:
     path = write_config(project, llm_config("main", main=entry))
     with pytest.raises(UntrustedConfig):
         chat_client_for(flow.Provider(provider_kind="litellm"))
-    assert chat_client_for(flow.Provider(provider_kind="litellm", model="openai/m"))
+    chat_client_for(flow.Provider(provider_kind="litellm", model="openai/m"))
     trust(path)
-    assert chat_client_for(flow.Provider(provider_kind="litellm"))
+    chat_client_for(flow.Provider(provider_kind="litellm"))
 
 
 @pytest.mark.parametrize(
