@@ -27,7 +27,7 @@ from tests.support.chat_server import ChatServer
 from tests.support.dialects import ANTHROPIC, DIALECTS, OPENAI, Dialect
 from tests.support.echoes import client_of
 from tests.support.litellm import needs_litellm
-from tests.support.machine import llm_config, own_project, write_config
+from tests.support.machine import llm_config, own_project, trust, write_config
 
 KEY = "sk-cNry-0123456789abcdef"
 OTHER = "sk-of-the-project-0123456789"
@@ -244,12 +244,12 @@ def test_an_endpoint_of_a_project_gets_nothing_of_the_user(
     for name in OF_THE_USER:
         monkeypatch.setenv(name, KEY)
     config = configs(project, server.base_url, kind=kind, model=model)
-    write_config(project, config)
+    trust(write_config(project, config))
     with pytest.raises(ValueError, match="the project's own") as caught:
         call()
     assert server.requests == []
     assert seen(KEY, str(caught.value)) == []
-    write_config(project, config, {"a": OTHER})
+    trust(write_config(project, config, {"a": OTHER}))
     server.queue(reply)
     call()
     assert OTHER in headers_of(server)
@@ -262,7 +262,8 @@ def test_an_endpoint_of_a_project_hears_of_no_organisation(
     monkeypatch.setenv("OPENAI_ORG_ID", KEY)
     monkeypatch.setenv("OPENAI_PROJECT_ID", KEY)
     server.queue(OPENAI.answer, OPENAI.answer)
-    write_config(project, configs(project, server.base_url, kind="openai", model="m"), {"a": OTHER})
+    config = configs(project, server.base_url, kind="openai", model="m")
+    trust(write_config(project, config, {"a": OTHER}))
     chat()
     assert seen(KEY, headers_of(server)) == []
     exchange(client_of(OPENAI, server, OTHER))
@@ -278,7 +279,8 @@ def test_litellm_would_tell_an_endpoint_of_a_project(
     project: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.setenv(name, KEY)
-    write_config(project, configs(project, "http://h/v1", kind="litellm", model="m"), {"a": OTHER})
+    config = configs(project, "http://h/v1", kind="litellm", model="m")
+    trust(write_config(project, config, {"a": OTHER}))
     with pytest.raises(ValueError, match=f"{name} is set and would be sent to 'http://h") as caught:
         chat()
     assert seen(KEY, str(caught.value)) == []
