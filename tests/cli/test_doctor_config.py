@@ -11,7 +11,7 @@ import pytest
 
 from tests.cli.conftest import Rath
 from tests.cli.findings import CANARY, doctor, findings
-from tests.support.machine import llm_config, write_config
+from tests.support.machine import llm_config, trust, write_config
 
 posix = pytest.mark.skipif(os.name != "posix", reason="permissions are those of POSIX")
 
@@ -90,6 +90,7 @@ def test_names_without_an_entry(rath: Rath, project: Path, home: Path) -> None:
             "mcp": {"default_enabled": ["s"], "servers": {"t": {"command": ["x"]}}},
         },
     )
+    trust(path)
     told = findings(doctor(rath), "Config", "project")
     assert {found.level for found in told} == {"problem"}
     assert [found.text.partition(f"{path}:1:")[2].partition(": ")[2] for found in told] == [
