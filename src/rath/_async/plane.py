@@ -112,12 +112,17 @@ class Handle(Generic[Spec, Native, Op, Result]):
         with self._count_lock:
             if self._closed:
                 return
-            self._refcount -= 1
+            # A release without a holder closes as well, as in 1.3, but there is no holder less.
+            self._refcount = max(0, self._refcount - 1)
             if self._refcount > 0:
                 return
             self._closed = True
         if self._native is not None or self._opening is not None:
-            runtime().close_soon(self)
+            self.submit_close()
+
+    def submit_close(self) -> None:
+        """Start the closing after the last release; must not block."""
+        runtime().close_soon(self)
 
     def dispatch(self, op: Op) -> Result:
         """Run one operation and wait for its result; a closed handle raises."""

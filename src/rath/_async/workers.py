@@ -1,12 +1,15 @@
-"""Daemon worker threads for user code that blocks: grown on demand, reused when idle."""
+"""Daemon worker threads for user code that blocks: shared ones, and one of its own for a handle."""
 
 from __future__ import annotations
 
 import contextvars
+import os
 import queue
 import threading
+import weakref
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Future
+from functools import partial
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -33,6 +36,15 @@ def tame(exc: BaseException) -> Exception:
     if isinstance(exc, Exception) and not isinstance(exc, StopIteration | CancelledError):
         return exc
     return UserExit(exc)
+
+
+_serial_above: contextvars.ContextVar[frozenset[object]] = contextvars.ContextVar(
+    "rath_serial_above", default=frozenset()
+)
+"""Keys of the jobs of serial workers inside which the current code runs, on whichever thread."""
+
+_on_thread = threading.local()
+"""Its `serial`: a weak reference to the serial worker whose thread this is."""
 
 
 class _Job:
@@ -106,3 +118,79 @@ class WorkerThreads:
                 except queue.Empty:
                     self._idle -= 1
                     return None
+
+
+class SerialWorker:
+    """Runs its jobs one after another on one daemon thread, which the first job starts.
+
+    For what belongs to the thread that made it, as a connection of sqlite3 does. A job that was
+    abandoned holds the thread until it returns. The thread ends after `end`, or when nothing
+    refers to the worker any more.
+
+    Args:
+        owner: For whom the jobs run; compared by identity.
+    """
+
+    _jobs: queue.SimpleQueue[tuple[object, _Job] | None] | None
+    _stop: weakref.finalize[Any, SerialWorker]
+
+    def __init__(self, owner: object) -> None:
+        self.owner = owner
+        self._reset()
+
+    @staticmethod
+    def current() -> SerialWorker | None:
+        """Return the serial worker on whose thread the caller runs, None on any other thread."""
+        worker: weakref.ref[SerialWorker] | None = getattr(_on_thread, "serial", None)
+        return None if worker is None else worker()
+
+    def is_waiting(self) -> bool:
+        """Tell whether the caller runs inside the job at work, before which no other one runs."""
+        return not self._running.isdisjoint(_serial_above.get())
+
+    def submit(self, fn: Callable[[], T]) -> Future[T]:
+        """Run `fn` after the jobs before it, in a copy of the caller's context variables."""
+        if self._pid != os.getpid():
+            self._reset()  # the thread did not come along into this process
+        future: Future[T] = Future()
+        job = _Job(fn, future)
+        key = object()
+        job.context.run(_serial_above.set, _serial_above.get() | {key})
+        with self._lock:
+            if self._jobs is None:
+                self._jobs = queue.SimpleQueue()
+                self._stop = weakref.finalize(self, self._jobs.put, None)
+                self._stop.atexit = False
+                work = partial(_work_in_turn, weakref.ref(self), self._jobs, self._running)
+                threading.Thread(target=work, name="rath-worker-serial", daemon=True).start()
+            self._jobs.put((key, job))
+        return future
+
+    def end(self) -> None:
+        """End the thread after the jobs so far; a later one would start another."""
+        with self._lock:
+            if self._jobs is not None and self._pid == os.getpid():
+                self._stop()
+            self._jobs = None
+
+    def _reset(self) -> None:
+        self._pid = os.getpid()
+        # A finalizer that closes the handle may run inside `submit`, on the same thread.
+        self._lock = threading.RLock()
+        self._jobs = None
+        self._running: set[object] = set()
+
+
+def _work_in_turn(
+    worker: weakref.ref[SerialWorker],
+    jobs: queue.SimpleQueue[tuple[object, _Job] | None],
+    running: set[object],
+) -> None:
+    _on_thread.serial = worker
+    while (entry := jobs.get()) is not None:
+        key, job = entry
+        running.add(key)
+        job.run()
+        running.discard(key)
+        # Else the thread would hold them until the next job comes.
+        del entry, key, job

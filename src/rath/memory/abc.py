@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
+import asyncio
+import inspect
+import logging
+import threading
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal, Self
+from functools import partial, wraps
+from typing import Any, Literal, Self, TypeVar
 
 from rath import config
 from rath._async.plane import Handle, Plane
-from rath._async.runtime import runtime
+from rath._async.runtime import runtime, wait_interruptibly
+from rath._async.workers import SerialWorker, UserExit
 from rath.errors import MemoryBackendError, MemoryStoreClosed
 from rath.memory.capabilities import MemoryCapabilities
 from rath.memory.op_types import MemoryOp
 from rath.memory.results import MemoryExecutionFailure, MemoryResult
 
 __all__ = ["MemoryBackend", "MemoryStore", "MemoryStoreSpec"]
+
+T = TypeVar("T")
+
+_log = logging.getLogger("rath.memory")
+
+_MARK = "_rath_runs_on_store_thread"
 
 
 @dataclass
@@ -64,12 +77,17 @@ class MemoryBackend(Plane[MemoryStoreSpec, Any, MemoryOp, MemoryResult]):
     """A kind of memory store.
 
     A driver implements the coroutines `aopen`, `aclose` and `adispatch` of `Plane` on natives of
-    its own. A class that overrides `open`, `close` and `dispatch` instead works too: they run on
-    worker threads, and its `open` builds the `MemoryStore` itself. Of the two forms of a method,
+    its own. A class that overrides `open`, `close` and `dispatch` instead works too: its `open`
+    builds the `MemoryStore` itself, and for each store they run on one worker thread, whoever
+    calls them, so that a store may hold what belongs to a thread. Of the two forms of a method,
     the one of the most derived class counts.
     """
 
     _n_open = 0
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        run_on_store_thread(cls)
 
     @classmethod
     def is_available(cls) -> bool:
@@ -151,9 +169,15 @@ class MemoryStore(Handle[MemoryStoreSpec, Any, MemoryOp, MemoryResult]):
         closed: bool = False,
     ) -> None:
         self.backend = backend
+        current = SerialWorker.current()
+        is_opening = current is not None and current.owner is backend
+        self.worker = current if current is not None and is_opening else SerialWorker(backend)
+        """Runs the blocking methods of the backend for this store."""
         self._driver = _Driver(backend, self, handle)
         # A class with its own `open` made this store, and knows it by this very object.
         made_by_open = bool(handle) and not closed and _is_sync(backend, "open")
+        # An `open` that nobody wrapped: as in 1.3, calls of its thread stay on that thread.
+        self._home = threading.get_ident() if made_by_open and not is_opening else None
         super().__init__(self._driver, spec, native=self if made_by_open else None)
         self._name = handle
         self._closed = closed
@@ -166,7 +190,7 @@ class MemoryStore(Handle[MemoryStoreSpec, Any, MemoryOp, MemoryResult]):
     def closed(self) -> bool:
         """Whether it was closed; backends that close it themselves may set this."""
         # A `close(store)` written for 1.3 does nothing for a store that looks closed already.
-        return self._closed and not self._driver.is_closing
+        return self._closed and not (self._driver.is_closing and self._is_on_its_thread())
 
     @closed.setter
     def closed(self, value: bool) -> None:
@@ -175,6 +199,36 @@ class MemoryStore(Handle[MemoryStoreSpec, Any, MemoryOp, MemoryResult]):
             self._driver.is_closing = False
             self._native = None
             runtime().forget(self)
+
+    def dispatch(self, op: MemoryOp) -> MemoryResult:
+        """Run one operation and wait for its result; a closed handle raises."""
+        if self._is_on_its_thread() and _is_sync(self.backend, "dispatch"):
+            self._check_open()
+            return self.backend.dispatch(self, op)
+        return super().dispatch(op)
+
+    def submit_close(self) -> None:
+        """Start the closing; where calls run on the caller's own thread, close there."""
+        if self._home != threading.get_ident() or self._in_use:
+            super().submit_close()
+            return
+        try:
+            self._driver.close_here()
+        except Exception:  # noqa: BLE001  # as where nobody waits for the closing
+            _log.exception("%r could not be closed", self)
+        finally:
+            self.closed = True
+
+    def run_on_thread(self, fn: Callable[[], T]) -> T:
+        """Run blocking code on the thread of this store and wait for it."""
+        return fn() if self._is_on_its_thread() else _run_blocking(self.worker, fn)
+
+    async def arun_on_thread(self, fn: Callable[[], T]) -> T:
+        """Run blocking code on the thread of this store; cancelling the wait abandons it."""
+        return await asyncio.wrap_future(_submit(self.worker, fn))
+
+    def _is_on_its_thread(self) -> bool:
+        return SerialWorker.current() is self.worker or self._home == threading.get_ident()
 
     async def adispatch_by_hook(self, op: MemoryOp) -> MemoryResult:
         """Run one operation past a blocking `dispatch` of the backend, which may be the caller."""
@@ -196,7 +250,7 @@ class MemoryStore(Handle[MemoryStoreSpec, Any, MemoryOp, MemoryResult]):
         return MemoryStoreClosed(self.handle)
 
     def __repr__(self) -> str:
-        return f"MemoryStore({self.backend.name!r}, {self.handle!r}, closed={self.closed})"
+        return f"MemoryStore({_name_of(self.backend)!r}, {self.handle!r}, closed={self.closed})"
 
 
 class _Driver(Plane[MemoryStoreSpec, Any, MemoryOp, MemoryResult]):
@@ -207,51 +261,55 @@ class _Driver(Plane[MemoryStoreSpec, Any, MemoryOp, MemoryResult]):
     """
 
     def __init__(self, backend: MemoryBackend, store: MemoryStore, handle: str) -> None:
-        self.name = backend.name
+        self.name = _name_of(backend)
         self.opens_by_hook = False
         self.closes_by_hook = False
         self.is_closing = False
         """A blocking `close` is at work on the store, which must not look closed to it."""
         self.leaving: Any = None
         """The native that a blocking `close` may hand to the hook of its base class."""
-        self._backend = backend
+        # At run time also an object that only has the methods.
+        self._backend: Any = backend
         self._store = store
         self._handle = handle
 
     def identify(self, native: Any) -> str:
         if self._handle:
             return self._handle
-        return native.handle if isinstance(native, MemoryStore) else self._backend.identify(native)
+        if isinstance(self._backend, MemoryBackend) and not isinstance(native, MemoryStore):
+            return self._backend.identify(native)
+        return super().identify(native)
 
     async def aopen(self, spec: MemoryStoreSpec | None) -> Any:
         backend = self._backend
         if not self.opens_by_hook and _is_sync(backend, "open"):
-            opened = await runtime().call_in_worker(lambda: backend.open(spec))
-            # It is closed by the store around it; at exit, too.
-            runtime().forget(opened)
+            opened = await self._store.arun_on_thread(lambda: backend.open(spec))
+            if isinstance(opened, MemoryStore):
+                runtime().forget(opened)  # it is closed by the store around it; at exit, too
             return opened
         if self._handle:
             native = await backend.aattach(self._handle, spec)
         else:
             native = await backend.aopen(spec)
-        backend.count_stores(+1)
+        self._count(+1)
         return native
 
     async def aclose(self, native: Any) -> None:
-        backend = self._backend
-        if not self.closes_by_hook and _is_sync(backend, "close"):
-            store = native if isinstance(native, MemoryStore) else self._store
-            self.is_closing = True
-            self.leaving = native
+        if not self.closes_by_hook and _is_sync(self._backend, "close"):
+            worker = self._store.worker
             try:
-                await runtime().call_in_worker(lambda: backend.close(store))
+                await asyncio.wrap_future(worker.submit(partial(self._close, native)))
             finally:
-                self.is_closing = False
-                self.leaving = None
+                worker.end()
         elif isinstance(native, MemoryStore) and native is not self._store:
             await native.aclose()
         else:
             await self._aclose_native(native)
+
+    def close_here(self) -> None:
+        """Close by the blocking `close` of the backend, on this thread."""
+        self._close(self._store)
+        self._store.worker.end()
 
     async def aclose_leaving(self) -> None:
         """Close by the hook what a blocking `close` was called for."""
@@ -261,22 +319,117 @@ class _Driver(Plane[MemoryStoreSpec, Any, MemoryOp, MemoryResult]):
         backend = self._backend
         if _is_sync(backend, "dispatch"):
             store = native if isinstance(native, MemoryStore) else self._store
-            return await runtime().call_in_worker(lambda: backend.dispatch(store, op))
+            return await self._store.arun_on_thread(lambda: backend.dispatch(store, op))
         if isinstance(native, MemoryStore) and native is not self._store:
             return await native.adispatch(op)
         result: MemoryResult = await backend.adispatch(native, op)
         return result
 
+    def _close(self, native: Any) -> None:
+        store = native if isinstance(native, MemoryStore) else self._store
+        self.is_closing, self.leaving = True, native
+        try:
+            self._backend.close(store)
+        finally:
+            self.is_closing, self.leaving = False, None
+
     async def _aclose_native(self, native: Any) -> None:
-        self._backend.count_stores(-1)
+        self._count(-1)
         await self._backend.aclose(native)
 
+    def _count(self, change: int) -> None:
+        if isinstance(self._backend, MemoryBackend):
+            self._backend.count_stores(change)
 
-def _is_sync(backend: MemoryBackend, method: Literal["open", "close", "dispatch"]) -> bool:
+
+def run_on_store_thread(cls: type) -> None:
+    """Let the blocking methods of a class of memory backends run on the thread of their store.
+
+    `open` runs on a new thread, which becomes that of the store it builds. Safe to call again.
+    """
+    for name in ("open", "close", "dispatch"):
+        method = _blocking_method(cls, name)
+        if inspect.isfunction(method) and not hasattr(method, _MARK):
+            wrapper = (
+                _on_new_thread(method)
+                if name == "open"
+                else _on_thread_of(method, ends=name == "close")
+            )
+            setattr(wrapper, _MARK, True)
+            setattr(cls, name, wrapper)
+
+
+def _blocking_method(cls: type, name: str) -> object:
+    """Return the blocking form of a method; None where the most derived class has a hook."""
+    for each in cls.__mro__:
+        if each is MemoryBackend or f"a{name}" in vars(each):
+            return None
+        if name in vars(each):
+            return vars(each)[name]
+    return None
+
+
+def _on_new_thread(method: Callable[..., T]) -> Callable[..., T]:
+    @wraps(method)
+    def open_on_thread(self: object, *args: Any, **kwargs: Any) -> T:
+        call = partial(method, self, *args, **kwargs)
+        current = SerialWorker.current()
+        if current is not None and current.owner is self:
+            return call()
+        worker = SerialWorker(self)
+        opened: object = None
+        try:
+            opened = result = _run_blocking(worker, call)
+        finally:
+            if not isinstance(opened, MemoryStore) or opened.worker is not worker:
+                worker.end()
+        return result
+
+    return open_on_thread
+
+
+def _on_thread_of(method: Callable[..., T], *, ends: bool) -> Callable[..., T]:
+    @wraps(method)
+    def run_on_thread(self: object, *args: Any, **kwargs: Any) -> T:
+        call = partial(method, self, *args, **kwargs)
+        given = (each for each in (*args, *kwargs.values()) if isinstance(each, MemoryStore))
+        store = next(given, None)
+        if store is None:
+            return call()
+        is_nested = SerialWorker.current() is store.worker
+        try:
+            return store.run_on_thread(call)
+        finally:
+            if ends and not is_nested:
+                store.worker.end()
+
+    return run_on_thread
+
+
+def _run_blocking(worker: SerialWorker, fn: Callable[[], T]) -> T:
+    """Run `fn` on the thread of `worker` and wait for it."""
+    if runtime().is_own_thread():
+        return fn()  # where waiting would stop every run, which `fn` may wait for
+    future = _submit(worker, fn)
+    wait_interruptibly(future)
+    try:
+        return future.result()
+    except UserExit as exc:
+        raise exc.cause from None
+
+
+def _submit(worker: SerialWorker, fn: Callable[[], T]) -> Future[T]:
+    # A job of the worker that waits for this one would wait for ever.
+    return runtime().start_in_worker(fn) if worker.is_waiting() else worker.submit(fn)
+
+
+def _name_of(backend: object) -> str:
+    name: object = getattr(backend, "name", None)
+    return name if isinstance(name, str) and name else type(backend).__name__
+
+
+def _is_sync(backend: object, method: Literal["open", "close", "dispatch"]) -> bool:
     """Return whether the most derived class implements a method in its blocking form."""
-    for cls in type(backend).__mro__:
-        if cls is MemoryBackend or f"a{method}" in vars(cls):
-            return False
-        if method in vars(cls):
-            return True
-    return True
+    if _blocking_method(type(backend), method) is not None:
+        return True
+    return not (isinstance(backend, MemoryBackend) or hasattr(backend, f"a{method}"))

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from rath._core.registry import Registry
 from rath.errors import MemoryBackendNotFound
-from rath.memory.abc import MemoryBackend
+from rath.memory.abc import MemoryBackend, run_on_store_thread
 
 BackendT = TypeVar("BackendT", bound=type[MemoryBackend])
 
@@ -39,6 +39,7 @@ def register(name: str) -> Callable[[BackendT], BackendT]:
     def add(cls: BackendT) -> BackendT:
         _backends.register(name, cls)
         cls.name = name
+        run_on_store_thread(cls)
         return cls
 
     return add
@@ -56,7 +57,9 @@ def get_class(name: str) -> type[MemoryBackend]:
         MemoryBackendNotFound: No such name.
     """
     cls = _backends.get(name)
-    cls.name = cls.name or name
+    # Of another package; it may have no base class of ours.
+    cls.name = getattr(cls, "name", "") or name
+    run_on_store_thread(cls)
     return cls
 
 
@@ -72,7 +75,8 @@ def get(name: str) -> MemoryBackend:
 def is_available(name: str) -> bool:
     """Return whether there is such a backend and it can be used here and now."""
     try:
-        return get_class(name).is_available()
+        known = getattr(get_class(name), "is_available", None)
+        return known is None or known()
     except (MemoryBackendNotFound, ImportError):
         return False
 
