@@ -106,6 +106,33 @@ def test_submitting_does_not_wait(backend: GateBackend, sandbox: BackendSandbox)
         assert future.done()
 
 
+def test_an_answer_that_was_read_leaves_the_stream_idle(sandbox: BackendSandbox) -> None:
+    with sandbox.stream() as stream:
+        for _ in range(300):
+            assert stream.submit(call("fine")).result() is True
+            assert stream.query()
+            with pytest.raises(OSError, match="gone"):
+                stream.submit(call("broken")).result()
+            assert stream.query()
+            stream.submit(call("fine"))
+            stream.synchronize()
+            assert stream.query()
+
+
+def test_a_broken_queue_is_idle_once_its_errors_are_read(
+    backend: GateBackend, sandbox: BackendSandbox
+) -> None:
+    for number in range(30):
+        with sandbox.stream() as stream:
+            gate = backend.add_gate(f"slow {number}")
+            first, queued = stream.submit(call(f"slow {number}")), stream.submit(call("a"))
+            gate.cancel()
+            for future in (first, queued):
+                with pytest.raises(asyncio.CancelledError):
+                    future.result()
+            assert stream.query()
+
+
 def test_leaving_waits_for_what_was_submitted(
     backend: GateBackend, sandbox: BackendSandbox
 ) -> None:

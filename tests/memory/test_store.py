@@ -23,6 +23,7 @@ from rath.memory import (
     MemoryStoreSpec,
 )
 from rath.testing import FakeMemory
+from tests.support.waiting import PATIENCE
 
 FIND = MemoryOpFind("x")
 
@@ -173,6 +174,33 @@ def test_the_last_release_closes_by_the_blocking_method() -> None:
         pass
     assert backend.was_closed.wait(50)
     assert (store.closed, backend.closed, backend.store_count()) == (True, [store], 0)
+
+
+def test_a_store_is_closed_while_a_blocking_close_is_at_work() -> None:
+    begun, go_on, seen = threading.Event(), threading.Event(), list[bool]()
+
+    class Slow(Blocking):
+        def close(self, store: MemoryStore) -> None:
+            seen.append(store.closed)
+            begun.set()
+            go_on.wait(PATIENCE)
+            super().close(store)
+
+    backend = Slow()
+    with backend.open() as store:
+        pass
+    assert begun.wait(PATIENCE)
+    assert (store.closed, store.refcount, seen) == (True, 0, [False])
+    with pytest.raises(MemoryStoreClosed):
+        store.dispatch(FIND)
+    go_on.set()
+    assert backend.was_closed.wait(PATIENCE)
+
+
+def test_a_release_that_nobody_acquired_closes_and_counts_no_holder() -> None:
+    store = FakeMemory().open()
+    store.release()
+    assert (store.closed, store.refcount) == (True, 0)
 
 
 def test_a_blocking_close_closes_once() -> None:

@@ -103,12 +103,16 @@ class Event:
 class _Job:
     """One place in the queue: what to run, and who learns how it ended."""
 
-    __slots__ = ("context", "fail", "run")
+    __slots__ = ("context", "fail", "resolve", "run")
 
     def __init__(
-        self, run: Callable[[], Awaitable[None]], fail: Callable[[BaseException], None]
+        self,
+        run: Callable[[], Awaitable[Any]],
+        resolve: Callable[[Any], None],
+        fail: Callable[[BaseException], None],
     ) -> None:
         self.run = run
+        self.resolve = resolve
         self.fail = fail
         self.context = contextvars.copy_context()
 
@@ -130,6 +134,8 @@ class Stream:
         self._state: Literal["new", "open", "closed"] = "new"
         self._queue: deque[_Job] = deque()
         self._is_busy = False
+        self._n_unfinished = 0
+        """Jobs whose ends nobody can know of yet; `_is_busy` is a little longer true."""
         self._changed = threading.Condition()
 
     def __enter__(self) -> Self:
@@ -175,16 +181,16 @@ class Stream:
         """Tell whether nothing is queued or running; never waits."""
         with self._changed:
             self._require_open()
-            return not self._is_busy
+            return self._n_unfinished == 0
 
     def record_event(self) -> Event:
         """Queue a mark and return it."""
         event = Event()
 
-        async def signal() -> None:
-            event.signal()
+        async def reach() -> None:
+            pass
 
-        self._put(_Job(signal, event.fail))
+        self._put(_Job(reach, lambda _: event.signal(), event.fail))
         return event
 
     def wait_event(self, event: Event, *, timeout: float | None = None) -> Future[None]:
@@ -208,11 +214,7 @@ class Stream:
 
     def _enqueue(self, make: Callable[[], Coroutine[Any, Any, T]]) -> Future[T]:
         future: Future[T] = Future()
-
-        async def run() -> None:
-            future.resolve(await make())
-
-        self._put(_Job(run, future.fail))
+        self._put(_Job(make, future.resolve, future.fail))
         return future
 
     def _put(self, job: _Job) -> None:
@@ -224,6 +226,7 @@ class Stream:
                 runtime().submit(self._work_off, label=label)
                 self._is_busy = True
             self._queue.append(job)
+            self._n_unfinished += 1
 
     def _is_full(self) -> bool:
         return 0 < self.buffer <= len(self._queue)
@@ -240,13 +243,21 @@ class Stream:
         while (job := self._next()) is not None:
             task = asyncio.get_running_loop().create_task(_awaited(job.run), context=job.context)
             try:
-                await task
+                value = await task
             except Exception as exc:  # noqa: BLE001  # it belongs to whoever reads the future
+                self._finish_one()
                 job.fail(exc)
             except BaseException as exc:
-                job.fail(exc)
-                self._fail_queued(exc)
+                self._fail_all(job, exc)
                 raise
+            else:
+                self._finish_one()
+                job.resolve(value)
+
+    def _finish_one(self) -> None:
+        """Count a job as finished, before anybody can read how it ended."""
+        with self._changed:
+            self._n_unfinished -= 1
 
     def _next(self) -> _Job | None:
         with self._changed:
@@ -256,18 +267,19 @@ class Stream:
                 return None
             return self._queue.popleft()
 
-    def _fail_queued(self, error: BaseException) -> None:
+    def _fail_all(self, running: _Job, error: BaseException) -> None:
         with self._changed:
-            queued = list(self._queue)
+            unfinished = [running, *self._queue]
             self._queue.clear()
+            self._n_unfinished = 0
             self._is_busy = False
             self._changed.notify_all()
-        for job in queued:
+        for job in unfinished:
             job.fail(error)
 
 
-async def _awaited(make: Callable[[], Awaitable[None]]) -> None:
-    await make()
+async def _awaited(make: Callable[[], Awaitable[T]]) -> T:
+    return await make()
 
 
 def _uncancellable() -> _Cell[Any]:
