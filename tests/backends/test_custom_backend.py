@@ -103,6 +103,13 @@ def test_the_older_hooks_open_run_and_close(backend: EchoBackend) -> None:
     assert backend.sandbox_count() == 0
 
 
+def test_the_operation_may_be_given_by_name(backend: EchoBackend) -> None:
+    with backend.open(spec=None) as sandbox:
+        call = BackendToolCommandRun("hello")
+        assert sandbox.dispatch(call=call) == CommandResult(0, b"hello", b"", 0.0)
+        assert backend.dispatch(sandbox=sandbox, call=call) == sandbox.dispatch(call)
+
+
 def test_open_returns_the_handle_that_the_backend_made(backend: EchoBackend) -> None:
     sandbox = backend.open()
     assert isinstance(sandbox, EchoSandbox)

@@ -18,6 +18,11 @@ def test_a_list_is_a_whole_command_line() -> None:
     assert server_spec(["uvx", "server"], args=["x"]) == StdioServer("uvx", ("server",))
 
 
+def test_the_command_may_be_given_by_name() -> None:
+    assert MCPClient(command=["uvx", "server"]).spec == StdioServer("uvx", ("server",))
+    assert MCPClient(command="uvx", args=["server"]).spec == StdioServer("uvx", ("server",))
+
+
 def test_an_address_is_a_server_there() -> None:
     found = server_spec("https://h/mcp", headers={"A": "b"}, auth="token", transport="sse")
     assert found == HttpServer("https://h/mcp", {"A": "b"}, Bearer(token="token"), "sse")

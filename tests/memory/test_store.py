@@ -100,6 +100,13 @@ def test_a_store_starts_without_holders() -> None:
     assert backend.store_count() == 0
 
 
+def test_the_operation_may_be_given_by_name() -> None:
+    backend = FakeMemory()
+    with backend.open(spec=None) as store:
+        assert store.dispatch(op=FIND) == MemoryFindResult(())
+        assert backend.dispatch(store=store, op=FIND) == MemoryFindResult(())
+
+
 def test_the_last_holder_closes_the_store() -> None:
     store = FakeMemory().open()
     with store as same:

@@ -124,7 +124,7 @@ class Handle(Generic[Spec, Native, Op, Result]):
         """Start the closing after the last release; must not block."""
         runtime().close_soon(self)
 
-    def dispatch(self, op: Op) -> Result:
+    def dispatch(self, op: Op, /) -> Result:
         """Run one operation and wait for its result; a closed handle raises."""
         self._check_open()
         return runtime().run(lambda: self.adispatch(op), label=f"{type(op).__name__}")

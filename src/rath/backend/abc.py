@@ -135,15 +135,15 @@ class BackendSandbox(Handle[BackendSandboxSpec, Any, BackendTool, ToolResult | b
         """The backend's own object for the open sandbox, None before the first use."""
         return self._native
 
-    def dispatch(self, op: BackendTool) -> ToolResult | bool:
+    def dispatch(self, call: BackendTool) -> ToolResult | bool:
         """Run one operation and wait for its result.
 
         Raises:
             BackendSandboxClosed: The sandbox was closed.
-            TypeError: `op` is not a payload.
+            TypeError: `call` is not a payload.
         """
-        require_payload(op)
-        return super().dispatch(op)
+        require_payload(call)
+        return super().dispatch(call)
 
     async def adispatch(self, op: BackendTool) -> ToolResult | bool:
         if not self._supplement.supports(op):

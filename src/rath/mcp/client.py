@@ -55,7 +55,7 @@ class MCPClient:
     it, and ends a server that it started.
 
     Args:
-        command_or_url: The program as a string or as a whole command line (a list, `args` is
+        command: The program as a string or as a whole command line (a list, `args` is
             ignored then), an address (`http://`, `https://`), or a `ServerSpec`.
         args: Arguments of the program.
         env: Environment of the program, beside the few harmless variables that it always gets.
@@ -71,7 +71,7 @@ class MCPClient:
 
     def __init__(
         self,
-        command_or_url: str | Sequence[str] | ServerSpec,
+        command: str | Sequence[str] | ServerSpec,
         *,
         args: Sequence[str] | None = None,
         env: Mapping[str, str] | None = None,
@@ -82,7 +82,7 @@ class MCPClient:
         connect_timeout: float = 30.0,
     ) -> None:
         self.spec: ServerSpec = server_spec(
-            command_or_url, args=args, env=env, headers=headers, auth=auth, transport=transport
+            command, args=args, env=env, headers=headers, auth=auth, transport=transport
         )
         """Where the server is."""
         _check_seconds(timeout=timeout, connect_timeout=connect_timeout)

@@ -103,7 +103,7 @@ ServerSpec: TypeAlias = StdioServer | HttpServer
 
 
 def server_spec(
-    command_or_url: str | Sequence[str] | ServerSpec,
+    command: str | Sequence[str] | ServerSpec,
     *,
     args: Sequence[str] | None = None,
     env: Mapping[str, str] | None = None,
@@ -114,7 +114,7 @@ def server_spec(
     """Return the server that a program or an address stands for.
 
     Args:
-        command_or_url: A program, a whole command line as a list, an address, or a spec.
+        command: A program, a whole command line as a list, an address, or a spec.
         args: Arguments of a program; ignored beside a whole command line.
         env: Environment of a program.
         headers: Headers for an address.
@@ -125,15 +125,15 @@ def server_spec(
         ValueError: It is empty, or something was given that fits no server of that sort.
         TypeError: It is none of these.
     """
-    if isinstance(command_or_url, StdioServer | HttpServer):
+    if isinstance(command, StdioServer | HttpServer):
         _refuse("a server spec", args=args, env=env, headers=headers, auth=auth)
-        return command_or_url
-    if isinstance(command_or_url, str) and is_url(command_or_url):
+        return command
+    if isinstance(command, str) and is_url(command):
         _refuse("an address", args=args, env=env)
         token = Bearer(token=auth) if isinstance(auth, str) else auth
-        return HttpServer(command_or_url, dict(headers or {}), token, transport)
+        return HttpServer(command, dict(headers or {}), token, transport)
     _refuse("a program", headers=headers, auth=auth)
-    words = [command_or_url, *(args or ())] if isinstance(command_or_url, str) else command_or_url
+    words = [command, *(args or ())] if isinstance(command, str) else command
     if not isinstance(words, list | tuple) or any(not isinstance(word, str) for word in words):
         raise TypeError(
             f"an MCP server is a program, a list of words or an address, not {words!r:.80}"
