@@ -25,7 +25,7 @@ from rath.memory.adapters.local.removal.sweeping import sweep_and_scrub
 from rath.memory.adapters.local.resources import ingest
 from rath.memory.adapters.local.store import LocalStore, Operation, in_worker
 from rath.memory.adapters.local.vectors.choices import choices_of
-from rath.memory.adapters.local.vectors.embedding import embedding_of
+from rath.memory.adapters.local.vectors.embedding import embedding_of, names_embedding
 from rath.memory.adapters.local.vectors.keeper import StoreVectors
 from rath.memory.capabilities import MemoryCapabilities, ScopeModel
 from rath.memory.op_types import (
@@ -137,7 +137,7 @@ def _open(spec: MemoryStoreSpec) -> LocalStore:
     }
     given = {name: value for name, value in providers.items() if isinstance(value, str)}
     extraction, embedding = extraction_of(options), embedding_of(options)
-    choices = choices_of(options, has_embedding=embedding is not None)
+    choices = choices_of(options, has_embedding=names_embedding(options))
     path = options.get("path")
     if path is not None:
         opened = _open_directory(Path(path).expanduser(), given)

@@ -10,12 +10,16 @@ from typing import Any
 
 import pytest
 
+from rath import memory
 from rath._async.runtime import runtime
 from rath.errors import MemoryBackendError
 from rath.llm import EmbeddingProvider
 from rath.llm.embedding import RathOpenAIEmbeddingClient
+from rath.memory import MemoryStoreSpec
 from rath.memory.adapters.local.vectors.choices import Choices, choices_of
 from rath.memory.adapters.local.vectors.embedding import Embedding, embedding_of
+from rath.memory.op_types import MemoryOpFind, MemoryOpWrite
+from rath.memory.results import MemoryFindResult
 from tests.support.meanings import Meanings
 
 
@@ -113,10 +117,23 @@ def test_what_cannot_be_used_is_said(options: dict[str, Any], told: str) -> None
         embedding_of(options)
 
 
-def test_a_missing_numpy_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("ranking", [None, "hybrid", "vectors"])
+def test_without_numpy_words_find_and_one_warning_names_the_extra(
+    ranking: str | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     monkeypatch.setitem(sys.modules, "numpy", None)
-    with pytest.raises(MemoryBackendError, match=r"pip install 'openrath\[vectors\]'"):
-        embedding_of({"embedding": Meanings()})
+    options = {"path": tmp_path, "embedding": Meanings(), "ranking": ranking}
+    with memory.get("local").open(MemoryStoreSpec(options=options)) as store:
+        store.dispatch(MemoryOpWrite("memory://user/tea", "The guest drinks green tea", wait=True))
+        for _ in range(3):
+            found = store.dispatch(MemoryOpFind("green tea"))
+            assert isinstance(found, MemoryFindResult)
+            assert [hit.uri for hit in found.hits] == ["memory://user/tea"]
+    [warning] = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
+    assert "uv sync --extra vectors" in warning
 
 
 @pytest.mark.parametrize(

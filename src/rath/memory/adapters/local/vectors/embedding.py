@@ -7,12 +7,13 @@ import json
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from importlib.util import find_spec
+from importlib import import_module
 from typing import Any
 
 from rath._async.bridge import call_either
 from rath.errors import InvalidRequestError, MemoryBackendError, RathError, UntrustedConfig
 from rath.llm.embedding import EmbeddingClient, EmbeddingProvider, embedding_client_for
+from rath.memory.adapters.local.layout import logger
 
 _LOCAL = "local"
 """Names the model inside the process where no configured provider has that name."""
@@ -65,21 +66,33 @@ class Embedding:
         return found
 
 
+def names_embedding(options: Mapping[str, Any]) -> bool:
+    """Return whether the options of a store name an embedding model."""
+    return not (options.get("embedding") is None and options.get("embedding_provider") is None)
+
+
 def embedding_of(options: Mapping[str, Any]) -> Embedding | None:
     """Return the model that the options of a store name; None when they name none.
 
+    Without numpy there is none either, and a warning says so: words alone find most.
+
     Raises:
-        MemoryBackendError: It cannot be used: there is no such provider, a package is missing, or
-            the object has no method to embed.
+        MemoryBackendError: It cannot be used: there is no such provider, a package of the model
+            is missing, or the object has no method to embed.
     """
-    given, name = options.get("embedding"), options.get("embedding_provider")
-    if given is None and name is None:
+    if not names_embedding(options):
         return None
-    if find_spec("numpy") is None:
-        raise MemoryBackendError(
-            "a memory store with embeddings needs numpy, which is not installed. Install it: "
-            "pip install 'openrath[vectors]'"
+    try:
+        import_module("numpy")  # a broken installation counts as none
+    except ImportError as exc:
+        logger.warning(
+            "this memory store finds by words alone: comparing vectors needs numpy, which cannot "
+            "be imported (%s). Install the extra 'vectors' (uv sync --extra vectors, or "
+            "pip install '.[vectors]'), or leave out the options embedding and embedding_provider",
+            exc,
         )
+        return None
+    given, name = options.get("embedding"), options.get("embedding_provider")
     if given is None:
         given = _configured(name)
     if isinstance(given, EmbeddingProvider):
