@@ -46,14 +46,20 @@ class MemoryHit:
 
     uri: str
     score: float
-    """Higher is closer; numbers of different stores or queries do not compare.
+    """How well the note fits; higher is closer, and a threshold may be compared with it.
 
-    A local store gives BM25 (Robertson & Zaragoza 2009); with an embedding model the sum of
-    1/(60 + rank) over the order by words and the order by vectors (Cormack, Clarke & Buettcher
-    2009); by vectors alone the cosine.
+    A local store that finds by words gives BM25 (Robertson & Zaragoza 2009), above 0 and without
+    an upper end; one that finds by vectors the cosine, above 0 and at most 1. Where both make the
+    order it is the larger of the two, BM25 cut at 1, so it lies in [0, 1] as well, and a threshold
+    in that range keeps each note that it keeps in one of the other modes. Another store gives a
+    number of its own.
     """
     snippet: str | None = None
     level: Level | None = None
+    rank_fusion: float | None = None
+    """What orders the hits where an order by words and one by vectors are joined: the sum of
+    1/(60 + rank) over both (Cormack, Clarke & Buettcher 2009), above 0 and at most 2/61. It says
+    nothing of how well the best one fits. None where `score` orders them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +75,7 @@ class MemoryEntry:
 
 @dataclass(frozen=True, slots=True)
 class MemoryFindResult(MemoryResult):
-    """Hits, the closest first."""
+    """Hits, the closest first: by `rank_fusion` where they have it, else by `score`."""
 
     hits: tuple[MemoryHit, ...]
 

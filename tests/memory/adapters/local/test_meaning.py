@@ -97,11 +97,37 @@ def test_a_note_without_a_word_of_the_query_is_found_by_its_meaning(store: Memor
     assert uris(store, "vehicle") == [uri]
 
 
-def test_scores_are_sums_of_reciprocal_ranks(store: MemoryStore) -> None:
+def test_a_threshold_means_the_same_in_every_mode(open_with: Open, model: Meanings) -> None:
+    by_words = open_with()
+    by_vectors = open_with(embedding=model, ranking="vectors", min_similarity=0)
+    by_both = open_with(embedding=model, min_similarity=0)
+    for number in range(12):
+        write(by_both, f"other{number}", f"rain {number} on monday")
+    both = write(by_both, "both", "my car")
+    meaning = write(by_both, "meaning", "an automobile and a cat", wait=True)
+    found = hits(by_both, "car on monday")
+    words, vectors = (
+        {hit.uri: hit.score for hit in hits(store, "car on monday", top_k=20)}
+        for store in (by_words, by_vectors)
+    )
+    assert meaning not in words
+    assert all(hit.rank_fusion is None for hit in hits(by_words, "car"))
+    for hit in found:
+        assert 0 <= hit.score <= 1
+        expected = max(min(1.0, words.get(hit.uri, 0.0)), vectors.get(hit.uri, 0.0))
+        assert hit.score == pytest.approx(expected)
+    scores = {hit.uri: hit.score for hit in found}
+    assert scores[both] == 1.0
+    assert scores[meaning] == pytest.approx(0.5**0.5)
+    assert {uri for uri, score in scores.items() if score >= 0.5} == {both, meaning}
+
+
+def test_the_order_is_that_of_sums_of_reciprocal_ranks(store: MemoryStore) -> None:
     both = write(store, "a", "my car")
     meaning = write(store, "b", "an automobile and a cat")
     words = write(store, "c", "a car")
-    found = {hit.uri: hit.score for hit in hits(store, "car")}
+    found = {hit.uri: hit.rank_fusion for hit in hits(store, "car")}
+    assert [*found] == [both, words, meaning]
     ranks = {both: (1, 1), words: (2, 2), meaning: (3,)}
     assert found == {
         uri: pytest.approx(sum(1 / (60 + rank) for rank in places)) for uri, places in ranks.items()

@@ -1,8 +1,11 @@
 """Finding notes and transcripts in a local store, by their words and by what they mean.
 
-Without an embedding model a score is that of BM25 (`ranking.py`); with one it is that of reciprocal
-rank fusion (`fusion.py`) over the order by words and the order by vectors; with `ranking="vectors"`
-it is the cosine.
+Without an embedding model a score is that of BM25 (`ranking.py`), with `ranking="vectors"` it is
+the cosine. With both, reciprocal rank fusion (`fusion.py`) of the two orders makes the order, and
+
+    score = max(min(1, BM25), cosine)
+
+so a threshold in [0, 1] lets pass what it lets pass in one of the other modes.
 """
 
 from __future__ import annotations
@@ -60,6 +63,8 @@ class _Candidate:
     score: float
     part: int | None = None
     """Which of its texts shows why it is one; None where its words do."""
+    rank_fusion: float | None = None
+    """What orders it among the others, where that is not its score."""
 
     @property
     def place(self) -> tuple[str, str]:
@@ -100,8 +105,12 @@ def _find(
     notes = _hits(store, "note", query, limit=op.top_k)
     transcripts = _hits(store, "transcript", query, limit=several)
     room = max(op.top_k // 2, op.top_k - len(notes))
-    hits = sorted([*notes, *_one_each(transcripts)[:room]], key=lambda hit: -hit.score)
+    hits = sorted([*notes, *_one_each(transcripts)[:room]], key=_order)
     return MemoryFindResult(tuple(hits[: op.top_k]))
+
+
+def _order(hit: MemoryHit) -> float:
+    return -(hit.score if hit.rank_fusion is None else hit.rank_fusion)
 
 
 def _hits(store: LocalStore, kind: Kind, query: _Query, *, limit: int) -> list[MemoryHit]:
@@ -120,7 +129,8 @@ def _hits(store: LocalStore, kind: Kind, query: _Query, *, limit: int) -> list[M
                 continue
             snippet = _snippet(document, candidate, query.terms)
             uri = uri_of(f"{candidate.directory}/{candidate.name}")
-            hits.append(MemoryHit(uri, candidate.score, snippet))
+            fusion = candidate.rank_fusion
+            hits.append(MemoryHit(uri, candidate.score, snippet, rank_fusion=fusion))
         if not stale:
             break
         for candidate in stale:
@@ -156,18 +166,24 @@ def _candidates(
     if query.near is None:
         return words
     close = [
-        _Candidate(each.directory, each.name, each.stamp, each.cosine, each.part)
+        # The last digit of a cosine of float32 numbers may lie above 1.
+        _Candidate(each.directory, each.name, each.stamp, min(1.0, each.cosine), each.part)
         for each in query.near[kind]
     ]
     close = [each for each in close if each.place not in changed]
     if query.by_cosine:
         return close
-    scores = fused([[each.place for each in words], [each.place for each in close]])
+    fusion = fused([[each.place for each in words], [each.place for each in close]])
     by_place = {each.place: each for each in (*close, *words)}
     closeness = {each.place: each.score for each in close}
+    scores = {each.place: min(1.0, each.score) for each in words}
+    for place, cosine in closeness.items():
+        scores[place] = max(cosine, scores.get(place, 0.0))
     # What is as high in one list as another is in the other: the closer meaning is first.
-    order = sorted(scores, key=lambda place: (-scores[place], -closeness.get(place, 0.0), place))
-    return [replace(by_place[place], score=scores[place]) for place in order]
+    order = sorted(fusion, key=lambda place: (-fusion[place], -closeness.get(place, 0.0), place))
+    return [
+        replace(by_place[place], score=scores[place], rank_fusion=fusion[place]) for place in order
+    ]
 
 
 def _read(store: LocalStore, kind: Kind, candidate: _Candidate, *, now: float) -> Document | None:
