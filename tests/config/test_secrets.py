@@ -30,6 +30,11 @@ def test_config_directory_is_ignored_whole(tmp_path: Path) -> None:
     assert lines == ["*", "!.gitignore", "!config.json.example"]
 
 
+def test_config_directory_that_is_not_there_is_made(tmp_path: Path) -> None:
+    ensure_config_dir_gitignore(tmp_path / "new" / ".openrath")
+    assert (tmp_path / "new" / ".openrath" / ".gitignore").is_file()
+
+
 def test_existing_gitignore_of_a_config_directory_stays(tmp_path: Path) -> None:
     (tmp_path / ".gitignore").write_text("mine\n")
     ensure_config_dir_gitignore(tmp_path)

@@ -242,6 +242,24 @@ async def takes_dots(memory: Twisted, op: MemoryOp, rest: Rest) -> MemoryResult:
     return MemoryListResult(()) if is_odd else await rest(op)
 
 
+@breaks("a_slash_at_the_end_names_no_note")
+async def takes_a_slash(memory: Twisted, op: MemoryOp, rest: Rest) -> MemoryResult:
+    is_odd = isinstance(op, MemoryOpRead) and op.uri.endswith("/x/")
+    return MemoryReadResult("", "", "detail") if is_odd else await rest(op)
+
+
+@breaks_whole("a_directory_may_end_with_a_slash")
+class RefusesASlash(FakeMemory):
+    def lazy(self, spec: MemoryStoreSpec | None = None) -> MemoryStore:
+        return StrictStore(self, "", spec)
+
+
+class StrictStore(MemoryStore):
+    async def adispatch(self, op: MemoryOp) -> MemoryResult:
+        is_odd = isinstance(op, MemoryOpTree) and op.uri.endswith("/x/")
+        return refusal() if is_odd else await super().adispatch(op)
+
+
 def refuses(is_refused: Callable[[str], bool]) -> Twist:
     async def twist(memory: Twisted, op: MemoryOp, rest: Rest) -> MemoryResult:
         if isinstance(op, MemoryOpWrite) and is_refused(op.uri):
@@ -508,6 +526,14 @@ async def counts_below_nothing(memory: Twisted, op: MemoryOp, rest: Rest) -> Mem
     result = await rest(op)
     if isinstance(result, MemoryCommitResult):
         return replace(result, extracted_count=-2)
+    return result
+
+
+@breaks("an_archive_can_be_read")
+async def reads_empty_archives(memory: Twisted, op: MemoryOp, rest: Rest) -> MemoryResult:
+    result = await rest(op)
+    if isinstance(result, MemoryReadResult) and "/commits/" in result.uri:
+        return replace(result, data="")
     return result
 
 

@@ -43,11 +43,12 @@ _QUERY_OF_URL = re.compile(r"(?<=[?#])\S*=\S*")
 def ensure_config_dir_gitignore(config_dir: Path) -> None:
     """Write a `.gitignore` into `config_dir` that keeps all of it out of a repository.
 
-    An existing one stays as it is. The top of a repository gets none: there it would hide the
-    whole project.
+    A directory that is not there is made. An existing `.gitignore` stays as it is. The top of a
+    repository gets none: there it would hide the whole project.
     """
     path = config_dir / ".gitignore"
     if not path.exists() and not (config_dir / ".git").exists():
+        config_dir.mkdir(parents=True, exist_ok=True)
         atomic_write_text(path, _GITIGNORE)
 
 

@@ -19,7 +19,7 @@ from rath._async.runtime import runtime, wait_interruptibly
 from rath._async.workers import SerialWorker, UserExit
 from rath.errors import MemoryBackendError, MemoryStoreClosed
 from rath.memory.capabilities import MemoryCapabilities
-from rath.memory.op_types import MemoryOp
+from rath.memory.op_types import MemoryOp, with_plain_directory
 from rath.memory.results import MemoryExecutionFailure, MemoryResult
 
 __all__ = ["MemoryBackend", "MemoryStore", "MemoryStoreSpec"]
@@ -204,7 +204,7 @@ class MemoryStore(Handle[MemoryStoreSpec, Any, MemoryOp, MemoryResult]):
         """Run one operation and wait for its result; a closed handle raises."""
         if self._is_on_its_thread() and _is_sync(self.backend, "dispatch"):
             self._check_open()
-            return self.backend.dispatch(self, op)
+            return self.backend.dispatch(self, with_plain_directory(op))
         return super().dispatch(op)
 
     def submit_close(self) -> None:
@@ -235,7 +235,7 @@ class MemoryStore(Handle[MemoryStoreSpec, Any, MemoryOp, MemoryResult]):
         if not _is_sync(self.backend, "dispatch"):
             return await self.adispatch(op)
         native = await self.aopened()
-        result: MemoryResult = await self.backend.adispatch(native, op)
+        result: MemoryResult = await self.backend.adispatch(native, with_plain_directory(op))
         return result
 
     async def aclose_by_hook(self) -> None:
@@ -317,6 +317,7 @@ class _Driver(Plane[MemoryStoreSpec, Any, MemoryOp, MemoryResult]):
 
     async def adispatch(self, native: Any, op: MemoryOp) -> MemoryResult:
         backend = self._backend
+        op = with_plain_directory(op)
         if _is_sync(backend, "dispatch"):
             store = native if isinstance(native, MemoryStore) else self._store
             return await self._store.arun_on_thread(lambda: backend.dispatch(store, op))

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
+
+from rath.memory.uri import memory_uri_prefix
 
 __all__ = [
     "MemoryOp",
@@ -59,6 +61,7 @@ class MemoryOpList(MemoryOp):
     """List what stands directly below a URI."""
 
     uri: str
+    """A directory or a root; a slash at its end makes no difference."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +69,7 @@ class MemoryOpTree(MemoryOp):
     """List what stands below a URI, parents before their children."""
 
     uri: str
+    """A directory or a root; a slash at its end makes no difference."""
     depth: int = 2
     """0 lists the direct children; each number more goes one level deeper."""
 
@@ -76,7 +80,7 @@ class MemoryOpFind(MemoryOp):
 
     query: str
     target_uri: str | None = None
-    """Where to look; the whole store by default."""
+    """Where to look; the whole store by default. A slash at its end makes no difference."""
     top_k: int = 8
     """How many hits at most."""
 
@@ -147,3 +151,24 @@ class MemoryOpForget(MemoryOp):
                 "expected either the uri of what is to be forgotten or a session_id, got "
                 f"uri={self.uri!r} and session_id={self.session_id!r}"
             )
+
+
+def with_plain_directory(op: MemoryOp) -> MemoryOp:
+    """Return an operation on a directory without the slash that may end the URI of that."""
+    match op:
+        case MemoryOpList(uri) | MemoryOpTree(uri) if uri != (plain := _without_slash(uri)):
+            return replace(op, uri=plain)
+        case (
+            MemoryOpFind(target_uri=str(uri))
+            | MemoryOpSearch(target_uri=str(uri))
+            | MemoryOpResource(target_uri=str(uri))
+        ) if uri != (plain := _without_slash(uri)):
+            return replace(op, target_uri=plain)
+        case _:
+            return op
+
+
+def _without_slash(uri: str) -> str:
+    prefix = memory_uri_prefix(uri)
+    names_something = prefix is not None and len(uri) > len(prefix) + 1
+    return uri.removesuffix("/") if names_something else uri

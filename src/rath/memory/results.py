@@ -129,6 +129,7 @@ class MemoryCommitResult(MemoryResult):
     task_id: str | None
     """Name of the work that goes on in the background, where there is any."""
     archived_uri: str | None
+    """What `MemoryOpRead` reads as the archived messages: JSON, or a line of JSON for each."""
     extracted_count: int
     """How many notes were made from the transcript; -1 when that is not known."""
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from uuid import uuid4
 
-from rath.conformance.memory.subject import Check, Place, fail, give
+from rath.conformance.memory.subject import Check, Place, fail, give, read, shown
 from rath.conformance.report import expect
-from rath.memory.op_types import MemoryOpCommit, MemoryOpFind
+from rath.memory.op_types import MemoryOpCommit, MemoryOpFind, MemoryOpRead
 from rath.memory.results import MemoryCommitResult, MemoryFindResult
 
 __all__ = ["CHECKS"]
@@ -29,6 +29,15 @@ class _Message:
 def a_transcript_is_archived(place: Place) -> None:
     done = give(place.store, MemoryOpCommit(uuid4().hex, _SAID), MemoryCommitResult)
     expect(done.extracted_count >= -1, f"a count or -1, got {done!r}")
+
+
+def an_archive_can_be_read(place: Place) -> str | None:
+    done = give(place.store, MemoryOpCommit(uuid4().hex, _SAID), MemoryCommitResult)
+    if done.archived_uri is None:
+        return "it does not say where a transcript is"
+    text = read(place.store, done.archived_uri)
+    expect("heron" in text, f"what was said at {done.archived_uri!r}, got {shown(text)}")
+    return None
 
 
 def a_transcript_may_tell_more(place: Place) -> None:
@@ -65,6 +74,7 @@ _NEEDS = (MemoryOpCommit,)
 
 CHECKS = (
     Check(_FEATURE, a_transcript_is_archived, _NEEDS),
+    Check(_FEATURE, an_archive_can_be_read, (MemoryOpCommit, MemoryOpRead)),
     Check(_FEATURE, a_transcript_may_tell_more, _NEEDS),
     Check(_FEATURE, a_session_may_be_committed_again, _NEEDS),
     Check(_FEATURE, a_commit_names_its_session, _NEEDS),

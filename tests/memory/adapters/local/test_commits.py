@@ -15,6 +15,13 @@ from rath.memory import (
     MemoryCommitResult,
     MemoryExecutionFailure,
     MemoryOpCommit,
+    MemoryOpFind,
+    MemoryOpList,
+    MemoryOpRead,
+    MemoryOpSearch,
+    MemoryOpTree,
+    MemoryOpWrite,
+    MemoryReadResult,
     MemoryStore,
 )
 from tests.memory.adapters.local.conftest import Find
@@ -54,6 +61,31 @@ def test_messages_are_archived_under_the_session_and_the_time(
     pattern = r"memory://session/s-1/commits/\d{8}T\d{12}"
     assert re.fullmatch(pattern, result.archived_uri or "")
     assert archived(root, result) == list(SAID)
+
+
+def test_an_archive_is_read_by_its_address(store: MemoryStore, find: Find) -> None:
+    result = commit(store, "s-1", *SAID)
+    assert result.archived_uri is not None
+    found = store.dispatch(MemoryOpRead(result.archived_uri))
+    assert isinstance(found, MemoryReadResult)
+    assert (found.uri, json.loads(found.data)) == (result.archived_uri, list(SAID))
+    above = store.dispatch(MemoryOpRead(result.archived_uri.rpartition("/")[0]))
+    assert isinstance(above, MemoryExecutionFailure)
+
+
+@pytest.mark.parametrize("scheme", ["memory", "viking"])
+def test_a_directory_may_end_with_a_slash(store: MemoryStore, scheme: str) -> None:
+    store.dispatch(MemoryOpWrite("memory://user/tea/green", "green tea"))
+    place = f"{scheme}://user/tea"
+    for op in (
+        lambda uri: MemoryOpFind("tea", target_uri=uri),
+        lambda uri: MemoryOpSearch("tea", target_uri=uri),
+        MemoryOpList,
+        MemoryOpTree,
+    ):
+        found = store.dispatch(op(place + "/"))
+        assert not isinstance(found, MemoryExecutionFailure)
+        assert found == store.dispatch(op(place))
 
 
 def test_objects_become_role_content_and_parts(store: MemoryStore, root: Path) -> None:

@@ -83,7 +83,8 @@ def test_writing_the_same_text_again_leaves_the_file_alone(store: MemoryStore, r
     store.dispatch(MemoryOpWrite(A, "one"))
     before = (root / "user/memories/facts/a.md").stat()
     store.dispatch(MemoryOpWrite(A, "one"))
-    assert (root / "user/memories/facts/a.md").stat() == before
+    after = (root / "user/memories/facts/a.md").stat()
+    assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
 
 
 def test_names_with_dots_are_notes_of_their_own(store: MemoryStore) -> None:
@@ -113,8 +114,8 @@ def test_a_lone_surrogate_is_replaced(store: MemoryStore) -> None:
         "memory://",
         "memory:/",
         "memory://elsewhere/a",
-        "memory://user/",
         "memory://user//a",
+        "memory://user/a//",
         "memory://user/./a",
         "memory://user/../agent/a",
         "memory://user/a/..",
@@ -125,6 +126,14 @@ def test_a_lone_surrogate_is_replaced(store: MemoryStore) -> None:
 def test_what_names_no_place_is_refused_by_every_operation(store: MemoryStore, uri: str) -> None:
     ops = [MemoryOpWrite(uri, "x"), MemoryOpRead(uri), MemoryOpList(uri), MemoryOpTree(uri)]
     assert [failed(store, op) for op in ops] == ["invalid_uri"] * 4
+
+
+@pytest.mark.parametrize("uri", ["memory://user/", "memory://user/a/"])
+def test_a_note_has_no_slash_at_its_end(store: MemoryStore, uri: str) -> None:
+    assert [failed(store, op) for op in (MemoryOpWrite(uri, "x"), MemoryOpRead(uri))] == [
+        "invalid_uri"
+    ] * 2
+    assert entries(store, MemoryOpList(uri)) == entries(store, MemoryOpTree(uri)) == ()
 
 
 def test_a_link_out_of_the_store_is_not_followed(

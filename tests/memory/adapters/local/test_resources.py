@@ -13,7 +13,9 @@ import pytest
 from rath.memory import (
     MemoryExecutionFailure,
     MemoryOp,
+    MemoryOpRead,
     MemoryOpResource,
+    MemoryReadResult,
     MemoryStore,
     MemoryWriteResult,
 )
@@ -129,6 +131,31 @@ def test_the_suffix_is_that_of_the_file(
     (tmp_path / name).write_bytes(BODY)
     store.dispatch(MemoryOpResource(str(tmp_path / name)))
     assert (root / "resources" / NAME / kept).is_file()
+
+
+@pytest.mark.parametrize("name", ["notes.xyz", "notes", "page.html", "data.json"])
+def test_text_is_found_and_read_whatever_its_suffix(
+    store: MemoryStore, tmp_path: Path, find: Find, name: str
+) -> None:
+    (tmp_path / name).write_bytes(BODY)
+    taken = store.dispatch(MemoryOpResource(str(tmp_path / name)))
+    assert isinstance(taken, MemoryWriteResult)
+    [uri] = find("herons")
+    assert uri.startswith(f"{taken.uri}/source.")
+    assert store.dispatch(MemoryOpRead(uri)) == MemoryReadResult(uri, BODY.decode(), "detail")
+
+
+def test_binary_data_is_kept_and_its_description_found(
+    store: MemoryStore, tmp_path: Path, find: Find, caplog: pytest.LogCaptureFixture
+) -> None:
+    source = tmp_path / "herons.xyz"
+    source.write_bytes(b"\x00\x01egrets" + BODY)
+    taken = store.dispatch(MemoryOpResource(str(source), reason="to know storks"))
+    assert isinstance(taken, MemoryWriteResult)
+    assert find("egrets") == []
+    assert find("storks") == [f"{taken.uri}/meta"]
+    assert "is binary" in caplog.text
+    assert f"{taken.uri}/source.xyz" in caplog.text
 
 
 def test_what_is_no_file_is_refused(store: MemoryStore, tmp_path: Path) -> None:

@@ -44,6 +44,8 @@ DRAFTS_NAME = ".drafts"
 TRANSCRIPT_NAME = "messages.json"
 
 _TRANSCRIPT_DIRECTORY = re.compile(r"session/[^/]+/commits/[^/]+")
+_RESOURCE_DIRECTORY = re.compile(r".+/[0-9a-f]{16}")
+_RESOURCE = re.compile(r"source\.\w{1,16}")
 _DRAFT = re.compile(r"\.atomic_.*\.tmp")
 _HIDDEN = re.compile(r"\.atomic_.*\.tmp|meta\.json|.*\.meta\.json|.*\.vec")
 
@@ -128,9 +130,16 @@ def kind_of(directory: str, name: str) -> Kind | None:
     """Return what a file is, by its directory below the store and its name; None for neither."""
     if name.endswith(NOTE_SUFFIX):
         return "note"
-    if name == TRANSCRIPT_NAME and _TRANSCRIPT_DIRECTORY.fullmatch(directory):
+    if name == TRANSCRIPT_NAME and is_archive(directory):
         return "transcript"
+    if _RESOURCE.fullmatch(name) and _RESOURCE_DIRECTORY.fullmatch(directory):
+        return "note"
     return None
+
+
+def is_archive(directory: str) -> bool:
+    """Return whether a directory below the store is that of one commit."""
+    return _TRANSCRIPT_DIRECTORY.fullmatch(directory) is not None
 
 
 def session_of(directory: str) -> str:

@@ -16,9 +16,11 @@ from rath.memory.adapters.local.files.placing import NotWanted, put_note
 from rath.memory.adapters.local.files.regular import MAX_FILE_BYTES, content_at
 from rath.memory.adapters.local.layout import (
     NOTE_SUFFIX,
+    TRANSCRIPT_NAME,
     InvalidUri,
     about_name,
     child_uri,
+    is_archive,
     is_hidden,
     locate,
     note_path,
@@ -88,9 +90,12 @@ def write(
 
 
 def read(store: LocalStore, op: MemoryOpRead) -> MemoryResult:
-    """Read a note, or any other file of the store by its whole name."""
+    """Read a note, any other file of the store by its whole name, or the messages of a commit."""
     relative = relative_path(op.uri)
-    for candidate in dict.fromkeys((note_path(relative), relative)):
+    candidates = [note_path(relative), relative]
+    if is_archive(relative):
+        candidates.append(f"{relative}/{TRANSCRIPT_NAME}")
+    for candidate in dict.fromkeys(candidates):
         path = locate(store.root, candidate)
         data = content_at(path)
         if data is None:

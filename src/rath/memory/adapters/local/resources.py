@@ -25,7 +25,8 @@ from urllib.request import (
 
 from rath._core.files import atomic_write_bytes
 from rath._core.text import valid_unicode
-from rath.memory.adapters.local.layout import locate, relative_path
+from rath.memory.adapters.local.files.documents import is_binary
+from rath.memory.adapters.local.layout import locate, logger, relative_path
 from rath.memory.adapters.local.store import LocalStore
 from rath.memory.op_types import MemoryOpResource
 from rath.memory.results import FailureKind, MemoryExecutionFailure, MemoryResult, MemoryWriteResult
@@ -59,7 +60,10 @@ class _Refused(Exception):
 
 
 def ingest(store: LocalStore, op: MemoryOpResource) -> MemoryResult:
-    """Keep a copy of a file or web page under a name made of its content."""
+    """Keep a copy of a file or web page under a name made of its content.
+
+    Text is found by its words, whatever its suffix; of binary data only the description is.
+    """
     target = to_public_uri(op.target_uri or _DEFAULT_TARGET)
     relative_path(target)
     try:
@@ -83,6 +87,12 @@ def ingest(store: LocalStore, op: MemoryOpResource) -> MemoryResult:
 
         store.catalog.change(directory, _ABOUT_NAME, put)
         store.catalog.recheck(directory, source.name)
+        if is_binary(resource.data):
+            logger.warning(
+                "%r is binary: it is kept as %s/%s, but only its description %s/meta can be "
+                "found; write what it says into a note to find it by that",
+                op.source, uri, source.name, uri,
+            )  # fmt: skip
     return MemoryWriteResult(uri, len(resource.data))
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from rath.memory.adapters.openviking.addresses import is_of_memories
 from rath.memory.adapters.openviking.asking import Asking
 from rath.memory.adapters.openviking.faults import Fault
@@ -10,12 +12,19 @@ from rath.memory.results import MemoryExecutionFailure, MemoryReadResult, Memory
 
 __all__ = ["content_at", "content_of", "read", "without_fields"]
 
+_ARCHIVE = re.compile(r".+/history/archive_\d+")
+_MESSAGES = "messages.jsonl"
+"""The file of an archive that holds what was said, a message in each line."""
+
 _FIELDS = b"<!-- MEMORY_FIELDS\n"
 _FIELDS_END = b"\n-->"
 
 
 async def read(asking: Asking, op: MemoryOpRead) -> MemoryResult:
-    """Read a note, or else the file of that very name; a directory only in short."""
+    """Read a note, the file of that very name, or the messages of an archive.
+
+    Any other directory is read only in short.
+    """
     if asking.addresses.is_root(op.uri):
         return MemoryExecutionFailure("invalid_uri", f"{op.uri!r} is no note; list it")
     if op.level != "detail":
@@ -64,11 +73,14 @@ async def _content(asking: Asking, uri: str) -> bytes:
     found = await content_at(asking, asking.addresses.note(uri))
     if found is not None:
         return found
+    address = asking.addresses.place(uri)
     try:
-        return await content_of(asking, asking.addresses.place(uri))
+        return await content_of(asking, address)
     except Fault as fault:
         if fault.failure.kind != "invalid_uri":
             raise
+        if _ARCHIVE.fullmatch(address):
+            return await content_of(asking, f"{address}/{_MESSAGES}")
         message = f"there is no note at {uri!r}, but a directory; list it, or read it in short"
         raise Fault("not_found", message, fault.failure.detail) from fault
 

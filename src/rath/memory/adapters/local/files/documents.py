@@ -12,13 +12,16 @@ from typing import cast
 from rath.memory.adapters.local.files.regular import opened
 from rath.memory.adapters.local.finding.terms import index_terms
 from rath.memory.adapters.local.indexing.index import UNSETTLED, Stamp
-from rath.memory.adapters.local.layout import Kind
+from rath.memory.adapters.local.layout import NOTE_SUFFIX, Kind
 
 MAX_NOTE_BYTES = 262_144
 """Only the first part of a longer note can be found."""
 
 MAX_TRANSCRIPT_BYTES = 16_777_216
 """Longer transcripts cannot be found."""
+
+_PROBE_BYTES = 8000
+"""As much as git looks at."""
 
 MAX_SNIPPET_CHARS = 200
 _SAID_BY = ("user", "assistant")
@@ -56,8 +59,8 @@ class Document:
 def read_document(path: Path, kind: Kind) -> Document | None:
     """Return what a file holds now, or None when it is gone or is no regular file.
 
-    Bytes that are not UTF-8 are replaced; what cannot be read, and a transcript that is not JSON,
-    has no texts. So one bad file hides no other.
+    Bytes that are not UTF-8 are replaced. What cannot be read, a transcript that is not JSON, and
+    binary data without the suffix of a note have no texts: so one bad file hides no other.
     """
     try:
         with opened(path) as file:
@@ -69,8 +72,14 @@ def read_document(path: Path, kind: Kind) -> Document | None:
         return _unreadable(path)
     stamp = Stamp(status.st_mtime_ns, status.st_size)
     if kind == "note":
-        return Document(stamp, (note_text(data),))
+        is_found = path.name.endswith(NOTE_SUFFIX) or not is_binary(data)
+        return Document(stamp, (note_text(data),) if is_found else ())
     return Document(stamp, tuple(_said(data.decode("utf-8", errors="replace"))))
+
+
+def is_binary(data: bytes) -> bool:
+    """Return whether data is no text, told by a NUL byte near its beginning, as git tells it."""
+    return b"\0" in data[:_PROBE_BYTES]
 
 
 def note_text(data: bytes) -> str:
