@@ -73,6 +73,8 @@ class ChatServer:
         """All requests so far, in order of arrival."""
         self.n_connections = 0
         """Connections accepted so far."""
+        self.n_open = 0
+        """Connections that neither side has closed."""
         self.max_in_flight = 0
         """The most requests that were being answered at one moment."""
         self._answer = answer
@@ -176,6 +178,7 @@ class ChatServer:
 
     async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answer the requests of one connection until either side ends it."""
+        self.n_open += 1
         try:
             while (request := await _read_request(reader)) is not None:
                 reply = self._take(request)
@@ -189,6 +192,7 @@ class ChatServer:
         except ConnectionError:
             pass  # the client hung up in the middle of a reply
         finally:
+            self.n_open -= 1
             writer.close()
 
     def _take(self, request: CapturedRequest) -> Reply:
