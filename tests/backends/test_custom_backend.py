@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable, Iterator
 from typing import Any
 from uuid import uuid4
@@ -116,6 +117,27 @@ def test_open_returns_the_handle_that_the_backend_made(backend: EchoBackend) -> 
     assert (sandbox.refcount, sandbox.closed) == (0, False)
     backend.close(sandbox)
     assert sandbox.closed
+
+
+def test_the_older_hooks_share_one_thread() -> None:
+    class SqliteBackend(EchoBackend):
+        async def _aopen(self, spec: BackendSandboxSpec | None = None) -> BackendSandbox:
+            self.database = sqlite3.connect(":memory:")
+            return await super()._aopen(spec)
+
+        async def _adispatch(self, sandbox: BackendSandbox, call: BackendTool) -> ToolResult | bool:
+            self.database.execute("SELECT 1")
+            return await super()._adispatch(sandbox, call)
+
+        async def _aclose(self, sandbox: BackendSandbox) -> None:
+            self.database.close()
+            await super()._aclose(sandbox)
+
+    for backend in (SqliteBackend(), SqliteBackend()):
+        sandbox = backend.open()
+        assert isinstance(sandbox.dispatch(BackendToolCommandRun("x")), CommandResult)
+        backend.close(sandbox)
+        assert backend.events == ["open", "mine", "close"]
 
 
 def test_the_last_holder_closes_through_the_older_hook(backend: EchoBackend) -> None:

@@ -104,8 +104,8 @@ class AskingMemory(SqliteMemory):
             return store.dispatch(FIND)
         if op == MemoryOpFind("from another thread"):
             with ThreadPoolExecutor() as pool:
-                asking = partial(copy_context().run, store.dispatch, MemoryOpFind("nothing"))
-                return pool.submit(asking).result(PATIENCE)
+                asking = partial(store.dispatch, MemoryOpFind("nothing"))
+                return pool.submit(copy_context().run, asking).result(PATIENCE)
         if op == MemoryOpFind("nothing"):
             return MemoryFindResult(())
         return super().dispatch(store, op)

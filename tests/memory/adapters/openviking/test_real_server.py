@@ -179,7 +179,7 @@ def test_what_a_waited_commit_learned_is_found_and_forgotten_with_its_session(
     assert isinstance(done, MemoryCommitResult)
     assert done.extracted_count == 1
     assert done.archived_uri == "memory://session/run-1/history/archive_001"
-    assert "I like green tea" in content(store, done.archived_uri)
+    assert "I like green tea" in str(content(store, done.archived_uri))
     learned = [uri for uri in found(store, "green tea") if uri.endswith("/tea")]
     assert len(learned) == 1
     assert content(store, learned[0]) == LEARNED
