@@ -8,15 +8,15 @@ import logging
 import threading
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future
 from dataclasses import dataclass, field, fields
 from functools import partial, wraps
 from typing import Any, Literal, Self, TypeVar
 
 from rath import config
+from rath._async.bridge import arun_serial, run_serial
 from rath._async.plane import Handle, Plane
-from rath._async.runtime import runtime, wait_interruptibly
-from rath._async.workers import SerialWorker, UserExit
+from rath._async.runtime import runtime
+from rath._async.workers import SerialWorker
 from rath.errors import MemoryBackendError, MemoryStoreClosed
 from rath.memory.capabilities import MemoryCapabilities
 from rath.memory.op_types import MemoryOp, with_plain_directory
@@ -170,14 +170,15 @@ class MemoryStore(Handle[MemoryStoreSpec, Any, MemoryOp, MemoryResult]):
     ) -> None:
         self.backend = backend
         current = SerialWorker.current()
-        is_opening = current is not None and current.owner is backend
-        self.worker = current if current is not None and is_opening else SerialWorker(backend)
+        is_by_us = current is not None and current.owner is backend
+        self.worker = current if current is not None and is_by_us else SerialWorker(backend)
         """Runs the blocking methods of the backend for this store."""
         self._driver = _Driver(backend, self, handle)
         # A class with its own `open` made this store, and knows it by this very object.
         made_by_open = bool(handle) and not closed and _is_sync(backend, "open")
         # An `open` that nobody wrapped: as in 1.3, calls of its thread stay on that thread.
-        self._home = threading.get_ident() if made_by_open and not is_opening else None
+        is_elsewhere = made_by_open and not (is_by_us or runtime().is_own_thread())
+        self._home = threading.get_ident() if is_elsewhere else None
         super().__init__(self._driver, spec, native=self if made_by_open else None)
         self._name = handle
         self._closed = closed
@@ -190,7 +191,7 @@ class MemoryStore(Handle[MemoryStoreSpec, Any, MemoryOp, MemoryResult]):
     def closed(self) -> bool:
         """Whether it was closed; backends that close it themselves may set this."""
         # A `close(store)` written for 1.3 does nothing for a store that looks closed already.
-        return self._closed and not (self._driver.is_closing and self._is_on_its_thread())
+        return self._closed and not (self._driver.is_closing and self.is_on_its_thread())
 
     @closed.setter
     def closed(self, value: bool) -> None:
@@ -202,7 +203,7 @@ class MemoryStore(Handle[MemoryStoreSpec, Any, MemoryOp, MemoryResult]):
 
     def dispatch(self, op: MemoryOp) -> MemoryResult:
         """Run one operation and wait for its result; a closed handle raises."""
-        if self._is_on_its_thread() and _is_sync(self.backend, "dispatch"):
+        if self.is_on_its_thread() and _is_sync(self.backend, "dispatch"):
             self._check_open()
             return self.backend.dispatch(self, with_plain_directory(op))
         return super().dispatch(op)
@@ -213,21 +214,15 @@ class MemoryStore(Handle[MemoryStoreSpec, Any, MemoryOp, MemoryResult]):
             super().submit_close()
             return
         try:
-            self._driver.close_here()
+            self._driver.close_by_method(self)
         except Exception:  # noqa: BLE001  # as where nobody waits for the closing
             _log.exception("%r could not be closed", self)
         finally:
             self.closed = True
+            self.worker.end()
 
-    def run_on_thread(self, fn: Callable[[], T]) -> T:
-        """Run blocking code on the thread of this store and wait for it."""
-        return fn() if self._is_on_its_thread() else _run_blocking(self.worker, fn)
-
-    async def arun_on_thread(self, fn: Callable[[], T]) -> T:
-        """Run blocking code on the thread of this store; cancelling the wait abandons it."""
-        return await asyncio.wrap_future(_submit(self.worker, fn))
-
-    def _is_on_its_thread(self) -> bool:
+    def is_on_its_thread(self) -> bool:
+        """Tell whether the caller runs on the thread of the backend's blocking methods."""
         return SerialWorker.current() is self.worker or self._home == threading.get_ident()
 
     async def adispatch_by_hook(self, op: MemoryOp) -> MemoryResult:
@@ -244,7 +239,7 @@ class MemoryStore(Handle[MemoryStoreSpec, Any, MemoryOp, MemoryResult]):
             self._driver.closes_by_hook = True
             await self.aclose()
         else:
-            await self._driver.aclose_leaving()
+            await self._driver.aclose_native(self._driver.leaving)
 
     def closed_error(self) -> MemoryStoreClosed:
         return MemoryStoreClosed(self.handle)
@@ -283,7 +278,7 @@ class _Driver(Plane[MemoryStoreSpec, Any, MemoryOp, MemoryResult]):
     async def aopen(self, spec: MemoryStoreSpec | None) -> Any:
         backend = self._backend
         if not self.opens_by_hook and _is_sync(backend, "open"):
-            opened = await self._store.arun_on_thread(lambda: backend.open(spec))
+            opened = await arun_serial(self._store.worker, lambda: backend.open(spec))
             if isinstance(opened, MemoryStore):
                 runtime().forget(opened)  # it is closed by the store around it; at exit, too
             return opened
@@ -298,35 +293,27 @@ class _Driver(Plane[MemoryStoreSpec, Any, MemoryOp, MemoryResult]):
         if not self.closes_by_hook and _is_sync(self._backend, "close"):
             worker = self._store.worker
             try:
-                await asyncio.wrap_future(worker.submit(partial(self._close, native)))
+                await asyncio.wrap_future(worker.submit(lambda: self.close_by_method(native)))
             finally:
                 worker.end()
         elif isinstance(native, MemoryStore) and native is not self._store:
             await native.aclose()
         else:
-            await self._aclose_native(native)
-
-    def close_here(self) -> None:
-        """Close by the blocking `close` of the backend, on this thread."""
-        self._close(self._store)
-        self._store.worker.end()
-
-    async def aclose_leaving(self) -> None:
-        """Close by the hook what a blocking `close` was called for."""
-        await self._aclose_native(self.leaving)
+            await self.aclose_native(native)
 
     async def adispatch(self, native: Any, op: MemoryOp) -> MemoryResult:
         backend = self._backend
         op = with_plain_directory(op)
         if _is_sync(backend, "dispatch"):
             store = native if isinstance(native, MemoryStore) else self._store
-            return await self._store.arun_on_thread(lambda: backend.dispatch(store, op))
+            return await arun_serial(self._store.worker, lambda: backend.dispatch(store, op))
         if isinstance(native, MemoryStore) and native is not self._store:
             return await native.adispatch(op)
         result: MemoryResult = await backend.adispatch(native, op)
         return result
 
-    def _close(self, native: Any) -> None:
+    def close_by_method(self, native: Any) -> None:
+        """Close by the blocking `close` of the backend, on this thread."""
         store = native if isinstance(native, MemoryStore) else self._store
         self.is_closing, self.leaving = True, native
         try:
@@ -334,7 +321,8 @@ class _Driver(Plane[MemoryStoreSpec, Any, MemoryOp, MemoryResult]):
         finally:
             self.is_closing, self.leaving = False, None
 
-    async def _aclose_native(self, native: Any) -> None:
+    async def aclose_native(self, native: Any) -> None:
+        """Close by the hook."""
         self._count(-1)
         await self._backend.aclose(native)
 
@@ -351,11 +339,8 @@ def run_on_store_thread(cls: type) -> None:
     for name in ("open", "close", "dispatch"):
         method = _blocking_method(cls, name)
         if inspect.isfunction(method) and not hasattr(method, _MARK):
-            wrapper = (
-                _on_new_thread(method)
-                if name == "open"
-                else _on_thread_of(method, ends=name == "close")
-            )
+            wrap = _on_new_thread if name == "open" else partial(_on_thread_of, name)
+            wrapper = wrap(method)
             setattr(wrapper, _MARK, True)
             setattr(cls, name, wrapper)
 
@@ -380,7 +365,7 @@ def _on_new_thread(method: Callable[..., T]) -> Callable[..., T]:
         worker = SerialWorker(self)
         opened: object = None
         try:
-            opened = result = _run_blocking(worker, call)
+            opened = result = run_serial(worker, call)
         finally:
             if not isinstance(opened, MemoryStore) or opened.worker is not worker:
                 worker.end()
@@ -389,7 +374,7 @@ def _on_new_thread(method: Callable[..., T]) -> Callable[..., T]:
     return open_on_thread
 
 
-def _on_thread_of(method: Callable[..., T], *, ends: bool) -> Callable[..., T]:
+def _on_thread_of(name: str, method: Callable[..., T]) -> Callable[..., T]:
     @wraps(method)
     def run_on_thread(self: object, *args: Any, **kwargs: Any) -> T:
         call = partial(method, self, *args, **kwargs)
@@ -399,34 +384,16 @@ def _on_thread_of(method: Callable[..., T], *, ends: bool) -> Callable[..., T]:
             return call()
         is_nested = SerialWorker.current() is store.worker
         try:
-            return store.run_on_thread(call)
+            return call() if store.is_on_its_thread() else run_serial(store.worker, call)
         finally:
-            if ends and not is_nested:
+            if name == "close" and not is_nested:
                 store.worker.end()
 
     return run_on_thread
 
 
-def _run_blocking(worker: SerialWorker, fn: Callable[[], T]) -> T:
-    """Run `fn` on the thread of `worker` and wait for it."""
-    if runtime().is_own_thread():
-        return fn()  # where waiting would stop every run, which `fn` may wait for
-    future = _submit(worker, fn)
-    wait_interruptibly(future)
-    try:
-        return future.result()
-    except UserExit as exc:
-        raise exc.cause from None
-
-
-def _submit(worker: SerialWorker, fn: Callable[[], T]) -> Future[T]:
-    # A job of the worker that waits for this one would wait for ever.
-    return runtime().start_in_worker(fn) if worker.is_waiting() else worker.submit(fn)
-
-
 def _name_of(backend: object) -> str:
-    name: object = getattr(backend, "name", None)
-    return name if isinstance(name, str) and name else type(backend).__name__
+    return str(getattr(backend, "name", "") or type(backend).__name__)
 
 
 def _is_sync(backend: object, method: Literal["open", "close", "dispatch"]) -> bool:
