@@ -283,6 +283,8 @@ def test_a_failed_run_is_logged_once(logged: Log, caplog: pytest.LogCaptureFixtu
     bound = agent(FakeMemory(), ProviderServerError("no luck"), commit_on_forward=True)
     out = bound(user())
     logged.get(timeout=PATIENCE)
+    # The record comes to one handler after the other.
+    wait_until(lambda: "no luck" in caplog.text)
     del out
     gc.collect()
     assert caplog.text.count("no luck") == 1
