@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 
@@ -57,11 +59,40 @@ def test_a_session_is_made_from_a_table() -> None:
         Session("hi")  # type: ignore[arg-type]  # that is tested
 
 
-def test_content_has_no_setters() -> None:
+@pytest.mark.parametrize("name", [name for name in dir(Session) if not name.startswith("_")])
+def test_no_public_attribute_can_be_set_or_deleted(name: str) -> None:
     session = Session.from_user_message("hi")
-    for name in ("chunk_table", "cumulative_usage", "provider", "sandbox", "lineage_kind"):
-        with pytest.raises(AttributeError):
-            setattr(session, name, None)
+    shown = repr(session)
+    with pytest.raises(AttributeError, match=f"session.{name} cannot be set; "):
+        setattr(session, name, uuid4())
+    with pytest.raises(AttributeError):
+        delattr(session, name)
+    assert repr(session) == shown
+
+
+@pytest.mark.parametrize(
+    ("name", "instead"),
+    [
+        ("id", "Session(chunk_table, id=...)"),
+        ("chunk_table", "Session(chunk_table)"),
+        ("provider", "session.to(provider)"),
+        ("sandbox", "session.bind_sandbox(sandbox)"),
+        ("sandbox_backend", "session.to(backend, spec=...)"),
+        ("lineage_operator", "LineageRecorder.stamp_new_session"),
+    ],
+)
+def test_a_refused_setter_says_what_to_do_instead(name: str, instead: str) -> None:
+    with pytest.raises(AttributeError, match=re.escape(instead)):
+        setattr(Session.from_user_message("hi"), name, None)
+
+
+def test_a_subclass_may_have_attributes_of_its_own() -> None:
+    class Tagged(Session):
+        tag = "none"
+
+    session = Tagged(ChunkTable())
+    session.tag = "mine"
+    assert session.tag == "mine"
 
 
 def test_identity_equality() -> None:

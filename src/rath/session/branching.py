@@ -62,10 +62,7 @@ class Branching(Bindings):
     unless it is given a workspace of its own.
     """
 
-    __slots__ = ("_cell", "_late", "_lineage", "_provenance", "id")
-
-    id: UUID
-    """Identity of the session, and of its file."""
+    __slots__ = ("_cell", "_id", "_late", "_lineage", "_provenance")
 
     @classmethod
     def from_body(
@@ -80,24 +77,30 @@ class Branching(Bindings):
     ) -> Self:
         """Return a session over content that is there or still being made."""
         session = cls.__new__(cls)
-        session.id = id or uuid4()
         content = (body, provenance, placement or Placement(), provider, lineage)
-        session._set(*content)  # noqa: SLF001  # a constructor of the same class
+        session._set(id or uuid4(), *content)  # noqa: SLF001  # a constructor of the same class
         return session
 
     def _set(
         self,
+        id: UUID,
         cell: Deferred[Body],
         provenance: Provenance,
         placement: Placement,
         provider: Provider | None,
         lineage: SessionLineage | None = None,
     ) -> None:
+        self._id = id
         self._cell = cell
         self._provenance = provenance
         self._late: Record | None = None
         self._lineage = lineage
         Bindings.__init__(self, placement, provider)
+
+    @property
+    def id(self) -> UUID:
+        """Identity of the session, and of its file."""
+        return self._id
 
     def fork(self, *, workspace: Literal["share", "copy"] = "share") -> Self:
         """Return a branch: same rows, a child of this session.

@@ -53,7 +53,8 @@ class VerdictStatus:
 class _Checked(Protocol):
     """What is asked of a session to check it."""
 
-    id: UUID
+    @property
+    def id(self) -> UUID: ...
 
     @property
     def record(self) -> Record: ...

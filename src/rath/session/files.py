@@ -42,7 +42,8 @@ from rath.session.workspace import MergeOrigin, merge_origin
 class _WithFiles(Protocol):
     """What is asked of a session to tell of its files."""
 
-    id: UUID
+    @property
+    def id(self) -> UUID: ...
 
     @property
     def chunk_table(self) -> ChunkTable: ...

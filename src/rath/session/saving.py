@@ -39,7 +39,8 @@ _log = logging.getLogger("rath.session")
 class Stored(Protocol):
     """What is asked of a session to store it."""
 
-    id: UUID
+    @property
+    def id(self) -> UUID: ...
 
     @property
     def body(self) -> Deferred[Body]: ...

@@ -41,6 +41,24 @@ from rath.session.show import show_pending, show_session
 _late_lock = threading.Lock()
 """Guards the few instructions in which late record entries are added."""
 
+_INSTEAD = {
+    "id": "give it at the start, Session(chunk_table, id=...)",
+    "chunk_table": "make a session of other rows, Session(chunk_table)",
+    "cumulative_usage": "give it at the start, Session(chunk_table, cumulative_usage=...)",
+    "provider": "bind one with session.to(provider)",
+    "sandbox": "bind one with session.bind_sandbox(sandbox), or give it back with "
+    "session.close_sandbox()",
+    "sandbox_backend": "place the session with session.to(backend, spec=...)",
+    "sandbox_spec": "place the session with session.to(backend, spec=...)",
+    "placement": "place the session with session.to(backend, spec=...)",
+    "record": "add to it with session.add_entry(entry)",
+    **dict.fromkeys(
+        ("provenance", "parent_session_ids", "lineage_operator", "lineage_kind", "lineage_extras"),
+        "stamp a new session with LineageRecorder.stamp_new_session(session, ...)",
+    ),
+}
+"""What does the work of a setter, for the public attributes that have something of the kind."""
+
 
 class Session(Approving, Branching, Checking, Deciding, Replaying, TypedReading):
     """A node of the session graph: rows and record that never change, and where tools run.
@@ -84,17 +102,25 @@ class Session(Approving, Branching, Checking, Deciding, Replaying, TypedReading)
                 f"a Session is made from a ChunkTable, not from {type(chunk_table).__name__}; "
                 "for text use Session.from_user_message(...)"
             )
-        self.id = id or next_place().new_id()
+        made = id or next_place().new_id()
         parents = tuple(Edge(parent) for parent in parent_session_ids)
-        given = () if cumulative_usage is None else (GivenUsage(self.id, cumulative_usage),)
-        table = ChunkTable().born_in(self.id, chunk_table)
+        given = () if cumulative_usage is None else (GivenUsage(made, cumulative_usage),)
+        table = ChunkTable().born_in(made, chunk_table)
         self._set(
+            made,
             Deferred.of(Body(table, given=given)),
             Provenance(lineage_operator, lineage_kind, parents, lineage_extras),
             Placement(sandbox_backend, sandbox_spec, sandbox=sandbox),
             provider,
             lineage,
         )
+
+    def __setattr__(self, name: str, value: object) -> None:
+        # Subclasses may have attributes of their own; those of a session are read-only.
+        if name[:1] != "_" and hasattr(Session, name):
+            instead = _INSTEAD.get(name, "operations return a new session, session.fork() a copy")
+            raise AttributeError(f"session.{name} cannot be set; {instead}", name=name, obj=self)
+        object.__setattr__(self, name, value)
 
     @classmethod
     def from_user_message(

@@ -84,7 +84,8 @@ def output_form(wanted: object) -> OutputForm:
 class _Ended(Protocol):
     """What is asked of a session to read its answer."""
 
-    id: UUID
+    @property
+    def id(self) -> UUID: ...
 
     @property
     def outcome(self) -> Outcome: ...

@@ -27,7 +27,8 @@ carried out, and the model reads so."""
 class Decided(Protocol):
     """What is asked of a session to decide about its calls."""
 
-    id: UUID
+    @property
+    def id(self) -> UUID: ...
 
     @property
     def body(self) -> Deferred[Body]: ...

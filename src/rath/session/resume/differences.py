@@ -91,7 +91,8 @@ ResumeDifference = FileDiffers | WorkspaceUnknown | ToolDiffers | ProviderDiffer
 
 
 class _WithFiles(Protocol):
-    id: UUID
+    @property
+    def id(self) -> UUID: ...
 
     @property
     def chunk_table(self) -> ChunkTable: ...
