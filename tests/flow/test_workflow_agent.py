@@ -52,6 +52,26 @@ def configured(name: str, model: str) -> None:
     store.save()
 
 
+class Wrapped(flow.Workflow):
+    """Asks one agent."""
+
+    def __init__(self, agent: flow.Agent) -> None:
+        super().__init__()
+        self.agent = agent
+
+    def forward(self, session: Session) -> Session:
+        return self.agent(session=session)
+
+
+def test_a_session_may_be_given_by_its_name() -> None:
+    client = ScriptedClient(["one", "two", "three"])
+    agent = flow.Agent("Be kind.", client.provider)
+    workflow = Wrapped(agent)
+    assert agent(session=user()).text() == "one"
+    assert workflow(session=user()).text() == "two"
+    assert workflow.compile()(session=user()).text() == "three"
+
+
 def test_an_agent_answers() -> None:
     client = ScriptedClient(["hello"])
     out = flow.Agent("Be kind.", client.provider)(user())

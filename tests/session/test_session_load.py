@@ -102,8 +102,9 @@ def test_what_is_made_of_a_loaded_session_is_stored_by_what_is_new(saved: Sessio
     first.save()
     second = Session.load(first.id).fork().merge(Session.load(saved.id))
     second.save()
-    header = load_session(second.id).loaded.header
-    assert sum(part.stop - part.start for part in header.rows) == len(second.chunk_table)
+    read = load_session(second.id).loaded
+    assert read is not None
+    assert sum(part.stop - part.start for part in read.header.rows) == len(second.chunk_table)
     assert store.path(second.id).stat().st_size < 3000
     again = Session.load(second.id)
     assert (again.chunk_table, again.record) == (second.chunk_table, second.record)

@@ -90,7 +90,7 @@ class CompiledWorkflow:
         self.manifest = collect_manifest(workflow)
         self._acquired = ExitStack()
 
-    def __call__(self, session: Session, /) -> Session:
+    def __call__(self, session: Session) -> Session:
         return self.workflow(session)
 
     def named_children(self) -> tuple[tuple[str, Workflow], ...]:

@@ -66,7 +66,7 @@ class Workflow(TaskTaking):
             f"{type(self).__name__} has no forward(session); define one that returns a Session"
         )
 
-    def __call__(self, session: Session, /) -> Session:
+    def __call__(self, session: Session) -> Session:
         """Run `forward` on a session and return its session, which may be pending.
 
         The hooks of the module are called around it, in the order in which they were registered.

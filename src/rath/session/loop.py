@@ -29,6 +29,7 @@ from rath.session.graph.legacy import SessionLineage
 from rath.session.graph.provenance import Provenance, stamped
 from rath.session.hooks.values import NO_HOOKS, LoopHooks, passed_on_to
 from rath.session.output.run import plan_output
+from rath.session.provider_builtin import DefaultSessionLoopExecutor
 from rath.session.recall import HoldingRecall, Recall
 from rath.session.recorder.durability import Durability
 from rath.session.recorder.plan import plan_recording
@@ -59,6 +60,7 @@ from rath.session.tooling import (
 )
 
 __all__ = [
+    "DefaultSessionLoopExecutor",
     "OnEventCb",
     "SessionLoopExecutor",
     "StreamingExecutor",

@@ -26,6 +26,7 @@ from rath.session.chunk import (
 )
 from rath.session.graph.kind import LineageKind
 from rath.session.persistence import (
+    PersistedSession,
     SessionWriter,
     ensure_sessions_dir,
     list_persisted_sessions,
@@ -313,3 +314,20 @@ def test_list_leaves_out_what_it_cannot_read_and_says_so(caplog: pytest.LogCaptu
     (directory / "other.txt").touch()
     assert [meta.id for meta in list_persisted_sessions()] == [kept]
     assert caplog.text.count("left out of the list") == 2
+
+
+def test_a_persisted_session_can_be_made_by_hand(path: Path) -> None:
+    path.write_bytes(lines_of(HEADER, CHUNK, TRAILER))
+    read = load_session(UUID(int=1), path=path)
+    made = PersistedSession(
+        header=read.header,
+        chunk_table=read.chunk_table,
+        cumulative_usage=RathLLMTokenUsage(1, 2, 3),
+        closed=True,
+        path=read.path,
+    )
+    assert (made.session().id, made.session().chunk_table) == (read.header.id, read.chunk_table)
+    assert (len(made.record), made.outcome) == (0, read.outcome)
+    user, _ = made.to_resumable_pair()
+    assert user.chunk_table == read.chunk_table
+    assert user.cumulative_usage == RathLLMTokenUsage(1, 2, 3)

@@ -227,7 +227,7 @@ class TaskTaking:
 
     __slots__ = ()
 
-    def __call__(self, session: Session, /) -> Session:
+    def __call__(self, session: Session) -> Session:
         """Do what the user of a session says last; subclasses implement it."""
         raise NotImplementedError(f"{type(self).__name__} implements no __call__(session)")
 

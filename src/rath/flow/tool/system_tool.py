@@ -19,6 +19,15 @@ from rath.backend import (
     BackendToolFilesWrite,
 )
 from rath.flow.tool.base import FlowToolCall
+from rath.flow.tool.sandbox_calls import (
+    flow_tool_code_run,
+    flow_tool_command_run,
+    flow_tool_files_edit,
+    flow_tool_files_exists,
+    flow_tool_files_list,
+    flow_tool_files_read,
+    flow_tool_files_write,
+)
 from rath.session import Session
 from rath.session.tooling import ToolEffects
 
@@ -31,6 +40,13 @@ __all__ = [
     "FlowToolFilesRead",
     "FlowToolFilesWrite",
     "SandboxTool",
+    "flow_tool_code_run",
+    "flow_tool_command_run",
+    "flow_tool_files_edit",
+    "flow_tool_files_exists",
+    "flow_tool_files_list",
+    "flow_tool_files_read",
+    "flow_tool_files_write",
     "global_system_tools",
 ]
 

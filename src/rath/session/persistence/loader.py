@@ -24,6 +24,7 @@ from rath.session.persistence.loading.sources import Source
 from rath.session.persistence.paths import checked_id
 from rath.session.persistence.reattach import placement_of
 from rath.session.persistence.records import PersistedSessionHeader, decode_header
+from rath.session.persistence.removal import delete_session, prune_sessions
 from rath.session.persistence.store.files import FileStore
 from rath.session.persistence.store.registry import default_store
 from rath.session.record import Record
@@ -33,8 +34,10 @@ __all__ = [
     "PersistedSession",
     "PersistedSessionHeader",
     "PersistedSessionMeta",
+    "delete_session",
     "list_persisted_sessions",
     "load_session",
+    "prune_sessions",
 ]
 
 _logger = logging.getLogger(__name__)
@@ -72,22 +75,36 @@ class PersistedSession:
     trailer_raw: dict[str, Any] | None = None
     """The line with which the run has ended, as it stands there."""
 
-    loaded: Loaded
-    """What was read, with what the run has left open and where its log is gone on with."""
+    loaded: Loaded | None = None
+    """What was read, with what the run has left open and where its log is gone on with; None for
+    an object that was made by hand."""
 
     @property
     def record(self) -> Record:
         """What happened; empty for a file of version 1, which did not keep it."""
-        return self.loaded.session.record
+        return self.session().record
 
     @property
     def outcome(self) -> Outcome:
         """How the run ended, or what it waits for."""
-        return self.loaded.session.outcome
+        return self.session().outcome
 
     def session(self) -> Session:
         """Return the stored session itself: same id, record, outcome, and all it came from."""
-        return self.loaded.session
+        if self.loaded is not None:
+            return self.loaded.session
+        header = self.header
+        return Session(
+            self.chunk_table,
+            id=header.id,
+            sandbox_backend=header.sandbox_backend,
+            sandbox_spec=header.sandbox_spec,
+            parent_session_ids=header.parent_session_ids,
+            lineage_operator=header.lineage_operator,
+            lineage_kind=header.lineage_kind,
+            lineage_extras=header.lineage_extras,
+            cumulative_usage=self.cumulative_usage,
+        )
 
     def to_resumable_pair(self, *, agent_prompt: str | None = None) -> tuple[Session, Session]:
         """Return a new user session with these rows, and an agent session to go on with.
@@ -102,7 +119,7 @@ class PersistedSession:
             agent_prompt: Instructions of the agent; by default those of the first system row,
                 where there is one.
         """
-        body = self.loaded.session.body.result()
+        body = self.session().body.result()
         user = Session.from_body(
             Deferred.of(Body(self.chunk_table, self.record, given=body.given)),
             Provenance(),

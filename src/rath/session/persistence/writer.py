@@ -41,6 +41,15 @@ class SessionWriter:
                 writer.write_chunk(index, row)
     """
 
+    path: Path
+    """The finished file."""
+
+    partial_path: Path
+    """Where lines go until the file is finished."""
+
+    chunks_written: int
+    """Rows written so far."""
+
     def __init__(
         self, session: Session, *, sandbox_handle_id: str | None = None, path: Path | None = None
     ) -> None:
