@@ -19,6 +19,7 @@ from rath.session.file_changes.history import here_of
 from rath.session.graph.kind import LineageKind
 from rath.session.graph.legacy import SessionLineage
 from rath.session.graph.provenance import PARENT_ROWS, Edge, Provenance, stamped
+from rath.session.graph.recording import note_content
 from rath.session.operation import Place
 from rath.session.placement import Placement
 from rath.session.record import Operation, OperationKind, Record, ToolRun, Workspace
@@ -355,6 +356,7 @@ class Branching(Bindings):
             placement=plan.placement,
             provider=self._provider,
         )
+        note_content(derivation)
         if before is not None:
             return derivation.taking_over(before.late)
         gathered(derivation)

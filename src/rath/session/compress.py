@@ -29,6 +29,7 @@ from rath.session.entry import (
 from rath.session.graph.kind import LineageKind
 from rath.session.graph.legacy import SessionLineage
 from rath.session.graph.provenance import Provenance, stamped
+from rath.session.graph.recording import note_content
 from rath.session.hooks.asked import inputs_changed
 from rath.session.hooks.values import passed_on_to
 from rath.session.operation import Place
@@ -156,6 +157,7 @@ def run_session_compress(
         before=before,
     )
     out = _submit(plan, user_session, agent_session)
+    note_content(out)
     announce_end(out)
     if register_sessions:
         register_run(user_session, agent_session, out)

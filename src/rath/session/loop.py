@@ -27,6 +27,7 @@ from rath.session.entry import (
 from rath.session.graph.kind import LineageKind
 from rath.session.graph.legacy import SessionLineage
 from rath.session.graph.provenance import Provenance, stamped
+from rath.session.graph.recording import note_content
 from rath.session.hooks.values import NO_HOOKS, LoopHooks, passed_on_to
 from rath.session.output.run import plan_output
 from rath.session.provider_builtin import DefaultSessionLoopExecutor
@@ -203,6 +204,7 @@ def _provenance(made: UUID, user_session: Session, agent_session: Session) -> Pr
 def _not_run(made: Session, recall: Recall | None) -> Session:
     """Return a session that is there already, and give back what its run would have held."""
     _let_go(recall)
+    note_content(made)
     return made
 
 
@@ -239,7 +241,7 @@ def _submit(plan: LoopPlan, user_session: Session, origin: Deferred[Body] | None
     if not is_ours:
         plan.placement.drop()
         _let_go(plan.recall)
-    return Session.from_body(
+    out = Session.from_body(
         cell,
         plan.provenance,
         id=plan.session,
@@ -247,6 +249,8 @@ def _submit(plan: LoopPlan, user_session: Session, origin: Deferred[Body] | None
         provider=user_session.provider,
         lineage=plan.lineage,
     )
+    note_content(out)
+    return out
 
 
 def _schemas_of(executor: SessionLoopExecutor) -> tuple[RathLLMFunctionTool, ...]:

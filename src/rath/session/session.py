@@ -24,7 +24,7 @@ from rath.session.files import SessionFiles
 from rath.session.graph.kind import LineageKind
 from rath.session.graph.legacy import SessionLineage
 from rath.session.graph.provenance import Edge, Provenance
-from rath.session.graph.recording import LineageRecorder, LineageStamp
+from rath.session.graph.recording import LineageRecorder, LineageStamp, note_content
 from rath.session.operation import next_place
 from rath.session.outcome import Outcome, outcome_extras
 from rath.session.output.form import TypedReading
@@ -321,6 +321,7 @@ class Session(Approving, Branching, Checking, Deciding, Replaying, TypedReading)
         """Take over where the session comes from; `LineageRecorder` calls it."""
         edges = tuple(Edge(parent) for parent in stamp.parent_session_ids)
         self._provenance = Provenance(stamp.operator, stamp.kind, edges, stamp.extras)
+        note_content(self)
 
     def add_entry(self, entry: Entry) -> None:
         """Add a late entry to the record: a verdict, a decision, a selection; waits for the run.

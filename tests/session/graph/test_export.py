@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import weakref
 from collections.abc import Sized
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rath.backend import BackendSandbox
+from rath.llm import Provider
+from rath.session import run_session_compress, select_session
 from rath.session.graph import (
     LineageJournal,
     LineageKind,
@@ -22,9 +26,16 @@ from rath.session.graph import (
     lineage_journal_tracking,
     session_to_jsonl_row,
 )
-from rath.session.graph.export import lineage_extras_to_jsonable
+from rath.session.graph.export import cumulative_usage_to_jsonable, lineage_extras_to_jsonable
 from rath.session.manager import session_registry
 from rath.session.session import Session
+from rath.testing import ScriptedClient, Turn, tool_call
+from tests.support.sessions import run
+from tests.support.waiting import wait_until_let_go
+
+
+def scripted(*turns: Turn) -> Provider:
+    return ScriptedClient(turns).provider
 
 
 @dataclass(frozen=True)
@@ -101,13 +112,67 @@ def test_file_has_the_text_and_its_directories_are_made(tmp_path: Path) -> None:
 def test_journal_is_exported_in_its_order(tmp_path: Path) -> None:
     with lineage_journal_tracking() as journal:
         root = Session.create("user", "naïve")
-        child = root.merge(Session.create("user", "other"))
-    for session in (root, child):
-        session_registry().register(session)
+        other = Session.create("user", "other")
+        child = root.merge(other)
     export_journal_jsonl(journal, tmp_path / "out.jsonl")
     text = (tmp_path / "out.jsonl").read_bytes().decode()
-    assert text == export_jsonl_string([root, child])
-    assert json.loads(text.splitlines()[1])["lineage_kind"] == "op_merge"
+    assert text == export_jsonl_string([root, other, child])
+    assert json.loads(text.splitlines()[2])["lineage_kind"] == "op_merge"
+
+
+def test_an_id_that_was_added_by_hand_is_looked_for_in_the_registry(tmp_path: Path) -> None:
+    session = Session.create("user", "hi")
+    session_registry().register(session)
+    assert exported(LineageJournal([session.id]), tmp_path) == [session_to_jsonl_row(session)]
+
+
+def exported(journal: LineageJournal, directory: Path) -> list[dict[str, Any]]:
+    export_journal_jsonl(journal, directory / "out.jsonl", skip_unknown=False)
+    return [json.loads(line) for line in (directory / "out.jsonl").read_text().splitlines()]
+
+
+def test_journal_holds_sessions_that_were_collected_since(tmp_path: Path) -> None:
+    sandboxes: list[weakref.ref[BackendSandbox]] = []
+
+    def visit() -> list[UUID]:
+        """Make sessions of every kind, and keep none of them."""
+        root = Session.create("user", "hi").to("local", spec=str(tmp_path))
+        out = run(["an answer"], user=root).synchronize()
+        branch = out.fork().merge(root.detach())
+        short = run_session_compress(
+            branch, Session.create("system", "Be short."), agent_provider=scripted("short")
+        )
+        sandboxes.append(weakref.ref(root.require_sandbox()))
+        return [root.id, out.id, branch.id, short.id]
+
+    with lineage_journal_tracking() as journal:
+        made = visit()
+    wait_until_let_go(lambda: sandboxes[0]() is None, "the journal holds no sandbox")
+    rows = exported(journal, tmp_path)
+    assert [row["id"] for row in rows] == [str(each) for each in journal.visit_order]
+    shown = {row["id"]: row for row in rows}
+    root, out, branch, short = (shown[str(each)] for each in made)
+    assert [row["chunk_count"] for row in (root, out, branch, short)] == [1, 2, 2, 1]
+    assert (out["lineage_operator"], branch["lineage_kind"]) == ("run_session_loop", "op_merge")
+    assert short["parent_session_ids"][0] == branch["id"]
+    assert short["cumulative_usage"]["total_tokens"] > out["cumulative_usage"]["total_tokens"] > 0
+
+
+def test_journal_shows_what_came_to_a_session_that_is_alive(tmp_path: Path) -> None:
+    with lineage_journal_tracking() as journal:
+        branch = Session.create("user", "hi").fork()
+    select_session(branch, Session.create("system", "Route."), "a", agent_provider=scripted("0"))
+    usage = exported(journal, tmp_path)[-1]["cumulative_usage"]
+    assert usage is not None
+    assert usage == cumulative_usage_to_jsonable(branch)
+
+
+def test_journal_shows_a_failed_session_as_far_as_it_came(tmp_path: Path) -> None:
+    with lineage_journal_tracking() as journal:
+        failed = run([tool_call("missing", {}), RuntimeError("no")]).id
+    (row,) = exported(journal, tmp_path)
+    assert (row["id"], row["chunk_count"]) == (str(failed), 3)
+    assert row["cumulative_usage"] is not None
 
 
 def test_journal_of_sessions_that_are_gone_is_empty_or_an_error(tmp_path: Path) -> None:

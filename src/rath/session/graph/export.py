@@ -50,14 +50,7 @@ class ExportableSession(LineageCarrier, Protocol):
 
 def cumulative_usage_to_jsonable(session: ExportableSession) -> dict[str, int] | None:
     """Return the three token counts of a session, or None; waits for its run."""
-    usage = session.cumulative_usage
-    if usage is None:
-        return None
-    return {
-        "prompt_tokens": usage.prompt_tokens,
-        "completion_tokens": usage.completion_tokens,
-        "total_tokens": usage.total_tokens,
-    }
+    return _counts(session.cumulative_usage)
 
 
 def lineage_extras_to_jsonable(extras: tuple[tuple[str, Any], ...]) -> list[list[Any]]:
@@ -67,6 +60,10 @@ def lineage_extras_to_jsonable(extras: tuple[tuple[str, Any], ...]) -> list[list
 
 def session_to_jsonl_row(session: ExportableSession) -> dict[str, Any]:
     """Return what a line of the export says about a session; waits for its run."""
+    return _row(session, session.chunk_table, session.cumulative_usage)
+
+
+def _row(session: LineageCarrier, table: Sized, usage: TokenUsage | None) -> dict[str, Any]:
     view = lineage_view_dataclass(session)
     return {
         "id": str(view.session_id),
@@ -74,49 +71,80 @@ def session_to_jsonl_row(session: ExportableSession) -> dict[str, Any]:
         "lineage_operator": view.lineage_operator,
         "lineage_kind": view.lineage_kind_str,
         "lineage_extras": lineage_extras_to_jsonable(view.lineage_extras),
-        "chunk_count": len(session.chunk_table),
-        "cumulative_usage": cumulative_usage_to_jsonable(session),
+        "chunk_count": len(table),
+        "cumulative_usage": _counts(usage),
+    }
+
+
+def _counts(usage: TokenUsage | None) -> dict[str, int] | None:
+    if usage is None:
+        return None
+    return {
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.completion_tokens,
+        "total_tokens": usage.total_tokens,
     }
 
 
 def export_jsonl_string(sessions: Iterable[ExportableSession]) -> str:
     """Return one line for each session, each with its line feed; waits for their runs."""
-    rows = (json.dumps(session_to_jsonl_row(session), ensure_ascii=False) for session in sessions)
-    return "".join(f"{valid_unicode(row)}\n" for row in rows)
+    return _lines(map(session_to_jsonl_row, sessions))
 
 
 def export_jsonl(sessions: Iterable[ExportableSession], path: str | Path) -> None:
     """Write `export_jsonl_string(sessions)` to a UTF-8 file, whose directories are created."""
-    target = Path(path)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    atomic_write_text(target, export_jsonl_string(sessions))
+    _write(map(session_to_jsonl_row, sessions), path)
 
 
 def export_journal_jsonl(
     journal: LineageJournal, path: str | Path, *, skip_unknown: bool = True
 ) -> None:
-    """Write the sessions of a journal that are still alive, in its order, to a file.
+    """Write the sessions of a journal to a file, in its order; waits for their runs.
+
+    Sessions that are gone by now are written too, and one whose run failed as far as it came.
 
     Args:
-        journal: Ids of sessions; the sessions themselves come from the registry.
+        journal: Ids of sessions, and the content of those that were made while it tracked.
         path: The file; its directories are created.
-        skip_unknown: Leave out sessions that are gone instead of failing.
+        skip_unknown: Leave out ids that were added by hand and are not registered, instead of
+            failing.
 
     Raises:
-        KeyError: A session is gone and `skip_unknown` is False.
+        KeyError: Nothing is known of an id and `skip_unknown` is False.
     """
     registry = session_registry()
-    found: list[ExportableSession] = []
+    rows: list[dict[str, Any]] = []
     for session_id in journal.visit_order:
-        session = registry.get(session_id)
+        session = registry.get(session_id) or journal.find(session_id)
         if session is not None:
-            found.append(session)
+            rows.append(_row_so_far(session))
         elif not skip_unknown:
             raise KeyError(
-                f"session {session_id} of the journal is not registered any more; keep a reference "
-                "to it, or pass skip_unknown=True"
+                f"session {session_id} of the journal was not made while it tracked, and is not "
+                "registered; keep a reference to it, or pass skip_unknown=True"
             )
-    export_jsonl(found, path)
+    _write(rows, path)
+
+
+def _row_so_far(session: Any) -> dict[str, Any]:
+    """Return the row of a session; where its run failed, of what it had made."""
+    try:
+        return session_to_jsonl_row(session)
+    except Exception:
+        if session.body.error() is None:
+            raise
+        latest = session.body.latest
+        return _row(session, session.partial_table, None if latest is None else latest.usage())
+
+
+def _lines(rows: Iterable[dict[str, Any]]) -> str:
+    return "".join(f"{valid_unicode(json.dumps(row, ensure_ascii=False))}\n" for row in rows)
+
+
+def _write(rows: Iterable[dict[str, Any]], path: str | Path) -> None:
+    target = Path(path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    atomic_write_text(target, _lines(rows))
 
 
 def _is_json(value: object) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import weakref
 from collections.abc import Generator
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -26,9 +27,20 @@ Extras = tuple[tuple[str, Any], ...]
 
 @dataclass(slots=True)
 class LineageJournal:
-    """The ids of sessions in the order in which they were made."""
+    """The ids of sessions in the order in which they were made.
+
+    A journal holds the content of its sessions, and not the sessions: their sandboxes close as if
+    there were no journal.
+    """
 
     visit_order: list[UUID] = field(default_factory=list[UUID])
+    _sessions: dict[UUID, tuple[weakref.ref[Any], Any]] = field(
+        default_factory=dict[UUID, tuple["weakref.ref[Any]", Any]],
+        init=False,
+        repr=False,
+        compare=False,
+    )
+    """For each session a weak reference to it, and another session over the same content."""
 
     def record(self, session_id: UUID) -> None:
         """Add an id at the end."""
@@ -38,6 +50,15 @@ class LineageJournal:
         """Add an id at the end and return the journal; `record` is the plainer form."""
         self.record(session_id)
         return self
+
+    def hold(self, session: Any, content: Any) -> None:
+        """Hold `content` in the place of a session, for the time after that one."""
+        self._sessions[session.id] = (weakref.ref(session), content)
+
+    def find(self, session_id: UUID) -> Any:
+        """Return the session of an id, or what holds its content; None where neither is known."""
+        known = self._sessions.get(session_id)
+        return None if known is None else known[0]() or known[1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +83,33 @@ class Stampable(Protocol):
     def stamp_lineage(self, stamp: LineageStamp) -> None:
         """Take over where the session comes from."""
         ...
+
+
+class _WithContent(Protocol):
+    """A session, as far as a journal needs to know it."""
+
+    @property
+    def id(self) -> UUID: ...
+    @property
+    def body(self) -> Any: ...
+    @property
+    def provenance(self) -> Any: ...
+    @property
+    def lineage(self) -> Any: ...
+    def from_body(self, body: Any, provenance: Any, *, id: UUID, lineage: Any) -> object: ...
+
+
+def note_content(session: _WithContent) -> None:
+    """Let the current journal, if there is one, hold the content of a session that was just made.
+
+    What makes a session calls it, and not its constructor, which makes snapshots as well.
+    """
+    journal = lineage_journal_optional()
+    if journal is not None and session_graph_mode():
+        content = session.from_body(
+            session.body, session.provenance, id=session.id, lineage=session.lineage
+        )
+        journal.hold(session, content)
 
 
 _graph_mode: ContextVar[bool] = ContextVar("rath_session_graph_mode", default=True)

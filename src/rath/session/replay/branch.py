@@ -18,6 +18,7 @@ from rath.session.content import AssistantTurn, ToolCall, ToolFeedback
 from rath.session.encode import encode_result
 from rath.session.graph.kind import LineageKind
 from rath.session.graph.provenance import stamped
+from rath.session.graph.recording import note_content
 from rath.session.loop import run_session_loop
 from rath.session.operation import next_place
 from rath.session.outcome import Completed
@@ -153,13 +154,15 @@ def _branch(session: Session, body: Body, start: int, rows: Sequence[ChunkRow]) 
     content = replace(body, table=table, outcome=Completed()).with_entries(entry)
     parents = (session.as_parent(),)
     extras = (("at", start),)
-    return Session.from_body(
+    branch = Session.from_body(
         Deferred.of(content),
         stamped(made, "Session.replay", LineageKind.OP_FORK, parents, extras),
         id=made,
         placement=session.placement.share(),
         provider=session.provider,
     )
+    note_content(branch)
+    return branch
 
 
 def _operation(session: Session, body: Body, start: int) -> Operation:
