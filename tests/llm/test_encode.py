@@ -1,15 +1,26 @@
-"""Messages in the form of OpenAI's chat protocol: those with images."""
+"""Requests in the form of OpenAI's chat protocol: images, and schemas of tools."""
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
-from rath.llm import RathLLMChatRequest, RathLLMMessage, to_create_kwargs
+from rath.llm import (
+    Provider,
+    RathLLMChatRequest,
+    RathLLMFunctionTool,
+    RathLLMMessage,
+    chat_client_for,
+    open_draft,
+    to_create_kwargs,
+)
 from rath.llm.encode import ContentParts, encode_message, images_then_text, text_then_images
 from rath.llm.image import Image
+from tests.support.asking import HELLO, KEY
 from tests.support.images import picture
+from tests.support.litellm import needs_litellm
 
 CAT = Image.from_bytes(picture(b"cat"))
 DOG = Image.from_bytes(picture(b"dog", mime="image/jpeg"))
@@ -56,3 +67,29 @@ def test_the_documented_arguments_hold_the_images() -> None:
 def test_blocks_of_another_vendor_have_no_place_in_this_form() -> None:
     said = RathLLMMessage("assistant", "hi", blocks=({"type": "thinking", "signature": "s"},))
     assert encode_message(said) == {"role": "assistant", "content": "hi"}
+
+
+CLOSED: dict[str, Any] = {
+    "type": "object",
+    "properties": {"additionalProperties": {"type": "string"}},
+    "required": ["additionalProperties"],
+    "additionalProperties": False,
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "model"),
+    [
+        pytest.param("openai", "m", id="openai"),
+        pytest.param("anthropic", "m", id="anthropic"),
+        pytest.param("litellm", "openai/m", id="litellm", marks=needs_litellm),
+    ],
+)
+def test_every_vendor_reads_the_whole_schema_of_a_strict_tool(kind: Any, model: str) -> None:
+    provider = Provider(provider_kind=kind, model=model, api_key=KEY)
+    request = RathLLMChatRequest(
+        messages=HELLO, tools=(RathLLMFunctionTool("f", CLOSED, strict=True),)
+    )
+    (tool,) = json.loads(open_draft(chat_client_for(provider), request).body())["tools"]
+    schema = tool["input_schema"] if kind == "anthropic" else tool["function"]["parameters"]
+    assert schema == CLOSED

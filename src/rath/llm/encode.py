@@ -27,6 +27,14 @@ __all__ = [
 CALL_OPTIONS = frozenset({"api_key", "extra_headers", "extra_query", "headers"})
 """Arguments of the SDKs that are no keys of a body, and may hold a secret."""
 
+_BY_NAME = frozenset(
+    {"$defs", "definitions", "dependencies", "dependentSchemas", "patternProperties", "properties"}
+)
+"""Keywords of JSON Schema that hold schemas by names, any of which may be that of a keyword."""
+
+_LITERALS = frozenset({"const", "default", "enum", "examples"})
+"""Keywords that hold values, and no schemas."""
+
 ContentParts = Callable[[str | None, Sequence[Image]], list[dict[str, Any]]]
 """Writes a text and images as the list of content parts of a message."""
 
@@ -138,13 +146,15 @@ def encode_message(
 
 
 def encode_tool(tool: RathLLMFunctionTool) -> dict[str, Any]:
-    """Return a function tool; `additionalProperties` is left out of its schema, at every depth.
+    """Return a function tool; unless it is strict, without `additionalProperties` at any depth.
 
-    Many servers refuse the keyword, and arguments are validated on our side anyway.
+    Many servers refuse the keyword, and arguments are validated on our side anyway. Those that
+    know strict tools demand it.
     """
+    schema = tool.parameters
     function: dict[str, Any] = {
         "name": tool.name,
-        "parameters": _without_additional_properties(tool.parameters),
+        "parameters": schema if tool.strict else _without_additional_properties(schema),
     }
     if tool.description is not None:
         function["description"] = tool.description
@@ -168,10 +178,19 @@ def encode_sampling(request: RathLLMChatRequest, *, model: str | None) -> dict[s
 def _without_additional_properties(schema: Any) -> Any:
     if isinstance(schema, Mapping):
         return {
-            key: _without_additional_properties(value)
+            key: _open_keyword(key, value)
             for key, value in cast("Mapping[str, Any]", schema).items()
             if key != "additionalProperties"
         }
     if isinstance(schema, list | tuple):
         return [_without_additional_properties(item) for item in cast("list[Any]", schema)]
     return schema
+
+
+def _open_keyword(key: str, value: Any) -> Any:
+    if key in _LITERALS:
+        return value
+    if key in _BY_NAME and isinstance(value, Mapping):
+        schemas = cast("Mapping[str, Any]", value)
+        return {name: _without_additional_properties(part) for name, part in schemas.items()}
+    return _without_additional_properties(value)

@@ -74,6 +74,36 @@ def test_additional_properties_are_left_out_of_tools() -> None:
     assert CLOSED["additionalProperties"] is False
 
 
+def test_a_strict_tool_is_sent_with_its_whole_schema() -> None:
+    asked = request(tools=(RathLLMFunctionTool("f", CLOSED, strict=True),))
+    (tool,) = to_create_kwargs(asked, default_model=None)["tools"]
+    assert tool["function"] == {"name": "f", "parameters": CLOSED, "strict": True}
+    assert body_of(asked)["tools"] == [tool]
+
+
+@pytest.mark.parametrize("names", ["properties", "patternProperties", "$defs", "dependentSchemas"])
+def test_a_property_of_that_name_is_sent(names: str) -> None:
+    schema = {names: {"additionalProperties": {"type": "object", "additionalProperties": False}}}
+    asked = request(tools=(RathLLMFunctionTool("f", {"type": "object", **schema}),))
+    (tool,) = body_of(asked)["tools"]
+    assert tool["function"]["parameters"] == {
+        "type": "object",
+        names: {"additionalProperties": {"type": "object"}},
+    }
+
+
+@pytest.mark.parametrize(
+    "literal",
+    [{"default": CLOSED}, {"const": CLOSED}, {"enum": [CLOSED]}, {"examples": [CLOSED]}],
+    ids=lambda literal: next(iter(literal)),
+)
+def test_values_in_a_schema_are_sent_as_they_are(literal: dict[str, Any]) -> None:
+    schema = {"type": "object", "properties": {"a": literal}}
+    asked = request(tools=(RathLLMFunctionTool("f", schema),))
+    (tool,) = body_of(asked)["tools"]
+    assert tool["function"]["parameters"] == schema
+
+
 def test_description_and_strict_are_sent_when_set() -> None:
     tool = RathLLMFunctionTool("f", {}, "what it does", strict=False)
     (sent,) = to_create_kwargs(request(tools=(tool,)), default_model=None)["tools"]
