@@ -35,10 +35,17 @@ def test_the_model_chooses(answer: str, chosen: flow.Workflow) -> None:
     assert router.forward(user(), FIRST, SECOND) is chosen
 
 
-@pytest.mark.parametrize("answer", ["-1", "7", "none of them"])
-def test_anything_else_is_the_end(answer: str) -> None:
-    router, _ = selector(answer)
+@pytest.mark.parametrize("turns", [["-1"], ["none of them"], ["7", "perhaps"]])
+def test_anything_else_is_the_end(turns: list[Turn]) -> None:
+    router, _ = selector(*turns)
     assert isinstance(router.forward(user(), FIRST, SECOND), flow.EmptyWorkflow)
+
+
+def test_the_model_may_answer_with_the_name_that_it_was_shown() -> None:
+    router, _ = selector("sells", "Named")
+    assert router.forward(user(), FIRST, SECOND) is SECOND
+    bare = Named()
+    assert router.forward(user(), FIRST, bare) is bare
 
 
 def test_without_candidates_no_model_is_asked() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -150,6 +151,21 @@ def chosen(program: Program, session: Session) -> Session:
 def test_a_selection_is_served_from_the_record_of_what_it_served() -> None:
     out = failed(chosen, ["one", "1", GONE])
     assert resumed(out, chosen, ["two"]).text() == "two"
+
+
+def test_a_selection_that_was_asked_twice_is_served_as_it_ended() -> None:
+    out = failed(chosen, ["one", "either", "1", GONE])
+    assert resumed(out, chosen, ["two"]).text() == "two"
+
+
+def test_a_selection_whose_second_question_failed_is_asked_again() -> None:
+    def ask(program: Program, session: Session) -> Session:
+        with suppress(ProviderError):
+            return chosen(program, session)
+        return program.second(session)
+
+    first = Program(ScriptedClient(["one", "either", GONE, "two"]), ask)(go()).synchronize()
+    assert resumed(first, ask, ["one", "0", "chosen"]).text() == "chosen"
 
 
 def test_a_selection_that_was_not_answered_is_asked_again() -> None:

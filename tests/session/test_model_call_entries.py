@@ -274,7 +274,7 @@ def test_side_calls_have_a_purpose_a_question_and_the_rest(server: ChatServer) -
     provider = Provider(model="m", api_key=KEY, base_url=server.base_url)
     agent, user = Session.from_agent_prompt("You are a test."), Session.from_user_message("x")
     short = run_session_compress(user, agent, agent_provider=provider)
-    select_session(short, agent, "a", agent_provider=provider)
+    select_session(short, agent, "done", agent_provider=provider)
     calls = [entry for entry in short.record if isinstance(entry, ModelCall)]
     assert [call.purpose for call in calls] == ["compress", "select"]
     for call in calls:

@@ -59,8 +59,9 @@ class Selector(Workflow):
                 class where they have none.
 
         Returns:
-            One of `workflows`, or a new `EmptyWorkflow` when the model says that none shall run;
-            without candidates that is so, and no model is asked.
+            One of `workflows`, or a new `EmptyWorkflow` when the model says that none shall run,
+            or twice gives an answer that names no candidate; see `select_session`. Without
+            candidates that is so, and no model is asked.
         """
         described = [each.description or type(each).__name__ for each in workflows]
         with running(self, session):

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
+from typing import cast
 from uuid import UUID, uuid4
 
 from rath._async.lazy import Deferred
-from rath._core.text import short_id
+from rath._core.text import one_line_preview, short_id
 from rath.llm.chat_response import RathLLMChatChoice
 from rath.llm.draft import ProviderOrigin
 from rath.llm.provider import Provider
@@ -30,6 +34,24 @@ from rath.session.session import Session
 NOTHING = -1
 """The index that means: none of them."""
 
+_NO_CANDIDATE = frozenset({"none", "none of them", "nothing"})
+_MAX_QUOTED = 200
+"""Characters of an answer that the second question quotes; a guess."""
+
+_MARKUP = " \t*_`\"'.!"
+_FENCE = re.compile(r"\s*```\w*\n(.*)\n\s*```\s*", re.DOTALL)
+_STATEMENT = re.compile(
+    r"(?:(?:i|we|my|the|so|thus|therefore|will|would|choose|pick|select|answer|choice|selection"
+    r"|is|number|index|option|candidate|workflow)\b:?[ \t]+)+(\S.*)",
+    re.IGNORECASE,
+)
+"""A clause that says nothing but which candidate is chosen."""
+
+_HEDGED = re.compile(r"\b(?:if|unless|when|not|never|no|or|otherwise|except)\b|n't", re.IGNORECASE)
+"""Words with which a line that ends in such a clause may mean something else."""
+
+_CHOICE_KEYS = ("index", "choice", "name")
+
 Selection = tuple[int, str]
 
 
@@ -42,7 +64,10 @@ def select_session(
 ) -> Selection:
     """Ask a model which description fits the session best, and wait for its answer.
 
-    Makes no session: the call becomes a late entry of the user session's record.
+    Makes no session: the call becomes a late entry of the user session's record. An answer is read
+    where it is a choice: a number or a description of the menu as a line of its own, as a JSON
+    value or member, or in a clause such as "choose 1". Another answer is asked for once more, in
+    a second call of the same entry's operation; where that cannot be read either, none is chosen.
 
     Args:
         user_session: What the choice is about; waits for it.
@@ -52,8 +77,8 @@ def select_session(
         executor: Completes the request in place of the provider's client.
 
     Returns:
-        Index and description of the candidate, or (-1, "") for none of them, also when the
-        answer names no candidate, and without a call when the session was cancelled or waits, or
+        Index and description of the candidate, or (-1, "") for none of them, also when neither
+        answer names one candidate, and without a call when the session was cancelled or waits, or
         its chain is at its budget. A call that crosses a budget was paid for, so its choice holds;
         `on_budget_exceeded` is told, or the log, and later runs of the chain are stopped.
 
@@ -103,7 +128,11 @@ def select_session(
             digest = await aside(len(user.table), partial(rows_digest, user.table))
             note(_operation(shot.operation, user_session.id, place, (digest, agent)))
             choice = await shot.ask(user, agent, note)
-            await budget.after_call(lambda: user_session)
+            stopped = await budget.after_call(lambda: user_session)
+            if stopped is None and _is_unclear(choice, workflow_descriptions):
+                question = _again(shot.question, choice.message.content or "")
+                choice = await replace(shot, question=question).ask(user, agent, note)
+                await budget.after_call(lambda: user_session)
             return choice
 
     label = f"a selection for session {short_id(user_session.id)} ({site})"
@@ -148,15 +177,79 @@ def _menu(descriptions: tuple[str, ...]) -> str:
     )
 
 
+def _again(question: str, answer: str) -> str:
+    """Return the question after an answer that could not be read."""
+    return (
+        f"{question}\nThe last answer, {one_line_preview(answer, _MAX_QUOTED)!r}, does not say "
+        "which one. Answer with the number alone."
+    )
+
+
 def _chosen(choice: RathLLMChatChoice, descriptions: tuple[str, ...]) -> Selection:
     problem = _problem(choice)
     if problem is not None:
         raise RuntimeError(f"the model {problem} where one number was asked for")
-    number = re.search(r"-?\d+", choice.message.content or "")
-    index = NOTHING if number is None else int(number.group())
-    if 0 <= index < len(descriptions):
-        return index, descriptions[index]
-    return NOTHING, ""
+    index = _read(choice.message.content or "", descriptions)
+    return (NOTHING, "") if index is None or index == NOTHING else (index, descriptions[index])
+
+
+def _is_unclear(choice: RathLLMChatChoice, descriptions: tuple[str, ...]) -> bool:
+    return _problem(choice) is None and _read(choice.message.content or "", descriptions) is None
+
+
+def _read(answer: str, descriptions: tuple[str, ...]) -> int | None:
+    """Return the index that an answer chooses, None where it is no choice of exactly one."""
+    menu = _menu_of(descriptions)
+    fenced = _FENCE.fullmatch(answer)
+    text = answer if fenced is None else fenced[1]
+    whole = menu.get(_bare(text))
+    if whole is not None:
+        return whole
+    try:
+        return _in_json(json.loads(text), menu)
+    except (ValueError, RecursionError):
+        pass
+    found = {_in_line(line, menu) for line in text.splitlines()} - {None}
+    return found.pop() if len(found) == 1 else None
+
+
+def _menu_of(descriptions: tuple[str, ...]) -> dict[str, int]:
+    """Return what may be said for each candidate; a description of two of them names neither."""
+    names = [_bare(text) for text in descriptions]
+    known = {name: index for index, name in enumerate(names) if names.count(name) == 1}
+    for index, text in enumerate(descriptions):
+        known |= {_bare(f"{index}{mark} {text}"): index for mark in ":.)"}
+    known |= {str(index): index for index in range(NOTHING, len(descriptions))}
+    return dict.fromkeys(_NO_CANDIDATE, NOTHING) | known
+
+
+def _in_json(value: object, menu: Mapping[str, int]) -> int | None:
+    """Return what a JSON value chooses: one itself, or as the member that says it."""
+    if isinstance(value, dict):
+        table = cast("dict[str, object]", value)
+        members = [table[key] for key in _CHOICE_KEYS if key in table]
+        members = members or (list(table.values()) if len(table) == 1 else [])
+        found = {None if isinstance(each, dict) else _in_json(each, menu) for each in members}
+        return found.pop() if len(found) == 1 else None
+    if value is None:
+        return NOTHING
+    if isinstance(value, bool) or not isinstance(value, int | str):
+        return None
+    return menu.get(_bare(str(value)))
+
+
+def _in_line(line: str, menu: Mapping[str, int]) -> int | None:
+    """Return what a line chooses, as a whole or in the clause with which it ends."""
+    whole = menu.get(_bare(line))
+    if whole is not None or _HEDGED.search(line):
+        return whole
+    clause = re.split(r"[,;.][ \t]+", line.strip(_MARKUP))[-1]
+    stated = _STATEMENT.fullmatch(clause)
+    return None if stated is None else menu.get(_bare(stated[1]))
+
+
+def _bare(text: str) -> str:
+    return text.strip(f"{_MARKUP}\r\n").casefold()
 
 
 def _problem(choice: RathLLMChatChoice) -> str | None:

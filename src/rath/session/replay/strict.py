@@ -126,17 +126,21 @@ def _replay_selection(run: RecordedRun) -> None:
     _check_input(run, body.table)
     cast = Cast()
     cast.script = Script(run)
-    question = next((call.seen.question for call in run.calls if call.seen is not None), None)
     shot = OneShot(
         purpose="select",
         operation=run.operation.operation,
         candidates=recorded_candidates(run, cast),
-        question=question or "",
+        question="",
     )
     user = replace(body, record=body.record.prefix(run.at))
     agent = Body(ChunkTable(run.operation.head))
-    if run.calls and run.calls[-1].status == "done":
-        runtime().run(partial(shot.ask, user, agent, _ignore), label="a replayed selection")
+    if not run.calls or run.calls[-1].status != "done":
+        return
+    for call in run.calls:
+        if call.status == "done":
+            question = (call.seen and call.seen.question) or ""
+            ask = partial(replace(shot, question=question).ask, user, agent, _ignore)
+            runtime().run(ask, label="a replayed selection")
 
 
 def _compared(run: RecordedRun, script: Script, out: Session) -> ChunkTable:

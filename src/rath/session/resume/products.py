@@ -78,13 +78,14 @@ def selection_before(
         ResumeMismatch: At this place something else was asked.
     """
     for made in _operations_at(place, "select", record):
-        call = next((one for one in _of(made, record) if isinstance(one, ModelCall)), None)
-        if call is None or call.answer is None:
+        calls = [one for one in _of(made, record) if isinstance(one, ModelCall)]
+        if not calls or (answer := calls[0].answer) is None:
             continue
         model_check(made, place)(*bodies)
-        asked = None if call.seen is None else call.seen.question
+        first, call = calls[-1], calls[0]
+        asked = None if first.seen is None else first.seen.question
         check_equal(place, "the menu", asked, question)
-        exchange = exchange_of(AssistantTurn(call.answer), call.evidence)
+        exchange = exchange_of(AssistantTurn(answer), call.evidence)
         return exchange.response.primary_choice
     return None
 
