@@ -12,6 +12,9 @@ T = TypeVar("T")
 
 Key = tuple[str, ...]
 
+StageKeys = Callable[[Sequence[int]], Awaitable[Sequence[Key]]]
+"""Gives the keys of jobs, by their indices, at the moment at which their stage starts."""
+
 
 @dataclass(frozen=True, slots=True)
 class Job(Generic[T]):
@@ -50,13 +53,19 @@ class Lanes:
                 await asyncio.shield(_ended(held))
             self._held.pop(key, None)
 
-    async def run(self, jobs: Sequence[Job[T]]) -> list[T]:
-        """Run a round and return the results in the order of the jobs, whatever ended first."""
+    async def run(self, jobs: Sequence[Job[T]], *, keys: StageKeys | None = None) -> list[T]:
+        """Run a round and return the results in the order of the jobs, whatever ended first.
+
+        Args:
+            jobs: The calls of the round.
+            keys: Gives the keys of a stage anew; by default those of its jobs.
+        """
         results: dict[int, T] = {}
         for stage in _stages(jobs):
             lanes: dict[Key, list[int]] = {}
-            for index in stage:
-                lanes.setdefault(jobs[index].key, []).append(index)
+            stage_keys = [jobs[index].key for index in stage] if keys is None else await keys(stage)
+            for index, key in zip(stage, stage_keys, strict=True):
+                lanes.setdefault(key, []).append(index)
             async with asyncio.TaskGroup() as group:
                 for lane in lanes.values():
                     group.create_task(_run_lane(jobs, lane, results))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -303,6 +304,15 @@ class Backend(Plane[BackendSandboxSpec, Any, BackendTool, ToolResult | bool]):
         root = (spec.working_dir if spec is not None else None) or ""
         isolation = self.capabilities().isolation.value
         return SandboxIdentity(self.name, sandbox.handle, isolation, root, root)
+
+    def canonical_path(self, sandbox: BackendSandbox, path: str) -> str:
+        """Return the one name that a file has, however it is called: tool calls wait by it.
+
+        Called on a worker thread. By default paths are compared by their names alone, below the
+        root of the sandbox, since its links cannot be seen from here; a backend that can look at
+        its files resolves them. Must not raise.
+        """
+        return posixpath.normpath(posixpath.join(self.identity(sandbox).root, path))
 
     @classmethod
     def unavailable_reason(cls) -> str | None:

@@ -98,6 +98,22 @@ class HostBackend(Backend):
         isolation = self.capabilities().isolation.value
         return SandboxIdentity(self.name, sandbox.handle, isolation, root, root, layer)
 
+    def canonical_path(self, sandbox: BackendSandbox, path: str) -> str:
+        """Return the real path of a file, as the file tools find it: links are resolved.
+
+        The files of a workspace that begins with those of another are there once it is open;
+        until then all its paths have one name.
+        """
+        native: HostSandbox | None = sandbox.native
+        if native is not None:
+            return native.workspace.canonical(path)
+        given = None if sandbox.spec is None else sandbox.spec.working_dir
+        if sandbox.origin is not None:
+            return ""
+        if not given:
+            return super().canonical_path(sandbox, path)
+        return Workspace.at(given).canonical(path)
+
     async def aopen(self, spec: BackendSandboxSpec | None) -> HostSandbox:
         opening = runtime().start_in_worker(partial(self._opened, spec or BackendSandboxSpec()))
         try:

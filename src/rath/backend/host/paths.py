@@ -106,6 +106,17 @@ class Workspace:
         finally:
             walk.close()
 
+    def canonical(self, path: str) -> str:
+        """Return the real path of what `path` means; what is no path inside is only normalised."""
+        with contextlib.suppress(OSError, OutsideWorkspace, ValueError):
+            with contextlib.suppress(FileNotFoundError), self.locate(path) as place:
+                return os.path.normpath(os.path.join(self.root, place.relative))
+            # A directory is missing, which a write would make: what is there is followed.
+            names = self.names_inside(path) if path.startswith("/") else [path]
+            real = os.path.realpath(os.path.join(self.door, *names))
+            return os.path.normpath(os.path.join(self.root, os.path.relpath(real, self.door)))
+        return os.path.normpath(os.path.join(self.root, path))
+
     def directory(self, path: str) -> str:
         """Return the real path of a directory inside; raises like `locate`."""
         with self.locate(path) as place:

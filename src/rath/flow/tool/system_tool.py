@@ -93,7 +93,7 @@ class _FileTool(SandboxTool):
 
     def resource_key(self, arguments: Mapping[str, Any]) -> tuple[str, ...]:
         path = arguments.get("path")
-        # Lexically, so that `a.txt` and `./a.txt` share a lane; only the sandbox knows its links.
+        # By its name alone; a run asks the sandbox which names mean one file (`canonical_path`).
         return ("fs", "<unknown>" if path is None else posixpath.normpath(str(path)))
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import posixpath
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
 
 from rath._async.lanes import Key
+from rath._async.runtime import runtime
 from rath._core.blobs import Blob
 from rath.backend.abc import SandboxIdentity
 from rath.backend.effects import FileEffect
@@ -16,6 +18,7 @@ from rath.session.approvals.asking import InnerRun, Question
 from rath.session.chunk import ChunkRow, RowId, tool_feedback_chunk
 from rath.session.content import ToolCall
 from rath.session.encode import ResultText, encode_failure, full_blob
+from rath.session.placement import Placement
 from rath.session.record import ToolRun, ToolStatus
 from rath.session.request import INTERRUPTED
 from rath.session.tooling import Offer
@@ -40,6 +43,20 @@ class Prepared:
     refusal: ResultText | None = None
     refused_as: ToolStatus = "failed"
     """What the record calls it where there is a refusal."""
+
+    @property
+    def lane(self) -> Key:
+        """Its lane in the round; a refused call has one of its own."""
+        return self.key if self.refusal is None else ("refused", self.call.id)
+
+    @property
+    def path(self) -> str | None:
+        """The path that its lane stands for, as it was given; None where that is something else."""
+        if self.refusal is not None or len(self.key) != 2 or self.key[0] != "fs":
+            return None
+        given = (self.arguments or {}).get("path")
+        is_given = isinstance(given, str) and posixpath.normpath(given) == self.key[1]
+        return given if is_given else self.key[1]
 
     @property
     def is_barrier(self) -> bool:
@@ -85,6 +102,31 @@ class Finished:
         call = self.prepared.call
         result = self.result
         return tool_feedback_chunk(call.id, call.name, result.shown, images=result.images)
+
+
+async def lane_keys(
+    prepared: Sequence[Prepared], placement: Placement, stage: Sequence[int]
+) -> list[Key]:
+    """Return the lanes of calls that start now: one for each file, whatever its path says.
+
+    Links are looked at here, and not when the round is prepared, since what ran before a barrier
+    may have made them.
+    """
+    keys = [prepared[at].lane for at in stage]
+    paths = [prepared[at].path for at in stage]
+    if len({path for path in paths if path is not None}) < 2:
+        return keys
+    try:
+        sandbox = placement.held()
+    except RuntimeError:
+        return keys  # without a place each call fails by itself
+
+    def canonical() -> list[Key]:
+        find = sandbox.backend.canonical_path
+        pairs = zip(keys, paths, strict=True)
+        return [key if path is None else ("fs", find(sandbox, path)) for key, path in pairs]
+
+    return await runtime().call_in_worker(canonical)
 
 
 def interrupted(call: ToolCall, offer: Offer | None) -> Finished:

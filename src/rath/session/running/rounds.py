@@ -40,6 +40,7 @@ from rath.session.running.finished import (
     Finished,
     Prepared,
     held_back,
+    lane_keys,
     with_arguments,
 )
 from rath.session.session import Session
@@ -134,7 +135,7 @@ class ToolRounds:
             )
             for at, one in zip(places, prepared, strict=True)
         ]
-        return await self.lanes.run(jobs)
+        return await self.lanes.run(jobs, keys=partial(lane_keys, prepared, self.placement))
 
     async def prepare_all(self, calls: Sequence[ToolCall]) -> list[Prepared]:
         """Prepare the calls of a round in one job; what takes too long is given up."""
@@ -202,8 +203,7 @@ class ToolRounds:
             tell(finished)
             return finished
 
-        lane = prepared.key if prepared.refusal is None else ("refused", prepared.call.id)
-        return Job(lane, prepared.is_barrier, finish)
+        return Job(prepared.lane, prepared.is_barrier, finish)
 
     def _prepare(self, call: ToolCall) -> Prepared:
         """Parse, check and place a call; on a worker thread."""
