@@ -28,7 +28,7 @@
         MemoryNotFound                        no note at that URI
         MemoryConflict                        two writers met at one URI
       ProviderError (RuntimeError)            a model call failed; it carries status and endpoint
-        ProviderConnectionError               no connection, or it broke before the answer began
+        ProviderConnectionError (ConnectionError)   no connection, or it broke before an answer
         ProviderTimeout (TimeoutError)        no answer within the time that was given
         ProviderProtocolError                 the answer is not what the protocol promises
           StreamInterrupted                   a stream ended without its end marker
@@ -319,7 +319,7 @@ class ProviderError(RathError, RuntimeError):
         super().__init__(message)
 
 
-class ProviderConnectionError(ProviderError):
+class ProviderConnectionError(ProviderError, ConnectionError):
     """The endpoint could not be reached, or the connection broke before an answer began."""
 
 

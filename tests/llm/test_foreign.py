@@ -6,7 +6,7 @@ import asyncio
 import errno
 import socket
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from hashlib import sha256
 from typing import Any
 
@@ -14,10 +14,8 @@ import pytest
 
 from rath._async.runtime import runtime
 from rath.errors import (
-    ProviderConnectionError,
     ProviderError,
     ProviderProtocolError,
-    ProviderTimeout,
     RateLimitError,
 )
 from rath.llm import (
@@ -33,7 +31,7 @@ from rath.llm.base import require_streaming
 from rath.llm.chat_response import RathLLMAssistantMessage, RathLLMChatChoice
 from rath.llm.failure import may_fall_back
 from rath.llm.openai import RathOpenAIChatClient
-from tests.support.asking import HELLO, WEATHER, ask, exchange, send
+from tests.support.asking import HELLO, KEY, WEATHER, ask, exchange, send
 
 
 def answer(text: str) -> RathLLMChatResponse:
@@ -171,46 +169,66 @@ def test_a_coroutine_may_return_the_iterator() -> None:
     assert deltas == words("a")
 
 
-@pytest.mark.parametrize("error", [KeyError("k"), SystemExit(3)], ids=["exception", "exit"])
-def test_what_it_raises_becomes_an_error_of_rath(error: BaseException) -> None:
-    with pytest.raises(ProviderError, match=type(error).__name__) as caught:
-        exchange(Failing(error))
-    evidence = evidence_of(caught.value)
-    assert caught.value.__cause__ is error
+class OwnError(Exception):
+    """What only a client of the program raises."""
+
+    def __init__(self, code: int, *, more: str) -> None:
+        super().__init__(f"{code}: {more}")
+        self.code = code
+
+
+OWN_ERRORS: list[tuple[Exception, bool]] = [
+    (OwnError(7, more="odd"), False),
+    (KeyError("k"), False),
+    (ValueError("unclear"), False),
+    (FileNotFoundError("no such file"), False),
+    (OSError("unclear"), False),
+    (TimeoutError("late"), True),
+    (OSError(errno.ETIMEDOUT, "late"), True),
+    (ConnectionError("gone"), True),
+    (ConnectionRefusedError("no"), True),
+    (BrokenPipeError("no"), True),
+    (socket.gaierror(socket.EAI_NONAME, "no such host"), True),
+    (OSError(errno.EHOSTUNREACH, "no route"), True),
+    (asyncio.IncompleteReadError(b"", 1), True),
+]
+
+
+@pytest.mark.parametrize(("error", "is_network"), OWN_ERRORS, ids=lambda one: type(one).__name__)
+@pytest.mark.parametrize("is_streamed", [False, True], ids=["whole", "streamed"])
+def test_its_own_errors_stay_what_they_are(
+    error: Exception, is_network: bool, is_streamed: bool
+) -> None:
+    draft = open_draft(Failing(error), ask(), streaming=is_streamed)
+    with pytest.raises(type(error)) as caught:
+        send(draft, on_delta=(lambda _: None) if is_streamed else None)
+    # asyncio hands on a timeout as a new one.
+    assert (type(caught.value), caught.value.args) == (type(error), error.args)
+    assert may_fall_back(caught.value) == is_network
+    evidence = draft.last_evidence()
     assert evidence is not None
     assert evidence.status == "failed"
+    assert type(error).__name__ in (evidence.error or "")
+    assert evidence.partial_text == ("par" if is_streamed else "")
 
 
-@pytest.mark.parametrize(
-    ("error", "expected"),
-    [
-        (TimeoutError("late"), ProviderTimeout),
-        (OSError(errno.ETIMEDOUT, "late"), ProviderTimeout),
-        (ConnectionRefusedError("no"), ProviderConnectionError),
-        (BrokenPipeError("no"), ProviderConnectionError),
-        (socket.gaierror(socket.EAI_NONAME, "no such host"), ProviderConnectionError),
-        (OSError(errno.EHOSTUNREACH, "no route"), ProviderConnectionError),
-        (asyncio.IncompleteReadError(b"", 1), ProviderConnectionError),
-        (FileNotFoundError("no such file"), ProviderError),
-        (OSError("unclear"), ProviderError),
-        (RuntimeError("unclear"), ProviderError),
-    ],
-    ids=lambda one: type(one).__name__ if isinstance(one, Exception) else "",
-)
-@pytest.mark.parametrize("is_streamed", [False, True], ids=["whole", "streamed"])
-def test_what_the_network_did_has_a_class_of_its_own(
-    error: Exception, expected: type[ProviderError], is_streamed: bool
-) -> None:
-    on_delta: Callable[[RathLLMStreamDelta], None] | None = (
-        (lambda _: None) if is_streamed else None
-    )
-    with pytest.raises(ProviderError, match=type(error).__name__) as caught:
-        exchange(Failing(error), on_delta=on_delta)
-    assert type(caught.value) is expected
-    assert caught.value.__cause__ is not None
-    # asyncio hands on a timeout as a new one.
-    assert (type(caught.value.__cause__), caught.value.__cause__.args) == (type(error), error.args)
-    assert may_fall_back(caught.value) == (expected is not ProviderError)
+def test_what_an_event_loop_must_not_see_becomes_an_error_of_rath() -> None:
+    with pytest.raises(ProviderError, match="SystemExit") as caught:
+        exchange(Failing(SystemExit(3)))
+    assert isinstance(caught.value.__cause__, SystemExit)
+
+
+def test_a_key_in_the_words_of_its_error_is_hidden() -> None:
+    class Telling(Failing):
+        provider = Provider(model="own", api_key=KEY)
+
+    with pytest.raises(ValueError, match=r"^bad key \*\*\*$"):
+        exchange(Telling(ValueError(f"bad key {KEY}")))
+    nested = OwnError(1, more="x")
+    nested.__cause__ = OSError(1, f"header {KEY}")
+    with pytest.raises(ProviderError, match="OwnError") as caught:
+        exchange(Telling(nested))
+    assert caught.value.__cause__ is None
 
 
 def test_an_error_of_rath_stays_itself() -> None:
@@ -219,14 +237,6 @@ def test_an_error_of_rath_stays_itself() -> None:
         exchange(Failing(error))
     assert caught.value is error
     assert evidence_of(error) is not None
-
-
-def test_a_broken_stream_keeps_its_text() -> None:
-    with pytest.raises(ProviderError) as caught:
-        exchange(Failing(ValueError("cut")), on_delta=lambda _: None)
-    evidence = evidence_of(caught.value)
-    assert evidence is not None
-    assert evidence.partial_text == "par"
 
 
 @pytest.mark.parametrize("wrong", [None, "text", RathLLMChatResponse("", (), 0, "")])

@@ -172,7 +172,7 @@ def test_a_pending_derivation_is_stored_when_its_content_is_there() -> None:
 def test_a_derivation_of_a_failed_run_is_not_stored() -> None:
     with autosave():
         fork = run([ValueError("no")]).fork()
-    with pytest.raises(RuntimeError):
+    with pytest.raises(ValueError, match="no"):
         fork.synchronize()
     assert fork.id not in stored()
 

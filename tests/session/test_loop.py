@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from rath.errors import BudgetExceededError, ProviderError, ToolNameConflictError
+from rath.errors import BudgetExceededError, ToolNameConflictError
 from rath.llm import Provider, RathLLMStreamDelta, RathLLMTokenUsage
 from rath.session import ChunkKind, ChunkRow, Session, run_session_loop, user_text_chunk
 from rath.session.outcome import BudgetExceeded, Completed, DeadlineExceeded, RoundLimit
@@ -517,7 +517,7 @@ def test_persist_path_writes_the_run(tmp_path: Path) -> None:
 
 def test_a_failed_run_leaves_a_partial_file(tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
-    with pytest.raises(ProviderError, match="boom"):
+    with pytest.raises(ValueError, match="boom"):
         run([ValueError("boom")], persist_path=path).synchronize()
     assert not path.exists()
 

@@ -177,7 +177,7 @@ def test_the_sessions_own_provider_serves() -> None:
 
 def test_a_call_that_failed_becomes_an_entry_too_and_says_where_it_was_started() -> None:
     user = Session.from_user_message("help")
-    with pytest.raises(RuntimeError, match="boom") as caught:
+    with pytest.raises(ValueError, match="boom") as caught:
         select(ValueError("boom"), among=("a",), user=user)
     assert any(f"a selection for session {user.id}" in note for note in caught.value.__notes__)
     assert [entry.status for entry in user.record if isinstance(entry, ModelCall)] == ["failed"]

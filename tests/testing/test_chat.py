@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from rath.errors import ProviderError, RateLimitError
+from rath.errors import RateLimitError
 from rath.llm import (
     ChatClient,
     Provider,
@@ -65,7 +65,7 @@ def test_an_error_is_raised() -> None:
 def test_an_ended_script_says_so() -> None:
     client = ScriptedClient(["one"])
     exchange(client)
-    with pytest.raises(ProviderError, match="the script has 1 turns and this is request 2"):
+    with pytest.raises(RuntimeError, match="the script has 1 turns and this is request 2"):
         exchange(client)
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import errno
 import math
+import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -22,6 +25,7 @@ from rath.errors import (
     ProviderTimeout,
     QuotaExceededError,
     RateLimitError,
+    RathError,
     StreamInterrupted,
 )
 from rath.llm.repeated_key import answer_without, event_without, without_secret
@@ -30,6 +34,7 @@ __all__ = [
     "NO_SUCH_MODEL",
     "Asked",
     "may_fall_back",
+    "network_error_class",
     "protocol_error",
     "retry_after",
     "retry_verdict",
@@ -38,6 +43,11 @@ __all__ = [
     "untyped_error",
     "without_secret",
 ]
+
+_UNREACHABLE = frozenset(
+    {errno.ENETDOWN, errno.ENETUNREACH, errno.ENETRESET, errno.EHOSTDOWN, errno.EHOSTUNREACH}
+)
+"""Numbers of the errors of sockets for which Python has no class."""
 
 _SHOWN_CHARS = 200
 _MAX_MESSAGE = 500
@@ -225,7 +235,22 @@ def may_fall_back(error: BaseException) -> bool:
     So it is for what another try may mend, and for an account that has nothing left to spend. A
     refused key, request or model is a mistake that a fallback would only hide.
     """
-    return isinstance(error, QuotaExceededError) or retry_verdict(error) is not False
+    if isinstance(error, QuotaExceededError) or retry_verdict(error) is not False:
+        return True
+    return not isinstance(error, RathError) and network_error_class(error) is not ProviderError
+
+
+def network_error_class(error: BaseException) -> type[ProviderError]:
+    """Return the class for what the network did to a client that knows only Python's errors."""
+    if isinstance(error, TimeoutError):
+        return ProviderTimeout
+    if isinstance(error, OSError) and (
+        isinstance(error, ConnectionError | socket.gaierror) or error.errno in _UNREACHABLE
+    ):
+        return ProviderConnectionError
+    if isinstance(error, asyncio.IncompleteReadError):
+        return ProviderConnectionError
+    return ProviderError
 
 
 def _may_pass(status: int) -> bool:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import inspect
-import socket
 import threading
 from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import Future
@@ -19,10 +17,8 @@ from rath._async.runtime import runtime
 from rath._async.workers import UserExit
 from rath.config.secrets import HIDDEN
 from rath.errors import (
-    ProviderConnectionError,
     ProviderError,
     ProviderProtocolError,
-    ProviderTimeout,
     RathError,
 )
 from rath.llm.base import ChatClient, StreamingChatClient, require_streaming
@@ -40,6 +36,7 @@ from rath.llm.encode import (
 )
 from rath.llm.endpoint import public_url
 from rath.llm.exchange import CallEvidence, Exchange
+from rath.llm.failure import network_error_class
 from rath.llm.image import Image
 from rath.llm.key_keeper import KeyKeeper
 from rath.llm.limits import caps_of, giving_way, inside_foreign_client, pass_gate
@@ -53,11 +50,6 @@ __all__ = ["RENDERER", "ForeignDraft", "named_images_then_text"]
 RENDERER = "canonical-json/1"
 _MAX_WAITING = 256
 """Deltas that a plain iterator may be ahead of those who read them; a guess."""
-
-_UNREACHABLE = frozenset(
-    {errno.ENETDOWN, errno.ENETUNREACH, errno.ENETRESET, errno.EHOSTDOWN, errno.EHOSTUNREACH}
-)
-"""Numbers of the errors of sockets for which Python has no class."""
 
 _Take = Callable[[RathLLMStreamDelta], Awaitable[None]]
 
@@ -126,8 +118,12 @@ class ForeignDraft:
                 else:
                     take = giving_way(gate, on_delta)
                     response = await self._stream(request, call, take, work)
-        except Exception as exc:  # noqa: BLE001  # others raise anything; it is mapped here
-            raise _mapped(exc, self._client, call) from _cause(exc, self._key)
+        except Exception as exc:
+            # The record has the class that decides about fallbacks; the caller gets his own error.
+            error = _mapped(exc, self._client, call)
+            if _is_showable(exc, self._key):
+                raise
+            raise error from _cause(exc, self._key)
         finally:
             work.leave_at_its_end(gate)
         call.served = Served.of(response)
@@ -367,22 +363,17 @@ def _mapped(exc: Exception, client: ChatClient, call: OpenCall) -> RathError:
         return exc
     raised = _raised(exc)
     reason = without_secret(f"{type(raised).__name__}: {raised}", key)
-    error = _error_class(raised)(f"{_name(client)} failed: {reason}", endpoint=call.endpoint)
+    error = network_error_class(raised)(f"{_name(client)} failed: {reason}", endpoint=call.endpoint)
     error.evidence = call.fail(error)
     return error
 
 
-def _error_class(raised: BaseException) -> type[ProviderError]:
-    """Return the class for what the network did, as far as Python itself has a name for it."""
-    if isinstance(raised, TimeoutError):
-        return ProviderTimeout
-    if isinstance(raised, OSError) and (
-        isinstance(raised, ConnectionError | socket.gaierror) or raised.errno in _UNREACHABLE
-    ):
-        return ProviderConnectionError
-    if isinstance(raised, asyncio.IncompleteReadError):
-        return ProviderConnectionError
-    return ProviderError
+def _is_showable(exc: Exception, key: str) -> bool:
+    """Hide the key in the words of a client's own exception; tell whether none shows it then."""
+    if isinstance(exc, RathError | UserExit):
+        return False
+    exc.args = tuple(without_secret(arg, key) if isinstance(arg, str) else arg for arg in exc.args)
+    return cause_without(exc, partial(without_secret, secret=key)) is not None
 
 
 def _cause(exc: Exception, key: str) -> BaseException | None:

@@ -2,13 +2,61 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from traceback import TracebackException
 
+import httpx2
 import pytest
 
-from rath.llm.sdk.errors import without_locals
+from rath.llm.anthropic.binding import SDK as ANTHROPIC
+from rath.llm.failure import Asked
+from rath.llm.openai.binding import SDK as OPENAI
+from rath.llm.sdk.errors import map_error, mapped_by, without_locals
 from tests.support.asking import KEY
+from tests.support.error_table import assert_is, documented
+
+ASKED = Asked("https://h/v1", "m", "the call", "the call", 600.0, KEY)
+REQUEST = httpx2.Request("POST", "https://h/v1")
+STATUSES = {
+    "BadRequestError": 400,
+    "AuthenticationError": 401,
+    "PermissionDeniedError": 403,
+    "NotFoundError": 404,
+    "ConflictError": 409,
+    "UnprocessableEntityError": 422,
+    "RateLimitError": 429,
+    "InternalServerError": 500,
+}
+"""What the SDKs document for their classes."""
+
+
+def error_of(library: str, name: str) -> Exception:
+    """Make an error as the SDK, or its HTTP client, raises it."""
+    kind = getattr(importlib.import_module(library), name)
+    if library == "httpx2":
+        return kind("it failed", request=REQUEST)  # type: ignore[no-any-return]  # by its name
+    if name in STATUSES:
+        response = httpx2.Response(STATUSES[name], request=REQUEST, json={"error": "it failed"})
+        return kind("it failed", response=response, body=None)  # type: ignore[no-any-return]
+    return kind(request=REQUEST)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(
+    ("library", "name", "ours", "base"), documented("openai", "anthropic", "httpx2")
+)
+def test_an_error_of_a_vendor_is_what_the_documents_say(
+    library: str, name: str, ours: str, base: str
+) -> None:
+    for sdk in (ANTHROPIC,) if library == "anthropic" else (OPENAI,):
+        error = error_of(library, name)
+        assert isinstance(error, mapped_by(sdk))
+        assert_is(map_error(error, sdk, ASKED), ours, base)
+
+
+@pytest.mark.parametrize("library", ["openai", "anthropic"])
+def test_the_documents_name_every_status_class_of_an_sdk(library: str) -> None:
+    assert {name for _, name, _, _ in documented(library)} >= STATUSES.keys()
 
 
 def send() -> None:

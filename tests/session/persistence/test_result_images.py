@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rath.errors import PersistenceError, ProviderError
+from rath.errors import PersistenceError
 from rath.llm import chat_client_for
 from rath.llm.image import Image
 from rath.session import (
@@ -104,7 +104,7 @@ def test_a_failed_run_goes_on_from_its_log_with_the_images(
     monkeypatch.setenv("OPENRATH_HOME", str(tmp_path))
     calls = tool_call("camera", {}, tool_call("clock", {}, id="c2"), id="c1")
     failed = run([calls, RuntimeError("gone")], CAMERA, CLOCK, persist=True)
-    with pytest.raises(ProviderError):
+    with pytest.raises(RuntimeError):
         failed.synchronize()
     client = ScriptedClient(["a cat"])
     loaded = Session.load(failed.id)

@@ -307,7 +307,7 @@ def test_a_child_of_a_cancelled_run_waits_for_what_that_one_still_writes() -> No
 
 def test_a_failed_parent_is_left_out() -> None:
     failed = run([ValueError("no")])
-    with pytest.raises(RuntimeError):
+    with pytest.raises(ValueError, match="no"):
         failed.synchronize()
     keeper = Keeper(FileStore())
     keeper.keep_ancestors((failed.as_parent(), Edge(UUID(int=1))))

@@ -166,7 +166,7 @@ def test_entries_of_a_cancelled_session_stand_after_its_failure() -> None:
 
 def test_a_torn_line_at_the_end_is_cut_off_before_an_entry_is_added() -> None:
     out = run([ValueError("no")], persist=True)
-    with pytest.raises(RuntimeError):
+    with pytest.raises(ValueError, match="no"):
         out.synchronize()
     partial = partial_beside(log_of(out))
     with partial.open("ab") as file:

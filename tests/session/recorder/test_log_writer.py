@@ -168,7 +168,7 @@ def test_a_failure_that_cannot_be_written_leaves_the_run_as_it_is(
     store = Full("append", b'"failure"')
     use(store, monkeypatch)
     out = run([ValueError("the model broke")], persist=True)
-    with pytest.raises(RuntimeError, match="the model broke"):
+    with pytest.raises(ValueError, match="the model broke"):
         out.synchronize()
     assert not store.writers
     assert list(Session.load(out.id, store=store).record) == list(out.partial_record)

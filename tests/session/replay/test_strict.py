@@ -271,7 +271,7 @@ def test_a_run_that_was_cut_off_and_went_on_replays_as_one(
 def test_a_run_that_failed_and_went_on_replays_as_one() -> None:
     effects = Effects()
     failed = run([tool_call("f"), RuntimeError("down")], effects.tool, agent=AGENT)
-    with pytest.raises(ProviderError, match="down"):
+    with pytest.raises(RuntimeError, match="down"):
         failed.synchronize()
     latest = failed.body.latest
     assert latest is not None

@@ -11,7 +11,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from rath._async.runtime import runtime
-from rath.errors import ProviderError, ProviderProtocolError
+from rath.errors import ProviderProtocolError
 from rath.llm import Provider, RathLLMChatRequest, RathLLMChatResponse, register_chat_client
 from rath.llm.draft import ChatDraft, open_draft
 from rath.llm.exchange import CallEvidence, Exchange
@@ -137,7 +137,7 @@ def test_a_run_that_is_cancelled_in_a_model_call_keeps_an_entry_of_it() -> None:
 
 def test_the_entry_of_a_failed_call_is_read_from_the_failed_session() -> None:
     failed = run([ValueError("boom")])
-    with pytest.raises(ProviderError, match="boom"):
+    with pytest.raises(ValueError, match="boom"):
         failed.text()
     (call,) = [entry for entry in failed.partial_record if isinstance(entry, ModelCall)]
     assert call.status == "failed"

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+import rath
 from rath.errors import MissingExtra
 from rath.llm import (
     Provider,
@@ -361,9 +362,90 @@ def test_what_an_executor_raises_while_dispatching_is_read_by_the_model() -> Non
     assert out.text() == "done"
 
 
+class OwnError(Exception):
+    """What only the program knows."""
+
+
+@pytest.mark.parametrize(
+    "error", [OwnError("boom"), ValueError("boom"), ConnectionError("boom"), TimeoutError("boom")],
+    ids=lambda error: type(error).__name__,
+)  # fmt: skip
+@pytest.mark.parametrize("how", ["executor", "client", "streaming client"])
+def test_an_error_of_the_program_keeps_its_class(error: Exception, how: str) -> None:
+    turns = (tool_call("echo"), error)
+    if how == "executor":
+        failed = run([], ECHO, executor=Executor(*turns))
+    elif how == "client":
+        failed = run(turns, ECHO)
+    else:
+        failed = run(turns, ECHO, on_event=lambda _: None)
+    with pytest.raises(type(error)) as caught:
+        failed.text()
+    assert (type(caught.value), str(caught.value)) == (type(error), "boom")
+    with pytest.raises(type(error)) as again:
+        failed.synchronize()
+    assert again.value is caught.value
+    note = caught.value.__notes__[-1]
+    assert f"in the run of session {failed.id}, round 2, model call 2, started at " in note
+
+
+def compressed(executor: Executor) -> None:
+    user = Session.from_user_message("go")
+    provider = Provider(model="m")
+    run_session_compress(user, AGENT, agent_provider=provider, executor=executor).synchronize()
+
+
+def selected(executor: Executor) -> None:
+    user = Session.from_user_message("go")
+    select_session(user, AGENT, "a", agent_provider=Provider(model="m"), executor=executor)
+
+
+@pytest.mark.parametrize("operation", [compressed, selected])
+def test_it_keeps_its_class_in_side_calls_too(operation: Callable[[Executor], None]) -> None:
+    with pytest.raises(OwnError) as caught:
+        operation(Executor(OwnError("boom")))
+    assert "started at" in caught.value.__notes__[-1]
+
+
+@pytest.mark.parametrize(
+    ("error", "is_passed_on"),
+    [(ConnectionError("gone"), True), (TimeoutError("late"), True), (ValueError("no"), False)],
+    ids=lambda one: type(one).__name__,
+)
+def test_another_provider_answers_where_the_network_failed_a_client(
+    error: Exception, is_passed_on: bool
+) -> None:
+    second = ScriptedClient(["from the second"])
+    first = ScriptedClient([error])
+    provider = replace(first.provider, fallbacks=(second.provider,))
+    out = run([], agent_provider=provider)
+    if not is_passed_on:
+        with pytest.raises(type(error)):
+            out.text()
+        return
+    assert out.text() == "from the second"
+    with rath.replay(out):
+        again = run([], agent_provider=provider)
+        assert again.text() == "from the second"
+    assert second.n_left == 0
+
+
+def test_a_replay_raises_what_the_program_caught() -> None:
+    def program(provider: Provider) -> Session:
+        failed = run([], agent_provider=provider)
+        with pytest.raises(ValueError, match="boom") as caught:
+            failed.text()
+        assert (type(caught.value), str(caught.value)) == (ValueError, "boom")
+        return failed
+
+    failed = program(ScriptedClient([ValueError("boom")]).provider)
+    with rath.replay(failed):
+        program(ScriptedClient([]).provider)
+
+
 def test_what_an_executor_raises_while_completing_fails_the_run() -> None:
     failed = run([], executor=Executor(ValueError("boom")))
-    with pytest.raises(RuntimeError, match="boom"):
+    with pytest.raises(ValueError, match="boom"):
         failed.text()
     (call,) = [entry for entry in failed.partial_record if isinstance(entry, ModelCall)]
     assert call.status == "failed"

@@ -11,7 +11,6 @@ from rath._async.bridge import is_async
 from rath._async.runtime import runtime
 from rath.conformance.chat.subject import ANSWER_SECONDS, How, Subject, wait_for
 from rath.conformance.report import Skipped, Unlike, expect
-from rath.errors import ProviderError
 from rath.llm.chat_request import RathLLMMessage
 from rath.llm.chat_response import RathLLMChatResponse
 from rath.llm.draft import ChatDraft
@@ -67,16 +66,16 @@ def _an_unknown_model_is_an_error_that_names_it(subject: Subject) -> None:
         raise Skipped("the endpoint is said to take any name")
     try:
         call = subject.ask(subject.request(RathLLMMessage("user", "Say hello."), model=name))
-    except ProviderError as exc:
+    except Exception as exc:  # noqa: BLE001  # a client of others raises errors of its own
         _expect_refusal(exc, name)
         return
     raise Unlike(
-        f"expected a ProviderError for the model {name!r}, got {call.text!r}; for an endpoint that "
+        f"expected an error for the model {name!r}, got {call.text!r}; for an endpoint that "
         "takes any name pass unknown_model=None"
     )
 
 
-def _expect_refusal(error: ProviderError, name: str) -> None:
+def _expect_refusal(error: Exception, name: str) -> None:
     expect(name in str(error), f"an error that names {name!r}, got {error!r}")
     evidence = evidence_of(error)
     if evidence is None:

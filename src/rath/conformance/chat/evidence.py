@@ -11,6 +11,7 @@ from typing import Any, cast
 from rath.conformance.chat.subject import Call, Subject
 from rath.conformance.report import Skipped, expect
 from rath.llm.base import ChatClient
+from rath.llm.exchange import evidence_of
 from rath.llm.foreign import ForeignDraft
 from rath.llm.provider import Provider
 
@@ -132,7 +133,7 @@ def _shown(subject: Subject) -> Iterator[tuple[str, str]]:
         yield "an answer", repr(call.response)
     for error in subject.errors:
         yield "an error", "".join(traceback.format_exception(error))
-        yield "the evidence of an error", repr(error.evidence)
+        yield "the evidence of an error", repr(evidence_of(error))
     for line in subject.log:
         yield "the log", line
 

@@ -10,7 +10,6 @@ from typing import Any, Literal, TypeVar
 
 from rath._async.runtime import Running, runtime
 from rath.conformance.report import Skipped, Unlike
-from rath.errors import ProviderError
 from rath.llm.base import ChatClient
 from rath.llm.chat_request import RathLLMChatRequest, RathLLMFunctionTool, RathLLMMessage
 from rath.llm.chat_response import (
@@ -77,7 +76,7 @@ class Subject:
     calls: list[Call] = field(default_factory=list[Call])
     """Those that were answered so far."""
 
-    errors: list[ProviderError] = field(default_factory=list[ProviderError])
+    errors: list[Exception] = field(default_factory=list[Exception])
     """What the others failed with."""
 
     log: list[str] = field(default_factory=list[str])
@@ -168,7 +167,7 @@ class Subject:
     def _finish(self, started: _Started) -> Call:
         try:
             call = started.finish()
-        except ProviderError as exc:
+        except Exception as exc:  # a client of others raises errors of its own
             self.errors.append(exc)
             raise
         self.calls.append(call)

@@ -40,12 +40,13 @@ class Steps:
         self._calls = []
         begun = time.perf_counter()
         try:
-            async with asyncio.timeout(self._timeout):
+            async with asyncio.timeout(self._timeout) as deadline:
                 verdict, text = await act()
         except (RathError, ValueError) as exc:
             verdict, text = judge_error(step, exc)
-        except TimeoutError:
-            verdict, text = "failed", f"no answer came within {self._timeout:g} s"
+        except TimeoutError as exc:
+            text = f"no answer came within {self._timeout:g} s"
+            verdict, text = "failed", text if deadline.expired() else f"TimeoutError: {exc}"
         except Exception as exc:  # noqa: BLE001  # adapters of others raise anything; it is told
             verdict, text = "failed", f"{type(exc).__name__}: {exc}"
         for secret in self._secrets:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import builtins
+import re
 from typing import cast
 
 import rath.errors
@@ -13,10 +15,14 @@ from rath.llm.chat_response import (
     RathLLMFinishReason,
 )
 from rath.llm.exchange import CallEvidence
+from rath.llm.failure import network_error_class
 from rath.llm.fold import tool_call_part
 from rath.session.chunk import ChunkRow
 from rath.session.content import AssistantTurn, UserText
 from rath.session.record import ModelCall
+
+_OWN_ERROR = re.compile(r"\S+:\S+ failed: (\w+): (.*)", re.DOTALL)
+"""How the record tells of an error that a client of the program raised itself."""
 
 
 def response_of(call: ModelCall, row: ChunkRow | None) -> RathLLMChatResponse:
@@ -43,10 +49,18 @@ def response_of(call: ModelCall, row: ChunkRow | None) -> RathLLMChatResponse:
     )
 
 
-def error_of(evidence: CallEvidence) -> ProviderError:
-    """Return the error with which a recorded call failed, of the class that it had."""
+def error_of(evidence: CallEvidence) -> Exception:
+    """Return the error with which a recorded call failed, of the class that it had.
+
+    The own error of a client is made again where it was one of Python's; of another one the record
+    has the text, and the class of rath for it.
+    """
     name, _, message = (evidence.error or "").partition(": ")
     kind = getattr(rath.errors, name, None)
+    own = _OWN_ERROR.fullmatch(message)
+    made = None if own is None else _builtin_error(own[1], own[2])
+    if made is not None and network_error_class(made) is kind:
+        return made
     status = evidence.attempts[-1].status if evidence.attempts else None
     if not (isinstance(kind, type) and issubclass(kind, ProviderError)):
         error = ProviderError(evidence.error or "the call failed", endpoint=evidence.endpoint)
@@ -57,6 +71,16 @@ def error_of(evidence: CallEvidence) -> ProviderError:
         error = kind(message, endpoint=evidence.endpoint, status=status)
     error.evidence = evidence
     return error
+
+
+def _builtin_error(name: str, text: str) -> Exception | None:
+    kind = getattr(builtins, name, None)
+    if not (isinstance(kind, type) and issubclass(kind, Exception)):
+        return None
+    try:
+        return kind(text)
+    except TypeError:
+        return None  # it is made of more than a text
 
 
 def _message(call: ModelCall, row: ChunkRow | None) -> RathLLMAssistantMessage | None:

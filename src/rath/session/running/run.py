@@ -94,7 +94,8 @@ class LoopRun:
                 if self._output is not None:
                     explain_refusal(exc)
                 exc.add_note(
-                    f"in the run of session {self._plan.session}, model call {self._n_calls}, "
+                    f"in the run of session {self._plan.session}, round {self._n_calls}, "
+                    f"model call {self._n_calls}, "
                     f"started at {self._plan.started_at}"
                 )
                 raise
