@@ -110,6 +110,14 @@ def test_a_silent_endpoint_costs_the_timeout_and_no_more(
     assert answer.calls[0].status in {"cancelled", "failed"}
 
 
+@pytest.mark.parametrize("error", [TimeoutError("its own clock"), LookupError("no such thing")])
+def test_what_a_client_of_the_program_raises_is_told(error: Exception) -> None:
+    answer = finding(probe(ScriptedClient([error]).provider), "answer")
+    assert answer.verdict == "failed"
+    assert type(error).__name__ in answer.text
+    assert str(error.args[0]) in answer.text
+
+
 def test_a_busy_moment_is_tried_again_once(serve: Serve) -> None:
     server = serve(OpenAIEndpoint(), models=[MODEL])
     server.queue(chat_replies.status_error(429, "slow down", retry_after=0))

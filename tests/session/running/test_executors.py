@@ -366,6 +366,10 @@ class OwnError(Exception):
     """What only the program knows."""
 
 
+def ignore(_: RathLLMStreamDelta) -> None:
+    return
+
+
 @pytest.mark.parametrize(
     "error", [OwnError("boom"), ValueError("boom"), ConnectionError("boom"), TimeoutError("boom")],
     ids=lambda error: type(error).__name__,
@@ -378,7 +382,7 @@ def test_an_error_of_the_program_keeps_its_class(error: Exception, how: str) -> 
     elif how == "client":
         failed = run(turns, ECHO)
     else:
-        failed = run(turns, ECHO, on_event=lambda _: None)
+        failed = run(turns, ECHO, on_event=ignore)
     with pytest.raises(type(error)) as caught:
         failed.text()
     assert (type(caught.value), str(caught.value)) == (type(error), "boom")

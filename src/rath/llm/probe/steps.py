@@ -39,8 +39,9 @@ class Steps:
         """Return what `act` finds, or what it failed with."""
         self._calls = []
         begun = time.perf_counter()
+        deadline = asyncio.timeout(self._timeout)
         try:
-            async with asyncio.timeout(self._timeout) as deadline:
+            async with deadline:
                 verdict, text = await act()
         except (RathError, ValueError) as exc:
             verdict, text = judge_error(step, exc)

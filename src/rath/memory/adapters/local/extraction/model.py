@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
-from rath.errors import InvalidRequestError, MemoryBackendError
+from rath.errors import InvalidRequestError, MemoryBackendError, RathError
 from rath.llm.base import ChatClient
 from rath.llm.chat_request import RathLLMChatRequest
 from rath.llm.draft import open_draft, require_model
+from rath.llm.failure import network_error_class
 from rath.llm.provider import Provider
 from rath.llm.registry import chat_client_for
 from rath.memory.adapters.local.extraction.decode import Memo, decode_memos
@@ -59,7 +60,13 @@ class ChatModel:
         return await self._aask(replace(request, temperature=None), chunk)
 
     async def _aask(self, request: RathLLMChatRequest, chunk: Chunk) -> Answer:
-        response = (await open_draft(self.client, request).asend()).response
+        draft = open_draft(self.client, request)
+        try:
+            response = (await draft.asend()).response
+        except RathError:
+            raise
+        except Exception as exc:  # a client of the program raises what it likes
+            raise network_error_class(exc)(f"{type(exc).__name__}: {exc}") from exc
         choice = response.primary_choice
         memos = decode_memos(choice.message.content or "", chunk.numbers)
         if memos is None:
