@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rath.errors import PersistenceError, RathError
+from rath.errors import PersistenceError
 from rath.session import Session
 from rath.session.chunk import tool_feedback_chunk
 from rath.session.outcome import Completed, NeedsDecision
@@ -39,7 +39,7 @@ CALLS = tool_call("echo", {"n": 1}, tool_call("echo", {"n": 2}))
 def cut_off(**options: Any) -> Session:
     """Return a run that failed after a round of tools."""
     out = run([CALLS, ValueError("the model broke")], ECHO, **options)
-    with pytest.raises(RathError):
+    with pytest.raises(ValueError, match="the model broke"):
         out.synchronize()
     return out
 

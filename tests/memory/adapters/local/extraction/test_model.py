@@ -84,11 +84,11 @@ def test_what_is_no_answer_is_a_failure(root: Path, given: object) -> None:
     assert record_at(root)["attempts"] == 1
 
 
-def test_an_answer_of_another_type_is_logged(root: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_nobody_foresaw_is_logged(root: Path, caplog: pytest.LogCaptureFixture) -> None:
     odd = RathLLMChatResponse(id="", choices=("text",), created=0, model="")  # type: ignore[arg-type]  # on purpose
     with opened(root, Old(odd)) as store:
         commit(store, wait=False)
-    assert "no notes were made of the transcript" in caplog.text
+    assert "learning from session s" in caplog.text
     assert "AttributeError" in caplog.text
 
 

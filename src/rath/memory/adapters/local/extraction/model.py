@@ -63,10 +63,13 @@ class ChatModel:
         draft = open_draft(self.client, request)
         try:
             response = (await draft.asend()).response
-        except RathError:
-            raise
-        except Exception as exc:  # a client of the program raises what it likes
-            raise network_error_class(exc)(f"{type(exc).__name__}: {exc}") from exc
+        except Exception as exc:
+            evidence = draft.last_evidence()
+            if isinstance(exc, RathError) or evidence is None or evidence.status != "failed":
+                raise
+            # A client of the program raises errors of its own, and nobody here knows those.
+            failed = f"the model failed: {type(exc).__name__}: {exc}"
+            raise network_error_class(exc)(failed) from exc
         choice = response.primary_choice
         memos = decode_memos(choice.message.content or "", chunk.numbers)
         if memos is None:
