@@ -12,6 +12,7 @@ from rath._async.lazy import Deferred
 from rath.session.persistence.store.abc import SessionStore
 from rath.session.recorder.lane import Lane
 from rath.session.recorder.log_writer import LogWriter
+from rath.session.resume.claims import original
 
 
 class Shelf:
@@ -30,12 +31,17 @@ class Shelf:
 
     def put(self, cell: Deferred[Any], writer: LogWriter) -> None:
         """Remember which log holds the content of `cell`."""
+        cell = original(cell)
         with self._lock:
             self._writers[cell] = writer
             self._by_session[writer.session] = writer
 
     def get(self, cell: Deferred[Any]) -> LogWriter | None:
-        """Return the log that holds the content of `cell`, None where none is known."""
+        """Return the log that holds the content of `cell`, None where none is known.
+
+        What a resumed program gives again is in the log of the content that it gives again.
+        """
+        cell = original(cell)
         with self._lock:
             return self._writers.get(cell)
 

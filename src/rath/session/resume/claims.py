@@ -12,7 +12,9 @@ from weakref import WeakKeyDictionary
 from rath._async.lazy import Deferred
 from rath.session.body import Body
 
-_lock = threading.Lock()
+_lock = threading.RLock()
+"""Reentrant: a run that is started under it looks up where its content is stored."""
+
 _gone_on: WeakKeyDictionary[Deferred[Any], Deferred[Body]] = WeakKeyDictionary()
 """By the content with which a run went on: what that run makes."""
 
@@ -31,6 +33,12 @@ def newest(cell: Deferred[Body]) -> Deferred[Body]:
     """
     with _lock:
         return _newest(cell)
+
+
+def original(cell: Deferred[Any]) -> Deferred[Any]:
+    """Return the content of which this only tells again what is in it; it itself for any other."""
+    with _lock:
+        return _first(cell)
 
 
 def has_gone_on(cell: Deferred[Body]) -> bool:
@@ -114,7 +122,7 @@ def _newest(cell: Deferred[Body]) -> Deferred[Body]:
 def _forget_after_fork() -> None:
     """Start afresh in a forked child, where whoever held the lock is not; what is known stays."""
     global _lock
-    _lock = threading.Lock()
+    _lock = threading.RLock()
 
 
 if hasattr(os, "register_at_fork"):  # pragma: no branch  # Windows has no fork
