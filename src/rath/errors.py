@@ -20,6 +20,7 @@
       BackendError (RuntimeError)
         UnsupportedBackendTool                the backend has no such operation
         BackendSandboxClosed                  the sandbox was closed
+        WorkspaceLost                         the files of a stored session are not there
         BackendNotFound (LookupError)         no backend of that name
       MemoryBackendError (RuntimeError)
         UnsupportedMemoryOp                   the store has no such operation
@@ -237,6 +238,25 @@ class BackendSandboxClosed(BackendError):
     def __init__(self, handle: str) -> None:
         self.handle = handle
         super().__init__(f"sandbox {handle!r} is closed; place the session again with .to(...)")
+
+
+class WorkspaceLost(BackendError):
+    """The workspace of a stored session is not there, so nothing goes on in it.
+
+    Rows and record can be read all the same.
+    """
+
+    def __init__(self, workspace: str, backend: str, expected: str, found: str) -> None:
+        self.workspace = workspace
+        """The directory, or the handle of its sandbox."""
+        self.backend = backend
+        self.expected = expected
+        self.found = found
+        super().__init__(
+            f"the {backend} workspace {workspace!r} of a stored session cannot be reattached: "
+            f"expected {expected}, found {found}. Put its files back, or place the session where "
+            f"they are, for example session.to({backend!r}, spec='./work'), and go on with that"
+        )
 
 
 class BackendNotFound(_NotRegistered, BackendError, LookupError):

@@ -23,6 +23,7 @@ from rath.backend.supplement import Supplement
 from rath.backend.tool_types import BackendTool, require_payload
 from rath.backend.unseen import Unseen, silent_told
 from rath.backend.use import Use, begin_use_of
+from rath.backend.workspace import WorkspaceRef, new_ref
 from rath.errors import BackendError, BackendSandboxClosed, UnsupportedBackendTool
 
 HOOKS = {"aopen": "_aopen", "aclose": "_aclose", "adispatch": "_adispatch"}
@@ -114,6 +115,9 @@ class BackendSandbox(Handle[BackendSandboxSpec, Any, BackendTool, ToolResult | b
         self.unseen = Unseen()
         """Counts what ran in it and was observed by nobody."""
         self._uses: list[Use] = []
+        self._workspace_ref: WorkspaceRef | None = None
+        self.registry_id: str | None = None
+        """Its id in `PersistentSandboxRegistry`, None for one that is in none."""
         self._name = handle
         self._closed = closed
         self._supplement = Supplement(backend.supported_calls(), reads_parts=backend.reads_parts)
@@ -135,6 +139,31 @@ class BackendSandbox(Handle[BackendSandboxSpec, Any, BackendTool, ToolResult | b
     def native(self) -> Any:
         """The backend's own object for the open sandbox, None before the first use."""
         return self._native
+
+    @property
+    def workspace_ref(self) -> WorkspaceRef:
+        """How session logs name its workspace; can be held without holding the sandbox."""
+        with self._count_lock:
+            if self._workspace_ref is None:
+                self._workspace_ref = new_ref(self, self.backend.workspace_directory(self))
+            return self._workspace_ref
+
+    async def arequire(self) -> None:
+        """Refuse to go on where files are expected that are not there; opens nothing.
+
+        Raises:
+            WorkspaceLost: The workspace of a stored session is not there.
+        """
+
+    async def aopened(self) -> Any:
+        is_new = self._native is None
+        native = await super().aopened()
+        if is_new:
+            with self._count_lock:
+                workspace = self._workspace_ref
+            if workspace is not None:
+                workspace.opened(self.handle, self.backend.workspace_directory(self))
+        return native
 
     def dispatch(self, call: BackendTool) -> ToolResult | bool:
         """Run one operation and wait for its result.
@@ -313,6 +342,14 @@ class Backend(Plane[BackendSandboxSpec, Any, BackendTool, ToolResult | bool]):
         its files resolves them. Must not raise.
         """
         return posixpath.normpath(posixpath.join(self.identity(sandbox).root, path))
+
+    def workspace_directory(self, sandbox: BackendSandbox) -> str | None:
+        """Return the directory of this host that is the workspace, as an absolute path.
+
+        None where there is none, or where it ends with the sandbox; must not block. What works in
+        such a directory goes on there from its log, and only there.
+        """
+        return None
 
     @classmethod
     def unavailable_reason(cls) -> str | None:

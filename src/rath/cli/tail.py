@@ -21,6 +21,7 @@ from rath.session.persistence.lines import (
     IntentLine,
     OutcomeLine,
     PartialLine,
+    PlacementLine,
     ReopenedLine,
     ResultLine,
     RoundLine,
@@ -142,6 +143,8 @@ class _Following:
                 yield [(f"{_INDENT}the run goes on", "dim")]
             case HeaderLine() | HeadLine() | ToolsLine() | TrailerLine() | OutcomeLine():
                 pass  # The state is told at the end.
+            case PlacementLine():
+                pass  # What runs there tells where it ran.
             case PartialLine():
                 pass  # It has no line of its own.
             case _:

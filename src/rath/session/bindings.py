@@ -22,12 +22,13 @@ _LOCAL = _Unsaid("local")
 class Bindings:
     """Placement and provider of a session; `to` and its kin move them and return the session."""
 
-    __slots__ = ("_depth", "_placement", "_provider")
+    __slots__ = ("_depth", "_placement", "_provider", "_was_placed")
 
     def __init__(self, placement: Placement, provider: Provider | None) -> None:
         self._placement = placement
         self._provider = provider
         self._depth = 0
+        self._was_placed = False
 
     @property
     def sandbox(self) -> BackendSandbox | None:
@@ -48,6 +49,11 @@ class Bindings:
     def placement(self) -> Placement:
         """Backend, spec and lease together."""
         return self._placement
+
+    @property
+    def was_placed(self) -> bool:
+        """Whether somebody has placed it since it was made or loaded."""
+        return self._was_placed
 
     @property
     def provider(self) -> Provider | None:
@@ -92,17 +98,24 @@ class Bindings:
         wanted = BackendSandboxSpec(working_dir=spec) if isinstance(spec, str) else spec
         placement = Placement(str(backend), wanted)
         placement.held()
-        self._placement.drop()
-        self._placement = placement
+        self._place(placement)
+        return self
+
+    def place_like(self, other: Bindings) -> Self:
+        """Work where another session works from now on; returns this session."""
+        self._place(other.placement.share())
         return self
 
     def bind_sandbox(self, sandbox: BackendSandbox) -> Self:
         """Hold `sandbox` from now on and give back what was held; returns this session."""
         if self._placement.sandbox is not sandbox:
-            held = Placement(sandbox=sandbox)
-            self._placement.drop()
-            self._placement = held
+            self._place(Placement(sandbox=sandbox))
         return self
+
+    def _place(self, placement: Placement) -> None:
+        self._placement.drop()
+        self._placement = placement
+        self._was_placed = True
 
     def close_sandbox(self) -> Self:
         """Give the sandbox back; backend and spec stay. Returns this session."""

@@ -25,6 +25,7 @@ from rath.session.placement import Placement
 from rath.session.record import Operation, OperationKind, Record, ToolRun, Workspace
 from rath.session.replay.stage import derived_place, gathered
 from rath.session.resume.products import derivation_before
+from rath.session.resume.serving import Found
 from rath.session.saving import keep_derivation
 from rath.session.undo import plan_undo
 from rath.session.workspace import CopyOrigin, MergeOrigin, UndoOrigin, freeze, origin_above
@@ -296,7 +297,8 @@ class Branching(Bindings):
 
     def as_parent(self) -> Edge:
         """Return the edge by which a derived session knows this one."""
-        return Edge(self.id, self._cell, self._provenance, self._late)
+        place = self._placement.whereabouts
+        return Edge(self.id, self._cell, self._provenance, self._late, place)
 
     def inherited(self, body: Body) -> Body:
         """Return `body`, this session's content, with the late entries that came since."""
@@ -353,7 +355,7 @@ class Branching(Bindings):
             content,
             stamped(made, plan.operator, plan.kind, plan.parents, plan.extras),
             id=made,
-            placement=plan.placement,
+            placement=_placed(plan, before),
             provider=self._provider,
         )
         note_content(derivation)
@@ -362,6 +364,13 @@ class Branching(Bindings):
         gathered(derivation)
         keep_derivation(derivation)
         return derivation
+
+
+def _placed(plan: _Derivation, before: Found | None) -> Placement:
+    """Return where a derivation works; one that had files of its own has those that it had."""
+    if before is None or plan.workspace == "share":
+        return plan.placement
+    return before.placed(plan.placement).share()
 
 
 def with_late(late: Record | None, body: Body) -> Body:

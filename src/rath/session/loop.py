@@ -171,7 +171,7 @@ def run_session_loop(
         on_event=on_event,
         recall=recall if served is None else served.recall(recall),
         timeout=timeout,
-        placement=user_session.placement.share(),
+        placement=((before and before.placement) or user_session.placement).share(),
         provenance=(before and before.provenance) or _provenance(made, user_session, agent_session),
         session_provider=user_session.provider,
         lineage=(before and before.lineage) or SessionLineage(user_session.id, agent_session.id),
@@ -237,6 +237,7 @@ def _submit(plan: LoopPlan, user_session: Session, origin: Deferred[Body] | None
                 on_cancel=on_cancel,
             )
 
+    placement = plan.placement.share()  # before the run can give it back
     cell, is_ours = begun_once(plan.session, origin, start)
     if not is_ours:
         plan.placement.drop()
@@ -245,7 +246,7 @@ def _submit(plan: LoopPlan, user_session: Session, origin: Deferred[Body] | None
         cell,
         plan.provenance,
         id=plan.session,
-        placement=user_session.placement.share(),
+        placement=placement,
         provider=user_session.provider,
         lineage=plan.lineage,
     )

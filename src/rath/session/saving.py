@@ -18,7 +18,7 @@ from rath.session.autosave import is_autosaving_lately
 from rath.session.body import Body
 from rath.session.graph.legacy import SessionLineage
 from rath.session.graph.provenance import Edge, Provenance
-from rath.session.persistence.lines import Line
+from rath.session.persistence.lines import HeaderLine, Line, PlacementLine
 from rath.session.persistence.paths import PARTIAL_SUFFIX
 from rath.session.persistence.store.abc import SessionStore
 from rath.session.persistence.store.files import FileStore
@@ -29,7 +29,13 @@ from rath.session.recorder.ancestors import Keeper, Whole, write_whole
 from rath.session.recorder.beside import store_beside
 from rath.session.recorder.header import Identity, beginning
 from rath.session.recorder.log_writer import LogWriter
-from rath.session.recorder.shelf import being_written, shelf_of, shelf_of_files, writers_of
+from rath.session.recorder.shelf import (
+    being_written,
+    shelf_of,
+    shelf_of_files,
+    writer_of,
+    writers_of,
+)
 from rath.session.replay.stage import current_stage
 from rath.session.resume.serving import known_run
 
@@ -139,27 +145,34 @@ def add_late_aside(cell: Deferred[Any], session: UUID, record: Record) -> None:
 
 
 def settle(session: UUID) -> None:
-    """Wait until what a run of this process has handed over is written, or has failed."""
-    writer = being_written(session)
+    """Wait until what this process has handed over for a log is written, or has failed."""
+    writer = being_written(session) or writer_of(session)
     if writer is not None:
         with contextlib.suppress(PersistenceError):
             _result(writer.settled())
 
 
-def remember_loaded(cell: Deferred[Any], session: UUID, where: SessionStore | Path) -> None:
+def remember_loaded(
+    cell: Deferred[Any],
+    session: UUID,
+    where: SessionStore | Path,
+    *,
+    place: HeaderLine | PlacementLine,
+) -> None:
     """Remember that content was loaded from a log, so that what comes late is added there.
 
     Args:
         cell: The content.
         session: Whose log it is.
         where: The store, or the file where that is named otherwise.
+        place: Where the session works by that log.
     """
     if isinstance(where, SessionStore):
-        shelf_of(where).put(cell, LogWriter.of_stored(where, session))
+        shelf_of(where).put(cell, LogWriter.of_stored(where, session, place=place))
         return
     final = where.with_name(where.name.removesuffix(PARTIAL_SUFFIX))
     store = FileStore.at(final, session)
-    shelf_of_files().put(cell, LogWriter.of_stored(store, session, is_alone=True))
+    shelf_of_files().put(cell, LogWriter.of_stored(store, session, is_alone=True, place=place))
 
 
 def _put_aside(store: SessionStore, whole: Whole, above: frozenset[UUID]) -> None:

@@ -13,7 +13,7 @@ from rath import backend
 from rath.backend import BackendSandbox, BackendSandboxSpec
 from rath.backend import registry as backends
 from rath.backend.persistence import PersistentSandboxRegistry
-from rath.errors import BackendError, BackendNotFound
+from rath.errors import BackendError, BackendNotFound, WorkspaceLost
 from rath.session.persistence import SessionWriter, load_session
 from rath.session.session import Session
 from rath.testing import FakeBackend, FakeSandbox
@@ -192,7 +192,7 @@ def test_sandbox_that_cannot_be_attached_is_an_error_of_the_first_use(
         handle = str(PersistentSandboxRegistry().record_remote("far", "gone"))
     session = loaded(stored("far", handle))
     assert session.chunk_table[0].payload["content"] == "go on"
-    with pytest.raises(BackendError, match=r"cannot be attached: .*; place the session again"):
+    with pytest.raises(WorkspaceLost, match=r"none that can be attached.* place the session"):
         session.require_sandbox()
     assert session.to("far").require_sandbox().handle
     session.close_sandbox()

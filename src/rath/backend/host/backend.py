@@ -114,6 +114,15 @@ class HostBackend(Backend):
             return super().canonical_path(sandbox, path)
         return Workspace.at(given).canonical(path)
 
+    def workspace_directory(self, sandbox: BackendSandbox) -> str | None:
+        if sandbox.origin is not None:
+            return None
+        native: HostSandbox | None = sandbox.native
+        if native is not None:
+            return None if native.workspace.is_owned else native.workspace.base
+        given = sandbox.spec.working_dir if sandbox.spec is not None else None
+        return os.path.abspath(expanded(given)) if given else None
+
     async def aopen(self, spec: BackendSandboxSpec | None) -> HostSandbox:
         opening = runtime().start_in_worker(partial(self._opened, spec or BackendSandboxSpec()))
         try:

@@ -263,6 +263,7 @@ class PersistentSandboxRegistry:
             use.end()
             raise
         sandbox.hold(use)
+        sandbox.registry_id = str(record.id)
         self.touch_remote(record.id)
         return sandbox
 

@@ -36,6 +36,9 @@ class Edge:
     late: Any = field(default=None, compare=False, repr=False)
     """The parent's record where late entries have made it longer than its body's, else None."""
 
+    place: Any = field(default=None, compare=False, repr=False)
+    """The `Whereabouts` of the parent at that moment, which keep no sandbox open, or None."""
+
     @property
     def n_rows(self) -> int | None:
         """The parent's row count at that moment; None while it is pending or when unknown."""

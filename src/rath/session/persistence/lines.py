@@ -13,7 +13,8 @@
     failure    the run ended with an error, or was cancelled; the file stays a partial one
     reopened   a run that was cut off goes on from here
     outcome    a decision changed how a run that ended stands; after the trailer
-    trailer    the run has ended; only entries and outcomes follow
+    placement  where the session works from now on, or that its workspace was opened; anywhere
+    trailer    the run has ended; only entries, outcomes and placements follow
 
 What must not be torn apart is written together: all lines of a group but the last have `"more": 1`,
 and a file that ends inside a group is read up to where the group begins.
@@ -28,6 +29,7 @@ from typing import Any, Literal
 from uuid import UUID
 
 from rath.backend.abc import BackendSandboxSpec
+from rath.backend.workspace import StoredWorkspace
 from rath.llm.chat_request import RathLLMFunctionTool
 from rath.llm.chat_response import RathLLMTokenUsage
 from rath.session.body import GivenUsage
@@ -64,6 +66,9 @@ class HeaderLine:
     sandbox_backend: str | None = None
     sandbox_spec: BackendSandboxSpec | None = None
     sandbox_handle_id: str | None = None
+    workspace: StoredWorkspace | None = None
+    """Where its files are; None for a session without a place, or whose log is from before."""
+
     rows: tuple[Part, ...] = ()
     """The rows with which the table begins, one range after the other."""
 
@@ -180,6 +185,16 @@ class OutcomeLine:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PlacementLine:
+    """Where the session works from now on."""
+
+    sandbox_backend: str | None = None
+    sandbox_spec: BackendSandboxSpec | None = None
+    sandbox_handle_id: str | None = None
+    workspace: StoredWorkspace | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TrailerLine:
     """The end of a run."""
 
@@ -207,5 +222,6 @@ Line = (
     | FailureLine
     | ReopenedLine
     | OutcomeLine
+    | PlacementLine
     | TrailerLine
 )

@@ -123,7 +123,7 @@ class PersistedSession:
         user = Session.from_body(
             Deferred.of(Body(self.chunk_table, self.record, given=body.given)),
             Provenance(),
-            placement=placement_of(self.header),
+            placement=placement_of(self.loaded.place),
         )
         prompt = _first_system_text(self.chunk_table) if agent_prompt is None else agent_prompt
         agent = Session(ChunkTable()) if prompt is None else Session.from_agent_prompt(prompt)

@@ -4,29 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import logging
+from dataclasses import replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 from uuid import UUID
 
 from rath._async.runtime import runtime
 from rath.backend import registry as backends
 from rath.backend.abc import Backend, BackendSandbox, BackendSandboxSpec
 from rath.backend.persistence.registry import PersistentSandboxRegistry, Reattachable
-from rath.errors import BackendError, BackendNotFound, RathError
-from rath.session.placement import Placement
+from rath.backend.workspace import live_sandbox
+from rath.errors import BackendNotFound, RathError, WorkspaceLost
+from rath.session.persistence.lines import HeaderLine, PlacementLine
+from rath.session.placement import Placement, StoredSandbox
 
 _logger = logging.getLogger(__name__)
 
 
-class Place(Protocol):
-    """Where a session was, as the header of its file says."""
-
-    @property
-    def sandbox_backend(self) -> str | None: ...
-    @property
-    def sandbox_spec(self) -> BackendSandboxSpec | None: ...
-    @property
-    def sandbox_handle_id(self) -> str | None: ...
+Place = HeaderLine | PlacementLine
+"""Where a session was, as its log says."""
 
 
 class AwaySandbox(BackendSandbox):
@@ -37,22 +33,21 @@ class AwaySandbox(BackendSandbox):
 
     def __init__(self, backend: Backend, spec: BackendSandboxSpec | None, known_as: str) -> None:
         super().__init__(backend, "", spec)
-        self._known_as = known_as
+        self._known_as = self.registry_id = known_as
         self._attached: BackendSandbox | None = None
 
     async def aopen_native(self) -> Any:
         """Attach to it and return the backend's own object for it.
 
         Raises:
-            BackendError: It is not there any more, or cannot be reached.
+            WorkspaceLost: It is not there any more, or cannot be reached.
         """
         try:
             attached = await runtime().call_in_worker(partial(_attach, self._known_as))
         except (RathError, KeyError, OSError) as exc:
-            raise BackendError(
-                f"the {self.backend.name} sandbox {self._known_as} of the stored session cannot "
-                f"be attached: {_reason(exc)}; place the session again with .to(...)"
-            ) from exc
+            expected = f"the sandbox {self._known_as!r} of the registry"
+            found = f"none that can be attached ({_reason(exc)})"
+            raise WorkspaceLost(self._known_as, self.backend.name, expected, found) from exc
         self._attached = attached
         return attached.native
 
@@ -69,26 +64,28 @@ class AwaySandbox(BackendSandbox):
                 self._attached.closed = True
 
 
-def lazy_placement(header: Place) -> Placement:
-    """Return the placement that a header tells; a remote sandbox is attached to on first use.
+def lazy_placement(place: Place) -> Placement:
+    """Return the placement that a log tells; a sandbox is attached to, or opened, on first use.
 
     Where that fails, the use is an error that says so. It never becomes another sandbox by itself.
     """
-    known_as, backend = header.sandbox_handle_id, _attaching_backend(header)
-    if not known_as or backend is None:
-        return Placement(header.sandbox_backend, header.sandbox_spec)
-    return Placement(sandbox=AwaySandbox(backend, header.sandbox_spec, known_as))
+    known_as, backend = place.sandbox_handle_id, _backend_of(place)
+    if backend is None:
+        return Placement(place.sandbox_backend, place.sandbox_spec)
+    if known_as and _can_attach(backend):
+        return Placement(sandbox=AwaySandbox(backend, place.sandbox_spec, known_as))
+    return _placed_again(place, backend)
 
 
 def placement_of(header: Place) -> Placement:
-    """Return the placement that a header tells, attached to its remote sandbox; may wait for that.
+    """Return the placement that a log tells, attached to its remote sandbox; may wait for that.
 
     Where the sandbox cannot be attached, the placement is closed: its first use is an error that
     says so. It never becomes another sandbox by itself.
     """
-    known_as, backend = header.sandbox_handle_id, _attaching_backend(header)
-    if not known_as or backend is None:
-        return Placement(header.sandbox_backend, header.sandbox_spec)
+    known_as, backend = header.sandbox_handle_id, _backend_of(header)
+    if not known_as or backend is None or not _can_attach(backend):
+        return lazy_placement(header)
     try:
         return Placement(sandbox=_attach(known_as))
     except (RathError, KeyError, OSError) as exc:
@@ -122,11 +119,31 @@ def _reason(exc: Exception) -> object:
     return exc.args[0] if isinstance(exc, KeyError) else exc
 
 
-def _attaching_backend(header: Place) -> Backend | None:
-    """Return the backend of a header when it is here and can attach to a sandbox by its id."""
-    if header.sandbox_backend is None:
+def _backend_of(place: Place) -> Backend | None:
+    """Return the backend of a place when it is here."""
+    if place.sandbox_backend is None:
         return None
     with contextlib.suppress(BackendNotFound):
-        backend = backends.get(header.sandbox_backend)
-        return backend if isinstance(backend, Reattachable) else None
+        return backends.get(place.sandbox_backend)
     return None
+
+
+def _can_attach(backend: Backend) -> bool:
+    return isinstance(backend, Reattachable)
+
+
+def _placed_again(place: Place, backend: Backend) -> Placement:
+    """Return a placement in the workspace that a log names: as it is open here, or as it was."""
+    stored, spec = place.workspace, place.sandbox_spec
+    if stored is None:
+        return Placement(backend.name, spec)
+    live = live_sandbox(stored.id) if stored.directory is None else None
+    if live is not None:
+        return Placement(sandbox=live)
+    is_by_spec = stored.directory is None and spec is not None and spec.working_dir is not None
+    if is_by_spec or not stored.has_files:
+        # Nothing was there, or the backend of somebody else finds it by its spec.
+        if stored.directory is not None:
+            spec = replace(spec or BackendSandboxSpec(), working_dir=stored.directory)
+        return Placement(backend.name, spec)
+    return Placement(sandbox=StoredSandbox(backend, spec, stored))

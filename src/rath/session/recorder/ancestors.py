@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 from uuid import UUID
 
 from rath._async.lazy import Deferred
+from rath.backend.workspace import WorkspaceRef
 from rath.errors import PersistenceError
 from rath.session.body import Body
 from rath.session.graph.provenance import Edge
@@ -17,6 +18,7 @@ from rath.session.outcome import Suspended
 from rath.session.persistence.codec import read_lines
 from rath.session.persistence.lines import EntryLine, Line, ReopenedLine, RowLine, TrailerLine
 from rath.session.persistence.store.abc import SessionLog, SessionStore, StoredLog
+from rath.session.placement import Whereabouts
 from rath.session.record import Record
 from rath.session.recorder.header import Beginning, Identity, beginning
 from rath.session.recorder.log_writer import LogWriter, Opening
@@ -72,6 +74,9 @@ class Keeper:
         """
         for edge in self._missing(parents):
             self._keep(Whole.of_parent(edge))
+        for edge in parents:
+            if edge.body is not None:
+                self._note_place(edge.body, edge.place)
 
     def keep(self, whole: Whole) -> LogWriter:
         """Store a session and what it came from, and return what holds it.
@@ -81,7 +86,10 @@ class Keeper:
         """
         self.keep_ancestors(whole.who.provenance.parents)
         known = self._known(whole.cell, whole.late)
-        return self._keep(whole) if known is None else known
+        if known is None:
+            return self._keep(whole)
+        self._note_place(whole.cell, whole.who.place)
+        return known
 
     def stored(self, parents: Sequence[Edge]) -> list[Edge]:
         """Return the parents that are stored, of which ranges can be told.
@@ -106,6 +114,14 @@ class Keeper:
                     todo.append((edge, True))
                     above = () if edge.provenance is None else edge.provenance.parents
                     todo += [(parent, False) for parent in reversed(above)]
+
+    def _note_place(self, cell: Deferred[Any], place: Whereabouts | None) -> None:
+        """Have a log tell where its session works: that may have changed since it was stored."""
+        writer = self._shelf.get(cell)
+        if place is None or not isinstance(place.workspace, WorkspaceRef):
+            return  # it has no place, or nobody has used it here
+        if writer is not None and writer.error is None and writer.is_at_rest:
+            writer.place(place)
 
     def _known(self, cell: Deferred[Any], late: Record | None) -> LogWriter | None:
         """Return what holds a session, all of it, None where nothing is known to."""
@@ -176,7 +192,7 @@ class Keeper:
             writer = LogWriter(self._store, session, written=written)
             # Its writer may have been cut off after the trailer, before the log had its name.
             again = [ReopenedLine(datetime.now(UTC))] if written.reader.is_over else []
-            first = Beginning([*again, *lines_since(written, body)], 0)
+            first = Beginning([*again, *lines_since(written, body)], 0, whole.who.place)
             size = written.reader.n_good
             opening = partial(_reopened, size, size + written.n_torn)
         is_whole = session not in self._running
@@ -206,7 +222,7 @@ def write_whole(
     body = whole.body
     left = body.unfinished
     if left is not None:
-        first = Beginning([*first.lines, *left.intents, *left.results], first.n_entries)
+        first = replace(first, lines=[*first.lines, *left.intents, *left.results])
     begun = writer.open(opening, lambda: first)
     if is_whole and (left is None or left.has_ended):
         writer.finish(lambda: [trailer_of(body)]).result()

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Self
 from uuid import UUID
 
 from rath._core.vector import Vector
-from rath.backend.abc import BackendSandboxSpec
+from rath.backend.persistence.spec_json import spec_to_jsonable
+from rath.backend.workspace import StoredWorkspace, WorkspaceRef
 from rath.llm.provider import Provider
 from rath.session.body import Body, GivenUsage
 from rath.session.graph.kind import LineageKind
 from rath.session.graph.legacy import SessionLineage
 from rath.session.graph.provenance import Edge, Provenance
-from rath.session.persistence.lines import EntryLine, HeaderLine, Line, Part, RowLine
-from rath.session.placement import Placement
+from rath.session.persistence.lines import (
+    EntryLine,
+    HeaderLine,
+    Line,
+    Part,
+    PlacementLine,
+    RowLine,
+)
+from rath.session.placement import NOWHERE, Placement, Whereabouts
 from rath.session.recorder.encode import provider_without_secrets
 from rath.session.recorder.ranges import Source, entry_parts, n_told, row_parts
 
@@ -30,9 +39,9 @@ class Identity:
     session: UUID
     provenance: Provenance
     lineage: SessionLineage | None = None
-    sandbox_backend: str | None = None
-    sandbox_spec: BackendSandboxSpec | None = None
-    sandbox_handle_id: str | None = None
+    place: Whereabouts | None = None
+    """Where it works; None where that is not known."""
+
     provider: Provider | None = None
 
     @classmethod
@@ -51,9 +60,10 @@ class Identity:
             session=session,
             provenance=provenance,
             lineage=lineage,
-            sandbox_backend=placement.backend,
-            sandbox_spec=placement.spec,
-            sandbox_handle_id=sandbox_handle_id,
+            place=replace(
+                placement.whereabouts,
+                handle_id=sandbox_handle_id or placement.whereabouts.handle_id,
+            ),
             provider=provider,
         )
 
@@ -65,7 +75,7 @@ class Identity:
         if provenance.kind in _RUNS and len(provenance.parents) == 2:
             user, agent = provenance.parent_ids
             lineage = SessionLineage(user, agent, provenance.operator)
-        return cls(session=edge.id, provenance=provenance, lineage=lineage)
+        return cls(session=edge.id, provenance=provenance, lineage=lineage, place=edge.place)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +85,9 @@ class Beginning:
     lines: Sequence[Line]
     n_entries: int
     """Entries that the header tells as parts of others."""
+
+    place: Whereabouts | None = None
+    """Where the session works; noted where the log tells another place. None leaves it so."""
 
 
 def beginning(
@@ -97,7 +110,7 @@ def beginning(
     first = n_told(told_rows)
     inline = [RowLine(at, row) for at, row in enumerate(own_rows.since(first), start=first)]
     entries = [EntryLine(entry) for entry in start.record.since(n_told(told))]
-    return Beginning([header, *inline, *entries], n_told(told))
+    return Beginning([header, *inline, *entries], n_told(told), who.place)
 
 
 def header_line(
@@ -115,7 +128,7 @@ def header_line(
         entries: The ranges of others' entries.
         given: Usage that it comes with.
     """
-    lineage = who.lineage
+    lineage, place = who.lineage, who.place or NOWHERE
     return HeaderLine(
         session=who.session,
         created_at=datetime.now(UTC),
@@ -123,15 +136,47 @@ def header_line(
         kind=who.provenance.kind,
         parents=who.provenance.parent_ids,
         extras=who.provenance.extras,
-        sandbox_backend=who.sandbox_backend,
-        sandbox_spec=who.sandbox_spec,
-        sandbox_handle_id=who.sandbox_handle_id,
+        sandbox_backend=place.backend,
+        sandbox_spec=place.spec,
+        sandbox_handle_id=place.handle_id,
+        workspace=stored_workspace(place),
         rows=rows,
         entries=entries,
         given=given,
         lineage=None if lineage is None else _lineage(lineage),
         provider=None if who.provider is None else provider_without_secrets(who.provider),
     )
+
+
+def placement_line(place: Whereabouts) -> PlacementLine:
+    """Return the line that tells where a session works now; blocks."""
+    return PlacementLine(
+        sandbox_backend=place.backend,
+        sandbox_spec=place.spec,
+        sandbox_handle_id=place.handle_id,
+        workspace=stored_workspace(place),
+    )
+
+
+def is_same_place(one: HeaderLine | PlacementLine, other: HeaderLine | PlacementLine) -> bool:
+    """Tell whether two lines name the same place; one that nobody used yet is any of its kind."""
+    return _place_key(one) == _place_key(other)
+
+
+def _place_key(line: HeaderLine | PlacementLine) -> tuple[object, ...]:
+    known = line.workspace
+    where: object = None
+    if known is not None:
+        used = known.id, known.handle, known.was_empty
+        where = used if known.has_files else known.directory
+    spec = json.dumps(spec_to_jsonable(line.sandbox_spec))
+    return line.sandbox_backend, spec, line.sandbox_handle_id, where
+
+
+def stored_workspace(place: Whereabouts) -> StoredWorkspace | None:
+    """Return what a log says of a workspace; looks at its directory, and blocks."""
+    known = place.workspace
+    return known.look() if isinstance(known, WorkspaceRef) else known
 
 
 def record_of(edge: Edge) -> Vector[Any]:

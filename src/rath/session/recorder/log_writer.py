@@ -3,21 +3,35 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
 from typing import Literal
 from uuid import UUID
 
+from rath.backend.workspace import WorkspaceRef
 from rath.errors import PersistenceError
 from rath.session.persistence.codec import Batch, Encoder
-from rath.session.persistence.lines import EntryLine, FailureLine, Line, OutcomeLine, RoundLine
+from rath.session.persistence.lines import (
+    EntryLine,
+    FailureLine,
+    HeaderLine,
+    Line,
+    OutcomeLine,
+    PlacementLine,
+    RoundLine,
+)
 from rath.session.persistence.store.abc import SessionLog, SessionStore
+from rath.session.placement import Whereabouts
 from rath.session.record import Entry, Record
-from rath.session.recorder.header import Beginning
+from rath.session.recorder.header import Beginning, is_same_place, placement_line
 from rath.session.recorder.lane import Lane
 from rath.session.recorder.reading import WrittenLog, read_log
+
+_log = logging.getLogger("rath.session")
 
 Opening = Callable[[SessionStore, UUID], SessionLog]
 """Gives the log of a session, locked for its writer."""
@@ -57,6 +71,12 @@ class LogWriter:
         self._read: tuple[int, Sequence[UUID]] = (0, ())
         """Entries that were read, from which on; what this process wrote need not be compared."""
 
+        self._place: HeaderLine | PlacementLine | None = None
+        """Where the session works by the log; None as long as a log that was there is not read."""
+
+        self._followed: Whereabouts | None = None
+        """The place of which the log tells what becomes of it."""
+
         self._size = self._n_torn = 0
         self._encoder: Encoder | None = Encoder(session)
         self._log: SessionLog | None = None
@@ -77,11 +97,13 @@ class LogWriter:
         *,
         is_finished: bool = True,
         is_alone: bool = False,
+        place: HeaderLine | PlacementLine | None = None,
     ) -> LogWriter:
         """Return the writer of a log that is there; it is read when something is to be added."""
         made = cls(store, session, is_alone=is_alone)
         made._encoder = None  # a constructor of the same class
         made._state = "finished" if is_finished else "unfinished"
+        made._place = place
         return made
 
     @property
@@ -158,6 +180,19 @@ class LogWriter:
 
         return self._lane.put(partial(self._guarded, partial(self._append, make)))
 
+    def place(self, place: Whereabouts) -> None:
+        """Have the log tell where the session works, now and once a sandbox was opened there.
+
+        A failure is logged: nobody waits for it.
+        """
+        if place is not self._followed:
+            self.follow(place)
+
+    def follow(self, place: Whereabouts) -> None:
+        """Do so also where the log tells of that place already; it may have changed."""
+        done = self._lane.put(partial(self._guarded, partial(self._note_place, place)))
+        done.add_done_callback(partial(_tell_unplaced, self.session))
+
     # On a worker thread, one after another.
 
     def _guarded(self, job: Callable[[], None]) -> None:
@@ -198,6 +233,25 @@ class LogWriter:
         first = make()
         self._n_entries += first.n_entries
         self._put(first.lines)
+        if first.place is not None:
+            self._note_place(first.place)
+
+    def _note_place(self, place: Whereabouts) -> None:
+        line = placement_line(place)
+        if self._state == "open":
+            self._write_waiting()
+        elif self._place is None:
+            self._read_again()
+        if self._place is None or not is_same_place(self._place, line):
+            if self._state == "open":
+                self._put([line])
+            else:
+                self._append(lambda: [line])
+        self._followed = place
+        if isinstance(place.workspace, WorkspaceRef) and line.workspace is not None:
+            me: weakref.ref[LogWriter] = weakref.ref(self)
+            tell = partial(_follow_again, me, place)
+            place.workspace.when_changed(line.workspace, tell, whom=me)
 
     def _write_waiting(self) -> None:
         with self._lock:
@@ -295,6 +349,7 @@ class LogWriter:
         self._size, self._n_torn = written.reader.n_good, written.n_torn
         self._n_entries = written.n_entries
         self._read = (written.n_entries - len(written.entries), written.entries)
+        self._place = written.place
 
     def _put(self, lines: Sequence[Line], *, durable: bool = False) -> None:
         self._put_batch(self._encoded(lines), durable=durable)
@@ -312,7 +367,21 @@ class LogWriter:
                 self._n_entries += 1
             elif isinstance(line, RoundLine):
                 self._n_entries += len(line.results)
+            elif isinstance(line, HeaderLine | PlacementLine):
+                self._place = line
         return batch
+
+
+def _follow_again(writer: weakref.ref[LogWriter], place: Whereabouts) -> None:
+    known = writer()
+    if known is not None:
+        known.follow(place)
+
+
+def _tell_unplaced(session: UUID, done: Future[None]) -> None:
+    error = done.exception()
+    if error is not None:
+        _log.error("where session %s works is not stored: %s", session, error)
 
 
 def _joined(batches: Sequence[Batch]) -> Batch:

@@ -15,6 +15,7 @@ from rath.session.persistence.lines import (
     HeaderLine,
     IntentLine,
     Line,
+    PlacementLine,
     ResultLine,
     RoundLine,
     RowLine,
@@ -47,6 +48,9 @@ class WrittenLog:
 
     open_lines: tuple[IntentLine | ResultLine, ...] = ()
     """Calls that were made, and what came of them, after its last row and entry."""
+
+    place: HeaderLine | PlacementLine | None = None
+    """Where the session works, by the last line that tells it."""
 
 
 def read_log(store: SessionStore, session: UUID) -> WrittenLog:
@@ -87,8 +91,17 @@ def written_log(log: StoredLog, read: LogLines) -> WrittenLog:
     """Return where a log ends whose lines were read."""
     n_rows, n_told, entries = _counted(read.lines)
     n_entries = n_told + len(entries)
-    left = _open_lines(read.lines)
-    return WrittenLog(read.reader, n_rows, n_entries, entries, log.is_finished, read.n_torn, left)
+    places = (line for line in reversed(read.lines) if isinstance(line, PlacementLine | HeaderLine))
+    return WrittenLog(
+        read.reader,
+        n_rows,
+        n_entries,
+        entries,
+        log.is_finished,
+        read.n_torn,
+        _open_lines(read.lines),
+        next(places, None),
+    )
 
 
 def knows_open_calls(written: WrittenLog, body: Body) -> bool:

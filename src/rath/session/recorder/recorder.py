@@ -273,7 +273,7 @@ class Recorder:
 
         def first() -> Beginning:
             reopened = ReopenedLine(datetime.now(UTC))
-            return Beginning([reopened, *lines_since(written, start)], 0)
+            return Beginning([reopened, *lines_since(written, start)], 0, self._who.place)
 
         opening = writer.open(
             lambda store, _: store.reopen(session, size, size=size + written.n_torn), first

@@ -13,6 +13,7 @@ from rath.session.graph.legacy import SessionLineage
 from rath.session.graph.provenance import Provenance, stamped
 from rath.session.operation import Place
 from rath.session.outcome import Cancelled, NeedsDecision, Suspended
+from rath.session.placement import Placement
 from rath.session.resume.claims import has_gone_on, newest, say_same
 from rath.session.resume.going_on import GoingOn, going_on
 from rath.session.resume.matching import model_check, required_operation
@@ -38,6 +39,9 @@ class Before:
 
     origin: Deferred[Body] | None = None
     """What is gone on with, or made anew: of one content one run at most is made."""
+
+    placement: Placement | None = None
+    """In which place; None for that of the user's session."""
 
     goes_on: GoingOn | None = None
     """Where the run goes on."""
@@ -122,7 +126,14 @@ def _same_run(user: Session, content: Deferred[Body]) -> Session:
 
 def _found(found: Found, user: Session, agent: Session, place: Place) -> Before | None:
     content, cells, origin = found.content, (user.body, agent.body), found.body
-    known = Before(session=found.id, provenance=None, lineage=None, cells=cells, origin=origin)
+    known = Before(
+        session=found.id,
+        provenance=None,
+        lineage=None,
+        cells=cells,
+        origin=origin,
+        placement=found.placed(user.placement),
+    )
     if not found.body.done():
         return replace(known, made=_made(found, found.body, user, agent))
     if content is None or _is_void(content, found.id):
@@ -148,7 +159,7 @@ def _made(found: Found, body: Deferred[Body], user: Session, agent: Session) -> 
         body,
         stamped(found.id, "run_session_loop", LineageKind.OP_SESSION_LOOP, parents),
         id=found.id,
-        placement=user.placement.share(),
+        placement=found.placed(user.placement).share(),
         provider=user.provider,
         lineage=SessionLineage(user.id, agent.id),
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import get_args
 from uuid import UUID
 
@@ -53,10 +54,22 @@ class Program:
         if session in self._dropped:
             return None
         held = self._held.get(session)
-        is_of_now = held is not None and (session == self._session.id or not held.body.done())
-        if is_of_now or self.stored is None:
+        if session == self._session.id and held is not None:
+            placement, is_moved = self._session.placement, self._session.was_placed
+            return replace(held, placement=placement, is_moved=is_moved)
+        if self.stored is None or (held is not None and not held.body.done()):
             return held or self._begun_here(session)
-        return self.stored.find(session) or held
+        found = self.stored.find(session)
+        if found is None or not self._is_moved(session):
+            return found or held
+        return replace(found, placement=self._session.placement, is_moved=True)
+
+    def _is_moved(self, session: UUID) -> bool:
+        """Tell whether a session goes along, where somebody has placed the given one elsewhere."""
+        stored = self.stored
+        if stored is None or not self._session.was_placed:
+            return False
+        return stored.workspace_of(session) == stored.workspace_of(self._session.id)
 
     def drop(self, session: UUID) -> None:
         """Forget a session that is made anew."""
@@ -122,6 +135,8 @@ class Program:
             )
         loaded = None if self.stored is None else self.stored.session(found.id)
         if loaded is not None:
+            if found.is_moved:
+                loaded.place_like(self._session)
             return loaded
         if found.id == self._session.id:
             return self._session

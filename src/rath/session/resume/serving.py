@@ -16,6 +16,7 @@ from rath.session.derivation import cancelled_body
 from rath.session.graph.provenance import Provenance
 from rath.session.operation import Place
 from rath.session.persistence.store.abc import SessionStore
+from rath.session.placement import Placement
 from rath.session.record import Record
 from rath.session.resume.claims import claim, has_gone_on, newest, say_same
 from rath.session.resume.open_calls import entries_since
@@ -34,6 +35,25 @@ class Found:
     provenance: Provenance
     late: Record | None = None
     """The record with what came after the run, None where nothing did."""
+
+    placement: Placement | None = None
+    """Where it works by its log; None where that is not known."""
+
+    is_moved: bool = False
+    """Whether somebody has placed it elsewhere since."""
+
+    def placed(self, now: Placement) -> Placement:
+        """Return where it goes on.
+
+        What a program says of it when it runs again is less than where its files are.
+
+        Args:
+            now: Where the program that runs again places it.
+        """
+        own = self.placement
+        if own is None or not own.is_chosen or own.is_in_workspace_of(now):
+            return now
+        return own if self.is_moved or own.has_files or not now.is_chosen else now
 
     @property
     def written(self) -> Body:

@@ -57,7 +57,13 @@ class Stored:
             return None
         edge = loaded.as_parent()
         assert edge.body is not None
-        return Found(session, edge.body, loaded.provenance, edge.late)
+        return Found(session, edge.body, loaded.provenance, edge.late, loaded.placement)
+
+    def workspace_of(self, session: UUID) -> UUID | None:
+        """Return the workspace that the log of a session names, None where it names none."""
+        content = self._content(session)
+        stored = None if content is None else content.place.workspace
+        return None if stored is None else stored.id
 
     def session(self, session: UUID) -> Session | None:
         """Return a session that is stored, placed as it was, None where it is not; blocks."""
@@ -71,7 +77,7 @@ class Stored:
             before = self._built
             self._built = build(closure(content, self._content, known=before), known=before)
         made = self._sessions[session] = session_of(self._built[session])
-        remember_loaded(made.body, session, self.store)
+        remember_loaded(made.body, session, self.store, place=content.place)
         return made
 
     def drop(self, session: UUID) -> None:

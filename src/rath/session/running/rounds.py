@@ -20,6 +20,7 @@ from rath._async.workers import UserExit
 from rath.backend.effects import EffectLog, observe_effects
 from rath.backend.own_time import OwnTime
 from rath.backend.unseen import UNOBSERVED
+from rath.errors import WorkspaceLost
 from rath.session.approvals.asking import CurrentCall, call_here, in_call
 from rath.session.arguments import (
     ArgumentChecker,
@@ -85,6 +86,9 @@ class ToolRounds:
     contents: KeptContents = field(default_factory=KeptContents)
     hooks: CallHooks | None = None
     """Who is shown the calls; None where nobody is."""
+
+    lost: WorkspaceLost | None = None
+    """Why calls of the last round had no files to work on; None where they had."""
 
     async def run(
         self,
@@ -290,6 +294,7 @@ class ToolRounds:
                 result = _exception_text(exc)  # raised by a backend, cancelled by nobody
             except Exception as exc:  # noqa: BLE001  # a tool's lane: what it does wrong is read
                 result = _exception_text(exc)
+                self.lost = exc if isinstance(exc, WorkspaceLost) else self.lost
         here = call_here()
         assert here is not None, "a round says which call it makes"
         if here.waits is not None and status != "abandoned":

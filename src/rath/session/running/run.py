@@ -12,7 +12,7 @@ from uuid import UUID, uuid4
 from rath._async.lazy import Deferred
 from rath.llm.exchange import Exchange
 from rath.session.approvals.asking import in_call
-from rath.session.body import Body
+from rath.session.body import Body, suspension
 from rath.session.chunk import (
     ChunkRow,
     ChunkTable,
@@ -28,7 +28,6 @@ from rath.session.outcome import (
     DeadlineExceeded,
     Outcome,
     RoundLimit,
-    Suspended,
 )
 from rath.session.output.run import (
     OutputRun,
@@ -86,6 +85,7 @@ class LoopRun:
             user = self._plan.user(await self._plan.cells[0])
             agent = await self._plan.cells[1]
             try:
+                await self._require_workspace(user, agent)
                 if self._plan.goes_on is None:
                     await self._execute(user, agent)
                 else:
@@ -107,13 +107,25 @@ class LoopRun:
                 recall.close()
         return self._body
 
+    async def _require_workspace(self, user: Body, agent: Body) -> None:
+        """Refuse to ask a model that is offered tools where their files are not there.
+
+        Raises:
+            WorkspaceLost: They are not.
+        """
+        plan = self._plan
+        has_tools = bool(plan.tools or plan.schemas) and plan.served is None
+        passes_on = plan.goes_on is None and suspension(user, agent) is not None
+        if has_tools and not passes_on:
+            await plan.placement.arequire()
+
     async def _execute(self, user: Body, agent: Body) -> None:
         self._set(user.inheriting(agent))
         async with self._recorder as recorder:
             await recorder.begin(self._body)
-            suspended = next((b for b in (user, agent) if isinstance(b.outcome, Suspended)), None)
+            suspended = suspension(user, agent)
             if suspended is not None:
-                self._finish(suspended.outcome)
+                self._finish(suspended)
                 return
             head = tuple(agent.table)
             self.note(await self._operation(user, head))

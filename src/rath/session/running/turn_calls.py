@@ -127,6 +127,11 @@ class TurnCalls:
         if waits is not None:
             return await self._suspend(waits)
         await self._recorder.flush(self._content.body)
+        if self._plan.served is None:
+            await self._plan.placement.alook()
+        if self._rounds.lost is not None:
+            # The call is known to have failed, and no model goes on without the files.
+            raise self._rounds.lost
         return None
 
     async def _run(

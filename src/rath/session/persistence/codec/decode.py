@@ -9,6 +9,8 @@ from typing import Any, cast
 from uuid import UUID
 
 from rath._core.blobs import Blob, is_digest
+from rath.backend.persistence.spec_json import spec_from_jsonable
+from rath.backend.workspace import StoredWorkspace
 from rath.errors import PersistenceError
 from rath.llm.chat_request import RathLLMFunctionTool
 from rath.llm.chat_response import RathLLMTokenUsage
@@ -40,6 +42,7 @@ from rath.session.persistence.lines import (
     OutcomeLine,
     Part,
     PartialLine,
+    PlacementLine,
     ReopenedLine,
     ResultLine,
     RoundLine,
@@ -149,12 +152,28 @@ def _header(decoder: Decoder, record: Json) -> Line:
         sandbox_backend=header.sandbox_backend,
         sandbox_spec=header.sandbox_spec,
         sandbox_handle_id=header.sandbox_handle_id,
+        workspace=_workspace(decoder, record),
         rows=_parts(record.get("rows")),
         entries=_parts(record.get("entries")),
         given=tuple(_given(each) for each in record.get("given") or ()),
         lineage=None if lineage is None else (UUID(lineage[0]), UUID(lineage[1]), lineage[2]),
         provider=record.get("provider"),
     )
+
+
+def _placement(decoder: Decoder, record: Json) -> Line:
+    return PlacementLine(
+        sandbox_backend=record.get("sandbox_backend"),
+        sandbox_spec=spec_from_jsonable(record.get("sandbox_spec")),
+        sandbox_handle_id=record.get("sandbox_handle_id"),
+        workspace=_workspace(decoder, record),
+    )
+
+
+def _workspace(decoder: Decoder, record: Json) -> StoredWorkspace | None:
+    said = record.get("sandbox_workspace")
+    shape = shape_for(StoredWorkspace)
+    return None if said is None else cast("StoredWorkspace", shape.decode(said, decoder.make_blob))
 
 
 def _head(decoder: Decoder, record: Json) -> Line:
@@ -231,6 +250,7 @@ _KINDS: dict[str, Callable[[Decoder, Json], Line]] = {
     "failure": _by_shape(FailureLine),
     "reopened": _by_shape(ReopenedLine),
     "outcome": _outcome,
+    "placement": _placement,
     "trailer": _trailer,
 }
 

@@ -32,6 +32,7 @@ from rath.session.persistence.lines import (
     OutcomeLine,
     Part,
     PartialLine,
+    PlacementLine,
     ReopenedLine,
     ResultLine,
     RoundLine,
@@ -160,8 +161,8 @@ def encode_line(line: Line, blobs: list[Blob]) -> Json:
             return {"record_type": kinds[type(line)], **_by_shape(line, blobs)}
         case OutcomeLine(outcome):
             return {"record_type": "outcome", "outcome": encode_outcome(outcome)}
-        case TrailerLine():
-            return _trailer(line)
+        case PlacementLine() | TrailerLine():
+            return _trailer(line) if isinstance(line, TrailerLine) else _placement(line)
         case _:
             assert_never(line)
 
@@ -229,10 +230,8 @@ def _header(line: HeaderLine) -> Json:
         "lineage_operator": line.operator,
         "lineage_kind": line.kind.value,
         "lineage_extras": lineage_extras_to_jsonable(line.extras),
-        "sandbox_backend": line.sandbox_backend,
-        "sandbox_spec": spec_to_jsonable(line.sandbox_spec),
-        "sandbox_handle_id": line.sandbox_handle_id,
     }
+    said.update(_place(line))
     if line.rows:
         said["rows"] = [_part(part) for part in line.rows]
     if line.entries:
@@ -247,6 +246,21 @@ def _header(line: HeaderLine) -> Json:
         said["lineage"] = [str(user), str(agent), operator]
     if line.provider is not None:
         said["provider"] = dict(line.provider)
+    return said
+
+
+def _placement(line: PlacementLine) -> Json:
+    return {"record_type": "placement", **_place(line)}
+
+
+def _place(line: HeaderLine | PlacementLine) -> Json:
+    said: Json = {
+        "sandbox_backend": line.sandbox_backend,
+        "sandbox_spec": spec_to_jsonable(line.sandbox_spec),
+        "sandbox_handle_id": line.sandbox_handle_id,
+    }
+    if line.workspace is not None:
+        said["sandbox_workspace"] = _by_shape(line.workspace, [])
     return said
 
 

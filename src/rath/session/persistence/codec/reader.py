@@ -17,6 +17,7 @@ from rath.session.persistence.lines import (
     HeadLine,
     Line,
     OutcomeLine,
+    PlacementLine,
     ReopenedLine,
     ToolsLine,
     TrailerLine,
@@ -25,8 +26,8 @@ from rath.session.persistence.migrations import upgrade_chunk, upgrade_header
 
 Json = dict[str, Any]
 
-_LATE = EntryLine | HeadLine | ToolsLine | OutcomeLine | ReopenedLine
-"""What may stand after the trailer: entries that came late, and what they name."""
+_LATE = EntryLine | HeadLine | ToolsLine | OutcomeLine | PlacementLine | ReopenedLine
+"""What may stand after the trailer: entries that came late, what they name, and the place."""
 
 
 class LineReader:

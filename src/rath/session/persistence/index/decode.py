@@ -34,9 +34,9 @@ _UNREAD = tuple(b'{"record_type": "%s"' % kind for kind in (b"head", b"tools", b
 _HAS_MORE = b', "more": 1, "sum": "'
 _KINDS = {
     *("chunk", "entry", "intent", "result", "round"),
-    *("failure", "reopened", "outcome", "trailer", "unread"),
+    *("failure", "reopened", "outcome", "placement", "trailer", "unread"),
 }
-_AFTER_THE_END = ("entry", "outcome", "reopened")
+_AFTER_THE_END = ("entry", "outcome", "placement", "reopened")
 
 
 def facts_of(session: UUID, data: bytes) -> LogFacts:
@@ -192,6 +192,8 @@ class _Reading:
                 self._standing.reopen()
             case "outcome":
                 self._standing.end(OUTCOME_STATES[record["outcome"]["is"]])
+            case "placement":
+                self._facts.backend = _text(record["sandbox_backend"])
             case "trailer":
                 self._facts.updated_at = utc(record["closed_at"])
                 self._standing.end(OUTCOME_STATES[record["outcome"]["is"]])

@@ -19,6 +19,7 @@ from rath.session.outcome import NeedsDecision, Outcome
 from rath.session.persistence.lines import HeaderLine
 from rath.session.persistence.loading.content import Content
 from rath.session.persistence.loading.ranges import Ranges, joined
+from rath.session.placement import Whereabouts
 from rath.session.record import Entry, Operation, Record
 
 UNDO = "Session.undo"
@@ -141,9 +142,16 @@ def _edge(header: HeaderLine, parent: UUID, known: Built | None) -> Edge:
     n_entries = min(n_entries, len(known.entries.items))
     if n_rows is not None and n_rows < len(known.rows.items) and header.operator != UNDO:
         # It has gone on since: what was made inside one of its calls knew its rows so far.
-        return Edge(parent, Deferred.of(known.body_at(n_rows, n_entries)), known.provenance)
+        body = Deferred.of(known.body_at(n_rows, n_entries))
+        return Edge(parent, body, known.provenance, place=_place(known))
     late = known.entries.items.prefix(n_entries) if n_entries > known.n_of_run else None
-    return Edge(parent, known.cell, known.provenance, late)
+    return Edge(parent, known.cell, known.provenance, late, _place(known))
+
+
+def _place(known: Built) -> Whereabouts:
+    line = known.content.place
+    where = line.sandbox_backend, line.sandbox_spec, line.sandbox_handle_id
+    return Whereabouts(*where, line.workspace)
 
 
 def _given(content: Content) -> tuple[GivenUsage, ...]:

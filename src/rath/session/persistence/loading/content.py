@@ -21,6 +21,7 @@ from rath.session.persistence.lines import (
     Line,
     OutcomeLine,
     PartialLine,
+    PlacementLine,
     ReopenedLine,
     ResultLine,
     RoundLine,
@@ -63,8 +64,16 @@ class Content:
     outcome: Outcome | None = None
     """How a decision says it stands, where that is another than the trailer's."""
 
+    moved: PlacementLine | None = None
+    """Where the session works since, where that is another place than the header's."""
+
     problem: SessionDamaged | None = None
     """What could not be believed; the rest is from before it."""
+
+    @property
+    def place(self) -> HeaderLine | PlacementLine:
+        """Where the session works."""
+        return self.moved or self.header
 
     @property
     def last_written(self) -> datetime:
@@ -176,6 +185,8 @@ class _Folding:
                 self._partial.append(text)
             case HeadLine() | ToolsLine():
                 pass  # The entries that name them hold them.
+            case PlacementLine():
+                self.content.moved = line
             case HeaderLine():
                 raise PersistenceError("duplicate header")
             case FailureLine() | ReopenedLine() | OutcomeLine() | TrailerLine():

@@ -10,7 +10,7 @@ from rath._async.lazy import Deferred
 from rath.errors import PersistenceError, SessionDamaged
 from rath.session.graph.legacy import SessionLineage
 from rath.session.persistence.codec import LineReader
-from rath.session.persistence.lines import SCHEMA_VERSION, HeaderLine
+from rath.session.persistence.lines import SCHEMA_VERSION, HeaderLine, PlacementLine
 from rath.session.persistence.loading.build import Built, build
 from rath.session.persistence.loading.closure import closure
 from rath.session.persistence.loading.content import Content
@@ -30,6 +30,9 @@ class Loaded:
 
     session: Session
     header: HeaderLine
+    place: HeaderLine | PlacementLine
+    """Where the session works."""
+
     unfinished: Unfinished | None
     """What its run has left open; None once the run has ended."""
 
@@ -130,6 +133,7 @@ def _loaded(content: Content, source: Source, *, is_finished: bool) -> Loaded:
     return Loaded(
         session=session_of(built),
         header=header,
+        place=content.place,
         unfinished=content.unfinished,
         is_finished=is_finished,
         where=content.where,
@@ -143,7 +147,8 @@ def _loaded(content: Content, source: Source, *, is_finished: bool) -> Loaded:
 def _remembered(loaded: Loaded, where: SessionStore | Path) -> Loaded:
     """Have what comes to the session late added to its log, where that takes more lines."""
     if loaded.problem is None and loaded.reader.version == SCHEMA_VERSION:
-        remember_loaded(loaded.session.body, loaded.session.id, where)
+        session = loaded.session
+        remember_loaded(session.body, session.id, where, place=loaded.place)
     return loaded
 
 
@@ -154,7 +159,7 @@ def session_of(built: Built) -> Session:
         Deferred.of(built.body),
         built.provenance,
         id=header.session,
-        placement=lazy_placement(header),
+        placement=lazy_placement(built.content.place),
         provider=None if header.provider is None else provider_from_jsonable(header.provider),
         lineage=None if header.lineage is None else SessionLineage(*header.lineage),
     )
