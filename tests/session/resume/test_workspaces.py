@@ -326,6 +326,21 @@ def test_a_directory_that_had_files_before_is_missed_too(processes: Processes) -
     assert refused["error"][2] == "an empty directory of that name"
 
 
+def test_a_directory_that_nobody_used_is_that_of_the_working_directory_of_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    user = Session.from_user_message("go").to("local", spec="./work")
+    user.save()
+    assert Session.load(user.id).sandbox_spec == user.sandbox_spec
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    with Session.load(user.id) as loaded:
+        assert loaded.require_sandbox().handle == str(tmp_path / "work")
+    assert list(elsewhere.iterdir()) == []
+
+
 def test_a_loaded_session_that_was_closed_opens_where_it_was_or_not_at_all(tmp_path: Path) -> None:
     work = tmp_path / "work"
     user = Session.from_user_message("go").to("local", spec=str(work))

@@ -143,7 +143,9 @@ def _placed_again(place: Place, backend: Backend) -> Placement:
     is_by_spec = stored.directory is None and spec is not None and spec.working_dir is not None
     if is_by_spec or not stored.has_files:
         # Nothing was there, or the backend of somebody else finds it by its spec.
-        if stored.directory is not None:
+        means = backend.workspace_directory(backend.lazy(spec))
+        if stored.directory is not None and stored.directory != means:
+            # It was named from another working directory.
             spec = replace(spec or BackendSandboxSpec(), working_dir=stored.directory)
         return Placement(backend.name, spec)
     return Placement(sandbox=StoredSandbox(backend, spec, stored))
