@@ -119,11 +119,11 @@ class PersistedSession:
             agent_prompt: Instructions of the agent; by default those of the first system row,
                 where there is one.
         """
-        body = self.session().body.result()
+        stored = self.session()
         user = Session.from_body(
-            Deferred.of(Body(self.chunk_table, self.record, given=body.given)),
+            Deferred.of(Body(self.chunk_table, self.record, given=stored.body.result().given)),
             Provenance(),
-            placement=placement_of(self.loaded.place),
+            placement=placement_of(self.loaded.place) if self.loaded else stored.placement.share(),
         )
         prompt = _first_system_text(self.chunk_table) if agent_prompt is None else agent_prompt
         agent = Session(ChunkTable()) if prompt is None else Session.from_agent_prompt(prompt)
