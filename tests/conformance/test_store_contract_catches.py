@@ -24,6 +24,8 @@ Make = Callable[[], FakeSessionStore]
 FAULTY: dict[str, tuple[type[FakeSessionStore], tuple[str, ...]]] = {}
 """A faulty store for each check, by the name of the check, and which other checks see it too."""
 
+RESTARTS = "the_first_lines_of_another_log_take_the_place_of_a_finished_one"
+
 OF_PROCESSES = (
     "a_writer_in_another_process_is_seen_and_refused",
     "a_killed_writer_leaves_whole_lines_and_no_lock",
@@ -96,7 +98,7 @@ class Written(FakeSessionStore):
         super().write(session, kept, changed, blobs, durable=durable)
 
 
-@breaks("what_is_appended_is_read_by_others_at_once")
+@breaks("what_is_appended_is_read_by_others_at_once", RESTARTS)
 class WritesDurableLinesTwice(Written):
     def changed(self, session: UUID, data: bytes, *, durable: bool) -> bytes:
         return data * 2 if durable and session in self.writers else data
@@ -308,7 +310,7 @@ class KeepsNothing(FakeSessionStore):
         return StoredLog(session, b"", False, "memory") if is_nothing else super().read(session)
 
 
-@breaks("a_log_that_was_changed_meanwhile_is_not_cut")
+@breaks("a_log_that_was_changed_meanwhile_is_not_cut", RESTARTS)
 class DoesNotLook(Reopening):
     def reopen(self, session: UUID, keep: int, *, size: int | None = None) -> SessionLog:
         return super().reopen(session, keep)
@@ -319,6 +321,16 @@ class WritesAnewWithoutALook(FakeSessionStore):
     def rewrite(self, session: UUID, data: bytes, *, size: int) -> None:
         kept = self.logs.get(session)
         super().rewrite(session, data, size=size if kept is None else len(kept.data))
+
+
+@breaks(RESTARTS)
+class KeepsTheOldLinesToo(FakeSessionStore):
+    def restart(
+        self, session: UUID, data: bytes, *, size: int, blobs: Collection[Blob] = ()
+    ) -> SessionLog:
+        log = self.reopen(session, size, size=size)
+        log.append(data, blobs=blobs, durable=True)
+        return log
 
 
 @breaks("what_is_not_there_does_not_go_on")

@@ -19,7 +19,7 @@ _names = itertools.count(1)
 class Event(NamedTuple):
     """One change of a store."""
 
-    kind: Literal["append", "cut", "finish", "delete"]
+    kind: Literal["append", "cut", "restart", "finish", "delete"]
     session: UUID
     data: bytes = b""
     size: int = 0
@@ -47,8 +47,9 @@ class JournalStore(SessionStore):
     def after(self, n_writes: int, *, torn: bool = False) -> JournalStore:
         """Return the store as it was after its first writes, the last one perhaps only half."""
         events = self.events[:n_writes]
-        if torn and events and events[-1].data:
-            last = events[-1]
+        last = events[-1] if events else None
+        # Other lines take the place of those that were there at once, or not at all.
+        if torn and last is not None and last.kind == "append":
             events[-1] = last._replace(data=last.data[: len(last.data) // 2])
         return JournalStore(events, self.blobs)
 
@@ -62,6 +63,9 @@ class JournalStore(SessionStore):
                     self._logs[session] = self._logs.get(session, b"") + event.data
                 case "cut":
                     self._logs[session] = self._logs[session][: event.size]
+                    self.finished.discard(session)
+                case "restart":
+                    self._logs[session] = event.data
                     self.finished.discard(session)
                 case "finish":
                     self.finished.add(session)
@@ -89,6 +93,14 @@ class JournalStore(SessionStore):
         self.keep(blobs)
         self.do(Event("append", session, data))
         return True
+
+    def restart(
+        self, session: UUID, data: bytes, *, size: int, blobs: Collection[Blob] = ()
+    ) -> SessionLog:
+        assert (session in self.finished, len(self._logs[session])) == (True, size)
+        self.keep(blobs)
+        self.do(Event("restart", session, data))
+        return _Log(self, session)
 
     def read(self, session: UUID) -> StoredLog | None:
         data = self._logs.get(session)

@@ -112,6 +112,12 @@ class FakeSessionStore(SessionStore):
             kept.data = bytearray(data)
             kept.n_changes += 1
 
+    def restart(
+        self, session: UUID, data: bytes, *, size: int, blobs: Collection[Blob] = ()
+    ) -> SessionLog:
+        with self.busy:
+            return super().restart(session, data, size=size, blobs=blobs)
+
     def holds(self, session: UUID) -> bool:
         return self.whole(session) is not None
 

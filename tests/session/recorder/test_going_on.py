@@ -16,6 +16,7 @@ from rath.session.outcome import Completed, NeedsDecision
 from rath.session.persistence.codec import Encoder
 from rath.session.persistence.lines import IntentLine, ReopenedLine, ResultLine
 from rath.session.persistence.paths import partial_beside
+from rath.session.persistence.store.abc import SessionLog
 from rath.session.persistence.store.files import FileStore
 from rath.session.persistence.verify import verify
 from rath.session.record import ToolRun
@@ -181,6 +182,7 @@ def test_what_is_made_anew_keeps_what_was_there_aside() -> None:
     store = FileStore()
     before = partial_beside(store.path(first.id)).read_bytes()
     log = RecordingPlan(store=store).begin(store, first.id)
+    assert isinstance(log, SessionLog)
     log.append(b"{}\n")
     log.abandon()
     partial = partial_beside(store.path(first.id))

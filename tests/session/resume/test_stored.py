@@ -81,12 +81,13 @@ def test_what_was_built_once_is_not_built_again_for_what_came_from_it() -> None:
     assert {id(row) for row in later.written.table[: len(found.written.table)]} == rows
 
 
-def test_what_is_made_anew_is_not_there_any_more() -> None:
+def test_what_is_made_anew_is_not_found_and_its_log_stays_until_then() -> None:
     first = run(["one"], persist=True).synchronize()
     stored = Stored(default_store())
-    assert stored.session(first.id) is not None
+    assert stored.find(first.id) is not None
     stored.drop(first.id)
-    assert stored.session(first.id) is None
+    assert stored.find(first.id) is None
+    assert Session.load(first.id).text() == "one"
 
 
 def begun_and_stored() -> Session:

@@ -97,6 +97,22 @@ def a_log_may_be_written_anew_at_once(subject: Subject) -> None:
     expect(stored(subject.store, log.session).data == FIRST + SECOND, "what its writer wrote")
 
 
+def the_first_lines_of_another_log_take_the_place_of_a_finished_one(subject: Subject) -> None:
+    session, size = finished(subject.store, FIRST, SECOND), len(FIRST + SECOND)
+    expect_refused(
+        "a restart of a log of another size", subject.store.restart, session, THIRD, size=size - 1
+    )
+    expect_log(subject.other, session, FIRST + SECOND, is_finished=True)
+    log = subject.store.restart(session, THIRD, size=size)
+    try:
+        expect_log(subject.other, session, THIRD, is_finished=False)
+        log.append(FIRST)
+        log.finish()
+    finally:
+        log.abandon()
+    expect_log(subject.other, session, THIRD + FIRST, is_finished=True)
+
+
 def what_is_not_there_does_not_go_on(subject: Subject) -> None:
     session = uuid4()
     expect_refused("reopen of nothing", subject.store.reopen, session, 0)
@@ -142,6 +158,7 @@ CHECKS = (
     Check(_FEATURE, a_log_that_was_cut_to_nothing_is_begun_anew),
     Check(_FEATURE, a_log_that_was_changed_meanwhile_is_not_cut),
     Check(_FEATURE, a_log_may_be_written_anew_at_once),
+    Check(_FEATURE, the_first_lines_of_another_log_take_the_place_of_a_finished_one),
     Check(_FEATURE, what_is_not_there_does_not_go_on),
     Check("Late lines", late_lines_are_added_to_a_finished_log),
     Check("Late lines", late_lines_need_a_finished_log),

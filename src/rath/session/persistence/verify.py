@@ -91,6 +91,9 @@ def verify(store: SessionStore, session: UUID | str) -> Verification:
     log = store.read(wanted)
     if log is None:
         raise missing(wanted, store)
+    if not log.is_finished and b"\n" not in log.data:
+        text = f"{log.where}: its writer was cut off in the first line, so it says nothing"
+        return Verification(wanted, 1, 0, 0, (Problem("note", "cut off", wanted, text),))
     source = Source(store, recover=True)
     try:
         content = source.content(log.data, log.where)

@@ -24,6 +24,7 @@ from rath.session.recorder.header import Beginning, Identity, beginning
 from rath.session.recorder.log_writer import LogWriter, Opening
 from rath.session.recorder.reading import WrittenLog, written_log
 from rath.session.recorder.shelf import Shelf, being_written, shelf_of
+from rath.session.resume.open_calls import own_operation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,9 +95,21 @@ class Keeper:
     def stored(self, parents: Sequence[Edge]) -> list[Edge]:
         """Return the parents that are stored, of which ranges can be told.
 
-        One may have been deleted since it was kept; what it held stands in the child then.
+        One may have been deleted since it was kept; what it held stands in the child then. One
+        that only passes on that another waits is made anew when that goes on, with other rows: in
+        its place those stand that it came from.
         """
-        return [edge for edge in parents if _is_there(edge) and self._store.holds(edge.id)]
+        found: dict[UUID, Edge] = {}
+        todo = list(parents[::-1])
+        while todo:
+            edge = todo.pop()
+            if not _is_there(edge) or edge.id in found:
+                continue
+            if _is_passed_on(edge):
+                todo += edge.provenance.parents[::-1] if edge.provenance is not None else ()
+            elif self._store.holds(edge.id):
+                found[edge.id] = edge
+        return list(found.values())
 
     def _missing(self, parents: Sequence[Edge]) -> Iterator[Edge]:
         """Yield what is not known to be stored, a parent before its children; no recursion."""
@@ -159,7 +172,7 @@ class Keeper:
         """Return the writer of a log that is there and holds a session, None if there is none."""
         session = whole.who.session
         log = self._store.read(session)
-        if log is None:
+        if log is None or (self._shelf.is_outdated(session) and not _is_same(log, whole.body)):
             return None
         is_going_on = self._store.is_being_written(session)
         if not log.is_finished and not is_going_on and not self._holds(log, whole):
@@ -183,11 +196,12 @@ class Keeper:
         session, body = whole.who.session, whole.body
         log = self._store.read(session)
         written = None if log is None else _readable(log)
+        opening: Opening
         if written is None or not is_beginning(written, body):
             writer = LogWriter(self._store, session)
             parents = self.stored(whole.who.provenance.parents)
             first = beginning(whole.who, body, parents=parents)
-            opening = _begun if log is None else partial(_reopened, 0, len(log.data))
+            opening = partial(_begun, log)
         else:
             writer = LogWriter(self._store, session, written=written)
             # Its writer may have been cut off after the trailer, before the log had its name.
@@ -196,7 +210,9 @@ class Keeper:
             size = written.reader.n_good
             opening = partial(_reopened, size, size + written.n_torn)
         is_whole = session not in self._running
-        return write_whole(writer, opening, first, whole, is_whole=is_whole)
+        write_whole(writer, opening, first, whole, is_whole=is_whole)
+        self._shelf.renew(session)
+        return writer
 
 
 def write_whole(
@@ -255,6 +271,16 @@ def _is_there(edge: Edge) -> bool:
     return edge.body is not None and edge.body.done() and edge.body.error() is None
 
 
+def _is_passed_on(edge: Edge) -> bool:
+    """Tell whether a session says nothing of its own, since one that it came from waits."""
+    assert edge.body is not None
+    body: Body = edge.body.result()
+    if not isinstance(body.outcome, Suspended):
+        return False
+    made = own_operation(body.record, edge.id)
+    return made is None or made.kind not in ("loop", "compress")
+
+
 def _readable(log: StoredLog) -> WrittenLog | None:
     """Return what an unfinished log holds, None where it cannot be believed."""
     try:
@@ -280,8 +306,18 @@ def lines_since(written: WrittenLog, body: Body) -> list[Line]:
     ]
 
 
-def _begun(store: SessionStore, session: UUID) -> SessionLog:
-    return store.create(session)
+def _is_same(log: StoredLog, body: Body) -> bool:
+    """Tell whether a finished log holds this very content."""
+    written = _readable(log)
+    if written is None or not is_beginning(written, body):
+        return False
+    return (written.n_rows, written.n_entries) == (len(body.table), len(body.record))
+
+
+def _begun(log: StoredLog | None, store: SessionStore, session: UUID) -> SessionLog | StoredLog:
+    if log is None:
+        return store.create(session)
+    return log if log.is_finished else store.reopen(session, 0, size=len(log.data))
 
 
 def _reopened(keep: int, size: int, store: SessionStore, session: UUID) -> SessionLog:

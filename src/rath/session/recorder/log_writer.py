@@ -24,7 +24,7 @@ from rath.session.persistence.lines import (
     PlacementLine,
     RoundLine,
 )
-from rath.session.persistence.store.abc import SessionLog, SessionStore
+from rath.session.persistence.store.abc import SessionLog, SessionStore, StoredLog
 from rath.session.placement import Whereabouts
 from rath.session.record import Entry, Record
 from rath.session.recorder.header import Beginning, is_same_place, placement_line
@@ -33,8 +33,8 @@ from rath.session.recorder.reading import WrittenLog, read_log
 
 _log = logging.getLogger("rath.session")
 
-Opening = Callable[[SessionStore, UUID], SessionLog]
-"""Gives the log of a session, locked for its writer."""
+Opening = Callable[[SessionStore, UUID], SessionLog | StoredLog]
+"""Gives the log of a session, locked for its writer; or a finished one that is to be replaced."""
 
 _State = Literal["new", "open", "finished", "unfinished"]
 
@@ -80,6 +80,9 @@ class LogWriter:
         self._size = self._n_torn = 0
         self._encoder: Encoder | None = Encoder(session)
         self._log: SessionLog | None = None
+        self._replaced: tuple[StoredLog, Batch] | None = None
+        """A log that stays until there is more than first lines to take its place, and these."""
+
         self._lane = Lane()
         self._lock = threading.Lock()
         self._waiting: list[tuple[tuple[Line, ...], bool]] = []
@@ -228,11 +231,16 @@ class LogWriter:
             self._state = "unfinished"
 
     def _open(self, opening: Opening, make: Callable[[], Beginning]) -> None:
-        self._log = opening(self.store, self.session)
+        opened = opening(self.store, self.session)
         self._state = "open"
+        if not isinstance(opened, StoredLog):
+            self._log = opened
         first = make()
         self._n_entries += first.n_entries
-        self._put(first.lines)
+        if isinstance(opened, StoredLog):
+            self._replaced = opened, self._encoded(first.lines)
+        else:
+            self._put(first.lines)
         if first.place is not None:
             self._note_place(first.place)
 
@@ -243,7 +251,10 @@ class LogWriter:
         elif self._place is None:
             self._read_again()
         if self._place is None or not is_same_place(self._place, line):
-            if self._state == "open":
+            if self._replaced is not None:
+                log, first = self._replaced
+                self._replaced = log, _joined([first, self._encoded([line])])
+            elif self._state == "open":
                 self._put([line])
             else:
                 self._append(lambda: [line])
@@ -273,7 +284,11 @@ class LogWriter:
         self._state = "finished"
 
     def _leave(self, line: FailureLine | None) -> None:
-        if self._log is None:
+        if self._replaced is not None and line is not None and line.how == "failed":
+            # What failed before it had anything takes the place of nothing.
+            self._replaced, self._state = None, "finished"
+            self._encoder, self._n_entries = None, 0
+        if self._log is None and self._replaced is None:
             return
         with contextlib.suppress(PersistenceError):
             self._guarded(partial(self._write_last, line))
@@ -281,8 +296,8 @@ class LogWriter:
 
     def _write_last(self, line: FailureLine | None) -> None:
         self._write_waiting()
-        if line is not None:
-            self._put([line])
+        if line is not None or self._replaced is not None:
+            self._put([] if line is None else [line])
 
     def _append(self, make: Callable[[], Sequence[Line]]) -> None:
         if self._encoder is None:
@@ -355,8 +370,14 @@ class LogWriter:
         self._put_batch(self._encoded(lines), durable=durable)
 
     def _put_batch(self, batch: Batch, *, durable: bool) -> None:
-        assert self._log is not None
-        self._log.append(batch.data, blobs=batch.blobs, durable=durable)
+        if self._replaced is not None:
+            log, first = self._replaced
+            self._replaced, batch = None, _joined([first, batch])
+            size = len(log.data)
+            self._log = self.store.restart(self.session, batch.data, size=size, blobs=batch.blobs)
+        else:
+            assert self._log is not None
+            self._log.append(batch.data, blobs=batch.blobs, durable=durable)
         self._size += len(batch.data)
 
     def _encoded(self, lines: Sequence[Line]) -> Batch:

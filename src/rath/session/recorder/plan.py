@@ -9,7 +9,7 @@ from uuid import UUID
 
 from rath._async.lazy import Deferred
 from rath.session.autosave import is_autosaving
-from rath.session.persistence.store.abc import SessionLog, SessionStore
+from rath.session.persistence.store.abc import SessionLog, SessionStore, StoredLog
 from rath.session.persistence.store.files import FileStore
 from rath.session.persistence.store.registry import default_store
 from rath.session.recorder.beside import store_beside
@@ -43,10 +43,11 @@ class RecordingPlan:
         """What is known of the store."""
         return shelf_of_files() if self.is_alone else shelf_of(self.store)
 
-    def begin(self, store: SessionStore, session: UUID) -> SessionLog:
+    def begin(self, store: SessionStore, session: UUID) -> SessionLog | StoredLog:
         """Return a new log, locked for its writer; blocks.
 
-        What a run has left that was cut off, and is made anew, is kept aside.
+        What a run has left that was cut off, and is made anew, is kept aside. A finished log that
+        is made anew is returned as it stands: the first lines take its place.
 
         Raises:
             PersistenceError: There is one already, or somebody else writes it, or it cannot be
@@ -55,9 +56,11 @@ class RecordingPlan:
         if self.is_alone and isinstance(store, FileStore):
             return store.replace(session)
         log = store.read(session)
+        is_outdated = self.shelf.is_outdated(session)
+        self.shelf.renew(session)
         if log is not None and not log.is_finished:
             return store.reopen(session, 0, size=len(log.data))
-        return store.create(session)
+        return log if log is not None and is_outdated else store.create(session)
 
 
 def plan_recording(

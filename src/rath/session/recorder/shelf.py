@@ -28,6 +28,7 @@ class Shelf:
         self._lock = threading.Lock()
         self._writers: WeakKeyDictionary[Deferred[Any], LogWriter] = WeakKeyDictionary()
         self._by_session: WeakValueDictionary[UUID, LogWriter] = WeakValueDictionary()
+        self._outdated: set[UUID] = set()
 
     def put(self, cell: Deferred[Any], writer: LogWriter) -> None:
         """Remember which log holds the content of `cell`."""
@@ -44,6 +45,24 @@ class Shelf:
         cell = original(cell)
         with self._lock:
             return self._writers.get(cell)
+
+    def outdate(self, session: UUID) -> None:
+        """Note that the log of a session is to be replaced by the next content of that session.
+
+        It stays until then: what was made of it stands on it, and somebody may know its id.
+        """
+        with self._lock:
+            self._outdated.add(session)
+
+    def is_outdated(self, session: UUID) -> bool:
+        """Tell whether the log of a session waits to be replaced."""
+        with self._lock:
+            return session in self._outdated
+
+    def renew(self, session: UUID) -> None:
+        """Note that the log of a session is replaced."""
+        with self._lock:
+            self._outdated.discard(session)
 
     def of_session(self, session: UUID) -> LogWriter | None:
         """Return the log of a session, None where none is known."""

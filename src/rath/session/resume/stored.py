@@ -18,7 +18,7 @@ from rath.session.persistence.loading.load import session_of
 from rath.session.persistence.loading.sources import Source
 from rath.session.persistence.store.abc import SessionStore
 from rath.session.persistence.store.registry import default_store
-from rath.session.recorder.shelf import writers_of
+from rath.session.recorder.shelf import shelf_of, writers_of
 from rath.session.resume.serving import Found
 from rath.session.saving import remember_loaded
 from rath.session.session import Session
@@ -46,6 +46,8 @@ class Stored:
             PersistenceError: It cannot be read.
             SessionDamaged: Its log, or that of one it came from, is not what was written.
         """
+        if shelf_of(self.store).is_outdated(session):
+            return None
         try:
             loaded = self.session(session)
         except SessionDamaged:
@@ -81,11 +83,11 @@ class Stored:
         return made
 
     def drop(self, session: UUID) -> None:
-        """Move a log that is made anew to the trash; blocks."""
-        self.store.delete(session)
+        """Forget a session that is made anew; its log stays until the new one takes its place."""
+        shelf_of(self.store).outdate(session)
         for known in (self._contents, self._sessions):
             known.pop(session, None)
-        # What came from it stands on what is not there any more.
+        # What came from it is built on what will be replaced.
         self._built.clear()
 
     def _passed_on(self, session: UUID) -> Found | None:

@@ -139,6 +139,32 @@ class SessionStore(ABC):
         finally:
             log.abandon()
 
+    def restart(
+        self, session: UUID, data: bytes, *, size: int, blobs: Collection[Blob] = ()
+    ) -> SessionLog:
+        """Put the first lines of another log in the place of a finished one, and return it open.
+
+        It is unfinished then. Durable, and at once where the store can do that: whoever reads finds
+        the old lines or the new ones. What stood there is kept aside, or in the trash.
+
+        Args:
+            session: Whose log.
+            data: Lines, each with its line feed.
+            size: How many bytes the finished log had when it was read.
+            blobs: Content that the lines name.
+
+        Raises:
+            PersistenceError: There is none, or somebody writes it, or its size is another, or it
+                cannot be written.
+        """
+        log = self.reopen(session, 0, size=size)
+        try:
+            log.append(data, blobs=blobs, durable=True)
+        except BaseException:
+            log.abandon()
+            raise
+        return log
+
     @abstractmethod
     def read(self, session: UUID) -> StoredLog | None:
         """Return the log of a session, None where there is none.

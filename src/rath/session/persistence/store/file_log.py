@@ -22,6 +22,7 @@ from rath.session.persistence.store.claim import (
     claim_partial,
     claimed,
 )
+from rath.session.persistence.store.file_trash import FileTrash
 
 __all__ = ["FileLog", "append_to_finished", "rewrite_file"]
 
@@ -115,6 +116,51 @@ class FileLog(SessionLog):
                 ) from exc
             raise
         return cls(session, path, claim)
+
+    @classmethod
+    def restart(
+        cls,
+        session: UUID,
+        path: Path,
+        data: bytes,
+        size: int,
+        *,
+        blobs: Collection[Blob],
+        trash: FileTrash,
+    ) -> Self:
+        """Put the first lines of another log in the place of a finished one; see `SessionStore`.
+
+        The new lines are on disk before the old file goes to the trash: as long as it is there it
+        is the one that is read.
+
+        Raises:
+            PersistenceError: It is not finished, or somebody writes it, or its size is another.
+        """
+        if not path.exists():
+            raise _missing(path)
+        claim = claim_partial(path)
+        try:
+            finished = claim_finished(path)
+            if finished is None:
+                raise _missing(path)
+            try:
+                _check_size(finished, size, size)
+                _cut(claim, 0)
+                log = cls(session, path, claim)
+                log.append(data, blobs=blobs, durable=True)
+                if sys.platform == "win32":  # What is open cannot be renamed there.
+                    finished.release()
+                trash.put(path, [path])
+            finally:
+                finished.release()
+        except BaseException as exc:
+            claim.release()
+            if isinstance(exc, OSError):
+                raise PersistenceError(
+                    f"{path} cannot be written: {exc.strerror or exc}; it is as it was"
+                ) from exc
+            raise
+        return log
 
     @property
     def closed(self) -> bool:

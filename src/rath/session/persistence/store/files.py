@@ -95,6 +95,12 @@ class FileStore(SessionStore):
     def rewrite(self, session: UUID, data: bytes, *, size: int) -> None:
         rewrite_file(self.path(session), data, size)
 
+    def restart(
+        self, session: UUID, data: bytes, *, size: int, blobs: Collection[Blob] = ()
+    ) -> FileLog:
+        path = self.path(session)
+        return FileLog.restart(session, path, data, size, blobs=blobs, trash=self._trash)
+
     def read(self, session: UUID) -> StoredLog | None:
         final = self.path(session)
         partial = partial_beside(final)

@@ -18,6 +18,7 @@ from rath.session.persistence.store.postgres.link import Link, Work
 from rath.session.persistence.store.postgres.writing import (
     PostgresLog,
     Writer,
+    begin_log,
     lock_key,
     save_blobs,
 )
@@ -163,9 +164,7 @@ class PostgresStore(SessionStore):
                 save_blobs(on, self._address, kept)
                 log, found, is_finished, _ = self._found(on, session)
                 if not is_finished:
-                    raise PersistenceError(
-                        f"the log of session {session} in {self.where} is not finished"
-                    )
+                    raise self._not_finished(session)
                 if found != size:
                     return False
                 if data:
@@ -185,6 +184,33 @@ class PostgresStore(SessionStore):
                 on.execute(_REWRITTEN, (len(data), epoch + 1, log))
 
         self._locked(session, "rewriting", replace)
+
+    def restart(
+        self, session: UUID, data: bytes, *, size: int, blobs: Collection[Blob] = ()
+    ) -> PostgresLog:
+        kept = {blob.digest: blob.data for blob in blobs if blob.data is not None}
+
+        def begin_again(on: psycopg.Connection) -> PostgresLog:
+            self._writer.lock(on, session)
+            life = self._writer.link.life
+            try:
+                self._writer.link.set_durable(on, durable=True)
+                with on.transaction():
+                    save_blobs(on, self._address, kept)
+                    _, found, is_finished, _ = self._found(on, session)
+                    if not is_finished:
+                        raise self._not_finished(session)
+                    self._check_size(session, found, 0, size)
+                    on.execute(_DELETE, (session,))
+                    log = begin_log(on, session)
+                    on.execute(_ADD_PIECE, (log, 0, data))
+                    on.execute(_GROW, (len(data), log))
+            except BaseException:
+                self._writer.unlock(session, life)
+                raise
+            return PostgresLog(self._writer, session, log, 1)
+
+        return self._writer.link.run(f"replacing session {session}", begin_again)
 
     def read(self, session: UUID) -> StoredLog | None:
         rows = self._reading.run(
@@ -322,6 +348,9 @@ class PostgresStore(SessionStore):
                 f"{keep if size is None else size} that it had when it was read; somebody has "
                 "changed it meanwhile: load it again"
             )
+
+    def _not_finished(self, session: UUID) -> PersistenceError:
+        return PersistenceError(f"the log of session {session} in {self.where} is not finished")
 
     def _read_from(self, session: UUID, start: int) -> bytes:
         rows = self._reading.run(

@@ -158,9 +158,7 @@ class PostgresLog(SessionLog):
             save_blobs(on, self._writer.link.address, blobs)
             log = self._log
             if log is None:
-                begun = on.execute(_BEGIN, (self.session,)).fetchone()
-                assert begun is not None, "RETURNING gives the row that was inserted"
-                log = int(begun[0])
+                log = begin_log(on, self.session)
             self._grow(on, log, data)
         self._log = log
 
@@ -192,6 +190,13 @@ class PostgresLog(SessionLog):
             f"the log of {self.where} was deleted, or gone on with, by somebody else meanwhile; "
             "what was written before can still be read"
         )
+
+
+def begin_log(on: psycopg.Connection, session: UUID) -> int:
+    """Insert the row of a new log, and return its id."""
+    begun = on.execute(_BEGIN, (session,)).fetchone()
+    assert begun is not None, "RETURNING gives the row that was inserted"
+    return int(begun[0])
 
 
 def save_blobs(on: psycopg.Connection, address: Address, blobs: dict[str, bytes]) -> None:
