@@ -103,13 +103,15 @@ class JournalStore(SessionStore):
         return _Log(self, session)
 
     def read(self, session: UUID) -> StoredLog | None:
-        data = self._logs.get(session)
+        with self._lock:
+            data, is_finished = self._logs.get(session), session in self.finished
         if data is None:
             return None
-        return StoredLog(session, data, session in self.finished, f"{self.where}/{session}")
+        return StoredLog(session, data, is_finished, f"{self.where}/{session}")
 
     def stamps(self) -> Mapping[UUID, str]:
-        return {session: str(len(data)) for session, data in self._logs.items()}
+        with self._lock:
+            return {session: str(len(data)) for session, data in self._logs.items()}
 
     def is_being_written(self, session: UUID) -> bool:
         return session in self.writers

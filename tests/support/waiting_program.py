@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
+from uuid import UUID
 
 from rath.flow import Agent, Compressor, Workflow
 from rath.llm import Provider, register_chat_client
@@ -65,7 +66,7 @@ class WaitingTeam(Workflow):
         self.sending = Sending(log)
         model = _provider(n_helpers, dies)
         helper = Agent("helper", model, [self.sending], system_tools=False)
-        tool = helper.as_tool("helper", effects="idempotent")
+        tool = helper.as_tool("helper", effects="idempotent", parallel_safe=True)
         self.boss = Agent("boss", model, [tool], system_tools=False)
         self.left = Agent("left", model, [], system_tools=False)
         self.right = Agent("right", model, [], system_tools=False)
@@ -90,9 +91,10 @@ def allow(session: Session, store: SessionStore | None = None, *, limit: int = 1
     return n_calls
 
 
-def problems(store: SessionStore) -> list[str]:
-    """Return what is not as it was written in all sessions of a store."""
-    found = [problem for session in store.stamps() for problem in verify(store, session).problems]
+def problems(store: SessionStore, *sessions: UUID) -> list[str]:
+    """Return what is not as it was written in sessions of a store, by default in all of them."""
+    asked = sessions or tuple(store.stamps())
+    found = [problem for session in asked for problem in verify(store, session).problems]
     return [f"{each.session}: {each.text}" for each in found if each.severity != "note"]
 
 

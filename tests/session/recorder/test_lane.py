@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import subprocess
 import sys
 import threading
@@ -59,3 +60,13 @@ def test_exit_waits_for_what_is_in_it(tmp_path: Path) -> None:
     written = tmp_path / "written"
     subprocess.run([sys.executable, "-c", code, str(written)], check=True, timeout=60)
     assert written.exists()
+
+
+def test_a_job_sees_nothing_of_the_run_that_put_it() -> None:
+    """Else whoever puts the first job is above all others, and a job may wait for its own run."""
+    run = contextvars.ContextVar("run", default="none")
+    token = run.set("the run that is above")
+    try:
+        assert Lane().put(run.get).result(timeout=PATIENCE) == "none"
+    finally:
+        run.reset(token)

@@ -14,7 +14,7 @@ from rath.llm.chat_response import RathLLMTokenUsage
 from rath.session.persistence.loading.build import Built, build
 from rath.session.persistence.loading.closure import closure, needed_by
 from rath.session.persistence.loading.content import Content
-from rath.session.persistence.loading.sources import Source, missing
+from rath.session.persistence.loading.sources import Source, missing, read_together
 from rath.session.persistence.paths import checked_id
 from rath.session.persistence.store.abc import SessionStore
 from rath.session.record import Entry, ToolRun
@@ -88,13 +88,20 @@ def verify(store: SessionStore, session: UUID | str) -> Verification:
         PersistenceError: There is no such session, or it cannot be read.
     """
     wanted = checked_id(session)
-    log = store.read(wanted)
+
+    def look(source: Source) -> Verification:
+        return _verified(source, wanted)
+
+    return read_together(store, look, recover=True, is_sound=lambda found: found.worst != "damaged")
+
+
+def _verified(source: Source, wanted: UUID) -> Verification:
+    log = source.read(wanted)
     if log is None:
-        raise missing(wanted, store)
+        raise missing(wanted, source.store)
     if not log.is_finished and b"\n" not in log.data:
         text = f"{log.where}: its writer was cut off in the first line, so it says nothing"
         return Verification(wanted, 1, 0, 0, (Problem("note", "cut off", wanted, text),))
-    source = Source(store, recover=True)
     try:
         content = source.content(log.data, log.where)
         content.require(wanted)

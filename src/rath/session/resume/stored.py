@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from uuid import UUID
 
 from rath._async.lazy import Deferred
@@ -15,7 +16,7 @@ from rath.session.persistence.loading.build import Built, build
 from rath.session.persistence.loading.closure import closure
 from rath.session.persistence.loading.content import Content
 from rath.session.persistence.loading.load import session_of
-from rath.session.persistence.loading.sources import Source
+from rath.session.persistence.loading.sources import MAX_READS, Source
 from rath.session.persistence.store.abc import SessionStore
 from rath.session.persistence.store.registry import default_store
 from rath.session.recorder.shelf import shelf_of, writers_of
@@ -33,6 +34,8 @@ class Stored:
         self._contents: dict[UUID, Content | None] = {}
         self._built: dict[UUID, Built] = {}
         self._sessions: dict[UUID, Session] = {}
+        # Tools that run side by side look for what they had made.
+        self._busy = threading.RLock()
 
     @property
     def where(self) -> str:
@@ -63,32 +66,54 @@ class Stored:
 
     def workspace_of(self, session: UUID) -> UUID | None:
         """Return the workspace that the log of a session names, None where it names none."""
-        content = self._content(session)
+        with self._busy:
+            content = self._content(session)
         stored = None if content is None else content.place.workspace
         return None if stored is None else stored.id
 
     def session(self, session: UUID) -> Session | None:
         """Return a session that is stored, placed as it was, None where it is not; blocks."""
-        known = self._sessions.get(session)
-        if known is not None:
-            return known
+        with self._busy:
+            known = self._sessions.get(session)
+            if known is not None:
+                return known
+            built = self._build(session)
+            if built is None:
+                return None
+            made = self._sessions[session] = session_of(built)
+            remember_loaded(made.body, session, self.store, place=built.content.place)
+            return made
+
+    def drop(self, session: UUID) -> None:
+        """Forget a session that is made anew; its log stays until the new one takes its place."""
+        shelf_of(self.store).outdate(session)
+        with self._busy:
+            for known in (self._contents, self._sessions):
+                known.pop(session, None)
+            # What came from it is built on what will be replaced.
+            self._built.clear()
+
+    def _build(self, session: UUID) -> Built | None:
+        for _ in range(MAX_READS - 1):
+            try:
+                return self._build_once(session)
+            except SessionDamaged:
+                if not self._source.has_changed():
+                    raise
+                # What was read before has grown since, and others begin with more of it.
+                self._source = Source(self.store)
+                self._contents.clear()
+                self._built.clear()
+        return self._build_once(session)
+
+    def _build_once(self, session: UUID) -> Built | None:
         content = self._content(session)
         if content is None:
             return None
         if session not in self._built:
             before = self._built
             self._built = build(closure(content, self._content, known=before), known=before)
-        made = self._sessions[session] = session_of(self._built[session])
-        remember_loaded(made.body, session, self.store, place=content.place)
-        return made
-
-    def drop(self, session: UUID) -> None:
-        """Forget a session that is made anew; its log stays until the new one takes its place."""
-        shelf_of(self.store).outdate(session)
-        for known in (self._contents, self._sessions):
-            known.pop(session, None)
-        # What came from it is built on what will be replaced.
-        self._built.clear()
+        return self._built[session]
 
     def _passed_on(self, session: UUID) -> Found | None:
         """Return a session that says nothing of its own, without what it was made of.

@@ -14,7 +14,7 @@ from rath.session.persistence.lines import SCHEMA_VERSION, HeaderLine, Placement
 from rath.session.persistence.loading.build import Built, build
 from rath.session.persistence.loading.closure import closure
 from rath.session.persistence.loading.content import Content
-from rath.session.persistence.loading.sources import Source, missing
+from rath.session.persistence.loading.sources import Source, missing, read_together
 from rath.session.persistence.loading.unfinished import Unfinished
 from rath.session.persistence.paths import PARTIAL_SUFFIX, checked_id
 from rath.session.persistence.reattach import lazy_placement
@@ -79,13 +79,16 @@ def load(store: SessionStore, session: UUID | str, *, recover: bool = False) -> 
     """
     wanted = checked_id(session)
     settle(wanted)
-    log = store.read(wanted)
-    if log is None:
-        raise missing(wanted, store)
-    source = Source(store, recover)
-    content = source.content(log.data, log.where)
-    content.require(wanted)
-    return _remembered(_loaded(content, source, is_finished=log.is_finished), store)
+
+    def read(source: Source) -> Loaded:
+        log = source.read(wanted)
+        if log is None:
+            raise missing(wanted, store)
+        content = source.content(log.data, log.where)
+        content.require(wanted)
+        return _loaded(content, source, is_finished=log.is_finished)
+
+    return _remembered(read_together(store, read, recover=recover, is_sound=_is_sound), store)
 
 
 def load_file(path: Path, store: SessionStore, *, recover: bool = False) -> Loaded:
@@ -95,10 +98,13 @@ def load_file(path: Path, store: SessionStore, *, recover: bool = False) -> Load
         PersistenceError: It cannot be read.
         SessionDamaged: It, or the log of an ancestor, is not what was written.
     """
-    source = Source(store, recover)
-    content = source.content(read_file(path), str(path))
-    is_finished = not path.name.endswith(PARTIAL_SUFFIX)
-    return _remembered(_loaded(content, source, is_finished=is_finished), path)
+
+    def read(source: Source) -> Loaded:
+        content = source.content(read_file(path), str(path))
+        is_finished = not path.name.endswith(PARTIAL_SUFFIX)
+        return _loaded(content, source, is_finished=is_finished)
+
+    return _remembered(read_together(store, read, recover=recover, is_sound=_is_sound), path)
 
 
 def read_file(path: Path) -> bytes:
@@ -142,6 +148,10 @@ def _loaded(content: Content, source: Source, *, is_finished: bool) -> Loaded:
         reader=reader,
         problem=built.problem,
     )
+
+
+def _is_sound(loaded: Loaded) -> bool:
+    return loaded.problem is None
 
 
 def _remembered(loaded: Loaded, where: SessionStore | Path) -> Loaded:
