@@ -42,6 +42,22 @@ def test_each_problem_is_named_once(rath: Rath, family: Family) -> None:
     assert f"{family.user.session}.jsonl:2" in line
 
 
+def test_a_finished_log_that_lost_its_end_is_damaged_and_not_resumed(
+    rath: Rath, sessions: Path
+) -> None:
+    log = LogMaker().begun().said("send it").intended("a").ran("a").ended()
+    save(sessions, log)
+    assert rath("verify", str(log.session)).exit_code == Exit.ANSWERED
+    file = sessions / f"{log.session}.jsonl"
+    lines = file.read_bytes().splitlines(keepends=True)
+    for n_lines in range(1, len(lines)):
+        file.write_bytes(b"".join(lines[:n_lines]))
+        result = rath("verify", str(log.session))
+        assert (result.exit_code, "what followed was cut off" in result.stdout) == (4, True)
+        resumed = rath("resume", str(log.session), "nothing:needed")
+        assert (resumed.exit_code, "what followed was cut off" in resumed.stderr) == (4, True)
+
+
 def test_what_is_missing_ends_with_three(rath: Rath, sessions: Path) -> None:
     log = LogMaker().row(user_text_chunk("look", images=[picture()])).ended()
     save(sessions, log)

@@ -334,7 +334,9 @@ class MemoryStore(SessionStore):
         data = self.logs.get(session)
         if data is None:
             return None
-        return StoredLog(session, data, session not in self.writers, f"{self.where}/{session}")
+        has_end = data.rfind(b'"record_type": "trailer"') > data.rfind(b'"record_type": "reopened"')
+        is_finished = has_end and session not in self.writers
+        return StoredLog(session, data, is_finished, f"{self.where}/{session}")
 
     def stamps(self) -> Mapping[UUID, str]:
         return {session: self._stamps[session] for session in self.logs}

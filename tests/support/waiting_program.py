@@ -65,7 +65,8 @@ class WaitingTeam(Workflow):
         super().__init__()
         self.sending = Sending(log)
         model = _provider(n_helpers, dies)
-        helper = Agent("helper", model, [self.sending], system_tools=False)
+        # What was sent is on disk before a model is asked again.
+        helper = Agent("helper", model, [self.sending], system_tools=False, durability="row")
         tool = helper.as_tool("helper", effects="idempotent", parallel_safe=True)
         self.boss = Agent("boss", model, [tool], system_tools=False)
         self.left = Agent("left", model, [], system_tools=False)

@@ -19,6 +19,7 @@ from rath.flow import Agent, Workflow
 from rath.session import Session
 from rath.session.autosave import autosave
 from rath.session.outcome import Completed, NeedsApproval, NeedsDecision, NeedsInput
+from rath.session.persistence import SESSION_PARTIAL_SUFFIX
 from rath.session.persistence.store.registry import default_store
 from rath.session.persistence.verify import verify
 from rath.testing import ScriptedClient
@@ -212,7 +213,9 @@ def test_a_log_that_was_cut_off_after_it_began_to_wait_still_waits(has_trailer: 
     path = log_of(session.id)
     lines = path.read_bytes().splitlines(keepends=True)
     n_lines = 1 + [json.loads(line).get("entry") for line in lines].index("interrupt")
-    path.write_bytes(b"".join(lines[: n_lines + has_trailer]) + b'{"torn')
+    left = path if has_trailer else path.with_name(f"{session.id}{SESSION_PARTIAL_SUFFIX}")
+    path.rename(left)
+    left.write_bytes(b"".join(lines[: n_lines + has_trailer]) + b'{"torn')
     assert Session.load(session.id).outcome == NeedsApproval(session.id, ("c1", "c2"))
 
 

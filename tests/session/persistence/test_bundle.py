@@ -33,6 +33,7 @@ from rath.session.recorder.beside import recorded_in
 from rath.session.saving import save
 from rath.testing import tool_call
 from tests.support.images import picture
+from tests.support.session_files import operation
 from tests.support.sessions import FunctionTool, run
 
 
@@ -94,6 +95,7 @@ def test_what_the_store_holds_a_beginning_of_grows(
     store: FileStore, tmp_path: Path, is_finished: bool
 ) -> None:
     session, there = stored(store), FileStore(tmp_path / "there")
+    session.add_entry(operation(kind="check"))  # so that a beginning has an end, too
     bundle = pack(store, [session.id])
     whole = bundle.logs[session.id]
     lines = whole.data.splitlines(keepends=True)

@@ -51,7 +51,8 @@ def make_independent(store: SessionStore, child: UUID, *, of: UUID) -> None:
             "its run to end"
         )
     source = Source(store)
-    built = built_from(source.content(log.data, log.where), source)
+    content = source.content(log.data, log.where, is_finished=log.is_finished)
+    built = built_from(content, source)
     read = read_lines(log.data, log.where, make_blob=source.make_blob)
     lines = independent_lines(built, read.lines, of)
     encoder = Encoder(child, names_theirs=True)

@@ -11,6 +11,7 @@ from uuid import UUID
 from rath._core.blobs import Blob
 from rath.errors import PersistenceError, SessionDamaged
 from rath.llm.chat_response import RathLLMTokenUsage
+from rath.session.persistence import index
 from rath.session.persistence.loading.build import Built, build
 from rath.session.persistence.loading.closure import closure, needed_by
 from rath.session.persistence.loading.content import Content
@@ -18,6 +19,7 @@ from rath.session.persistence.loading.sources import Source, missing, read_toget
 from rath.session.persistence.paths import checked_id
 from rath.session.persistence.store.abc import SessionStore
 from rath.session.record import Entry, ToolRun
+from rath.session.recorder.reading import Held, lost_lines
 
 __all__ = ["Problem", "ProblemKind", "Severity", "Verification", "verify"]
 
@@ -96,6 +98,7 @@ def verify(store: SessionStore, session: UUID | str) -> Verification:
 
 
 def _verified(source: Source, wanted: UUID) -> Verification:
+    memory = index.index_memory(source.store, wanted)
     log = source.read(wanted)
     if log is None:
         raise missing(wanted, source.store)
@@ -103,14 +106,14 @@ def _verified(source: Source, wanted: UUID) -> Verification:
         text = f"{log.where}: its writer was cut off in the first line, so it says nothing"
         return Verification(wanted, 1, 0, 0, (Problem("note", "cut off", wanted, text),))
     try:
-        content = source.content(log.data, log.where)
+        content = source.content(log.data, log.where, is_finished=log.is_finished)
         content.require(wanted)
     except SessionDamaged as exc:
         found = Problem("damaged", "line", wanted, str(exc))
         return Verification(wanted, 1, 0, 0, (found,))
     checking = _Checking(source)
     contents = checking.closure(content)
-    return checking.result(wanted, contents)
+    return checking.result(wanted, contents, memory)
 
 
 class _Checking:
@@ -129,9 +132,12 @@ class _Checking:
             self._add("damaged", "range", content.header.session, str(exc))
             return [content]
 
-    def result(self, session: UUID, contents: list[Content]) -> Verification:
+    def result(
+        self, session: UUID, contents: list[Content], memory: index.IndexMemory
+    ) -> Verification:
         """Look at all, and return what was found."""
         built = build(contents, recover=True)
+        self._look_at_end(built[session], memory)
         there = {content.header.session for content in contents}
         digests: dict[str, Blob] = {}
         for content in contents:
@@ -152,6 +158,17 @@ class _Checking:
             self._unread.add(session)
             self._add("damaged", "line", session, str(exc))
             return None
+
+    def _look_at_end(self, built: Built, memory: index.IndexMemory) -> None:
+        """Ask others whether the session that is checked had more."""
+        content, header = built.content, built.content.header
+        if content.problem is not None or built.problem is not None:
+            return  # what stands behind the damage is not known
+        sizes = len(built.rows.items), len(built.entries.items)
+        held = Held(*sizes, content.reader.n_lines, header.created_at)
+        problem = lost_lines(self._source.store, header.session, held, memory)
+        if problem is not None:
+            self._add("damaged", "line", header.session, f"{content.where}: {problem}")
 
     def _look(self, content: Content, built: Built, there: set[UUID]) -> None:
         session = content.header.session

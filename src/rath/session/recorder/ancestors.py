@@ -284,7 +284,7 @@ def _is_passed_on(edge: Edge) -> bool:
 def _readable(log: StoredLog) -> WrittenLog | None:
     """Return what an unfinished log holds, None where it cannot be believed."""
     try:
-        return written_log(log, read_lines(log.data, log.where))
+        return written_log(log, read_lines(log.data, log.where, is_finished=log.is_finished))
     except PersistenceError:
         return None
 

@@ -35,7 +35,7 @@ from rath.session.recorder.ancestors import Keeper, is_beginning, lines_since, t
 from rath.session.recorder.header import Beginning, Identity, beginning
 from rath.session.recorder.log_writer import LogWriter
 from rath.session.recorder.plan import RecordingPlan
-from rath.session.recorder.reading import find_log, knows_open_calls
+from rath.session.recorder.reading import find_whole_log, knows_open_calls
 from rath.session.recorder.shelf import begin_writing, being_written, end_writing
 
 T = TypeVar("T")
@@ -258,7 +258,7 @@ class Recorder:
     async def _open_again(self, plan: RecordingPlan, keeper: Keeper, start: Body) -> None:
         """Go on with the log of a run, or write what it had made where it has none."""
         session = self._who.session
-        written = await _wait(plan.shelf.lane.put(partial(find_log, plan.store, session)))
+        written = await _wait(plan.shelf.lane.put(partial(find_whole_log, plan.store, session)))
         if written is None:
             await self._open(plan, keeper, start)
             return

@@ -76,6 +76,8 @@ class Changed:
     store: Memory
     session: UUID
     data: bytes
+    is_finished: bool = True
+    """Whether it has the name of a log that its writer has finished."""
 
 
 def said(_: Session, arguments: Mapping[str, Any]) -> object:
@@ -133,7 +135,7 @@ def loaded(changed: Changed, asked: UUID, *, recover: bool) -> Session:
     def find(session: UUID) -> Content:
         if session != changed.session:
             return changed.store.contents[session]
-        content = source.content(changed.data, "the changed log")
+        content = source.content(changed.data, "the changed log", is_finished=changed.is_finished)
         content.require(session)
         return content
 
@@ -185,9 +187,20 @@ def test_a_log_that_is_cut_anywhere_is_a_beginning_or_an_error(
         breaks = [at + 1 for at, byte in enumerate(log.data) if byte == 0x0A]
         sizes = range(0, len(log.data), 1 if FULL else 4 * EVERY)
         for size in sorted({*sizes, *breaks, *(at - 1 for at in breaks)}):
-            found |= results(Changed(store, session, log.data[:size]), last, truth)
+            cut = Changed(store, session, log.data[:size], is_finished=False)
+            found |= results(cut, last, truth)
     # A child is damaged where its first line says what its parent has not got any more.
     assert found == {"all", "beginning", "damaged in line 1"}
+
+
+def test_a_finished_log_that_is_cut_before_its_end_is_an_error(
+    store: Memory, last: UUID, truth: dict[UUID, Truth]
+) -> None:
+    for session, log in store.logs.items():
+        end = log.data.index(b'{"record_type": "trailer"')
+        for size in [at + 1 for at, byte in enumerate(log.data[:end]) if byte == 0x0A]:
+            found = results(Changed(store, session, log.data[:size]), last, truth)
+            assert all(each.startswith("damaged") for each in found), (session, size)
 
 
 @pytest.mark.timeout(1200 if FULL else 20)

@@ -521,7 +521,8 @@ def test_damage_in_a_parent_says_who_came_from_it(store: FileStore) -> None:
 def test_session_that_builds_on_itself_is_damage(store: FileStore) -> None:
     one, two = UUID(int=1), UUID(int=2)
     for session, parent in ((one, two), (two, one)):
-        write_lines(store, [replace(HEADER, session=session, parents=(parent,))])
+        header = replace(HEADER, session=session, parents=(parent,))
+        write_lines(store, [header], is_finished=False)
     with pytest.raises(SessionDamaged, match="builds on itself"):
         load(store, one)
 

@@ -112,7 +112,7 @@ def look_into(log: StoredLog) -> Looked:
             named.add(digest)
         return Blob(digest, size)
 
-    found = read_lines(log.data, log.where, make_blob=take)
+    found = read_lines(log.data, log.where, is_finished=log.is_finished, make_blob=take)
     header = found.lines[0]
     assert isinstance(header, HeaderLine), "a log without a header is none"
     if header.session != log.session:

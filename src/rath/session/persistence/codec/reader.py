@@ -26,6 +26,12 @@ from rath.session.persistence.migrations import upgrade_chunk, upgrade_header
 
 Json = dict[str, Any]
 
+LOST_END = (
+    "the log was finished, and its last line is not the end of its run: what followed was cut off. "
+    "Bring the file back from a backup; with recover=True what stands before can be read"
+)
+"""Why a finished log without a trailer is damaged, and not one of a run that was cut off."""
+
 _LATE = EntryLine | HeadLine | ToolsLine | OutcomeLine | PlacementLine | ReopenedLine
 """What may stand after the trailer: entries that came late, what they name, and the place."""
 
@@ -186,18 +192,25 @@ class LogLines:
 
 
 def read_lines(
-    data: bytes, where: str, *, make_blob: MakeBlob = bare_blob, recover: bool = False
+    data: bytes,
+    where: str,
+    *,
+    is_finished: bool = False,
+    make_blob: MakeBlob = bare_blob,
+    recover: bool = False,
 ) -> LogLines:
     """Return the lines of a log.
 
     Args:
         data: All of it.
         where: What it is called in errors.
+        is_finished: Whether its writer has finished it: then its run has an end.
         make_blob: Makes the blobs that entries name.
         recover: Return the lines before one that cannot be believed, instead of raising.
 
     Raises:
-        SessionDamaged: A whole line cannot be believed, or there is no header.
+        SessionDamaged: A whole line cannot be believed, or there is no header, or a log that was
+            finished has lost its end.
     """
     reader = LineReader(where, make_blob=make_blob)
     lines: list[Line] = []
@@ -212,6 +225,9 @@ def read_lines(
         problem = SessionDamaged(
             "missing header: the file has no complete line", where=where, line=1
         )
+    # Version 1 has no checksums: its files may be written by hand, and nothing is added to them.
+    if is_finished and problem is None and not reader.is_over and reader.version > 1:
+        problem = SessionDamaged(LOST_END, where=where, line=reader.n_lines)
     if problem is not None and (not recover or not lines):
         raise problem
     n_torn = 0 if problem is not None else len(data) - reader.n_good

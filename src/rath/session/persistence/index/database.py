@@ -18,7 +18,7 @@ from rath.session.persistence.index.words import stored
 
 __all__ = ["BUSY_SECONDS", "INDEX_VERSION", "Database", "IndexMismatch", "from_micros", "to_micros"]
 
-INDEX_VERSION = 1
+INDEX_VERSION = 2
 """Counts changes of what stands in it; an index of another version is made again."""
 
 BUSY_SECONDS = 5.0
@@ -37,7 +37,7 @@ CREATE TABLE sessions (
     n_rows INTEGER NOT NULL, n_calls INTEGER NOT NULL, n_tool_runs INTEGER NOT NULL,
     tokens INTEGER NOT NULL, usd TEXT NOT NULL, is_priced INTEGER NOT NULL, models TEXT NOT NULL,
     backend TEXT, state TEXT NOT NULL, is_open INTEGER NOT NULL, problem TEXT NOT NULL,
-    size INTEGER NOT NULL);
+    size INTEGER NOT NULL, n_lines INTEGER NOT NULL);
 CREATE INDEX sessions_by_time ON sessions (created);
 CREATE INDEX sessions_by_run ON sessions (run) WHERE run IS NOT NULL;
 CREATE TABLE edges (
@@ -115,6 +115,12 @@ class Database:
     def stamps(self) -> Mapping[bytes, str]:
         """Return by session in which state its log was read."""
         return dict(self._connection.execute("SELECT id, stamp FROM sessions"))
+
+    def length(self, session: bytes) -> tuple[int, int] | None:
+        """Return when a session was begun, and how many lines its log had when it was read."""
+        sql = "SELECT created, n_lines FROM sessions WHERE id = ?"
+        found: tuple[int, int] | None = self._connection.execute(sql, (session,)).fetchone()
+        return found
 
     def forget(self, sessions: Iterable[bytes]) -> None:
         """Take sessions out; unknown ones are fine."""
@@ -237,6 +243,7 @@ def _summary_row(facts: LogFacts, stamp: str) -> tuple[object, ...]:
         facts.is_open,
         facts.problem,
         facts.size,
+        facts.n_lines,
     )
 
 

@@ -16,6 +16,7 @@ from rath._core.text import valid_unicode
 from rath.errors import PersistenceError
 from rath.session.persistence.chain import checked_sum
 from rath.session.persistence.codec.decode import decode_record
+from rath.session.persistence.codec.reader import LOST_END
 from rath.session.persistence.codec.shapes import utc
 from rath.session.persistence.index.facts import CallFacts, CallPrice, LogFacts, RowRange, SaidRow
 from rath.session.persistence.index.states import OUTCOME_STATES
@@ -39,8 +40,14 @@ _KINDS = {
 _AFTER_THE_END = ("entry", "outcome", "placement", "reopened")
 
 
-def facts_of(session: UUID, data: bytes) -> LogFacts:
-    """Return what a log says; of one that cannot be believed, what stands before the bad line."""
+def facts_of(session: UUID, data: bytes, *, is_finished: bool = False) -> LogFacts:
+    """Return what a log says; of one that cannot be believed, what stands before the bad line.
+
+    Args:
+        session: Whose log.
+        data: All of it.
+        is_finished: Whether its writer has finished it: then its run has an end.
+    """
     reading = _Reading(session, len(data))
     number = 0
     for number, line in enumerate(data.split(b"\n")[:-1], start=1):
@@ -52,6 +59,8 @@ def facts_of(session: UUID, data: bytes) -> LogFacts:
             return reading.damaged(f"line {number} is malformed: {type(exc).__name__}: {exc}")
     if not number:
         return reading.damaged("line 1: missing header: the file has no complete line")
+    if is_finished and not reading.has_end:
+        return reading.damaged(f"line {number}: {LOST_END}")
     return reading.finished()
 
 
@@ -65,6 +74,11 @@ class _Reading:
         self._group: list[Json] = []
         self._is_over = False
         self._standing = _Standing()
+
+    @property
+    def has_end(self) -> bool:
+        """Whether its run has ended; of version 1 that is not asked."""
+        return self._is_over or self._version < SCHEMA_VERSION
 
     def take(self, line: bytes) -> None:
         """Read one line, without its line feed.
@@ -110,6 +124,7 @@ class _Reading:
             raise PersistenceError(f"schema version {version} has no checksums, and this line has")
         self._keep_header(record if version == SCHEMA_VERSION else upgrade_header(record))
         self._version = version
+        self._facts.n_lines = 1
 
     def _keep_header(self, record: Json) -> None:
         header, facts = decode_header(record), self._facts
@@ -132,6 +147,7 @@ class _Reading:
         kind = record.get("record_type")
         if self._is_over:
             raise PersistenceError("a record stands after the trailer, which ends a file")
+        self._facts.n_lines += 1
         if kind == "chunk":
             # The index of a line of version 1 was never looked at.
             chunk = upgrade_chunk(record, header_version=self._version)
@@ -170,6 +186,7 @@ class _Reading:
             group, self._group = self._group, []
             for each in group:
                 self._count(each)
+            self._facts.n_lines += len(group)
 
     def _count(self, record: Json) -> None:
         match record["record_type"]:

@@ -76,6 +76,9 @@ class LogFacts:
     ordinal: int = 0
     begins_with: tuple[RowRange, ...] = ()
     n_rows: int = 0
+    n_lines: int = 0
+    """Lines that count; a log that was cut has fewer than it had."""
+
     n_tool_runs: int = 0
     calls: dict[UUID, CallFacts] = field(default_factory=dict[UUID, CallFacts])
     given: dict[UUID, int] = field(default_factory=dict[UUID, int])

@@ -131,6 +131,14 @@ def children(database: Database, session: UUID) -> list[UUID]:
     return [UUID(bytes=child) for child, _ in found]
 
 
+def begun_from(database: Database, session: UUID) -> list[UUID]:
+    """Return what was made from a session, or begins with rows of it, in no order."""
+    sql = """SELECT id FROM edges JOIN sessions USING (n) WHERE parent = ?
+             UNION SELECT id FROM sessions WHERE begins_with = ?"""
+    found: list[Any] = database.rows(sql, (session.bytes, session.bytes))
+    return [UUID(bytes=child) for (child,) in found]
+
+
 def parents(database: Database, session: UUID) -> list[UUID]:
     """Return what a session was made from, in the order of the operation's arguments."""
     sql = "SELECT parent FROM edges JOIN sessions USING (n) WHERE id = ? ORDER BY position"

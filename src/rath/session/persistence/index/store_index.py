@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import sqlite3
 import threading
-from collections.abc import Callable, Collection, Iterable
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
@@ -16,7 +16,12 @@ from rath._core.sqlite_files import identity_of, take_away
 from rath.errors import PersistenceError
 from rath.session.persistence import index
 from rath.session.persistence.index import query
-from rath.session.persistence.index.database import BUSY_SECONDS, Database, IndexMismatch
+from rath.session.persistence.index.database import (
+    BUSY_SECONDS,
+    Database,
+    IndexMismatch,
+    to_micros,
+)
 from rath.session.persistence.index.facts import CallFacts, LogFacts
 from rath.session.persistence.index.location import index_file
 from rath.session.persistence.index.query import Found, SearchHit, SessionFilter
@@ -24,7 +29,7 @@ from rath.session.persistence.index.summary import SessionSummary
 from rath.session.persistence.store.abc import SessionStore
 from rath.session.persistence.store.files import FileStore
 
-__all__ = ["Progress", "StoreIndex"]
+__all__ = ["IndexMemory", "Progress", "StoreIndex", "index_memory", "lines_are_missing"]
 
 T = TypeVar("T")
 
@@ -34,7 +39,58 @@ Progress = Callable[[int, int], None]
 _LOGS_AT_ONCE = 500
 _BYTES_AT_ONCE = 16 << 20
 _REPORT_EVERY = 50
+_MEMORY_SECONDS = 0.5
+"""How long to wait for a writer where the index is only one of several witnesses; a guess."""
+
 _logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class IndexMemory:
+    """What an index said of one log when it was brought up to date last."""
+
+    begun: int | None = None
+    """When the session was begun, in microseconds; None where the index does not know it."""
+
+    n_lines: int = 0
+    """How many lines its log had."""
+
+    children: frozenset[UUID] = frozenset()
+    """The sessions that came from it, or begin with rows of it."""
+
+    stamps: Mapping[UUID, str] = field(default_factory=dict[UUID, str])
+    """In which state each log was read."""
+
+
+def index_memory(store: SessionStore, session: UUID) -> IndexMemory:
+    """Return what the index of a store says of one session as it is; no log is read for that.
+
+    Where there is no index, or it cannot be used now, that is nothing.
+    """
+    path = index_file(store)
+    if path is None or not path.is_file():
+        return IndexMemory()
+    try:
+        database = Database(path, busy_seconds=_MEMORY_SECONDS)
+    except (sqlite3.Error, IndexMismatch, OSError):
+        return IndexMemory()
+    try:
+        begun, n_lines = database.length(session.bytes) or (None, 0)
+        children = frozenset(query.begun_from(database, session))
+        stamps = {UUID(bytes=each): stamp for each, stamp in database.stamps().items()}
+        return IndexMemory(begun, n_lines, children, stamps)
+    except sqlite3.Error:
+        return IndexMemory()
+    finally:
+        database.close()
+
+
+def lines_are_missing(n_lines: int, n_known: int) -> str:
+    """Return why a log is damaged that has fewer lines than it had."""
+    return (
+        f"the log has {n_lines} lines, and had {n_known} when the index read it: its end was cut "
+        "off. Bring it back from a backup; with recover=True what stands before can be read"
+    )
 
 
 class StoreIndex:
@@ -279,8 +335,23 @@ class _Update:
             return LogFacts(
                 session=session, size=0, state="damaged", is_open=False, problem=str(exc)
             )
+        if log is None:
+            return None
         # What reads a log is loaded with the first one: most questions need none.
-        return None if log is None else index.facts_of(session, log.data)
+        facts = index.facts_of(session, log.data, is_finished=log.is_finished)
+        self._compare(facts)
+        return facts
+
+    def _compare(self, facts: LogFacts) -> None:
+        """Tell of a log that has become shorter, and remember how long it was."""
+        begun, n_lines = self._database.length(facts.session.bytes) or (None, 0)
+        # Another log under the same id begins at another time.
+        if begun != to_micros(facts.created_at) or facts.n_lines >= n_lines:
+            return
+        if facts.state != "damaged":
+            facts.state, facts.is_open = "damaged", False
+            facts.problem = lines_are_missing(facts.n_lines, n_lines)
+        facts.n_lines = n_lines
 
     def _keep(self, read: list[tuple[LogFacts, str]], gone: Collection[bytes] = ()) -> None:
         # The logs were read before, so that no other process waits for that.

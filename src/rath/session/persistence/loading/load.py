@@ -20,6 +20,7 @@ from rath.session.persistence.paths import PARTIAL_SUFFIX, checked_id
 from rath.session.persistence.reattach import lazy_placement
 from rath.session.persistence.records import provider_from_jsonable
 from rath.session.persistence.store.abc import SessionStore
+from rath.session.persistence.store.file_log import read_whole
 from rath.session.saving import remember_loaded, settle
 from rath.session.session import Session
 
@@ -84,7 +85,7 @@ def load(store: SessionStore, session: UUID | str, *, recover: bool = False) -> 
         log = source.read(wanted)
         if log is None:
             raise missing(wanted, store)
-        content = source.content(log.data, log.where)
+        content = source.content(log.data, log.where, is_finished=log.is_finished)
         content.require(wanted)
         return _loaded(content, source, is_finished=log.is_finished)
 
@@ -100,8 +101,8 @@ def load_file(path: Path, store: SessionStore, *, recover: bool = False) -> Load
     """
 
     def read(source: Source) -> Loaded:
-        content = source.content(read_file(path), str(path))
         is_finished = not path.name.endswith(PARTIAL_SUFFIX)
+        content = source.content(read_file(path), str(path), is_finished=is_finished)
         return _loaded(content, source, is_finished=is_finished)
 
     return _remembered(read_together(store, read, recover=recover, is_sound=_is_sound), path)
@@ -114,7 +115,7 @@ def read_file(path: Path) -> bytes:
         PersistenceError: It is not there or cannot be read.
     """
     try:
-        return path.read_bytes()
+        return read_whole(path)
     except FileNotFoundError:
         raise PersistenceError(
             f"session file not found: {path}; list_persisted_sessions() tells what is there"

@@ -55,13 +55,15 @@ class Source:
         """
         return any(_state(self.store.read(each)) != seen for each, seen in self._seen.items())
 
-    def content(self, data: bytes, where: str) -> Content:
+    def content(self, data: bytes, where: str, *, is_finished: bool) -> Content:
         """Return what a log says.
 
         Raises:
             SessionDamaged: It cannot be believed.
         """
-        read = read_lines(data, where, make_blob=self.make_blob, recover=self.recover)
+        read = read_lines(
+            data, where, is_finished=is_finished, make_blob=self.make_blob, recover=self.recover
+        )
         return content_of(read, self.with_images, recover=self.recover)
 
     def find(self, session: UUID) -> Content | None:
@@ -74,7 +76,7 @@ class Source:
         log = self.read(session)
         if log is None:
             return None
-        content = self.content(log.data, log.where)
+        content = self.content(log.data, log.where, is_finished=log.is_finished)
         content.require(session)
         return content
 

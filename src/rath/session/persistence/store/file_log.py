@@ -24,7 +24,7 @@ from rath.session.persistence.store.claim import (
 )
 from rath.session.persistence.store.file_trash import FileTrash
 
-__all__ = ["FileLog", "append_to_finished", "rewrite_file"]
+__all__ = ["FileLog", "append_to_finished", "read_whole", "rewrite_file"]
 
 
 class FileLog(SessionLog):
@@ -250,6 +250,21 @@ class FileLog(SessionLog):
         )
 
 
+def read_whole(path: Path) -> bytes:
+    """Return what a file holds that may be gone on with meanwhile.
+
+    A log that gets another name while it is read has grown by then: what was read is not what it
+    was under the name that was asked for.
+
+    Raises:
+        OSError: It is not there, or cannot be read.
+    """
+    while True:
+        before, data, after = path.stat(), path.read_bytes(), path.stat()
+        if os.path.samestat(before, after) and after.st_size == len(data):
+            return data
+
+
 def append_to_finished(path: Path, size: int, data: bytes, *, blobs: Collection[Blob] = ()) -> bool:
     """Add lines to the finished log at `path`, durably; False when it has not `size` bytes.
 
@@ -334,6 +349,8 @@ def _taken_back(claim: Claim, path: Path, keep: int, size: int | None) -> Claim:
             path.replace(claim.path)
             return claim_partial(path)
         path.replace(claim.path)
+        # Before anything is added: under its final name a log without an end is damaged.
+        sync_directory(path.parent)
     except BaseException:
         finished.release()
         raise

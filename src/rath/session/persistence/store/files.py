@@ -26,7 +26,12 @@ from rath.session.persistence.paths import (
 )
 from rath.session.persistence.store.abc import SessionStore, StoredLog
 from rath.session.persistence.store.claim import claim_finished, claimed, is_claimed
-from rath.session.persistence.store.file_log import FileLog, append_to_finished, rewrite_file
+from rath.session.persistence.store.file_log import (
+    FileLog,
+    append_to_finished,
+    read_whole,
+    rewrite_file,
+)
 from rath.session.persistence.store.file_trash import FileTrash
 
 __all__ = ["FileStore"]
@@ -106,7 +111,7 @@ class FileStore(SessionStore):
         partial = partial_beside(final)
         # The finished one twice: it may get its name between the first look and the second.
         for path in (final, partial, final):
-            data = _content(path)
+            data = _content(path, is_final=path == final)
             if data or (data is not None and path == final):
                 return StoredLog(session, data, path == final, str(path))
         return None
@@ -231,12 +236,12 @@ class FileStore(SessionStore):
         return [path, *left, *asides]
 
 
-def _content(path: Path) -> bytes | None:
+def _content(path: Path, *, is_final: bool) -> bytes | None:
     """Return what a file holds, None where there is none."""
     try:
         if not stat.S_ISREG(path.stat().st_mode):
             raise PersistenceError(f"{path} cannot be read: it is no file")
-        return path.read_bytes()
+        return read_whole(path) if is_final else path.read_bytes()
     except FileNotFoundError:
         return None
     except OSError as exc:
