@@ -11,6 +11,7 @@ import stat
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -24,9 +25,22 @@ from rath.llm.chat_response import RathLLMTokenUsage
 from rath.session.body import Body
 from rath.session.chunk import ChunkRow, ChunkTable, user_text_chunk
 from rath.session.graph.provenance import Provenance
-from rath.session.persistence import SessionWriter, load_session, session_file, session_partial_file
+from rath.session.persistence import (
+    SessionWriter,
+    delete_session,
+    list_persisted_sessions,
+    load_session,
+    prune_sessions,
+    session_file,
+    session_partial_file,
+    sessions_dir,
+)
+from rath.session.persistence.index import StoreIndex
+from rath.session.persistence.store.files import FileStore
+from rath.session.persistence.verify import verify
 from rath.session.session import Session
 from rath.testing import tool_call
+from tests.support.images import picture
 from tests.support.sessions import FunctionTool, run
 
 on_posix = pytest.mark.skipif(os.name != "posix", reason="permission bits are a POSIX matter")
@@ -185,9 +199,168 @@ def test_writers_that_race_for_one_file_leave_only_whole_files(session: Session)
 
     with ThreadPoolExecutor(3) as pool:
         refused = [pool.submit(write_often) for _ in range(3)]
-    assert sum(future.result() for future in refused) < 3 * 60
+    n_written = 3 * 60 - sum(future.result() for future in refused)
+    assert n_written > 0
     assert load_session(session.id).chunk_table == session.chunk_table
     assert not list(session_file(session.id).parent.glob("*__partial__*"))
+    assert backups_of(session_file(session.id)) == set(range(1, n_written))
+
+
+def backups_of(path: Path) -> set[int]:
+    """Return the numbers of the finished files that stood at a path before."""
+    names = (each.name for each in path.parent.iterdir())
+    suffixes = (name.removeprefix(f"{path.name}.") for name in names if name != path.name)
+    return {int(suffix) for suffix in suffixes if suffix.isdecimal()}
+
+
+def written_as(session: Session, *texts: str, path: Path | None = None) -> bytes:
+    """Write a finished file of the session with these rows, and return its bytes."""
+    with SessionWriter(session, path=path) as writer:
+        for index, text in enumerate(texts):
+            writer.write_chunk(index, user_text_chunk(text))
+    return writer.path.read_bytes()
+
+
+def test_second_writer_keeps_the_finished_file_and_says_where(
+    session: Session, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = session_file(session.id)
+    first = written_as(session, "first")
+    assert caplog.records == []
+    second = written_as(session, "second")
+    written_as(session, "third")
+    assert path.with_name(f"{path.name}.1").read_bytes() == first
+    assert path.with_name(f"{path.name}.2").read_bytes() == second
+    assert load_session(session.id).chunk_table.rows == (user_text_chunk("third"),)
+    warnings = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
+    assert len(warnings) == 2
+    assert f"{path} was written again" in warnings[0]
+    assert f"kept as {path}.1" in warnings[0]
+    assert f"kept as {path}.2" in warnings[1]
+
+
+def test_backup_is_read_by_its_path(session: Session) -> None:
+    path = session_file(session.id)
+    written_as(session, "first")
+    written_as(session, "second")
+    backup = load_session(session.id, path=path.with_name(f"{path.name}.1"))
+    assert (backup.closed, backup.chunk_table.rows) == (True, (user_text_chunk("first"),))
+
+
+def test_backup_takes_the_name_of_no_other_file(session: Session, tmp_path: Path) -> None:
+    path, other = tmp_path / "run.jsonl", tmp_path / "run.jsonl.1"
+    other.write_bytes(b"of somebody else")
+    first = written_as(session, "first", path=path)
+    written_as(session, "second", path=path)
+    assert other.read_bytes() == b"of somebody else"
+    assert (tmp_path / "run.jsonl.2").read_bytes() == first
+
+
+def test_finished_file_stays_until_the_second_one_is_complete(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(fd: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    first = written_as(session, "first")
+    SessionWriter(session).abandon()
+    writer = SessionWriter(session)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", fail)
+        with pytest.raises(PersistenceError, match="No space left"):
+            writer.close()
+    assert session_file(session.id).read_bytes() == first
+    assert backups_of(session_file(session.id)) == set()
+
+
+def test_finished_file_is_kept_where_there_are_no_hard_links(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(source: Path, target: Path) -> None:
+        raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr(os, "link", fail)
+    first, second = written_as(session, "first"), written_as(session, "second")
+    third, path = written_as(session, "third"), session_file(session.id)
+    assert path.read_bytes() == third
+    assert path.with_name(f"{path.name}.1").read_bytes() == first
+    assert path.with_name(f"{path.name}.2").read_bytes() == second
+
+
+def test_writers_in_two_processes_keep_each_file_of_the_other(session: Session, home: Path) -> None:
+    code = """if True:
+        import sys
+        from uuid import UUID
+        from rath.errors import PersistenceError
+        from rath.session import ChunkTable, Session
+        from rath.session.persistence import SessionWriter
+
+        session, n_written = Session(ChunkTable(), id=UUID(sys.argv[1])), 0
+        print("ready", flush=True)
+        sys.stdin.readline()
+        for _ in range(30):
+            try:
+                SessionWriter(session).close()
+                n_written += 1
+            except PersistenceError:
+                pass
+        print(n_written)
+    """
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OPENRATH_HOME": str(home)}
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", code, str(session.id)],
+            env=env,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        for _ in range(2)
+    ]
+    for process in processes:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    n_written = sum(int(process.communicate()[0]) for process in processes)
+    assert n_written > 1
+    assert backups_of(session_file(session.id)) == set(range(1, n_written))
+
+
+def test_backups_are_no_sessions_and_go_with_theirs(session: Session) -> None:
+    written_as(session, "an older word")
+    written_as(session, "a newer word")
+    assert [(meta.id, meta.chunk_count) for meta in list_persisted_sessions()] == [(session.id, 1)]
+    with StoreIndex(FileStore()) as index:
+        assert [each.id for each in index.summaries()] == [session.id]
+        assert [hit.snippet for hit in index.search("word")] == ["a newer word"]
+    assert verify(FileStore(), session.id).problems == ()
+    assert prune_sessions(older_than=timedelta(hours=-1)) == [session.id]
+    assert not list(sessions_dir().glob(f"{session.id}*"))
+    assert FileStore().restore(session.id)
+    assert backups_of(session_file(session.id)) == {1}
+
+
+def test_image_of_a_backup_stays(session: Session) -> None:
+    shown = user_text_chunk("look", images=[picture(b"cat")])
+    with SessionWriter(session) as writer:
+        writer.write_chunk(0, shown)
+    written_as(session, "nothing to see")
+    FileStore().empty_trash()
+    path = session_file(session.id)
+    backup = load_session(session.id, path=path.with_name(f"{path.name}.1"))
+    assert backup.chunk_table[0].images[0].blob.data == picture(b"cat")
+
+
+def test_delete_by_path_leaves_a_number_beside_it(session: Session, tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    written_as(session, "a", path=path)
+    (tmp_path / "run.jsonl.1").write_bytes(b"of somebody else")
+    assert delete_session(session.id, path=path)
+    assert (tmp_path / "run.jsonl.1").read_bytes() == b"of somebody else"
 
 
 def test_partial_file_that_its_last_writer_renames_meanwhile_is_not_written(

@@ -25,7 +25,8 @@ class SessionWriter:
 
     Rows are written as they are given, and the record of the session when the file is closed.
     Lines go to a partial file beside `path`, which takes its name when the file is finished. A
-    partial file that stays behind tells that a writer was cut off.
+    partial file that stays behind tells that a writer was cut off. A finished file that stood
+    there before is kept as `<path>.1`, or the next number that is free, and a warning is logged.
 
     Args:
         session: Whose lineage, placement and record the file takes.
@@ -72,7 +73,7 @@ class SessionWriter:
         known = body.latest if body.done() else None
         given = () if known is None else known.given
         first = self._encoded(header_line(who, given=given))
-        self._log = FileLog.replace(session.id, self.path)
+        self._log = FileLog.replace(session.id, self.path, backs_up=True)
         self.partial_path = self._log.partial_path
         try:
             self._append(first)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import threading
@@ -26,6 +27,9 @@ from rath.session.persistence.store.file_trash import FileTrash
 
 __all__ = ["FileLog", "append_to_finished", "read_whole", "rewrite_file"]
 
+_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
+_logger = logging.getLogger(__name__)
+
 
 class FileLog(SessionLog):
     """A log that is appended to `<path>.__partial__`, and is renamed to `path` when it is finished.
@@ -33,7 +37,7 @@ class FileLog(SessionLog):
     Made by `create`, `replace` or `reopen`. A log to which nothing was appended leaves no file.
     """
 
-    def __init__(self, session: UUID, path: Path, claim: Claim) -> None:
+    def __init__(self, session: UUID, path: Path, claim: Claim, *, backs_up: bool = False) -> None:
         self.session = session
         self.path = path
         """Where it stands when it is finished."""
@@ -44,6 +48,7 @@ class FileLog(SessionLog):
         self.where = str(claim.path)
         self._blobs = BlobStore(path.parent)
         self._claim = claim
+        self._backs_up = backs_up
         self._is_broken = False
         self._is_named = False
         # A run that is cancelled abandons its log while another thread may be writing a line.
@@ -71,10 +76,16 @@ class FileLog(SessionLog):
         return cls(session, path, claim)
 
     @classmethod
-    def replace(cls, session: UUID, path: Path) -> Self:
+    def replace(cls, session: UUID, path: Path, *, backs_up: bool = False) -> Self:
         """Begin a log that takes the place of the one at `path` once it is finished.
 
         What a writer that was cut off has left beside it is kept as `<path>.__partial__.<number>`.
+
+        Args:
+            session: Whose log.
+            path: Where it stands when it is finished.
+            backs_up: Keep the finished file that it replaces as `<path>.<number>`, and log a
+                warning; by default that file is gone.
 
         Raises:
             PersistenceError: It is being written, or it cannot be.
@@ -86,7 +97,7 @@ class FileLog(SessionLog):
         except BaseException:
             claim.release()
             raise
-        return cls(session, path, claim)
+        return cls(session, path, claim, backs_up=backs_up)
 
     @classmethod
     def reopen(cls, session: UUID, path: Path, keep: int, *, size: int | None = None) -> Self:
@@ -223,7 +234,14 @@ class FileLog(SessionLog):
         if self._claim.size == 0:
             return
         os.fsync(self._claim.fd)
+        backup = _back_up(self.path) if self._backs_up else None
         self._claim.rename(self.path)
+        if backup is not None:
+            _logger.warning(
+                "%s was written again; the finished file that stood there is kept as %s",
+                self.path,
+                backup,
+            )
         sync_directory(self.path.parent)
 
     def _write(self, data: bytes) -> None:
@@ -383,6 +401,44 @@ def _cut(claim: Claim, keep: int) -> None:
         os.fsync(claim.fd)
     except OSError as exc:
         raise PersistenceError(f"{claim.path} cannot be written: {exc.strerror or exc}") from exc
+
+
+def _back_up(path: Path) -> Path | None:
+    """Give the file at `path` a second name, the first `<path>.<number>` that is free.
+
+    The first name stays until another file takes it, so that readers always find one.
+
+    Returns:
+        The second name, None where there is no file.
+
+    Raises:
+        OSError: It cannot have one.
+    """
+    number = 1
+    while True:
+        backup = path.with_name(f"{path.name}.{number}")
+        try:
+            _link(path, backup)
+        except FileExistsError:
+            number += 1
+        except FileNotFoundError:
+            return None
+        else:
+            return backup
+
+
+def _link(path: Path, name: Path) -> None:
+    """Give a file a second name, which never replaces another file; a copy without hard links."""
+    try:
+        os.link(path, name)
+    except (FileExistsError, FileNotFoundError):
+        raise
+    except OSError:
+        data = path.read_bytes()
+        with os.fdopen(os.open(name, _NEW_FILE, 0o600), "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
 
 
 def _missing(path: Path) -> PersistenceError:

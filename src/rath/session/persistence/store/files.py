@@ -154,7 +154,7 @@ class FileStore(SessionStore):
                 finished = claim_finished(path)
                 if finished is None and claim.size == 0:
                     return False
-                files = self._files_of(path, is_finished=finished is not None)
+                files = self._files_of(session, is_finished=finished is not None)
                 with contextlib.ExitStack() as held:
                     if finished is not None:
                         held.callback(finished.release)
@@ -225,10 +225,14 @@ class FileStore(SessionStore):
             else:
                 time.sleep(_FOLLOW_SECONDS)
 
-    def _files_of(self, path: Path, *, is_finished: bool) -> list[Path]:
+    def _files_of(self, session: UUID, *, is_finished: bool) -> list[Path]:
         """Return the files of a log, the one that is read first."""
+        path = self.path(session)
         partial = partial_beside(path)
         asides = sorted(path.parent.glob(f"{glob.escape(partial.name)}.[0-9]*"))
+        if session not in self._elsewhere:
+            # Beside a file with a name of somebody's choice, a number may mean anything.
+            asides += sorted(path.parent.glob(f"{path.name}.[0-9]*"))
         if not is_finished:
             return [partial, *asides]
         # An empty one is only there to be locked.
