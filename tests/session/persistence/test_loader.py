@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 from rath.backend.abc import BackendSandboxSpec
 from rath.errors import PersistenceError
 from rath.llm.chat_response import RathLLMTokenUsage
+from rath.session import run_session_compress
 from rath.session.chunk import (
     ChunkKind,
     ChunkRow,
@@ -24,6 +26,7 @@ from rath.session.chunk import (
     system_text_chunk,
     user_text_chunk,
 )
+from rath.session.graph import ancestors_bfs, session_to_jsonl_row
 from rath.session.graph.kind import LineageKind
 from rath.session.persistence import (
     PersistedSession,
@@ -34,8 +37,13 @@ from rath.session.persistence import (
     session_file,
     session_partial_file,
 )
+from rath.session.persistence.index import StoreIndex
 from rath.session.persistence.store.files import FileStore
+from rath.session.persistence.verify import verify
+from rath.session.questions import what_was_seen, where_from
 from rath.session.session import Session
+from rath.testing import ScriptedClient, tool_call
+from tests.support.sessions import FunctionTool, run
 from tests.support.stored_lines import write
 
 GOLDEN = Path(__file__).parents[2] / "data" / "v1"
@@ -243,7 +251,7 @@ def test_rows_are_named_after_the_file_and_keep_unknown_kinds(path: Path) -> Non
     assert table[1] == ChunkRow("verdict", {"content": "b", "new": [1]})
 
 
-def test_resumed_user_session_has_rows_place_and_usage_but_no_parents() -> None:
+def test_resumed_user_session_has_rows_place_and_usage() -> None:
     spec = BackendSandboxSpec(image="i", entrypoint=("a", "b"), timeout=timedelta(seconds=1.5))
     session = Session(
         ChunkTable((user_text_chunk("a"),)),
@@ -270,6 +278,156 @@ def test_usage_of_one_file_counts_once_when_two_pairs_of_it_meet(path: Path) -> 
     merged = one.merge(other)
     assert merged.cumulative_usage == one.cumulative_usage == RathLLMTokenUsage(1, 2, 3)
     assert len(merged.chunk_table) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "operator", "kind", "parents"),
+    [
+        (
+            "plain.jsonl",
+            "run_session_loop",
+            LineageKind.OP_SESSION_LOOP,
+            ["cdac8b10-aa45-41a0-be59-5328cbc9679a", "71812a21-d027-4e72-8dcf-c35580527637"],
+        ),
+        (
+            "merged.jsonl",
+            "Session.merge",
+            LineageKind.OP_MERGE,
+            ["5c9c7f0c-8425-406e-ad7e-560a108f7d88", "1a693789-f3c4-4831-9098-0f35c4afd6a2"],
+        ),
+        (
+            "crashed.jsonl.__partial__",
+            "run_session_loop",
+            LineageKind.OP_SESSION_LOOP,
+            ["276c37f6-dbd1-4482-9fbd-2ceea0bed36f", "71812a21-d027-4e72-8dcf-c35580527637"],
+        ),
+    ],
+)
+def test_resumed_user_session_of_version_1_names_its_parents(
+    name: str, operator: str, kind: LineageKind, parents: list[str]
+) -> None:
+    loaded = load_session(ANY, path=GOLDEN / name)
+    user, agent = loaded.to_resumable_pair()
+    assert user.id != loaded.header.id
+    assert list(map(str, user.parent_session_ids)) == parents
+    exported = session_to_jsonl_row(user)
+    assert (exported["id"], exported["parent_session_ids"]) == (str(user.id), parents)
+    assert (exported["lineage_operator"], exported["lineage_kind"]) == (operator, kind.value)
+    by_id = {
+        each.id: each for each in (user, *(Session(ChunkTable(), id=UUID(p)) for p in parents))
+    }
+    assert list(map(str, ancestors_bfs(by_id, user.id))) == parents
+    assert agent.chunk_table.rows == ()
+    user.save()
+    assert Session.load(user.id).parent_session_ids == user.parent_session_ids
+    with StoreIndex(FileStore()) as index:
+        assert list(map(str, index.ancestors(user.id))) == parents
+
+
+PROMPT = (system_text_chunk("Be brief."), system_text_chunk("Be kind."))
+
+
+def instructions() -> Session:
+    return Session(ChunkTable(PROMPT))
+
+
+def test_resumed_agent_has_the_rows_of_the_agent_of_the_run() -> None:
+    out = run(["a"], agent=instructions(), persist=True).synchronize()
+    user, agent = load_session(out.id).to_resumable_pair()
+    assert agent.chunk_table.rows == PROMPT
+    again = run(["b"], user=user, agent=agent, persist=True).synchronize()
+    _, agent = load_session(again.id).to_resumable_pair()
+    assert agent.chunk_table.rows == PROMPT
+    assert Session.load(again.id).chunk_table == again.chunk_table
+
+
+def test_resumed_user_session_has_the_lineage_of_the_run() -> None:
+    out = run(["a"], agent=instructions(), persist=True).synchronize()
+    user, _ = load_session(out.id).to_resumable_pair()
+    assert user.parent_session_ids == out.parent_session_ids
+    assert (user.lineage, user.lineage_kind) == (out.lineage, LineageKind.OP_SESSION_LOOP)
+    assert user.lineage_operator == "run_session_loop"
+    assert user.lineage_extras == (*out.lineage_extras, ("resumed_from", str(out.id)))
+    family = [user, *map(Session.load, user.parent_session_ids)]
+    assert ancestors_bfs({each.id: each for each in family}, user.id) == out.parent_session_ids
+    user.save()
+    with StoreIndex(FileStore()) as index:
+        assert index.ancestors(user.id) == out.parent_session_ids
+    assert verify(FileStore(), user.id).problems == ()
+
+
+DERIVATIONS: dict[str, Callable[[Session], Session]] = {
+    "run": lambda out: out,
+    "fork": lambda out: out.fork(),
+    "fork of a fork": lambda out: out.fork().fork(),
+    "merge": lambda out: out.merge(Session.from_user_message("b")),
+    "second of a merge": lambda out: Session.from_user_message("b").merge(out),
+    "compress": lambda out: run_session_compress(
+        out,
+        Session.from_agent_prompt("Sum up."),
+        agent_provider=ScriptedClient(["so far"]).provider,
+    ),
+}
+
+
+@pytest.mark.parametrize("derive", DERIVATIONS.values(), ids=DERIVATIONS)
+def test_resumed_agent_of_what_was_derived_has_the_rows_of_the_last_run(
+    derive: Callable[[Session], Session],
+) -> None:
+    made = derive(run(["a"], agent=instructions()).synchronize())
+    made.save()
+    _, agent = load_session(made.id).to_resumable_pair()
+    assert agent.chunk_table.rows == PROMPT
+
+
+@pytest.mark.parametrize("derive", DERIVATIONS.values(), ids=DERIVATIONS)
+def test_what_goes_on_from_a_resumed_pair_lacks_no_evidence_and_is_replayed(
+    derive: Callable[[Session], Session],
+) -> None:
+    made = derive(run(["a"], agent=instructions()).synchronize())
+    made.save()
+    user, agent = load_session(made.id).to_resumable_pair()
+    again = run(["b"], user=user, agent=agent, persist=True).synchronize()
+    loaded = Session.load(again.id)
+    assert where_from(loaded).missing == what_was_seen(loaded).missing == ()
+    assert loaded.replay().chunk_table == again.chunk_table
+
+
+def test_resumed_agent_of_a_run_without_instructions_has_none() -> None:
+    first = run(["a"], agent=instructions()).synchronize()
+    out = run(["b"], user=first, agent=Session(ChunkTable()), persist=True).synchronize()
+    _, agent = load_session(out.id).to_resumable_pair()
+    assert agent.chunk_table.rows == ()
+
+
+def test_resumed_agent_of_a_run_inside_a_run_is_that_of_the_outer_one() -> None:
+    def ask(*_: object) -> str:
+        inner = run(["b"], agent=Session.from_agent_prompt("Inside."))
+        return inner.text() or ""
+
+    tools = [tool_call("ask"), "a"]
+    out = run(tools, FunctionTool("ask", ask), agent=instructions(), persist=True).synchronize()
+    _, agent = load_session(out.id).to_resumable_pair()
+    assert agent.chunk_table.rows == PROMPT
+
+
+def test_resumed_agent_of_a_file_without_record_is_the_stored_agent() -> None:
+    agent = instructions()
+    out = run(["a"], agent=agent).synchronize()
+    agent.save()
+    SessionWriter(out).abandon()
+    _, resumed = load_session(out.id).to_resumable_pair()
+    assert resumed.chunk_table.rows == PROMPT
+
+
+def test_a_writer_keeps_the_agent_and_the_parents_of_a_run() -> None:
+    out = run(["a"], agent=instructions()).synchronize()
+    with SessionWriter(out) as writer:
+        for index, row in enumerate(out.chunk_table):
+            writer.write_chunk(index, row)
+    user, agent = load_session(out.id).to_resumable_pair()
+    assert user.parent_session_ids == out.parent_session_ids
+    assert agent.chunk_table.rows == PROMPT
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sized
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 from uuid import UUID
 
@@ -13,6 +13,10 @@ from rath.session.graph.recording import LineageRecorder
 
 PARENT_ROWS = "parent_rows"
 """The extra that says how many rows a parent had of which the session has none."""
+
+RESUMED_FROM = "resumed_from"
+"""The extra that says of which stored session this one is a copy: it has the lineage of that one,
+and the operation in its record is not its own."""
 
 
 class BodyLike(Protocol):
@@ -61,6 +65,16 @@ class Provenance:
     def parent_ids(self) -> tuple[UUID, ...]:
         """Ids of the parents, in the order of the operation's arguments."""
         return tuple(edge.id for edge in self.parents)
+
+    @property
+    def is_copy(self) -> bool:
+        """Whether it is that of another session, of which the session is a copy."""
+        return any(name == RESUMED_FROM for name, _ in self.extras)
+
+    def copied_from(self, session: UUID) -> Provenance:
+        """Return this provenance of `session` for a copy of that session."""
+        own = tuple(extra for extra in self.extras if extra[0] != RESUMED_FROM)
+        return replace(self, extras=(*own, (RESUMED_FROM, str(session))))
 
 
 def stamped(

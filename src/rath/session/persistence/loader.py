@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import deque
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -13,7 +14,7 @@ from rath._async.lazy import Deferred
 from rath.errors import PersistenceError
 from rath.llm.chat_response import RathLLMTokenUsage
 from rath.session.body import Body
-from rath.session.chunk import ChunkKind, ChunkTable
+from rath.session.chunk import ChunkKind, ChunkRow, ChunkTable
 from rath.session.content import SystemText
 from rath.session.graph.kind import LineageKind
 from rath.session.graph.provenance import Provenance
@@ -27,7 +28,7 @@ from rath.session.persistence.records import PersistedSessionHeader, decode_head
 from rath.session.persistence.removal import delete_session, prune_sessions
 from rath.session.persistence.store.files import FileStore
 from rath.session.persistence.store.registry import default_store
-from rath.session.record import Record
+from rath.session.record import Operation, Record
 from rath.session.session import Session
 
 __all__ = [
@@ -109,25 +110,31 @@ class PersistedSession:
     def to_resumable_pair(self, *, agent_prompt: str | None = None) -> tuple[Session, Session]:
         """Return a new user session with these rows, and an agent session to go on with.
 
-        The user session has the backend, spec, record and usage of the stored one, an id of its own
-        and no parents. Where the file names a remote sandbox by its id in the registry, it is
+        The user session has the backend, spec, record, usage and lineage of the stored one: the
+        same parents, operator, kind and extras. Its id is its own, and the stored session is none
+        of its parents: the extra `resumed_from` names it.
+
+        Where the file names a remote sandbox by its id in the registry, the user session is
         attached to that one, which waits for its backend. If that fails, the rows can be read all
         the same: a warning is logged, and tools are refused until the session is placed again, as
         nothing runs in another place unasked.
 
         Args:
-            agent_prompt: Instructions of the agent; by default those of the first system row,
-                where there is one.
+            agent_prompt: Instructions of the agent; by default the rows of the agent that the last
+                loop ran with, as the log or that of the agent session holds them, else the text of
+                the first system row, where there is one. Version 1 stored only that.
         """
         stored = self.session()
         user = Session.from_body(
             Deferred.of(Body(self.chunk_table, self.record, given=stored.body.result().given)),
-            Provenance(),
+            stored.provenance.copied_from(stored.id),
             placement=placement_of(self.loaded.place) if self.loaded else stored.placement.share(),
+            lineage=stored.lineage,
         )
-        prompt = _first_system_text(self.chunk_table) if agent_prompt is None else agent_prompt
-        agent = Session(ChunkTable()) if prompt is None else Session.from_agent_prompt(prompt)
-        return user, agent
+        if agent_prompt is not None:
+            return user, Session.from_agent_prompt(agent_prompt)
+        rows = _agent_rows(stored) or _first_system_row(self.chunk_table)
+        return user, Session(ChunkTable(rows))
 
 
 def load_session(
@@ -203,8 +210,34 @@ def _meta(content: Content) -> PersistedSessionMeta:
     )
 
 
-def _first_system_text(table: ChunkTable) -> str | None:
+def _agent_rows(session: Session) -> tuple[ChunkRow, ...]:
+    """Return the agent's rows of the last loop behind a session, itself included."""
+    loops = {
+        made.session: made.head
+        for made in session.record
+        if isinstance(made, Operation) and made.kind == "loop"
+    }
+    seen = set[UUID]()
+    nearest: deque[tuple[UUID, Provenance | None]] = deque([(session.id, session.provenance)])
+    while nearest:
+        made, provenance = nearest.popleft()
+        if made in loops:
+            return loops[made]
+        if provenance is None or made in seen:
+            continue
+        seen.add(made)
+        if provenance.kind is LineageKind.OP_SESSION_LOOP and len(provenance.parents) == 2:
+            # What a writer has left without its record may still name a stored agent.
+            agent = provenance.parents[1].body
+            if agent is not None:
+                body: Body = agent.result()
+                return body.table.rows
+        nearest += ((edge.id, edge.provenance) for edge in provenance.parents)
+    return ()
+
+
+def _first_system_row(table: ChunkTable) -> tuple[ChunkRow, ...]:
     for row in table:
         if row.kind is ChunkKind.SYSTEM and isinstance(row.content, SystemText):
-            return row.content.text
-    return None
+            return (row,)
+    return ()

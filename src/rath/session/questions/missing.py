@@ -130,6 +130,8 @@ def _without_operations(lineage: Lineage) -> Iterator[str]:
 
 def _has_begun(node: Node) -> bool:
     """Tell whether the operation that made a session must have been noted."""
+    if node.provenance is not None and node.provenance.is_copy:
+        return False
     if node.body is None or node.operator in BRANCHES:
         # Of a parent that is known by its id alone the record tells all the same.
         return node.operator in BRANCHES

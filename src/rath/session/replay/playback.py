@@ -307,7 +307,7 @@ def _calls(history: History) -> dict[UUID, tuple[str, UUID | None]]:
 
 
 def _is_silent(node: Node, history: History) -> bool:
-    if node.provenance.operator not in _SILENT.values():
+    if node.provenance.operator not in _SILENT.values() or node.provenance.is_copy:
         return False
     return all(run.operation.session != node.id for run in history.runs)
 
