@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -30,19 +34,22 @@ from rath.session.graph import ancestors_bfs, session_to_jsonl_row
 from rath.session.graph.kind import LineageKind
 from rath.session.persistence import (
     PersistedSession,
+    PersistedSessionMeta,
     SessionWriter,
     ensure_sessions_dir,
     list_persisted_sessions,
     load_session,
     session_file,
     session_partial_file,
+    sessions_dir,
 )
 from rath.session.persistence.index import StoreIndex
+from rath.session.persistence.store import stores
 from rath.session.persistence.store.files import FileStore
 from rath.session.persistence.verify import verify
 from rath.session.questions import what_was_seen, where_from
 from rath.session.session import Session
-from rath.testing import ScriptedClient, tool_call
+from rath.testing import FakeSessionStore, ScriptedClient, tool_call
 from tests.support.sessions import FunctionTool, run
 from tests.support.stored_lines import write
 
@@ -405,8 +412,9 @@ def test_resumed_agent_of_a_run_inside_a_run_is_that_of_the_outer_one() -> None:
         inner = run(["b"], agent=Session.from_agent_prompt("Inside."))
         return inner.text() or ""
 
-    tools = [tool_call("ask"), "a"]
-    out = run(tools, FunctionTool("ask", ask), agent=instructions(), persist=True).synchronize()
+    ask_then_end = (tool_call("ask"), "a")
+    out = run(ask_then_end, FunctionTool("ask", ask), agent=instructions(), persist=True)
+    out.synchronize()
     _, agent = load_session(out.id).to_resumable_pair()
     assert agent.chunk_table.rows == PROMPT
 
@@ -472,6 +480,170 @@ def test_list_leaves_out_what_it_cannot_read_and_says_so(caplog: pytest.LogCaptu
     (directory / "other.txt").touch()
     assert [meta.id for meta in list_persisted_sessions()] == [kept]
     assert caplog.text.count("left out of the list") == 2
+    assert [meta.id for meta in list_persisted_sessions()] == [kept]
+    assert caplog.text.count("left out of the list") == 4
+
+
+def test_list_has_a_damaged_file_again_once_it_is_mended(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    file = session_file(stored("a"))
+    whole = file.read_bytes()
+    file.write_bytes(whole.replace(b'"a"', b'"b"'))
+    assert list_persisted_sessions() == list_persisted_sessions() == []
+    assert caplog.text.count(f"{file}:2: the checksum does not fit") == 2
+    file.write_bytes(whole)
+    assert [meta.path for meta in list_persisted_sessions()] == [file]
+
+
+def listed_of(session_id: UUID) -> PersistedSessionMeta:
+    """Return what a listing says of a session, as its log says it."""
+    loaded = load_session(session_id)
+    header = loaded.header
+    return PersistedSessionMeta(
+        id=header.id,
+        path=loaded.path,
+        created_at=header.created_at,
+        lineage_operator=header.lineage_operator,
+        lineage_kind=header.lineage_kind,
+        chunk_count=len(loaded.chunk_table),
+        closed=loaded.closed,
+    )
+
+
+def stored_in_all_states() -> list[UUID]:
+    """Store sessions that ended, failed, were cut off and go on, and one of version 1."""
+    out = run(["a"], persist=True).synchronize()
+    fork = out.fork()
+    fork.save()
+    failed = run([tool_call("f"), RuntimeError("gone")], FunctionTool("f", str), persist=True)
+    with pytest.raises(RuntimeError, match="gone"):
+        failed.synchronize()
+    cut_off = Session.from_user_message("cut off")
+    with suppress(ZeroDivisionError), SessionWriter(cut_off) as writer:
+        writer.write_chunk(0, cut_off.chunk_table[0])
+        raise ZeroDivisionError
+    old = UUID("9531c84d-17b6-47a6-b9ad-3e625f957dac")
+    shutil.copy(GOLDEN / "tools.jsonl", session_file(old))
+    runs = (*out.parent_session_ids, out.id, *failed.parent_session_ids, failed.id)
+    return [*runs, fork.id, cut_off.id, old]
+
+
+def as_it_is(index: Path) -> None:
+    """Leave the index as it is."""
+
+
+def put_noise(index: Path) -> None:
+    index.write_bytes(b"no index" * 500)
+
+
+def put_directory(index: Path) -> None:
+    index.unlink()
+    index.mkdir()
+
+
+@pytest.mark.parametrize("harm", [as_it_is, Path.unlink, put_noise, put_directory])
+def test_list_says_the_same_whatever_the_index_is(harm: Callable[[Path], None]) -> None:
+    stored_ids = stored_in_all_states()
+    going_on = Session.from_user_message("goes on")
+    with SessionWriter(going_on) as writer:
+        expected = {id_: listed_of(id_) for id_ in (*stored_ids, going_on.id)}
+        first = list_persisted_sessions()
+        harm(sessions_dir() / "index.sqlite3")
+        again = list_persisted_sessions()
+        writer.write_chunk(0, going_on.chunk_table[0])
+        written = {meta.id: meta for meta in list_persisted_sessions()}[going_on.id]
+    ended = {meta.id: meta for meta in list_persisted_sessions()}[going_on.id]
+    assert {meta.id: meta for meta in first} == expected
+    assert first == again == sorted(first, key=lambda meta: meta.created_at)
+    assert (written.chunk_count, written.closed) == (1, False)
+    assert (ended.chunk_count, ended.closed) == (1, True)
+    assert ended.path == session_file(going_on.id)
+
+
+def test_list_of_a_directory_that_was_moved_has_its_paths(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session_id = stored("a")
+    list_persisted_sessions()
+    moved = home.rename(home.with_name("elsewhere"))
+    monkeypatch.setenv("OPENRATH_HOME", str(moved))
+    assert [meta.path for meta in list_persisted_sessions()] == [session_file(session_id)]
+
+
+def test_list_of_another_store_has_the_addresses_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = FakeSessionStore()
+    stores.register("listed", lambda url: store)
+    try:
+        monkeypatch.setenv("OPENRATH_STORE", f"listed://{uuid4()}")
+        session = Session.from_user_message("a")
+        session.save()
+        expected = [listed_of(session.id)]
+        assert list_persisted_sessions() == list_persisted_sessions() == expected
+    finally:
+        stores.unregister("listed")
+
+
+LIST_AND_COUNT = """if True:
+    import sys
+
+    opened = []
+    sys.addaudithook(
+        lambda event, args: opened.append(str(args[0])) if event == "open" else None
+    )
+    from rath.session.persistence import list_persisted_sessions
+
+    n_listed = len(list_persisted_sessions())
+    print(n_listed, *(path for path in opened if ".jsonl" in path), sep="\\n")
+"""
+
+
+def opened_by_a_listing(home: Path) -> tuple[int, list[str]]:
+    """Return how many sessions another process lists, and which logs it opens for that."""
+    listed = subprocess.run(
+        [sys.executable, "-c", LIST_AND_COUNT],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OPENRATH_HOME": str(home)},
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    n_listed, *paths = listed.stdout.splitlines()
+    return int(n_listed), paths
+
+
+def test_list_opens_no_log_that_the_index_knows(home: Path) -> None:
+    first, second = stored("a"), stored("b")
+    cut_off = Session.from_user_message("cut off")
+    SessionWriter(cut_off).abandon()
+    list_persisted_sessions()
+    assert opened_by_a_listing(home) == (3, [])
+    new = stored("c")
+    assert opened_by_a_listing(home) == (4, [str(session_file(new))])
+    assert opened_by_a_listing(home) == (4, [])
+    assert {meta.id for meta in list_persisted_sessions()} == {first, second, cut_off.id, new}
+
+
+def test_list_is_whole_while_another_process_writes(
+    home: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    code = """if True:
+        from rath.session import Session
+        from rath.session.persistence import SessionWriter
+
+        for number in range(40):
+            session = Session.from_user_message(str(number))
+            with SessionWriter(session) as writer:
+                writer.write_chunk(0, session.chunk_table[0])
+    """
+    before = stored("a")
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OPENRATH_HOME": str(home)}
+    with subprocess.Popen([sys.executable, "-c", code], env=env) as writing:
+        while writing.poll() is None:
+            assert before in {meta.id for meta in list_persisted_sessions()}
+    assert writing.returncode == 0
+    after = list_persisted_sessions()
+    assert {meta.id: meta for meta in after} == {meta.id: listed_of(meta.id) for meta in after}
+    assert (len(after), caplog.records) == (41, [])
 
 
 def test_a_persisted_session_can_be_made_by_hand(path: Path) -> None:

@@ -19,6 +19,7 @@ from rath.session.content import SystemText
 from rath.session.graph.kind import LineageKind
 from rath.session.graph.provenance import Provenance
 from rath.session.outcome import Outcome
+from rath.session.persistence import index
 from rath.session.persistence.loading.content import Content
 from rath.session.persistence.loading.load import Loaded, load, load_file
 from rath.session.persistence.loading.sources import Source
@@ -26,6 +27,7 @@ from rath.session.persistence.paths import checked_id
 from rath.session.persistence.reattach import placement_of
 from rath.session.persistence.records import PersistedSessionHeader, decode_header
 from rath.session.persistence.removal import delete_session, prune_sessions
+from rath.session.persistence.store.abc import SessionStore
 from rath.session.persistence.store.files import FileStore
 from rath.session.persistence.store.registry import default_store
 from rath.session.record import Operation, Record
@@ -168,11 +170,16 @@ def load_session(
 def list_persisted_sessions() -> list[PersistedSessionMeta]:
     """Return what stands in the store of the home, oldest first; the unreadable is logged.
 
-    Cost: every log is read. `rath ls` and `StoreIndex` need not.
+    Cost: the first time every log is read, then those that have changed since; see `StoreIndex`.
     """
     source = Source(default_store())
     found: list[PersistedSessionMeta] = []
-    for session in source.store.stamps():
+    with index.StoreIndex(source.store) as known:
+        logs = known.logs()
+    for session, log in logs.items():
+        if log is not None:
+            found.append(_listed(session, log, source.store))
+            continue
         try:
             content = source.find(session)
         except PersistenceError as exc:
@@ -194,6 +201,20 @@ def _persisted(loaded: Loaded) -> PersistedSession:
         path=Path(loaded.where),
         trailer_raw=reader.trailer,
         loaded=loaded,
+    )
+
+
+def _listed(session: UUID, log: index.ListedLog, store: SessionStore) -> PersistedSessionMeta:
+    path = Path(log.where)
+    return PersistedSessionMeta(
+        id=session,
+        # The directory may have been moved since, with its index.
+        path=store.directory / path.name if isinstance(store, FileStore) else path,
+        created_at=log.created_at,
+        lineage_operator=log.operator,
+        lineage_kind=log.kind,
+        chunk_count=log.n_rows,
+        closed=not log.is_open,
     )
 
 

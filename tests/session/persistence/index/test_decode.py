@@ -139,7 +139,11 @@ OLD_HEADER = (
         (b'{"record_type": "chunk", "kind": "", "payload": {}}', "malformed"),
         (b'{"record_type": "chunk", "kind": "user", "payload": []}', "malformed"),
         (b"[]", "expected a JSON object"),
-        (b'{"record_type": "trailer"}\n{"record_type": "chunk"}', "stands after the trailer"),
+        (b'{"record_type": "trailer"}', "malformed"),
+        (
+            b'{"record_type": "trailer", "closed_at": "2026-01-01"}\n{"record_type": "chunk"}',
+            "stands after the trailer",
+        ),
     ],
 )
 def test_a_bad_line_of_version_1_is_named(line: bytes, problem: str) -> None:

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from rath.session.persistence.index.decode import facts_of as facts_of
     from rath.session.persistence.index.facts import CallFacts
     from rath.session.persistence.index.location import index_file
+    from rath.session.persistence.index.query import ListedLog as ListedLog
     from rath.session.persistence.index.query import SearchHit, SessionFilter
     from rath.session.persistence.index.store_index import IndexMemory as IndexMemory
     from rath.session.persistence.index.store_index import StoreIndex
@@ -26,6 +27,7 @@ else:
             "facts": ("CallFacts",),
             "location": ("index_file",),
             "query": (
+                "ListedLog",
                 "SearchHit",
                 "SessionFilter",
             ),

@@ -29,7 +29,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 _SCHEMA = f"""
 CREATE TABLE sessions (
-    n INTEGER PRIMARY KEY, id BLOB NOT NULL UNIQUE, stamp TEXT NOT NULL,
+    n INTEGER PRIMARY KEY, id BLOB NOT NULL UNIQUE, stamp TEXT NOT NULL, place TEXT NOT NULL,
     created INTEGER NOT NULL, updated INTEGER NOT NULL,
     operator TEXT NOT NULL, kind TEXT NOT NULL, parents BLOB NOT NULL,
     run BLOB, path TEXT NOT NULL, ordinal INTEGER NOT NULL,
@@ -218,6 +218,7 @@ def _summary_row(facts: LogFacts, stamp: str) -> tuple[object, ...]:
         None,
         facts.session.bytes,
         stamp,
+        facts.where,
         to_micros(facts.created_at),
         to_micros(facts.updated_at),
         facts.operator,

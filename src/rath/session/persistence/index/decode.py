@@ -159,8 +159,7 @@ class _Reading:
             if isinstance(usage, dict):
                 tokens = cast("Json", usage).get("total_tokens")
                 self._facts.given[self._facts.session] = tokens if isinstance(tokens, int) else 0
-            if isinstance(record.get("closed_at"), str):
-                self._facts.updated_at = utc(record["closed_at"])
+            self._facts.updated_at = utc(record["closed_at"])
         else:
             raise PersistenceError(f"unknown record_type {kind!r}; expected chunk or trailer")
 
@@ -203,7 +202,7 @@ class _Reading:
                 self._round(record)
             case "failure":
                 self._facts.updated_at = utc(record["at"])
-                self._standing.fail(record["how"], record["error"])
+                self._standing.fail(record["how"], valid_unicode(record["error"]))
             case "reopened":
                 self._facts.updated_at = utc(record["at"])
                 self._standing.reopen()
@@ -282,7 +281,7 @@ class _Standing:
             return self._outcome, ""
         if self._failure is not None:
             how, error = self._failure
-            return how, "" if how == "cancelled" else valid_unicode(error)
+            return how, "" if how == "cancelled" else error
         unknown = (
             intent["effects"] == "non_idempotent" and intent["call_id"] not in self._decided
             for intent in self._intents.values()

@@ -66,6 +66,9 @@ class LogFacts:
 
     session: UUID
     size: int
+    where: str = ""
+    """Where the log stood when it was read, as `StoredLog` says."""
+
     created_at: datetime = UNKNOWN_TIME
     updated_at: datetime = UNKNOWN_TIME
     operator: str = ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
@@ -78,6 +78,42 @@ class Found:
 
     summary: SessionSummary
     is_open: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ListedLog:
+    """The beginning and the end of a log that can be believed."""
+
+    where: str
+    """Where it stood when it was read, as `StoredLog` says."""
+
+    created_at: datetime
+    operator: str
+    kind: LineageKind
+    n_rows: int
+    is_open: bool
+    """Whether its run has not ended, as far as the log says."""
+
+
+def listed(database: Database, stamps: Mapping[UUID, str]) -> dict[UUID, ListedLog | None]:
+    """Return what is known of each of these logs; None where it was not read as it is stamped.
+
+    A log that cannot be believed is not known either.
+    """
+    sql = """SELECT id, stamp, place, created, operator, kind, n_rows, is_open FROM sessions
+             WHERE state != 'damaged'"""
+    rows: list[Any] = database.rows(sql)
+    known = {row[0]: row for row in rows}
+    found: dict[UUID, ListedLog | None] = {}
+    for session, stamp in stamps.items():
+        row = known.get(session.bytes)
+        found[session] = None
+        if row is not None and row[1] == stamp:
+            _, _, where, created, operator, kind, n_rows, is_open = row
+            kind = _KINDS.get(kind, LineageKind.UNKNOWN)
+            begun = from_micros(created)
+            found[session] = ListedLog(where, begun, operator, kind, n_rows, bool(is_open))
+    return found
 
 
 def select(database: Database, asked: SessionFilter) -> list[Found]:

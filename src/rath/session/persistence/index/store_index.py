@@ -13,6 +13,7 @@ from typing import Self, TypeVar
 from uuid import UUID
 
 from rath._core.sqlite_files import identity_of, take_away
+from rath._core.text import valid_unicode
 from rath.errors import PersistenceError
 from rath.session.persistence import index
 from rath.session.persistence.index import query
@@ -24,7 +25,7 @@ from rath.session.persistence.index.database import (
 )
 from rath.session.persistence.index.facts import CallFacts, LogFacts
 from rath.session.persistence.index.location import index_file
-from rath.session.persistence.index.query import Found, SearchHit, SessionFilter
+from rath.session.persistence.index.query import Found, ListedLog, SearchHit, SessionFilter
 from rath.session.persistence.index.summary import SessionSummary
 from rath.session.persistence.store.abc import SessionStore
 from rath.session.persistence.store.files import FileStore
@@ -129,6 +130,7 @@ class StoreIndex:
         self._database: Database | None = None
         self._identity: int | None = None
         self._is_fresh = False
+        self._stamps: Mapping[UUID, str] = {}
 
     def refresh(self, progress: Progress | None = None) -> None:
         """Read the logs that have changed, and forget those that are gone.
@@ -155,6 +157,16 @@ class StoreIndex:
         if asked.states:
             found = [each for each in found if each.state in asked.states]
         return tuple(found[: asked.limit])
+
+    def logs(self) -> dict[UUID, ListedLog | None]:
+        """Return what is known of each log in the order of the store, None where it must be read.
+
+        That is a log that cannot be believed, or that another process has read meanwhile.
+
+        Raises:
+            PersistenceError: The store cannot be read.
+        """
+        return self._ask(lambda database: query.listed(database, self._stamps))
 
     def count(self, asked: SessionFilter) -> int:
         """Return how many sessions fit, whatever the limit."""
@@ -251,7 +263,7 @@ class StoreIndex:
     def _answer(self, question: Callable[[Database], T]) -> T:
         database = self._opened()
         if not self._is_fresh:
-            _Update(self.store, database, self._progress).run()
+            self._stamps = _Update(self.store, database, self._progress).run()
             self._is_fresh = True
         return question(database)
 
@@ -306,10 +318,12 @@ class _Update:
         self._database = database
         self._progress = progress
 
-    def run(self) -> None:
+    def run(self) -> Mapping[UUID, str]:
+        """Bring the index up to date, and return the stamps that the logs have now."""
         # In this order: what another process adds meanwhile is not taken for gone.
         known = self._database.stamps()
-        stamps = {session.bytes: stamp for session, stamp in self._store.stamps().items()}
+        found = self._store.stamps()
+        stamps = {session.bytes: stamp for session, stamp in found.items()}
         gone = known.keys() - stamps.keys()
         changed = [session for session, stamp in stamps.items() if known.get(session) != stamp]
         read: list[tuple[LogFacts, str]] = []
@@ -327,6 +341,7 @@ class _Update:
                 self._keep(read)
                 read, n_bytes = [], 0
         self._keep(read, gone)
+        return found
 
     def _read(self, session: UUID) -> LogFacts | None:
         try:
@@ -339,6 +354,7 @@ class _Update:
             return None
         # What reads a log is loaded with the first one: most questions need none.
         facts = index.facts_of(session, log.data, is_finished=log.is_finished)
+        facts.where = valid_unicode(log.where)
         self._compare(facts)
         return facts
 
