@@ -221,6 +221,7 @@ def with_line(log: LogMaker, *records: dict[str, Any]) -> bytes:
         {"record_type": "from_the_future"},
         {"record_type": "partial", "operation": str(UUID(int=1)), "text": "x"},
         {"record_type": "chunk", "index": 0, "kind": "user", "payload": {}},
+        {"record_type": "failure", "how": "failed", "error": [], "at": "2026-01-01T00:00:00+00:00"},
         {"record_type": "chunk", "index": 1, "kind": "user", "payload": {}},
         {"record_type": "chunk", "index": 1, "kind": 5, "payload": {}},
         {"record_type": "round", "row": 0, "results": [str(UUID(int=1))]},
