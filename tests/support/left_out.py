@@ -63,7 +63,7 @@ class _Store:
                     self._count_anew(record, header)
                 case other:
                     # Results of rounds of several calls would have to be split into rows.
-                    assert other in ("chunk", "head", "tools", "intent"), other
+                    assert other in ("chunk", "head", "tools", "intent", "placement"), other
             yield record
 
     def entries(self, session: str) -> list[tuple[str, bool]]:
