@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from rath.errors import RathError, WorkspaceLost
+from rath.errors import WorkspaceLost
 from rath.flow import Agent, Workflow
 from rath.session import Session, run_session_loop
 from rath.session.persistence.store.registry import default_store
@@ -156,7 +156,7 @@ def told(how: str) -> dict[str, Any]:
         rows = [str(row.payload.get("content")) for row in out.chunk_table]
     except WorkspaceLost as exc:
         text, rows, error = None, [], [exc.workspace, exc.expected, exc.found]
-    except RathError as exc:
+    except RuntimeError as exc:
         text, rows, error = None, [], [type(exc).__name__]
     return {"text": text, "has_read": any(TEXT in row for row in rows), "error": error}
 

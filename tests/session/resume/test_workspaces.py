@@ -72,7 +72,7 @@ class Processes:
             cwd = self.folder / str(number) / "cwd"
             cwd.mkdir(parents=True)
             self.programs.append({"folder": str(cwd.parent), "cwd": str(cwd), **program})
-        broken = [[{"text": None, "has_read": False, "error": ["ProviderError"]}]]
+        broken = [[{"text": None, "has_read": False, "error": ["RuntimeError"]}]]
         assert self.go_on("begin") == broken * len(programs)
 
     def go_on(self, *ways: str) -> list[list[dict[str, Any]]]:
