@@ -9,7 +9,7 @@ import threading
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 from uuid import UUID
 
 from rath.flow import Agent, Compressor, Workflow
@@ -20,6 +20,7 @@ from rath.session import Session
 from rath.session.approvals.waiting import waiting_sessions
 from rath.session.persistence.store import SessionStore
 from rath.session.persistence.verify import verify
+from rath.session.tooling import ToolEffects
 from rath.testing import ScriptedClient, tool_call
 from tests.support.sessions import FunctionTool
 
@@ -30,7 +31,7 @@ class Sending(FunctionTool):
     """A tool that somebody must allow, and that must not be called twice for one number."""
 
     approval = "always"
-    effects: Literal["non_idempotent"] = "non_idempotent"
+    effects: ToolEffects = "non_idempotent"
 
     def __init__(self, log: Path | None = None) -> None:
         super().__init__("send", self._send, schema=N_SCHEMA, parallel_safe=True)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import contextvars
+import inspect
 import logging
 import os
 import signal
@@ -524,10 +525,10 @@ def _watch_exit() -> None:
     def exit_with_status(status: Any = None, /) -> NoReturn:
         global _last_exit
         if threading.current_thread() is threading.main_thread():
-            frame = sys._getframe()  # noqa: SLF001  # documented in spite of its name
-            while frame.f_back is not None:
+            frame = inspect.currentframe()
+            while frame is not None and frame.f_back is not None:
                 frame = frame.f_back
-            _last_exit = (status, frame, frame.f_lasti)
+            _last_exit = None if frame is None else (status, frame, frame.f_lasti)
         original(status)
 
     sys.exit = exit_with_status
@@ -538,7 +539,7 @@ def _multiprocessing_status() -> int | None:
 
     Such a child joins its threads before it returns the status, and may end by `os._exit` then.
     """
-    frame: FrameType | None = sys._getframe()  # noqa: SLF001  # documented in spite of its name
+    frame = inspect.currentframe()
     while frame is not None:
         if frame.f_code.co_qualname == "BaseProcess._bootstrap":
             status: int = frame.f_locals.get("exitcode", 0)
