@@ -118,8 +118,14 @@ def test_ctrl_c_kills_the_child_process_of_a_command(tmp_path: object) -> None:
 
 @pytest.mark.parametrize(
     ("end", "status"),
-    [("1 / 0", 1), ("sys.exit(3)", 3), ("raise KeyboardInterrupt", -signal.SIGINT)],
-    ids=["error", "status", "interrupt"],
+    [
+        ("1 / 0", 1),
+        ("sys.exit(3)", 3),
+        ("raise KeyboardInterrupt", -signal.SIGINT),
+        ("try: sys.exit(3)\n        finally: print('bye')", 3),
+        ("try: sys.exit(3)\n        except SystemExit: raise", 3),
+    ],
+    ids=["error", "status", "interrupt", "status and finally", "status raised again"],
 )
 def test_an_end_by_failure_cancels_what_runs_and_names_it(
     tmp_path: Path, end: str, status: int
@@ -136,8 +142,8 @@ def test_an_end_by_failure_cancels_what_runs_and_names_it(
     """)
     out, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == status, err
-    assert f"cut off: session {out.strip()}" in err
-    assert "rath.at_exit()" in err
+    assert f"cut off: session {out.split()[0]}" in err
+    assert "rath.at_exit(" in err
     assert_gone(int(pid_file.read_text()))
 
 
@@ -349,6 +355,37 @@ def test_a_wait_at_the_end_is_reported_and_goes_on() -> None:
     process.stdin.write("go on\n")
     _, err = process.communicate(timeout=PATIENCE)
     assert (process.returncode, complaints(err)) == (0, [])
+
+
+def test_a_termination_ends_the_wait_at_the_end_with_its_status() -> None:
+    handler = "import signal\nsignal.signal(signal.SIGTERM, lambda *_: sys.exit(143))\n"
+    process = spawn(handler + WAITING)
+    assert process.stdout is not None
+    assert process.stderr is not None
+    id = process.stdout.readline().strip()
+    process.stderr.readline()
+    process.terminate()
+    _, err = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 143
+    assert f"cut off: session {id}" in err
+    assert "Traceback" not in err
+
+
+def test_a_daemon_thread_that_goes_on_submitting_is_not_waited_for() -> None:
+    process = spawn("""
+        def submit():
+            while True:
+                try:
+                    start(["tick"]).text()
+                except RuntimeError:
+                    return
+                ticked.set()
+        ticked = threading.Event()
+        threading.Thread(target=submit, daemon=True).start()
+        ticked.wait()
+    """)
+    _, err = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 0, err
 
 
 def test_ctrl_c_ends_the_wait_at_the_end_and_the_process_dies_of_it() -> None:

@@ -22,6 +22,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from functools import partial, wraps
+from opcode import opname
 from types import FrameType
 from typing import Any, Literal, NoReturn, ParamSpec, Protocol, TypeVar, get_args
 
@@ -55,8 +56,8 @@ cancelled, since exit joins every thread that is to be waited for; so is what on
 ("leave"), which is not reported."""
 
 HOW_TO_FINISH = (
-    "Only a normal end of the program finishes them, and only unless rath.at_exit() or "
-    f"{AT_EXIT_ENV} says 'cancel'; .synchronize() waits for one session"
+    "A normal end of the program finishes what it submitted, unless rath.at_exit('cancel') or "
+    f"{AT_EXIT_ENV}=cancel is set; .synchronize() waits for one session"
 )
 
 
@@ -156,6 +157,7 @@ class Runtime:
         self._running: set[Running] = set()
         self._promised: set[Future[Any]] = set()
         self._open: set[Closeable] = set()
+        self._is_finishing = False
         self.is_closing = False
 
     def is_own_thread(self) -> bool:
@@ -182,6 +184,8 @@ class Runtime:
         """
         if self.is_closing:
             raise RuntimeError(f"cannot start {label}: the interpreter is exiting")
+        if self._is_finishing and _is_foreign_daemon(threading.current_thread()):
+            at_exit = "call"  # else a thread that nobody joins could keep the program for ever
         running = Running(label, at_exit)
         # Here and not on the loop, so that work submitted a moment before exit is known there.
         self._running.add(running)
@@ -306,6 +310,7 @@ class Runtime:
         Raises:
             KeyboardInterrupt: Somebody pressed Ctrl-C meanwhile.
         """
+        self._is_finishing = True
         report_at = time.monotonic() + EXIT_SECONDS
         while True:
             waited_for = [each for each in self._in_flight() if each.at_exit != "call"]
@@ -416,11 +421,13 @@ def runtime() -> Runtime:
     Raises:
         ValueError: `OPENRATH_AT_EXIT` is set to something else than a policy.
     """
-    global _runtime
+    global _runtime, _variable_policy
     if _runtime is None:
         with _runtime_lock:
             if _runtime is None:
-                _exit_policy()
+                # Declared in `rath.config.env` like all others, which is above this package.
+                said = os.environ.get(AT_EXIT_ENV, "").strip().lower()
+                _variable_policy = _checked_policy(said or "finish", AT_EXIT_ENV)
                 started = Runtime()
                 _watch_exit()
                 _runtime = started
@@ -431,12 +438,15 @@ def runtime() -> Runtime:
 
 _policy: ExitPolicy | None = None
 
-_last_exit: tuple[object, FrameType, int] | None = None
-"""What `sys.exit` was last given in the main thread, the outermost frame there, and its place."""
+_last_exit: tuple[object, FrameType] | None = None
+"""What `sys.exit` was last given in the main thread, and the outermost frame there."""
+
+_variable_policy: ExitPolicy = "finish"
+"""What the variable said when the runtime was started."""
 
 _is_watching = False
 
-_sigint_at_end: _SigintAtEnd | None = None
+_last_act: _LastAct | None = None
 
 
 def at_exit(policy: ExitPolicy) -> None:
@@ -459,12 +469,6 @@ def at_exit(policy: ExitPolicy) -> None:
     _policy = _checked_policy(policy, "rath.at_exit()")
 
 
-def _exit_policy() -> ExitPolicy:
-    # Declared in `rath.config.env` like all others, which is above this package.
-    said = os.environ.get(AT_EXIT_ENV, "").strip().lower()
-    return _policy or _checked_policy(said or "finish", AT_EXIT_ENV)
-
-
 def _checked_policy(policy: str, origin: str) -> ExitPolicy:
     for known in get_args(ExitPolicy):
         if policy == known:
@@ -474,18 +478,18 @@ def _checked_policy(policy: str, origin: str) -> ExitPolicy:
 
 def finish_or_cancel() -> None:
     """Do with work in flight what the end of the program asks for; safe to call again."""
-    global _sigint_at_end
+    global _last_act
     ours = _runtime
     if ours is None or ours.is_closing:
         return
-    if _exit_policy() == "finish" and not _is_failing():
+    if (_policy or _variable_policy) == "finish" and not _is_failing():
         try:
             ours.finish()
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, SystemExit) as exc:  # by a signal; SIGTERM may call `sys.exit`
             ours.shutdown()
             if _multiprocessing_status() is not None:
                 raise
-            _sigint_at_end = _SigintAtEnd()
+            _last_act = _LastAct(exc)
         return
     ours.shutdown()
 
@@ -501,9 +505,11 @@ def _is_failing() -> bool:
     trace = None if unhandled is None else unhandled.__traceback__
     if trace is not None and trace.tb_frame.f_back is None and not hasattr(sys, "ps1"):
         return True
-    # Whoever catches the SystemExit goes on, and the outermost frame with it.
-    status, frame, place = _last_exit or (0, None, 0)
-    return frame is not None and frame.f_lasti == place and status not in (None, 0)
+    # Whoever catches the SystemExit goes on, and the outermost frame returns in the end.
+    status, frame = _last_exit or (0, None)
+    if frame is None or status in (None, 0):
+        return False
+    return not opname[frame.f_code.co_code[frame.f_lasti]].startswith("RETURN_")
 
 
 def _watch_exit() -> None:
@@ -528,7 +534,7 @@ def _watch_exit() -> None:
             frame = inspect.currentframe()
             while frame is not None and frame.f_back is not None:
                 frame = frame.f_back
-            _last_exit = None if frame is None else (status, frame, frame.f_lasti)
+            _last_exit = None if frame is None else (status, frame)
         original(status)
 
     sys.exit = exit_with_status
@@ -548,21 +554,26 @@ def _multiprocessing_status() -> int | None:
     return None
 
 
-class _SigintAtEnd:
-    """Ends the process by SIGINT when the interpreter clears it away, after all exit handlers.
+class _LastAct:
+    """Ends the process as it was asked to when the interpreter clears it away, after all handlers.
 
-    These cannot change the status, and who pressed Ctrl-C shall not read that all went well.
+    These cannot change the status, and who interrupts a wait shall not read that all went well.
     """
 
-    def __init__(self) -> None:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    def __init__(self, asked: KeyboardInterrupt | SystemExit) -> None:
+        if isinstance(asked, KeyboardInterrupt):
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+            self._act, self._value = signal.raise_signal, int(signal.SIGINT)
+        else:
+            code = asked.code or 0
+            self._act, self._value = os._exit, code if isinstance(code, int) else 1  # documented
 
-    def __del__(
-        self,
-        raise_signal: Callable[[int], None] = signal.raise_signal,
-        number: int = signal.SIGINT,
-    ) -> None:
-        raise_signal(number)
+    def __del__(self) -> None:
+        self._act(self._value)
+
+
+def _is_foreign_daemon(thread: threading.Thread) -> bool:
+    return thread.daemon and not thread.name.startswith("rath-")
 
 
 def _shutdown() -> None:

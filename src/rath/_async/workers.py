@@ -124,8 +124,9 @@ class SerialWorker:
     """Runs its jobs one after another on one daemon thread, which the first job starts.
 
     For what belongs to the thread that made it, as a connection of sqlite3 does. A job that was
-    abandoned holds the thread until it returns. The thread ends after `end`, or when nothing
-    refers to the worker any more.
+    abandoned holds the thread until it returns, and one that waits for another thread's job on the
+    same worker waits for ever. The thread ends after `end`, or when nothing refers to the worker
+    any more; what is open is referred to by the runtime, until it is closed.
 
     Args:
         owner: For whom the jobs run; compared by identity.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import platform
 import threading
@@ -20,6 +21,8 @@ from rath.errors import WorkspaceLost
 
 if TYPE_CHECKING:
     from rath.backend.abc import BackendSandbox
+
+_log = logging.getLogger("rath.backend")
 
 _MACHINE_ID = Path("/etc/machine-id")
 
@@ -104,10 +107,16 @@ class StoredWorkspace:
         root, real = directory if is_moved else self.root, os.path.realpath(directory)
         if real != root:
             return f"{expected}, in {root!r}", f"a link to {real!r}"
-        if not here and not is_same:
-            return expected, "another directory of that name on this machine"
         if is_empty and not (is_same and self.was_empty):
             return f"{expected}, with its files", "an empty directory of that name"
+        if not is_same and not here:
+            return expected, "another directory of that name on this machine"
+        if not is_same and not is_moved:
+            _log.warning(
+                "the directory %r was replaced since a stored session worked in it; what is there "
+                "now is taken for its files, put back. If it is not, place the session elsewhere",
+                directory,
+            )
         return expected, None
 
 

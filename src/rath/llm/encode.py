@@ -28,8 +28,9 @@ CALL_OPTIONS = frozenset({"api_key", "extra_headers", "extra_query", "headers"})
 """Arguments of the SDKs that are no keys of a body, and may hold a secret."""
 
 _BY_NAME = frozenset(
-    {"$defs", "definitions", "dependencies", "dependentSchemas", "patternProperties", "properties"}
-)
+    {"$defs", "definitions", "dependencies", "dependentRequired", "dependentSchemas",
+     "patternProperties", "properties"}
+)  # fmt: skip
 """Keywords of JSON Schema that hold schemas by names, any of which may be that of a keyword."""
 
 _LITERALS = frozenset({"const", "default", "enum", "examples"})

@@ -47,8 +47,13 @@ _STATEMENT = re.compile(
 )
 """A clause that says nothing but which candidate is chosen."""
 
+_PREAMBLE = re.compile(
+    r"\s*(?:(?:out )?of|among|from|given|so|thus|therefore|hence)\b", re.IGNORECASE
+)
+"""How a clause begins that may stand before such a one: "Of the 2 candidates"."""
+
 _HEDGED = re.compile(r"\b(?:if|unless|when|not|never|no|or|otherwise|except)\b|n't", re.IGNORECASE)
-"""Words with which a line that ends in such a clause may mean something else."""
+"""Words that may turn the meaning of a choice."""
 
 _CHOICE_KEYS = ("index", "choice", "name")
 
@@ -209,8 +214,13 @@ def _read(answer: str, descriptions: tuple[str, ...]) -> int | None:
         return _in_json(json.loads(text), menu)
     except (ValueError, RecursionError):
         pass
-    found = {_in_line(line, menu) for line in text.splitlines()} - {None}
-    return found.pop() if len(found) == 1 else None
+    lines = [line for line in text.splitlines() if line.strip()]
+    found = {_in_line(line, menu) for line in lines} - {None}
+    # The first or the last line says it; beside it stands nothing that may turn its meaning.
+    choices = [_in_line(line, menu) for line in (lines[0], lines[-1])]
+    others = [line for line in lines if _in_line(line, menu) is None]
+    is_plain = not any(_HEDGED.search(line) or line.rstrip().endswith(":") for line in others)
+    return found.pop() if len(found) == 1 and found <= set(choices) and is_plain else None
 
 
 def _menu_of(descriptions: tuple[str, ...]) -> dict[str, int]:
@@ -243,9 +253,11 @@ def _in_line(line: str, menu: Mapping[str, int]) -> int | None:
     whole = menu.get(_bare(line))
     if whole is not None or _HEDGED.search(line):
         return whole
-    clause = re.split(r"[,;.][ \t]+", line.strip(_MARKUP))[-1]
+    *before, clause = re.split(r"[,;.][ \t]+", line.strip(_MARKUP))
     stated = _STATEMENT.fullmatch(clause)
-    return None if stated is None else menu.get(_bare(stated[1]))
+    if stated is None or not all(map(_PREAMBLE.match, before)):
+        return None
+    return menu.get(_bare(stated[1]))
 
 
 def _bare(text: str) -> str:

@@ -108,7 +108,7 @@ class Workspace:
 
     def canonical(self, path: str) -> str:
         """Return the real path of what `path` means; what is no path inside is only normalised."""
-        with contextlib.suppress(OSError, OutsideWorkspace, ValueError):
+        with contextlib.suppress(OSError, OutsideWorkspace, ValueError):  # also no valid Unicode
             with contextlib.suppress(FileNotFoundError), self.locate(path) as place:
                 return os.path.normpath(os.path.join(self.root, place.relative))
             # A directory is missing, which a write would make: what is there is followed.

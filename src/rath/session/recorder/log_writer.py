@@ -29,7 +29,7 @@ from rath.session.placement import Whereabouts
 from rath.session.record import Entry, Record
 from rath.session.recorder.header import Beginning, is_same_place, placement_line
 from rath.session.recorder.lane import Lane
-from rath.session.recorder.reading import WrittenLog, read_log
+from rath.session.recorder.reading import WrittenLog, find_whole_log, read_log
 
 _log = logging.getLogger("rath.session")
 
@@ -286,8 +286,10 @@ class LogWriter:
     def _leave(self, line: FailureLine | None) -> None:
         if self._replaced is not None and line is not None and line.how == "failed":
             # What failed before it had anything takes the place of nothing.
-            self._replaced, self._state = None, "finished"
+            self._replaced, self._state, self._place = None, "finished", None
             self._encoder, self._n_entries = None, 0
+            with self._lock:
+                self._waiting = []
         if self._log is None and self._replaced is None:
             return
         with contextlib.suppress(PersistenceError):
@@ -311,7 +313,8 @@ class LogWriter:
         raise self._changed()
 
     def _read_again(self) -> None:
-        written = read_log(self.store, self.session)
+        # A log that lost its end would take a decision on a call that was made already.
+        written = find_whole_log(self.store, self.session) or read_log(self.store, self.session)
         self._state = "finished" if written.is_finished else "unfinished"
         self._go_on_after(written)
 

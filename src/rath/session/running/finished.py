@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import posixpath
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -22,6 +23,8 @@ from rath.session.placement import Placement
 from rath.session.record import ToolRun, ToolStatus
 from rath.session.request import INTERRUPTED
 from rath.session.tooling import Offer
+
+_log = logging.getLogger("rath.session")
 
 NOT_MADE = "the call was not made: the answer beside it used up the budget, and ended the run"
 EDITED = "somebody changed the arguments of this call; it was made with these"
@@ -126,7 +129,11 @@ async def lane_keys(
         pairs = zip(keys, paths, strict=True)
         return [key if path is None else ("fs", find(sandbox, path)) for key, path in pairs]
 
-    return await runtime().call_in_worker(canonical)
+    try:
+        return await runtime().call_in_worker(canonical)
+    except Exception:  # noqa: BLE001  # a backend of others: one lane for all is always right
+        _log.exception("backend %r could not name the files of a round", sandbox.backend.name)
+        return [key if path is None else ("fs",) for key, path in zip(keys, paths, strict=True)]
 
 
 def interrupted(call: ToolCall, offer: Offer | None) -> Finished:
