@@ -13,6 +13,7 @@ import pytest
 from tests.support.opensandbox_server import OpenSandboxServer, UnavailableError
 from tests.support.opensandbox_server.container import why_not
 from tests.support.opensandbox_server.raw import Api, ask
+from tests.support.waiting import wait_until
 
 
 def processes_with(mark: str) -> list[Path]:
@@ -103,7 +104,8 @@ def test_nothing_is_left_of_a_closed_server() -> None:
         command = {"command": "mkdir -m 0 /shut; setsid sleep 1000 & sleep 1000 & exit"}
         ask(server.domain, "POST", f"{path}/command", command)
         root = server.root_of(made)
-        assert len(processes_with(mark)) >= 3
+        # A process that is just starting has no environment yet.
+        wait_until(lambda: len(processes_with(mark)) >= 3, "the commands run")
     assert processes_with(mark) == []
     assert not root.parent.parent.exists()
 
