@@ -83,7 +83,7 @@ class StoredWorkspace:
         """Return the path where the directory is now: a home that was moved took it along."""
         if self.directory is None or self.kept is None or os.path.lexists(self.directory):
             return self.directory
-        return os.path.join(_kept_root(), self.kept)
+        return os.path.join(_sandboxes_root(), self.kept)
 
     def _problem(self, directory: str | None) -> tuple[str, str | None]:
         """Return what was expected, and what is there instead, None where it is that."""
@@ -161,7 +161,7 @@ class WorkspaceRef:
         except OSError:
             inode, is_empty = None, True
         root = os.path.realpath(known.directory)
-        kept = _below(root, _kept_root())
+        kept = _below(root, _sandboxes_root())
         return self._change(
             machine=machine(), root=root, inode=inode, kept=kept, was_empty=is_empty
         )
@@ -236,7 +236,7 @@ def _is_empty(directory: str) -> bool:
         return False
 
 
-def _kept_root() -> str:
+def _sandboxes_root() -> str:
     """Return the real path of the workspaces of the home."""
     return os.path.realpath(resolve_config_dir() / SANDBOXES_DIR_NAME / LOCAL_SUBDIR)
 

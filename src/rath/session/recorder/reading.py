@@ -106,7 +106,7 @@ def find_whole_log(store: SessionStore, session: UUID) -> WrittenLog | None:
     if written is None:
         return None
     reader = written.reader
-    held = Held(written.n_rows, written.n_entries, reader.n_lines, _begun(reader.header))
+    held = Held(written.n_rows, written.n_entries, reader.n_lines, _created_at(reader.header))
     problem = lost_lines(store, session, held, memory)
     if problem is not None:
         raise SessionDamaged(problem, where=reader.where, line=reader.n_lines)
@@ -178,7 +178,7 @@ def _first_line(store: SessionStore, session: UUID, other: UUID) -> HeaderLine |
     return line if isinstance(line, HeaderLine) else None
 
 
-def _begun(header: Mapping[str, Any]) -> datetime:
+def _created_at(header: Mapping[str, Any]) -> datetime:
     return decode_header(dict(header)).created_at
 
 

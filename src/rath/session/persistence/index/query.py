@@ -167,7 +167,7 @@ def children(database: Database, session: UUID) -> list[UUID]:
     return [UUID(bytes=child) for child, _ in found]
 
 
-def begun_from(database: Database, session: UUID) -> list[UUID]:
+def children_of(database: Database, session: UUID) -> list[UUID]:
     """Return what was made from a session, or begins with rows of it, in no order."""
     sql = """SELECT id FROM edges JOIN sessions USING (n) WHERE parent = ?
              UNION SELECT id FROM sessions WHERE begins_with = ?"""

@@ -77,7 +77,7 @@ def index_memory(store: SessionStore, session: UUID) -> IndexMemory:
         return IndexMemory()
     try:
         begun, n_lines = database.length(session.bytes) or (None, 0)
-        children = frozenset(query.begun_from(database, session))
+        children = frozenset(query.children_of(database, session))
         stamps = {UUID(bytes=each): stamp for each, stamp in database.stamps().items()}
         return IndexMemory(begun, n_lines, children, stamps)
     except sqlite3.Error:
