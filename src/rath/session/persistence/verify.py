@@ -19,7 +19,7 @@ from rath.session.persistence.loading.sources import Source, missing, read_toget
 from rath.session.persistence.paths import checked_id
 from rath.session.persistence.store.abc import SessionStore
 from rath.session.record import Entry, ToolRun
-from rath.session.recorder.reading import Held, lost_lines
+from rath.session.recorder.reading import LogExtent, lost_lines
 
 __all__ = ["Problem", "ProblemKind", "Severity", "Verification", "verify"]
 
@@ -165,7 +165,7 @@ class _Checking:
         if content.problem is not None or built.problem is not None:
             return  # what stands behind the damage is not known
         sizes = len(built.rows.items), len(built.entries.items)
-        held = Held(*sizes, content.reader.n_lines, header.created_at)
+        held = LogExtent(*sizes, content.reader.n_lines, header.created_at)
         problem = lost_lines(self._source.store, header.session, held, memory)
         if problem is not None:
             self._add("damaged", "line", header.session, f"{content.where}: {problem}")

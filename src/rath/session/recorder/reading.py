@@ -106,14 +106,14 @@ def find_whole_log(store: SessionStore, session: UUID) -> WrittenLog | None:
     if written is None:
         return None
     reader = written.reader
-    held = Held(written.n_rows, written.n_entries, reader.n_lines, _created_at(reader.header))
+    held = LogExtent(written.n_rows, written.n_entries, reader.n_lines, _created_at(reader.header))
     problem = lost_lines(store, session, held, memory)
     if problem is not None:
         raise SessionDamaged(problem, where=reader.where, line=reader.n_lines)
     return written
 
 
-class Held(NamedTuple):
+class LogExtent(NamedTuple):
     """How much a log holds."""
 
     n_rows: int
@@ -128,7 +128,7 @@ class Held(NamedTuple):
 
 
 def lost_lines(
-    store: SessionStore, session: UUID, held: Held, memory: index.IndexMemory
+    store: SessionStore, session: UUID, held: LogExtent, memory: index.IndexMemory
 ) -> str | None:
     """Return who knows more of a session than its log holds, None where nobody does.
 
