@@ -50,10 +50,13 @@ _NAP_SECONDS = 0.5
 """How late Ctrl-C may be noticed in the worst case; a guess between lag and wake-ups."""
 
 AtExit = Literal["end", "finish", "call", "leave"]
-"""What exit does with work: "end" is finished at a normal end and else cancelled at once; "finish"
-has half of the time before it is cancelled; a "call", for which some thread waits, is always
-cancelled, since exit joins every thread that is to be waited for; so is what only waits to be used
-("leave"), which is not reported."""
+"""What the end of the program does with work.
+
+    "end"     a normal end finishes it, any other cancels it at once
+    "finish"  the same, and any other end gives it half of the time first
+    "call"    cancelled: the thread that waits for it is joined before, or is a daemon
+    "leave"   cancelled and not reported: it only waits to be used
+"""
 
 HOW_TO_FINISH = (
     "A normal end of the program finishes what it submitted, unless rath.at_exit('cancel') or "
@@ -309,6 +312,7 @@ class Runtime:
 
         Raises:
             KeyboardInterrupt: Somebody pressed Ctrl-C meanwhile.
+            SystemExit: A handler of another signal ended the program.
         """
         self._is_finishing = True
         report_at = time.monotonic() + EXIT_SECONDS
@@ -566,7 +570,7 @@ class _LastAct:
             self._act, self._value = signal.raise_signal, int(signal.SIGINT)
         else:
             code = asked.code or 0
-            self._act, self._value = os._exit, code if isinstance(code, int) else 1  # documented
+            self._act, self._value = os._exit, code if isinstance(code, int) else 1
 
     def __del__(self) -> None:
         self._act(self._value)

@@ -110,6 +110,22 @@ def test_what_the_index_has_seen_of_a_log_is_missed(is_looked_at: bool) -> None:
     assert tool.calls == [1]
 
 
+def test_a_log_that_lost_its_end_takes_no_decision() -> None:
+    tool = Noting()
+    with autosave():
+        waiting = agent_of(tool)(Session.from_user_message("go")).synchronize()
+        before = session_file(waiting.id).read_bytes()
+        allow(waiting)
+        goes_on(waiting.id, tool)
+    with StoreIndex(FileStore()) as index:
+        index.refresh()
+    session_file(waiting.id).write_bytes(before)
+    with pytest.raises(SessionDamaged, match="when the index read it"):
+        allow(Session.load(waiting.id))
+    assert session_file(waiting.id).read_bytes() == before
+    assert tool.calls == [1]
+
+
 def test_what_came_from_a_log_knows_what_it_had() -> None:
     tool = Noting()
     out, before = done_after_an_approval(tool)

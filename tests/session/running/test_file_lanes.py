@@ -109,6 +109,18 @@ def test_writes_of_one_file_run_one_after_the_other(
     assert (tmp_path / "a.txt").read_text() == names[-1]
 
 
+def test_files_that_a_backend_cannot_name_have_one_lane(
+    place: Callable[..., Session], log: Log, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Nameless(LocalBackend):
+        def canonical_path(self, sandbox: Any, path: str) -> str:
+            raise OSError("no names")
+
+    write(place(Nameless), writes("a.txt", "b.txt"))
+    assert log == in_turn("a.txt", "b.txt")
+    assert "could not name the files of a round" in caplog.text
+
+
 def test_a_workspace_that_is_not_open_yet_is_looked_at_too(
     place: Callable[..., Session], log: Log
 ) -> None:

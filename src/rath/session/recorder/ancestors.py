@@ -201,7 +201,7 @@ class Keeper:
             writer = LogWriter(self._store, session)
             parents = self.stored(whole.who.provenance.parents)
             first = beginning(whole.who, body, parents=parents)
-            opening = partial(_begun, log)
+            opening = partial(_new_log, log)
         else:
             writer = LogWriter(self._store, session, written=written)
             # Its writer may have been cut off after the trailer, before the log had its name.
@@ -314,7 +314,7 @@ def _is_same(log: StoredLog, body: Body) -> bool:
     return (written.n_rows, written.n_entries) == (len(body.table), len(body.record))
 
 
-def _begun(log: StoredLog | None, store: SessionStore, session: UUID) -> SessionLog | StoredLog:
+def _new_log(log: StoredLog | None, store: SessionStore, session: UUID) -> SessionLog | StoredLog:
     if log is None:
         return store.create(session)
     return log if log.is_finished else store.reopen(session, 0, size=len(log.data))
