@@ -15,7 +15,7 @@ from typing import Any, cast
 from urllib.parse import quote
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from rich.pretty import pretty_repr
 
 from rath._core.options import Sourced
@@ -184,7 +184,7 @@ def tool_servers(key: str, base: Path) -> Iterator[object]:
                          {"X-Key": key}, Bearer(token=key))  # fmt: skip
     yield from (started, reached, MCPClient(started), MCPClient(reached))
     yield MCPToolCall(client=MCPClient(started), name="t", description=None, parameters={})
-    yield from (Situation("x", started, secrets=(key,)), HttpAccess.of(reached))
+    yield Situation("x", started, secrets=(key,))
     store = ConfigStore(base / ".openrath" / "config.json")
     found = configured_server("s", store=store)
     yield from (found, Listed(found, is_default=True))
@@ -209,6 +209,7 @@ def clients(key: str) -> Iterator[object]:
     yield RathLocalChatClient(
         Provider(), serve=lambda name: LocalEndpoint("http://127.0.0.1:1", key, name, Path(), "1")
     )
+    yield HttpAccess.of(HttpServer("https://h/mcp", {"X-Key": key}, Bearer(token=key)))
     if HAS_LITELLM:
         yield RathLiteLLMChatClient(Provider(model="m", api_key=key))
         connection = import_module("rath.llm.litellm.connection")  # imports the library
@@ -216,7 +217,9 @@ def clients(key: str) -> Iterator[object]:
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=15)
-@given(any_keys)
+@given(key=any_keys)
+@example(key="-cNry0")
+@example(key="0cNry\x00")
 def test_no_object_shows_a_key(project: Path, key: str) -> None:
     made = [*configured(key, project), *placed(key), *remembering(key), *asked(key)]
     made += tool_servers(key, project)

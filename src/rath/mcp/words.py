@@ -59,9 +59,11 @@ def _told(words: Sequence[str], hide: Hide) -> Iterator[str]:
         option, equals, value = word.partition("=")
         is_option = option.startswith("-") and len(option) > 1
         is_secret = is_option and looks_secret(option)
-        if is_next_secret and not is_option:
+        if is_next_secret and not word.startswith("--"):  # a key may begin with one dash
             yield hide(word)
-        elif is_option and equals:
+            is_next_secret = False
+            continue
+        if is_option and equals:
             yield f"{option}={hide(value) if is_secret else _told_word(value, hide)}"
         else:
             yield _told_word(word, hide)
