@@ -10,7 +10,7 @@ import pytest
 from hypothesis import settings
 
 import rath
-from rath.session.autosave import look_again
+from tests.support.api import look_again
 
 CREDENTIAL_PREFIXES = (
     "ANTHROPIC_",

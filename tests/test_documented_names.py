@@ -6,25 +6,18 @@ import importlib
 import inspect
 import json
 from functools import reduce
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.support.public_names import DOCUMENTED_NAMES, DROPPED
+
 pytestmark = pytest.mark.timeout(120)  # the first import of an SDK on a busy machine
 
-FACTS: dict[str, dict[str, Any]] = json.loads(
-    (Path(__file__).parent / "data" / "documented_names.json").read_text()
-)
+FACTS = DOCUMENTED_NAMES
 """By module: its public names; the parameters of its functions, classes and methods ("=" marks a
 default, "*" what follows by keyword alone); properties of classes; constants and enum members."""
 
-DROPPED = {
-    "rath.backend.dedicated_loop": "one runtime serves all planes, so no backend has its own loop",
-    "rath.utils": "its helpers were those of the test suite",
-    "rath.utils.decoding": "its helpers were those of the test suite",
-    "rath.utils.env": "its helpers were those of the test suite",
-}
 OTHER_VALUES = {
     ("rath.config.credentials", "SECRET_SECTIONS"): "a memory's key is a secret too",
     ("rath.session.persistence", "CURRENT_SCHEMA_VERSION"): "files carry checksums since version 2",

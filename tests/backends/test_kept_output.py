@@ -34,7 +34,7 @@ from rath.backend.kept_output import (
     KeptOutputs,
     output_path,
 )
-from rath.session.encode import MAX_STREAM_CHARS, ResultText, encode_result
+from tests.support.api import MAX_STREAM_CHARS, ResultText, encode_result
 from tests.support.waiting import at_a_deadline
 
 

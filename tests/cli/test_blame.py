@@ -12,7 +12,7 @@ import pytest
 from rath._core.blobs import Blob
 from rath.cli.sessions import Exit
 from rath.session import Session
-from rath.session.persistence.store.files import FileStore
+from rath.session.persistence.store import FileStore
 from rath.session.record import ModelCall
 from tests.cli.conftest import Rath
 from tests.cli.test_explain import keep

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 import rath as rath_package
+from rath import autosave
 from rath.cli.sessions import Exit
 from rath.session import Session
-from rath.session.autosave import autosave
 from rath.session.outcome import Completed
 from rath.testing import tool_call
 from tests.cli.conftest import Rath

@@ -13,7 +13,8 @@ from rath._core.blobs import Blob
 from rath.backend.abc import SandboxIdentity
 from rath.backend.effects import FileEffect
 from rath.cli.evidence import brief, made_by, outcome_text, said
-from rath.session.chunk import ChunkRow, RowId, tool_feedback_chunk
+from rath.session import RowId
+from rath.session.chunk import ChunkRow, tool_feedback_chunk
 from rath.session.operation import Place
 from rath.session.outcome import Completed, NeedsDecision, NeedsInput, OutputMissing, OutputValue
 from rath.session.record import ModelCall, Operation, RecalledNote, Seen, Summary

@@ -13,12 +13,13 @@ from rath.cli.sessions import Exit
 from rath.errors import ProviderServerError
 from rath.llm import Provider
 from rath.session import Session
-from rath.session.persistence.store.files import FileStore
+from rath.session.persistence.store import FileStore
 from rath.session.questions import NEEDS, Question
-from rath.session.record import Decision, Entry, Interrupt, ModelCall, Operation, ToolRun
+from rath.session.record import Decision, Interrupt, ModelCall, Operation, ToolRun
 from rath.testing import ScriptedClient, tool_call
 from tests.cli.conftest import Rath
 from tests.support import anthropic_replies, chat_replies
+from tests.support.api import Entry
 from tests.support.asking import KEY
 from tests.support.chat_server import ChatServer
 from tests.support.evidence import answer, priced_client, tokens

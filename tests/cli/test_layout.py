@@ -14,7 +14,7 @@ from rath.cli.layout import cut, moment, money, number, one_line, padded, room, 
 from rath.cli.progress import progress
 from rath.cli.terminal import Misuse, visible
 from rath.cli.times import duration, time_of
-from rath.session.persistence.index.facts import UNKNOWN_TIME
+from tests.support.api import UNKNOWN_TIME
 
 
 @given(st.text(max_size=30), st.integers(-3, 40))

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from rath import flow
+from rath import autosave, flow
 from rath._async.lazy import Deferred
 from rath._core.vector import Vector
 from rath.cli.program import load_workflow
@@ -22,8 +22,7 @@ from rath.cli.sessions import Exit
 from rath.cli.terminal import Misuse
 from rath.errors import PersistenceError, ProviderServerError
 from rath.session import Session
-from rath.session.autosave import autosave
-from rath.session.persistence.store.files import FileStore
+from rath.session.persistence.store import FileStore
 from rath.testing import ScriptedClient, tool_call
 from tests.cli.conftest import Rath
 from tests.cli.test_explain import V1, keep, with_other_digest

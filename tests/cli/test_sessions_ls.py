@@ -12,8 +12,8 @@ from rich.cells import cell_len
 
 from rath.cli.sessions import Exit
 from rath.session.persistence.index import SessionSummary
-from rath.session.persistence.paths import INDEX_FILE_NAME
 from tests.cli.conftest import Rath
+from tests.support.api import INDEX_FILE_NAME
 from tests.support.logs import LogMaker
 from tests.support.stored import RUN, Family, damage, ident, save
 

@@ -10,7 +10,7 @@ import pytest
 
 from rath.cli.sessions import Exit
 from rath.session import Session
-from rath.session.persistence.store.files import FileStore
+from rath.session.persistence.store import FileStore
 from tests.cli.conftest import Rath
 from tests.support.logs import LogMaker
 from tests.support.stored import Family, ident, save

@@ -13,7 +13,7 @@ from rath.cli.evidence import brief, outcome_text
 from rath.cli.sessions import Exit
 from rath.session.chunk import ChunkRow
 from rath.session.outcome import Completed, NeedsInput, OutputMissing
-from rath.session.persistence.store.files import FileStore
+from rath.session.persistence.store import FileStore
 from rath.session.record import Interrupt, Summary, Verdict
 from tests.cli.conftest import Rath
 from tests.support.logs import LogMaker

@@ -11,8 +11,7 @@ from uuid import UUID, uuid4
 
 from rath.cli.sessions import Exit
 from rath.session.persistence.lines import ReopenedLine
-from rath.session.persistence.store.files import FileStore
-from rath.session.persistence.store.registry import stores
+from rath.session.persistence.store import FileStore, stores
 from rath.session.record import Verdict
 from tests.cli.conftest import Rath
 from tests.support.logs import LogMaker

@@ -11,8 +11,7 @@ import pytest
 from rath.cli.sessions import Exit
 from rath.errors import PersistenceError
 from rath.session import user_text_chunk
-from rath.session.persistence.store.abc import StoredLog
-from rath.session.persistence.store.registry import stores
+from rath.session.persistence.store import StoredLog, stores
 from tests.cli.conftest import Rath
 from tests.support.images import picture
 from tests.support.logs import LogMaker, MemoryStore

@@ -14,7 +14,7 @@ from rath.conformance.report import found_by
 from rath.conformance.store.contract import CHECKS
 from rath.conformance.store.subject import Subject
 from rath.errors import PersistenceError
-from rath.session.persistence.store.abc import SessionLog, SessionStore, StoredLog
+from rath.session.persistence.store import SessionLog, SessionStore, StoredLog
 from rath.testing import FakeSessionStore
 from rath.testing.store import FakeSessionLog, KeptLog
 from tests.support.broken_stores import KeepsInMemory, SeesNobody

@@ -24,10 +24,9 @@ from rath.memory import (
     MemoryStore,
 )
 from rath.session import ChunkRow, ChunkTable, Session, assistant_turn_chunk, user_text_chunk
-from rath.session.recall import n_tokens
 from rath.session.record import ModelCall, RecalledNote
-from rath.session.request import context_message
 from rath.testing import ScriptedClient
+from tests.support.api import context_message, n_tokens
 from tests.support.fake_memory import FakeMemory
 from tests.support.fences import quoted_notes
 

@@ -19,10 +19,10 @@ import rath
 from rath import flow
 from rath.flow.hooks import HookHandle, hooks_of
 from rath.session import Session
-from rath.session.hooks.asked import note_output
-from rath.session.hooks.values import ModelTurn, PassedOn
+from rath.session.hooks import ModelTurn
 from rath.session.record import Change
 from rath.testing import ScriptedClient
+from tests.support.api import PassedOn, note_output
 from tests.support.hooked import noting
 from tests.support.waiting import PATIENCE
 

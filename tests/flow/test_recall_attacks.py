@@ -25,11 +25,10 @@ from rath.session import (
     tool_feedback_chunk,
     user_text_chunk,
 )
-from rath.session.recall import n_tokens
 from rath.session.record import ModelCall, RecalledNote
-from rath.session.rerender import rerender_call
 from rath.testing import ScriptedClient
 from tests.support import anthropic_replies, anthropic_rules, chat_replies, openai_rules
+from tests.support.api import n_tokens, rerender_call
 from tests.support.asking import KEY
 from tests.support.chat_replies import Reply
 from tests.support.chat_server import CapturedRequest, ChatServer

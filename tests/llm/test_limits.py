@@ -33,8 +33,8 @@ from rath.session import Session
 from rath.session.cost import CostSum
 from rath.session.outcome import Cancelled
 from rath.session.record import ModelCall
-from rath.session.running.events import MAX_QUEUED
 from rath.testing import ScriptedClient
+from tests.support.api import MAX_QUEUED
 from tests.support.asking import ask, openai_client
 from tests.support.chat_replies import Gate, Reply, completion, held, text_stream
 from tests.support.chat_server import CapturedRequest, ChatServer

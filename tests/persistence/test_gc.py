@@ -24,7 +24,7 @@ from rath.memory.persistence import PersistentMemoryRegistry
 from rath.persistence import GCReport, gc
 from rath.session.chunk import ChunkTable
 from rath.session.persistence import list_persisted_sessions
-from rath.session.persistence.store.registry import default_store
+from rath.session.persistence.store import default_store
 from rath.session.session import Session
 from tests.support.stored_lines import write
 

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict
 from rath._core.blobs import Blob
 from rath.llm.image import MAX_IMAGE_BYTES, Image
 from rath.session.album import MAX_RESULT_IMAGE_BYTES, MAX_RESULT_IMAGES
-from rath.session.encode import MAX_RESULT_CHARS, encode_result
+from tests.support.api import MAX_RESULT_CHARS, encode_result
 from tests.support.images import picture, pictures
 
 CAT, DOG = Image.from_bytes(picture(b"cat")), Image.from_bytes(picture(b"dog"))

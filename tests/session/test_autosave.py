@@ -15,10 +15,9 @@ from rath._async.lazy import Deferred
 from rath.errors import ConfigError, PersistenceError
 from rath.session import Session, run_session_compress
 from rath.session.autosave import autosave, is_autosaving, is_autosaving_lately, look_again
-from rath.session.persistence.store.files import FileStore
-from rath.session.recorder.durability import default_durability
-from rath.session.recorder.shelf import shelf_of
+from rath.session.persistence.store import FileStore
 from rath.testing import ScriptedClient
+from tests.support.api import default_durability, shelf_of
 from tests.support.sessions import run
 from tests.support.waiting import PATIENCE
 

@@ -26,7 +26,7 @@ from rath.session import (
     user_text_chunk,
 )
 from rath.session.content import AssistantTurn, ToolCall, UserText
-from rath.session.encode import encode_content, rows_digest
+from tests.support.api import encode_content, rows_digest
 from tests.support.images import picture, pictures
 from tests.support.sessions import any_texts, row_lists, rows
 

@@ -13,13 +13,13 @@ from rath.flow import Agent, Workflow
 from rath.session import Session
 from rath.session.graph.kind import LineageKind
 from rath.session.outcome import Cancelled, Completed, RoundLimit
-from rath.session.persistence.store.files import FileStore
+from rath.session.persistence.store import FileStore
 from rath.session.persistence.verify import verify
 from rath.session.questions import where_from
 from rath.session.record import Operation
-from rath.session.recorder.beside import recorded_in, store_beside
 from rath.testing import ScriptedClient, tool_call
 from rath.testing.chat import Turn
+from tests.support.api import recorded_in, store_beside
 from tests.support.images import picture
 from tests.support.sessions import FunctionTool, any_texts, cancelled_session, run
 

@@ -9,8 +9,8 @@ import pytest
 
 from rath._async.lazy import Deferred
 from rath.session import ChunkTable
-from rath.session.body import Body
 from rath.session.derivation import derived
+from tests.support.api import Body
 
 BODY = Body(ChunkTable())
 

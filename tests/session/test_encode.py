@@ -24,7 +24,6 @@ from rath.backend import (
     ToolResult,
 )
 from rath.session import ChunkRow
-from rath.session.decode import decode_content
 from rath.session.encode import (
     MAX_DETAIL_CHARS,
     MAX_ENTRIES,
@@ -40,6 +39,7 @@ from rath.session.encode import (
     json_digest,
     rows_digest,
 )
+from tests.support.api import decode_content
 from tests.support.sessions import any_texts, rows
 
 finite = st.floats(allow_nan=False, allow_infinity=False)

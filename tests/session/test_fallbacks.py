@@ -20,9 +20,9 @@ from rath.errors import (
 from rath.llm import Provider, RathLLMStreamDelta, chat_client_for
 from rath.session import Session, load_session, run_session_compress, select_session
 from rath.session.record import ModelCall
-from rath.session.rerender import rerender_call
 from tests.support import anthropic_replies, chat_replies
 from tests.support.anthropic_rules import check_body
+from tests.support.api import rerender_call
 from tests.support.chat_replies import Cut, Gate, Reply
 from tests.support.chat_server import ChatServer
 from tests.support.offline_vendor import OfflineVendor, Says

@@ -12,8 +12,9 @@ from rath._core.vector import Vector
 from rath.backend.effects import note_effect, note_gap
 from rath.errors import BackendError
 from rath.session import Session
-from rath.session.record import Entry, Operation, ToolRun
+from rath.session.record import Operation, ToolRun
 from rath.testing import tool_call
+from tests.support.api import Entry
 from tests.support.session_files import (
     BUILT_IN,
     FilesBackend,

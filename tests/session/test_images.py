@@ -20,9 +20,9 @@ from rath.flow import Compressor
 from rath.llm import Provider, RathLLMStreamDelta, chat_client_for
 from rath.session import ChunkRow, ChunkTable, Session, load_session, user_text_chunk
 from rath.session.record import ModelCall, Summary
-from rath.session.rerender import rerender_call
 from rath.testing import ScriptedClient
 from tests.support import anthropic_replies
+from tests.support.api import rerender_call
 from tests.support.asking import KEY
 from tests.support.chat_replies import completion, status_error, text_stream
 from tests.support.chat_server import ChatServer

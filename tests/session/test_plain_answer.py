@@ -10,8 +10,8 @@ import pytest
 
 from rath.llm import Provider
 from rath.session import Session
-from rath.session.output.form import plain_answer
 from rath.testing import ScriptedClient, tool_call
+from tests.support.api import plain_answer
 from tests.support.sessions import run
 
 

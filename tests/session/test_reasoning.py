@@ -16,13 +16,12 @@ from rath._core.vector import Vector
 from rath.llm import chat_client_for
 from rath.llm.call import CallFacts
 from rath.llm.exchange import CallEvidence
-from rath.session import Session, run_session_compress
-from rath.session.chunk import RowId
+from rath.session import RowId, Session, run_session_compress
 from rath.session.operation import Place
 from rath.session.reasoning import OwnAnswers
-from rath.session.record import Entry, ModelCall, Operation
-from rath.session.rerender import rerender_call
+from rath.session.record import ModelCall, Operation
 from tests.support.answered import EVIDENCE, FACTS, call_of
+from tests.support.api import Entry, rerender_call
 from tests.support.offline_vendor import OfflineVendor, Says
 from tests.support.sessions import FunctionTool, run
 

@@ -23,7 +23,7 @@ from rath.session import (
 )
 from rath.session.recall import MAX_CONTEXT_TOKENS, Recall, n_tokens, recall_context, within
 from rath.session.record import RecalledNote
-from rath.session.request import context_message
+from tests.support.api import context_message
 from tests.support.fences import quoted_notes
 from tests.support.images import picture
 from tests.support.sessions import run

@@ -13,13 +13,8 @@ from hypothesis import strategies as st
 
 from rath.llm import RathLLMMessage
 from rath.llm.exchange import CallEvidence
-from rath.session import ChunkRow, ChunkTable, Session, system_text_chunk, user_text_chunk
-from rath.session.chunk import (
-    RowId,
-    assistant_turn_chunk,
-    chunk_table_to_messages,
-    tool_feedback_chunk,
-)
+from rath.session import ChunkRow, ChunkTable, RowId, Session, system_text_chunk, user_text_chunk
+from rath.session.chunk import assistant_turn_chunk, chunk_table_to_messages, tool_feedback_chunk
 from rath.session.content import AssistantTurn
 from rath.session.request import (
     CONTEXT_OPENING,

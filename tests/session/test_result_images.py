@@ -21,9 +21,9 @@ from rath.session import (
     tool_feedback_chunk,
 )
 from rath.session.provider_builtin import DefaultSessionLoopExecutor
-from rath.session.questions.texts import preview, texts_of
 from rath.session.tooling import Tool
 from rath.testing import ScriptedClient, Turn, tool_call
+from tests.support.api import preview, texts_of
 from tests.support.cut_off import cut_off
 from tests.support.result_images import (
     CAMERA,

@@ -11,13 +11,11 @@ from rath.errors import PersistenceError
 from rath.llm import Provider
 from rath.llm.fold import tool_call_part
 from rath.session import Session, assistant_turn_chunk
-from rath.session.body import Body
 from rath.session.outcome import NeedsDecision
-from rath.session.persistence.paths import partial_beside
-from rath.session.persistence.store.files import FileStore
-from rath.session.recorder.encode import provider_without_secrets
+from rath.session.persistence.store import FileStore
 from rath.testing import tool_call
 from rath.testing.store import FakeSessionStore
+from tests.support.api import Body, partial_beside, provider_without_secrets
 from tests.support.logs import LogMaker
 from tests.support.sessions import FunctionTool, cancelled_session, run
 from tests.support.waiting import PATIENCE

@@ -18,11 +18,11 @@ from rath.session import (
     lineage_journal_tracking,
     user_text_chunk,
 )
-from rath.session.body import Body
 from rath.session.graph import LineageKind
 from rath.session.graph.provenance import Provenance
 from rath.session.outcome import Completed
 from rath.testing import FakeBackend
+from tests.support.api import Body
 from tests.support.sessions import cancelled_session, row_lists, sessions
 
 

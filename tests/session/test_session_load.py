@@ -12,7 +12,7 @@ from rath.errors import PersistenceError, SessionDamaged
 from rath.llm.provider import Provider
 from rath.session import Session, load_session
 from rath.session.outcome import Completed, NeedsDecision
-from rath.session.persistence.store.files import FileStore
+from rath.session.persistence.store import FileStore
 from tests.support.session_files import operation
 from tests.support.sessions import run
 

@@ -15,7 +15,8 @@ from rath.flow.tool import (
     tools_dict_to_schemas,
 )
 from rath.session import Session
-from rath.session.tooling import SystemTools, builtin_tools, tool_registry, tool_table
+from rath.session.tooling import SystemTools
+from tests.support.api import builtin_tools, tool_registry, tool_table
 from tests.support.sessions import run
 
 

@@ -13,12 +13,12 @@ from rath._core.vector import Vector
 from rath.backend.effects import FileEffect, note_effect, note_gap
 from rath.errors import BackendError
 from rath.session import Session
-from rath.session.body import Body
 from rath.session.graph import LineageKind
 from rath.session.graph.provenance import Provenance
 from rath.session.outcome import Completed, RoundLimit
 from rath.session.record import Operation, ToolRun
 from rath.testing import ScriptedClient, tool_call
+from tests.support.api import Body
 from tests.support.session_files import (
     changed,
     created,

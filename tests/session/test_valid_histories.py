@@ -17,18 +17,24 @@ from hypothesis import strategies as st
 from rath._async.lazy import Deferred
 from rath.llm import Provider, RathLLMFunctionTool, chat_client_for
 from rath.llm.exchange import CallEvidence
-from rath.session import ChunkRow, ChunkTable, Session, system_text_chunk
-from rath.session.body import Body
-from rath.session.chunk import RowId
+from rath.session import ChunkRow, ChunkTable, RowId, Session, system_text_chunk
 from rath.session.content import AssistantTurn, Opaque
-from rath.session.output.schema import output_spec
-from rath.session.record import Entry, ModelCall
-from rath.session.request import context_message, last_user_index
-from rath.session.running.calls import Context
-from rath.session.running.candidates import Candidate, side_request, turn_request
-from rath.session.running.conversation import Frame, Rendition
+from rath.session.record import ModelCall
 from tests.support import anthropic_replies, anthropic_rules, openai_rules
 from tests.support.answered import EVIDENCE, call_of
+from tests.support.api import (
+    Body,
+    Candidate,
+    Context,
+    Entry,
+    Frame,
+    Rendition,
+    context_message,
+    last_user_index,
+    output_spec,
+    side_request,
+    turn_request,
+)
 from tests.support.sessions import assistant_rows, row_lists
 
 MODELS = {"openai": "m", "anthropic": "claude-sonnet-4-5"}

@@ -15,9 +15,8 @@ from rath._async.runtime import runtime
 from rath.backend.frozen import FrozenWorkspace
 from rath.session import Session
 from rath.session.branching import MergedFiles
-from rath.session.file_changes.changes import net_changes
-from rath.session.file_changes.merging import Merge, merge_trees
 from rath.session.record import ToolRun
+from tests.support.api import Merge, merge_trees, net_changes
 from tests.support.session_files import (
     Change,
     applied,

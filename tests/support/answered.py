@@ -7,7 +7,7 @@ from uuid import UUID
 
 from rath.llm.call import CallFacts
 from rath.llm.exchange import CallEvidence
-from rath.session.chunk import RowId
+from rath.session import RowId
 from rath.session.record import ModelCall
 
 FACTS = CallFacts(

@@ -11,11 +11,11 @@ from uuid import UUID
 from rath.llm.chat_response import RathLLMAssistantMessage
 from rath.session import Session
 from rath.session.content import ToolFeedback
-from rath.session.persistence.store.files import FileStore
-from rath.session.persistence.store.registry import default_store
-from rath.session.record import Decision, Entry, Interrupt, ToolRun
+from rath.session.persistence.store import FileStore, default_store
+from rath.session.record import Decision, Interrupt, ToolRun
 from rath.session.tooling import ApprovalRule
 from rath.testing import Turn, tool_call
+from tests.support.api import Entry
 from tests.support.sessions import FunctionTool, run
 
 AGENT = Session.from_agent_prompt("You are a test.")

@@ -6,8 +6,8 @@ from collections.abc import Collection
 from uuid import UUID
 
 from rath._core.blobs import Blob
-from rath.session.persistence.store.file_log import FileLog
-from rath.session.persistence.store.files import FileStore
+from rath.session.persistence.store import FileStore
+from tests.support.api import FileLog
 
 
 class SeesNobody(FileStore):

@@ -17,10 +17,10 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
+from rath import autosave
 from rath.session import Session
-from rath.session.autosave import autosave
 from rath.session.persistence.store import FileStore
-from rath.session.resume.program import program_of
+from tests.support.api import program_of
 from tests.support.crash_program import PAUSE, CrashProgram
 
 ROWS = "rows.json"

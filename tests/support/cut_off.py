@@ -7,13 +7,12 @@ from datetime import UTC, datetime
 
 from rath._async.lazy import Deferred
 from rath.session import Session
-from rath.session.body import Body
 from rath.session.content import AssistantTurn
 from rath.session.outcome import NeedsDecision
 from rath.session.persistence.lines import IntentLine, ResultLine
-from rath.session.persistence.loading.unfinished import Unfinished
-from rath.session.record import ModelCall, Record, ToolRun
-from rath.session.resume.open_calls import own_operation
+from rath.session.persistence.loading import Unfinished
+from rath.session.record import ModelCall, ToolRun
+from tests.support.api import Body, Record, own_operation
 
 NOON = datetime(2026, 11, 1, 12, tzinfo=UTC)
 

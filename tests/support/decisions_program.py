@@ -16,7 +16,7 @@ import rath
 from rath.flow import Agent, Workflow
 from rath.llm.chat_response import RathLLMAssistantMessage
 from rath.session import Session, run_session_loop
-from rath.session.persistence.store.registry import default_store
+from rath.session.persistence.store import default_store
 from rath.testing import ScriptedClient, tool_call
 from rath.testing.chat import Turn
 

@@ -7,7 +7,7 @@ from uuid import UUID
 
 from rath._core.blobs import Blob
 from rath.errors import PersistenceError
-from rath.session.persistence.store.abc import SessionLog, SessionStore, StoredLog
+from rath.session.persistence.store import SessionLog, SessionStore, StoredLog
 
 
 class FailingStore(SessionStore):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import unicodedata
 
-from rath.session.request import CONTEXT_OPENING
+from tests.support.api import CONTEXT_OPENING
 
 _UNSEEN = frozenset({"Cc", "Co", "Cs", "Zl", "Zp"})
 _TURNS = frozenset({"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"})

@@ -10,8 +10,7 @@ from uuid import UUID
 
 from rath._core.blobs import Blob
 from rath.errors import PersistenceError
-from rath.session.persistence.store.abc import SessionLog, SessionStore, StoredLog
-from rath.session.persistence.store.registry import stores
+from rath.session.persistence.store import SessionLog, SessionStore, StoredLog, stores
 
 _names = itertools.count(1)
 

@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from rath.session.persistence.chain import chained
-from rath.session.persistence.codec.kinds import ENTRY_KINDS
 from rath.session.questions import EvidenceKind
+from tests.support.api import ENTRY_KINDS, chained
 from tests.support.told import KINDS
 
 Json = dict[str, Any]

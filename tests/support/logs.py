@@ -14,19 +14,16 @@ from rath._core.blobs import Blob
 from rath.errors import PersistenceError
 from rath.llm.chat_response import RathLLMTokenUsage, add_usage
 from rath.llm.prices import Cost
-from rath.session import ChunkRow, assistant_turn_chunk, tool_feedback_chunk, user_text_chunk
-from rath.session.chunk import RowId
-from rath.session.encode import rows_digest
+from rath.session import ChunkRow, RowId, assistant_turn_chunk, tool_feedback_chunk, user_text_chunk
 from rath.session.graph.kind import LineageKind
 from rath.session.operation import Place
-from rath.session.outcome import Completed, NeedsInput, Outcome
+from rath.session.outcome import Completed, NeedsInput
 from rath.session.persistence.codec import Encoder
 from rath.session.persistence.lines import (
     EntryLine,
     FailureLine,
     HeaderLine,
     IntentLine,
-    Line,
     OutcomeLine,
     Part,
     PartialLine,
@@ -36,8 +33,9 @@ from rath.session.persistence.lines import (
     RowLine,
     TrailerLine,
 )
-from rath.session.persistence.store.abc import SessionLog, SessionStore, StoredLog
-from rath.session.record import Decision, Entry, ModelCall, Operation, ToolRun
+from rath.session.persistence.store import SessionLog, SessionStore, StoredLog
+from rath.session.record import Decision, ModelCall, Operation, ToolRun
+from tests.support.api import Entry, Line, Outcome, rows_digest
 from tests.support.evidence import evidence, tokens
 
 NAMESPACE = UUID(int=0)

@@ -17,7 +17,7 @@ from typing import Any
 from rath.errors import WorkspaceLost
 from rath.flow import Agent, Workflow
 from rath.session import Session, run_session_loop
-from rath.session.persistence.store.registry import default_store
+from rath.session.persistence.store import default_store
 from rath.testing import ScriptedClient, tool_call
 from rath.testing.chat import Turn
 

@@ -18,11 +18,11 @@ from rath.backend.effects import FileEffect, note_effect
 from rath.backend.results import CommandResult, FileContent, ToolResult
 from rath.backend.tool_types import BackendTool
 from rath.session import ChunkTable, Session
-from rath.session.body import Body
 from rath.session.graph.provenance import Provenance
 from rath.session.operation import Place
-from rath.session.record import Entry, Operation, OperationKind, ToolRun
+from rath.session.record import Operation, ToolRun
 from rath.testing import FakeBackend, FakeSandbox, tool_call
+from tests.support.api import Body, Entry, OperationKind
 from tests.support.sessions import run
 
 FILE = stat.S_IFREG | 0o644

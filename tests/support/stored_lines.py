@@ -7,9 +7,9 @@ from datetime import UTC, datetime
 
 from rath.session import Session
 from rath.session.persistence.codec import Encoder
-from rath.session.persistence.lines import EntryLine, HeaderLine, Line, RowLine, TrailerLine
-from rath.session.persistence.store.abc import SessionStore
-from rath.session.recorder.ranges import Source, entry_parts, n_told, row_parts
+from rath.session.persistence.lines import EntryLine, HeaderLine, RowLine, TrailerLine
+from rath.session.persistence.store import SessionStore
+from tests.support.api import Line, RangeSource, entry_parts, n_told, row_parts
 
 
 def header_for(session: Session, *sources: Session, at: datetime | None = None) -> HeaderLine:
@@ -26,9 +26,9 @@ def header_for(session: Session, *sources: Session, at: datetime | None = None) 
         sandbox_backend=session.sandbox_backend,
         sandbox_spec=session.sandbox_spec,
         rows=row_parts(
-            body.table.vector, [Source(each.id, each.chunk_table.vector) for each in sources]
+            body.table.vector, [RangeSource(each.id, each.chunk_table.vector) for each in sources]
         ),
-        entries=entry_parts(body.record, [Source(each.id, each.record) for each in sources]),
+        entries=entry_parts(body.record, [RangeSource(each.id, each.record) for each in sources]),
         given=body.given,
         lineage=None
         if lineage is None

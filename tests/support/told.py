@@ -10,22 +10,11 @@ from uuid import UUID
 from rath._async.lazy import Deferred
 from rath._core.vector import Vector
 from rath.session import Session, run_session_compress, select_session
-from rath.session.body import Body
-from rath.session.branching import with_late
 from rath.session.graph.provenance import Edge, Provenance
 from rath.session.questions import EvidenceKind
-from rath.session.record import (
-    CHECK_ORIGIN,
-    Entry,
-    ModelCall,
-    Operation,
-    RecalledNote,
-    Record,
-    Summary,
-    ToolRun,
-    Verdict,
-)
+from rath.session.record import ModelCall, Operation, RecalledNote, Summary, ToolRun, Verdict
 from rath.testing import ScriptedClient
+from tests.support.api import CHECK_ORIGIN, Body, Entry, Record, with_late
 from tests.support.session_files import placed, worked, writing
 
 KINDS: dict[EvidenceKind, type[Entry]] = {

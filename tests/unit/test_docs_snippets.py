@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
+from rath import autosave
 from rath.session import Session
-from rath.session.autosave import autosave
 from tests.support.chat_replies import Reply, completion, text_stream, tool_call
 from tests.support.chat_server import CapturedRequest, ChatServer
 from tests.support.embedding_replies import embeddings

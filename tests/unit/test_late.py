@@ -13,6 +13,7 @@ import pytest
 
 import rath
 from rath._core.late import late_names
+from tests.support.api import codec_module
 
 LATE = (
     "rath.llm",
@@ -95,7 +96,7 @@ def test_listing_loads_neither_a_model_nor_what_reads_logs() -> None:
         & {
             "asyncio",
             "rath.llm.provider",
-            "rath.session.persistence.codec.decode",
+            codec_module.__name__,
             "rath.session.persistence.loading",
             "rath.session.session",
             "rich.progress",

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import re
 import subprocess
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
 
+from tests.support.public_names import public_names
+
 ROOT = Path(__file__).parents[2]
 MAX_FILE_LINES = 800
 MAX_FUNCTION_LINES = 80
+INNER_NAMES = "tests/support/api.py"
 BANNED_MODULES = {"common", "helper", "helpers", "misc", "util", "utils"}
 
 # Written so that no pattern matches its own text: this file is checked too.
@@ -25,6 +30,7 @@ DOWNLOAD_ADDRESS = re.compile(
     r"|https?://\S+\.(gguf|whl|tar\.gz|tgz|zip|deb)\b"
 )
 MACHINE_PATH = re.compile(r"(?<![\w.~])/(work|root|opt/rathdev|home/\w+|Users/\w+)/|bash_[j]obs")
+SESSION_PATH = re.compile(r"\brath\.session(?:\.\w+)*")
 LOOSE_END = re.compile(r"\b(TO[D]O|FIX[M]E|X{3})\b(?!\(#\d+\))")
 
 
@@ -62,6 +68,62 @@ def lines_with(pattern: re.Pattern[str]) -> list[str]:
 def library_files() -> list[Path]:
     """The Python files of the library."""
     return sorted((ROOT / "src").rglob("*.py"))
+
+
+def bound_files() -> Iterator[tuple[str, str]]:
+    """Path and text of every Python file of the tests that may not reach inner names itself."""
+    for path, text in texts():
+        if path.startswith("tests/") and path.endswith(".py") and path != INNER_NAMES:
+            yield path, text
+
+
+def subject(path: str) -> str | None:
+    """The module, or package, that a test of `rath.session` is named after."""
+    found = re.fullmatch(r"tests/(session/(?:\w+/)*)test_(\w+)\.py", path)
+    return f"rath/{found[1]}{found[2]}".replace("/", ".") if found else None
+
+
+def session_paths(tree: ast.AST) -> Iterator[str]:
+    """The dotted paths within `rath.session` that a file imports, or names in a text."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            dotted = [f"{node.module}.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.Import):
+            dotted = [alias.name for alias in node.names]
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            dotted = SESSION_PATH.findall(node.value)
+        else:
+            continue
+        yield from (path for path in dotted if path.startswith("rath.session."))
+
+
+def is_public(dotted: str) -> bool:
+    """Whether a dotted path is a public module, or a public name of one, or no name of ours."""
+    owner, _, name = dotted.rpartition(".")
+    if name in public_names().get(owner, ()):
+        return True
+    if dotted in library_modules():
+        return dotted in public_names()
+    if owner in library_modules():
+        return not hasattr(importlib.import_module(owner), name)
+    return is_public(owner)
+
+
+def inner_paths(path: str, text: str) -> list[str]:
+    """What a file reaches of `rath.session` that is neither public nor its subject."""
+    own = subject(path)
+    return [
+        dotted
+        for dotted in session_paths(ast.parse(text))
+        if not is_public(dotted) and not (own and f"{dotted}.".startswith(f"{own}."))
+    ]
+
+
+@cache
+def library_modules() -> set[str]:
+    """The dotted names of the modules and packages of the library."""
+    paths = (path.relative_to(ROOT / "src").with_suffix("") for path in library_files())
+    return {".".join(path.parts).removesuffix(".__init__") for path in paths}
 
 
 def functions(path: Path) -> Iterator[tuple[str, int]]:
@@ -117,3 +179,23 @@ def test_the_pattern_finds_what_it_is_for(
     pattern: re.Pattern[str], pieces: tuple[str, str]
 ) -> None:
     assert pattern.search("".join(pieces))
+
+
+def test_a_test_reaches_public_names_and_its_subject() -> None:
+    inner = {path: inner_paths(path, text) for path, text in bound_files()}
+    assert {path: dotted for path, dotted in inner.items() if dotted} == {}
+
+
+@pytest.mark.parametrize(
+    ("path", "code", "n_inner"),
+    [
+        pytest.param("tests/cli/test_a.py", "from {session} import Session", 0, id="public"),
+        pytest.param("tests/session/test_encode.py", "import {session}.encode", 0, id="subject"),
+        pytest.param("tests/session/test_a.py", "import {session}.encode", 1, id="module"),
+        pytest.param("tests/session/test_a.py", "from {session} import encode", 1, id="member"),
+        pytest.param("tests/a.py", "from {session}.chunk import Vector", 1, id="inner name"),
+        pytest.param("tests/a.py", "patch('{session}.body.Body')", 1, id="dotted text"),
+    ],
+)
+def test_inner_names_of_sessions_are_found(path: str, code: str, n_inner: int) -> None:
+    assert len(inner_paths(path, code.format(session="rath.session"))) == n_inner

@@ -32,7 +32,7 @@ from rath.flow.serving.stdio import MAX_LINE_BYTES, Wire, claimed_stdio, serve_s
 from rath.session import Session
 from rath.session.graph.recording import session_graph_mode_override
 from rath.session.outcome import Cancelled
-from rath.session.persistence.store.files import FileStore
+from rath.session.persistence.store import FileStore
 from rath.testing import ScriptedClient, tool_call
 from rath.testing.chat import Turn
 from tests.support.sessions import FunctionTool, run

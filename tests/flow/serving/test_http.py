@@ -21,7 +21,7 @@ from mcp.shared.exceptions import MCPError
 
 from rath.session import Session
 from rath.session.outcome import Cancelled, Completed, NeedsApproval
-from rath.session.persistence.store.files import FileStore
+from rath.session.persistence.store import FileStore
 from tests.support.serving import ROOT, ask, environment, http_process, told
 from tests.support.sessions import run
 from tests.support.waiting import PATIENCE, wait_until

@@ -21,12 +21,12 @@ from rath.session.outcome import (
     NeedsApproval,
     NeedsDecision,
     NeedsInput,
-    Outcome,
     OutputMissing,
     OutputValue,
     RoundLimit,
 )
 from rath.testing import ScriptedClient
+from tests.support.api import Outcome
 from tests.support.served_program import Team
 from tests.support.sessions import run
 

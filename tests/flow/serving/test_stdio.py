@@ -14,7 +14,7 @@ from mcp.client.client import Client
 
 from rath.session import Session
 from rath.session.outcome import Cancelled
-from rath.session.persistence.store.files import FileStore
+from rath.session.persistence.store import FileStore
 from tests.support.serving import ask, over_stdio, stdio_process, told
 from tests.support.waiting import PATIENCE
 

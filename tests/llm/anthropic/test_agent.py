@@ -14,10 +14,10 @@ from rath import flow
 from rath.llm import Provider, RathLLMStreamDelta, chat_client_for
 from rath.session import Session
 from rath.session.record import ModelCall
-from rath.session.rerender import rerender_call
 from tests.support import anthropic_replies as replies
 from tests.support import chat_replies
 from tests.support.anthropic_rules import check_body
+from tests.support.api import rerender_call
 from tests.support.asking import KEY, WEATHER
 from tests.support.chat_server import ChatServer
 from tests.support.sessions import FunctionTool

@@ -22,9 +22,9 @@ from rath.llm.failure import Asked
 from rath.llm.fold import tool_call_part
 from rath.llm.image import Image
 from rath.session import ChunkRow, ChunkTable, Session, assistant_turn_chunk
-from rath.session.request import Renderer, context_message
 from tests.support import anthropic_replies as replies
 from tests.support.anthropic_rules import check_body
+from tests.support.api import Renderer, context_message
 from tests.support.sessions import any_texts, row_lists
 
 Json = dict[str, Any]

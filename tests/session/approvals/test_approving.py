@@ -14,9 +14,9 @@ from rath.errors import ResumeMismatch
 from rath.flow import Agent
 from rath.session import Session
 from rath.session.outcome import Completed, NeedsApproval, NeedsInput
-from rath.session.record import Entry, Operation
-from rath.session.running.finished import EDITED
+from rath.session.record import Operation
 from rath.testing import ScriptedClient, tool_call
+from tests.support.api import EDITED, Entry
 from tests.support.approvals import (
     N_SCHEMA,
     Noting,

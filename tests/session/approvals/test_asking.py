@@ -19,7 +19,7 @@ from rath.errors import ResumeMismatch
 from rath.flow import Agent
 from rath.session import Session
 from rath.session.outcome import Cancelled, Completed, NeedsInput
-from rath.session.persistence.store.registry import default_store
+from rath.session.persistence.store import default_store
 from rath.session.persistence.verify import verify
 from rath.session.record import ToolRun
 from rath.testing import ScriptedClient, tool_call

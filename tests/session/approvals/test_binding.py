@@ -13,11 +13,11 @@ import pytest
 
 from rath.session import Session
 from rath.session.outcome import NeedsApproval
-from rath.session.persistence.chain import chained
-from rath.session.persistence.store.registry import default_store
+from rath.session.persistence.store import default_store
 from rath.session.persistence.verify import verify
 from rath.session.record import Decision
 from rath.testing import tool_call
+from tests.support.api import chained
 from tests.support.approvals import Noting, calls_of, decisions, go, interrupts, log_of, waiting
 
 

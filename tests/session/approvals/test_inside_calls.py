@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 import rath
+from rath import autosave
 from rath.flow import Agent
 from rath.flow.tool import FlowToolCall
 from rath.session import Session
 from rath.session.approvals.waiting import pass_on, waiting_sessions
-from rath.session.autosave import autosave
 from rath.session.outcome import Completed, NeedsApproval, NeedsDecision, NeedsInput
-from rath.session.persistence.store.registry import default_store
+from rath.session.persistence.store import default_store
 from rath.session.persistence.verify import verify
 from rath.session.record import Interrupt
 from rath.testing import ScriptedClient, tool_call

@@ -14,13 +14,13 @@ from uuid import UUID
 
 import pytest
 
+from rath import autosave
 from rath.errors import PersistenceError
 from rath.flow import Agent, Workflow
 from rath.session import Session
-from rath.session.autosave import autosave
 from rath.session.outcome import Completed, NeedsApproval, NeedsDecision, NeedsInput
 from rath.session.persistence import SESSION_PARTIAL_SUFFIX
-from rath.session.persistence.store.registry import default_store
+from rath.session.persistence.store import default_store
 from rath.session.persistence.verify import verify
 from rath.testing import ScriptedClient
 from tests.session.approvals.test_asking import asking

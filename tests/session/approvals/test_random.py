@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 import rath
 from rath.session import Session
 from rath.session.outcome import Completed
-from rath.session.persistence.paths import partial_beside
-from rath.session.persistence.store.registry import default_store
+from rath.session.persistence.store import default_store
 from rath.session.persistence.verify import verify
 from rath.session.resume.deciding import Choice
 from rath.session.resume.open_calls import OpenCall
 from rath.session.tooling import CallRequest
 from rath.testing import tool_call
+from tests.support.api import partial_beside
 from tests.support.approvals import Effects, Noting, calls_of, go, log_of, results
 
 

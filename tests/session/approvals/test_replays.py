@@ -15,8 +15,9 @@ from rath.errors import ReplayDifference
 from rath.flow import Agent
 from rath.session import Session
 from rath.session.outcome import Completed, NeedsApproval, NeedsInput
-from rath.session.record import Decision, Entry, ToolRun
+from rath.session.record import Decision, ToolRun
 from rath.testing import ScriptedClient
+from tests.support.api import Entry
 from tests.support.approvals import Noting, calls_of, go, results, waiting
 
 

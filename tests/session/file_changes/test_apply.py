@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from rath._core.blobs import Blob
 from rath.backend.effects import FileEffect
 from rath.session.file_changes.apply import apply_changes
-from rath.session.file_changes.changes import net_changes
+from tests.support.api import net_changes
 from tests.support.session_files import (
     FILE,
     Change,

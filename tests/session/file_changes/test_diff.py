@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from rath._core.blobs import Blob
 from rath.backend.effects import FileEffect
 from rath.backend.parts import split_lines
-from rath.session.file_changes.changes import net_changes
 from rath.session.file_changes.diff import unified_diff
+from tests.support.api import net_changes
 from tests.support.session_files import (
     FILE,
     Change,

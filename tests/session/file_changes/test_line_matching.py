@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rath.session.file_changes.line_matching import Run, common_runs
-from rath.session.file_changes.merge_text import merge_lines
+from tests.support.api import merge_lines
 
 lines = st.lists(st.sampled_from("abcd"), max_size=12)
 

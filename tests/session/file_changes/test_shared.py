@@ -8,9 +8,10 @@ from typing import Any
 
 from rath.session import Session
 from rath.session.file_changes.shared import sharing_effects
-from rath.session.persistence.store.files import FileStore
-from rath.session.record import Entry, ToolRun
+from rath.session.persistence.store import FileStore
+from rath.session.record import ToolRun
 from rath.testing import tool_call
+from tests.support.api import Entry
 from tests.support.session_files import created, placed, tool_run, worked, writing
 from tests.support.sessions import FunctionTool
 

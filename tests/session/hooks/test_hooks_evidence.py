@@ -16,14 +16,14 @@ from rath.cli.evidence import brief
 from rath.flow import Agent, CallRequest, ModelTurn, ToolResultText
 from rath.session import Session
 from rath.session.persistence.bundle import import_bundle, pack, read_bundle, write_bundle
-from rath.session.persistence.store.registry import default_store, open_store
+from rath.session.persistence.store import default_store, open_store
 from rath.session.persistence.verify import verify
 from rath.session.questions import blame, where_from
 from rath.session.questions.encode import encode_answer
-from rath.session.questions.hooked import sessions_of
 from rath.session.record import Change, ModelCall
-from rath.session.view.page import write_page
+from rath.session.view import write_page
 from rath.testing import ScriptedClient, Turn, tool_call
+from tests.support.api import sessions_of
 from tests.support.hooked import always
 from tests.support.sessions import FunctionTool
 

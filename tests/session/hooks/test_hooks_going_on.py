@@ -18,8 +18,8 @@ from rath.session import Session
 from rath.session.hooks import LoopHooks
 from rath.session.outcome import Completed, NeedsApproval, NeedsDecision
 from rath.session.record import Change, ToolRun
-from rath.session.recorder.shelf import writer_of
 from rath.testing import ScriptedClient, Turn, tool_call
+from tests.support.api import writer_of
 from tests.support.approvals import Noting, calls_of, decisions, go, interrupts, results, waiting
 from tests.support.cut_off import cut_off
 from tests.support.hooked import calling, telling

@@ -21,15 +21,14 @@ from rath.errors import SelfWaitError
 from rath.flow import Agent
 from rath.flow.hooks import ModelTurn
 from rath.llm.chat_response import RathLLMAssistantMessage, RathLLMStreamDelta
-from rath.session import Session
-from rath.session.chunk import RowId
+from rath.session import RowId, Session
 from rath.session.content import AssistantTurn, ToolCall
 from rath.session.hooks import LoopHooks
 from rath.session.outcome import Cancelled, Completed, OutputValue
-from rath.session.reasoning import OwnAnswers
-from rath.session.record import Change, ModelCall, Record, ToolRun
+from rath.session.record import Change, ModelCall, ToolRun
 from rath.testing import ScriptedClient, Turn, tool_call
 from tests.support.answered import EVIDENCE, FACTS, call_of
+from tests.support.api import OwnAnswers, Record, hook_answers_module
 from tests.support.hooked import always, arguments_of
 from tests.support.offline_vendor import OfflineVendor, Says
 from tests.support.sessions import FunctionTool, run
@@ -255,7 +254,7 @@ def test_a_hook_that_hangs_ends_its_run(is_async: bool, monkeypatch: pytest.Monk
     async def hang_later(_: Agent, turn: ModelTurn) -> None:
         await asyncio.sleep(10)
 
-    monkeypatch.setattr("rath.session.hooks.answers.MODEL_HOOK_TIMEOUT", 0.01)
+    monkeypatch.setattr(hook_answers_module, "MODEL_HOOK_TIMEOUT", 0.01)
     asked = agent("x")
     asked.register_model_hook(hang_later if is_async else hang)
     with pytest.raises(TimeoutError, match=r"hang(_later)? gave nothing within 0\.01 s"):

@@ -23,10 +23,10 @@ from rath.session import Session, run_session_loop
 from rath.session.outcome import BudgetExceeded, Completed, RoundLimit
 from rath.session.output.run import plan_output
 from rath.session.record import ModelCall, Operation, ToolRun
-from rath.session.rerender import rerender_call
 from rath.session.tooling import Tool
 from rath.testing import ScriptedClient, Turn, tool_call
 from tests.support.anthropic_replies import message, text, tool_use
+from tests.support.api import rerender_call
 from tests.support.asking import KEY, openai_client
 from tests.support.chat_replies import Reply, completion, status_error, text_stream
 from tests.support.chat_replies import tool_call as call_on_wire

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
-from rath.session.output.form import output_form
 from rath.session.output.schema import output_spec, strict_schema
+from tests.support.api import output_form
 
 
 class Colour(enum.Enum):

@@ -34,9 +34,9 @@ from rath.session.persistence import (
 )
 from rath.session.persistence import blobs as blobs_module
 from rath.session.persistence.blobs import BlobStore
-from rath.session.persistence.paths import partial_beside
-from rath.session.persistence.store.files import FileStore
+from rath.session.persistence.store import FileStore
 from rath.session.session import Session
+from tests.support.api import partial_beside
 from tests.support.images import picture, pictures
 from tests.support.sessions import row_lists
 from tests.support.stored_lines import write as write_stored

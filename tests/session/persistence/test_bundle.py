@@ -24,14 +24,11 @@ from rath.session.persistence.bundle import (
 )
 from rath.session.persistence.bundle.decode import from_bytes
 from rath.session.persistence.bundle.encode import to_bytes
-from rath.session.persistence.chain import chained
 from rath.session.persistence.loading import load
-from rath.session.persistence.store.abc import StoredLog
-from rath.session.persistence.store.files import FileStore
+from rath.session.persistence.store import FileStore, StoredLog
 from rath.session.record import Operation
-from rath.session.recorder.beside import recorded_in
-from rath.session.saving import save
 from rath.testing import tool_call
+from tests.support.api import chained, recorded_in, save
 from tests.support.images import picture
 from tests.support.session_files import operation
 from tests.support.sessions import FunctionTool, run

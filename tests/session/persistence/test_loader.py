@@ -21,15 +21,8 @@ from hypothesis import strategies as st
 from rath.backend.abc import BackendSandboxSpec
 from rath.errors import PersistenceError
 from rath.llm.chat_response import RathLLMTokenUsage
-from rath.session import run_session_compress
-from rath.session.chunk import (
-    ChunkKind,
-    ChunkRow,
-    ChunkTable,
-    RowId,
-    system_text_chunk,
-    user_text_chunk,
-)
+from rath.session import RowId, run_session_compress
+from rath.session.chunk import ChunkKind, ChunkRow, ChunkTable, system_text_chunk, user_text_chunk
 from rath.session.graph import ancestors_bfs, session_to_jsonl_row
 from rath.session.graph.kind import LineageKind
 from rath.session.persistence import (
@@ -44,8 +37,7 @@ from rath.session.persistence import (
     sessions_dir,
 )
 from rath.session.persistence.index import StoreIndex
-from rath.session.persistence.store import stores
-from rath.session.persistence.store.files import FileStore
+from rath.session.persistence.store import FileStore, stores
 from rath.session.persistence.verify import verify
 from rath.session.questions import what_was_seen, where_from
 from rath.session.session import Session

@@ -7,10 +7,10 @@ from uuid import UUID
 
 import pytest
 
+from rath import autosave
 from rath.errors import SessionDamaged
 from rath.flow import Agent
 from rath.session import Session
-from rath.session.autosave import autosave
 from rath.session.outcome import Completed, NeedsApproval
 from rath.session.persistence import SESSION_PARTIAL_SUFFIX, load_session, session_file
 from rath.session.persistence.index import StoreIndex

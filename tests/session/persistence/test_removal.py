@@ -26,12 +26,10 @@ from rath.session.persistence.codec import Encoder
 from rath.session.persistence.loading import load
 from rath.session.persistence.paths import ensure_sessions_dir, session_partial_file
 from rath.session.persistence.removal import prunable_sessions
-from rath.session.persistence.store.abc import SessionStore, StoredLog
-from rath.session.persistence.store.files import FileStore
-from rath.session.persistence.store.registry import default_store
+from rath.session.persistence.store import FileStore, SessionStore, StoredLog, default_store
 from rath.session.persistence.verify import verify
 from rath.session.record import Operation
-from rath.session.resume.open_calls import own_operation
+from tests.support.api import own_operation
 from tests.support.session_files import operation
 from tests.support.sessions import run
 from tests.support.stored_lines import header_for, write, write_lines

@@ -20,16 +20,14 @@ from rath.session import (
     load_session,
     tool_feedback_chunk,
 )
-from rath.session.persistence.blobs import BlobStore
-from rath.session.persistence.bundle import pack, read_bundle, write_bundle
-from rath.session.persistence.bundle.store import BundleStore
+from rath.session.persistence.bundle import BundleStore, pack, read_bundle, write_bundle
 from rath.session.persistence.lines import ResultLine, RowLine
 from rath.session.persistence.loading import load
-from rath.session.persistence.store.files import FileStore
+from rath.session.persistence.store import FileStore
 from rath.session.persistence.verify import verify
 from rath.session.record import ModelCall, Operation, ToolRun
-from rath.session.rerender import rerender_call
 from rath.testing import ScriptedClient, tool_call
+from tests.support.api import BlobStore, rerender_call
 from tests.support.chat_server import ChatServer
 from tests.support.images import pictures
 from tests.support.result_images import (

@@ -14,7 +14,7 @@ from rath.errors import PersistenceError
 from rath.llm.chat_response import RathLLMTokenUsage
 from rath.session import Session
 from rath.session.persistence.lines import ResultLine, TrailerLine
-from rath.session.persistence.store.files import FileStore
+from rath.session.persistence.store import FileStore
 from rath.session.persistence.verify import Verification, verify
 from tests.support.images import picture
 from tests.support.session_files import created, tool_run, with_record

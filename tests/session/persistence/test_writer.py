@@ -22,7 +22,6 @@ from rath._async.lazy import Deferred
 from rath.backend.abc import BackendSandboxSpec
 from rath.errors import PersistenceError
 from rath.llm.chat_response import RathLLMTokenUsage
-from rath.session.body import Body
 from rath.session.chunk import ChunkRow, ChunkTable, user_text_chunk
 from rath.session.graph.provenance import Provenance
 from rath.session.persistence import (
@@ -36,10 +35,11 @@ from rath.session.persistence import (
     sessions_dir,
 )
 from rath.session.persistence.index import StoreIndex
-from rath.session.persistence.store.files import FileStore
+from rath.session.persistence.store import FileStore
 from rath.session.persistence.verify import verify
 from rath.session.session import Session
 from rath.testing import tool_call
+from tests.support.api import Body
 from tests.support.images import picture
 from tests.support.sessions import FunctionTool, run
 
@@ -147,8 +147,7 @@ def test_second_writer_is_refused(session: Session) -> None:
 
 def test_writer_in_another_process_is_refused(session: Session, home: Path) -> None:
     code = (
-        "import sys; from uuid import UUID; from rath.session.chunk import ChunkTable; "
-        "from rath.session.session import Session; "
+        "import sys; from uuid import UUID; from rath.session import ChunkTable, Session; "
         "from rath.session.persistence import SessionWriter; "
         "SessionWriter(Session(ChunkTable(), id=UUID(sys.argv[1])))"
     )

@@ -11,9 +11,9 @@ from rath._core.blobs import Blob
 from rath.session import ChunkRow, ChunkTable, Session
 from rath.session.questions import blame
 from rath.session.questions.encode import encode_answer
-from rath.session.questions.texts import preview, texts_of
 from rath.session.record import ModelCall, Operation, RecalledNote, ToolRun
 from rath.testing import tool_call
+from tests.support.api import preview, texts_of
 from tests.support.session_files import placed, tool_run, with_record, worked, writing
 from tests.support.sessions import FunctionTool, run
 from tests.support.told import NOTE, changed, recall, told

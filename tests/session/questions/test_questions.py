@@ -15,7 +15,6 @@ from rath._async.lazy import Deferred
 from rath.errors import ProviderServerError
 from rath.llm.prices import Cost
 from rath.session import ChunkTable, Session, run_session_compress, user_text_chunk
-from rath.session.body import Body
 from rath.session.graph.provenance import Provenance
 from rath.session.outcome import Completed, NeedsApproval, OutputValue
 from rath.session.questions import (
@@ -28,6 +27,7 @@ from rath.session.questions import (
 from rath.session.questions.encode import encode_answer
 from rath.session.record import Decision, Interrupt, ModelCall, Operation, ToolRun
 from rath.testing import ScriptedClient, tool_call
+from tests.support.api import Body
 from tests.support.evidence import answer, priced_client, tokens
 from tests.support.offline_vendor import OfflineVendor, Says
 from tests.support.session_files import created, files_of, placed, worked, writing

@@ -18,9 +18,10 @@ from rath.llm.exchange import CallEvidence
 from rath.llm.recorded import RecordedClient, can_write_again
 from rath.session import ChunkTable, Session
 from rath.session.questions import WhatWasSeen, what_was_seen
-from rath.session.record import Entry, ModelCall, Operation, Seen
+from rath.session.record import ModelCall, Operation, Seen
 from rath.testing import ScriptedClient, tool_call
 from tests.support import anthropic_replies, chat_replies
+from tests.support.api import Entry
 from tests.support.asking import KEY, WEATHER
 from tests.support.chat_server import ChatServer
 from tests.support.images import picture

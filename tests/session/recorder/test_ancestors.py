@@ -12,14 +12,12 @@ from rath._async.lazy import Deferred
 from rath.errors import PersistenceError
 from rath.session import Session, session_graph_mode_override
 from rath.session.graph.provenance import Edge, Provenance
-from rath.session.persistence.paths import partial_beside
-from rath.session.persistence.store.abc import SessionLog
-from rath.session.persistence.store.files import FileStore
+from rath.session.persistence.store import FileStore, SessionLog
 from rath.session.persistence.verify import verify
 from rath.session.record import Verdict
 from rath.session.recorder.ancestors import Keeper
-from rath.session.recorder.shelf import shelf_of
 from rath.testing import tool_call
+from tests.support.api import partial_beside, shelf_of
 from tests.support.images import picture
 from tests.support.journal_store import JournalStore
 from tests.support.sessions import FunctionTool, cancelled_session, run

@@ -15,15 +15,11 @@ from rath.session.chunk import tool_feedback_chunk
 from rath.session.outcome import Completed, NeedsDecision
 from rath.session.persistence.codec import Encoder
 from rath.session.persistence.lines import IntentLine, ReopenedLine, ResultLine
-from rath.session.persistence.paths import partial_beside
-from rath.session.persistence.store.abc import SessionLog
-from rath.session.persistence.store.files import FileStore
+from rath.session.persistence.store import FileStore, SessionLog
 from rath.session.persistence.verify import verify
 from rath.session.record import ToolRun
-from rath.session.recorder.plan import RecordingPlan
-from rath.session.recorder.reading import read_log
-from rath.session.resume.open_calls import own_operation
 from rath.testing import tool_call
+from tests.support.api import RecordingPlan, own_operation, partial_beside, read_log
 from tests.support.cut_off import NOON
 from tests.support.cut_off import cut_off as cut_short
 from tests.support.sessions import FunctionTool, run

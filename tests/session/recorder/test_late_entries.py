@@ -10,15 +10,13 @@ from uuid import UUID
 import pytest
 
 from rath.errors import PersistenceError
-from rath.session import Session, select_session
+from rath.session import Session, delete_session, select_session
 from rath.session.outcome import Completed
 from rath.session.persistence.lines import OutcomeLine
-from rath.session.persistence.paths import partial_beside
-from rath.session.persistence.removal import delete_session
-from rath.session.persistence.store.files import FileStore
+from rath.session.persistence.store import FileStore
 from rath.session.record import Verdict
-from rath.session.saving import add_late
 from rath.testing import ScriptedClient, tool_call
+from tests.support.api import add_late, partial_beside
 from tests.support.sessions import FunctionTool, run
 from tests.support.waiting import PATIENCE
 

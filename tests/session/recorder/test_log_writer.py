@@ -17,17 +17,21 @@ from rath.errors import PersistenceError
 from rath.session import ChunkRow, ChunkTable, Session
 from rath.session.outcome import Cancelled
 from rath.session.persistence.lines import EntryLine, FailureLine, RowLine
-from rath.session.persistence.store.abc import SessionLog
-from rath.session.persistence.store.files import FileStore
-from rath.session.persistence.store.registry import stores
+from rath.session.persistence.store import FileStore, SessionLog, stores
 from rath.session.record import Verdict
-from rath.session.recorder import recorder as recorder_module
-from rath.session.recorder.header import Identity, beginning
 from rath.session.recorder.log_writer import LogWriter
-from rath.session.recorder.reading import find_log
-from rath.session.recorder.shelf import begin_writing, being_written, end_writing
 from rath.testing import tool_call
 from rath.testing.store import FakeSessionStore
+from tests.support.api import (
+    Identity,
+    begin_writing,
+    beginning,
+    being_written,
+    end_writing,
+    find_log,
+    recorder_module,
+    writer_of,
+)
 from tests.support.logs import DAY
 from tests.support.sessions import FunctionTool, run
 from tests.support.waiting import PATIENCE
@@ -274,10 +278,10 @@ def test_a_round_that_was_read_is_counted_before_more_is_added() -> None:
     assert list(Session.load(out.id).record) == list(loaded.record)
 
 
-_FORK = """
+_FORK = f"""
 import os, sys, warnings
 from rath.session import Session
-from rath.session.recorder.shelf import writer_of
+from {writer_of.__module__} import writer_of
 
 session = Session.from_user_message("hi")
 session.save()

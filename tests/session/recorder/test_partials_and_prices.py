@@ -12,18 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import rath.session.recorder.prices as module
 from rath.llm import Provider
 from rath.llm.chat_response import RathLLMStreamDelta
 from rath.llm.endpoint import is_loopback
 from rath.llm.registry import chat_client_for
 from rath.session import Session
-from rath.session.persistence.store.files import FileStore
-from rath.session.recorder.partials import WRITE_CHARS, watched
-from rath.session.recorder.prices import load_prices
-from rath.session.recorder.recorder import Recorder
-from rath.session.running.candidates import Candidate
+from rath.session.persistence.store import FileStore
 from rath.testing import ScriptedClient
+from tests.support.api import WRITE_CHARS, Candidate, Recorder, load_prices, prices_module, watched
 from tests.support.chat_replies import completion
 from tests.support.chat_server import ChatServer
 from tests.support.sessions import run
@@ -161,7 +157,7 @@ def test_a_model_that_somebody_sells_has_its_prices_loaded_beside(
             assert callable(job)
             job()
 
-    monkeypatch.setattr(module, "runtime", Workers)
+    monkeypatch.setattr(prices_module, "runtime", Workers)
     monkeypatch.delitem(sys.modules, "rath.llm.price_list", raising=False)
     provider = Provider(model="gpt-5-mini", api_key="x", base_url="https://api.openai.com/v1")
     load_prices([Candidate(chat_client_for(provider), provider)])

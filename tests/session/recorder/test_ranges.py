@@ -8,9 +8,9 @@ from hypothesis import given
 
 from rath._core.vector import Vector
 from rath.session import ChunkRow, ChunkTable, Session
-from rath.session.encode import rows_digest
 from rath.session.persistence.lines import Part
 from rath.session.recorder.ranges import Source, entry_parts, n_told, row_parts
+from tests.support.api import rows_digest
 from tests.support.sessions import row_lists
 
 

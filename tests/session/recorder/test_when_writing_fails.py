@@ -20,11 +20,10 @@ from rath.llm import Provider
 from rath.llm.chat_response import RathLLMAssistantMessage
 from rath.session import Session, load_session
 from rath.session.outcome import Completed
-from rath.session.persistence.paths import partial_beside
-from rath.session.persistence.store.files import FileStore
-from rath.session.persistence.store.registry import stores
+from rath.session.persistence.store import FileStore, stores
 from rath.testing import tool_call
 from rath.testing.store import FakeSessionStore
+from tests.support.api import CLOCK_READERS, partial_beside
 from tests.support.chat_replies import completion, status_error
 from tests.support.chat_server import ChatServer
 from tests.support.sessions import FunctionTool, run
@@ -221,9 +220,8 @@ def test_a_clock_that_jumps_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> No
             tick = next(ticks)
             return start + timedelta(days=-400 * tick if tick % 2 else 9000)
 
-    for module in ("header", "recorder", "ancestors", "round_results"):
-        monkeypatch.setattr(f"rath.session.recorder.{module}.datetime", Jumping)
-    monkeypatch.setattr("rath.session.record.datetime", Jumping)
+    for module in CLOCK_READERS:
+        monkeypatch.setattr(module, "datetime", Jumping)
     first = run([tool_call("echo"), "one"], ECHO, persist=True)
     out = run([tool_call("echo"), "two"], ECHO, user=first, persist=True).synchronize()
     loaded = Session.load(out.id)

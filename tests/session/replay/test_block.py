@@ -35,11 +35,8 @@ from rath.session import (
 )
 from rath.session.outcome import Cancelled
 from rath.session.record import ModelCall
-from rath.session.replay.client import ReplayedClient
-from rath.session.replay.history import history_of
-from rath.session.replay.playback import Playback
-from rath.session.running.candidates import Candidate
 from rath.testing import ScriptedClient, Turn, tool_call
+from tests.support.api import Candidate, Playback, ReplayedClient, history_of
 from tests.support.offline_vendor import OfflineVendor, Says
 from tests.support.replayed import Program, programs
 from tests.support.sessions import AsyncFunctionTool, FunctionTool, run

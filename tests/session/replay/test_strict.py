@@ -35,9 +35,9 @@ from rath.session.outcome import (
     NeedsDecision,
     RoundLimit,
 )
-from rath.session.persistence.paths import PARTIAL_SUFFIX
-from rath.session.record import Entry, ModelCall, Operation, ToolRun
+from rath.session.record import ModelCall, Operation, ToolRun
 from rath.testing import ScriptedClient, Turn, tool_call
+from tests.support.api import PARTIAL_SUFFIX, Entry
 from tests.support.cut_off import cut_off
 from tests.support.offline_vendor import OfflineVendor, Says
 from tests.support.replayed import AGENT, Effects, Program, programs

@@ -13,6 +13,7 @@ from uuid import UUID
 
 import pytest
 
+from rath import autosave
 from rath._async.lazy import runs_above
 from rath.errors import ProviderError, SessionDamaged
 from rath.flow import Agent, Compressor, Selector, Workflow
@@ -21,16 +22,15 @@ from rath.llm.chat_request import RathLLMChatRequest
 from rath.llm.chat_response import RathLLMAssistantMessage
 from rath.session import Session
 from rath.session.approvals.waiting import waiting_sessions
-from rath.session.autosave import autosave
-from rath.session.hooks.values import ModelTurn
+from rath.session.hooks import ModelTurn
 from rath.session.outcome import Completed
 from rath.session.persistence.verify import verify
-from rath.session.record import Entry, ModelCall
+from rath.session.record import ModelCall
 from rath.session.resume.deciding import Choice
-from rath.session.resume.program import program_of
 from rath.session.tooling import CallRequest
 from rath.testing import ScriptedClient, tool_call
 from tests.flow.test_workflow_resume import go
+from tests.support.api import Entry, program_of
 from tests.support.journal_store import Event, JournalStore
 from tests.support.sessions import FunctionTool
 from tests.support.waiting import wait_until

@@ -16,12 +16,11 @@ from uuid import UUID, uuid4
 
 import pytest
 
+from rath import autosave
 from rath._async.lazy import Deferred
 from rath.errors import PersistenceError
 from rath.flow import Agent
 from rath.session import Session
-from rath.session.autosave import autosave
-from rath.session.body import Body
 from rath.session.chunk import ChunkTable
 from rath.session.outcome import NeedsApproval, NeedsDecision
 from rath.session.record import ModelCall
@@ -37,6 +36,7 @@ from rath.testing import ScriptedClient
 from tests.flow.test_workflow_resume import GONE, Program, both, go
 from tests.session.resume.test_going_on import AGENT, Counting, f_calls, rows_of
 from tests.session.resume.test_programs import parent
+from tests.support.api import Body
 from tests.support.cut_off import cut_off
 from tests.support.sessions import run
 from tests.support.waiting import PATIENCE, wait_until

@@ -13,18 +13,23 @@ from rath._core.vector import Vector
 from rath.errors import PersistenceError
 from rath.flow import Agent
 from rath.session import ChunkTable, Session, assistant_turn_chunk
-from rath.session.body import Body
 from rath.session.graph.provenance import Provenance
 from rath.session.operation import Place
 from rath.session.outcome import Completed
 from rath.session.persistence.verify import verify
-from rath.session.record import Entry, ModelCall, Operation
-from rath.session.resume.open_calls import last_interrupt, open_calls
-from rath.session.resume.products import selection_before, verdict_before
-from rath.session.resume.program import program_of
-from rath.session.resume.serving import serving
-from rath.session.resume.stored import Stored
+from rath.session.record import ModelCall, Operation
 from rath.testing import ScriptedClient, tool_call
+from tests.support.api import (
+    Body,
+    Entry,
+    Stored,
+    last_interrupt,
+    open_calls,
+    program_of,
+    selection_before,
+    serving,
+    verdict_before,
+)
 from tests.support.evidence import evidence
 from tests.support.journal_store import JournalStore
 from tests.support.sessions import AsyncFunctionTool, run

@@ -8,13 +8,13 @@ from typing import NamedTuple
 
 import pytest
 
+from rath import autosave
 from rath.llm.clients import make_client
 from rath.session import Session
-from rath.session.autosave import autosave
 from rath.session.persistence.verify import verify
 from rath.session.record import ModelCall, ToolRun
-from rath.session.resume.program import program_of
 from rath.testing import ScriptedClient
+from tests.support.api import program_of
 from tests.support.crash_program import CrashProgram
 from tests.support.journal_store import JournalStore
 

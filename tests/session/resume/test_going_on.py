@@ -17,8 +17,8 @@ from rath.session import Session
 from rath.session.operation import Place
 from rath.session.outcome import Completed, NeedsDecision, RoundLimit
 from rath.session.record import ModelCall, Operation, RecalledNote, ToolRun
-from rath.session.resume.open_calls import entries_since
 from rath.testing import ScriptedClient, tool_call
+from tests.support.api import entries_since
 from tests.support.cut_off import cut_off
 from tests.support.sessions import FunctionTool, run
 

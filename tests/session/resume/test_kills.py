@@ -17,7 +17,7 @@ import pytest
 from rath.session import Session
 from rath.session.persistence.verify import verify
 from rath.session.record import ToolRun
-from rath.session.resume.open_calls import own_operation
+from tests.support.api import own_operation
 from tests.support.crash_zygote import CALLS, PROBLEM, ROWS, Zygote, sessions_of, zygote
 
 N_KILLS = 200 if os.environ.get("RATH_FULL") else 15

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
+from rath import autosave
 from rath.errors import BudgetExceededError, ResumeMismatch
 from rath.flow import Agent, Compressor
 from rath.llm.chat_request import RathLLMChatRequest
 from rath.llm.chat_response import RathLLMAssistantMessage
 from rath.llm.provider import Provider
 from rath.session import Session
-from rath.session.autosave import autosave
 from rath.session.outcome import BudgetExceeded, Cancelled
 from rath.session.persistence.verify import verify
 from rath.session.record import ModelCall, Operation, Summary

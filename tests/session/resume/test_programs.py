@@ -11,27 +11,30 @@ from typing import Any
 
 import pytest
 
+from rath import autosave
 from rath._async.lazy import Deferred
 from rath.errors import ResumeMismatch
 from rath.flow import Agent, Workflow
 from rath.llm.chat_request import RathLLMChatRequest
 from rath.session import Session
-from rath.session.autosave import autosave
-from rath.session.body import Body
 from rath.session.chunk import ChunkTable
 from rath.session.graph.provenance import Edge, Provenance
 from rath.session.operation import Place
 from rath.session.outcome import Cancelled, Completed, NeedsDecision
-from rath.session.persistence.store.registry import default_store
+from rath.session.persistence.store import default_store
 from rath.session.persistence.verify import verify
 from rath.session.record import ModelCall, ToolRun, Verdict
-from rath.session.resume.going_on import exchange_of
-from rath.session.resume.open_calls import entries_since
-from rath.session.resume.products import selection_before, verdict_before
-from rath.session.resume.program import program_of
 from rath.testing import ScriptedClient, Turn, tool_call
 from tests.flow.test_workflow_resume import GONE, Program, both, go, resumed
 from tests.session.resume.test_going_on import Counting, f_calls, rows_of
+from tests.support.api import (
+    Body,
+    entries_since,
+    exchange_of,
+    program_of,
+    selection_before,
+    verdict_before,
+)
 from tests.support.cut_off import cut_off
 from tests.support.journal_store import JournalStore
 from tests.support.sessions import AsyncFunctionTool, FunctionTool, run

@@ -7,14 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from rath import autosave
 from rath._async.lazy import Deferred
 from rath.errors import ResumeMismatch
 from rath.flow import Agent, Workflow
-from rath.session import Session
-from rath.session.autosave import autosave
+from rath.session import Session, resume_differences
 from rath.session.outcome import Completed, NeedsDecision
-from rath.session.persistence.paths import partial_beside
-from rath.session.persistence.store.registry import default_store
+from rath.session.persistence.store import default_store
 from rath.session.persistence.verify import verify
 from rath.session.record import ModelCall
 from rath.session.resume.differences import (
@@ -23,10 +22,10 @@ from rath.session.resume.differences import (
     ToolDiffers,
     WorkspaceUnknown,
 )
-from rath.session.resume.looking import resume_differences
 from rath.session.resume.stored import Stored
 from rath.testing import ScriptedClient, Turn, tool_call
 from tests.session.resume.test_going_on import AGENT, SCRIPT, Counting, f_calls, rows_of
+from tests.support.api import partial_beside
 from tests.support.cut_off import cut_off
 from tests.support.journal_store import JournalStore
 from tests.support.sessions import FunctionTool, run

@@ -13,8 +13,8 @@ from uuid import UUID
 
 import pytest
 
+from rath import autosave
 from rath.session import Session
-from rath.session.autosave import autosave
 from rath.session.outcome import Completed, NeedsApproval, NeedsDecision
 from rath.session.persistence.store import FileStore
 from tests.support import waiting_program

@@ -14,12 +14,11 @@ from typing import Any
 
 import pytest
 
-from rath import backend
+from rath import autosave, backend
 from rath.backend.persistence import PersistentSandboxRegistry
 from rath.errors import WorkspaceLost
 from rath.flow import Agent
 from rath.session import Session
-from rath.session.autosave import autosave
 from rath.session.outcome import Cancelled, NeedsDecision
 from rath.testing import ScriptedClient, Turn, tool_call
 from tests.support.placed_program import TEXT

@@ -15,7 +15,7 @@ from rath.errors import ProviderProtocolError
 from rath.llm import Provider, RathLLMChatRequest, RathLLMChatResponse, register_chat_client
 from rath.llm.draft import ChatDraft, open_draft
 from rath.llm.exchange import CallEvidence, Exchange
-from rath.session.chunk import RowId
+from rath.session import RowId
 from rath.session.outcome import Cancelled
 from rath.session.record import ModelCall
 from rath.session.running.calls import Call, call_model

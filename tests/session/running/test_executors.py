@@ -28,11 +28,12 @@ from rath.session import (
     run_session_loop,
     select_session,
 )
-from rath.session.loop import StreamingExecutor, resolve_executor
+from rath.session.loop import StreamingExecutor
 from rath.session.record import ModelCall
 from rath.session.running.executors import candidates_for
 from rath.session.tooling import Tool
 from rath.testing import ScriptedClient, tool_call
+from tests.support.api import resolve_executor
 from tests.support.sessions import FunctionTool, run
 
 AGENT = Session.from_agent_prompt("You are a test.")

@@ -21,11 +21,11 @@ from rath.backend.tool_types import BackendTool
 from rath.backend.unseen import UNOBSERVED
 from rath.session import Session
 from rath.session.content import ToolCall
-from rath.session.file_changes.kept import FULL, KeptContents
 from rath.session.record import ToolRun
 from rath.session.running.rounds import CUT_OFF, ToolRounds
-from rath.session.tooling import ToolEffects, offer
+from rath.session.tooling import ToolEffects
 from rath.testing import FakeBackend, FakeSandbox, tool_call
+from tests.support.api import FULL, KeptContents, offer
 from tests.support.session_files import FilesBackend, created, placed, running, worked, writing
 from tests.support.sessions import FunctionTool, run
 from tests.support.waiting import at_a_deadline

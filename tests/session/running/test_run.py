@@ -18,11 +18,10 @@ import pytest
 from rath.errors import ProviderServerError, ProviderTimeout
 from rath.llm import Provider, RathLLMAssistantMessage
 from rath.session import ChunkTable, Session, run_session_loop, user_text_chunk
-from rath.session.entry import call_site
 from rath.session.outcome import BudgetExceeded, Completed, DeadlineExceeded, RoundLimit
 from rath.session.record import ModelCall, RecalledNote
-from rath.session.request import HANDOVER
 from rath.testing import ScriptedClient, tool_call
+from tests.support.api import HANDOVER, call_site
 from tests.support.offline_vendor import OfflineVendor, Says
 from tests.support.sessions import AsyncFunctionTool, FunctionTool, run
 from tests.support.waiting import PATIENCE, at_a_deadline

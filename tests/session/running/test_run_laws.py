@@ -21,9 +21,9 @@ from rath.errors import AuthenticationError
 from rath.llm import Provider, RathLLMAssistantMessage, chat_client_for
 from rath.session import Session, run_session_compress, run_session_loop, select_session
 from rath.session.record import ModelCall, RecalledNote
-from rath.session.rerender import rerender_call
 from rath.testing import ScriptedClient, tool_call
 from tests.support import chat_replies as replies
+from tests.support.api import rerender_call
 from tests.support.chat_server import ChatServer
 from tests.support.sessions import FunctionTool, run
 

@@ -8,9 +8,8 @@ from hypothesis import strategies as st
 
 from rath._async.lazy import Deferred
 from rath.session import ChunkTable, Session, user_text_chunk
-from rath.session.body import Body
 from rath.session.view.catalogue import Catalogue, Numbered, Range
-from rath.session.view.nodes import nodes_of
+from tests.support.api import Body, nodes_of
 from tests.support.sessions import row_lists, run
 
 

@@ -29,7 +29,6 @@ from rath.session import (
 from rath.session.operation import Place
 from rath.session.record import (
     Decision,
-    Entry,
     Interrupt,
     ModelCall,
     Operation,
@@ -41,9 +40,8 @@ from rath.session.record import (
 )
 from rath.session.view import PageLimits
 from rath.session.view.encode import PageEncoder
-from rath.session.view.evidence.encode import encode_plain
-from rath.session.view.nodes import nodes_of
 from rath.testing import tool_call
+from tests.support.api import Entry, encode_plain, nodes_of
 from tests.support.evidence import evidence, tokens
 from tests.support.images import picture
 from tests.support.sessions import FunctionTool, run, sessions

@@ -15,11 +15,11 @@ from rath.session.outcome import (
     NeedsApproval,
     NeedsDecision,
     NeedsInput,
-    Outcome,
     RoundLimit,
 )
 from rath.session.view.nodes import Node, nodes_of, outcome_state, own_entries, totals
 from rath.testing import tool_call
+from tests.support.api import Outcome
 from tests.support.sessions import cancelled_session, run
 from tests.support.viewed import echo
 from tests.support.waiting import PATIENCE

@@ -11,9 +11,8 @@ from hypothesis import given
 
 from rath.session import Session
 from rath.session.view import PageLimits, write_page
-from rath.session.view.encode import PageEncoder
-from rath.session.view.nodes import nodes_of
 from rath.session.view.page import SCRIPTS, STYLES, page_html
+from tests.support.api import PageEncoder, nodes_of
 from tests.support.sessions import run, sessions
 
 MAX_LINES = 400

@@ -10,7 +10,7 @@ from typing import Any
 import rath
 from rath.flow.tool import FlowToolCall
 from rath.session import Session
-from rath.session.arguments import ArgumentChecker
+from tests.support.api import ArgumentChecker
 
 SESSION = Session.from_user_message("go")
 

@@ -23,8 +23,8 @@ from rath.llm.chat_request import RathLLMFunctionTool
 from rath.llm.chat_response import RathLLMTokenUsage
 from rath.llm.exchange import CallEvidence
 from rath.llm.prices import Cost
-from rath.session.body import GivenUsage
-from rath.session.chunk import ChunkRow, RowId, user_text_chunk
+from rath.session import RowId
+from rath.session.chunk import ChunkRow, user_text_chunk
 from rath.session.graph.kind import LineageKind
 from rath.session.operation import Place
 from rath.session.outcome import (
@@ -40,7 +40,6 @@ from rath.session.outcome import (
     RoundLimit,
 )
 from rath.session.output.schema import OutputSpec
-from rath.session.persistence.chain import chained
 from rath.session.persistence.codec import Encoder, LineReader, read_lines
 from rath.session.persistence.lines import (
     EntryLine,
@@ -48,7 +47,6 @@ from rath.session.persistence.lines import (
     HeaderLine,
     HeadLine,
     IntentLine,
-    Line,
     OutcomeLine,
     Part,
     PartialLine,
@@ -65,12 +63,12 @@ from rath.session.record import (
     ModelCall,
     Operation,
     RecalledNote,
-    Record,
     Seen,
     Summary,
     ToolRun,
     Verdict,
 )
+from tests.support.api import GivenUsage, Line, Record, chained
 from tests.support.evidence import evidence as call_evidence
 from tests.support.sessions import rows
 

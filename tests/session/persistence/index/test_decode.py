@@ -13,17 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rath.errors import SessionDamaged
-from rath.session.body import GivenUsage
 from rath.session.chunk import ChunkRow
-from rath.session.cost import sum_costs
 from rath.session.outcome import NeedsDecision, NeedsInput, RoundLimit
-from rath.session.persistence.chain import chained
 from rath.session.persistence.codec import read_lines
 from rath.session.persistence.index.decode import facts_of
-from rath.session.persistence.index.facts import UNKNOWN_TIME
 from rath.session.persistence.lines import ResultLine, RoundLine
-from rath.session.persistence.loading.content import Content, content_of
 from rath.session.record import ModelCall, ToolRun, Verdict
+from tests.support.api import UNKNOWN_TIME, Content, GivenUsage, chained, content_of, sum_costs
 from tests.support.evidence import tokens
 from tests.support.logs import DAY, LogMaker, made_logs
 

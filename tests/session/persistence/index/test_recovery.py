@@ -12,11 +12,9 @@ from uuid import UUID, uuid4
 import pytest
 
 from rath.errors import PersistenceError
-from rath.session.persistence.blobs import BlobStore
 from rath.session.persistence.index import SessionFilter, StoreIndex, index_file
-from rath.session.persistence.index.database import INDEX_VERSION, Database
-from rath.session.persistence.paths import INDEX_FILE_NAME
-from rath.session.persistence.store.files import FileStore
+from rath.session.persistence.store import FileStore
+from tests.support.api import INDEX_FILE_NAME, INDEX_VERSION, BlobStore, Database
 from tests.support.logs import LogMaker, MemoryStore
 
 N_LOGS = 7

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from rath.errors import PersistenceError
 from rath.session.outcome import NeedsInput
 from rath.session.persistence.index import SessionFilter, SessionSummary, StoreIndex
-from rath.session.persistence.store.abc import StoredLog
+from rath.session.persistence.store import StoredLog
 from tests.support.logs import DAY, LogMaker, MemoryStore, made_logs
 
 

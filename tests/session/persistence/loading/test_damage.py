@@ -19,17 +19,11 @@ from hypothesis import strategies as st
 
 from rath.errors import PersistenceError, SessionDamaged
 from rath.session import Session
-from rath.session.persistence.chain import chained
 from rath.session.persistence.loading import load
-from rath.session.persistence.loading.build import build
-from rath.session.persistence.loading.closure import closure
-from rath.session.persistence.loading.content import Content
-from rath.session.persistence.loading.load import session_of
-from rath.session.persistence.loading.sources import Source
-from rath.session.persistence.store.abc import StoredLog
-from rath.session.persistence.store.files import FileStore
+from rath.session.persistence.store import FileStore, StoredLog
 from rath.session.persistence.verify import verify
 from rath.testing import Turn, tool_call
+from tests.support.api import Content, LogSource, build, chained, closure, session_of
 from tests.support.session_files import operation
 from tests.support.sessions import FunctionTool, run
 
@@ -61,7 +55,7 @@ class Memory(FileStore):
         return log
 
     def _content(self, session: UUID) -> Content:
-        content = Source(self).find(session)
+        content = LogSource(self).find(session)
         assert content is not None
         return content
 
@@ -130,7 +124,7 @@ def with_log(store: Memory, session: UUID, data: bytes) -> Memory:
 
 def loaded(changed: Changed, asked: UUID, *, recover: bool) -> Session:
     """Return what `load` gives; the logs that were not changed are decoded once for all times."""
-    source = Source(changed.store, recover)
+    source = LogSource(changed.store, recover)
 
     def find(session: UUID) -> Content:
         if session != changed.session:
@@ -256,7 +250,7 @@ def test_an_older_state_of_a_parent_is_named(tmp_path: Path) -> None:
 
 def test_what_is_loaded_is_built_of_each_log_once(store: Memory, last: UUID) -> None:
     asked: list[UUID] = []
-    source = Source(store)
+    source = LogSource(store)
 
     def find(session: UUID) -> Content | None:
         asked.append(session)

@@ -9,9 +9,9 @@ from uuid import UUID
 
 import pytest
 
+from rath import autosave
 from rath.flow import Workflow
 from rath.session import Session
-from rath.session.autosave import autosave
 from rath.session.outcome import Completed, NeedsApproval
 from rath.session.persistence.store import StoredLog
 from tests.support.journal_store import JournalStore

@@ -14,19 +14,16 @@ from rath._core.blobs import Blob
 from rath.errors import PersistenceError, SessionDamaged
 from rath.llm.chat_response import RathLLMTokenUsage, add_usage
 from rath.llm.fold import tool_call_part
-from rath.session import Session, assistant_turn_chunk, tool_feedback_chunk, user_text_chunk
-from rath.session.body import GivenUsage
-from rath.session.chunk import ChunkTable, RowId
+from rath.session import RowId, Session, assistant_turn_chunk, tool_feedback_chunk, user_text_chunk
+from rath.session.chunk import ChunkTable
 from rath.session.graph.kind import LineageKind
 from rath.session.outcome import Cancelled, Completed, NeedsDecision, RoundLimit
-from rath.session.persistence.chain import chained
 from rath.session.persistence.codec import Encoder, read_lines
 from rath.session.persistence.lines import (
     EntryLine,
     FailureLine,
     HeaderLine,
     IntentLine,
-    Line,
     OutcomeLine,
     PartialLine,
     ReopenedLine,
@@ -36,13 +33,19 @@ from rath.session.persistence.lines import (
     TrailerLine,
 )
 from rath.session.persistence.loading import load, load_file
-from rath.session.persistence.loading.build import build
-from rath.session.persistence.loading.closure import closure
-from rath.session.persistence.loading.content import Content, content_of
-from rath.session.persistence.loading.sources import Source
-from rath.session.persistence.store.files import FileStore
+from rath.session.persistence.store import FileStore
 from rath.session.record import Decision, Operation, ToolRun
 from rath.testing import tool_call
+from tests.support.api import (
+    Content,
+    GivenUsage,
+    Line,
+    LogSource,
+    build,
+    chained,
+    closure,
+    content_of,
+)
 from tests.support.images import picture
 from tests.support.session_files import operation, tool_run
 from tests.support.sessions import FunctionTool, run
@@ -548,7 +551,7 @@ def test_what_was_built_before_is_built_on(store: FileStore) -> None:
     grandchild = child.fork()
     grandchild.save(store=store)
     asked: list[UUID] = []
-    source = Source(store)
+    source = LogSource(store)
 
     def find(session: UUID) -> Content | None:
         asked.append(session)

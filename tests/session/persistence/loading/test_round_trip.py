@@ -16,9 +16,10 @@ from rath.llm.prices import Cost
 from rath.session import Session, run_session_compress
 from rath.session.graph import ancestors_bfs
 from rath.session.persistence.loading import load
-from rath.session.persistence.store.files import FileStore
-from rath.session.record import Entry, ModelCall, Operation, ToolRun
+from rath.session.persistence.store import FileStore
+from rath.session.record import ModelCall, Operation, ToolRun
 from rath.testing import ScriptedClient, tool_call
+from tests.support.api import Entry
 from tests.support.images import picture
 from tests.support.session_files import operation, placed, worked, writing
 from tests.support.sessions import FunctionTool, run

@@ -15,9 +15,8 @@ import pytest
 
 from rath._core.blobs import Blob
 from rath.errors import PersistenceError
-from rath.session.persistence.blobs import BlobStore
 from rath.session.persistence.store import FileStore
-from rath.session.persistence.store.file_log import FileLog
+from tests.support.api import BlobStore, FileLog
 
 ID = UUID(int=7)
 on_posix = pytest.mark.skipif(sys.platform == "win32", reason="POSIX only")

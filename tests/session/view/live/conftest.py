@@ -14,10 +14,9 @@ import pytest
 
 from rath._async.runtime import runtime
 from rath.session import Session, run_session_loop
-from rath.session.persistence.store.registry import default_store
-from rath.session.view.live.feed import Feed
-from rath.session.view.live.server import LiveServer
+from rath.session.persistence.store import default_store
 from rath.testing import ScriptedClient, tool_call
+from tests.support.api import Feed, LiveServer
 from tests.support.sessions import FunctionTool
 from tests.support.waiting import PATIENCE
 

@@ -7,8 +7,8 @@ from uuid import uuid4
 from rath._core.blobs import Blob
 from rath.session import Session
 from rath.session.persistence.lines import IntentLine, ResultLine
-from rath.session.persistence.loading.unfinished import Unfinished
-from rath.session.persistence.store.registry import default_store
+from rath.session.persistence.loading import Unfinished
+from rath.session.persistence.store import default_store
 from rath.session.record import ToolRun
 from rath.session.view.live.feed import MAX_NOW, Feed, doing_now
 from tests.session.view.live.conftest import SlowRun
