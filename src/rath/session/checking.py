@@ -201,7 +201,7 @@ async def _ajudge(
         workspace_digest=await sandbox.aworkspace_digest(),
     )
     for entry in (operation, run, verdict):
-        uplink()(entry)
+        uplink()(entry, None)
     return operation, run, verdict
 
 

@@ -49,7 +49,7 @@ from rath.session.running.events import OnEventCb
 from rath.session.running.executors import SessionLoopExecutor, candidates_for
 from rath.session.running.failure import noting
 from rath.session.running.oneshot import OneShot
-from rath.session.running.uplink import collecting, uplink
+from rath.session.running.uplink import InnerLog, collecting, uplink
 from rath.session.session import Session
 
 DEFAULT_INSTRUCTION = (
@@ -254,7 +254,7 @@ class _CompressRun:
     async def execute(self, agent: Body) -> Body:
         """Ask for the summary and return the new content."""
         for entry in () if self._before is None else self._before.told:
-            self._tell_above(entry)
+            self._tell_above(entry, None)
         spent = await self._budget.begin(self._body, self._snapshot)
         has_summary = self._has_own_rows
         # What it ends with are the rows of the input only where no model is asked.
@@ -316,11 +316,12 @@ class _CompressRun:
             placement=self._plan.placement,
         )
 
-    def _note(self, entry: Entry) -> None:
+    def _note(self, entry: Entry, inner: InnerLog | None = None) -> None:
         self._set(self._body.with_entries(entry))
         if isinstance(entry, ModelCall):
             self._budget.count(entry)
-        self._tell_above(entry)
+        self._recorder.follow(inner)
+        self._tell_above(entry, self._recorder.log or inner)
 
     def _set(self, body: Body) -> None:
         self._body = body

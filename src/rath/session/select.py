@@ -121,7 +121,7 @@ def select_session(
         entries.append(entry)
         if isinstance(entry, ModelCall):
             budget.count(entry)
-        uplink()(entry)
+        uplink()(entry, None)
 
     async def execute(_: Deferred[RathLLMChatChoice | None]) -> RathLLMChatChoice | None:
         user, agent = inherited(await cells[0]), await cells[1]

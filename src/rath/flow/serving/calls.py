@@ -122,7 +122,7 @@ class Calls:
         """
         store = self._store()
         with ExitStack() as stack:
-            stack.enter_context(collecting(tell))
+            stack.enter_context(collecting(lambda entry, _: tell(entry)))
             if self._options.persist:
                 stack.enter_context(recorded_in(store))
             if session_id is None:

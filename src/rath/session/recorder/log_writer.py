@@ -85,7 +85,9 @@ class LogWriter:
 
         self._lane = Lane()
         self._lock = threading.Lock()
-        self._waiting: list[tuple[tuple[Line, ...], bool]] = []
+        self._waiting: list[tuple[tuple[Line, ...], bool] | Future[None]] = []
+        """Groups of lines, and writes to other logs that come before the groups behind them."""
+
         self._writing: Future[None] | None = None
         """The job that will write what waits."""
 
@@ -140,6 +142,15 @@ class LogWriter:
             if self._writing is None:
                 self._writing = self._lane.put(partial(self._guarded, self._write_waiting))
             return self._writing
+
+    def write_after(self, other: Future[None]) -> None:
+        """Write what is handed over from now on once a write to another log has ended.
+
+        Args:
+            other: That write; where it fails, these lines are written all the same.
+        """
+        with self._lock:
+            self._waiting.append(other)
 
     def settled(self) -> Future[None]:
         """Return what is done when all that was handed over is written, or has failed."""
@@ -268,12 +279,18 @@ class LogWriter:
         with self._lock:
             waiting, self._waiting, self._writing = self._waiting, [], None
         batches: list[Batch] = []
+        is_durable = False
         try:
-            for lines, _ in waiting:
+            for group in waiting:
+                if isinstance(group, Future):
+                    group.exception()  # waits; its failure is that of another run
+                    continue
+                lines, durable = group
                 batches.append(self._encoded(lines))  # one that fails leaves those before it
+                is_durable |= durable
         finally:
             if batches:
-                self._put_batch(_joined(batches), durable=any(durable for _, durable in waiting))
+                self._put_batch(_joined(batches), durable=is_durable)
 
     def _finish(self, make: Callable[[], Sequence[Line]]) -> None:
         self._write_waiting()

@@ -37,6 +37,7 @@ from rath.session.recorder.log_writer import LogWriter
 from rath.session.recorder.plan import RecordingPlan
 from rath.session.recorder.reading import find_whole_log, knows_open_calls
 from rath.session.recorder.shelf import begin_writing, being_written, end_writing
+from rath.session.running.uplink import InnerLog
 
 T = TypeVar("T")
 
@@ -52,7 +53,8 @@ class Recorder:
 
     Everything that blocks is done on worker threads, in order. The run waits where durability
     demands it: before a tool call that is not idempotent, and at its end. A write that fails fails
-    the run at the next of these calls, and the log gets no trailer.
+    the run at the next of these calls, and the log gets no trailer. Its methods are called on the
+    runtime thread.
 
     Args:
         plan: Where it is written.
@@ -76,6 +78,12 @@ class Recorder:
         self._writer: LogWriter | None = None
         self._n_rows = self._n_entries = 0
         self._told: dict[UUID, ToolRun] = {}
+        self._inner: set[InnerLog] = set()
+        """Logs that have to have their entries before the next lines of this one are written."""
+
+        self._has_ended = False
+        self.log: InnerLog | None = None
+        """Where the run is written, for the run around it; None where it is not written."""
 
     @property
     def is_on(self) -> bool:
@@ -125,13 +133,28 @@ class Recorder:
             body: The content as it is now.
             durable: Have it survive a loss of power, unless that is not wanted at all.
         """
-        writer = self._writer
-        if writer is None:
+        if self._write(body, durable=durable):
+            self._report()
+
+    def follow(self, inner: InnerLog | None, *, is_paid: bool = False) -> None:
+        """Have what a run inside has noted written, but only once its own log has it.
+
+        Else a process that is killed in between would leave a call that the caller's log has as
+        made, and that the inner run makes again when it goes on.
+
+        Args:
+            inner: The log of that run; None where there is nothing to wait for.
+            is_paid: Whether it is written soon, and not with what the caller writes next.
+        """
+        if self._writer is None:
             return
-        lines = self._new_lines(body)
-        if lines:
-            is_durable = self._durability == "row" or (durable and self._durability == "turn")
-            writer.write(*lines, durable=is_durable)
+        if inner is None:
+            if is_paid:
+                self.write(self._latest())
+            return
+        self._inner.add(inner)
+        if is_paid:
+            inner.on_write = lambda: self.write(self._latest())
 
     async def flush(self, body: Body) -> None:
         """Hand over what came since, and wait where every row is to survive a loss of power.
@@ -157,6 +180,7 @@ class Recorder:
         if self._durability == "row":
             self.write(body)
         else:
+            self._wait_for_inner(writer)
             writer.queue(*self._new_lines(body))
         await self._hold_up(writer)
 
@@ -177,6 +201,7 @@ class Recorder:
             return
         is_durable = self._durability != "none"
         written = writer.write(*intents, durable=is_durable)
+        self._report()
         is_unsafe = any(intent.effects == "non_idempotent" for intent in intents)
         if is_durable and (is_unsafe or self._durability == "row"):
             await _wait(written)
@@ -189,8 +214,10 @@ class Recorder:
         """
         assert self._writer is not None, "asked only where the run is written"
         self._told[line.run.id] = line.run
+        self._wait_for_inner(self._writer)
         noted = self._new_lines(self._latest())
         self._writer.write(*noted, line, durable=self._durability == "row")
+        self._report()
 
     def end_round(self, row: int, before: Body, after: Body, calls: Sequence[int]) -> None:
         """Write that the calls of a row are done: what they came to are rows and entries now.
@@ -203,7 +230,7 @@ class Recorder:
         """
         if self._writer is None:
             return
-        self.write(before)
+        self._write(before)
         told, self._told = self._told, {}
         if len(calls) > 1 or told:
             runs = after.record.since(len(before.record))
@@ -221,7 +248,9 @@ class Recorder:
             self._n_rows, self._n_entries = len(after.table), len(after.record)
             self._writer.write(*lines, durable=self._durability != "none")
         else:
-            self.write(after, durable=True)
+            self._write(after, durable=True)
+        # Only now: who is told may ask for all that was noted, which is in other lines above.
+        self._report()
 
     def add_partial(self, operation: UUID, text: str) -> None:
         """Write more text of an answer that is being streamed."""
@@ -283,9 +312,42 @@ class Recorder:
     async def _opened(self, plan: RecordingPlan, writer: LogWriter, done: Future[None]) -> None:
         # Before it is open: from now on whatever ends the run lets go of it.
         self._writer = writer
+        self.log = InnerLog(partial(self._hand_over, writer))
         plan.shelf.put(self._cell, writer)
         begin_writing(writer)
         await _wait(done)
+
+    def _write(self, body: Body, *, durable: bool = False) -> bool:
+        """Hand over what came since; tell whether there was any."""
+        writer = self._writer
+        if writer is None or self._has_ended:
+            return False
+        self._wait_for_inner(writer)
+        lines = self._new_lines(body)
+        if lines:
+            is_durable = self._durability == "row" or (durable and self._durability == "turn")
+            writer.write(*lines, durable=is_durable)
+        return bool(lines)
+
+    def _wait_for_inner(self, writer: LogWriter) -> None:
+        """Have the next lines wait for the logs of the runs inside that they hold entries of.
+
+        It waits for jobs that are in the queues of these logs already, and they for those of runs
+        still deeper inside, so no wait is for itself.
+        """
+        inner, self._inner = self._inner, set()
+        for log in inner:
+            writer.write_after(log.flush())
+
+    def _hand_over(self, writer: LogWriter) -> Future[None]:
+        self._write(self._latest())
+        return writer.settled()
+
+    def _report(self) -> None:
+        """Let the run around this one write what it has of it: it is in the queue of this log."""
+        if self.log is not None and self.log.on_write is not None:
+            write, self.log.on_write = self.log.on_write, None
+            write()
 
     def _new_lines(self, body: Body) -> list[Line]:
         first = self._n_rows
@@ -297,9 +359,12 @@ class Recorder:
         return lines
 
     async def _finish(self, writer: LogWriter, body: Body) -> None:
+        self._wait_for_inner(writer)
         lines = self._new_lines(body)
         done = writer.finish(lambda: [*lines, trailer_of(body)])
+        self._has_ended = True
         done.add_done_callback(lambda _: end_writing(writer))
+        self._report()
         try:
             await _wait(done)
         except asyncio.CancelledError:
@@ -309,11 +374,13 @@ class Recorder:
 
     async def _leave(self, writer: LogWriter, body: Body, error: BaseException) -> None:
         is_cancelled = isinstance(error, asyncio.CancelledError)
-        self.write(body)
+        self._write(body)
         said = f"{type(error).__name__}: {error}"[:MAX_ERROR_CHARS]
         line = FailureLine("cancelled" if is_cancelled else "failed", said, datetime.now(UTC))
         done = writer.leave(line)
+        self._has_ended = True
         done.add_done_callback(lambda _: end_writing(writer))
+        self._report()
         if not is_cancelled:
             # A cancelled run must not be held up by a disk.
             with contextlib.suppress(PersistenceError):

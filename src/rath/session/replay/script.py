@@ -234,7 +234,7 @@ class Script:
                 is_past = call.status != "done" and next(later, "") is None
             if not is_past:
                 return call
-            uplink()(call)
+            uplink()(call, None)
         return None
 
     def _calls_ahead(self) -> Iterator[tuple[int, ModelCall]]:
@@ -248,7 +248,7 @@ class Script:
         note = uplink()
         for entry in self._entries[self._at : until]:
             if entry.operation != self._own or _is_beside(entry):
-                note(entry)
+                note(entry, None)
         self._at = until
 
     def _runs_of_turn(self) -> list[ToolRun]:

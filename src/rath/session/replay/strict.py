@@ -345,5 +345,5 @@ def _session(body: Body, id: UUID | None = None) -> Session:
     return Session.from_body(Deferred.of(body), Provenance(), id=id)
 
 
-def _ignore(_: object) -> None:
+def _ignore(*_: object) -> None:
     return

@@ -174,7 +174,7 @@ def served(
     async def wait_and_check(_: Deferred[Body]) -> Body:
         check(*[await cell for cell in inputs])
         for entry in told:
-            sink(entry)
+            sink(entry, None)
         return await found.body
 
     told_again: Deferred[Body] = Deferred.start(

@@ -50,7 +50,7 @@ from rath.session.running.conversation import Conversation, Frame
 from rath.session.running.events import Emitter
 from rath.session.running.loop_plan import LoopPlan
 from rath.session.running.turn_calls import AskedCalls, TurnCalls
-from rath.session.running.uplink import collecting, uplink
+from rath.session.running.uplink import InnerLog, collecting, uplink
 from rath.session.session import Session
 
 _log = logging.getLogger("rath.session.loop")
@@ -143,7 +143,7 @@ class LoopRun:
             before.check(user, agent)
         self._set(before.beginning)
         for entry in before.told:
-            self._tell_above(entry)
+            self._tell_above(entry, None)
         async with self._recorder as recorder:
             await recorder.begin(replace(self._body, unfinished=before.left), goes_on=True)
             await warn_of_differences(before, self.snapshot())
@@ -317,24 +317,28 @@ class LoopRun:
         table = body.table.born_in(self._plan.session, rows)
         self._set(Body(table, body.record, body.outcome, body.given))
 
-    def note(self, entry: Entry) -> None:
-        """Add an entry of this run, and tell the run that it happens in."""
+    def note(self, entry: Entry, inner: InnerLog | None = None) -> None:
+        """Add an entry of this run, and tell the run that it happens in.
+
+        Args:
+            entry: The entry.
+            inner: The log of the run inside this one that it came from.
+        """
         # What is not done stays known, for whoever goes on with a run that fails.
         body = self._body
         record = body.record.append(entry)
         self._set(Body(body.table, record, body.outcome, body.given, body.unfinished))
         if isinstance(entry, ModelCall):
             self._budget.count(entry)
-        self._tell_above(entry)
+        self._tell_above(entry, self._recorder.log or inner)
 
-    def _take(self, entry: Entry) -> None:
+    def _take(self, entry: Entry, inner: InnerLog | None) -> None:
         """Add an entry of a run inside this one, as long as this one goes on."""
         before = self._plan.goes_on
         if not self._has_ended and (before is None or entry.id not in before.known):
-            self.note(entry)
-            if isinstance(entry, ModelCall):
-                # It was paid for, whatever becomes of the call that it was made in.
-                self._recorder.write(self._body)
+            self.note(entry, inner)
+            # It was paid for, whatever becomes of the call that it was made in.
+            self._recorder.follow(inner, is_paid=isinstance(entry, ModelCall))
 
     def _set(self, body: Body) -> None:
         self._body = body

@@ -4,11 +4,27 @@ from __future__ import annotations
 
 import contextvars
 from collections.abc import Callable, Generator
+from concurrent.futures import Future
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from rath.session.record import Entry
 
-Sink = Callable[[Entry], None]
+
+@dataclass(slots=True, eq=False)
+class InnerLog:
+    """The log of a run inside another run, which has its entries before the log of the other."""
+
+    flush: Callable[[], Future[None]]
+    """Hands over to this log what its run has noted; returns the end of that write, or its failure.
+    """
+
+    on_write: Callable[[], None] | None = None
+    """Called once, on the runtime thread, when the next lines have been handed over."""
+
+
+Sink = Callable[[Entry, InnerLog | None], None]
+"""Takes an entry, and the log that has to have it first; None where there is none."""
 
 _above: contextvars.ContextVar[Sink | None] = contextvars.ContextVar("rath_uplink", default=None)
 
@@ -36,5 +52,5 @@ def collecting(sink: Sink) -> Generator[None]:
         _above.reset(token)
 
 
-def _drop(_: Entry) -> None:
+def _drop(_: Entry, __: InnerLog | None) -> None:
     return
