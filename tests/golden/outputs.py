@@ -84,7 +84,8 @@ def _normalised(text: str, store: str, folder: Path) -> str:
     a page take.
     """
     for place in (store, open_store(store).where):
-        text = text.replace(place, STORE)
+        # A listing tells the address of a server as if it were a path.
+        text = text.replace(place, STORE).replace(str(Path(place)), STORE)
     text = text.replace(str(folder), ELSEWHERE)
     return _SIZE.sub("N kB, in one file", text)
 
