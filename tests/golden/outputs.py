@@ -10,11 +10,11 @@ import logging
 import os
 import re
 import tempfile
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence, Set
 from datetime import datetime
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
 
 from typer.testing import CliRunner
@@ -282,23 +282,26 @@ def _plain(value: object) -> Any:
             name = None if value.id is None else f"{value.id.session}:{value.id.index}"
             return [name, value.kind_name, _plain(value.payload)]
         case Mapping():
-            return {str(name): _plain(each) for name, each in value.items()}
+            by_name = cast("Mapping[object, object]", value)
+            return {str(name): _plain(each) for name, each in by_name.items()}
         case Set():
-            return sorted(map(str, value))
-        case Iterable() if not _fields(value):
-            return [_plain(each) for each in value]
+            return sorted(map(str, cast("Set[object]", value)))
+        case _ if _fields(value) or not isinstance(value, Iterable):
+            return _object(value)
+        case _:
+            return [_plain(each) for each in cast("Iterable[object]", value)]
+
+
+def _object(value: object) -> dict[str, Any]:
     fields = {name: getattr(value, name) for name in _fields(value)}
     for name in ("theirs", "tools"):
         # Of whole records and lists of tools the names alone, since the commands show them.
         if isinstance(fields.get(name), Sequence):
             fields[name] = [getattr(each, "name", None) or each.id for each in fields[name]]
-    return {
-        "is": type(value).__name__,
-        **{name: _plain(each) for name, each in fields.items()},
-    }
+    return {"is": type(value).__name__, **{name: _plain(each) for name, each in fields.items()}}
 
 
-def _fields(value: object) -> Iterator[str] | list[str]:
+def _fields(value: object) -> list[str]:
     """Return the names of the public fields of a dataclass or a struct."""
     if dataclasses.is_dataclass(value):
         names: Iterable[str] = (field.name for field in dataclasses.fields(value))

@@ -94,7 +94,11 @@ def calls(*ids: str, tool: str = "f", **arguments: Any) -> RathLLMAssistantMessa
 
 def echo(name: str = "f", **options: Any) -> FunctionTool:
     """Return a tool that answers with its arguments."""
-    made = FunctionTool(name, lambda _, arguments: dict(arguments), schema=N_SCHEMA, **options)
+
+    def answer(_: Session, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        return dict(arguments)
+
+    made = FunctionTool(name, answer, schema=N_SCHEMA, **options)
     made.resource_key = lambda arguments: (name, str(arguments.get("n")))  # type: ignore[method-assign]  # calls of one turn run beside each other
     return made
 

@@ -17,6 +17,7 @@ import sys
 import tempfile
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from uuid import UUID
 
@@ -83,7 +84,7 @@ def _write_archives() -> list[str]:
         folder = Path(made_folder)
         names = [(of, name) for of, each in SCENARIOS.items() if of != POSTGRES for name in each]
         with ThreadPoolExecutor(_N_AT_ONCE) as pool:
-            ran = pool.map(lambda each: _run(folder, *each), names)
+            ran = pool.map(partial(_run, folder), *zip(*names, strict=True))
             stores = {"/".join(key): files for key, files in zip(names, ran, strict=True)}
         made: dict[str, Group] = {}
         for (group, name), files in zip(names, stores.values(), strict=True):
