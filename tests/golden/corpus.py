@@ -17,8 +17,7 @@ from pathlib import Path
 from uuid import UUID
 
 from rath._core.blobs import Blob
-from rath.session.persistence.store import open_store
-from rath.session.persistence.store.abc import SessionStore
+from rath.session.persistence.store import SessionStore, open_store
 from tests.golden.outputs import command, outputs_of
 
 DATA = Path(__file__).parents[1] / "data" / "golden"

@@ -22,7 +22,7 @@ from typer.testing import CliRunner
 from rath._core.blobs import Blob
 from rath.cli.app import app
 from rath.session import ChunkRow, Session, list_persisted_sessions, load_session
-from rath.session.persistence.store.registry import open_store
+from rath.session.persistence.store import open_store
 
 STORE, ELSEWHERE = "<store>", "<folder>"
 """What stands in outputs for the place of the store, and for that of files that they name."""
