@@ -23,6 +23,7 @@ _ROWS = {
     "loop": ("benchmarks.loop", "lines"),
     "long-loop": ("benchmarks.loop", "long_lines"),
     "round": ("benchmarks.depth", "lines"),
+    "path": ("benchmarks.path", "lines"),
     "stream": ("benchmarks.stream", "lines"),
     "fanout": ("benchmarks.fanout", "lines"),
     "rows": ("benchmarks.rows", "lines"),
