@@ -22,7 +22,7 @@ from rath.session.persistence.codec import Encoder, read_lines
 from rath.session.persistence.index import SessionFilter, StoreIndex
 from rath.session.persistence.lines import HeaderLine
 from rath.session.persistence.lines import Line as LogLine
-from rath.session.persistence.store.files import FileStore
+from rath.session.persistence.store import FileStore
 
 _ROUNDS = 3
 _SHOWN = 50

@@ -15,7 +15,7 @@ from benchmarks.table import AtMost, Line, Reference
 from rath.session import Session, create_system_session, run_session_loop
 from rath.session.persistence.bundle import BundleStore, pack
 from rath.session.persistence.loading import load
-from rath.session.persistence.store.files import FileStore
+from rath.session.persistence.store import FileStore
 
 
 def lines(endpoint: Endpoint, sizes: Sizes) -> list[Line]:

@@ -10,7 +10,7 @@ from tests.support.stored import Family, damage
 
 
 def test_a_session_goes_to_another_store(rath: Rath, family: Family, tmp_path: Path) -> None:
-    file, there = tmp_path / "packed.jsonl", str(tmp_path / "there")
+    file, there = tmp_path / "packed.zip", str(tmp_path / "there")
     result = rath("export", "33333333", str(file))
     assert (result.exit_code, result.stdout) == (Exit.ANSWERED, "")
     assert "sessions in all" in result.stderr
@@ -28,40 +28,40 @@ def test_a_session_goes_to_another_store(rath: Rath, family: Family, tmp_path: P
 def test_a_file_that_is_there_is_replaced_only_by_force(
     rath: Rath, family: Family, tmp_path: Path
 ) -> None:
-    file = tmp_path / "packed.jsonl"
+    file = tmp_path / "packed.zip"
     file.write_text("mine")
     result = rath("export", "33333333", str(file))
     assert (result.exit_code, file.read_text()) == (Exit.MISUSE, "mine")
     assert rath("export", "33333333", str(file), "--force").exit_code == Exit.ANSWERED
-    assert file.read_text() != "mine"
+    assert file.read_bytes() != b"mine"
 
 
-def test_a_damaged_file_is_refused_by_line(rath: Rath, family: Family, tmp_path: Path) -> None:
-    file, there = tmp_path / "packed.jsonl", tmp_path / "there"
+def test_a_damaged_file_is_refused_by_name(rath: Rath, family: Family, tmp_path: Path) -> None:
+    file, there = tmp_path / "packed.zip", tmp_path / "there"
     rath("export", "33333333", str(file))
     data = file.read_bytes()
     file.write_bytes(data[: len(data) // 2])
     result = rath("import", str(file), "--store", str(there))
     assert result.exit_code == Exit.DAMAGED
-    assert "packed.jsonl:" in result.stderr
+    assert "packed.zip:" in result.stderr
     assert not list(there.glob("*.jsonl"))
 
 
 def test_a_damaged_session_is_not_exported(rath: Rath, family: Family, tmp_path: Path) -> None:
     damage(family.directory, family.user)
-    result = rath("export", "33333333", str(tmp_path / "packed.jsonl"))
+    result = rath("export", "33333333", str(tmp_path / "packed.zip"))
     assert result.exit_code == Exit.DAMAGED
-    assert not (tmp_path / "packed.jsonl").exists()
+    assert not (tmp_path / "packed.zip").exists()
 
 
 def test_what_the_store_lacks_of_a_session_is_named(
     rath: Rath, family: Family, tmp_path: Path
 ) -> None:
     (family.directory / f"{family.user.session}.jsonl").unlink()
-    result = rath("export", "33333333", str(tmp_path / "packed.jsonl"))
+    result = rath("export", "33333333", str(tmp_path / "packed.zip"))
     assert result.exit_code == Exit.MISSING, result.output
     assert str(family.user.session) in result.stderr
-    assert (tmp_path / "packed.jsonl").exists()
+    assert (tmp_path / "packed.zip").exists()
 
 
 def test_a_file_that_is_not_there(rath: Rath, tmp_path: Path) -> None:

@@ -30,6 +30,8 @@ from rath.session.file_changes.merging import merge_trees as merge_trees
 from rath.session.hooks import answers as hook_answers_module
 from rath.session.hooks.asked import note_output as note_output
 from rath.session.hooks.values import PassedOn as PassedOn
+from rath.session.log.blobs import BlobStore as BlobStore
+from rath.session.log.store import Log as Log
 from rath.session.loop import resolve_executor as resolve_executor
 from rath.session.outcome import Outcome as Outcome
 from rath.session.outcome import Suspended as Suspended
@@ -37,7 +39,6 @@ from rath.session.output.form import output_form as output_form
 from rath.session.output.form import plain_answer as plain_answer
 from rath.session.output.schema import Unfit as Unfit
 from rath.session.output.schema import output_spec as output_spec
-from rath.session.persistence.blobs import BlobStore as BlobStore
 from rath.session.persistence.chain import chained as chained
 from rath.session.persistence.codec import decode as codec_module
 from rath.session.persistence.codec.kinds import ENTRY_KINDS as ENTRY_KINDS
@@ -54,7 +55,6 @@ from rath.session.persistence.loading.sources import Source as LogSource
 from rath.session.persistence.paths import INDEX_FILE_NAME as INDEX_FILE_NAME
 from rath.session.persistence.paths import PARTIAL_SUFFIX as PARTIAL_SUFFIX
 from rath.session.persistence.paths import partial_beside as partial_beside
-from rath.session.persistence.store.file_log import FileLog as FileLog
 from rath.session.questions.hooked import sessions_of as sessions_of
 from rath.session.questions.texts import preview as preview
 from rath.session.questions.texts import texts_of as texts_of

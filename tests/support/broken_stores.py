@@ -7,7 +7,7 @@ from uuid import UUID
 
 from rath._core.blobs import Blob
 from rath.session.persistence.store import FileStore
-from tests.support.api import FileLog
+from tests.support.api import Log
 
 
 class SeesNobody(FileStore):
@@ -17,7 +17,7 @@ class SeesNobody(FileStore):
         super().__init__(directory)
         self.own: set[UUID] = set()
 
-    def create(self, session: UUID) -> FileLog:
+    def create(self, session: UUID) -> Log:
         log = super().create(session)
         self.own.add(session)
         return log
@@ -29,11 +29,13 @@ class SeesNobody(FileStore):
 class KeepsInMemory(FileStore):
     """Writes durable lines when the log is let go of."""
 
-    def create(self, session: UUID) -> FileLog:
-        return LateLog.create(session, self.path(session))
+    def create(self, session: UUID) -> Log:
+        driver = self._lock(session, make=True)
+        assert driver is not None
+        return LateLog(driver)
 
 
-class LateLog(FileLog):
+class LateLog(Log):
     """Waits with what was to be durable."""
 
     late = b""

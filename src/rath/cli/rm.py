@@ -9,8 +9,8 @@ import typer
 
 from rath.cli.sessions import StoreUrl, opened_store, session_id_of
 from rath.cli.terminal import Misuse, Problem, note, say
-from rath.session.persistence.removal import delete_session
-from rath.session.persistence.store.abc import SessionStore
+from rath.session.log.retention import delete_session
+from rath.session.log.store import SessionStore
 
 __all__ = ["app"]
 

@@ -18,7 +18,7 @@ from rath.cli.sessions import (
     store_of,
 )
 from rath.cli.terminal import Misuse, note
-from rath.session.persistence.bundle import pack, write_bundle
+from rath.session.log.bundle import pack, write_bundle
 
 __all__ = ["app"]
 

@@ -11,7 +11,7 @@ from rath.cli.layout import number
 from rath.cli.progress import progress
 from rath.cli.sessions import StoreUrl, opened_store
 from rath.cli.terminal import note, say
-from rath.session.persistence.bundle import import_bundle, read_bundle
+from rath.session.log.bundle import import_bundle, read_bundle
 
 __all__ = ["app"]
 

@@ -19,12 +19,11 @@ import typer
 from rath.cli.progress import progress
 from rath.cli.terminal import Misuse, Problem, note
 from rath.errors import StoreNotFound
+from rath.session.log.files import FileStore
+from rath.session.log.store import SessionStore, open_store
 from rath.session.persistence import codec
 from rath.session.persistence.index import StoreIndex
 from rath.session.persistence.paths import PARTIAL_SUFFIX, SESSION_FILE_SUFFIX
-from rath.session.persistence.store.abc import SessionStore
-from rath.session.persistence.store.files import FileStore
-from rath.session.persistence.store.registry import open_store
 
 __all__ = [
     "AsJson",

@@ -20,8 +20,8 @@ from rath.llm import Provider
 from rath.session import Session
 from rath.session.hooks.asked import note_output, waits
 from rath.session.hooks.values import PassedOn, passing_on
+from rath.session.log.store import SessionStore
 from rath.session.operation import operation_scope
-from rath.session.persistence.store.abc import SessionStore
 from rath.session.replay.stage import recorded_call
 from rath.session.resume.program import program_of
 from rath.session.resume.serving import CancelledRuns, serving

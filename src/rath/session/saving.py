@@ -18,11 +18,10 @@ from rath.session.autosave import is_autosaving_lately
 from rath.session.body import Body
 from rath.session.graph.legacy import SessionLineage
 from rath.session.graph.provenance import Edge, Provenance
+from rath.session.log.files import FileStore
+from rath.session.log.store import SessionStore, default_store, open_store
 from rath.session.persistence.lines import HeaderLine, Line, PlacementLine
 from rath.session.persistence.paths import PARTIAL_SUFFIX
-from rath.session.persistence.store.abc import SessionStore
-from rath.session.persistence.store.files import FileStore
-from rath.session.persistence.store.registry import default_store, open_store
 from rath.session.placement import Placement
 from rath.session.record import Record
 from rath.session.recorder.ancestors import Keeper, Whole, write_whole

@@ -25,10 +25,10 @@ from rath.session.graph.kind import LineageKind
 from rath.session.graph.legacy import SessionLineage
 from rath.session.graph.provenance import Edge, Provenance
 from rath.session.graph.recording import LineageRecorder, LineageStamp, note_content
+from rath.session.log.store import SessionStore
 from rath.session.operation import next_place
 from rath.session.outcome import Outcome, outcome_extras
 from rath.session.output.form import TypedReading
-from rath.session.persistence.store.abc import SessionStore
 from rath.session.placement import Placement
 from rath.session.record import Entry, Record, evidence_of, last_text
 from rath.session.replay.replaying import Replaying

@@ -10,7 +10,7 @@ from uuid import UUID
 
 from rath._core.blobs import Blob
 from rath.errors import PersistenceError
-from rath.session.persistence.store.abc import SessionLog, SessionStore, StoredLog
+from rath.session.log.store import SessionLog, SessionStore, StoredLog
 
 __all__ = ["FakeSessionStore"]
 

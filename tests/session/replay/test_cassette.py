@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -48,7 +49,7 @@ def test_the_first_run_is_live_and_the_next_ones_are_not(tmp_path: Path) -> None
     assert path.stat().st_mode & 0o077 == 0
 
 
-def test_the_file_holds_no_key_and_reads_line_by_line(tmp_path: Path) -> None:
+def test_the_file_holds_no_key_and_is_a_zip_of_logs_as_they_are(tmp_path: Path) -> None:
     path, program = tmp_path / "c.jsonl", Program()
     key = "sk-canary-0123456789"
     program.agent.agent.to(Provider(model="m", provider_kind=program.client.provider.provider_kind,
@@ -56,8 +57,8 @@ def test_the_file_holds_no_key_and_reads_line_by_line(tmp_path: Path) -> None:
     rath.cassette(path)(program)()
     data = path.read_bytes()
     assert key.encode() not in data
-    assert data.startswith(b'{"record_type": "bundle"')
-    assert data.count(b'"record_type": "end"') == 1
+    with zipfile.ZipFile(path) as file:
+        assert all(file.read(name) in data for name in file.namelist())
 
 
 def test_another_prompt_differs(tmp_path: Path) -> None:
@@ -214,9 +215,9 @@ def test_a_generator_is_refused(tmp_path: Path, function: Callable[..., Any]) ->
         rath.cassette(tmp_path / "c.jsonl")(function)
 
 
-def test_a_damaged_cassette_is_named_with_its_line(tmp_path: Path) -> None:
+def test_a_damaged_cassette_is_named(tmp_path: Path) -> None:
     path, program = tmp_path / "c.jsonl", Program()
     rath.cassette(path)(program)()
     path.write_bytes(path.read_bytes().replace(b"Greet.", b"Greed."))
-    with pytest.raises(SessionDamaged, match=r"c\.jsonl:\d+"):
+    with pytest.raises(SessionDamaged, match=r"c\.jsonl: .* changed or cut off"):
         rath.cassette(path)(program)()

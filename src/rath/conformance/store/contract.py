@@ -7,8 +7,7 @@ from functools import partial
 from rath.conformance.report import Report, concluded, found_by
 from rath.conformance.store import appending, going_on, looking, trash, writers
 from rath.conformance.store.subject import Check, StoreOpener, Subject
-from rath.session.persistence.store.abc import SessionStore
-from rath.session.persistence.store.registry import stores
+from rath.session.log.store import SessionStore, stores
 
 __all__ = ["CHECKS", "check_store"]
 

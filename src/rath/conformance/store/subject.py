@@ -10,7 +10,7 @@ from uuid import UUID, uuid4
 
 from rath.conformance.report import Unlike, expect
 from rath.errors import PersistenceError
-from rath.session.persistence.store.abc import SessionLog, SessionStore, StoredLog
+from rath.session.log.store import SessionLog, SessionStore, StoredLog
 
 P = ParamSpec("P")
 

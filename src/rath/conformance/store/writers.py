@@ -30,7 +30,7 @@ from rath.conformance.store.subject import (
     writing,
 )
 from rath.errors import PersistenceError
-from rath.session.persistence.store.abc import SessionLog, SessionStore
+from rath.session.log.store import SessionLog, SessionStore
 
 __all__ = ["CHECKS"]
 

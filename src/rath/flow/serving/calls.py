@@ -24,9 +24,8 @@ from rath.session import Session
 from rath.session.graph.kind import LineageKind
 from rath.session.graph.provenance import Edge
 from rath.session.graph.recording import LineageRecorder
+from rath.session.log.store import SessionStore, default_store
 from rath.session.outcome import Cancelled, Suspended
-from rath.session.persistence.store.abc import SessionStore
-from rath.session.persistence.store.registry import default_store
 from rath.session.record import Entry
 from rath.session.recorder.beside import recorded_in
 from rath.session.running.uplink import collecting

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from rath.session.persistence.store.abc import SessionStore
+from rath.session.log.store import SessionStore
 
 ServedSessions = Literal["own", "any"]
 """With which stored sessions a client can go on: those that this workflow's server made, or any of

@@ -9,8 +9,10 @@ if TYPE_CHECKING:
     from rath.session.persistence.loader import (
         PersistedSession,
         PersistedSessionMeta,
+        delete_session,
         list_persisted_sessions,
         load_session,
+        prune_sessions,
     )
     from rath.session.persistence.loading.stored import load_stored as load_stored
     from rath.session.persistence.migrations import (
@@ -28,7 +30,6 @@ if TYPE_CHECKING:
         sessions_dir,
     )
     from rath.session.persistence.records import PersistedSessionHeader
-    from rath.session.persistence.removal import delete_session, prune_sessions
     from rath.session.persistence.writer import SessionWriter
 else:
     from rath._core.late import late_names
@@ -40,8 +41,10 @@ else:
             "loader": (
                 "PersistedSession",
                 "PersistedSessionMeta",
+                "delete_session",
                 "list_persisted_sessions",
                 "load_session",
+                "prune_sessions",
             ),
             "loading.stored": ("load_stored",),
             "migrations": (
@@ -59,7 +62,6 @@ else:
                 "sessions_dir",
             ),
             "records": ("PersistedSessionHeader",),
-            "removal": ("delete_session", "prune_sessions"),
             "writer": ("SessionWriter",),
         },
     )

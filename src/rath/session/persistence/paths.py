@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Generator
 from pathlib import Path
 from uuid import UUID
 
@@ -50,10 +52,8 @@ def ensure_private(directory: Path) -> Path:
     Raises:
         PersistenceError: It cannot be created.
     """
-    try:
+    with os_errors(directory, "cannot be created"):
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError as exc:
-        raise PersistenceError(f"{directory} cannot be created: {exc.strerror or exc}") from exc
     return directory
 
 
@@ -87,3 +87,13 @@ def checked_id(session_id: UUID | str) -> UUID:
         ValueError: It is not one.
     """
     return _SESSION.checked_id(session_id)
+
+
+@contextlib.contextmanager
+def os_errors(place: object, problem: str, advice: str = "") -> Generator[None]:
+    """Turn an OSError of a block into a PersistenceError: `<place> <problem>: <why><advice>`."""
+    try:
+        yield
+    except OSError as exc:
+        reason = exc.strerror or exc
+        raise PersistenceError(f"{place} {problem}: {reason}{advice}") from exc

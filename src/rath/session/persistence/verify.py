@@ -11,13 +11,13 @@ from uuid import UUID
 from rath._core.blobs import Blob
 from rath.errors import PersistenceError, SessionDamaged
 from rath.llm.chat_response import RathLLMTokenUsage
+from rath.session.log.store import SessionStore
 from rath.session.persistence import index
 from rath.session.persistence.loading.build import Built, build
 from rath.session.persistence.loading.closure import closure, needed_by
 from rath.session.persistence.loading.content import Content
 from rath.session.persistence.loading.sources import Source, missing, read_together
 from rath.session.persistence.paths import checked_id
-from rath.session.persistence.store.abc import SessionStore
 from rath.session.record import Entry, ToolRun
 from rath.session.recorder.reading import LogExtent, lost_lines
 

@@ -9,10 +9,10 @@ from typing import Self
 
 from rath.errors import PersistenceError
 from rath.session.chunk import ChunkRow
+from rath.session.log.files import FileStore
 from rath.session.persistence.codec import Batch, Encoder
 from rath.session.persistence.lines import EntryLine, Line, RowLine
 from rath.session.persistence.paths import ensure_sessions_dir, session_file
-from rath.session.persistence.store.file_log import FileLog
 from rath.session.recorder.ancestors import trailer_of
 from rath.session.recorder.header import Identity, header_line
 from rath.session.session import Session
@@ -73,8 +73,8 @@ class SessionWriter:
         known = body.latest if body.done() else None
         given = () if known is None else known.given
         first = self._encoded(header_line(who, given=given))
-        self._log = FileLog.replace(session.id, self.path, backs_up=True)
-        self.partial_path = self._log.partial_path
+        self._log = FileStore.at(self.path, session.id).replace(session.id, backs_up=True)
+        self.partial_path = Path(self._log.where)
         try:
             self._append(first)
         except PersistenceError:

@@ -14,10 +14,10 @@ from rath.backend.workspace import WorkspaceRef
 from rath.errors import PersistenceError
 from rath.session.body import Body
 from rath.session.graph.provenance import Edge
+from rath.session.log.store import SessionLog, SessionStore, StoredLog
 from rath.session.outcome import Suspended
 from rath.session.persistence.codec import read_lines
 from rath.session.persistence.lines import EntryLine, Line, ReopenedLine, RowLine, TrailerLine
-from rath.session.persistence.store.abc import SessionLog, SessionStore, StoredLog
 from rath.session.placement import Whereabouts
 from rath.session.record import Record
 from rath.session.recorder.header import Beginning, Identity, beginning

@@ -7,8 +7,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from uuid import UUID
 
-from rath.session.persistence.store.abc import SessionStore
-from rath.session.persistence.store.registry import default_store
+from rath.session.log.store import SessionStore, default_store
 from rath.session.recorder.shelf import being_written
 
 _store: contextvars.ContextVar[SessionStore | None] = contextvars.ContextVar(

@@ -14,6 +14,7 @@ from uuid import UUID
 
 from rath.backend.workspace import WorkspaceRef
 from rath.errors import PersistenceError
+from rath.session.log.store import SessionLog, SessionStore, StoredLog
 from rath.session.persistence.codec import Batch, Encoder
 from rath.session.persistence.lines import (
     EntryLine,
@@ -24,7 +25,6 @@ from rath.session.persistence.lines import (
     PlacementLine,
     RoundLine,
 )
-from rath.session.persistence.store.abc import SessionLog, SessionStore, StoredLog
 from rath.session.placement import Whereabouts
 from rath.session.record import Entry, Record
 from rath.session.recorder.header import Beginning, is_same_place, placement_line

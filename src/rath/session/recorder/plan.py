@@ -9,9 +9,8 @@ from uuid import UUID
 
 from rath._async.lazy import Deferred
 from rath.session.autosave import is_autosaving
-from rath.session.persistence.store.abc import SessionLog, SessionStore, StoredLog
-from rath.session.persistence.store.files import FileStore
-from rath.session.persistence.store.registry import default_store
+from rath.session.log.files import FileStore
+from rath.session.log.store import SessionLog, SessionStore, StoredLog, default_store
 from rath.session.recorder.beside import store_beside
 from rath.session.recorder.durability import Durability, default_durability
 from rath.session.recorder.log_writer import LogWriter

@@ -10,6 +10,7 @@ from uuid import UUID
 
 from rath.errors import PersistenceError, SessionDamaged
 from rath.session.body import Body
+from rath.session.log.store import SessionStore, StoredLog
 from rath.session.persistence import index
 from rath.session.persistence.codec import LineReader, LogLines, read_lines
 from rath.session.persistence.lines import (
@@ -24,7 +25,6 @@ from rath.session.persistence.lines import (
     RowLine,
 )
 from rath.session.persistence.records import decode_header
-from rath.session.persistence.store.abc import SessionStore, StoredLog
 from rath.session.recorder.ranges import n_told
 
 

@@ -9,7 +9,7 @@ from uuid import UUID
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from rath._async.lazy import Deferred
-from rath.session.persistence.store.abc import SessionStore
+from rath.session.log.store import SessionStore
 from rath.session.recorder.lane import Lane
 from rath.session.recorder.log_writer import LogWriter
 from rath.session.resume.claims import original

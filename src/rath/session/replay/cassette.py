@@ -14,19 +14,19 @@ from uuid import UUID
 from rath._async.lazy import Deferred
 from rath.config.env import env_value
 from rath.errors import PersistenceError
-from rath.session.persistence.bundle import (
+from rath.session.log.bundle import (
     Bundle,
     BundleStore,
     pack,
     read_bundle,
     write_bundle,
 )
+from rath.session.log.files import FileStore
 from rath.session.persistence.loading.build import build
 from rath.session.persistence.loading.closure import closure
 from rath.session.persistence.loading.content import Content
 from rath.session.persistence.loading.load import session_of
 from rath.session.persistence.loading.sources import Source
-from rath.session.persistence.store.files import FileStore
 from rath.session.replay.block import replay
 from rath.session.replay.stage import gathering
 from rath.session.saving import save
@@ -122,7 +122,7 @@ def cassette(path: str | Path, *, mode: Mode = "auto") -> Cassette:
 
     Example::
 
-        @rath.cassette("tests/cassettes/greeting.jsonl")
+        @rath.cassette("tests/cassettes/greeting.zip")
         def test_greeting() -> None:
             assert agent(Session.from_user_message("hello")).text() == "Hello!"
     """

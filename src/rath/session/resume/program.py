@@ -12,10 +12,9 @@ from rath._async.lazy import Deferred
 from rath.errors import PersistenceError
 from rath.session.body import Body
 from rath.session.graph.provenance import Edge, Provenance
+from rath.session.log.store import SessionStore, default_store, open_store
 from rath.session.operation import Place
 from rath.session.outcome import Suspended
-from rath.session.persistence.store.abc import SessionStore
-from rath.session.persistence.store.registry import default_store, open_store
 from rath.session.recorder.shelf import writers_of
 from rath.session.resume.claims import begin, begun_since
 from rath.session.resume.open_calls import own_operation

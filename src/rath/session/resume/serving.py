@@ -14,8 +14,8 @@ from rath._core.text import short_id
 from rath.session.body import Body
 from rath.session.derivation import cancelled_body
 from rath.session.graph.provenance import Provenance
+from rath.session.log.store import SessionStore
 from rath.session.operation import Place
-from rath.session.persistence.store.abc import SessionStore
 from rath.session.placement import Placement
 from rath.session.record import Record
 from rath.session.resume.claims import claim, has_gone_on, newest, say_same

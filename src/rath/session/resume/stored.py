@@ -11,14 +11,13 @@ from rath.errors import PersistenceError, SessionDamaged
 from rath.session.body import Body
 from rath.session.chunk import ChunkTable
 from rath.session.graph.provenance import Provenance
+from rath.session.log.store import SessionStore, default_store
 from rath.session.outcome import Suspended
 from rath.session.persistence.loading.build import Built, build
 from rath.session.persistence.loading.closure import closure
 from rath.session.persistence.loading.content import Content
 from rath.session.persistence.loading.load import session_of
 from rath.session.persistence.loading.sources import MAX_READS, Source
-from rath.session.persistence.store.abc import SessionStore
-from rath.session.persistence.store.registry import default_store
 from rath.session.recorder.shelf import shelf_of, writers_of
 from rath.session.resume.serving import Found
 from rath.session.saving import remember_loaded

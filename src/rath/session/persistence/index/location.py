@@ -6,9 +6,9 @@ from hashlib import sha256
 from pathlib import Path
 
 from rath.config.paths import resolve_config_dir
+from rath.session.log.files import FileStore
+from rath.session.log.store import SessionStore
 from rath.session.persistence.paths import INDEX_FILE_NAME
-from rath.session.persistence.store.abc import SessionStore
-from rath.session.persistence.store.files import FileStore
 
 __all__ = ["index_file"]
 

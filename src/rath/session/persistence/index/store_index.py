@@ -15,6 +15,8 @@ from uuid import UUID
 from rath._core.sqlite_files import identity_of, take_away
 from rath._core.text import valid_unicode
 from rath.errors import PersistenceError
+from rath.session.log.files import FileStore
+from rath.session.log.store import SessionStore
 from rath.session.persistence import index
 from rath.session.persistence.index import query
 from rath.session.persistence.index.database import (
@@ -27,8 +29,6 @@ from rath.session.persistence.index.facts import CallFacts, LogFacts
 from rath.session.persistence.index.location import index_file
 from rath.session.persistence.index.query import Found, ListedLog, SearchHit, SessionFilter
 from rath.session.persistence.index.summary import SessionSummary
-from rath.session.persistence.store.abc import SessionStore
-from rath.session.persistence.store.files import FileStore
 
 __all__ = ["IndexMemory", "Progress", "StoreIndex", "index_memory", "lines_are_missing"]
 

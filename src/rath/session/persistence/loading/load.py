@@ -9,6 +9,8 @@ from uuid import UUID
 from rath._async.lazy import Deferred
 from rath.errors import PersistenceError, SessionDamaged
 from rath.session.graph.legacy import SessionLineage
+from rath.session.log.files import read_whole
+from rath.session.log.store import SessionStore
 from rath.session.persistence.codec import LineReader
 from rath.session.persistence.lines import SCHEMA_VERSION, HeaderLine, PlacementLine
 from rath.session.persistence.loading.build import Built, build
@@ -19,8 +21,6 @@ from rath.session.persistence.loading.unfinished import Unfinished
 from rath.session.persistence.paths import PARTIAL_SUFFIX, checked_id
 from rath.session.persistence.reattach import lazy_placement
 from rath.session.persistence.records import provider_from_jsonable
-from rath.session.persistence.store.abc import SessionStore
-from rath.session.persistence.store.file_log import read_whole
 from rath.session.saving import remember_loaded, settle
 from rath.session.session import Session
 

@@ -11,9 +11,9 @@ from rath._core.blobs import Blob, is_digest
 from rath.errors import PersistenceError, SessionDamaged
 from rath.llm.image import Image
 from rath.session.chunk import ChunkRow
+from rath.session.log.store import SessionStore, StoredLog
 from rath.session.persistence.codec import read_lines
 from rath.session.persistence.loading.content import Content, content_of
-from rath.session.persistence.store.abc import SessionStore, StoredLog
 
 T = TypeVar("T")
 

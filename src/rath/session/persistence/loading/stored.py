@@ -5,10 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from uuid import UUID
 
+from rath.session.log.files import FileStore
+from rath.session.log.store import SessionStore, default_store, open_store
 from rath.session.persistence.loading.load import Loaded, load, load_file
-from rath.session.persistence.store.abc import SessionStore
-from rath.session.persistence.store.files import FileStore
-from rath.session.persistence.store.registry import default_store, open_store
 
 
 def load_stored(

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from rath._core.blobs import Blob
-from rath.session.persistence.store.abc import SessionLog, SessionStore, StoredLog
-from rath.session.persistence.store.files import FileStore
-from rath.session.persistence.store.registry import (
+from rath.session.log.files import FileStore
+from rath.session.log.store import (
+    SessionLog,
+    SessionStore,
+    StoredLog,
     StoreFactory,
     default_store,
     open_store,

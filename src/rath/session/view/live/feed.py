@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from uuid import UUID
 
 from rath.session.graph.provenance import Edge
+from rath.session.log.store import SessionStore
 from rath.session.persistence.loading.load import load
 from rath.session.persistence.loading.unfinished import Unfinished
-from rath.session.persistence.store.abc import SessionStore
 from rath.session.view.nodes import Node, nodes_of
 
 REST = 4

@@ -1,4 +1,4 @@
-"""Sessions in PostgreSQL; needs the extra `postgres`."""
+"""Sessions in PostgreSQL; needs the extra `postgres`, which is imported on first use."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from rath.errors import MissingExtra
 
 if TYPE_CHECKING:
-    from rath.session.persistence.store.postgres.store import PostgresStore
+    from rath.session.log.postgres import PostgresStore
 
 __all__ = ["postgres_store"]
 
@@ -24,7 +24,7 @@ def postgres_store(url: str) -> PostgresStore:
         ValueError: It is no such URL.
     """
     try:
-        from rath.session.persistence.store.postgres.store import PostgresStore
+        from rath.session.log.postgres import PostgresStore
     except ImportError as exc:
         raise MissingExtra("postgres", "keeping sessions in PostgreSQL") from exc
     return PostgresStore(url)

@@ -10,10 +10,9 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import logging
-import os
 import re
 import stat
-from collections.abc import Collection, Generator, Iterable
+from collections.abc import Collection, Generator
 from pathlib import Path
 
 from rath._core.blobs import Blob, is_digest
@@ -26,6 +25,7 @@ from rath.session.persistence.paths import (
     PARTIAL_SUFFIX,
     SESSION_FILE_SUFFIX,
     ensure_private,
+    os_errors,
 )
 
 __all__ = ["BLOBS_DIR_NAME", "BlobStore"]
@@ -94,46 +94,28 @@ class BlobStore:
         if not is_digest(digest):
             return None
         file = self._file(digest)
-        try:
+        missing = contextlib.suppress(FileNotFoundError, NotADirectoryError)
+        with os_errors(file, "cannot be read"), missing:
             content = file.read_bytes() if _may_be_read(file) else b""
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-        except OSError as exc:
-            raise PersistenceError(f"{file} cannot be read: {exc.strerror or exc}") from exc
-        return content if hashlib.sha256(content).hexdigest() == digest else None
+            return content if hashlib.sha256(content).hexdigest() == digest else None
+        return None
 
-    def named_by(self, files: Iterable[Path]) -> set[str]:
-        """Return the digests of what is here that any of `files` names; the missing name none."""
-        here = self._digests()
-        named: set[str] = set()
-        for file in files if here else ():
-            with contextlib.suppress(OSError):
-                named |= _digests_in(file)
-        return here & named
-
-    def sweep(self, digests: Collection[str] | None = None) -> None:
+    def sweep(self) -> None:
         """Remove what no file of the directory names any more.
 
         A file counts that is named like a session file or begins like one, whether it can be
         believed or not; where one cannot be read, everything is kept. Cost: those files are read,
         and the beginning of every other, unless there is nothing to remove.
-
-        Args:
-            digests: Look at these only, not at all that is here.
         """
-        here = self._digests()
-        unnamed = here if digests is None else here & set(digests)
-        if not unnamed:
-            return
-        mentions = _Mentions(self._directory)
+        unnamed = self._digests()
+        seen: dict[Path, tuple[int, int]] = {}
         try:
             # Without the lock first: afterwards only what has changed since is read again.
-            mentions.update()
-            if unnamed <= mentions.digests:
+            unnamed -= self._mentioned(seen) if unnamed else set()
+            if not unnamed:
                 return
             with self._locked():
-                mentions.update()
-                for digest in unnamed - mentions.digests:
+                for digest in unnamed - self._mentioned(seen):
                     self._file(digest).unlink(missing_ok=True)
         except (OSError, PersistenceError) as exc:
             _logger.warning("nothing more is removed from %s: %s", self.path, exc)
@@ -143,26 +125,41 @@ class BlobStore:
         return self.path / digest
 
     def _digests(self) -> set[str]:
-        try:
-            return {file.name for file in self.path.iterdir() if is_digest(file.name)}
-        except (FileNotFoundError, NotADirectoryError):
-            return set()
+        return {file.name for file in _entries(self.path) if is_digest(file.name)}
+
+    def _mentioned(self, seen: dict[Path, tuple[int, int]]) -> set[str]:
+        """Return what looks like a digest in files of sessions that are new or have changed.
+
+        Args:
+            seen: Size and time of each file when it was read; is kept up to date.
+
+        Raises:
+            OSError: A file cannot be read.
+        """
+        found: set[str] = set()
+        # Twice: a listing may miss a file that is being renamed, and the next one has it.
+        for _ in range(2):
+            directories = (self._directory, *in_trash(self._directory))
+            for path in (each for directory in directories for each in _entries(directory)):
+                with contextlib.suppress(FileNotFoundError):
+                    status = path.stat()
+                    stamp = (status.st_size, status.st_mtime_ns)
+                    if stat.S_ISREG(status.st_mode) and seen.get(path) != stamp:
+                        found |= _digests_in(path) if _may_be_session(path) else set()
+                        seen[path] = stamp
+        return found
 
     def _save(self, digest: str, content: bytes) -> None:
         file = self._file(digest)
-        try:
+        with os_errors(file, "cannot be written"):
             if not _is_whole(file, digest):
                 atomic_write_bytes(file, content, mode=0o600)
-        except OSError as exc:
-            raise PersistenceError(f"{file} cannot be written: {exc.strerror or exc}") from exc
 
     @contextlib.contextmanager
     def _locked(self) -> Generator[None, None, None]:
         lock = FileLock(self.path / _LOCK_NAME)
-        try:
+        with os_errors(self.path, "cannot be locked"):
             is_held = lock.acquire(timeout=_LOCK_SECONDS)
-        except OSError as exc:
-            raise PersistenceError(f"{self.path} cannot be locked: {exc.strerror or exc}") from exc
         if not is_held:
             raise PersistenceError(
                 f"{self.path} was locked by another process for {_LOCK_SECONDS:g} s; end that "
@@ -174,52 +171,19 @@ class BlobStore:
             lock.release()
 
 
-class _Mentions:
-    """The digests that the session files of a directory, and of its trash, hold as text."""
-
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
-        self._seen: dict[Path, tuple[int, int]] = {}
-        self.digests: set[str] = set()
-
-    def update(self) -> None:
-        """Read what is new or has changed; nothing that was found is forgotten.
-
-        Raises:
-            OSError: A file cannot be read.
-        """
-        # Twice: a listing may miss a file that is being renamed, and the next one has it.
-        for _ in range(2):
-            for directory in (self._directory, *in_trash(self._directory)):
-                self._read_all(directory)
-
-    def _read_all(self, directory: Path) -> None:
-        try:
-            with os.scandir(directory) as entries:
-                files = [Path(entry.path) for entry in entries]
-        except (FileNotFoundError, NotADirectoryError):
-            return  # What lay in the trash is gone, or is no directory.
-        for path in files:
-            self._read(path)
-
-    def _read(self, path: Path) -> None:
-        try:
-            status = path.stat()
-            stamp = (status.st_size, status.st_mtime_ns)
-            if not stat.S_ISREG(status.st_mode) or self._seen.get(path) == stamp:
-                return
-            if _may_be_session(path.name, path):
-                self.digests |= _digests_in(path)
-        except FileNotFoundError:
-            return
-        self._seen[path] = stamp
+def _entries(directory: Path) -> list[Path]:
+    """Return what lies in a directory; nothing where it is gone, or is none."""
+    try:
+        return list(directory.iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        return []
 
 
-def _may_be_session(name: str, path: Path) -> bool:
+def _may_be_session(path: Path) -> bool:
     """Tell whether a file may be that of a session; copies and renamed ones count."""
-    if name.startswith(INDEX_FILE_NAME):
+    if path.name.startswith(INDEX_FILE_NAME):
         return False  # It holds what was said in sessions, whatever that looks like.
-    if SESSION_FILE_SUFFIX in name or name.endswith(PARTIAL_SUFFIX):
+    if SESSION_FILE_SUFFIX in path.name or path.name.endswith(PARTIAL_SUFFIX):
         return True
     # A run is written under any name that its caller gives.
     with path.open("rb") as file:

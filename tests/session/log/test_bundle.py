@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import io
+import json
+import zipfile
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 from hypothesis import given
@@ -13,6 +17,7 @@ from hypothesis import strategies as st
 
 from rath.errors import PersistenceError, SessionDamaged
 from rath.session import Session
+from rath.session.log.bundle import from_bytes, to_bytes
 from rath.session.outcome import Completed
 from rath.session.persistence.bundle import (
     Bundle,
@@ -22,8 +27,6 @@ from rath.session.persistence.bundle import (
     read_bundle,
     write_bundle,
 )
-from rath.session.persistence.bundle.decode import from_bytes
-from rath.session.persistence.bundle.encode import to_bytes
 from rath.session.persistence.loading import load
 from rath.session.persistence.store import FileStore, StoredLog
 from rath.session.record import Operation
@@ -158,64 +161,160 @@ def test_a_damaged_log_is_not_packed(store: FileStore) -> None:
         pack(store, [session.id])
 
 
-def a_small_file() -> bytes:
-    where = "here"
-    log = StoredLog(uuid4(), b'{"a": 1}\n{"b": 2}\n', True, where)
-    return to_bytes(Bundle(sessions=(log.session,), logs={log.session: log}, blobs={_X: b"x"}))
+LOG = StoredLog(uuid4(), b'{"a": 1}\n{"b": 2}\n', True, "here")
+DIGEST = sha256(b"x").hexdigest()
+SMALL = to_bytes(Bundle(sessions=(LOG.session,), logs={LOG.session: LOG}, blobs={DIGEST: b"x"}))
 
 
-_X = "2d711642b726b04401627ca9fbac32f5c8530fb1903cc4db02258717921a4881"
-SMALL = a_small_file()
+def line_file(*records: object, log: bytes = b"") -> bytes:
+    """Return a file of version 1, with a log after its second line."""
+    made, after = list[bytes](), ""
+    for record in records:
+        line, after = chained([json.dumps(record).encode()], after)
+        made += [line, log if len(made) == 2 else b""]
+    return b"".join(made)
 
 
-@given(at=st.integers(0, len(SMALL) - 1), bit=st.integers(0, 7))
-def test_any_bit_that_flips_is_noticed(at: int, bit: int) -> None:
-    damaged = bytearray(SMALL)
-    damaged[at] ^= 1 << bit
-    with pytest.raises(PersistenceError, match=r"^f:\d+: "):
+def head(*sessions: UUID) -> dict[str, object]:
+    named = [str(session) for session in sessions]
+    created_at = "2026-01-01T00:00:00+00:00"
+    return {"record_type": "bundle", "bundle_version": 1, "created_at": created_at,
+            "sessions": named}  # fmt: skip
+
+
+def of_log(log: StoredLog) -> dict[str, object]:
+    digest = sha256(log.data).hexdigest()
+    return {"record_type": "log", "session": str(log.session), "finished": log.is_finished,
+            "size": len(log.data), "sha256": digest}  # fmt: skip
+
+
+BLOB = {"record_type": "blob", "sha256": DIGEST, "data": "eA=="}
+END = {"record_type": "end", "n_logs": 1, "n_blobs": 1}
+LINES = line_file(head(LOG.session), of_log(LOG), BLOB, END, log=LOG.data)
+
+
+def resummed(data: bytes) -> bytes:
+    """Return a forged file whose sum fits again."""
+    return data[:-64] + sha256(data[:-64]).hexdigest().encode()
+
+
+def zipped(members: Mapping[str, bytes], compression: int = zipfile.ZIP_STORED) -> bytes:
+    target = io.BytesIO()
+    with zipfile.ZipFile(target, "w", compression) as file:
+        for name, content in members.items():
+            file.writestr(name, content)
+        file.comment = b"0" * 64
+    return resummed(target.getvalue())
+
+
+def manifest(**changes: object) -> dict[str, bytes]:
+    known: dict[str, object] = {
+        "version": 2,
+        "created_at": "2026-01-01",
+        "sessions": [],
+        "logs": {},
+        "blobs": [],
+    }
+    return {"manifest.json": json.dumps(known | changes).encode()}
+
+
+def test_a_bundle_is_a_zip_of_logs_and_blobs_as_they_are() -> None:
+    with zipfile.ZipFile(io.BytesIO(SMALL)) as file:
+        members = {name: file.read(name) for name in file.namelist()}
+        assert file.testzip() is None
+    known = json.loads(members.pop("manifest.json"))
+    assert members == {f"logs/{LOG.session}.jsonl": LOG.data, f"blobs/{DIGEST}": b"x"}
+    assert known["version"] == 2
+    assert known["sessions"] == [str(LOG.session)]
+
+
+@pytest.mark.parametrize("data", [SMALL, LINES], ids=["zip", "lines"])
+def test_both_formats_are_read(data: bytes) -> None:
+    bundle = from_bytes(data, "f")
+    (log,) = bundle.logs.values()
+    assert (log.data, log.is_finished, bundle.blobs) == (LOG.data, True, {DIGEST: b"x"})
+    assert bundle.sessions == (LOG.session,)
+
+
+@given(data=st.sampled_from([SMALL, LINES]), at=st.integers(0), bit=st.integers(0, 7))
+def test_any_bit_that_flips_is_noticed(data: bytes, at: int, bit: int) -> None:
+    damaged = bytearray(data)
+    damaged[at % len(data)] ^= 1 << bit
+    with pytest.raises(PersistenceError, match=r"^f(:\d+)?: "):
         from_bytes(bytes(damaged), "f")
 
 
-@given(size=st.integers(0, len(SMALL) - 1))
-def test_any_cut_is_noticed(size: int) -> None:
-    with pytest.raises(PersistenceError, match=r"^f:\d+: "):
-        from_bytes(SMALL[:size], "f")
+@given(data=st.sampled_from([SMALL, LINES]), size=st.integers(0))
+def test_any_cut_is_noticed(data: bytes, size: int) -> None:
+    with pytest.raises(PersistenceError, match=r"^f(:\d+)?: "):
+        from_bytes(data[: size % len(data)], "f")
 
 
-def test_what_follows_the_end_is_noticed() -> None:
-    with pytest.raises(SessionDamaged, match="something follows"):
-        from_bytes(SMALL + b"\n", "f")
+@pytest.mark.parametrize("data", [SMALL, LINES], ids=["zip", "lines"])
+def test_what_follows_the_end_is_noticed(data: bytes) -> None:
+    with pytest.raises(SessionDamaged, match=r"something follows|changed or cut off"):
+        from_bytes(data + b"\n", "f")
+
+
+@given(at=st.integers(0, len(SMALL) - 65), byte=st.integers(0, 255))
+def test_a_forged_file_is_read_or_refused(at: int, byte: int) -> None:
+    forged = bytearray(SMALL)
+    forged[at] = byte
+    try:
+        bundle = from_bytes(resummed(bytes(forged)), "f")
+    except PersistenceError:
+        return
+    assert {log.data for log in bundle.logs.values()} == {LOG.data}
 
 
 def test_a_newer_bundle_is_refused() -> None:
-    line, _ = chained([b'{"record_type": "bundle", "bundle_version": 2}'], "")
-    with pytest.raises(PersistenceError, match="version 2; this version of rath reads 1"):
-        from_bytes(line, "f")
+    with pytest.raises(PersistenceError, match="version 3; this version of rath reads 2 and 1"):
+        from_bytes(zipped(manifest(version=3)), "f")
+
+
+def test_nothing_is_unpacked_that_is_larger_than_the_file() -> None:
+    with pytest.raises(SessionDamaged, match="compressed, or larger than the file"):
+        from_bytes(zipped(manifest() | {"bomb": bytes(1 << 20)}, zipfile.ZIP_DEFLATED), "f")
 
 
 @pytest.mark.parametrize(
-    ("lines", "said"),
+    ("members", "problem"),
     [
-        ([b'{"record_type": "header"}'], "no bundle of sessions"),
-        ([b'["list"]'], "delimiter"),
-        ([b'{"record_type": 1}'], "no record"),
-        ([b'{"record_type": "bundle", "bundle_version": 1}'], "malformed"),
-        ([_HEAD := b'{"record_type": "bundle", "bundle_version": 1, "created_at": "2026-01-01", '
-                   b'"sessions": []}', b'{"record_type": "odd"}'], "unknown record_type 'odd'"),
-        ([_HEAD, b'{"record_type": "blob", "sha256": "0", "data": "eA=="}'], "content has sha256"),
-        ([_HEAD, b'{"record_type": "blob", "sha256": "0", "data": "*"}'], "malformed"),
-        ([_HEAD, b'{"record_type": "log", "session": "x"}'], "malformed"),
-        ([_HEAD, b'{"record_type": "log", "session": "00000000-0000-0000-0000-000000000000", '
-                 b'"size": 9}'], "cut off"),
-        ([_HEAD.replace(b"[]", b'["00000000-0000-0000-0000-000000000000"]'),
-          b'{"record_type": "end", "n_logs": 0, "n_blobs": 0}'], "named and not there"),
-        ([_HEAD, b'{"record_type": "end", "n_logs": 1, "n_blobs": 0}'], "does not fit"),
+        ({}, "no item named 'manifest.json'"),
+        ({"manifest.json": b"[]"}, "indices"),
+        ({"manifest.json": b"{"}, "Expecting"),
+        (manifest(created_at=1), "fromisoformat"),
+        (manifest(sessions=[str(LOG.session)]), "named and not there"),
+        (manifest(logs={"../x": {"finished": True, "sha256": DIGEST}}), "badly formed"),
+        (manifest(logs={str(LOG.session): {}}), "no item named"),
+        (manifest(blobs=["../x"]) | {"blobs/../x": b"x"}, "content has sha256"),
+        (manifest() | {"../x": b"x"}, "not those of the manifest"),
     ],
-)  # fmt: skip
-def test_what_is_no_bundle_is_refused_by_line(lines: list[bytes], said: str) -> None:
-    data, _ = chained(lines, "")
-    with pytest.raises(SessionDamaged, match=rf"^f:\d+: .*({said})"):
-        from_bytes(data, "f")
+)
+def test_a_zip_that_is_no_bundle_is_refused(members: dict[str, bytes], problem: str) -> None:
+    with pytest.raises(SessionDamaged, match=rf"^f: .*({problem})"):
+        from_bytes(zipped(members), "f")
+
+
+@pytest.mark.parametrize(
+    ("records", "problem"),
+    [
+        ([{"record_type": "header"}], "no bundle of sessions"),
+        ([{"record_type": 1}], "no bundle of sessions"),
+        ([{"record_type": "bundle", "bundle_version": 2}], "or version"),
+        ([{"record_type": "bundle", "bundle_version": 1}, END], "does not fit"),
+        ([head(), {"record_type": "odd"}], "unknown record_type 'odd'"),
+        ([head(), {**BLOB, "sha256": "0"}], "content has sha256"),
+        ([head(), {**BLOB, "data": "*"}], "malformed"),
+        ([head(), {**of_log(LOG), "session": "x"}], "badly formed"),
+        ([head(), {**of_log(LOG), "size": 9}], "it was cut or changed"),
+        ([head(LOG.session), {**END, "n_logs": 0, "n_blobs": 0}], "named and not there"),
+        ([head(), END], "does not fit"),
+    ],
+)
+def test_lines_that_are_no_bundle_are_refused(records: list[object], problem: str) -> None:
+    with pytest.raises(SessionDamaged, match=rf"^f:\d+: .*({problem})"):
+        from_bytes(line_file(*records), "f")
 
 
 def test_a_file_that_cannot_be_read_or_written_says_so(tmp_path: Path) -> None:

@@ -14,10 +14,8 @@ from psycopg.pq import TransactionStatus
 
 from rath._core.blobs import Blob
 from rath.errors import PersistenceError
+from rath.session.log.postgres import Address, PostgresStore, SharedConnection
 from rath.session.persistence.store.postgres import postgres_store
-from rath.session.persistence.store.postgres.address import Address
-from rath.session.persistence.store.postgres.link import Link
-from rath.session.persistence.store.postgres.store import PostgresStore
 from tests.support.postgres_server import PASSWORD, PostgresServer
 
 ID = UUID(int=7)
@@ -350,7 +348,7 @@ def test_a_child_process_does_not_use_the_connection_of_its_parent(
 
 
 def test_an_interrupt_in_a_transaction_gives_the_connection_up(url: str) -> None:
-    link = Link(Address.from_url(url))
+    link = SharedConnection(Address.from_url(url))
 
     def interrupted(connection: psycopg.Connection) -> None:
         connection.execute("BEGIN")

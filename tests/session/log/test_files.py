@@ -16,7 +16,7 @@ import pytest
 from rath._core.blobs import Blob
 from rath.errors import PersistenceError
 from rath.session.persistence.store import FileStore
-from tests.support.api import BlobStore, FileLog
+from tests.support.api import BlobStore
 
 ID = UUID(int=7)
 on_posix = pytest.mark.skipif(sys.platform == "win32", reason="POSIX only")
@@ -42,7 +42,7 @@ def cut_off(store: FileStore, *lines: bytes, session: UUID = ID) -> Path:
     for line in lines:
         log.append(line)
     log.abandon()
-    return log.partial_path
+    return Path(log.where)
 
 
 def names(directory: Path) -> list[str]:
@@ -139,7 +139,7 @@ def test_what_cannot_be_forced_to_disk_stays_unfinished(
         log.finish()
     assert log.closed
     assert not store.is_being_written(log.session)
-    assert not log.path.exists()
+    assert not store.path(log.session).exists()
 
 
 def test_only_durable_lines_are_forced_to_disk(
@@ -167,7 +167,7 @@ def test_a_log_that_another_program_removed_is_not_said_to_be_finished(store: Fi
     log = store.create(ID)
     log.append(b"1\n")
     states = [log.is_lost]
-    log.partial_path.unlink()
+    Path(log.where).unlink()
     states.append(log.is_lost)
     with pytest.raises(PersistenceError, match="renamed or removed by another program"):
         log.finish()
@@ -317,6 +317,9 @@ def test_a_finished_log_that_lost_all_its_bytes_is_still_there(store: FileStore)
     found = store.read(ID)
     assert found is not None
     assert (found.data, found.is_finished) == (b"", True)
+    with pytest.raises(PersistenceError, match="is there already"):
+        store.create(ID)
+    assert not store.append_to_finished(ID, 2, b"2\n")
     assert ID in store.stamps()
 
 
@@ -328,7 +331,7 @@ def test_a_log_that_is_finished_between_two_looks_is_found(
     read_bytes = Path.read_bytes
 
     def finishing(path: Path) -> bytes:
-        if path == log.partial_path:
+        if path == Path(log.where):
             log.finish()
         return read_bytes(path)
 
@@ -566,11 +569,12 @@ def test_a_late_line_of_a_log_that_goes_on_is_refused_by_name(store: FileStore) 
 
 def test_a_log_may_stand_anywhere(tmp_path: Path) -> None:
     path = tmp_path / "new" / "run.jsonl"
-    log = FileLog.create(ID, path)
+    store = FileStore.at(path, ID)
+    log = store.create(ID)
     log.append(b"1\n")
     log.finish()
     with pytest.raises(PersistenceError, match="is there already"):
-        FileLog.create(ID, path)
+        store.create(ID)
     assert path.read_bytes() == b"1\n"
     assert names(path.parent) == ["run.jsonl"]
 

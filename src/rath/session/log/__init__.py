@@ -1,0 +1,1 @@
+"""Logs of sessions: the store over its drivers, blobs, bundles and retention."""
