@@ -21,7 +21,7 @@ from benchmarks.table import AtMost, AtMostTimes, Line, Reference
 from rath.flow.tool import FlowToolCall
 from rath.session import Session, create_system_session, run_session_loop
 from rath.session.persistence.paths import session_file
-from rath.session.recorder.durability import Durability
+from rath.session.run.recorder import Durability
 
 _FEW = 10
 _POLICIES: tuple[Durability, ...] = ("none", "turn", "row")

@@ -10,10 +10,9 @@ if TYPE_CHECKING:
     from rath._async.runtime import at_exit
     from rath.flow.tool.function import tool
     from rath.llm.offline import offline
-    from rath.session.approvals.asking import ask
     from rath.session.autosave import autosave
-    from rath.session.replay.block import replay
-    from rath.session.replay.cassette import cassette
+    from rath.session.calls.asking import ask
+    from rath.session.run.cassette import cassette, replay
 
 __version__ = "1.3.0.dev0"
 
@@ -32,12 +31,12 @@ __all__ = [
 ]
 
 _FUNCTIONS = {
-    "ask": "rath.session.approvals.asking",
+    "ask": "rath.session.calls.asking",
     "at_exit": "rath._async.runtime",
     "autosave": "rath.session.autosave",
-    "cassette": "rath.session.replay.cassette",
+    "cassette": "rath.session.run.cassette",
     "offline": "rath.llm.offline",
-    "replay": "rath.session.replay.block",
+    "replay": "rath.session.run.cassette",
     "tool": "rath.flow.tool.function",
 }
 """By name, the module that has it."""

@@ -17,11 +17,11 @@ from rath.errors import PersistenceError, ResumeMismatch
 from rath.flow import Agent, Compressor, Selector, Workflow
 from rath.flow.tool import FlowToolCall
 from rath.session import ChunkTable, Session
-from rath.session.graph.provenance import Provenance
+from rath.session.graph.recording import Provenance
 from rath.session.outcome import Cancelled, Completed, NeedsDecision
 from rath.session.record import ModelCall, RecalledNote, Verdict
 from rath.testing import FakeBackend, ScriptedClient, tool_call
-from tests.session.resume.test_going_on import Counting, f_calls, rows_of
+from tests.session.programs.test_going_on import Counting, f_calls, rows_of
 from tests.support.api import Body, HoldingRecall, Suspended
 from tests.support.sessions import FunctionTool, run
 

@@ -37,9 +37,9 @@ from rath.session import (
     run_session_loop,
     select_session,
 )
-from rath.session.approvals.waiting import pass_on, waiting_sessions
 from rath.session.persistence.store import open_store
 from rath.session.record import RecalledNote, Verdict
+from rath.session.run.stored_programs import pass_on, waiting_sessions
 from rath.session.tooling import CallRequest
 from rath.testing import FakeMemory, ScriptedClient, tool_call
 from rath.testing.chat import Turn

@@ -30,7 +30,7 @@ from rath.llm.openai.completions import CompletionsClient
 from rath.llm.vendor import Route
 from rath.llm.wire import RawReply, Wire
 from rath.session import Session
-from rath.session.cost import CostSum
+from rath.session.body import CostSum
 from rath.session.outcome import Cancelled
 from rath.session.record import ModelCall
 from rath.testing import ScriptedClient

@@ -28,7 +28,7 @@ from rath.mcp import HttpServer, MCPClient
 from rath.mcp.halves import sound_line
 from rath.mcp.http import HttpAccess
 from rath.mcp.tail import hidden
-from rath.session.arguments import BadArguments
+from rath.session.tooling import BadArguments
 from tests.support.mcp_own import scripted, texts, tool, tools
 from tests.support.waiting import at_a_deadline
 from tests.support.web_answers import answering

@@ -12,9 +12,9 @@ from rath.errors import ResumeMismatch
 from rath.flow import Agent, Workflow
 from rath.session import Session
 from rath.session.graph.kind import LineageKind
+from rath.session.log.verify import verify
 from rath.session.outcome import Cancelled, Completed, RoundLimit
 from rath.session.persistence.store import FileStore
-from rath.session.persistence.verify import verify
 from rath.session.questions import where_from
 from rath.session.record import Operation
 from rath.testing import ScriptedClient, tool_call

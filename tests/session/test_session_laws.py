@@ -19,7 +19,7 @@ from rath.session import (
     user_text_chunk,
 )
 from rath.session.graph import LineageKind
-from rath.session.graph.provenance import Provenance
+from rath.session.graph.recording import Provenance
 from rath.session.outcome import Completed
 from rath.testing import FakeBackend
 from tests.support.api import Body

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from rath._async.runtime import runtime
 from rath.backend.frozen import FrozenWorkspace
 from rath.session import Session
-from rath.session.branching import MergedFiles
+from rath.session.derive import MergedFiles
 from rath.session.record import ToolRun
 from tests.support.api import Merge, merge_trees, net_changes
 from tests.support.session_files import (

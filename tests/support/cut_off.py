@@ -8,9 +8,9 @@ from datetime import UTC, datetime
 from rath._async.lazy import Deferred
 from rath.session import Session
 from rath.session.content import AssistantTurn
+from rath.session.log.parsed import Unfinished
 from rath.session.outcome import NeedsDecision
 from rath.session.persistence.lines import IntentLine, ResultLine
-from rath.session.persistence.loading import Unfinished
 from rath.session.record import ModelCall, ToolRun
 from tests.support.api import Body, Record, own_operation
 

@@ -43,6 +43,9 @@ DROPPED = {
 }
 """Documented modules that are gone on purpose, each with its reason."""
 
+EXPORTING_MODULES = ("rath.session.hooks", "rath.session.traces")
+"""Modules that say what they export, as packages do."""
+
 DIRECTIVE = re.compile(r"^\.\. (?:py:)?(auto\w+|currentmodule):: ([\w.]+)$")
 MEMBERS = re.compile(r"^   :members: *(.*)$")
 
@@ -52,7 +55,7 @@ def exporting_packages() -> Iterator[tuple[str, set[str]]]:
     packages = [
         found.name for found in pkgutil.walk_packages(rath.__path__, "rath.") if found.ispkg
     ]
-    for name in ("rath", *packages):
+    for name in ("rath", *packages, *EXPORTING_MODULES):
         package = importlib.import_module(name)
         if "._" not in name and hasattr(package, "__all__"):
             yield name, {*package.__all__}

@@ -18,7 +18,7 @@ from rath.backend.effects import FileEffect, note_effect
 from rath.backend.results import CommandResult, FileContent, ToolResult
 from rath.backend.tool_types import BackendTool
 from rath.session import ChunkTable, Session
-from rath.session.graph.provenance import Provenance
+from rath.session.graph.recording import Provenance
 from rath.session.operation import Place
 from rath.session.record import Operation, ToolRun
 from rath.testing import FakeBackend, FakeSandbox, tool_call

@@ -10,7 +10,7 @@ from uuid import UUID
 from rath._async.lazy import Deferred
 from rath._core.vector import Vector
 from rath.session import Session, run_session_compress, select_session
-from rath.session.graph.provenance import Edge, Provenance
+from rath.session.graph.recording import Edge, Provenance
 from rath.session.questions import EvidenceKind
 from rath.session.record import ModelCall, Operation, RecalledNote, Summary, ToolRun, Verdict
 from rath.testing import ScriptedClient

@@ -17,9 +17,9 @@ from rath.llm import Provider, register_chat_client
 from rath.llm.chat_request import RathLLMChatRequest
 from rath.llm.chat_response import RathLLMAssistantMessage
 from rath.session import Session
-from rath.session.approvals.waiting import waiting_sessions
+from rath.session.log.verify import verify
 from rath.session.persistence.store import SessionStore
-from rath.session.persistence.verify import verify
+from rath.session.run.stored_programs import waiting_sessions
 from rath.session.tooling import ToolEffects
 from rath.testing import ScriptedClient, tool_call
 from tests.support.sessions import FunctionTool

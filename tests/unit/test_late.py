@@ -97,7 +97,7 @@ def test_listing_loads_neither_a_model_nor_what_reads_logs() -> None:
             "asyncio",
             "rath.llm.provider",
             codec_module.__name__,
-            "rath.session.persistence.loading",
+            "rath.session.log.load",
             "rath.session.session",
             "rich.progress",
         }

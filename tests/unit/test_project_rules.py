@@ -78,9 +78,14 @@ def bound_files() -> Iterator[tuple[str, str]]:
 
 
 def subject(path: str) -> str | None:
-    """The module, or package, that a test of `rath.session` is named after."""
-    found = re.fullmatch(r"tests/(session/(?:\w+/)*)test_(\w+)\.py", path)
-    return f"rath/{found[1]}{found[2]}".replace("/", ".") if found else None
+    """The module, or package, that a test of `rath.session`, or its folder, is named after."""
+    found = re.fullmatch(r"tests/(session(?:/\w+)*)/test_(\w+)\.py", path)
+    if found is None:
+        return None
+    folder = f"rath/{found[1]}"
+    # A module whose tests are several files has a folder for them.
+    is_module = (ROOT / "src" / f"{folder}.py").exists()
+    return (folder if is_module else f"{folder}/{found[2]}").replace("/", ".")
 
 
 def session_paths(tree: ast.AST) -> Iterator[str]:
@@ -190,9 +195,11 @@ def test_a_test_reaches_public_names_and_its_subject() -> None:
     ("path", "code", "n_inner"),
     [
         pytest.param("tests/cli/test_a.py", "from {session} import Session", 0, id="public"),
-        pytest.param("tests/session/test_encode.py", "import {session}.encode", 0, id="subject"),
-        pytest.param("tests/session/test_a.py", "import {session}.encode", 1, id="module"),
-        pytest.param("tests/session/test_a.py", "from {session} import encode", 1, id="member"),
+        pytest.param(
+            "tests/session/test_bindings.py", "import {session}.bindings", 0, id="subject"
+        ),
+        pytest.param("tests/session/test_a.py", "import {session}.bindings", 1, id="module"),
+        pytest.param("tests/session/test_a.py", "from {session} import bindings", 1, id="member"),
         pytest.param("tests/a.py", "from {session}.chunk import Vector", 1, id="inner name"),
         pytest.param("tests/a.py", "patch('{session}.body.Body')", 1, id="dotted text"),
     ],

@@ -27,8 +27,9 @@ def late_names(
 
     Args:
         package: Its `__name__`.
-        modules: By module of the package, such as "loop" or "graph.kind", the names it gives. No
-            name may be that of one of these modules, which would hide it once it is loaded.
+        modules: By module of the package, such as "loop" or "graph.kind", or by the full name of
+            another one, the names it gives. No name may be that of one of these modules, which
+            would hide it once it is loaded.
 
     Raises:
         ValueError: A module would hide a name.
@@ -40,7 +41,11 @@ def late_names(
 
     def load(name: str) -> Any:
         if name in module_of:
-            return getattr(importlib.import_module(f"{package}.{module_of[name]}"), name)
+            module = module_of[name]
+            is_inside = not module.startswith("rath.")
+            return getattr(
+                importlib.import_module(f"{package}.{module}" if is_inside else module), name
+            )
         if not name.startswith("_"):
             submodule = f"{package}.{name}"
             try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rath.session.outcome import Outcome, Suspended
-from rath.session.persistence.index.states import OUTCOME_STATES
+from rath.session.persistence.index.query import OUTCOME_STATES
 
 __all__ = ["told_outcome"]
 

@@ -15,8 +15,7 @@ from rath.cli.terminal import Misuse, Problem, say_json
 from rath.errors import ReplayDifference
 from rath.llm import Provider
 from rath.session import Session
-from rath.session.questions.lineage import lineage_of
-from rath.session.questions.missing import Question, find_missing
+from rath.session.questions.lineage import Question, find_missing, lineage_of
 
 __all__ = ["app"]
 

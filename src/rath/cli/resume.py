@@ -18,11 +18,11 @@ from rath.cli.waiting import how_to_say, waits_in_words
 from rath.errors import ResumeMismatch
 from rath.flow import Agent, Workflow
 from rath.session import Session
+from rath.session.calls.decisions import Choice
+from rath.session.calls.open_calls import own_operation
 from rath.session.outcome import Cancelled, Suspended
-from rath.session.resume.deciding import Choice
-from rath.session.resume.looking import resume_differences
-from rath.session.resume.open_calls import own_operation
-from rath.session.resume.serving import CancelledRuns
+from rath.session.programs import CancelledRuns
+from rath.session.run.differences import resume_differences
 
 __all__ = ["app"]
 

@@ -14,8 +14,8 @@ from rath.cli.show_effects import file_in_words
 from rath.cli.terminal import say, say_json, say_rows
 from rath.session import ChunkRow
 from rath.session.questions import Comparison, compare
+from rath.session.questions.comparison import preview
 from rath.session.questions.encode import encode_answer
-from rath.session.questions.texts import preview
 
 __all__ = ["app"]
 

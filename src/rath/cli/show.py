@@ -36,13 +36,13 @@ from rath.cli.sessions import (
 from rath.cli.states import STATE_STYLES, state_of
 from rath.cli.terminal import say_json, say_lines
 from rath.cli.waiting import how_to_say, told_waiting, waits_in_words
-from rath.session.approvals.waiting import waiting_sessions
 from rath.session.body import Body
 from rath.session.chunk import ChunkRow
 from rath.session.graph.export import lineage_extras_to_jsonable
+from rath.session.log.load import Loaded
 from rath.session.persistence.codec.encode import encode_entry, encode_outcome
-from rath.session.persistence.loading import Loaded
 from rath.session.record import Entry, ModelCall, Operation, Record, ToolRun
+from rath.session.run.stored_programs import waiting_sessions
 
 __all__ = ["app", "row_line"]
 

@@ -11,14 +11,14 @@ from rath._core.text import one_line_preview
 from rath.cli.outline import counted, head, item, room, short
 from rath.cli.terminal import say
 from rath.llm.exchange import CallEvidence
-from rath.session.cost import CostSum
+from rath.session.body import CostSum
 from rath.session.questions import (
     AnsweredCall,
     SeenCall,
     WhatWasSeen,
     WhoAnswered,
 )
-from rath.session.questions.texts import preview
+from rath.session.questions.comparison import preview
 from rath.session.record import ModelCall
 
 __all__ = ["brief_provider", "brief_seen", "cost_in_words", "show_provider", "show_seen"]

@@ -11,6 +11,7 @@ from rath.backend.abc import SandboxIdentity
 from rath.backend.effects import FileEffect
 from rath.cli.outline import counted, head, item, room, short
 from rath.cli.terminal import say
+from rath.session.calls.open_calls import CallState
 from rath.session.outcome import Completed
 from rath.session.questions import (
     Ancestor,
@@ -20,10 +21,9 @@ from rath.session.questions import (
     WhereFrom,
     WhereToolsRan,
 )
-from rath.session.questions.hooked import sessions_of
-from rath.session.questions.texts import preview
+from rath.session.questions.comparison import preview
+from rath.session.questions.lineage import sessions_of
 from rath.session.record import CHECK_ORIGIN, Decision, ToolRun
-from rath.session.resume.open_calls import CallState
 
 __all__ = [
     "brief_changed",

@@ -13,6 +13,7 @@ from rath.cli.sessions import Damaged, SessionText, StoreUrl, find_session, open
 from rath.cli.show import Line, row_line
 from rath.cli.states import STATE_STYLES, state_of
 from rath.cli.terminal import say_lines, say_part
+from rath.session.log.load import Loaded, load
 from rath.session.persistence.lines import (
     EntryLine,
     FailureLine,
@@ -30,7 +31,6 @@ from rath.session.persistence.lines import (
     TrailerLine,
 )
 from rath.session.persistence.lines import Line as LogLine
-from rath.session.persistence.loading import Loaded, load
 from rath.session.record import ModelCall, ToolRun
 
 __all__ = ["app"]

@@ -23,8 +23,8 @@ from rath.cli.sessions import (
 from rath.cli.terminal import Misuse, note, say_json, say_lines
 from rath.errors import PersistenceError
 from rath.session.log.store import SessionStore
+from rath.session.log.verify import Problem, Verification, verify
 from rath.session.persistence.index import StoreIndex
-from rath.session.persistence.verify import Problem, Verification, verify
 
 __all__ = ["app"]
 

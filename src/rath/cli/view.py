@@ -14,8 +14,7 @@ from rath.cli.sessions import Damaged, SessionText, StoreUrl, opened_store, sess
 from rath.cli.terminal import Misuse, Problem, note, say
 from rath.errors import SessionDamaged
 from rath.session.view import PageLimits, write_page
-from rath.session.view.live.feed import Feed
-from rath.session.view.live.server import LiveServer
+from rath.session.view.page import Feed, LiveServer
 
 __all__ = ["app"]
 

@@ -34,8 +34,8 @@ from rath.session.hooks import (
     ModelTurn,
     ToolResultText,
 )
-from rath.session.output.form import output_form
-from rath.session.recorder.durability import Durability
+from rath.session.output import output_form
+from rath.session.run.recorder import Durability
 from rath.session.tooling import ApprovalRule, CallRequest, check_approval
 
 
@@ -173,7 +173,7 @@ class Agent(Workflow):
         Calls, typed output and everything later follow what it returns. Runs have the hooks that
         were registered when they were submitted, and ask them in order, on worker threads or, for
         `async def`, on the loop of user code. A hook that raises, or takes longer than
-        `rath.session.hooks.answers.MODEL_HOOK_TIMEOUT`, ends the run with that error. The deltas
+        `rath.session.run.hook_calls.MODEL_HOOK_TIMEOUT`, ends the run with that error. The deltas
         of a streamed answer have been shown to `on_event` by then.
 
         Args:

@@ -29,11 +29,11 @@ from rath.memory import (
 from rath.memory.notes import note_op
 from rath.session import ChunkRow, Session
 from rath.session.body import Body, suspension
+from rath.session.calls.requests import aside
 from rath.session.content import AssistantTurn, SystemText, UserText
 from rath.session.recall import HoldingRecall, Note, Recall
 from rath.session.record import ModelCall, Record
-from rath.session.replay.stage import current_stage
-from rath.session.running.aside import aside
+from rath.session.replay_context import current_stage
 
 MemoryArg: TypeAlias = MemoryStore | MemoryStoreSpec | str | None
 _Commit = Callable[[Lease, Session], Coroutine[Any, Any, MemoryResult]]

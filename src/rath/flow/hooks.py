@@ -14,7 +14,7 @@ from uuid import UUID, uuid4
 
 from rath._async.bridge import is_async
 from rath.session import Session
-from rath.session.hooks.values import (
+from rath.session.hooks import (
     Deny,
     LoopHooks,
     ModelTurn,

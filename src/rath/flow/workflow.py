@@ -18,14 +18,13 @@ from rath.flow.hooks import HookHandle, after_forward, before_forward, hooks_of,
 from rath.flow.tool.agent_tool import TaskTaking
 from rath.llm import Provider
 from rath.session import Session
-from rath.session.hooks.asked import note_output, waits
-from rath.session.hooks.values import PassedOn, passing_on
+from rath.session.derive import keep_derivation
+from rath.session.hooks import PassedOn, note_output, passing_on, waits
 from rath.session.log.store import SessionStore
 from rath.session.operation import operation_scope
-from rath.session.replay.stage import recorded_call
-from rath.session.resume.program import program_of
-from rath.session.resume.serving import CancelledRuns, serving
-from rath.session.saving import keep_derivation
+from rath.session.programs import CancelledRuns, serving
+from rath.session.replay_context import recorded_call
+from rath.session.run.stored_programs import program_of
 
 __all__ = ["Workflow"]
 

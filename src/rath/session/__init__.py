@@ -53,9 +53,8 @@ if TYPE_CHECKING:
         detach_session,
         fork_session,
     )
-    from rath.session.provider_builtin import DefaultSessionLoopExecutor
-    from rath.session.resume.looking import resume_differences
-    from rath.session.running.executors import SessionLoopExecutor
+    from rath.session.provider_builtin import DefaultSessionLoopExecutor, SessionLoopExecutor
+    from rath.session.run.differences import resume_differences
     from rath.session.select import select_session
     from rath.session.session import Session
 else:
@@ -77,7 +76,6 @@ else:
                 "user_text_chunk",
             ),
             "compress": ("run_session_compress",),
-            "running.executors": ("SessionLoopExecutor",),
             "graph": (
                 "LineageConsistencyError",
                 "LineageJournal",
@@ -116,8 +114,8 @@ else:
                 "detach_session",
                 "fork_session",
             ),
-            "provider_builtin": ("DefaultSessionLoopExecutor",),
-            "resume.looking": ("resume_differences",),
+            "provider_builtin": ("DefaultSessionLoopExecutor", "SessionLoopExecutor"),
+            "run.differences": ("resume_differences",),
             "select": ("select_session",),
             "session": ("Session",),
         },

@@ -1,15 +1,20 @@
-"""The content of a session: rows, record and outcome, frozen."""
+"""The content of a session: rows, record, outcome, and the usage and cost they add up to."""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+from rath._async.lazy import Deferred
+from rath._core.text import short_id
 from rath._core.vector import Vector
 from rath.llm.chat_response import RathLLMTokenUsage, add_usage
+from rath.llm.exchange import CallEvidence
 from rath.session.chunk import ChunkTable
-from rath.session.cost import CostSum, sum_costs
 from rath.session.outcome import (
     Cancelled,
     Completed,
@@ -18,11 +23,76 @@ from rath.session.outcome import (
     OutputValue,
     Suspended,
 )
-from rath.session.record import Entry, ModelCall, Record, unite
+from rath.session.record import Entry, ModelCall, Operation, Record, unite
 
 if TYPE_CHECKING:
-    # The lines of a file hold given usage, which is below.
-    from rath.session.persistence.loading.unfinished import Unfinished
+    from rath.session.log.parsed import Unfinished
+
+
+@dataclass(frozen=True, slots=True)
+class CostSum:
+    """What model calls cost, each counted once; what is not known is told and not counted as free.
+
+    A call that an endpoint refused by an error status, or that was never sent, cost nothing and is
+    not mentioned.
+    """
+
+    usd: Decimal
+    """US dollars of the calls whose cost is known."""
+
+    n_priced: int
+    """How many these are."""
+
+    unpriced: tuple[tuple[str, int], ...] = ()
+    """Model and number of calls that have no known price, by model."""
+
+    uncounted: tuple[tuple[str, int], ...] = ()
+    """Model and number of calls of which no endpoint said how many tokens they took, by model:
+    they were cut off or cancelled, or it counts none."""
+
+    given_tokens: int = 0
+    """Tokens that came with a session and not from a call in its record, from a file of version 1
+    for example."""
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether `usd` is the cost of all."""
+        return not (self.unpriced or self.uncounted or self.given_tokens)
+
+
+def sum_costs(entries: Iterable[Entry], *, given_tokens: int = 0) -> CostSum:
+    """Return what the model calls among `entries` cost together; O(entries)."""
+    usd, n_priced = Decimal(0), 0
+    unpriced: Counter[str] = Counter()
+    uncounted: Counter[str] = Counter()
+    for entry in entries:
+        if not isinstance(entry, ModelCall):
+            continue
+        evidence = entry.evidence
+        cost = evidence.cost
+        if cost is not None:
+            usd += cost.usd
+            n_priced += 1
+        elif evidence.usage is not None:
+            unpriced[model_of(evidence)] += 1
+        elif evidence.was_sent and not _was_refused(evidence):
+            uncounted[model_of(evidence)] += 1
+    return CostSum(usd, n_priced, _sorted(unpriced), _sorted(uncounted), given_tokens)
+
+
+def model_of(evidence: CallEvidence) -> str:
+    """Return the name by which a model is told."""
+    return evidence.served_model or evidence.requested_model or evidence.provider_kind
+
+
+def _was_refused(evidence: CallEvidence) -> bool:
+    """Tell whether every try ended with an error status of the endpoint."""
+    tries = evidence.attempts
+    return bool(tries) and all(one.status is not None for one in tries)
+
+
+def _sorted(counts: Counter[str]) -> tuple[tuple[str, int], ...]:
+    return tuple(sorted(counts.items()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,3 +178,65 @@ def _unite_given(
 ) -> tuple[GivenUsage, ...]:
     known = {given.session for given in mine}
     return mine + tuple(given for given in theirs if given.session not in known)
+
+
+Inheritor = Callable[[Body], Body]
+"""Returns the content of a parent with the late entries that came to it."""
+
+
+def derived(
+    cells: tuple[Deferred[Body], ...],
+    derive: Callable[..., Body],
+    owner: UUID,
+    operation: str,
+    *,
+    after: tuple[Deferred[Any], ...] = (),
+) -> Deferred[Body]:
+    """Return what `derive` makes of the inputs: at once when they are there, else when they are.
+
+    Args:
+        cells: The inputs.
+        derive: Makes the content of them.
+        owner: The session that is made.
+        operation: What makes it, for messages.
+        after: What must be there before, and is no input.
+    """
+    if all(cell.done() and cell.error() is None for cell in (*after, *cells)):
+        return Deferred.of(derive(*(cell.result() for cell in cells)))
+
+    async def wait_and_derive(_: Deferred[Body]) -> Body:
+        for cell in after:
+            await cell
+        return derive(*[await cell for cell in cells])
+
+    return Deferred.start(
+        wait_and_derive,
+        owner=owner,
+        label=f"session {short_id(owner)} ({operation})",
+        inputs=(*after, *cells),
+        on_cancel=lambda latest: latest or cancelled_body(owner, cells),
+    )
+
+
+def cancelled_body(session: UUID, inputs: tuple[Deferred[Body], ...]) -> Body:
+    """Return what a run that was cancelled before it began leaves: the rows of its input."""
+    from_input = inputs[0].latest if inputs else None
+    return (from_input or Body(ChunkTable())).cancelled(session)
+
+
+def branched(inherited: Inheritor, entry: Operation, body: Body) -> Body:
+    """Return the content of a parent, and the operation that branched from it."""
+    return inherited(body).with_entries(entry)
+
+
+def delegated(rows: ChunkTable, inherited: Inheritor, entry: Operation, body: Body) -> Body:
+    """Return new rows with the record of a parent; what that one waits for is passed on."""
+    outcome = suspension(body) or Completed()
+    return replace(inherited(body), table=rows, outcome=outcome).with_entries(entry)
+
+
+def merged(mine: Inheritor, others: Inheritor, entry: Operation, ours: Body, theirs: Body) -> Body:
+    """Return the content of two parents; the entry says what of the record was whose."""
+    first, second = mine(ours), others(theirs)
+    entry = replace(entry, n_ours=len(first.record), theirs=second.record)
+    return first.merged(second).with_entries(entry)

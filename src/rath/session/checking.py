@@ -17,10 +17,11 @@ from rath.backend.effects import observe_effects
 from rath.backend.results import CommandResult, ToolExecutionFailure, ToolResult
 from rath.backend.tool_types import BackendToolCommandRun
 from rath.errors import BackendError
-from rath.session.encode import encode_result, full_blob
-from rath.session.file_changes.history import Step, here_of, inner_operations, line_of
+from rath.session.bindings import Placement
+from rath.session.content import encode_result, full_blob
+from rath.session.files.changes import Step, here_of, inner_operations, line_of
 from rath.session.operation import Place, next_place
-from rath.session.placement import Placement
+from rath.session.programs import verdict_before
 from rath.session.record import (
     CHECK_ORIGIN,
     Entry,
@@ -28,10 +29,9 @@ from rath.session.record import (
     Record,
     ToolRun,
     Verdict,
+    uplink,
 )
-from rath.session.replay.stage import current_stage, gathered
-from rath.session.resume.products import verdict_before
-from rath.session.running.uplink import uplink
+from rath.session.replay_context import current_stage, gathered
 
 MAX_REPORT_CHARS = 8000
 """Longest report of a verdict; the whole output is a blob of the tool run beside it. A guess."""

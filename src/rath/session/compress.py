@@ -13,12 +13,19 @@ from rath._core.text import short_id
 from rath.llm.chat_response import RathLLMChatChoice
 from rath.llm.draft import ProviderOrigin
 from rath.llm.provider import Provider
-from rath.session.body import Body, suspension
+from rath.session.bindings import Placement
+from rath.session.body import Body, cancelled_body, suspension
+from rath.session.calls.oneshot import OneShot, noting
+from rath.session.calls.requests import aside
 from rath.session.chunk import ChunkTable, RowId, user_text_chunk
-from rath.session.derivation import cancelled_body
-from rath.session.encode import rows_digest
-from rath.session.ended import announce_end
-from rath.session.entry import (
+from rath.session.content import rows_digest
+from rath.session.graph.kind import LineageKind
+from rath.session.graph.legacy import SessionLineage
+from rath.session.graph.recording import Provenance, note_content, stamped
+from rath.session.hooks import inputs_changed, passed_on_to
+from rath.session.log.header import Identity
+from rath.session.loop import (
+    announce_end,
     call_site,
     check_callable,
     check_executor,
@@ -26,30 +33,16 @@ from rath.session.entry import (
     provider_for,
     register_run,
 )
-from rath.session.graph.kind import LineageKind
-from rath.session.graph.legacy import SessionLineage
-from rath.session.graph.provenance import Provenance, stamped
-from rath.session.graph.recording import note_content
-from rath.session.hooks.asked import inputs_changed
-from rath.session.hooks.values import passed_on_to
 from rath.session.operation import Place
 from rath.session.outcome import Completed
-from rath.session.placement import Placement
-from rath.session.record import Entry, ModelCall, Operation, Summary
-from rath.session.recorder.durability import Durability
-from rath.session.recorder.header import Identity
-from rath.session.recorder.plan import RecordingPlan, plan_recording
-from rath.session.recorder.recorder import Recorder
-from rath.session.replay.stage import ServedRun, begun
-from rath.session.resume.compressions import BegunCompression, compression_before
-from rath.session.resume.serving import Found, begun_once
-from rath.session.running.aside import aside
-from rath.session.running.budget import Budget, check_budget
-from rath.session.running.events import OnEventCb
-from rath.session.running.executors import SessionLoopExecutor, candidates_for
-from rath.session.running.failure import noting
-from rath.session.running.oneshot import OneShot
-from rath.session.running.uplink import InnerLog, collecting, uplink
+from rath.session.programs import Found, begun_once
+from rath.session.provider_builtin import SessionLoopExecutor, candidates_for
+from rath.session.record import Entry, InnerLog, ModelCall, Operation, Summary, collecting, uplink
+from rath.session.replay_context import ServedRun, begun
+from rath.session.run.budget import Budget, check_budget
+from rath.session.run.recorder import Durability, Recorder, RecordingPlan, plan_recording
+from rath.session.run.resume import BegunCompression, compression_before
+from rath.session.run.stream import OnEventCb
 from rath.session.session import Session
 
 DEFAULT_INSTRUCTION = (

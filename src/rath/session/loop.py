@@ -1,54 +1,48 @@
-"""The entry to a run: everything the caller got wrong raises here, then the run is submitted."""
+"""The agent loop: turns of a model and its tool calls, until an answer stands."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+import logging
+import os
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import cast
 from uuid import UUID
 
+import rath
 from rath._async.lazy import Deferred
+from rath._async.runtime import runtime
 from rath._core.text import short_id
+from rath.errors import SelfWaitError
+from rath.llm.call import ProviderOrigin
 from rath.llm.chat_request import RathLLMFunctionTool
-from rath.llm.draft import ProviderOrigin
 from rath.llm.provider import Provider
-from rath.session.body import Body
-from rath.session.derivation import cancelled_body
-from rath.session.ended import announce_end
-from rath.session.entry import (
-    call_site,
-    check_callable,
-    check_executor,
-    check_may_wait,
-    provider_for,
-    register_run,
-)
+from rath.session.body import Body, cancelled_body
 from rath.session.graph.kind import LineageKind
 from rath.session.graph.legacy import SessionLineage
-from rath.session.graph.provenance import Provenance, stamped
-from rath.session.graph.recording import note_content
-from rath.session.hooks.values import NO_HOOKS, LoopHooks, passed_on_to
-from rath.session.output.run import plan_output
-from rath.session.provider_builtin import DefaultSessionLoopExecutor
-from rath.session.recall import HoldingRecall, Recall
-from rath.session.recorder.durability import Durability
-from rath.session.recorder.plan import plan_recording
-from rath.session.replay.stage import begun
-from rath.session.resume.looking import looked_at
-from rath.session.resume.loops import loop_before
-from rath.session.resume.program import inside_calls
-from rath.session.resume.serving import begun_once
-from rath.session.running.budget import check_budget
-from rath.session.running.events import OnEventCb
-from rath.session.running.executors import (
+from rath.session.graph.recording import Provenance, note_content, stamped
+from rath.session.hooks import NO_HOOKS, LoopHooks, passed_on_to
+from rath.session.manager import session_registry
+from rath.session.output import plan_output
+from rath.session.programs import begun_once
+from rath.session.provider_builtin import (
+    DefaultSessionLoopExecutor,
     SessionLoopExecutor,
     StreamingExecutor,
     candidates_for,
     resolve_executor,
 )
-from rath.session.running.loop_plan import LoopPlan
-from rath.session.running.run import LoopRun
+from rath.session.recall import HoldingRecall, Recall
+from rath.session.replay_context import begun, current_stage, gathered
+from rath.session.run.budget import check_budget
+from rath.session.run.differences import looked_at
+from rath.session.run.driver import LoopPlan, LoopRun
+from rath.session.run.recorder import Durability, plan_recording
+from rath.session.run.resume import loop_before
+from rath.session.run.stored_programs import inside_calls
+from rath.session.run.stream import OnEventCb
 from rath.session.session import Session
 from rath.session.tooling import (
     ApprovalRule,
@@ -60,14 +54,144 @@ from rath.session.tooling import (
     tool_table,
 )
 
-__all__ = [
-    "DefaultSessionLoopExecutor",
-    "OnEventCb",
-    "SessionLoopExecutor",
-    "StreamingExecutor",
-    "resolve_executor",
-    "run_session_loop",
-]
+# With the separator, or a caller in `rathskeller/` beside the package would be taken for it.
+_PACKAGE = str(Path(rath.__file__).parent) + os.sep
+
+
+def provider_for(
+    operation: str, user_session: Session, agent_session: Session, given: Provider | None
+) -> Provider:
+    """Return the provider of an operation: the given one, or the user session's.
+
+    Raises:
+        TypeError: An argument is no Session or no Provider.
+        ValueError: There is no provider.
+    """
+    for name, session in (("user_session", user_session), ("agent_session", agent_session)):
+        if not isinstance(session, Session):
+            raise TypeError(f"{operation}: {name} must be a Session, not {type(session).__name__}")
+    provider = given or user_session.provider
+    if provider is None:
+        raise ValueError(
+            f"no provider for {operation}: pass agent_provider=Provider(model=...), or bind one "
+            "to the session with session.to(provider)"
+        )
+    if not isinstance(provider, Provider):
+        raise TypeError(
+            f"{operation}: the provider must be a Provider, not {type(provider).__name__}"
+        )
+    return provider
+
+
+def check_may_wait(caller: str) -> None:
+    """Check that the caller may block here, before anything is submitted.
+
+    Raises:
+        SelfWaitError: It runs on an event loop of rath, as an `async def` tool does.
+    """
+    if runtime().is_own_thread():
+        raise SelfWaitError(
+            f"{caller} waits for its run, and that would stop everything on this event loop of "
+            "rath; pass lazy=True and `await` what it returns, or call it from a plain `def`"
+        )
+
+
+def check_callable(operation: str, name: str, given: object) -> None:
+    """Refuse an argument that shall be called and cannot be; None stands for no such argument.
+
+    Raises:
+        TypeError: It is not callable.
+    """
+    if given is not None and not callable(given):
+        raise TypeError(
+            f"{operation}: {name} must be a function, not {type(given).__name__}: {given!r:.80}"
+        )
+
+
+def check_executor(operation: str, executor: object) -> None:
+    """Refuse an executor that lacks a method; None stands for no executor.
+
+    Raises:
+        TypeError: A method is missing, or a class was given where an object is needed.
+    """
+    if executor is None:
+        return
+    if isinstance(executor, type):
+        raise TypeError(
+            f"{operation}: executor was given as the class {executor.__name__}; give an object"
+        )
+    methods = ("complete", "dispatch_tool", "tool_schemas")
+    missing = [name for name in methods if not callable(getattr(executor, name, None))]
+    if missing:
+        raise TypeError(
+            f"{operation}: executor {executor!r:.80} lacks {', '.join(missing)}; expected an "
+            f"object with {', '.join(methods)}"
+        )
+
+
+def register_run(user_session: Session, agent_session: Session, out: Session) -> None:
+    """Make the sessions of a run findable by id, and the new one the active one."""
+    registry = session_registry()
+    gathered(out)
+    if current_stage() is not None:
+        return  # what stands in a record must not take the place of the session that was made
+    for session in (user_session, agent_session, out):
+        registry.register(session)
+    registry.set_active(out)
+
+
+def call_site() -> str:
+    """Return file, line and function of the nearest caller outside of rath."""
+    frame = inspect.currentframe()
+    while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+        frame = frame.f_back
+    if frame is None:
+        return "an unknown place"
+    return f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}"
+
+
+_log = logging.getLogger("rath.session")
+
+_watchers: tuple[Callable[[Session], None], ...] = ()
+
+
+def on_run_end(call: Callable[[Session], None]) -> Callable[[], None]:
+    """Have `call` made with each session whose run ended from now on, on a worker thread.
+
+    What it raises is logged, and disturbs nobody.
+
+    Returns:
+        What takes it back.
+    """
+    global _watchers  # who watches is known to the whole process
+    # Something of its own, so that the same function may be given twice and taken back once.
+    watcher = partial(call)
+    _watchers = (*_watchers, watcher)
+
+    def take_back() -> None:
+        global _watchers
+        _watchers = tuple(each for each in _watchers if each is not watcher)
+
+    return take_back
+
+
+def announce_end(session: Session) -> None:
+    """Tell those who want to know when the run of `session` has ended; costs nothing if none do."""
+    for watcher in () if current_stage() is not None else _watchers:
+        start = partial(_start, partial(_tell, watcher, session))
+        if not session.body.at_end(start):
+            start()
+
+
+def _start(tell: Callable[[], None]) -> None:
+    runtime().promise(runtime().start_in_worker(tell))
+
+
+def _tell(watcher: Callable[[Session], None], session: Session) -> None:
+    try:
+        watcher(session)
+    except Exception:  # noqa: BLE001  # as a callback: a run must not fail for who watches it
+        _log.exception("what watches for the end of runs failed on session %s", session.id)
 
 
 def run_session_loop(
@@ -290,3 +414,13 @@ def _check_limits(max_tool_rounds: object, timeout: object) -> None:
         )
     if timeout is not None and not (isinstance(timeout, int | float) and timeout > 0):
         raise ValueError(f"timeout must be a number of seconds above 0, not {timeout!r}")
+
+
+__all__ = [
+    "DefaultSessionLoopExecutor",
+    "OnEventCb",
+    "SessionLoopExecutor",
+    "StreamingExecutor",
+    "resolve_executor",
+    "run_session_loop",
+]

@@ -14,12 +14,10 @@ from typing import assert_never
 from rath._async.bridge import call_either
 from rath._async.runtime import runtime
 from rath._core.text import valid_unicode
+from rath.session.calls.requests import Context, context_message, last_user_index
 from rath.session.chunk import ChunkRow, ChunkTable
-from rath.session.content import AssistantTurn, Opaque, SystemText, ToolFeedback, UserText
-from rath.session.quotation import quoted
+from rath.session.content import AssistantTurn, Opaque, SystemText, ToolFeedback, UserText, quoted
 from rath.session.record import RecalledNote
-from rath.session.request import context_message, last_user_index
-from rath.session.running.calls import Context
 from rath.session.session import Session
 
 _log = logging.getLogger("rath.session.loop")

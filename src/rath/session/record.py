@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import contextvars
+from collections.abc import Callable, Generator, Iterable, Mapping
+from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Literal
@@ -15,10 +18,9 @@ from rath.backend.effects import FileEffect
 from rath.llm.chat_request import RathLLMFunctionTool
 from rath.llm.exchange import CallEvidence
 from rath.session.chunk import ChunkRow, ChunkTable, RowId
-from rath.session.content import AssistantTurn, UserText
+from rath.session.content import CUT, AssistantTurn, UserText, address
 from rath.session.operation import Place
-from rath.session.output.schema import OutputSpec
-from rath.session.quotation import CUT, address
+from rath.session.output_schema import OutputSpec
 
 OperationKind = Literal[
     "loop", "compress", "select", "fork", "detach", "merge", "delegate", "memory", "check"
@@ -324,3 +326,48 @@ def unite(mine: Record, theirs: Record) -> Record:
         return mine
     known = {entry.id for entry in mine.since(shared)}
     return mine.extend(entry for entry in added if entry.id not in known)
+
+
+@dataclass(slots=True, eq=False)
+class InnerLog:
+    """The log of a run inside another run, which has its entries before the log of the other."""
+
+    flush: Callable[[], Future[None]]
+    """Hands over to this log what its run has noted; returns the end of that write, or its failure.
+    """
+
+    on_write: Callable[[], None] | None = None
+    """Called once, on the runtime thread, when the next lines have been handed over."""
+
+
+Sink = Callable[[Entry, InnerLog | None], None]
+"""Takes an entry, and the log that has to have it first; None where there is none."""
+
+_above: contextvars.ContextVar[Sink | None] = contextvars.ContextVar("rath_uplink", default=None)
+
+
+def uplink() -> Sink:
+    """Return the sink of the run inside which the current code runs; one that drops, if none.
+
+    A sink is called on the runtime thread.
+    """
+    return _above.get() or _drop
+
+
+def is_inside_run() -> bool:
+    """Tell whether the current code runs inside a run that wants to know of others in it."""
+    return _above.get() is not None
+
+
+@contextmanager
+def collecting(sink: Sink) -> Generator[None]:
+    """Let `sink` have the entries of every run that is submitted inside."""
+    token = _above.set(sink)
+    try:
+        yield
+    finally:
+        _above.reset(token)
+
+
+def _drop(_: Entry, __: InnerLog | None) -> None:
+    return

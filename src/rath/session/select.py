@@ -16,19 +16,16 @@ from rath.llm.chat_response import RathLLMChatChoice
 from rath.llm.draft import ProviderOrigin
 from rath.llm.provider import Provider
 from rath.session.body import Body, suspension
-from rath.session.encode import rows_digest
-from rath.session.entry import call_site, check_executor, provider_for
+from rath.session.calls.oneshot import OneShot, noting
+from rath.session.calls.requests import aside
+from rath.session.content import rows_digest
+from rath.session.loop import call_site, check_executor, provider_for
 from rath.session.operation import Place
-from rath.session.record import Entry, ModelCall, Operation
-from rath.session.replay.stage import begun, gathered
-from rath.session.resume.products import selection_before
-from rath.session.resume.serving import known_run
-from rath.session.running.aside import aside
-from rath.session.running.budget import Budget, check_budget
-from rath.session.running.executors import SessionLoopExecutor, candidates_for
-from rath.session.running.failure import noting
-from rath.session.running.oneshot import OneShot
-from rath.session.running.uplink import uplink
+from rath.session.programs import known_run, selection_before
+from rath.session.provider_builtin import SessionLoopExecutor, candidates_for
+from rath.session.record import Entry, ModelCall, Operation, uplink
+from rath.session.replay_context import begun, gathered
+from rath.session.run.budget import Budget, check_budget
 from rath.session.session import Session
 
 NOTHING = -1

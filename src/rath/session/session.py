@@ -1,42 +1,167 @@
-"""The value that flows: rows, record, provenance, and a place for tools to run."""
+"""The session: identity, provenance, bindings and content."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 from rath._async.lazy import Deferred
+from rath._core.text import one_line_preview, short_id
 from rath.backend.abc import BackendSandbox, BackendSandboxSpec
 from rath.errors import PersistenceError
 from rath.llm.chat_response import RathLLMTokenUsage
 from rath.llm.image import ImageSource
 from rath.llm.provider import Provider
 from rath.session import persistence
-from rath.session.body import Body, GivenUsage
-from rath.session.branching import Branching
+from rath.session.bindings import Placement
+from rath.session.body import Body, CostSum, GivenUsage
+from rath.session.calls.decisions import Approving, Deciding, standing
 from rath.session.checking import Checking
-from rath.session.chunk import ChunkRow, ChunkTable, system_text_chunk, user_text_chunk
-from rath.session.cost import CostSum
-from rath.session.files import SessionFiles
+from rath.session.chunk import (
+    ChunkRow,
+    ChunkTable,
+    readable_json,
+    show_images,
+    system_text_chunk,
+    user_text_chunk,
+)
+from rath.session.content import AssistantTurn, SystemText, ToolFeedback, UserText
+from rath.session.derive import Branching, add_late, save
+from rath.session.files.session_files import SessionFiles
 from rath.session.graph.kind import LineageKind
 from rath.session.graph.legacy import SessionLineage
-from rath.session.graph.provenance import Edge, Provenance
-from rath.session.graph.recording import LineageRecorder, LineageStamp, note_content
+from rath.session.graph.recording import (
+    Edge,
+    LineageRecorder,
+    LineageStamp,
+    Provenance,
+    note_content,
+)
 from rath.session.log.store import SessionStore
 from rath.session.operation import next_place
 from rath.session.outcome import Outcome, outcome_extras
-from rath.session.output.form import TypedReading
-from rath.session.placement import Placement
+from rath.session.output import TypedReading
 from rath.session.record import Entry, Record, evidence_of, last_text
-from rath.session.replay.replaying import Replaying
-from rath.session.resume.approving import Approving
-from rath.session.resume.deciding import Deciding
-from rath.session.resume.standing import standing
-from rath.session.saving import add_late, save
-from rath.session.show import show_pending, show_session
+from rath.session.tooling import Tool
+
+
+class Replaying:
+    """What a session can do with its record."""
+
+    __slots__ = ()
+
+    def replay(
+        self: Any,
+        *,
+        at: int | None = None,
+        prompt: str | None = None,
+        provider: Provider | None = None,
+        tool_results: Mapping[str, object] | None = None,
+        agent: Callable[[Session], Session] | None = None,
+        tools: Sequence[Tool] | None = None,
+    ) -> Session:
+        """Run this session again: from its record alone, or from a row on with another course.
+
+        `replay()` runs every recorded operation of this session, and of those that it came from,
+        by the same code: models and tools answer from the record, so there is no network, no key
+        and no effect. Each request is rendered again and must have the recorded sha256; rows,
+        record and outcome must come out the same. Waits.
+
+        `replay(at=...)` makes a branch with the rows before one row, and lets a model go on from
+        there, live. Calls of tools whose results are cut off read as interrupted, unless
+        `tool_results` has another one. The branch works in the sandbox of this session, with the
+        files as they are now. Returns at once.
+
+        Args:
+            at: Index of the first row that the branch leaves out; a negative one counts from the
+                end. Needed with all that follows, but for `tool_results`: there the first row
+                with another result is meant.
+            prompt: What the user says next.
+            provider: Model to ask; by default the session's, else the recorded one, if this
+                machine would ask it at the recorded endpoint.
+            tool_results: By call id, what tools are to have given instead.
+            agent: Goes on in the place of the recorded agent, with tools and a model of its own.
+            tools: The tools that the recorded agent had beside the built-in ones.
+
+        Returns:
+            The replayed session, with the same id and rows; or the new one of the branch.
+
+        Raises:
+            ReplayDifference: The replay is not what the record says; tells the first difference.
+            PersistenceError: The record does not hold what is needed.
+            ValueError: There is no such row or call, or arguments exclude each other; or a tool
+                that the recorded agent had was not given.
+        """
+        # The replays run operations, which are written against sessions.
+        from rath.session.run.replay import Course, replay_live, replay_strictly  # noqa: PLC0415
+
+        course = Course(prompt, provider, tool_results, agent, tools)
+        if at is None and course.is_empty:
+            return replay_strictly(self)
+        return replay_live(self, at, course)
+
+
+EDGE_ROWS = 4
+"""Rows shown at either end of a long table."""
+
+MAX_TEXT = 256
+"""Characters of a row's text that are shown."""
+
+MAX_ARGUMENTS = 160
+"""Characters of a call's arguments that are shown."""
+
+
+def show_pending(session: UUID, operator: str) -> str:
+    """Return the picture of a session whose run is still going."""
+    return f"Session(id={short_id(session)}, pending …, operator={operator!r})"
+
+
+def show_session(session: UUID, table: ChunkTable, operator: str) -> str:
+    """Return the picture of a session: its rows, the middle left out when there are many."""
+    return (
+        f"Session(id={short_id(session)},\n  chunks={_show_rows(table)},\n"
+        f"  operator={operator!r},\n)"
+    )
+
+
+def _show_rows(table: ChunkTable) -> str:
+    n_rows = len(table)
+    if n_rows == 0:
+        return "[]"
+    if n_rows <= 2 * EDGE_ROWS + 1:
+        lines = [_show_row(index, row) for index, row in enumerate(table)]
+    else:
+        lines = [_show_row(index, table[index]) for index in range(EDGE_ROWS)]
+        lines.append(f"... ({n_rows - 2 * EDGE_ROWS} chunks omitted) ...")
+        tail = range(n_rows - EDGE_ROWS, n_rows)
+        lines += [_show_row(index, table[index]) for index in tail]
+    return "[\n    " + ",\n    ".join(lines) + "\n  ]"
+
+
+def _show_row(index: int, row: ChunkRow) -> str:
+    match row.content:
+        case SystemText(text) | UserText(text):
+            shown = show_images(row.images, MAX_TEXT) + repr(one_line_preview(text, MAX_TEXT))
+        case AssistantTurn(text, calls):
+            parts = [] if text is None else [f"text={one_line_preview(text, MAX_TEXT)!r}"]
+            if calls:
+                listed = ", ".join(
+                    f"{call.name}({one_line_preview(call.arguments, MAX_ARGUMENTS)!r})"
+                    for call in calls
+                )
+                parts.append(f"tools=[{listed}]")
+            shown = ", ".join(parts) or "(empty)"
+        case ToolFeedback(call_id, name, body):
+            text = one_line_preview(readable_json(body), MAX_TEXT)
+            images = show_images(row.images, MAX_TEXT)
+            shown = f"{images}name={name!r}, id={call_id!r}, body={text!r}"
+        case other:
+            shown = repr(one_line_preview(str(dict(other.payload)), MAX_TEXT))
+    return f"[{index}] {row.kind_name}: {shown}"
+
 
 _late_lock = threading.Lock()
 """Guards the few instructions in which late record entries are added."""

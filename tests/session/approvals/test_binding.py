@@ -12,9 +12,9 @@ from uuid import UUID, uuid4
 import pytest
 
 from rath.session import Session
+from rath.session.log.verify import verify
 from rath.session.outcome import NeedsApproval
 from rath.session.persistence.store import default_store
-from rath.session.persistence.verify import verify
 from rath.session.record import Decision
 from rath.testing import tool_call
 from tests.support.api import chained

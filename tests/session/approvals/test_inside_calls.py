@@ -13,11 +13,11 @@ from rath import autosave
 from rath.flow import Agent
 from rath.flow.tool import FlowToolCall
 from rath.session import Session
-from rath.session.approvals.waiting import pass_on, waiting_sessions
+from rath.session.log.verify import verify
 from rath.session.outcome import Completed, NeedsApproval, NeedsDecision, NeedsInput
 from rath.session.persistence.store import default_store
-from rath.session.persistence.verify import verify
 from rath.session.record import Interrupt
+from rath.session.run.stored_programs import pass_on, waiting_sessions
 from rath.testing import ScriptedClient, tool_call
 from tests.support.approvals import Noting, calls_of, go, results
 from tests.support.cut_off import cut_off

@@ -18,12 +18,12 @@ from rath import autosave
 from rath.errors import PersistenceError
 from rath.flow import Agent, Workflow
 from rath.session import Session
+from rath.session.log.verify import verify
 from rath.session.outcome import Completed, NeedsApproval, NeedsDecision, NeedsInput
 from rath.session.persistence import SESSION_PARTIAL_SUFFIX
 from rath.session.persistence.store import default_store
-from rath.session.persistence.verify import verify
 from rath.testing import ScriptedClient
-from tests.session.approvals.test_asking import asking
+from tests.session.calls.test_asking import asking
 from tests.support.approvals import (
     Noting,
     calls_of,
@@ -46,7 +46,7 @@ print(session.outcome)
 GO_ON = """
 import json, os, sys
 from rath.session import Session
-from tests.session.approvals.test_asking import asking
+from tests.session.calls.test_asking import asking
 from tests.support.approvals import Noting, go, log_of
 
 def work(number):
@@ -270,7 +270,7 @@ def test_a_workflow_that_still_waits_says_for_what() -> None:
 ASKING = """
 import sys
 from rath.session import Session
-from tests.session.approvals.test_asking import asking
+from tests.session.calls.test_asking import asking
 from tests.support.approvals import go, log_of
 out = go(["done"], asking(), user=Session.load(sys.argv[1]))
 print(type(out.outcome).__name__)

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 
 import rath
 from rath.session import Session
+from rath.session.calls.decisions import Choice
+from rath.session.calls.open_calls import OpenCall
+from rath.session.log.verify import verify
 from rath.session.outcome import Completed
 from rath.session.persistence.store import default_store
-from rath.session.persistence.verify import verify
-from rath.session.resume.deciding import Choice
-from rath.session.resume.open_calls import OpenCall
 from rath.session.tooling import CallRequest
 from rath.testing import tool_call
 from tests.support.api import partial_beside

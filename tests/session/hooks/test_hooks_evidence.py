@@ -15,9 +15,9 @@ from rath.cli.app import app
 from rath.cli.evidence import brief
 from rath.flow import Agent, CallRequest, ModelTurn, ToolResultText
 from rath.session import Session
+from rath.session.log.verify import verify
 from rath.session.persistence.bundle import import_bundle, pack, read_bundle, write_bundle
 from rath.session.persistence.store import default_store, open_store
-from rath.session.persistence.verify import verify
 from rath.session.questions import blame, where_from
 from rath.session.questions.encode import encode_answer
 from rath.session.record import Change, ModelCall

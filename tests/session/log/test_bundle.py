@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from rath.errors import PersistenceError, SessionDamaged
 from rath.session import Session
 from rath.session.log.bundle import from_bytes, to_bytes
+from rath.session.log.load import load
 from rath.session.outcome import Completed
 from rath.session.persistence.bundle import (
     Bundle,
@@ -27,7 +28,6 @@ from rath.session.persistence.bundle import (
     read_bundle,
     write_bundle,
 )
-from rath.session.persistence.loading import load
 from rath.session.persistence.store import FileStore, StoredLog
 from rath.session.record import Operation
 from rath.testing import tool_call

@@ -15,7 +15,9 @@ import pytest
 from rath.errors import PersistenceError
 from rath.session import Session
 from rath.session.chunk import ChunkTable
+from rath.session.log.load import load
 from rath.session.log.retention import prunable_sessions
+from rath.session.log.verify import verify
 from rath.session.persistence import (
     delete_session,
     list_persisted_sessions,
@@ -24,10 +26,8 @@ from rath.session.persistence import (
     session_file,
 )
 from rath.session.persistence.codec import Encoder
-from rath.session.persistence.loading import load
 from rath.session.persistence.paths import ensure_sessions_dir, session_partial_file
 from rath.session.persistence.store import FileStore, SessionStore, StoredLog, default_store
-from rath.session.persistence.verify import verify
 from rath.session.record import Operation
 from tests.support.api import own_operation
 from tests.support.session_files import operation

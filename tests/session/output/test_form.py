@@ -17,7 +17,7 @@ from typing_extensions import TypedDict
 from rath.errors import OutputError
 from rath.session import ChunkTable, Session, load_session, run_session_compress
 from rath.session.outcome import RoundLimit
-from rath.session.output.form import OutputForm, output_form
+from rath.session.output import OutputForm, output_form
 from rath.testing import ScriptedClient, Turn, tool_call
 from tests.support.api import Unfit
 from tests.support.sessions import FunctionTool, cancelled_session, run

@@ -21,7 +21,7 @@ from rath.llm.chat_request import RathLLMChatRequest
 from rath.llm.chat_response import RathLLMAssistantMessage, RathLLMChatChoice, RathLLMChatResponse
 from rath.session import Session, run_session_loop
 from rath.session.outcome import BudgetExceeded, Completed, RoundLimit
-from rath.session.output.run import plan_output
+from rath.session.output import plan_output
 from rath.session.record import ModelCall, Operation, ToolRun
 from rath.session.tooling import Tool
 from rath.testing import ScriptedClient, Turn, tool_call

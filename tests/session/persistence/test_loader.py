@@ -25,6 +25,7 @@ from rath.session import RowId, run_session_compress
 from rath.session.chunk import ChunkKind, ChunkRow, ChunkTable, system_text_chunk, user_text_chunk
 from rath.session.graph import ancestors_bfs, session_to_jsonl_row
 from rath.session.graph.kind import LineageKind
+from rath.session.log.verify import verify
 from rath.session.persistence import (
     PersistedSession,
     PersistedSessionMeta,
@@ -38,7 +39,6 @@ from rath.session.persistence import (
 )
 from rath.session.persistence.index import StoreIndex
 from rath.session.persistence.store import FileStore, stores
-from rath.session.persistence.verify import verify
 from rath.session.questions import what_was_seen, where_from
 from rath.session.session import Session
 from rath.testing import FakeSessionStore, ScriptedClient, tool_call

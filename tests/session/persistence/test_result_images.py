@@ -20,11 +20,11 @@ from rath.session import (
     load_session,
     tool_feedback_chunk,
 )
+from rath.session.log.load import load
+from rath.session.log.verify import verify
 from rath.session.persistence.bundle import BundleStore, pack, read_bundle, write_bundle
 from rath.session.persistence.lines import ResultLine, RowLine
-from rath.session.persistence.loading import load
 from rath.session.persistence.store import FileStore
-from rath.session.persistence.verify import verify
 from rath.session.record import ModelCall, Operation, ToolRun
 from rath.testing import ScriptedClient, tool_call
 from tests.support.api import BlobStore, rerender_call

@@ -23,7 +23,8 @@ from rath.backend.abc import BackendSandboxSpec
 from rath.errors import PersistenceError
 from rath.llm.chat_response import RathLLMTokenUsage
 from rath.session.chunk import ChunkRow, ChunkTable, user_text_chunk
-from rath.session.graph.provenance import Provenance
+from rath.session.graph.recording import Provenance
+from rath.session.log.verify import verify
 from rath.session.persistence import (
     SessionWriter,
     delete_session,
@@ -36,7 +37,6 @@ from rath.session.persistence import (
 )
 from rath.session.persistence.index import StoreIndex
 from rath.session.persistence.store import FileStore
-from rath.session.persistence.verify import verify
 from rath.session.session import Session
 from rath.testing import tool_call
 from tests.support.api import Body

@@ -15,7 +15,7 @@ from rath._async.lazy import Deferred
 from rath.errors import ProviderServerError
 from rath.llm.prices import Cost
 from rath.session import ChunkTable, Session, run_session_compress, user_text_chunk
-from rath.session.graph.provenance import Provenance
+from rath.session.graph.recording import Provenance
 from rath.session.outcome import Completed, NeedsApproval, OutputValue
 from rath.session.questions import (
     what_changed,

@@ -12,11 +12,11 @@ import pytest
 from rath.errors import PersistenceError
 from rath.session import Session
 from rath.session.chunk import tool_feedback_chunk
+from rath.session.log.verify import verify
 from rath.session.outcome import Completed, NeedsDecision
 from rath.session.persistence.codec import Encoder
 from rath.session.persistence.lines import IntentLine, ReopenedLine, ResultLine
 from rath.session.persistence.store import FileStore, SessionLog
-from rath.session.persistence.verify import verify
 from rath.session.record import ToolRun
 from rath.testing import tool_call
 from tests.support.api import RecordingPlan, own_operation, partial_beside, read_log

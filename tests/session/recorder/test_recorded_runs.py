@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from rath.errors import BudgetExceededError, PersistenceError
 from rath.llm import Provider
 from rath.session import Session, load_session, run_session_compress
+from rath.session.log.verify import verify
 from rath.session.outcome import Cancelled, Completed, DeadlineExceeded, RoundLimit
 from rath.session.persistence.store import FileStore
-from rath.session.persistence.verify import verify
 from rath.session.record import Operation, ToolRun
 from rath.testing import ScriptedClient, tool_call
 from tests.support.api import partial_beside

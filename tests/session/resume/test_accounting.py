@@ -21,12 +21,12 @@ from rath.llm import Provider, register_chat_client
 from rath.llm.chat_request import RathLLMChatRequest
 from rath.llm.chat_response import RathLLMAssistantMessage
 from rath.session import Session
-from rath.session.approvals.waiting import waiting_sessions
+from rath.session.calls.decisions import Choice
 from rath.session.hooks import ModelTurn
+from rath.session.log.verify import verify
 from rath.session.outcome import Completed
-from rath.session.persistence.verify import verify
 from rath.session.record import ModelCall
-from rath.session.resume.deciding import Choice
+from rath.session.run.stored_programs import waiting_sessions
 from rath.session.tooling import CallRequest
 from rath.testing import ScriptedClient, tool_call
 from tests.flow.test_workflow_resume import go

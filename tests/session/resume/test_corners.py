@@ -13,10 +13,10 @@ from rath._core.vector import Vector
 from rath.errors import PersistenceError
 from rath.flow import Agent
 from rath.session import ChunkTable, Session, assistant_turn_chunk
-from rath.session.graph.provenance import Provenance
+from rath.session.graph.recording import Provenance
+from rath.session.log.verify import verify
 from rath.session.operation import Place
 from rath.session.outcome import Completed
-from rath.session.persistence.verify import verify
 from rath.session.record import ModelCall, Operation
 from rath.testing import ScriptedClient, tool_call
 from tests.support.api import (

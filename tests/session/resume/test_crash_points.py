@@ -11,7 +11,7 @@ import pytest
 from rath import autosave
 from rath.llm.clients import make_client
 from rath.session import Session
-from rath.session.persistence.verify import verify
+from rath.session.log.verify import verify
 from rath.session.record import ModelCall, ToolRun
 from rath.testing import ScriptedClient
 from tests.support.api import program_of

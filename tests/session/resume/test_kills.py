@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from rath.session import Session
-from rath.session.persistence.verify import verify
+from rath.session.log.verify import verify
 from rath.session.record import ToolRun
 from tests.support.api import own_operation
 from tests.support.crash_zygote import CALLS, PROBLEM, ROWS, Zygote, sessions_of, zygote

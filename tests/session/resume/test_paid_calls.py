@@ -14,8 +14,8 @@ from rath.llm.chat_request import RathLLMChatRequest
 from rath.llm.chat_response import RathLLMAssistantMessage
 from rath.llm.provider import Provider
 from rath.session import Session
+from rath.session.log.verify import verify
 from rath.session.outcome import BudgetExceeded, Cancelled
-from rath.session.persistence.verify import verify
 from rath.session.record import ModelCall, Operation, Summary
 from rath.testing import ScriptedClient, Turn, tool_call
 from tests.flow.test_workflow_resume import GONE, Program, go

@@ -18,15 +18,15 @@ from rath.flow import Agent, Workflow
 from rath.llm.chat_request import RathLLMChatRequest
 from rath.session import Session
 from rath.session.chunk import ChunkTable
-from rath.session.graph.provenance import Edge, Provenance
+from rath.session.graph.recording import Edge, Provenance
+from rath.session.log.verify import verify
 from rath.session.operation import Place
 from rath.session.outcome import Cancelled, Completed, NeedsDecision
 from rath.session.persistence.store import default_store
-from rath.session.persistence.verify import verify
 from rath.session.record import ModelCall, ToolRun, Verdict
 from rath.testing import ScriptedClient, Turn, tool_call
 from tests.flow.test_workflow_resume import GONE, Program, both, go, resumed
-from tests.session.resume.test_going_on import Counting, f_calls, rows_of
+from tests.session.programs.test_going_on import Counting, f_calls, rows_of
 from tests.support.api import (
     Body,
     entries_since,

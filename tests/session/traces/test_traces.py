@@ -17,7 +17,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from rath.errors import MissingExtra
 from rath.flow import Agent, Workflow
 from rath.session import Session, run_session_compress
-from rath.session.ended import on_run_end
+from rath.session.loop import on_run_end
 from rath.session.traces import Span, export_spans, spans_of, trace_runs
 from rath.testing import ScriptedClient, tool_call
 from tests.support.sessions import FunctionTool, run

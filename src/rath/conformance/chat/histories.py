@@ -10,6 +10,7 @@ from rath.errors import ProviderError
 from rath.llm.chat_request import RathLLMMessage
 from rath.llm.draft import ChatDraft
 from rath.llm.fold import tool_call_part
+from rath.session.calls.requests import Renderer
 from rath.session.chunk import (
     ChunkRow,
     assistant_turn_chunk,
@@ -17,7 +18,6 @@ from rath.session.chunk import (
     tool_feedback_chunk,
     user_text_chunk,
 )
-from rath.session.request import Renderer
 
 __all__ = ["HISTORIES"]
 

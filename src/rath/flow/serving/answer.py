@@ -21,8 +21,8 @@ from rath.session.outcome import (
     OutputMissing,
     RoundLimit,
 )
-from rath.session.output.form import plain_answer
-from rath.session.persistence.index.states import OUTCOME_STATES
+from rath.session.output import plain_answer
+from rath.session.persistence.index.query import OUTCOME_STATES
 
 MAX_ERROR_CHARS = 4_000
 """How much of an error a client reads; a guess."""

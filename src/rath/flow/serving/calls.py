@@ -22,13 +22,11 @@ from rath.flow.serving.options import ServeOptions
 from rath.flow.workflow import Workflow
 from rath.session import Session
 from rath.session.graph.kind import LineageKind
-from rath.session.graph.provenance import Edge
-from rath.session.graph.recording import LineageRecorder
+from rath.session.graph.recording import Edge, LineageRecorder
+from rath.session.log.open_logs import recorded_in
 from rath.session.log.store import SessionStore, default_store
 from rath.session.outcome import Cancelled, Suspended
-from rath.session.record import Entry
-from rath.session.recorder.beside import recorded_in
-from rath.session.running.uplink import collecting
+from rath.session.record import Entry, collecting
 
 OPERATOR = "serve_mcp"
 """Lineage operator of the sessions with which calls begin."""

@@ -15,9 +15,9 @@ from rath.flow.tool.base import FlowToolCall
 from rath.flow.tool.declared import check_approval, check_effects, check_kind, check_timeout
 from rath.llm.image import Image
 from rath.session import Session
-from rath.session.approvals.asking import call_here
-from rath.session.approvals.waiting import pass_on
+from rath.session.calls.asking import call_here
 from rath.session.content import AssistantTurn
+from rath.session.log.open_logs import recorded_beside
 from rath.session.outcome import (
     BudgetExceeded,
     Cancelled,
@@ -29,8 +29,8 @@ from rath.session.outcome import (
     OutputMissing,
     RoundLimit,
 )
-from rath.session.output.form import plain_answer
-from rath.session.recorder.beside import recorded_beside
+from rath.session.output import plain_answer
+from rath.session.run.stored_programs import pass_on
 from rath.session.tooling import ApprovalRule, ToolEffects
 
 __all__ = ["AgentTool", "AgentToolOptions", "PassedImages"]

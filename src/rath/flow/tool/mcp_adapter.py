@@ -25,8 +25,7 @@ from rath.mcp.pins import pin_tools, tool_digest
 from rath.mcp.schema import SchemaCheck
 from rath.mcp.spec import Auth, HttpTransport, ServerSpec
 from rath.session import Session
-from rath.session.arguments import MAX_RAW_CHARS, BadArguments
-from rath.session.tooling import ToolEffects
+from rath.session.tooling import MAX_RAW_CHARS, BadArguments, ToolEffects
 
 if TYPE_CHECKING:
     from rath.config import ConfigStore

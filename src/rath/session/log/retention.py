@@ -15,14 +15,13 @@ from uuid import UUID
 
 from rath.errors import PersistenceError
 from rath.session.graph.kind import LineageKind
+from rath.session.log.build import Built
 from rath.session.log.files import FileStore
+from rath.session.log.load import built_from
+from rath.session.log.parsed import Source, needed_by
 from rath.session.log.store import SessionStore, default_store
 from rath.session.persistence.codec import Encoder, LineReader, read_lines
 from rath.session.persistence.lines import EntryLine, HeaderLine, Line, Part, RowLine
-from rath.session.persistence.loading.build import Built
-from rath.session.persistence.loading.closure import needed_by
-from rath.session.persistence.loading.load import built_from
-from rath.session.persistence.loading.sources import Source
 from rath.session.persistence.paths import checked_id
 from rath.session.record import Operation
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from rath.session.log.load import load_stored as load_stored
     from rath.session.persistence.errors import PersistenceError
     from rath.session.persistence.loader import (
         PersistedSession,
@@ -14,7 +15,6 @@ if TYPE_CHECKING:
         load_session,
         prune_sessions,
     )
-    from rath.session.persistence.loading.stored import load_stored as load_stored
     from rath.session.persistence.migrations import (
         CURRENT_SCHEMA_VERSION,
         register_chunk_migration,
@@ -46,7 +46,7 @@ else:
                 "load_session",
                 "prune_sessions",
             ),
-            "loading.stored": ("load_stored",),
+            "rath.session.log.load": ("load_stored",),
             "migrations": (
                 "CURRENT_SCHEMA_VERSION",
                 "register_chunk_migration",

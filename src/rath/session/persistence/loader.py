@@ -17,17 +17,15 @@ from rath.session.body import Body
 from rath.session.chunk import ChunkKind, ChunkRow, ChunkTable
 from rath.session.content import SystemText
 from rath.session.graph.kind import LineageKind
-from rath.session.graph.provenance import Provenance
+from rath.session.graph.recording import Provenance
 from rath.session.log.files import FileStore
+from rath.session.log.load import Loaded, load, load_file, placement_of
+from rath.session.log.parsed import Content, Source
 from rath.session.log.retention import delete_session, prune_sessions
 from rath.session.log.store import SessionStore, default_store
 from rath.session.outcome import Outcome
 from rath.session.persistence import index
-from rath.session.persistence.loading.content import Content
-from rath.session.persistence.loading.load import Loaded, load, load_file
-from rath.session.persistence.loading.sources import Source
 from rath.session.persistence.paths import checked_id
-from rath.session.persistence.reattach import placement_of
 from rath.session.persistence.records import PersistedSessionHeader, decode_header
 from rath.session.record import Operation, Record
 from rath.session.session import Session

@@ -9,12 +9,12 @@ from typing import Self
 
 from rath.errors import PersistenceError
 from rath.session.chunk import ChunkRow
+from rath.session.log.ancestors import trailer_of
 from rath.session.log.files import FileStore
+from rath.session.log.header import Identity, header_line
 from rath.session.persistence.codec import Batch, Encoder
 from rath.session.persistence.lines import EntryLine, Line, RowLine
 from rath.session.persistence.paths import ensure_sessions_dir, session_file
-from rath.session.recorder.ancestors import trailer_of
-from rath.session.recorder.header import Identity, header_line
 from rath.session.session import Session
 
 __all__ = ["SessionWriter"]

@@ -1,13 +1,36 @@
 """The five questions that a session answers, and blame: typed answers from its record alone."""
 
-from rath.session.questions.answered import AnsweredCall, WhoAnswered, who_answered
-from rath.session.questions.appearance import Appearance, Blame, blame
-from rath.session.questions.changed import ToldChange, WhatChanged, what_changed
-from rath.session.questions.comparison import Comparison, Counts, RowPair, compare
-from rath.session.questions.missing import NEEDS, EvidenceKind, Missing, Question
-from rath.session.questions.origin import Ancestor, BornRow, WhereFrom, where_from
-from rath.session.questions.seen import SeenCall, WhatWasSeen, what_was_seen
-from rath.session.questions.where import PlacedRun, UntoldCall, WhereToolsRan, where_tools_ran
+from rath.session.questions.comparison import (
+    Appearance,
+    Blame,
+    Comparison,
+    Counts,
+    RowPair,
+    blame,
+    compare,
+)
+from rath.session.questions.lineage import NEEDS, EvidenceKind, Missing, Question
+from rath.session.questions.origin import (
+    Ancestor,
+    AnsweredCall,
+    BornRow,
+    ToldChange,
+    WhatChanged,
+    WhereFrom,
+    WhoAnswered,
+    what_changed,
+    where_from,
+    who_answered,
+)
+from rath.session.questions.requests import (
+    PlacedRun,
+    SeenCall,
+    UntoldCall,
+    WhatWasSeen,
+    WhereToolsRan,
+    what_was_seen,
+    where_tools_ran,
+)
 
 __all__ = [
     "NEEDS",

@@ -14,13 +14,9 @@ from uuid import UUID
 from rath._core.blobs import Blob
 from rath.session.chunk import ChunkRow, ChunkTable
 from rath.session.outcome import Outcome, OutputValue
-from rath.session.questions.answered import AnsweredCall, WhoAnswered
-from rath.session.questions.appearance import Blame
-from rath.session.questions.changed import WhatChanged
-from rath.session.questions.comparison import Comparison
-from rath.session.questions.origin import WhereFrom
-from rath.session.questions.seen import SeenCall, WhatWasSeen
-from rath.session.questions.where import WhereToolsRan
+from rath.session.questions.comparison import Blame, Comparison
+from rath.session.questions.origin import AnsweredCall, WhatChanged, WhereFrom, WhoAnswered
+from rath.session.questions.requests import SeenCall, WhatWasSeen, WhereToolsRan
 from rath.session.record import Entry, ModelCall, Operation, ToolRun
 
 Json = dict[str, Any]

@@ -1,4 +1,4 @@
-"""Where did the final state come from? Operations and parents, back to the leaves; row by row."""
+"""What changed, where a state came from, and which provider answered."""
 
 from __future__ import annotations
 
@@ -8,15 +8,140 @@ from dataclasses import dataclass
 from typing import Literal
 from uuid import UUID
 
+from rath.backend.effects import FileEffect
+from rath.errors import BackendError
+from rath.session.body import CostSum, model_of, sum_costs
+from rath.session.checking import VerdictStatus
 from rath.session.chunk import ChunkRow, RowId
 from rath.session.content import AssistantTurn, ToolFeedback
+from rath.session.files.changes import (
+    CallEffect,
+    EffectGap,
+    Scope,
+    Step,
+    here_of,
+    net_changes,
+    scoped_steps,
+)
+from rath.session.files.diff import unified_diff
+from rath.session.files.merge import FileConflict, merge_in
 from rath.session.outcome import Outcome
-from rath.session.questions.hooked import changes_by_row, changes_by_session
-from rath.session.questions.lineage import Lineage, Node, lineage_of
-from rath.session.questions.missing import Missing, find_missing
-from rath.session.questions.turns import require_turn
-from rath.session.record import Change, Decision, Interrupt, Operation, Summary, ToolRun
+from rath.session.questions.lineage import (
+    Lineage,
+    Missing,
+    Node,
+    changes_by_row,
+    changes_by_session,
+    find_missing,
+    lineage_of,
+    require_turn,
+    turns_of,
+)
+from rath.session.record import Change, Decision, Interrupt, ModelCall, Operation, Summary, ToolRun
 from rath.session.session import Session
+
+
+@dataclass(frozen=True, slots=True)
+class ToldChange:
+    """A change of a file, by whom, and in which turn."""
+
+    turn: int | None
+    change: CallEffect
+
+
+@dataclass(frozen=True, slots=True)
+class WhatChanged:
+    """The answer."""
+
+    session: UUID
+    files: tuple[FileEffect, ...]
+    """What all of it comes to: one change for each path, sorted by path."""
+
+    steps: tuple[ToldChange, ...]
+    """The changes in the order in which they were made."""
+
+    diff: str
+    """The files as a unified diff, as `git apply` reads it."""
+
+    gaps: tuple[EffectGap, ...]
+    """Calls that may have changed more than is told, and why."""
+
+    conflicts: tuple[FileConflict, ...]
+    """Of merges of files: what the two sides did not agree on; the first side's was kept."""
+
+    unknown: tuple[str, ...]
+    """Merges of which it cannot be told what they changed, and why."""
+
+    verdicts: tuple[VerdictStatus, ...]
+    """Of the whole session; none where a single turn was asked for."""
+
+    missing: tuple[Missing, ...]
+
+    @property
+    def unsure(self) -> tuple[ToldChange, ...]:
+        """The changes that happened while a call ran, and that it need not have made."""
+        return tuple(each for each in self.steps if each.change.effect.attribution != "exact")
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """What one step did to files."""
+
+    effects: tuple[CallEffect, ...]
+    conflicts: tuple[FileConflict, ...] = ()
+    unknown: str = ""
+
+
+def what_changed(
+    session: Session, *, turn: int | None = None, scope: Scope = "whole"
+) -> WhatChanged:
+    """Return what was done to files, from the record alone; the workspace may be gone.
+
+    Args:
+        session: In memory or loaded; waits for its run.
+        turn: Only what the calls of this turn did.
+        scope: Which changes count, see `SessionFiles`; by default all behind the files of now.
+
+    Raises:
+        ValueError: There is no such turn, or no such scope.
+    """
+    lineage = lineage_of(session)
+    require_turn(lineage, turn)
+    turns = turns_of(lineage)
+    here = here_of(session.placement)
+    steps = [
+        step
+        for step in scoped_steps(lineage.record, session.id, scope, here)
+        if turn in (None, turns.get(step.entry.id))
+    ]
+    told = [_told(step, lineage) for step in steps]
+    changes = tuple(
+        ToldChange(turns.get(change.call.id), change) for each in told for change in each.effects
+    )
+    files = net_changes(each.change.effect for each in changes)
+    return WhatChanged(
+        session=session.id,
+        files=files,
+        steps=changes,
+        diff=unified_diff(files),
+        gaps=tuple(gap for step in steps for gap in step.gaps()),
+        conflicts=tuple(conflict for each in told for conflict in each.conflicts),
+        unknown=tuple(each.unknown for each in told if each.unknown),
+        verdicts=session.verdicts if turn is None else (),
+        missing=find_missing(lineage, "changed"),
+    )
+
+
+def _told(step: Step, lineage: Lineage) -> _Told:
+    entry = step.entry
+    if not isinstance(entry, Operation) or entry.workspace != "three-way":
+        return _Told(tuple(step.call_effects()))
+    try:
+        merge = merge_in(tuple(lineage.record), entry)
+    except BackendError as exc:
+        return _Told((), unknown=str(exc))
+    return _Told(tuple(CallEffect(entry, each) for each in merge.effects), merge.conflicts)
+
 
 By = Literal["written", "model", "tool", "summary"]
 """Who made a row: somebody's own hand, an answer of a model, a tool call, a compression."""
@@ -199,3 +324,70 @@ def _session_of(operations: Mapping[UUID, Operation], entry: Interrupt | Decisio
     """Return the session whose run waited; the operation itself where it is missing."""
     begun = operations.get(entry.operation)
     return entry.operation if begun is None else begun.session
+
+
+@dataclass(frozen=True, slots=True)
+class AnsweredCall:
+    """One model call; its evidence tells all that is known of it."""
+
+    turn: int | None
+    call: ModelCall
+
+    @property
+    def model(self) -> str:
+        """The model that answered, else the one that was asked."""
+        return model_of(self.call.evidence)
+
+    @property
+    def n_retries(self) -> int:
+        """Tries after the first one."""
+        return max(0, len(self.call.evidence.attempts) - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class WhoAnswered:
+    """The answer."""
+
+    session: UUID
+    calls: tuple[AnsweredCall, ...]
+    tokens: int
+    """Of these calls."""
+
+    cost: CostSum
+    """Of these calls."""
+
+    missing: tuple[Missing, ...]
+
+    @property
+    def models(self) -> tuple[tuple[str, int], ...]:
+        """The models that answered, in the order in which they first did, and how often."""
+        done = (each.model for each in self.calls if each.call.status == "done")
+        return tuple(Counter(done).items())
+
+
+def who_answered(session: Session, *, turn: int | None = None) -> WhoAnswered:
+    """Return who answered each model call; O(rows and entries). Waits for the run.
+
+    Args:
+        session: In memory or loaded.
+        turn: Only the calls of this turn.
+
+    Raises:
+        ValueError: There is no such turn.
+    """
+    lineage = lineage_of(session)
+    require_turn(lineage, turn)
+    turns = turns_of(lineage)
+    calls = tuple(
+        AnsweredCall(turns.get(entry.id), entry)
+        for entry in lineage.record
+        if isinstance(entry, ModelCall) and turn in (None, turns.get(entry.id))
+    )
+    usages = [each.call.evidence.usage for each in calls]
+    return WhoAnswered(
+        session=session.id,
+        calls=calls,
+        tokens=sum(usage.total_tokens for usage in usages if usage is not None),
+        cost=sum_costs(each.call for each in calls),
+        missing=find_missing(lineage, "provider"),
+    )

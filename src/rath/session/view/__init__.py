@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rath.session.view.limits import PageLimits
+from rath.session.view.nodes import PageLimits
 from rath.session.view.page import write_page
 
 __all__ = ["PageLimits", "write_page"]

@@ -1,22 +1,21 @@
-"""The sessions of a page: one session or several, and all that they came from."""
+"""Nodes of the page: sessions, limits, and the catalogue of their contents."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any, assert_never
+from typing import Any, Generic, TypeAlias, TypeVar, assert_never
 from uuid import UUID
 
 from rath._async.lazy import Deferred
 from rath._core.text import one_line_preview
-from rath.session.body import Body
-from rath.session.branching import with_late
-from rath.session.chunk import ChunkTable
+from rath.session.body import Body, CostSum, model_of, sum_costs
+from rath.session.chunk import ChunkRow, ChunkTable
 from rath.session.content import UserText
-from rath.session.cost import CostSum, model_of, sum_costs
+from rath.session.derive import with_late
 from rath.session.graph.kind import LineageKind
-from rath.session.graph.provenance import Edge, Provenance
+from rath.session.graph.recording import Edge, Provenance
 from rath.session.outcome import (
     BudgetExceeded,
     Cancelled,
@@ -29,6 +28,54 @@ from rath.session.outcome import (
     RoundLimit,
 )
 from rath.session.record import Entry, ModelCall, Operation, ToolRun
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PageLimits:
+    """Sizes above which the page shows a part; all are guesses that keep a page below 20 MB."""
+
+    max_chars: int = 20_000
+    """Of one text: a message, arguments, a result. Both ends of a longer one are shown."""
+
+    max_diff_chars: int = 40_000
+    """Of the diff of one file."""
+
+    max_image_bytes: int = 300_000
+    """Of one image; of a larger one the page says type, size and digest."""
+
+    max_all_images_bytes: int = 8_000_000
+    """Of all images of a page together."""
+
+    def __post_init__(self) -> None:
+        for name in ("max_chars", "max_diff_chars"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        for name in ("max_image_bytes", "max_all_images_bytes"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} must not be negative, got {getattr(self, name)}")
+
+
+Shown: TypeAlias = "str | list[str | int]"
+"""A text; or head, number of characters left out, and tail of one that was too long."""
+
+_HARMLESS = str.maketrans(
+    {char: f"\\u{ord(char):04x}" for char in "<>&\u2028\u2029"}
+)  # In JSON these stand inside of strings only.
+
+
+def shown(text: str, max_chars: int) -> Shown:
+    """Return a text of at most `max_chars` characters, with what is left out said."""
+    if len(text) <= max_chars:
+        return text
+    head = max_chars - max_chars // 3
+    tail = len(text) - max_chars // 3
+    return [text[:head], tail - head, text[tail:]]
+
+
+def harmless(json_text: str) -> str:
+    """Return the same JSON so that no HTML parser finds the end of a script in it."""
+    return json_text.translate(_HARMLESS)
+
 
 MAX_TITLE = 120
 """Characters of a session's title."""
@@ -218,3 +265,78 @@ def _end_ms(entry: Entry) -> int:
         started = int(entry.evidence.started.timestamp() * 1000)
         return max(at, started + int(entry.evidence.duration_ms))
     return at
+
+
+T = TypeVar("T")
+Range = tuple[int, int]
+"""First index, and how many."""
+
+
+class Numbered(Generic[T]):
+    """Things by number, in the order in which they came; `fresh` gives those since it was asked."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[Hashable, int] = {}
+        self._fresh: list[T] = []
+
+    def number(self, key: Hashable, thing: T) -> int:
+        """Return the number of `key`; under a new key `thing` gets the next one."""
+        known = self._numbers.get(key)
+        if known is not None:
+            return known
+        self._fresh.append(thing)
+        self._numbers[key] = number = len(self._numbers)
+        return number
+
+    def find(self, key: Hashable) -> int | None:
+        """Return the number of `key`, None where there is none."""
+        return self._numbers.get(key)
+
+    def fresh(self) -> list[T]:
+        """Return what came since this was last asked, in order."""
+        fresh, self._fresh = self._fresh, []
+        return fresh
+
+
+class Catalogue:
+    """Numbers the rows and entries of sessions; a session is then a few ranges of numbers."""
+
+    def __init__(self) -> None:
+        self.rows: Numbered[ChunkRow] = Numbered()
+        self.entries: Numbered[Entry] = Numbered()
+        self._contents: dict[Hashable, ChunkRow] = {}
+
+    def row_ranges(self, node: Node) -> list[Range]:
+        """Number the rows of a session; O(rows)."""
+        if node.body is None:
+            return []
+        return _ranges(self._row_number(row) for row in node.body.table)
+
+    def entry_ranges(self, node: Node) -> list[Range]:
+        """Number the entries of a session's record; O(entries)."""
+        if node.body is None:
+            return []
+        return _ranges(self.entries.number(entry.id, entry) for entry in node.body.record)
+
+    def entry(self, entry: UUID | None) -> int | None:
+        """Return the number of an entry by its id."""
+        return None if entry is None else self.entries.find(entry)
+
+    def _row_number(self, row: ChunkRow) -> int:
+        key: Hashable = row.id
+        known = self._contents.setdefault(key, row)
+        # A run that was made again from a copy of its past may use a name twice.
+        if known is not row and known != row:
+            key = (row.id, row.digest)
+        return self.rows.number(key, row)
+
+
+def _ranges(numbers: Iterable[int]) -> list[Range]:
+    """Return consecutive numbers as ranges, in the same order."""
+    ranges: list[Range] = []
+    for number in numbers:
+        if ranges and sum(ranges[-1]) == number:
+            ranges[-1] = (ranges[-1][0], ranges[-1][1] + 1)
+        else:
+            ranges.append((number, 1))
+    return ranges

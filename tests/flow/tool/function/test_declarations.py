@@ -15,7 +15,7 @@ from pydantic import BaseModel, Field
 import rath
 from rath.flow.tool import FlowToolCall, FunctionTool
 from rath.session import Session
-from rath.session.arguments import BadArguments
+from rath.session.tooling import BadArguments
 
 SESSION = Session.from_user_message("go")
 T = TypeVar("T")

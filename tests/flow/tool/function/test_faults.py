@@ -13,7 +13,7 @@ from pydantic import AfterValidator, BaseModel, Field
 
 import rath
 from rath.session import Session
-from rath.session.arguments import BadArguments
+from rath.session.tooling import BadArguments
 from tests.flow.tool.function.kinds import Shelf
 
 SESSION = Session.from_user_message("go")

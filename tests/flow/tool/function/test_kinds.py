@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 from jsonschema import Draft202012Validator
 
-from rath.session.arguments import BadArguments
+from rath.session.tooling import BadArguments
 from tests.flow.tool.function.kinds import KINDS
 from tests.flow.tool.function.taking import Taker, taker
 

@@ -14,8 +14,7 @@ import pytest
 import rath
 from rath.flow.tool import FlowToolCall, FunctionTool
 from rath.session import Session
-from rath.session.arguments import BadArguments
-from rath.session.tooling import CallRequest
+from rath.session.tooling import BadArguments, CallRequest
 from rath.testing import tool_call
 from tests.support.sessions import run
 

@@ -17,8 +17,8 @@ import rath
 from rath import flow
 from rath.flow.tool import FlowToolCall
 from rath.session import ChunkKind, Session
-from rath.session.arguments import BadArguments
 from rath.session.record import ToolRun
+from rath.session.tooling import BadArguments
 from rath.testing import ScriptedClient, tool_call
 from tests.support.sessions import run
 from tests.support.waiting import PATIENCE, at_a_deadline

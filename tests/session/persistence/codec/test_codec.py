@@ -39,7 +39,7 @@ from rath.session.outcome import (
     OutputValue,
     RoundLimit,
 )
-from rath.session.output.schema import OutputSpec
+from rath.session.output_schema import OutputSpec
 from rath.session.persistence.codec import Encoder, LineReader, read_lines
 from rath.session.persistence.lines import (
     EntryLine,

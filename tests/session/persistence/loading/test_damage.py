@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 
 from rath.errors import PersistenceError, SessionDamaged
 from rath.session import Session
-from rath.session.persistence.loading import load
+from rath.session.log.load import load
+from rath.session.log.verify import verify
 from rath.session.persistence.store import FileStore, StoredLog
-from rath.session.persistence.verify import verify
 from rath.testing import Turn, tool_call
 from tests.support.api import Content, LogSource, build, chained, closure, session_of
 from tests.support.session_files import operation

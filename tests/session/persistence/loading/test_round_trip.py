@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from rath.llm.prices import Cost
 from rath.session import Session, run_session_compress
 from rath.session.graph import ancestors_bfs
-from rath.session.persistence.loading import load
+from rath.session.log.load import load
 from rath.session.persistence.store import FileStore
 from rath.session.record import ModelCall, Operation, ToolRun
 from rath.testing import ScriptedClient, tool_call

@@ -4,7 +4,7 @@ import pytest
 from playwright.sync_api import expect
 
 from tests.session.view.browser.conftest import Open
-from tests.session.view.live.conftest import SlowRun, serving, slow_run
+from tests.session.view.page.conftest import SlowRun, serving, slow_run
 
 pytestmark = pytest.mark.timeout(60)  # seconds; the machine may be busy
 __all__ = ["slow_run"]

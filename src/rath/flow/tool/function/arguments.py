@@ -12,7 +12,7 @@ import pydantic_core
 from rath._core.text import valid_unicode
 from rath.flow.tool.function.faults import in_words
 from rath.flow.tool.function.schema import Adapter
-from rath.session.arguments import MAX_RAW_CHARS, BadArguments
+from rath.session.tooling import MAX_RAW_CHARS, BadArguments
 
 
 @dataclass(frozen=True, slots=True)

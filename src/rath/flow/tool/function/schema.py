@@ -17,7 +17,7 @@ from typing_extensions import TypedDict
 from rath._core.text import one_line_preview
 from rath.flow.tool.function.hints import Parameter
 from rath.flow.tool.function.source import Source
-from rath.session.output.pydantic_type import ReadableSchemas
+from rath.session.output_types import ReadableSchemas
 
 _CONFIG = pydantic.ConfigDict(extra="forbid", val_json_bytes="base64", ser_json_bytes="base64")
 _KEY = re.compile(r"[a-zA-Z0-9_.-]{1,64}")

@@ -15,7 +15,7 @@ from rath.backend.persistence.spec_json import spec_to_jsonable
 from rath.llm.chat_request import RathLLMFunctionTool
 from rath.llm.chat_response import RathLLMTokenUsage
 from rath.session.chunk import ChunkRow, RowId
-from rath.session.encode import rows_digest
+from rath.session.content import rows_digest
 from rath.session.graph.export import lineage_extras_to_jsonable
 from rath.session.outcome import Completed, Outcome, OutputMissing, OutputValue
 from rath.session.persistence.chain import chained

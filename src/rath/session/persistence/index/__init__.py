@@ -5,17 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from rath.session.persistence.index.database import CallFacts, SessionSummary
     from rath.session.persistence.index.database import to_micros as to_micros
     from rath.session.persistence.index.decode import facts_of as facts_of
-    from rath.session.persistence.index.facts import CallFacts
-    from rath.session.persistence.index.location import index_file
     from rath.session.persistence.index.query import ListedLog as ListedLog
     from rath.session.persistence.index.query import SearchHit, SessionFilter
     from rath.session.persistence.index.store_index import IndexMemory as IndexMemory
-    from rath.session.persistence.index.store_index import StoreIndex
+    from rath.session.persistence.index.store_index import StoreIndex, index_file
     from rath.session.persistence.index.store_index import index_memory as index_memory
     from rath.session.persistence.index.store_index import lines_are_missing as lines_are_missing
-    from rath.session.persistence.index.summary import SessionSummary
 else:
     from rath._core.late import late_names
 
@@ -23,16 +21,15 @@ else:
         __name__,
         {
             "decode": ("facts_of",),
-            "database": ("to_micros",),
-            "facts": ("CallFacts",),
-            "location": ("index_file",),
-            "query": (
-                "ListedLog",
-                "SearchHit",
-                "SessionFilter",
+            "database": ("CallFacts", "SessionSummary", "to_micros"),
+            "query": ("ListedLog", "SearchHit", "SessionFilter"),
+            "store_index": (
+                "IndexMemory",
+                "StoreIndex",
+                "index_file",
+                "index_memory",
+                "lines_are_missing",
             ),
-            "store_index": ("IndexMemory", "StoreIndex", "index_memory", "lines_are_missing"),
-            "summary": ("SessionSummary",),
         },
     )
 

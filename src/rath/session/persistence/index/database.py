@@ -1,22 +1,206 @@
-"""The SQLite database of an index: one connection to a file, or to memory."""
+"""The SQLite tables of an index: schema, facts of a log, full text."""
 
 from __future__ import annotations
 
 import os
+import re
 import sqlite3
 import weakref
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
+from typing import Final, Literal
 from uuid import UUID
 
+from rath._core.scripts import UNSPACED
 from rath._core.sqlite_files import opening
-from rath.session.persistence.index.facts import LogFacts
-from rath.session.persistence.index.words import stored
+from rath._core.text import valid_unicode
+from rath.session.graph.kind import LineageKind
 
-__all__ = ["BUSY_SECONDS", "INDEX_VERSION", "Database", "IndexMismatch", "from_micros", "to_micros"]
+UNKNOWN_TIME = datetime(1970, 1, 1, tzinfo=UTC)
+"""Stands for the times of a log whose first line cannot be believed."""
+
+CallPrice = Literal["known", "unpriced", "uncounted", "nothing"]
+"""What is known of the cost of a call; `nothing` for one that was refused or never sent."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallFacts:
+    """One model call."""
+
+    id: UUID
+    """Of its entry in the record; one call may stand in the logs of several sessions."""
+
+    at: datetime
+    model: str
+    """The one that answered, else the one that was asked for."""
+
+    purpose: str
+    status: str
+    prompt_tokens: int
+    cached_tokens: int
+    """Of the prompt."""
+
+    completion_tokens: int
+    total_tokens: int
+    usd: Decimal | None
+    price: CallPrice
+
+
+@dataclass(frozen=True, slots=True)
+class SaidRow:
+    """What a row says, as text."""
+
+    index: int
+    kind: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class RowRange:
+    """Rows of another session with which a table begins."""
+
+    session: UUID
+    start: int
+    stop: int
+
+
+@dataclass(slots=True, kw_only=True)
+class LogFacts:
+    """All that an index keeps of one log."""
+
+    session: UUID
+    size: int
+    where: str = ""
+    """Where the log stood when it was read, as `StoredLog` says."""
+
+    created_at: datetime = UNKNOWN_TIME
+    updated_at: datetime = UNKNOWN_TIME
+    operator: str = ""
+    kind: LineageKind = LineageKind.UNKNOWN
+    parents: tuple[UUID, ...] = ()
+    run: UUID | None = None
+    path: str = ""
+    ordinal: int = 0
+    begins_with: tuple[RowRange, ...] = ()
+    n_rows: int = 0
+    n_lines: int = 0
+    """Lines that count; a log that was cut has fewer than it had."""
+
+    n_tool_runs: int = 0
+    calls: dict[UUID, CallFacts] = field(default_factory=dict[UUID, CallFacts])
+    given: dict[UUID, int] = field(default_factory=dict[UUID, int])
+    """Tokens that came without a call, by the session that they came with."""
+
+    said: list[SaidRow] = field(default_factory=list[SaidRow])
+    """Of its own rows, those that say anything."""
+
+    backend: str | None = None
+    state: str = "cut_off"
+    is_open: bool = True
+    """Whether its run has not ended, as far as the log says."""
+
+    problem: str = ""
+
+    @property
+    def title(self) -> SaidRow | None:
+        """Its own first row in which a user speaks."""
+        return next((row for row in self.said if row.kind == "user"), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionSummary:
+    """One line of a listing."""
+
+    id: UUID
+    created_at: datetime
+    """UTC."""
+
+    updated_at: datetime
+    """UTC; the time of the last line that has one."""
+
+    operator: str
+    kind: LineageKind
+    parents: tuple[UUID, ...]
+    run: UUID | None
+    """The workflow call that it was made in."""
+
+    path: str
+    """The place in that call, such as "Team.planner"; "" outside of any."""
+
+    ordinal: int
+    title: str
+    """The first words that a user said in it, on one line."""
+
+    n_rows: int
+    """Of the whole table, with what the session begins with."""
+
+    n_calls: int
+    """Model calls of its own run."""
+
+    n_tool_runs: int
+    """Tool calls of its own run."""
+
+    tokens: int
+    """Of the model calls of its own run."""
+
+    usd: Decimal
+    """What these cost, as far as it is known."""
+
+    is_priced: bool
+    """Whether the cost of all of them is known."""
+
+    models: tuple[str, ...]
+    """That answered in its own run, each once."""
+
+    backend: str | None
+    state: str
+    """`completed`, `round_limit`, `budget_exceeded`, `deadline_exceeded`, `cancelled`,
+    `needs_approval`, `needs_input`, `needs_decision`, `failed`, `cut_off`, or `running` as long as
+    its writer is at work; `damaged` for a log that cannot be believed."""
+
+    problem: str
+    """Why it failed or cannot be believed, "" for others."""
+
+    size: int
+    """Bytes of its log."""
+
+
+_GAP: Final = "\u200b"
+_PIECE = re.compile(r'"([^"]*)"|(\S+)')
+
+
+def stored(text: str) -> str:
+    """Return a text as it is stored; the same object for most."""
+    if text.isascii():
+        return text
+    return UNSPACED.sub(lambda run: _GAP + _GAP.join(run[0]) + _GAP, valid_unicode(text))
+
+
+def shown(text: str) -> str:
+    """Return what is stored as it was said."""
+    return text.replace(_GAP, "")
+
+
+def match_of(question: str) -> str | None:
+    """Return what FTS5 shall match: all words of a question, by their beginnings.
+
+    Words in quotes are looked for as they stand there, next to each other.
+
+    Returns:
+        None for a question without a word: it finds nothing.
+    """
+    terms: list[str] = []
+    for phrase, word in _PIECE.findall(stored(question).replace("\0", " ")):
+        piece = phrase or word
+        if any(char.isalnum() for char in piece):
+            quoted = piece.replace('"', '""')
+            terms.append(f'"{quoted}"' if phrase else f'"{quoted}"*')
+    return " AND ".join(terms) or None
+
 
 INDEX_VERSION = 2
 """Counts changes of what stands in it; an index of another version is made again."""
@@ -271,3 +455,6 @@ def _call_rows(n: int, facts: LogFacts) -> list[tuple[object, ...]]:
 def ids_in(packed: bytes) -> tuple[UUID, ...]:
     """Return the ids of which each takes 16 bytes."""
     return tuple(UUID(bytes=packed[at : at + 16]) for at in range(0, len(packed), 16))
+
+
+__all__ = ["BUSY_SECONDS", "INDEX_VERSION", "Database", "IndexMismatch", "from_micros", "to_micros"]

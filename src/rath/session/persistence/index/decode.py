@@ -18,8 +18,14 @@ from rath.session.persistence.chain import checked_sum
 from rath.session.persistence.codec.decode import decode_record
 from rath.session.persistence.codec.reader import LOST_END
 from rath.session.persistence.codec.shapes import utc
-from rath.session.persistence.index.facts import CallFacts, CallPrice, LogFacts, RowRange, SaidRow
-from rath.session.persistence.index.states import OUTCOME_STATES
+from rath.session.persistence.index.database import (
+    CallFacts,
+    CallPrice,
+    LogFacts,
+    RowRange,
+    SaidRow,
+)
+from rath.session.persistence.index.query import OUTCOME_STATES
 from rath.session.persistence.lines import SCHEMA_VERSION
 from rath.session.persistence.migrations import upgrade_chunk, upgrade_header
 from rath.session.persistence.records import decode_header
@@ -356,7 +362,7 @@ def _call(record: Json) -> CallFacts:
 
 
 def _price(evidence: Json) -> CallPrice:
-    """Return what is known of the cost of a call, as `rath.session.cost` tells it."""
+    """Return what is known of the cost of a call, as `rath.session.body` tells it."""
     if evidence.get("cost") is not None:
         return "known"
     if evidence.get("usage") is not None:

@@ -1,4 +1,4 @@
-"""Questions to an index: which sessions are asked for, and what it says of them."""
+"""Queries of an index: listing, search, lineage, calls."""
 
 from __future__ import annotations
 
@@ -10,12 +10,29 @@ from typing import Any, Literal
 from uuid import UUID
 
 from rath.session.graph.kind import LineageKind
-from rath.session.persistence.index.database import Database, from_micros, ids_in, to_micros
-from rath.session.persistence.index.facts import CallFacts
-from rath.session.persistence.index.summary import SessionSummary
-from rath.session.persistence.index.words import match_of, shown
+from rath.session.persistence.index.database import (
+    CallFacts,
+    Database,
+    SessionSummary,
+    from_micros,
+    ids_in,
+    match_of,
+    shown,
+    to_micros,
+)
 
-__all__ = ["SearchHit", "SessionFilter"]
+OUTCOME_STATES: Mapping[str, str] = {
+    "Completed": "completed",
+    "RoundLimit": "round_limit",
+    "BudgetExceeded": "budget_exceeded",
+    "DeadlineExceeded": "deadline_exceeded",
+    "Cancelled": "cancelled",
+    "NeedsApproval": "needs_approval",
+    "NeedsInput": "needs_input",
+    "NeedsDecision": "needs_decision",
+}
+"""By the name of the class, which is what a log says."""
+
 
 _AT_ONCE = 500
 """Values in one statement; older versions of SQLite take 999."""
@@ -332,3 +349,6 @@ def _some(sessions: Collection[UUID]) -> Iterator[list[bytes]]:
 
 def _marks(values: Sequence[object]) -> str:
     return ", ".join("?" * len(values))
+
+
+__all__ = ["SearchHit", "SessionFilter"]

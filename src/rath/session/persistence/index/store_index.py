@@ -1,4 +1,4 @@
-"""The index of a store: brought up to date from its logs, and asked."""
+"""The index of a store: where it lies, and how it follows the logs."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import sqlite3
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from hashlib import sha256
 from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
@@ -14,6 +15,7 @@ from uuid import UUID
 
 from rath._core.sqlite_files import identity_of, take_away
 from rath._core.text import valid_unicode
+from rath.config.paths import resolve_config_dir
 from rath.errors import PersistenceError
 from rath.session.log.files import FileStore
 from rath.session.log.store import SessionStore
@@ -21,16 +23,37 @@ from rath.session.persistence import index
 from rath.session.persistence.index import query
 from rath.session.persistence.index.database import (
     BUSY_SECONDS,
+    CallFacts,
     Database,
     IndexMismatch,
+    LogFacts,
+    SessionSummary,
     to_micros,
 )
-from rath.session.persistence.index.facts import CallFacts, LogFacts
-from rath.session.persistence.index.location import index_file
 from rath.session.persistence.index.query import Found, ListedLog, SearchHit, SessionFilter
-from rath.session.persistence.index.summary import SessionSummary
+from rath.session.persistence.paths import INDEX_FILE_NAME
 
-__all__ = ["IndexMemory", "Progress", "StoreIndex", "index_memory", "lines_are_missing"]
+_CACHE_DIR_NAME = "cache"
+_DIGITS = 32
+
+
+def index_file(store: SessionStore) -> Path | None:
+    """Return where the index of a store stands or would be made; creates nothing.
+
+    That of a store of files stands beside them, so that it goes where they go. Others have theirs
+    in the home of rath, under a digest of where they are.
+
+    Returns:
+        None where there is no place for one, as in a container without a home.
+    """
+    if isinstance(store, FileStore):
+        return store.directory / INDEX_FILE_NAME
+    digest = sha256(f"{store.name} {store.where}".encode()).hexdigest()[:_DIGITS]
+    try:
+        return resolve_config_dir() / _CACHE_DIR_NAME / f"sessions-{digest}.sqlite3"
+    except FileNotFoundError:
+        return None
+
 
 T = TypeVar("T")
 
@@ -400,3 +423,6 @@ def _is_unusable(exc: Exception) -> bool:
     code = getattr(exc, "sqlite_errorcode", None)
     is_of_the_file = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR}
     return code is None or (code & 0xFF) in is_of_the_file
+
+
+__all__ = ["IndexMemory", "Progress", "StoreIndex", "index_memory", "lines_are_missing"]

@@ -1,0 +1,1 @@
+"""Calls of models and tools: requests, results, open calls, decisions."""

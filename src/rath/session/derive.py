@@ -1,0 +1,596 @@
+"""Sessions made from sessions: fork, detach, merge, undo; and how they are saved."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, Protocol, Self, get_args
+from uuid import UUID, uuid4
+
+from rath._async.lazy import Deferred, runs_above
+from rath._async.runtime import wait_interruptibly
+from rath.errors import PersistenceError
+from rath.llm.image import ImageSource
+from rath.llm.provider import Provider
+from rath.session.autosave import is_autosaving_lately
+from rath.session.bindings import Bindings, Placement
+from rath.session.body import Body, branched, delegated, derived, merged
+from rath.session.chunk import ChunkTable, user_text_chunk
+from rath.session.files.changes import here_of
+from rath.session.files.undo import plan_undo
+from rath.session.files.workspace import CopyOrigin, MergeOrigin, UndoOrigin, freeze, origin_above
+from rath.session.graph.kind import LineageKind
+from rath.session.graph.legacy import SessionLineage
+from rath.session.graph.recording import PARENT_ROWS, Edge, Provenance, note_content, stamped
+from rath.session.log.ancestors import Keeper, Whole, write_whole
+from rath.session.log.files import FileStore
+from rath.session.log.header import Identity, beginning
+from rath.session.log.open_logs import (
+    being_written,
+    shelf_of,
+    shelf_of_files,
+    store_beside,
+    writer_of,
+    writers_of,
+)
+from rath.session.log.store import SessionStore, default_store, open_store
+from rath.session.log.writer import LogWriter
+from rath.session.operation import Place
+from rath.session.persistence.lines import HeaderLine, Line, PlacementLine
+from rath.session.persistence.paths import PARTIAL_SUFFIX
+from rath.session.programs import Found, derivation_before, known_run
+from rath.session.record import Operation, OperationKind, Record, ToolRun, Workspace
+from rath.session.replay_context import current_stage, derived_place, gathered
+
+_log = logging.getLogger("rath.session")
+
+
+class Stored(Protocol):
+    """What is asked of a session to store it."""
+
+    @property
+    def id(self) -> UUID: ...
+
+    @property
+    def body(self) -> Deferred[Body]: ...
+    @property
+    def provenance(self) -> Provenance: ...
+    @property
+    def placement(self) -> Placement: ...
+    @property
+    def provider(self) -> Provider | None: ...
+    @property
+    def lineage(self) -> SessionLineage | None: ...
+    def as_parent(self) -> Edge: ...
+
+
+def save(
+    session: Stored, *, path: Path | str | None = None, store: SessionStore | str | None = None
+) -> str:
+    """Store a session whose run has ended, and return where it stands; blocks.
+
+    Args:
+        session: What to store.
+        path: A file that holds all of it, in place of a store.
+        store: Where, or the URL of that; the default store where neither is given.
+
+    Raises:
+        ValueError: Both were given.
+        PersistenceError: It cannot be written.
+    """
+    if path is not None and store is not None:
+        raise ValueError("a session is saved to a path or to a store; give one of them")
+    whole = _whole(session)
+    if path is not None:
+        alone = FileStore.at(path, session.id)
+        shelf = shelf_of_files()
+        writer = _result(shelf.lane.put(partial(_write_alone, whole, alone)))
+        shelf.put(whole.cell, writer)
+        return str(alone.path(session.id))
+    where = open_store(store) if isinstance(store, str) else store or default_store()
+    keeper = Keeper(where, running=runs_above.get())
+    shelf = shelf_of(where)
+    _result(shelf.lane.put(partial(keeper.keep, whole)))
+    writer = shelf.get(whole.cell)
+    if writer is not None and whole.cell.owner is not None:
+        # What came to it at the end of its run may still be on its way.
+        _result(writer.hold(whole.cell.result().record))
+    return stands_at(where, session.id)
+
+
+def stands_at(store: SessionStore, session: UUID) -> str:
+    """Return where the log of a session stands once it is finished."""
+    if isinstance(store, FileStore):
+        return str(store.path(session))
+    return f"{store.where}/{session}"
+
+
+def keep_derivation(session: Stored) -> None:
+    """Store a derivation as soon as its content is there, where every session is; never waits.
+
+    A failure is logged: nobody waits for it.
+    """
+    program = known_run()
+    given = (None if program is None else program.store) or store_beside()
+    if (given is None and not is_autosaving_lately()) or current_stage() is not None:
+        return
+    try:
+        store = given or default_store()
+        put = partial(_put_aside, store, _whole(session), runs_above.get())
+        if not session.body.at_end(put):
+            put()
+    except (PersistenceError, RuntimeError, ValueError, LookupError, OSError) as exc:
+        _log.error("session %s is not stored: %s", session.id, exc)
+
+
+def add_late(cell: Deferred[Any], record: Record, *lines: Line) -> None:
+    """Add entries that came late to the logs that hold a session; blocks until they are durable.
+
+    Args:
+        cell: The content of the session.
+        record: Its whole record.
+        lines: What is written with them.
+
+    Raises:
+        PersistenceError: A log cannot be written, or was changed by somebody else; it is as it was.
+    """
+    for writer in writers_of(cell):
+        _result(writer.keep_up_with(record, *lines))
+
+
+def add_late_aside(cell: Deferred[Any], session: UUID, record: Record) -> None:
+    """Have what came late added to the logs that hold a session; never waits.
+
+    A failure is logged: nobody waits for it.
+    """
+    for writer in writers_of(cell):
+        writer.keep_up_with(record).add_done_callback(partial(_tell_late_failure, session))
+
+
+def settle(session: UUID) -> None:
+    """Wait until what this process has handed over for a log is written, or has failed."""
+    writer = being_written(session) or writer_of(session)
+    if writer is not None:
+        with contextlib.suppress(PersistenceError):
+            _result(writer.settled())
+
+
+def remember_loaded(
+    cell: Deferred[Any],
+    session: UUID,
+    where: SessionStore | Path,
+    *,
+    place: HeaderLine | PlacementLine,
+) -> None:
+    """Remember that content was loaded from a log, so that what comes late is added there.
+
+    Args:
+        cell: The content.
+        session: Whose log it is.
+        where: The store, or the file where that is named otherwise.
+        place: Where the session works by that log.
+    """
+    if isinstance(where, SessionStore):
+        shelf_of(where).put(cell, LogWriter.of_stored(where, session, place=place))
+        return
+    final = where.with_name(where.name.removesuffix(PARTIAL_SUFFIX))
+    store = FileStore.at(final, session)
+    shelf_of_files().put(cell, LogWriter.of_stored(store, session, is_alone=True, place=place))
+
+
+def _put_aside(store: SessionStore, whole: Whole, above: frozenset[UUID]) -> None:
+    if whole.cell.error() is not None:
+        return
+    keeper = Keeper(store, running=above)
+    done = shelf_of(store).lane.put(partial(keeper.keep, whole))
+    done.add_done_callback(partial(_tell_failure, whole.who.session))
+
+
+def _tell_failure(session: UUID, done: Future[LogWriter]) -> None:
+    error = done.exception()
+    if error is not None:
+        _log.error("session %s is not stored: %s", session, error)
+
+
+def _tell_late_failure(session: UUID, done: Future[None]) -> None:
+    error = done.exception()
+    if error is not None:
+        _log.error("what came late to session %s is not stored: %s", session, error)
+
+
+def _whole(session: Stored) -> Whole:
+    edge = session.as_parent()
+    who = Identity.of(
+        session.id,
+        session.provenance,
+        session.placement,
+        provider=session.provider,
+        lineage=session.lineage,
+    )
+    return Whole(who=who, cell=session.body, late=edge.late)
+
+
+def _write_alone(whole: Whole, store: FileStore) -> LogWriter:
+    session = whole.who.session
+    writer = LogWriter(store, session, is_alone=True)
+    first = beginning(whole.who, whole.body)
+    return write_whole(writer, lambda _, __: store.replace(session), first, whole)
+
+
+def _result(done: Future[Any]) -> Any:
+    wait_interruptibly(done)
+    return done.result()
+
+
+MergedFiles = Literal["ours", "theirs", "three-way"]
+"""Whose files a merged session has, in a workspace of its own."""
+
+
+class _Derivation(NamedTuple):
+    """What a derivation is, and where its session stands; a tuple, since forks are many."""
+
+    id: UUID
+    """The session that is made."""
+
+    place: Place
+    operator: str
+    kind: LineageKind
+    operation: OperationKind
+    parents: tuple[Edge, ...]
+    placement: Placement
+    workspace: Workspace = "share"
+    undone: UUID | None = None
+    origin: str | None = None
+    extras: tuple[tuple[str, Any], ...] = ()
+    after: tuple[Deferred[Any], ...] = ()
+    """What must be there before the content is."""
+
+    begins_with: ChunkTable | None = None
+    """The rows of the session, where they are not those of a parent."""
+
+
+class Branching(Bindings):
+    """How a session makes others; each costs the same whatever the length of the session.
+
+    What is made is lazy where its input is. It has the files of its parent, in the same place
+    unless it is given a workspace of its own.
+    """
+
+    __slots__ = ("_cell", "_id", "_late", "_lineage", "_provenance")
+
+    @classmethod
+    def from_body(
+        cls,
+        body: Deferred[Body],
+        provenance: Provenance,
+        *,
+        id: UUID | None = None,
+        placement: Placement | None = None,
+        provider: Provider | None = None,
+        lineage: SessionLineage | None = None,
+    ) -> Self:
+        """Return a session over content that is there or still being made."""
+        session = cls.__new__(cls)
+        content = (body, provenance, placement or Placement(), provider, lineage)
+        session._set(id or uuid4(), *content)  # noqa: SLF001  # a constructor of the same class
+        return session
+
+    def _set(
+        self,
+        id: UUID,
+        cell: Deferred[Body],
+        provenance: Provenance,
+        placement: Placement,
+        provider: Provider | None,
+        lineage: SessionLineage | None = None,
+    ) -> None:
+        self._id = id
+        self._cell = cell
+        self._provenance = provenance
+        self._late: Record | None = None
+        self._lineage = lineage
+        Bindings.__init__(self, placement, provider)
+
+    @property
+    def id(self) -> UUID:
+        """Identity of the session, and of its file."""
+        return self._id
+
+    def fork(self, *, workspace: Literal["share", "copy"] = "share") -> Self:
+        """Return a branch: same rows, a child of this session.
+
+        Args:
+            workspace: `share`: it works in the same sandbox. `copy`: it gets a sandbox of its own
+                on first use, with the files as they are now, or as they are when a run that is
+                still going has ended. Neither side sees what the other one changes later. The
+                files are copied when one side changes some, not before.
+
+        Raises:
+            ValueError: A copy was asked for and this session has no place; `.to(...)` gives one.
+            BackendError: The backend cannot copy a workspace.
+        """
+        if workspace not in ("share", "copy"):
+            raise ValueError(f"unknown workspace {workspace!r}: expected 'share' or 'copy'")
+        place = derived_place("fork", self)
+        plan = _Derivation(
+            id=place.new_id(),
+            place=place,
+            operator="Session.fork",
+            kind=LineageKind.OP_FORK,
+            operation="fork",
+            parents=(self.as_parent(),),
+            placement=Placement() if workspace == "copy" else self._placement.share(),
+        )
+        if workspace == "copy":
+            origin = self.frozen_files("a fork with a workspace of its own")
+            plan = plan._replace(
+                placement=self._placement.beginning_with(origin),
+                workspace=workspace,
+                origin=self.origin_of_files(),
+                extras=(("workspace", workspace),),
+                after=(origin.frozen,),
+            )
+        return self._made(plan, partial(branched, self.inheritor()), self._cell)
+
+    def detach(self) -> Self:
+        """Return a session with the same rows and no parents, in the same sandbox."""
+        place = derived_place("detach", self)
+        plan = _Derivation(
+            id=place.new_id(),
+            place=place,
+            operator="Session.detach",
+            kind=LineageKind.OP_DETACH,
+            operation="detach",
+            parents=(),
+            placement=self._placement.share(),
+        )
+        return self._made(plan, partial(branched, self.inheritor()), self._cell)
+
+    def merge(self, other: Self, *, files: MergedFiles | None = None) -> Self:
+        """Return this session's rows and then those of `other` that it does not share.
+
+        The rows of the common beginning stand once.
+
+        Args:
+            other: The session whose rows come after.
+            files: None: it works in this session's sandbox. Else it gets a sandbox of its own on
+                first use: with the files of this session (`ours`), with those of `other`
+                (`theirs`), or with what both made of the files they came from (`three-way`);
+                what they do not agree on is in `files.conflicts`. Both are taken as they are now,
+                or when their runs have ended, and stay as they are.
+
+        Raises:
+            TypeError: `other` is no session.
+            ValueError: The sessions are placed on different backends; or `files` was given and one
+                has no place, or their files have no common beginning.
+            BackendError: The backend cannot copy a workspace.
+        """
+        if not isinstance(other, Branching):
+            raise TypeError(f"merge needs another Session, not {type(other).__name__}")
+        _require_one_backend(self._placement, other.placement, files)
+        place = derived_place("merge", self, other)
+        plan = _Derivation(
+            id=place.new_id(),
+            place=place,
+            operator="Session.merge",
+            kind=LineageKind.OP_MERGE,
+            operation="merge",
+            parents=(self.as_parent(), other.as_parent()),
+            placement=self._placement.share() if files is None else Placement(),
+        )
+        if files is not None:
+            plan = self._with_merged_files(plan, other, files)
+        derive = partial(merged, self.inheritor(), other.inheritor())
+        return self._made(plan, derive, self._cell, other.body)
+
+    def _with_merged_files(self, plan: _Derivation, other: Self, files: MergedFiles) -> _Derivation:
+        sides = {"ours": (self,), "theirs": (other,), "three-way": (self, other)}[files]
+        frozen = [side.frozen_files(f"a merge with files={files!r}") for side in sides]
+        origin = frozen[0] if len(frozen) == 1 else MergeOrigin(plan.id, frozen[0], frozen[1])
+        if isinstance(origin, MergeOrigin) and self._placement.is_open and other.placement.is_open:
+            origin.require_common_files()
+        return plan._replace(
+            placement=sides[0].placement.beginning_with(origin),
+            workspace=files,
+            origin=sides[0].origin_of_files(),
+            extras=(("files", files),),
+            after=tuple(each.frozen for each in frozen),
+        )
+
+    def undo(self, call: str | ToolRun, *, gaps: Literal["refuse", "ignore"] = "refuse") -> Self:
+        """Return a branch in which a tool call, and all that came after it, was not made.
+
+        Its rows end before the result of the call; where the call is the first of its turn they
+        end before the turn. It gets a sandbox of its own on first use, with the files as the record
+        says they were before the call. This session and its files stay as they are. Waits for the
+        run.
+
+        Args:
+            call: The id of the call, or its entry in the record.
+            gaps: What to do when the record does not tell for sure what the undone calls changed:
+                `ignore` undoes what it says.
+
+        Raises:
+            ValueError: There is no such call, or it cannot be undone: the record lacks contents,
+                or the call lies before a merge of files, or it ran inside another call.
+            BackendError: The backend cannot copy a workspace. When the new sandbox is opened: files
+                are not as the record says the session left them.
+        """
+        content = self.inherited(self._cell.result())
+        undo = plan_undo(content, call, session=self.id, gaps=gaps, here=here_of(self._placement))
+        origin = UndoOrigin(self.frozen_files("an undo"), undo.changes)
+        place = derived_place("fork", self)
+        plan = _Derivation(
+            id=place.new_id(),
+            place=place,
+            operator="Session.undo",
+            kind=LineageKind.OP_FORK,
+            operation="fork",
+            parents=(self.as_parent(),),
+            placement=self._placement.beginning_with(origin),
+            workspace="undo",
+            undone=undo.call.id,
+            origin=self.origin_of_files(),
+            extras=(("call", undo.call.call_id),),
+        )
+        return self._made(plan, partial(branched, _as_it_is), Deferred.of(undo.body))
+
+    def delegate(self, task: str, *, images: Sequence[ImageSource] | None = ()) -> Self:
+        """Return a child of this session in which the user says `task`, and nothing else.
+
+        It works in the same sandbox, and has the record so far: what it uses counts to the same
+        budget. So a tool begins the session of an agent that it asks.
+
+        Args:
+            task: What the user says.
+            images: What the user shows: paths or bytes.
+
+        Raises:
+            TypeError: `task` is no text.
+        """
+        if not isinstance(task, str):
+            raise TypeError(f"a task is text, not {type(task).__name__}: {task!r:.80}")
+        place = derived_place("delegate", self)
+        made = place.new_id()
+        rows = ChunkTable().born_in(made, [user_text_chunk(task, images=images)])
+        known = self._cell.latest if self._cell.done() else None
+        plan = _Derivation(
+            id=made,
+            place=place,
+            operator="Session.delegate",
+            kind=LineageKind.OP_DELEGATE,
+            operation="delegate",
+            parents=(self.as_parent(),),
+            placement=self._placement.share(),
+            extras=() if known is None else ((PARENT_ROWS, len(known.table)),),
+            begins_with=rows,
+        )
+        return self._made(plan, partial(delegated, rows, self.inheritor()), self._cell)
+
+    @property
+    def provenance(self) -> Provenance:
+        """Operation and parents that this session came from."""
+        return self._provenance
+
+    @property
+    def lineage(self) -> SessionLineage | None:
+        """The documented DTO: user and agent session of the run that made this one, or None."""
+        return self._lineage
+
+    @property
+    def body(self) -> Deferred[Body]:
+        """The content cell, for code that awaits it on the runtime."""
+        return self._cell
+
+    def taking_over(self, late: Record | None) -> Self:
+        """Take over late entries that were added to the same content before; returns itself."""
+        self._late = late
+        return self
+
+    def as_parent(self) -> Edge:
+        """Return the edge by which a derived session knows this one."""
+        place = self._placement.whereabouts
+        return Edge(self.id, self._cell, self._provenance, self._late, place)
+
+    def inherited(self, body: Body) -> Body:
+        """Return `body`, this session's content, with the late entries that came since."""
+        return with_late(self._late, body)
+
+    def inheritor(self) -> Callable[[Body], Body]:
+        """Return `inherited` as it is now, without holding this session."""
+        return partial(with_late, self._late)
+
+    def frozen_files(self, operation: str) -> CopyOrigin:
+        """Return the files of this session, frozen now or when its run has ended.
+
+        Raises:
+            ValueError: It has no place.
+            BackendError: The backend cannot copy a workspace.
+        """
+        if not self._placement.is_chosen:
+            raise ValueError(
+                f"{operation} needs the files of session {self.id}, which has no sandbox to copy "
+                'them from; place it first, for example session.to("local", spec="./project")'
+            )
+        above = origin_above(self._placement.origin)
+        return CopyOrigin(freeze(self._cell, self._placement, self.id), self.id, above)
+
+    def origin_of_files(self) -> str | None:
+        """Return the handle of this session's sandbox; None where the record has to tell it."""
+        here = self._placement.here
+        # The run that is still going may open the sandbox.
+        return here if here or self._cell.done() else None
+
+    def _made(self, plan: _Derivation, derive: Callable[..., Body], *cells: Deferred[Body]) -> Self:
+        made = plan.id
+        inputs = (plan.parents, cells)
+        before = derivation_before(
+            plan.place, plan.operation, inputs, workspace=plan.workspace, rows=plan.begins_with
+        )
+        # A derivation is its own run: one id serves the session and the operation.
+        entry = Operation(
+            operation=made,
+            id=made,
+            kind=plan.operation,
+            place=plan.place,
+            session=made,
+            workspace=plan.workspace,
+            undone=plan.undone,
+            origin=plan.origin,
+        )
+        content = (
+            derived(cells, partial(derive, entry), made, plan.operation, after=plan.after)
+            if before is None
+            else before.body
+        )
+        derivation = self.from_body(
+            content,
+            stamped(made, plan.operator, plan.kind, plan.parents, plan.extras),
+            id=made,
+            placement=_placed(plan, before),
+            provider=self._provider,
+        )
+        note_content(derivation)
+        if before is not None:
+            return derivation.taking_over(before.late)
+        gathered(derivation)
+        keep_derivation(derivation)
+        return derivation
+
+
+def _placed(plan: _Derivation, before: Found | None) -> Placement:
+    """Return where a derivation works; one that had files of its own has those that it had."""
+    if before is None or plan.workspace == "share":
+        return plan.placement
+    return before.placed(plan.placement).share()
+
+
+def with_late(late: Record | None, body: Body) -> Body:
+    """Return a session's content with the record that late entries have made longer."""
+    return body if late is None else replace(body, record=late)
+
+
+def _as_it_is(body: Body) -> Body:
+    return body
+
+
+def _require_one_backend(mine: Placement, theirs: Placement, files: MergedFiles | None) -> None:
+    if files is not None and files not in get_args(MergedFiles):
+        raise ValueError(
+            f"unknown files {files!r}: expected 'ours', 'theirs', 'three-way', or None for those "
+            "of the first session in its own place"
+        )
+    places = {mine.backend, theirs.backend} - {None}
+    is_open = mine.sandbox is not None or theirs.sandbox is not None
+    if len(places) < 2 or (is_open and files is None):
+        return
+    when = "" if files is not None else " before either has a sandbox"
+    raise ValueError(
+        f"cannot merge sessions on different backends ({mine.backend!r} and "
+        f"{theirs.backend!r}){when}; place both alike with .to(...)"
+    )

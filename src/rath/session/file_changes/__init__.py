@@ -1,1 +1,0 @@
-"""What becomes of files as values: changes, diffs, merges, and bringing them home."""

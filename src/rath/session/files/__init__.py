@@ -1,0 +1,1 @@
+"""Files of sessions: changes, diffs, merges, workspaces."""

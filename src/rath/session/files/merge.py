@@ -1,0 +1,464 @@
+"""Three-way merges of files and of recorded changes."""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Literal, Protocol, TypeVar
+
+from rath._async.runtime import runtime
+from rath._core.blobs import MAX_BLOB_BYTES, Blob
+from rath.backend.effects import EffectKind, FileEffect
+from rath.backend.frozen import NewFile
+from rath.backend.manifest import FileState, Manifest
+from rath.backend.parts import split_lines
+from rath.errors import BackendError
+from rath.session.files.changes import line_of, net_changes
+from rath.session.files.diff import PLAIN_FILE, common_runs, is_text
+from rath.session.record import Entry, Operation
+
+V = TypeVar("V")
+
+
+@dataclass(frozen=True, slots=True)
+class _Common:
+    """Lines that stand in all three texts, with no change in between."""
+
+    base: int
+    ours: int
+    theirs: int
+    size: int
+
+
+def merge_texts(base: str, ours: str, theirs: str) -> str | None:
+    """Return `base` with the changes of both, None where both changed the same lines differently.
+
+    Lines that only one side changed are taken from that side; changes that touch each other are of
+    the same lines. Exchanging the sides gives the same result.
+    """
+    merged = merge_lines(split_lines(base), split_lines(ours), split_lines(theirs))
+    return None if merged is None else "".join(merged)
+
+
+def merge_lines(
+    base: Sequence[str], ours: Sequence[str], theirs: Sequence[str]
+) -> list[str] | None:
+    """Return the merged lines, None for a conflict."""
+    merged: list[str] = []
+    at = _Common(0, 0, 0, 0)
+    for common in _in_all(base, ours, theirs):
+        between = chosen(
+            base[at.base : common.base],
+            ours[at.ours : common.ours],
+            theirs[at.theirs : common.theirs],
+        )
+        if between is None:
+            return None
+        merged += between
+        merged += base[common.base : common.base + common.size]
+        end = common.size
+        at = _Common(common.base + end, common.ours + end, common.theirs + end, 0)
+    return merged
+
+
+def chosen(base: V, ours: V, theirs: V) -> V | None:
+    """Return the value that counts of three, None where both sides changed it differently."""
+    if ours in (base, theirs):
+        return theirs
+    return ours if theirs == base else None
+
+
+def _in_all(base: Sequence[str], ours: Sequence[str], theirs: Sequence[str]) -> Iterator[_Common]:
+    """Yield what is common to all three, in order; at last an empty one at the end."""
+    mine, others = common_runs(base, ours), common_runs(base, theirs)
+    i = j = 0
+    while i < len(mine) and j < len(others):
+        a, b = mine[i], others[j]
+        start, end = max(a.a, b.a), min(a.a + a.size, b.a + b.size)
+        if start < end:
+            yield _Common(start, a.b + start - a.a, b.b + start - b.a, end - start)
+        if a.a + a.size <= b.a + b.size:
+            i += 1
+        else:
+            j += 1
+    yield _Common(len(base), len(ours), len(theirs), 0)
+
+
+ConflictKind = Literal[
+    "content", "binary", "link", "too_large", "mode", "type", "deleted", "added", "directory"
+]
+"""What both sides did: changed the same lines of a text; changed a file that is no text, a link, or
+a file of more than 1 MiB; gave it different modes; one made it a link, or a link a file, which the
+other changed; one changed what the other deleted; added different files; one has a file where the
+other has a directory."""
+
+
+class Tree(Protocol):
+    """Files to merge: a frozen workspace, or what is known of one."""
+
+    async def amanifest(self) -> Manifest:
+        """Return what it holds."""
+        ...
+
+    async def aread(self, path: str) -> bytes:
+        """Return the content of a file, the target of a link."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class FileVersion:
+    """A file as one side has it."""
+
+    content: Blob
+    """Holds the bytes of a file of at most 1 MiB."""
+
+    mode: int
+    """Type and permission bits, `st_mode`; a link's content is its target."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileConflict:
+    """A file on which the two sides of a merge do not agree; the merged workspace has ours."""
+
+    path: str
+    kind: ConflictKind
+    base: FileVersion | None
+    """What both began with, None for no file."""
+
+    ours: FileVersion | None
+    theirs: FileVersion | None
+
+
+@dataclass(frozen=True, slots=True)
+class Merge:
+    """What becomes of our files, and where the sides do not agree."""
+
+    changes: Mapping[str, NewFile | None]
+    """What is new in our files, by path; None where a file is taken away."""
+
+    conflicts: tuple[FileConflict, ...]
+    """Sorted by path."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Trees:
+    base: Tree
+    ours: Tree
+    theirs: Tree
+
+
+@dataclass(frozen=True, slots=True)
+class _States:
+    """One path in the three trees."""
+
+    path: str
+    base: FileState | None
+    ours: FileState | None
+    theirs: FileState | None
+
+    @property
+    def is_same(self) -> bool:
+        """Whether both sides have the same."""
+        return self.ours == self.theirs
+
+    @property
+    def is_changed_by_both(self) -> bool:
+        """Whether both sides changed it, and not alike."""
+        return not self.is_same and self.base not in (self.ours, self.theirs)
+
+    @property
+    def may_stand(self) -> bool:
+        """Whether a file may be there after the merge; the same for exchanged sides."""
+        if self.is_changed_by_both:
+            return True
+        return (self.theirs if self.ours == self.base else self.ours) is not None
+
+
+async def merge_trees(base: Tree, ours: Tree, theirs: Tree) -> Merge:
+    """Return what makes our files the merge of both sides.
+
+    What only one side changed is taken from it; texts that both changed are merged by lines.
+    """
+    trees = _Trees(base, ours, theirs)
+    before, mine, others = (
+        await base.amanifest(),
+        await ours.amanifest(),
+        await theirs.amanifest(),
+    )
+    paths = [_States(*each) for each in _side_by_side(before, mine, others)]
+    clashing = _clashing(paths)
+    changes: dict[str, NewFile | None] = {}
+    conflicts: list[FileConflict] = []
+    for states in paths:
+        outcome = "directory" if states.path in clashing else await _outcome(trees, states)
+        if isinstance(outcome, str):
+            conflicts.append(await _conflict(trees, states, outcome))
+        elif outcome is not _KEEP:
+            changes[states.path] = outcome.new
+    return Merge(changes, tuple(conflicts))
+
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """What our file becomes; None takes it away."""
+
+    new: NewFile | None
+
+
+_KEEP = _Change(None)
+"""Our file stays as it is; known by identity."""
+
+
+async def merge_effects(merge: Merge, ours: Tree) -> tuple[FileEffect, ...]:
+    """Return what a merge changes in our files."""
+    manifest = await ours.amanifest()
+    effects: list[FileEffect] = []
+    for path, new in merge.changes.items():
+        before = await _version(ours, path, manifest.get(path))
+        after = None if new is None else FileVersion(Blob.from_bytes(new.data), new.mode)
+        kind: EffectKind = "deleted" if after is None else "changed" if before else "created"
+        effects.append(
+            FileEffect(
+                path,
+                kind,
+                None if before is None else before.content,
+                None if after is None else after.content,
+                before_mode=None if before is None else before.mode,
+                after_mode=None if after is None else after.mode,
+            )
+        )
+    return tuple(effects)
+
+
+async def _outcome(trees: _Trees, states: _States) -> _Change | ConflictKind:
+    """Return what becomes of one path, or why that cannot be told."""
+    base, ours, theirs = states.base, states.ours, states.theirs
+    if states.is_same or theirs == base:
+        return _KEEP
+    if ours == base:
+        if theirs is None:
+            return _Change(None)
+        return _Change(NewFile(await trees.theirs.aread(states.path), theirs.mode))
+    if base is None:
+        return "added"
+    if ours is None or theirs is None:
+        return "deleted"
+    return await _both_changed(trees, states.path, base, (ours, theirs))
+
+
+async def _both_changed(
+    trees: _Trees, path: str, base: FileState, sides: tuple[FileState, FileState]
+) -> _Change | ConflictKind:
+    ours, theirs = sides
+    mode = chosen(base.mode, ours.mode, theirs.mode)
+    types = [stat.S_IFMT(each.mode) for each in (base, ours, theirs)]
+    if len(set(types)) > 1:
+        return "link" if types[1:] == [stat.S_IFLNK] * 2 else "type"
+    if mode is None:
+        return "mode"
+    digest = chosen(base.digest, ours.digest, theirs.digest)
+    if digest is not None:
+        tree = trees.ours if digest == ours.digest else trees.theirs
+        return _Change(NewFile(await tree.aread(path), mode))
+    if stat.S_ISLNK(mode):
+        return "link"
+    if max(base.size, ours.size, theirs.size) > MAX_BLOB_BYTES:
+        return "too_large"
+    texts = [await tree.aread(path) for tree in (trees.base, trees.ours, trees.theirs)]
+    if not all(map(is_text, texts)):
+        return "binary"
+    merging = partial(merge_texts, *(text.decode() for text in texts))
+    merged = await runtime().call_in_worker(merging)
+    return "content" if merged is None else _Change(NewFile(merged.encode(), mode))
+
+
+async def _conflict(trees: _Trees, states: _States, kind: ConflictKind) -> FileConflict:
+    sides = (
+        (trees.base, states.base),
+        (trees.ours, states.ours),
+        (trees.theirs, states.theirs),
+    )
+    base, ours, theirs = [await _version(tree, states.path, state) for tree, state in sides]
+    return FileConflict(states.path, kind, base, ours, theirs)
+
+
+async def _version(tree: Tree, path: str, state: FileState | None) -> FileVersion | None:
+    if state is None:
+        return None
+    data = await tree.aread(path) if state.size <= MAX_BLOB_BYTES else None
+    return FileVersion(Blob(state.digest, state.size, data), state.mode)
+
+
+def _side_by_side(
+    base: Manifest, ours: Manifest, theirs: Manifest
+) -> Iterator[tuple[str, FileState | None, FileState | None, FileState | None]]:
+    for path in sorted(base.keys() | ours.keys() | theirs.keys()):
+        yield path, base.get(path), ours.get(path), theirs.get(path)
+
+
+def _clashing(paths: list[_States]) -> set[str]:
+    """Return the paths of which one is a file where another one needs a directory.
+
+    What both sides have alike cannot clash with itself and is left out.
+    """
+    standing = {states.path: states for states in paths if states.may_stand}
+    clashing: set[str] = set()
+    for path in standing:
+        for end, char in enumerate(path):
+            above = path[:end]
+            if char == "/" and above in standing:
+                clashing |= {path, above}
+    return {path for path in clashing if not standing[path].is_same}
+
+
+NetEffects = Callable[[Sequence[Entry], frozenset[object]], Iterable[FileEffect]]
+"""Gives the effects that entries tell of, but for those of entries with the given ids."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedMerge:
+    """What a merge changed in the files of its first side, and what it left as it was there."""
+
+    effects: tuple[FileEffect, ...]
+    conflicts: tuple[FileConflict, ...]
+
+
+def recorded_merge(
+    merge: Operation, before: Sequence[Entry], effects_of: NetEffects
+) -> RecordedMerge:
+    """Return what a three-way merge of files did.
+
+    Args:
+        merge: The operation.
+        before: The entries before it in the record in which it stands.
+        effects_of: Reads effects from entries.
+
+    Raises:
+        BackendError: Contents that both sides changed were not kept.
+    """
+    ours = tuple(before if merge.n_ours is None else before[: merge.n_ours])
+    theirs = tuple(merge.theirs or ())
+    shared: list[object] = []
+    for mine, other in zip(ours, theirs, strict=False):
+        if mine.id != other.id:
+            break
+        shared.append(mine.id)
+    known = frozenset(shared)
+    return _merged(net_changes(effects_of(ours, known)), net_changes(effects_of(theirs, known)))
+
+
+def _merged(ours: Sequence[FileEffect], theirs: Sequence[FileEffect]) -> RecordedMerge:
+    """Merge what both sides came to, in trees that hold nothing but what one of them touched."""
+    touched = {path for effect in ours for path in _paths(effect)}
+    # What only they changed needs no look at contents, so that they need not have been kept.
+    alone = [effect for effect in theirs if not touched.intersection(_paths(effect))]
+    both = [effect for effect in theirs if touched.intersection(_paths(effect))]
+    base = _Tree()
+    for effect in (*ours, *both):
+        base.add(effect.renamed_from or effect.path, effect.before, effect.before_mode)
+    mine, others = base.with_changes(ours), base.with_changes(both)
+    merge = runtime().run(lambda: merge_trees(base, mine, others), label="a merge of files")
+    made = runtime().run(lambda: merge_effects(merge, mine), label="a merge of files")
+    return RecordedMerge(net_changes((*made, *alone)), merge.conflicts)
+
+
+def _paths(effect: FileEffect) -> set[str]:
+    return {effect.path, effect.renamed_from or effect.path}
+
+
+@dataclass(frozen=True, slots=True)
+class _Tree:
+    """Files as a record tells of them."""
+
+    states: dict[str, FileState] = field(default_factory=dict[str, FileState])
+    contents: dict[str, bytes | None] = field(default_factory=dict[str, bytes | None])
+    """By digest."""
+
+    def add(self, path: str, blob: Blob | None, mode: int | None) -> None:
+        """Note a file, None for one that is not there."""
+        if blob is None:
+            return
+        known = self.states.get(path)
+        mode = mode or (PLAIN_FILE if known is None else known.mode)
+        self.states[path] = FileState(blob.digest, blob.size, mode)
+        if self.contents.get(blob.digest) is None:
+            self.contents[blob.digest] = blob.data
+
+    def with_changes(self, changes: Iterable[FileEffect]) -> _Tree:
+        """Return the tree after net changes."""
+        made = _Tree(dict(self.states), dict(self.contents))
+        before: Mapping[str, FileState] = self.states
+        for change in changes:
+            old = made.states.pop(change.renamed_from or change.path, None)
+            known = old or before.get(change.path)
+            mode = None if known is None else known.mode
+            made.add(change.path, change.after, change.after_mode or mode)
+        return made
+
+    async def amanifest(self) -> Manifest:
+        """Return the files that are known."""
+        return self.states
+
+    async def aread(self, path: str) -> bytes:
+        """Return the content of a file.
+
+        Raises:
+            BackendError: It was not kept.
+        """
+        data = self.contents[self.states[path].digest]
+        if data is None:
+            raise BackendError(
+                f"what a merge of files did to {path!r} is not known: its contents were not kept"
+            )
+        return data
+
+
+def merge_in(entries: Sequence[Entry], merge: Operation) -> RecordedMerge:
+    """Return what a three-way merge did to the files of its first side; O(entries).
+
+    Args:
+        entries: A record that holds the merge, or a merge of a session that made it.
+        merge: The operation.
+
+    Raises:
+        BackendError: The record does not hold all of both sides, or contents were not kept.
+    """
+    before = _before(tuple(entries), merge)
+    if before is None:
+        raise BackendError(
+            f"what the merge that made session {merge.session} did to files is not known: the "
+            "record does not hold both its sides"
+        )
+    return recorded_merge(merge, before, _effects)
+
+
+def _effects(entries: Sequence[Entry], without: frozenset[object]) -> Iterator[FileEffect]:
+    for step in line_of(entries).told:
+        entry = step.entry
+        if entry.id in without:
+            continue
+        if isinstance(entry, Operation) and entry.workspace == "three-way":
+            yield from merge_in(entries, entry).effects
+        else:
+            yield from step.effects
+
+
+def _before(entries: tuple[Entry, ...], merge: Operation) -> tuple[Entry, ...] | None:
+    """Return the entries before a merge, in the record of the session that it made.
+
+    Its counts hold there: a later merge has put the entries of another session in between.
+    """
+    at = next((at for at, entry in enumerate(entries) if entry.id == merge.id), None)
+    n_ours = merge.n_ours or 0
+    if at is not None and at >= n_ours:
+        theirs = {entry.id for entry in merge.theirs or ()}
+        if all(entry.id in theirs for entry in entries[n_ours:at]):
+            return entries[:at]
+    for other in entries:
+        if isinstance(other, Operation) and other.theirs is not None and other.id != merge.id:
+            found = _before(tuple(other.theirs), merge)
+            if found is not None:
+                return found
+    return None

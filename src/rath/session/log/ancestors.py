@@ -1,0 +1,323 @@
+"""Sessions that are stored whole: what a recorded one came from, derivations, and what is saved."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any
+from uuid import UUID
+
+from rath._async.lazy import Deferred
+from rath.backend.workspace import WorkspaceRef
+from rath.errors import PersistenceError
+from rath.session.bindings import Whereabouts
+from rath.session.body import Body
+from rath.session.calls.open_calls import own_operation
+from rath.session.graph.recording import Edge
+from rath.session.log.header import Beginning, Identity, beginning
+from rath.session.log.open_logs import Shelf, being_written, shelf_of
+from rath.session.log.store import SessionLog, SessionStore, StoredLog
+from rath.session.log.writer import LogWriter, Opening, WrittenLog, written_log
+from rath.session.outcome import Suspended
+from rath.session.persistence.codec import read_lines
+from rath.session.persistence.lines import EntryLine, Line, ReopenedLine, RowLine, TrailerLine
+from rath.session.record import Record
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Whole:
+    """A session whose content is there, as it is stored at once."""
+
+    who: Identity
+    cell: Deferred[Any]
+    """The content."""
+
+    late: Record | None = None
+    """The whole record, where entries came to it late."""
+
+    @classmethod
+    def of_parent(cls, edge: Edge) -> Whole:
+        """Return a parent; its content is there."""
+        assert edge.body is not None
+        return cls(who=Identity.of_parent(edge), cell=edge.body, late=edge.late)
+
+    @property
+    def body(self) -> Body:
+        """The content."""
+        body: Body = self.cell.result()
+        return body
+
+
+class Keeper:
+    """Stores sessions and all that they came from, each once; its methods block.
+
+    Args:
+        store: Where.
+        shelf: What is known of it.
+        running: Sessions whose runs go on: what is known of them is only a beginning.
+    """
+
+    def __init__(
+        self, store: SessionStore, *, shelf: Shelf | None = None, running: Collection[UUID] = ()
+    ) -> None:
+        self._store = store
+        self._shelf = shelf_of(store) if shelf is None else shelf
+        self._running = running
+
+    def keep_ancestors(self, parents: Sequence[Edge]) -> None:
+        """Store parents, and what they came from, unless they are there.
+
+        Raises:
+            PersistenceError: One cannot be written.
+        """
+        for edge in self._missing(parents):
+            self._keep(Whole.of_parent(edge))
+        for edge in parents:
+            if edge.body is not None:
+                self._note_place(edge.body, edge.place)
+
+    def keep(self, whole: Whole) -> LogWriter:
+        """Store a session and what it came from, and return what holds it.
+
+        Raises:
+            PersistenceError: It cannot be written.
+        """
+        self.keep_ancestors(whole.who.provenance.parents)
+        known = self._known(whole.cell, whole.late)
+        if known is None:
+            return self._keep(whole)
+        self._note_place(whole.cell, whole.who.place)
+        return known
+
+    def stored(self, parents: Sequence[Edge]) -> list[Edge]:
+        """Return the parents that are stored, of which ranges can be told.
+
+        One may have been deleted since it was kept; what it held stands in the child then. One
+        that only passes on that another waits is made anew when that goes on, with other rows: in
+        its place those stand that it came from.
+        """
+        found: dict[UUID, Edge] = {}
+        todo = list(parents[::-1])
+        while todo:
+            edge = todo.pop()
+            if not _is_there(edge) or edge.id in found:
+                continue
+            if _is_passed_on(edge):
+                todo += edge.provenance.parents[::-1] if edge.provenance is not None else ()
+            elif self._store.holds(edge.id):
+                found[edge.id] = edge
+        return list(found.values())
+
+    def _missing(self, parents: Sequence[Edge]) -> Iterator[Edge]:
+        """Yield what is not known to be stored, a parent before its children; no recursion."""
+        seen: set[int] = set()
+        todo = [(edge, False) for edge in reversed(parents)]
+        while todo:
+            edge, is_next = todo.pop()
+            if is_next:
+                yield edge
+            elif _is_there(edge) and id(edge.body) not in seen:
+                assert edge.body is not None
+                seen.add(id(edge.body))
+                # What is stored was stored after all that it came from.
+                if self._known(edge.body, edge.late) is None:
+                    todo.append((edge, True))
+                    above = () if edge.provenance is None else edge.provenance.parents
+                    todo += [(parent, False) for parent in reversed(above)]
+
+    def _note_place(self, cell: Deferred[Any], place: Whereabouts | None) -> None:
+        """Have a log tell where its session works: that may have changed since it was stored."""
+        writer = self._shelf.get(cell)
+        if place is None or not isinstance(place.workspace, WorkspaceRef):
+            return  # it has no place, or nobody has used it here
+        if writer is not None and writer.error is None and writer.is_at_rest:
+            writer.place(place)
+
+    def _known(self, cell: Deferred[Any], late: Record | None) -> LogWriter | None:
+        """Return what holds a session, all of it, None where nothing is known to."""
+        writer = self._shelf.get(cell)
+        if writer is None or writer.error is not None:
+            return None
+        if not writer.is_at_rest:
+            writer.settled().result()
+            return writer
+        if not self._store.holds(writer.session):
+            return None  # it was deleted since
+        if late is not None and len(late) != writer.n_entries:
+            writer.hold(late).result()
+        return writer
+
+    def _keep(self, whole: Whole) -> LogWriter:
+        """Store a session, whose parents are stored, unless its log is there."""
+        session = whole.who.session
+        running = being_written(session)
+        if running is not None and running.store is self._store:
+            running.settled().result()
+            return running
+        try:
+            writer = self._found(whole) or self._write(whole)
+        except PersistenceError:
+            # Another process may have stored it meanwhile.
+            found = self._found(whole)
+            if found is None:
+                raise
+            writer = found
+        self._shelf.put(whole.cell, writer)
+        return writer
+
+    def _found(self, whole: Whole) -> LogWriter | None:
+        """Return the writer of a log that is there and holds a session, None if there is none."""
+        session = whole.who.session
+        log = self._store.read(session)
+        if log is None or (self._shelf.is_outdated(session) and not _is_same(log, whole.body)):
+            return None
+        is_going_on = self._store.is_being_written(session)
+        if not log.is_finished and not is_going_on and not self._holds(log, whole):
+            return None
+        writer = LogWriter.of_stored(self._store, session)
+        if whole.late is not None and not is_going_on:
+            writer.hold(whole.late).result()
+        return writer
+
+    def _holds(self, log: StoredLog, whole: Whole) -> bool:
+        """Tell whether a log that a writer has left unfinished holds all of a session."""
+        body = whole.body
+        if whole.who.session not in self._running and not isinstance(body.outcome, Suspended):
+            return False  # its run has ended, and the log does not say so
+        written = _readable(log)
+        if written is None:
+            return False
+        return written.n_rows >= len(body.table) and written.n_entries >= len(body.record)
+
+    def _write(self, whole: Whole) -> LogWriter:
+        session, body = whole.who.session, whole.body
+        log = self._store.read(session)
+        written = None if log is None else _readable(log)
+        opening: Opening
+        if written is None or not is_beginning(written, body):
+            writer = LogWriter(self._store, session)
+            parents = self.stored(whole.who.provenance.parents)
+            first = beginning(whole.who, body, parents=parents)
+            opening = partial(_new_log, log)
+        else:
+            writer = LogWriter(self._store, session, written=written)
+            # Its writer may have been cut off after the trailer, before the log had its name.
+            again = [ReopenedLine(datetime.now(UTC))] if written.reader.is_over else []
+            first = Beginning([*again, *lines_since(written, body)], 0, whole.who.place)
+            size = written.reader.n_good
+            opening = partial(_reopened, size, size + written.n_torn)
+        is_whole = session not in self._running
+        write_whole(writer, opening, first, whole, is_whole=is_whole)
+        self._shelf.renew(session)
+        return writer
+
+
+def write_whole(
+    writer: LogWriter,
+    opening: Opening,
+    first: Beginning,
+    whole: Whole,
+    *,
+    is_whole: bool = True,
+) -> LogWriter:
+    """Write a session at once; blocks.
+
+    Args:
+        writer: Writes the log.
+        opening: Gives the log.
+        first: All rows and entries of the run that are not in the log yet.
+        whole: The session.
+        is_whole: Whether the run of the session has ended.
+
+    Raises:
+        PersistenceError: It cannot be written.
+    """
+    body = whole.body
+    left = body.unfinished
+    if left is not None:
+        first = replace(first, lines=[*first.lines, *left.intents, *left.results])
+    begun = writer.open(opening, lambda: first)
+    if is_whole and (left is None or left.has_ended):
+        writer.finish(lambda: [trailer_of(body)]).result()
+    else:
+        writer.leave(None if left is None else left.failure).result()
+        begun.result()
+    if whole.late is not None:
+        writer.hold(whole.late).result()
+    return writer
+
+
+def trailer_of(body: Body, *, n_rows: int | None = None) -> TrailerLine:
+    """Return the last line of a run that ended with `body`; O(entries).
+
+    Args:
+        body: The content.
+        n_rows: How many of its rows were written; all by default.
+    """
+    return TrailerLine(
+        closed_at=datetime.now(UTC),
+        n_rows=len(body.table) if n_rows is None else n_rows,
+        n_entries=len(body.record),
+        usage=body.usage(),
+        outcome=body.outcome,
+    )
+
+
+def _is_there(edge: Edge) -> bool:
+    """Tell whether the content of a parent is known."""
+    return edge.body is not None and edge.body.done() and edge.body.error() is None
+
+
+def _is_passed_on(edge: Edge) -> bool:
+    """Tell whether a session says nothing of its own, since one that it came from waits."""
+    assert edge.body is not None
+    body: Body = edge.body.result()
+    if not isinstance(body.outcome, Suspended):
+        return False
+    made = own_operation(body.record, edge.id)
+    return made is None or made.kind not in ("loop", "compress")
+
+
+def _readable(log: StoredLog) -> WrittenLog | None:
+    """Return what an unfinished log holds, None where it cannot be believed."""
+    try:
+        return written_log(log, read_lines(log.data, log.where, is_finished=log.is_finished))
+    except PersistenceError:
+        return None
+
+
+def is_beginning(written: WrittenLog, body: Body) -> bool:
+    """Tell whether a log holds the beginning of a session."""
+    if written.n_rows > len(body.table) or written.n_entries > len(body.record):
+        return False
+    own = body.record.since(written.n_entries - len(written.entries))
+    return all(mine == entry.id for mine, entry in zip(written.entries, own, strict=False))
+
+
+def lines_since(written: WrittenLog, body: Body) -> list[Line]:
+    """Return the rows and entries of a session that are not in its log yet."""
+    rows = enumerate(body.table.since(written.n_rows), start=written.n_rows)
+    return [
+        *(RowLine(at, row) for at, row in rows),
+        *(EntryLine(entry) for entry in body.record.since(written.n_entries)),
+    ]
+
+
+def _is_same(log: StoredLog, body: Body) -> bool:
+    """Tell whether a finished log holds this very content."""
+    written = _readable(log)
+    if written is None or not is_beginning(written, body):
+        return False
+    return (written.n_rows, written.n_entries) == (len(body.table), len(body.record))
+
+
+def _new_log(log: StoredLog | None, store: SessionStore, session: UUID) -> SessionLog | StoredLog:
+    if log is None:
+        return store.create(session)
+    return log if log.is_finished else store.reopen(session, 0, size=len(log.data))
+
+
+def _reopened(keep: int, size: int, store: SessionStore, session: UUID) -> SessionLog:
+    return store.reopen(session, keep, size=size)

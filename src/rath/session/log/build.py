@@ -1,0 +1,354 @@
+"""Sessions built from parsed logs, on the rows of their ancestors."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from hashlib import sha256
+from types import MappingProxyType
+from typing import Generic, Protocol, Self, TypeVar
+from uuid import UUID
+
+from rath._async.lazy import Deferred
+from rath._core.vector import Vector
+from rath.errors import PersistenceError, SessionDamaged
+from rath.session.bindings import Whereabouts
+from rath.session.body import Body, GivenUsage
+from rath.session.chunk import ChunkRow, ChunkTable
+from rath.session.files.changes import sharing_effects
+from rath.session.graph.recording import PARENT_ROWS, Edge, Provenance
+from rath.session.log.parsed import Content
+from rath.session.outcome import NeedsDecision, Outcome
+from rath.session.persistence.lines import HeaderLine, Part
+from rath.session.record import Entry, Operation, Record
+
+T = TypeVar("T")
+
+
+class Hash(Protocol):
+    """A digest that is being made."""
+
+    def update(self, data: bytes, /) -> None: ...
+    def copy(self) -> Self: ...
+    def hexdigest(self) -> str: ...
+
+
+class Ranges(Generic[T]):
+    """The rows or entries of one session, and digests over ranges of them.
+
+    A digest goes on from the longest one that is known: those of a chain of sessions cost together
+    as much as one over all their rows.
+
+    Args:
+        items: All of them.
+        to_bytes: What is hashed of one.
+        known: A size, and the digest over that many items.
+    """
+
+    __slots__ = ("_known", "_to_bytes", "items")
+
+    def __init__(
+        self,
+        items: Vector[T],
+        to_bytes: Callable[[T], bytes],
+        known: tuple[int, Hash] | None = None,
+    ) -> None:
+        self.items = items
+        self._to_bytes = to_bytes
+        self._known: list[tuple[int, Hash]] = [(0, sha256())]
+        if known is not None and known[0]:
+            self._known.append(known)
+
+    def digest(self, start: int, stop: int) -> str:
+        """Return the sha256 over the items from `start` to `stop`, in hex."""
+        if not start:
+            return self.known(stop)[1].hexdigest()
+        return self._grown(sha256(), start, stop).hexdigest()
+
+    def known(self, size: int) -> tuple[int, Hash]:
+        """Return `size` and the digest over that many items, which must not be changed."""
+        at = bisect_right(self._known, size, key=lambda known: known[0])
+        n_hashed, digest = self._known[at - 1]
+        if n_hashed != size:
+            digest = self._grown(digest.copy(), n_hashed, size)
+            self._known.insert(at, (size, digest))
+        return size, digest
+
+    def extended(self, items: Sequence[T]) -> Ranges[T]:
+        """Return these and some more."""
+        return Ranges(self.items.extend(items), self._to_bytes, self._known[-1])
+
+    def _grown(self, digest: Hash, start: int, stop: int) -> Hash:
+        digest.update(b"".join(map(self._to_bytes, self.items.prefix(stop).since(start))))
+        return digest
+
+
+def joined(
+    parts: Sequence[Part],
+    find: Callable[[UUID], Ranges[T] | None],
+    to_bytes: Callable[[T], bytes],
+    what: str,
+) -> tuple[Ranges[T], PersistenceError | None]:
+    """Return what a session begins with, up to the first range that cannot be had, and why.
+
+    The first range shares the memory of the session that it is from.
+
+    Args:
+        parts: The ranges, in order.
+        find: Gives the rows or entries of a session, None where it is not there.
+        to_bytes: What is hashed of one.
+        what: What they are, for messages: "rows" or "entries".
+    """
+    made = Ranges(Vector[T](), to_bytes)
+    for part in parts:
+        source = find(part.session)
+        problem = _problem(part, source, what)
+        if problem is not None or source is None:
+            return made, problem
+        if not len(made.items) and not part.start:
+            made = Ranges(source.items.prefix(part.stop), to_bytes, source.known(part.stop))
+        else:
+            made = made.extended(source.items.prefix(part.stop).since(part.start))
+    return made, None
+
+
+def _problem(part: Part, source: Ranges[T] | None, what: str) -> PersistenceError | None:
+    begins = f"the session begins with {what} {part.start} to {part.stop} of session {part.session}"
+    if source is None:
+        return PersistenceError(
+            f"{begins}, which is not there; bring that one back from the trash or import it"
+        )
+    if part.stop > len(source.items):
+        return PersistenceError(
+            f"{begins}, which has only {len(source.items)}: its log was cut, or is another one"
+        )
+    if source.digest(part.start, part.stop) != part.digest:
+        return PersistenceError(
+            f"{begins}, and these are not what they were: its log was changed, or is another one"
+        )
+    return None
+
+
+UNDO = "Session.undo"
+"""The operator of sessions that leave rows of their parent out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """A session as its log and those of its ancestors tell it."""
+
+    content: Content
+    rows: Ranges[ChunkRow]
+    entries: Ranges[Entry]
+    """With those that came late."""
+
+    n_of_run: int
+    """How many of the entries are not late."""
+
+    cell: Deferred[Body]
+    """The content as what was made of it holds it: without late entries."""
+
+    provenance: Provenance
+    problem: SessionDamaged | None = None
+    """Why it is only a beginning."""
+
+    @property
+    def body(self) -> Body:
+        """The content as the session itself holds it: with late entries, and what is left open."""
+        unfinished = None if self.problem else self.content.unfinished or self.content.kept
+        return replace(self.cell.result(), record=self.entries.items, unfinished=unfinished)
+
+    def body_at(self, n_rows: int, n_entries: int) -> Body:
+        """Return the content as it was when the run had made that much."""
+        table, record = self.rows.items.prefix(n_rows), self.entries.items.prefix(n_entries)
+        return Body(ChunkTable(table), record, given=self.cell.result().given)
+
+
+def build(
+    contents: Iterable[Content],
+    *,
+    recover: bool = False,
+    known: Mapping[UUID, Built] = MappingProxyType({}),
+) -> dict[UUID, Built]:
+    """Return the sessions that logs tell, by id.
+
+    Args:
+        contents: What the logs say; what a session builds on stands before it.
+        recover: Make of a session what can be believed, instead of raising.
+        known: Sessions that were built before, on which these stand too; they are returned as well.
+
+    Raises:
+        SessionDamaged: A session begins with what is not there or is not what it was, or its
+            counts do not fit.
+    """
+    built = dict(known)
+    for content in contents:
+        built[content.header.session] = _built(content, built, recover=recover)
+    return built
+
+
+def _built(content: Content, built: Mapping[UUID, Built], *, recover: bool) -> Built:
+    header = content.header
+    rows, no_rows = joined(header.rows, partial(_rows_of, built), _row_digest, "rows")
+    entries, no_entries = joined(header.entries, partial(_entries_of, built), _entry_id, "entries")
+    problem = no_rows or no_entries
+    n_begun = n_of_run = len(entries.items)
+    outcome: Outcome = NeedsDecision(header.session, ())
+    if problem is None:
+        own, problem = _with_second_parents(content, entries.items, built)
+        rows, entries = rows.extended(content.rows), entries.extended(sharing_effects(own))
+        rows = _before_its_summary(content, rows, built)
+        n_of_run = n_begun + (len(own) if content.n_of_run is None else content.n_of_run)
+        problem = problem or _miscounted(content, len(rows.items), n_of_run)
+        outcome = content.stands()
+    damage = content.problem
+    if problem is not None:
+        damage = SessionDamaged(str(problem), where=content.where, line=1)
+        if not recover:
+            raise damage
+    table, record = ChunkTable(rows.items), entries.items.prefix(n_of_run)
+    return Built(
+        content=content,
+        rows=rows,
+        entries=entries,
+        n_of_run=n_of_run,
+        cell=Deferred.of(
+            Body(table, record, outcome, _given(content), content.unfinished or content.kept)
+        ),
+        provenance=_provenance(header, built),
+        problem=damage,
+    )
+
+
+def _before_its_summary(
+    content: Content, rows: Ranges[ChunkRow], built: Mapping[UUID, Built]
+) -> Ranges[ChunkRow]:
+    """Return the rows of a log; of a compression that has none yet, those of its input."""
+    made, parents = content.operation, content.header.parents
+    is_begun = content.trailer is None and not len(rows.items)
+    if not is_begun or made is None or made.kind != "compress" or not parents:
+        return rows
+    user = built.get(parents[0])
+    return rows if user is None else user.rows
+
+
+def _provenance(header: HeaderLine, built: Mapping[UUID, Built]) -> Provenance:
+    edges = tuple(_edge(header, parent, built.get(parent)) for parent in header.parents)
+    return Provenance(header.operator, header.kind, edges, header.extras)
+
+
+def _edge(header: HeaderLine, parent: UUID, known: Built | None) -> Edge:
+    if known is None:
+        return Edge(parent)
+    n_rows = max((part.stop for part in header.rows if part.session == parent), default=None)
+    if n_rows is None:
+        said = dict(header.extras).get(PARENT_ROWS)
+        n_rows = said if isinstance(said, int) else None
+    n_entries = max((part.stop for part in header.entries if part.session == parent), default=0)
+    # A parent that was recovered may have less than it had.
+    n_entries = min(n_entries, len(known.entries.items))
+    if n_rows is not None and n_rows < len(known.rows.items) and header.operator != UNDO:
+        # It has gone on since: what was made inside one of its calls knew its rows so far.
+        body = Deferred.of(known.body_at(n_rows, n_entries))
+        return Edge(parent, body, known.provenance, place=_place(known))
+    late = known.entries.items.prefix(n_entries) if n_entries > known.n_of_run else None
+    return Edge(parent, known.cell, known.provenance, late, _place(known))
+
+
+def _place(known: Built) -> Whereabouts:
+    line = known.content.place
+    where = line.sandbox_backend, line.sandbox_spec, line.sandbox_handle_id
+    return Whereabouts(*where, line.workspace)
+
+
+def _given(content: Content) -> tuple[GivenUsage, ...]:
+    trailer = content.trailer
+    if content.reader.version > 1 or trailer is None or trailer.usage is None:
+        return content.header.given
+    # Version 1 kept no calls, but their sum.
+    return (GivenUsage(content.header.session, trailer.usage),)
+
+
+def _with_second_parents(
+    content: Content, begun: Record, built: Mapping[UUID, Built]
+) -> tuple[list[Entry], PersistenceError | None]:
+    """Return the own entries, merges with the record that the second parent had."""
+    decoder = content.reader.decoder
+    by_id = {entry.id: entry for entry in (*begun, *content.entries)} if decoder.theirs else {}
+    made: list[Entry] = []
+    problem: PersistenceError | None = None
+    for at, entry in enumerate(content.entries, len(begun)):
+        if isinstance(entry, Operation):
+            theirs = decoder.theirs.get(entry.id, ())
+            if theirs and all(each in by_id for each in theirs):
+                entry = replace(entry, theirs=Vector(by_id[each] for each in theirs))
+            elif entry.id in decoder.n_theirs:
+                entry, lacks = _with_second_parent(content, entry, built)
+                problem = problem or lacks
+            problem = problem or _overcounted(content, entry, at)
+        made.append(entry)
+    return made, problem
+
+
+def _overcounted(content: Content, made: Operation, at: int) -> PersistenceError | None:
+    """Return why an operation of this session cannot have begun with so many entries.
+
+    What ran inside a tool call stands in this record, too, and counts in that of its own session.
+    """
+    if made.session != content.header.session or made.n_ours is None or 0 <= made.n_ours <= at:
+        return None
+    return PersistenceError(
+        f"operation {made.id} was made when its first parent had {made.n_ours} entries, and {at} "
+        "stand before it: something was left out, or it is another one"
+    )
+
+
+def _with_second_parent(
+    content: Content, merge: Operation, built: Mapping[UUID, Built]
+) -> tuple[Operation, PersistenceError | None]:
+    """Return a merge with as many entries of the second parent as it had; None for one unknown."""
+    n_theirs = content.reader.decoder.n_theirs[merge.id]
+    parents = content.header.parents
+    if not n_theirs:
+        return replace(merge, theirs=Vector[Entry]()), None
+    if merge.session != content.header.session or len(parents) < 2 or parents[1] not in built:
+        return merge, None
+    theirs = built[parents[1]].entries.items
+    if 0 <= n_theirs <= len(theirs):
+        return replace(merge, theirs=theirs.prefix(n_theirs)), None
+    return merge, PersistenceError(
+        f"the merge was made when its second parent {parents[1]} had {n_theirs} entries, and it "
+        f"has only {len(theirs)}: its log was cut, or is another one"
+    )
+
+
+def _miscounted(content: Content, n_rows: int, n_entries: int) -> PersistenceError | None:
+    trailer = content.trailer
+    if trailer is None or content.reader.version < 2:
+        return None
+    if (trailer.n_rows, trailer.n_entries) == (n_rows, n_entries):
+        return None
+    return PersistenceError(
+        f"the trailer counts {trailer.n_rows} rows and {trailer.n_entries} entries, and there are "
+        f"{n_rows} and {n_entries}"
+    )
+
+
+def _rows_of(built: Mapping[UUID, Built], session: UUID) -> Ranges[ChunkRow] | None:
+    known = built.get(session)
+    return None if known is None else known.rows
+
+
+def _entries_of(built: Mapping[UUID, Built], session: UUID) -> Ranges[Entry] | None:
+    known = built.get(session)
+    return None if known is None else known.entries
+
+
+def _row_digest(row: ChunkRow) -> bytes:
+    return row.digest
+
+
+def _entry_id(entry: Entry) -> bytes:
+    return entry.id.bytes

@@ -1,0 +1,351 @@
+"""Sessions loaded from a store, with their place and their ancestors."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+from rath._async.lazy import Deferred
+from rath._async.runtime import runtime
+from rath.backend import registry as backends
+from rath.backend.abc import Backend, BackendSandbox, BackendSandboxSpec
+from rath.backend.persistence.registry import PersistentSandboxRegistry, Reattachable
+from rath.backend.workspace import live_sandbox
+from rath.errors import BackendNotFound, PersistenceError, RathError, SessionDamaged, WorkspaceLost
+from rath.session.bindings import Placement, StoredSandbox
+from rath.session.derive import remember_loaded, settle
+from rath.session.graph.legacy import SessionLineage
+from rath.session.log.build import Built, build
+from rath.session.log.files import FileStore, read_whole
+from rath.session.log.parsed import Content, Source, Unfinished, closure, missing, read_together
+from rath.session.log.store import SessionStore, default_store, open_store
+from rath.session.persistence.codec import LineReader
+from rath.session.persistence.lines import SCHEMA_VERSION, HeaderLine, PlacementLine
+from rath.session.persistence.paths import PARTIAL_SUFFIX, checked_id
+from rath.session.persistence.records import provider_from_jsonable
+from rath.session.session import Session
+
+_logger = logging.getLogger(__name__)
+
+
+Place = HeaderLine | PlacementLine
+"""Where a session was, as its log says."""
+
+
+class AwaySandbox(BackendSandbox):
+    """A remote sandbox that is attached to on first use, by its id in the registry.
+
+    It is left alone at interpreter exit, like one that is attached to directly.
+    """
+
+    def __init__(self, backend: Backend, spec: BackendSandboxSpec | None, known_as: str) -> None:
+        super().__init__(backend, "", spec)
+        self._known_as = self.registry_id = known_as
+        self._attached: BackendSandbox | None = None
+
+    async def aopen_native(self) -> Any:
+        """Attach to it and return the backend's own object for it.
+
+        Raises:
+            WorkspaceLost: It is not there any more, or cannot be reached.
+        """
+        try:
+            attached = await runtime().call_in_worker(partial(_attach, self._known_as))
+        except (RathError, KeyError, OSError) as exc:
+            expected = f"the sandbox {self._known_as!r} of the registry"
+            found = f"none that can be attached ({_reason(exc)})"
+            raise WorkspaceLost(self._known_as, self.backend.name, expected, found) from exc
+        self._attached = attached
+        return attached.native
+
+    async def aopened(self) -> Any:
+        native = await super().aopened()
+        runtime().forget(self)
+        return native
+
+    async def aclose(self) -> None:
+        try:
+            await super().aclose()
+        finally:
+            if self._attached is not None:
+                self._attached.closed = True
+
+
+def lazy_placement(place: Place) -> Placement:
+    """Return the placement that a log tells; a sandbox is attached to, or opened, on first use.
+
+    Where that fails, the use is an error that says so. It never becomes another sandbox by itself.
+    """
+    known_as, backend = place.sandbox_handle_id, _backend_of(place)
+    if backend is None:
+        return Placement(place.sandbox_backend, place.sandbox_spec)
+    if known_as and _can_attach(backend):
+        return Placement(sandbox=AwaySandbox(backend, place.sandbox_spec, known_as))
+    return _placed_again(place, backend)
+
+
+def placement_of(header: Place) -> Placement:
+    """Return the placement that a log tells, attached to its remote sandbox; may wait for that.
+
+    Where the sandbox cannot be attached, the placement is closed: its first use is an error that
+    says so. It never becomes another sandbox by itself.
+    """
+    known_as, backend = header.sandbox_handle_id, _backend_of(header)
+    if not known_as or backend is None or not _can_attach(backend):
+        return lazy_placement(header)
+    try:
+        return Placement(sandbox=_attach(known_as))
+    except (RathError, KeyError, OSError) as exc:
+        _logger.warning(
+            "a stored session ran in the %s sandbox %s, which cannot be attached: %s; place the "
+            "session again with .to(...) before it uses tools",
+            header.sandbox_backend,
+            known_as,
+            _reason(exc),
+        )
+    lost = backend.lazy(header.sandbox_spec)
+    placement = Placement(sandbox=lost)
+    lost.closed = True
+    return placement
+
+
+def _attach(known_as: str) -> BackendSandbox:
+    """Attach to the sandbox that a header names; 1.3 took any text for that.
+
+    Raises:
+        KeyError: It is no id of the registry, or of no sandbox there.
+    """
+    try:
+        sandbox_id = UUID(known_as)
+    except ValueError:
+        raise KeyError(f"{known_as!r} is no id of the registry of sandboxes") from None
+    return PersistentSandboxRegistry().reattach_remote(sandbox_id)
+
+
+def _reason(exc: Exception) -> object:
+    return exc.args[0] if isinstance(exc, KeyError) else exc
+
+
+def _backend_of(place: Place) -> Backend | None:
+    """Return the backend of a place when it is here."""
+    if place.sandbox_backend is None:
+        return None
+    with contextlib.suppress(BackendNotFound):
+        return backends.get(place.sandbox_backend)
+    return None
+
+
+def _can_attach(backend: Backend) -> bool:
+    return isinstance(backend, Reattachable)
+
+
+def _placed_again(place: Place, backend: Backend) -> Placement:
+    """Return a placement in the workspace that a log names: as it is open here, or as it was."""
+    stored, spec = place.workspace, place.sandbox_spec
+    if stored is None:
+        return Placement(backend.name, spec)
+    live = live_sandbox(stored.id) if stored.directory is None else None
+    if live is not None:
+        return Placement(sandbox=live)
+    is_by_spec = stored.directory is None and spec is not None and spec.working_dir is not None
+    if is_by_spec or not stored.has_files:
+        # Nothing was there, or the backend of somebody else finds it by its spec.
+        means = backend.workspace_directory(backend.lazy(spec))
+        if stored.directory is not None and stored.directory != means:
+            # It was named from another working directory.
+            spec = replace(spec or BackendSandboxSpec(), working_dir=stored.directory)
+        return Placement(backend.name, spec)
+    return Placement(sandbox=StoredSandbox(backend, spec, stored))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loaded:
+    """A session that was read, and all that is needed to go on in its log."""
+
+    session: Session
+    header: HeaderLine
+    place: HeaderLine | PlacementLine
+    """Where the session works."""
+
+    unfinished: Unfinished | None
+    """What its run has left open; None once the run has ended."""
+
+    is_finished: bool
+    """Whether its writer has finished the log; one without may be at work."""
+
+    where: str
+    """Where the log stands, for messages."""
+
+    size: int
+    """Bytes of the log that count: `store.reopen(session.id, keep=size)` goes on after them."""
+
+    n_torn: int
+    """Bytes behind them that a writer has left which was cut off."""
+
+    reader: LineReader
+    """Where the log was read up to: `Encoder.after(session.id, reader)` goes on there."""
+
+    problem: SessionDamaged | None = None
+    """Why the session is only a beginning, where it was loaded with `recover`."""
+
+    @property
+    def sum(self) -> str:
+        """The checksum of the last line that counts."""
+        return self.reader.sum
+
+
+def load(store: SessionStore, session: UUID | str, *, recover: bool = False) -> Loaded:
+    """Read a session and all that it came from.
+
+    Its rows and entries are those of its ancestors where it has them from there, so that what was
+    made of one another shares its beginning as it did before. Contents that entries and images
+    name are read when somebody wants them. A remote sandbox is attached to when it is used.
+
+    Args:
+        store: Where it is.
+        session: Its id.
+        recover: Where a log cannot be believed, take what stands before.
+
+    Raises:
+        ValueError: `session` is no UUID.
+        PersistenceError: There is no such session, or it cannot be read.
+        SessionDamaged: Its log or that of an ancestor is not what was written.
+    """
+    wanted = checked_id(session)
+    settle(wanted)
+
+    def read(source: Source) -> Loaded:
+        log = source.read(wanted)
+        if log is None:
+            raise missing(wanted, store)
+        content = source.content(log.data, log.where, is_finished=log.is_finished)
+        content.require(wanted)
+        return _loaded(content, source, is_finished=log.is_finished)
+
+    return _remembered(read_together(store, read, recover=recover, is_sound=_is_sound), store)
+
+
+def load_file(path: Path, store: SessionStore, *, recover: bool = False) -> Loaded:
+    """Read a session from a file, and what it came from out of `store`; see `load`.
+
+    Raises:
+        PersistenceError: It cannot be read.
+        SessionDamaged: It, or the log of an ancestor, is not what was written.
+    """
+
+    def read(source: Source) -> Loaded:
+        is_finished = not path.name.endswith(PARTIAL_SUFFIX)
+        content = source.content(read_file(path), str(path), is_finished=is_finished)
+        return _loaded(content, source, is_finished=is_finished)
+
+    return _remembered(read_together(store, read, recover=recover, is_sound=_is_sound), path)
+
+
+def read_file(path: Path) -> bytes:
+    """Return the log that a file holds.
+
+    Raises:
+        PersistenceError: It is not there or cannot be read.
+    """
+    try:
+        return read_whole(path)
+    except FileNotFoundError:
+        raise PersistenceError(
+            f"session file not found: {path}; list_persisted_sessions() tells what is there"
+        ) from None
+    except OSError as exc:
+        raise PersistenceError(f"{path} cannot be read: {exc.strerror or exc}") from exc
+
+
+def built_from(content: Content, source: Source) -> Built:
+    """Return a session as its log and those of its ancestors tell it.
+
+    Raises:
+        SessionDamaged: One of them is not what was written.
+    """
+    contents = closure(content, source.find_ancestor)
+    return build(contents, recover=source.recover)[content.header.session]
+
+
+def _loaded(content: Content, source: Source, *, is_finished: bool) -> Loaded:
+    built = built_from(content, source)
+    header, reader = content.header, content.reader
+    return Loaded(
+        session=session_of(built),
+        header=header,
+        place=content.place,
+        unfinished=content.unfinished,
+        is_finished=is_finished,
+        where=content.where,
+        size=reader.n_good,
+        n_torn=content.n_torn,
+        reader=reader,
+        problem=built.problem,
+    )
+
+
+def _is_sound(loaded: Loaded) -> bool:
+    return loaded.problem is None
+
+
+def _remembered(loaded: Loaded, where: SessionStore | Path) -> Loaded:
+    """Have what comes to the session late added to its log, where that takes more lines."""
+    if loaded.problem is None and loaded.reader.version == SCHEMA_VERSION:
+        session = loaded.session
+        remember_loaded(session.body, session.id, where, place=loaded.place)
+    return loaded
+
+
+def session_of(built: Built) -> Session:
+    """Return a session over what was built, placed where it was; waits for nothing."""
+    header = built.content.header
+    return Session.from_body(
+        Deferred.of(built.body),
+        built.provenance,
+        id=header.session,
+        placement=lazy_placement(built.content.place),
+        provider=None if header.provider is None else provider_from_jsonable(header.provider),
+        lineage=None if header.lineage is None else SessionLineage(*header.lineage),
+    )
+
+
+def load_stored(
+    session: UUID | str | Path,
+    *,
+    store: SessionStore | str | None = None,
+    recover: bool = False,
+) -> Loaded:
+    """Read a session by its id, or from a file.
+
+    Args:
+        session: Its id, or the path of its file: text that is no UUID is a path.
+        store: Where it is, or the URL of that; by default the store of the home. For a path:
+            where its parents are, by default beside it.
+        recover: Where a log cannot be believed, take what stands before.
+
+    Raises:
+        PersistenceError: It is not there or cannot be read.
+        SessionDamaged: Its log, or that of one it came from, is not what was written.
+    """
+    named = _named(session)
+    if isinstance(named, UUID):
+        return load(_opened(store) or default_store(), named, recover=recover)
+    return load_file(named, _opened(store) or FileStore(named.parent), recover=recover)
+
+
+def _named(session: UUID | str | Path) -> UUID | Path:
+    if not isinstance(session, str):
+        return session
+    try:
+        return UUID(session)
+    except ValueError:
+        return Path(session)
+
+
+def _opened(store: SessionStore | str | None) -> SessionStore | None:
+    return open_store(store) if isinstance(store, str) else store

@@ -1,0 +1,289 @@
+"""Logs that this process writes or has written, by the content they hold."""
+
+from __future__ import annotations
+
+import contextvars
+import os
+import threading
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from typing import Any
+from uuid import UUID
+from weakref import WeakKeyDictionary, WeakValueDictionary
+
+from rath._async.lazy import Deferred
+from rath.session.body import Body
+from rath.session.log.store import SessionStore, default_store
+from rath.session.log.writer import Lane, LogWriter
+
+_lock = threading.RLock()
+"""Reentrant: a run that is started under it looks up where its content is stored."""
+
+_gone_on: WeakKeyDictionary[Deferred[Any], Deferred[Body]] = WeakKeyDictionary()
+"""By the content with which a run went on: what that run makes."""
+
+_same: WeakKeyDictionary[Deferred[Any], Deferred[Any]] = WeakKeyDictionary()
+"""By content that only tells again what a run has left: what that left."""
+
+
+_begun: WeakKeyDictionary[Deferred[Any], dict[UUID, Deferred[Body]]] = WeakKeyDictionary()
+"""By content from which a program that is stored nowhere went on: what it has begun since."""
+
+
+def newest(cell: Deferred[Body]) -> Deferred[Body]:
+    """Return what the last run makes that has gone on with this content; it itself where none has.
+
+    A run that failed before it had anything counts for nothing.
+    """
+    with _lock:
+        return _newest(cell)
+
+
+def original(cell: Deferred[Any]) -> Deferred[Any]:
+    """Return the content of which this only tells again what is in it; it itself for any other."""
+    with _lock:
+        return _first(cell)
+
+
+def has_gone_on(cell: Deferred[Body]) -> bool:
+    """Tell whether a run has gone on with this content."""
+    with _lock:
+        return _newest(cell) is not _first(cell)
+
+
+def require_waiting(cell: Deferred[Body], session: UUID) -> None:
+    """Refuse to say something to a run that has gone on without it.
+
+    Raises:
+        ValueError: It has.
+    """
+    if has_gone_on(cell):
+        raise ValueError(
+            f"the run of session {session} has gone on since, so what is said now comes too late; "
+            "give the session to its agent again for what came of it, and say it to that one"
+        )
+
+
+def say_same(cell: Deferred[Body], as_in: Deferred[Body]) -> None:
+    """Note that content tells again what is in another cell, so that one run goes on with both."""
+    if cell is not as_in:
+        with _lock:
+            _same[cell] = _first(as_in)
+
+
+def claim(cell: Deferred[Body], start: Callable[[], Deferred[Body]]) -> tuple[Deferred[Body], bool]:
+    """Have a run go on with content, unless one has done so meanwhile.
+
+    Args:
+        cell: The content.
+        start: Submits the run, and returns what it makes; must not wait.
+
+    Returns:
+        What the run makes, and whether it was started here.
+    """
+    with _lock:
+        first = _first(cell)
+        made = _newest(first)
+        if made is not first:
+            return made, False
+        made = _gone_on[first] = start()
+        return made, True
+
+
+def begun_since(cell: Deferred[Body]) -> dict[UUID, Deferred[Body]]:
+    """Return what a program has begun that goes on from this content, by session; see `begin`."""
+    with _lock:
+        return _begun.setdefault(_first(cell), {})
+
+
+def begin(
+    begun: dict[UUID, Deferred[Body]], session: UUID, start: Callable[[], Deferred[Body]]
+) -> tuple[Deferred[Body], bool]:
+    """Have a session made, unless it is among what was begun; see `claim`."""
+    with _lock:
+        known = begun.get(session)
+        if known is not None:
+            return known, False
+        made = begun[session] = start()
+        return made, True
+
+
+def _first(cell: Deferred[Body]) -> Deferred[Body]:
+    while (before := _same.get(cell)) is not None:
+        cell = before
+    return cell
+
+
+def _newest(cell: Deferred[Body]) -> Deferred[Body]:
+    cell = _first(cell)
+    while (made := _gone_on.get(cell)) is not None:
+        if made.done() and made.error() is not None and made.latest is None:
+            break
+        cell = _first(made)
+    return cell
+
+
+def _forget_after_fork() -> None:
+    """Start afresh in a forked child, where whoever held the lock is not; what is known stays."""
+    global _lock
+    _lock = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):  # pragma: no branch  # Windows has no fork
+    os.register_at_fork(after_in_child=_forget_after_fork)
+
+
+class Shelf:
+    """The logs of one store that this process has written or seen, by the content they hold.
+
+    It is forgotten with the content, so it grows with nothing but the sessions that are alive.
+    """
+
+    def __init__(self) -> None:
+        self.lane = Lane()
+        """For what is stored beside runs: ancestors, derivations, and what is saved by hand."""
+
+        self._lock = threading.Lock()
+        self._writers: WeakKeyDictionary[Deferred[Any], LogWriter] = WeakKeyDictionary()
+        self._by_session: WeakValueDictionary[UUID, LogWriter] = WeakValueDictionary()
+        self._outdated: set[UUID] = set()
+
+    def put(self, cell: Deferred[Any], writer: LogWriter) -> None:
+        """Remember which log holds the content of `cell`."""
+        cell = original(cell)
+        with self._lock:
+            self._writers[cell] = writer
+            self._by_session[writer.session] = writer
+
+    def get(self, cell: Deferred[Any]) -> LogWriter | None:
+        """Return the log that holds the content of `cell`, None where none is known.
+
+        What a resumed program gives again is in the log of the content that it gives again.
+        """
+        cell = original(cell)
+        with self._lock:
+            return self._writers.get(cell)
+
+    def outdate(self, session: UUID) -> None:
+        """Note that the log of a session is to be replaced by the next content of that session.
+
+        It stays until then: what was made of it stands on it, and somebody may know its id.
+        """
+        with self._lock:
+            self._outdated.add(session)
+
+    def is_outdated(self, session: UUID) -> bool:
+        """Tell whether the log of a session waits to be replaced."""
+        with self._lock:
+            return session in self._outdated
+
+    def renew(self, session: UUID) -> None:
+        """Note that the log of a session is replaced."""
+        with self._lock:
+            self._outdated.discard(session)
+
+    def of_session(self, session: UUID) -> LogWriter | None:
+        """Return the log of a session, None where none is known."""
+        with self._lock:
+            return self._by_session.get(session)
+
+
+_writers_lock = threading.Lock()
+_shelves: dict[tuple[str, str], Shelf] = {}
+_FILES = ("", "")
+"""The key of the shelf of files that hold one session each, wherever they are."""
+
+_writing: dict[UUID, LogWriter] = {}
+
+
+def shelf_of(store: SessionStore) -> Shelf:
+    """Return what is known of a store."""
+    with _writers_lock:
+        return _shelves.setdefault((store.name, store.where), Shelf())
+
+
+def shelf_of_files() -> Shelf:
+    """Return what is known of files that hold a whole session each."""
+    with _writers_lock:
+        return _shelves.setdefault(_FILES, Shelf())
+
+
+def writers_of(cell: Deferred[Any]) -> tuple[LogWriter, ...]:
+    """Return the logs that hold the content of `cell`, in whatever stores."""
+    found = (shelf.get(cell) for shelf in _all_shelves())
+    return tuple(writer for writer in found if writer is not None and writer.error is None)
+
+
+def writer_of(session: UUID) -> LogWriter | None:
+    """Return the first log that is known of a session, None where none is."""
+    found = (shelf.of_session(session) for shelf in _all_shelves())
+    return next((writer for writer in found if writer is not None), None)
+
+
+def _all_shelves() -> list[Shelf]:
+    with _writers_lock:
+        return list(_shelves.values())
+
+
+def begin_writing(writer: LogWriter) -> None:
+    """Remember that the run of a session is being written."""
+    _writing[writer.session] = writer
+
+
+def end_writing(writer: LogWriter) -> None:
+    """Forget it; its last lines may still be on their way."""
+    if _writing.get(writer.session) is writer:
+        del _writing[writer.session]
+
+
+def being_written(session: UUID) -> LogWriter | None:
+    """Return what writes the run of a session in this process, None where nothing does."""
+    return _writing.get(session)
+
+
+def _forget_writers_after_fork() -> None:
+    """Start afresh in a forked child: the threads that write are not in it."""
+    global _writers_lock
+    _writers_lock = threading.Lock()
+    _shelves.clear()
+    _writing.clear()
+
+
+if hasattr(os, "register_at_fork"):  # pragma: no branch  # Windows has no fork
+    os.register_at_fork(after_in_child=_forget_writers_after_fork)
+
+
+_store: contextvars.ContextVar[SessionStore | None] = contextvars.ContextVar(
+    "rath_store_beside", default=None
+)
+
+
+@contextmanager
+def recorded_in(store: SessionStore) -> Generator[None]:
+    """Have runs and derivations that are made inside recorded in `store`."""
+    token = _store.set(store)
+    try:
+        yield
+    finally:
+        _store.reset(token)
+
+
+@contextmanager
+def recorded_beside(session: UUID) -> Generator[None]:
+    """Have what is made inside recorded as the run of `session` is.
+
+    So a call that is made again when that run goes on finds what it had made. Nothing changes
+    where that run is not recorded.
+    """
+    writer = being_written(session)
+    if writer is None:
+        yield
+        return
+    # A file of its own holds no other session: theirs are where all others are.
+    with recorded_in(default_store() if writer.is_alone else writer.store):
+        yield
+
+
+def store_beside() -> SessionStore | None:
+    """Return where what is made here is recorded because of what is around it, None if nowhere."""
+    return _store.get()

@@ -1,0 +1,267 @@
+"""Whether a stored session is what was written, with all it came from and all it names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Literal
+from uuid import UUID
+
+from rath._core.blobs import Blob
+from rath.errors import PersistenceError, SessionDamaged
+from rath.llm.chat_response import RathLLMTokenUsage
+from rath.session.log.build import Built, build
+from rath.session.log.parsed import Content, Source, closure, missing, needed_by, read_together
+from rath.session.log.store import SessionStore
+from rath.session.log.writer import LogExtent, lost_lines
+from rath.session.persistence import index
+from rath.session.persistence.paths import checked_id
+from rath.session.record import Entry, ToolRun
+
+Severity = Literal["damaged", "missing", "note"]
+"""`damaged`: something is not what was written. `missing`: something that was kept is not there any
+more; the rest can be believed. `note`: worth knowing, nothing is wrong."""
+
+ProblemKind = Literal[
+    "line", "range", "usage", "parent", "blob", "cut off", "unfinished", "unchecked"
+]
+"""What it is about.
+
+`line`: one that does not fit its checksum, or those before it. `range`: what the session begins
+with is not what another one holds, or the trailer counts otherwise. `usage`: the trailer sums up
+otherwise. `parent`: its log is not there. `blob`: content that was kept is not there, or is another
+one. `cut off`: bytes at the end are no whole line. `unfinished`: the run has not ended.
+`unchecked`: version 1 has no checksums."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Something that is not as it should be."""
+
+    severity: Severity
+    kind: ProblemKind
+    session: UUID
+    """In whose log."""
+
+    text: str
+    """What and where."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """What was looked at, and what was found."""
+
+    session: UUID
+    n_sessions: int
+    """Logs that were read, with those of its ancestors."""
+
+    n_lines: int
+    n_blobs: int
+    """Contents that were read."""
+
+    problems: tuple[Problem, ...] = ()
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether all of it is what was written, and all that was kept is there."""
+        return all(problem.severity == "note" for problem in self.problems)
+
+    @property
+    def worst(self) -> Severity | None:
+        """The worst severity, None where there is no problem."""
+        found = {problem.severity for problem in self.problems}
+        ranked: tuple[Severity, ...] = ("damaged", "missing", "note")
+        return next((severity for severity in ranked if severity in found), None)
+
+
+def verify(store: SessionStore, session: UUID | str) -> Verification:
+    """Check a stored session, and all that it came from.
+
+    Checksums of lines, ranges of other sessions with which sessions begin, counts and sums of
+    trailers, and contents that were kept. Cost: every log is read, and every content.
+
+    Raises:
+        ValueError: `session` is no UUID.
+        PersistenceError: There is no such session, or it cannot be read.
+    """
+    wanted = checked_id(session)
+
+    def look(source: Source) -> Verification:
+        return _verified(source, wanted)
+
+    return read_together(store, look, recover=True, is_sound=lambda found: found.worst != "damaged")
+
+
+def _verified(source: Source, wanted: UUID) -> Verification:
+    memory = index.index_memory(source.store, wanted)
+    log = source.read(wanted)
+    if log is None:
+        raise missing(wanted, source.store)
+    if not log.is_finished and b"\n" not in log.data:
+        text = f"{log.where}: its writer was cut off in the first line, so it says nothing"
+        return Verification(wanted, 1, 0, 0, (Problem("note", "cut off", wanted, text),))
+    try:
+        content = source.content(log.data, log.where, is_finished=log.is_finished)
+        content.require(wanted)
+    except SessionDamaged as exc:
+        found = Problem("damaged", "line", wanted, str(exc))
+        return Verification(wanted, 1, 0, 0, (found,))
+    checking = _Checking(source)
+    contents = checking.closure(content)
+    return checking.result(wanted, contents, memory)
+
+
+class _Checking:
+    """Collects problems of the logs of one session and its ancestors."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._problems: list[Problem] = []
+        self._unread: set[UUID] = set()
+
+    def closure(self, content: Content) -> list[Content]:
+        """Return what can be believed of a session and its ancestors, parents first."""
+        try:
+            return closure(content, self._find)
+        except SessionDamaged as exc:  # it builds on itself
+            self._add("damaged", "range", content.header.session, str(exc))
+            return [content]
+
+    def result(
+        self, session: UUID, contents: list[Content], memory: index.IndexMemory
+    ) -> Verification:
+        """Look at all, and return what was found."""
+        built = build(contents, recover=True)
+        self._look_at_end(built[session], memory)
+        there = {content.header.session for content in contents}
+        digests: dict[str, Blob] = {}
+        for content in contents:
+            self._look(content, built[content.header.session], there)
+            self._look_at_blobs(content, digests)
+        return Verification(
+            session,
+            len(contents),
+            sum(content.reader.n_lines for content in contents),
+            len(digests),
+            tuple(self._problems),
+        )
+
+    def _find(self, session: UUID) -> Content | None:
+        try:
+            return self._source.find(session)
+        except PersistenceError as exc:
+            self._unread.add(session)
+            self._add("damaged", "line", session, str(exc))
+            return None
+
+    def _look_at_end(self, built: Built, memory: index.IndexMemory) -> None:
+        """Ask others whether the session that is checked had more."""
+        content, header = built.content, built.content.header
+        if content.problem is not None or built.problem is not None:
+            return  # what stands behind the damage is not known
+        sizes = len(built.rows.items), len(built.entries.items)
+        held = LogExtent(*sizes, content.reader.n_lines, header.created_at)
+        problem = lost_lines(self._source.store, header.session, held, memory)
+        if problem is not None:
+            self._add("damaged", "line", header.session, f"{content.where}: {problem}")
+
+    def _look(self, content: Content, built: Built, there: set[UUID]) -> None:
+        session = content.header.session
+        if content.problem is not None:
+            self._add("damaged", "line", session, str(content.problem))
+        elif built.problem is not None:
+            self._add("damaged", "range", session, str(built.problem))
+        else:
+            self._look_at_usage(content, built)
+        for parent in needed_by(content):
+            if parent not in there and parent not in self._unread:
+                self._add(
+                    "missing",
+                    "parent",
+                    session,
+                    f"{content.where}: session {parent}, which it came from, is not in "
+                    f"{self._source.store.where}",
+                )
+        if content.n_torn:
+            self._add(
+                "note",
+                "cut off",
+                session,
+                f"{content.where}: the last {content.n_torn} bytes are no whole line: its writer "
+                "was cut off; they are left out",
+            )
+        if content.unfinished is not None and content.problem is None:
+            self._add("note", "unfinished", session, f"{content.where}: the run has not ended")
+        if content.reader.version < 2:
+            self._add(
+                "note",
+                "unchecked",
+                session,
+                f"{content.where}: of schema version {content.reader.version}, which has no "
+                "checksums",
+            )
+
+    def _look_at_usage(self, content: Content, built: Built) -> None:
+        trailer = content.trailer
+        if trailer is None or content.reader.version < 2:
+            return
+        said, found = trailer.usage, built.cell.result().usage()
+        if _counts(said) != _counts(found):
+            self._add(
+                "damaged",
+                "usage",
+                content.header.session,
+                f"{content.where}: the trailer says {_counts(said)} tokens (prompt, completion, "
+                f"total), and the model calls sum up to {_counts(found)}",
+            )
+
+    def _look_at_blobs(self, content: Content, seen: dict[str, Blob]) -> None:
+        for blob in _kept(content):
+            if blob.digest in seen:
+                continue
+            seen[blob.digest] = blob
+            problem = self._problem_of(blob)
+            if problem is not None:
+                text = f"{content.where}: content {blob.digest}, {blob.size} bytes, {problem}"
+                self._add("missing", "blob", content.header.session, text)
+
+    def _problem_of(self, blob: Blob) -> str | None:
+        try:
+            data = self._source.store.blob(blob.digest)
+        except PersistenceError as exc:
+            return f"cannot be read: {exc}"
+        if data is None:
+            return f"is not in {self._source.store.where} any more, or is damaged there"
+        if sha256(data).hexdigest() != blob.digest or len(data) != blob.size:
+            return "is another one"
+        return None
+
+    def _add(self, severity: Severity, kind: ProblemKind, session: UUID, text: str) -> None:
+        self._problems.append(Problem(severity, kind, session, text))
+
+
+def _kept(content: Content) -> Iterator[Blob]:
+    """Yield the contents that a log names and that were kept."""
+    left = content.unfinished or content.kept
+    results = () if left is None else left.results
+    for row in (*content.rows, *(each.shown for each in results if each.shown is not None)):
+        yield from (image.blob for image in row.images if image.blob.is_kept)
+    for entry in content.entries:
+        yield from (blob for blob in _blobs_of(entry) if blob.is_kept)
+    for result in results:
+        yield from (blob for blob in _blobs_of(result.run) if blob.is_kept)
+
+
+def _blobs_of(entry: Entry) -> Iterator[Blob]:
+    if not isinstance(entry, ToolRun):
+        return
+    yield entry.shown
+    sides = (side for effect in entry.file_effects for side in (effect.before, effect.after))
+    yield from (blob for blob in (entry.full, *sides) if blob is not None)
+
+
+def _counts(usage: RathLLMTokenUsage | None) -> tuple[int, int, int] | None:
+    if usage is None:
+        return None
+    return usage.prompt_tokens, usage.completion_tokens, usage.total_tokens

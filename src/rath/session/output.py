@@ -1,0 +1,489 @@
+"""Typed answers: how a model is asked for one, and how its answer is read and checked."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from types import MappingProxyType, UnionType
+from typing import Any, Protocol, cast, get_origin
+from uuid import UUID
+
+from rath._async.runtime import runtime
+from rath._core.text import one_line_preview
+from rath.errors import InvalidRequestError, OutputError
+from rath.llm.exchange import Exchange
+from rath.llm.exchange import evidence_of as exchange_evidence
+from rath.llm.provider import Provider
+from rath.llm.tool_args import parse_tool_arguments
+from rath.session.calls.requests import Candidate
+from rath.session.calls.results import Finished, Prepared
+from rath.session.chunk import ChunkRow, ChunkTable
+from rath.session.content import AssistantTurn, ToolCall, encode_failure, encode_result
+from rath.session.outcome import Completed, Outcome, OutputMissing, OutputValue
+from rath.session.output_schema import FINAL_ANSWER, WRAPPED, OutputSpec, Unfit, output_spec
+from rath.session.record import Operation, Purpose, Record, evidence_of, last_text
+from rath.session.tooling import Offer, offer
+
+_FENCE = re.compile(r"```(?:json)?[ \t]*\n(.*?)```", re.DOTALL | re.IGNORECASE)
+_NOT_IN_A_NAME = re.compile(r"[^a-zA-Z0-9_-]+")
+_A_TOOL_OF_OURS = re.compile(rf"{FINAL_ANSWER}(?:_[1-9]\d*)?")
+PREVIEW_CHARS = 200
+"""How much of an answer an error shows."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OutputForm:
+    """A type that an answer shall have; made once for any number of answers."""
+
+    name: str
+    """Name of the type, in letters that every vendor takes."""
+
+    schema: Mapping[str, Any]
+    """JSON Schema of type object."""
+
+    spec: OutputSpec
+    """How a run asks for it, worked out once."""
+
+    is_wrapped: bool
+    """Whether the answer is the member "value" of that object, as the type makes no object."""
+
+    read: Callable[[str], Any]
+    """Gives the object that a JSON text makes, or raises Unfit; runs the type's own validators."""
+
+    def read_said(self, text: str) -> Any:
+        """Return the object that stands in what a model said: all of it, or a fenced block.
+
+        Raises:
+            Unfit: No part of the text fits; says what is wrong with the likeliest one.
+        """
+        problem: Unfit | None = None
+        for candidate in _candidates(text):
+            try:
+                return self.read(_held(candidate) if self.is_wrapped else candidate)
+            except Unfit as exc:
+                problem = problem or exc
+        raise problem or Unfit("it is empty")
+
+
+def output_form(wanted: object) -> OutputForm:
+    """Return the form of a type; loads pydantic.
+
+    Raises:
+        TypeError: It is no type, or one that pydantic has no JSON Schema for.
+    """
+    if isinstance(wanted, OutputForm):
+        return wanted
+    if not isinstance(wanted, type | UnionType) and get_origin(wanted) is None:
+        raise TypeError(
+            f"output must be a type, such as a subclass of pydantic.BaseModel, not {wanted!r:.80}"
+        )
+    # On first use: most runs ask for text, and `import rath.flow` must not load pydantic.
+    from rath.session.output_types import read_type  # noqa: PLC0415
+
+    schema, is_wrapped, read = read_type(wanted)
+    name = _NOT_IN_A_NAME.sub("_", getattr(wanted, "__name__", "")).strip("_")
+    name = name[:64] or "answer"
+    return OutputForm(name, schema, output_spec(name, schema), is_wrapped, read)
+
+
+class _Ended(Protocol):
+    """What is asked of a session to read its answer."""
+
+    @property
+    def id(self) -> UUID: ...
+
+    @property
+    def outcome(self) -> Outcome: ...
+    @property
+    def chunk_table(self) -> ChunkTable: ...
+    @property
+    def record(self) -> Record: ...
+
+
+class TypedReading:
+    """What a session says of its typed answer."""
+
+    __slots__ = ()
+
+    @property
+    def output(self: _Ended) -> Any:
+        """The object that the run was asked for with `output=`, of that type; waits for the run.
+
+        It stays with forks, and is made by a run: one that goes on from here has its own.
+
+        Raises:
+            OutputError: There is none. The text says what came instead; `text()` is not touched.
+        """
+        outcome = self.outcome
+        match outcome:
+            case Completed(OutputValue(value)):
+                return value
+            case Completed(OutputMissing(problem)):
+                raise OutputError(f"session {self.id} has no output: {problem}")
+            case Completed():
+                raise OutputError(
+                    f"session {self.id} has no output: no run was asked for one. Ask with "
+                    "Agent(..., output=Model); a session that was loaded from a file reads its "
+                    "last answer again with session.output_as(Model)"
+                )
+            case _:
+                raise OutputError(
+                    f"session {self.id} has no output: its run ended as {outcome!r} before an "
+                    "answer of the type was there"
+                )
+
+    def output_as(self: _Ended, model: object) -> Any:
+        """Return the last answer of the rows as an object of a type; waits for the run.
+
+        Serves a session that was loaded, which has rows and no object, and asks no model.
+
+        Args:
+            model: A type as for `Agent(..., output=...)`.
+
+        Raises:
+            TypeError: It is no such type.
+            OutputError: The last answer does not fit it, or there is none.
+        """
+        form = output_form(model)
+        for row in reversed(self.chunk_table):
+            if isinstance(row.content, AssistantTurn):
+                given = _answering(row.content, _asked_by(self.record, row))
+                said = given or [row.content.text or ""]
+                return _read_first(self.id, form, said)
+        raise OutputError(f"session {self.id} holds no answer of a model to read as {form.name}")
+
+
+def plain_answer(session: _Ended) -> Any:
+    """Return the last answer as JSON can hold it: text, or what a typed answer says; waits.
+
+    A session that was loaded has the same answer. None where there is none.
+    """
+    outcome = session.outcome
+    if isinstance(outcome, Completed) and isinstance(outcome.output, OutputValue):
+        # On first use, like all of pydantic.
+        from rath.session.output_types import to_plain  # noqa: PLC0415
+
+        return to_plain(outcome.output.value)
+    row = next((row for row in reversed(session.chunk_table) if _is_said(row)), None)
+    asked = None if row is None else _asked_by(session.record, row)
+    if row is not None and asked is not None and asked.output is not None:
+        content = row.content
+        assert isinstance(content, AssistantTurn)
+        for said in _answering(content, asked) or [content.text or ""]:
+            with contextlib.suppress(ValueError, RecursionError):
+                return _unwrapped(json.loads(said))
+    return last_text(session.chunk_table, session.record)
+
+
+def _unwrapped(given: Any) -> Any:
+    if not isinstance(given, dict):
+        return given
+    members = cast("dict[str, Any]", given)
+    return members[WRAPPED] if members.keys() == {WRAPPED} else members
+
+
+def _is_said(row: ChunkRow) -> bool:
+    return isinstance(row.content, AssistantTurn)
+
+
+def _asked_by(record: Record, row: ChunkRow) -> Operation | None:
+    """Return the run that asked for the answer in `row`, None where the record does not tell."""
+    call = evidence_of(record, row)
+    if call is None:
+        return None
+    runs = (entry for entry in record if isinstance(entry, Operation))
+    return next((run for run in runs if run.operation == call.operation), None)
+
+
+def _answering(turn: AssistantTurn, asked_by: Operation | None) -> list[str]:
+    """Return the arguments of the calls that give the answer."""
+    if asked_by is not None:
+        name = None if asked_by.output is None else asked_by.output.tool.name
+    else:
+        # A loaded session: of the names that the tool may have, the one that was free last.
+        names = {call.name for call in turn.calls if _A_TOOL_OF_OURS.fullmatch(call.name)}
+        name = max(names, key=lambda one: (len(one), one), default=None)
+    return [call.arguments for call in turn.calls if call.name == name]
+
+
+def _read_first(session: UUID, form: OutputForm, said: Sequence[str]) -> Any:
+    """Return the first of `said` that fits, as the run itself did."""
+    problem: Unfit | None = None
+    for text in said:
+        try:
+            return form.read_said(text)
+        except Unfit as exc:
+            problem = exc
+    raise OutputError(
+        f"the last answer of session {session} is no {form.name}: {problem}. It begins: "
+        f"{one_line_preview(said[-1], PREVIEW_CHARS)!r}"
+    ) from problem
+
+
+def _held(text: str) -> str:
+    """Return JSON text as the member of an object, unless it is such an object already."""
+    try:
+        given: object = json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+    is_held = isinstance(given, dict) and WRAPPED in given
+    return text if is_held else f'{{"{WRAPPED}": {text}}}'
+
+
+def _candidates(text: str) -> Iterator[str]:
+    """Yield the parts of a text that may be the answer, the likeliest first."""
+    fenced = [found.group(1).strip() for found in _FENCE.finditer(text)]
+    # What a model comes to stands at the end.
+    yield from reversed(fenced)
+    if text.strip():
+        yield text.strip()
+
+
+_Read = OutputValue | Unfit
+_SCHEMA_PARAMETERS = frozenset({"response_format", "output_config"})
+"""Parameters of requests, by which a call that was asked for a schema is known afterwards."""
+
+
+@dataclass(frozen=True, slots=True)
+class FinalAnswer:
+    """The tool that takes the answer."""
+
+    form: OutputForm
+    spec: OutputSpec
+    origin: str = "built-in"
+    effects: str = "read_only"
+
+    @property
+    def name(self) -> str:
+        return self.spec.tool.name
+
+    @property
+    def description(self) -> str | None:
+        return self.spec.tool.description
+
+    @property
+    def parameters(self) -> Mapping[str, Any]:
+        return self.spec.tool.parameters
+
+    def resource_key(self, arguments: Mapping[str, Any]) -> tuple[str, ...]:
+        return (self.name,)
+
+    def __call__(self, session: Any, arguments: Mapping[str, Any]) -> Any:
+        return self.form.read(json.dumps(arguments, ensure_ascii=False))
+
+
+@dataclass(frozen=True, slots=True)
+class OutputPlan:
+    """The typed answer that a run was asked for, checked before it was submitted."""
+
+    form: OutputForm
+    spec: OutputSpec
+    retries: int
+    """Model calls that may follow an answer which does not fit."""
+
+    offer: Offer
+    """The tool that takes the answer, for models that take no schema."""
+
+
+def plan_output(
+    output: object, retries: object, *, candidates: Sequence[Candidate], taken: Iterable[str]
+) -> OutputPlan | None:
+    """Return the plan for `output`, None without one.
+
+    Raises:
+        TypeError: `output` is no type that an answer can have.
+        ValueError: `retries` is no whole number of at least 0, or a provider has a response
+            format of its own.
+    """
+    if isinstance(retries, bool) or not isinstance(retries, int) or retries < 0:
+        raise ValueError(f"output_retries must be a whole number of at least 0, not {retries!r}")
+    if output is None:
+        return None
+    form = output_form(output)
+    for candidate in candidates:
+        _check_format(candidate.provider)
+    spec = form.spec.beside(taken)
+    return OutputPlan(form, spec, retries, offer(FinalAnswer(form, spec)))
+
+
+def explain_refusal(error: Exception) -> None:
+    """Tell what to do where an endpoint may have refused the schema of a typed answer."""
+    evidence = exchange_evidence(error)
+    if not isinstance(error, InvalidRequestError) or evidence is None:
+        return
+    if _SCHEMA_PARAMETERS & evidence.parameters.keys():
+        error.add_note(
+            "the request asked for an answer by JSON Schema; where the endpoint takes none, or "
+            "not this one, use Provider(output_mode='tool')"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a turn means for its run."""
+
+    others: Sequence[ToolCall]
+    """The calls that are to be made."""
+
+    outcome: Completed | None = None
+    """Set where the turn is the last one, once those calls were made."""
+
+    own: Mapping[int, Finished] = field(default_factory=lambda: MappingProxyType({}))
+    """What became of the calls that gave the answer, by their index among all calls."""
+
+    reply: str | None = None
+    """What the user says to it, where there is no call to answer."""
+
+    @property
+    def places(self) -> Sequence[int]:
+        """The indices of the calls that are to be made, among all calls of the turn."""
+        n_calls = len(self.own) + len(self.others)
+        return [index for index in range(n_calls) if index not in self.own]
+
+    def results(self, done: Mapping[int, Finished]) -> Mapping[int, Finished]:
+        """Return what became of all calls by their index; `done` tells of the others."""
+        return {**self.own, **done} if self.own else done
+
+
+def judge_plain(turn: AssistantTurn, exchange: Exchange) -> Verdict:
+    """Return what a turn means where nothing but text was asked for."""
+    has_ended = not turn.calls and not _is_paused(exchange)
+    return Verdict(turn.calls, Completed() if has_ended else None)
+
+
+class OutputRun:
+    """What one run knows of its typed answer."""
+
+    def __init__(self, plan: OutputPlan) -> None:
+        self._plan = plan
+        self._tool = plan.spec.tool.name
+        self._n_tries = 0
+        self.purpose: Purpose = "turn"
+        """Of the next model call."""
+
+    async def judge(self, turn: AssistantTurn, exchange: Exchange, *, may_repair: bool) -> Verdict:
+        """Return what a turn means.
+
+        Args:
+            turn: What the model said.
+            exchange: The call that it came from.
+            may_repair: Whether the run may make another model call.
+        """
+        self.purpose = "turn"
+        own = {at: call for at, call in enumerate(turn.calls) if call.name == self._tool}
+        if (turn.calls and not own) or _is_paused(exchange):
+            return Verdict(turn.calls)
+        others = [call for at, call in enumerate(turn.calls) if at not in own]
+        # The validators are the user's code, and may take their time.
+        reading = partial(self._read, turn, list(own.values()))
+        read = [_blamed(one, exchange) for one in await runtime().call_in_worker(reading)]
+        self._n_tries += 1
+        found = next((one for one in read if isinstance(one, OutputValue)), None)
+        if found is not None:
+            return Verdict(others, Completed(found), self._results(own, read, ""))
+        problem = str(read[-1])
+        if _is_refused(exchange) or self._n_tries > self._plan.retries or not may_repair:
+            said = list(own.values())[-1].arguments if own else turn.text or ""
+            missing = OutputMissing(self._summary(exchange, problem, said, may_repair))
+            return Verdict(others, Completed(missing), self._results(own, read, ""))
+        self.purpose = "repair"
+        if own:
+            again = f" Call {self._tool} again, with the whole answer."
+            return Verdict(others, own=self._results(own, read, again))
+        return Verdict(others, reply=self._reply(exchange, problem))
+
+    def _read(self, turn: AssistantTurn, own: Sequence[ToolCall]) -> list[_Read]:
+        """Read the calls that give an answer, or the text where there are none."""
+        if own:
+            return [self._read_call(call) for call in own]
+        return [_caught(partial(self._plan.form.read_said, turn.text or ""))]
+
+    def _read_call(self, call: ToolCall) -> _Read:
+        arguments, is_error = parse_tool_arguments(call.arguments)
+        if is_error:
+            return Unfit("the arguments are no JSON object")
+        return _caught(partial(self._plan.offer.tool, None, arguments or {}))
+
+    def _results(
+        self, own: Mapping[int, ToolCall], read: Sequence[_Read], again: str
+    ) -> dict[int, Finished]:
+        # A text has no calls that wait for a result.
+        return {
+            at: self._finished(call, one, again)
+            for (at, call), one in zip(own.items(), read, strict=bool(own))
+        }
+
+    def _finished(self, call: ToolCall, read: _Read, again: str) -> Finished:
+        arguments, _ = parse_tool_arguments(call.arguments)
+        prepared = Prepared(call, self._plan.offer, arguments)
+        if isinstance(read, OutputValue):
+            return Finished(prepared, encode_result(True), "done")
+        message = f"the answer cannot be used: {read}.{again}"
+        return Finished(prepared, encode_failure("invalid_tool_arguments", message), "failed")
+
+    def _reply(self, exchange: Exchange, problem: str) -> str:
+        wrong = f"The answer cannot be used: {problem}."
+        if not _SCHEMA_PARAMETERS & exchange.evidence.parameters.keys():
+            return f"{wrong} Give the whole answer by calling the tool {self._tool}."
+        # Some endpoints hold the model to the schema without showing it.
+        schema = json.dumps(dict(self._plan.spec.schema), ensure_ascii=False)
+        return (
+            f"{wrong} Give the whole answer again, as JSON and nothing else, by this JSON Schema: "
+            f"{schema}"
+        )
+
+    def _summary(self, exchange: Exchange, problem: str, said: str, may_repair: bool) -> str:
+        evidence, n_tries = exchange.evidence, self._n_tries
+        model = evidence.served_model or evidence.requested_model
+        tries = "1 try" if n_tries == 1 else f"{n_tries} tries"
+        limit = "" if may_repair else "; no further call was left in max_tool_rounds"
+        return (
+            f"model {model!r} at {evidence.endpoint or evidence.adapter} gave no "
+            f"{self._plan.form.name} in {tries}{limit}. The last one: {problem}. It begins: "
+            f"{one_line_preview(said, PREVIEW_CHARS)!r}. Give it more tries with output_retries, "
+            "or ask for less"
+        )
+
+
+def _caught(read: partial[Any]) -> _Read:
+    """Return what reading gives; on a worker thread, where every exception is the validators'."""
+    try:
+        return OutputValue(read())
+    except Unfit as exc:
+        return exc
+    except BaseException as exc:  # noqa: BLE001  # a tool's lane: the model reads what went wrong
+        return Unfit.because_of(exc)
+
+
+def _blamed(read: _Read, exchange: Exchange) -> _Read:
+    """Say what is really wrong: an answer that was cut short is not blamed for its form."""
+    if isinstance(read, OutputValue):
+        return read
+    reason = exchange.response.primary_choice.finish_reason
+    if reason == "length":
+        return Unfit("it was cut off at the limit of tokens (max_tokens) before it was whole")
+    if reason == "content_filter":
+        return Unfit("the endpoint's content filter stopped it")
+    return Unfit("the model refused to answer") if _is_refused(exchange) else read
+
+
+def _is_refused(exchange: Exchange) -> bool:
+    choice = exchange.response.primary_choice
+    ended = choice.finish_reason in ("refusal", "content_filter")
+    return ended or bool(choice.message.refusal)
+
+
+def _is_paused(exchange: Exchange) -> bool:
+    return exchange.response.primary_choice.finish_reason == "pause_turn"
+
+
+def _check_format(provider: Provider) -> None:
+    if provider.response_format is not None or "response_format" in provider.extra_create_args:
+        raise ValueError(
+            "output= cannot be used with a provider that has a response_format of its own; leave "
+            "one of the two out"
+        )

@@ -1,0 +1,646 @@
+"""Programs that run again: recorded sessions are served, unfinished ones go on."""
+
+from __future__ import annotations
+
+import contextvars
+import json
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
+from uuid import UUID
+
+from rath._async.lazy import Deferred
+from rath._core.text import short_id
+from rath.errors import ResumeMismatch
+from rath.llm.chat_request import RathLLMMessage
+from rath.llm.chat_response import (
+    RathLLMAssistantMessage,
+    RathLLMChatChoice,
+    RathLLMChatResponse,
+    RathLLMFinishReason,
+)
+from rath.llm.exchange import CallEvidence, Exchange
+from rath.session.bindings import Placement
+from rath.session.body import Body, cancelled_body
+from rath.session.calls.asking import Answer, CurrentCall, Question
+from rath.session.calls.open_calls import OpenCall, entries_since, open_calls, own_operation
+from rath.session.calls.requests import Context
+from rath.session.calls.results import Finished, Prepared
+from rath.session.chunk import ChunkRow, ChunkTable
+from rath.session.content import (
+    AssistantTurn,
+    ResultText,
+    ToolCall,
+    ToolFeedback,
+    encode_failure,
+    encode_result,
+    rows_digest,
+)
+from rath.session.graph.recording import Edge, Provenance
+from rath.session.log.open_logs import claim, has_gone_on, newest, say_same
+from rath.session.log.store import SessionStore
+from rath.session.operation import Place
+from rath.session.outcome import Completed, Suspended
+from rath.session.record import (
+    Entry,
+    ModelCall,
+    Operation,
+    OperationKind,
+    Record,
+    Verdict,
+    Workspace,
+    is_inside_run,
+    uplink,
+)
+from rath.session.tooling import Offer
+
+if TYPE_CHECKING:
+    from rath.session.log.parsed import Unfinished
+
+
+SKIPPED = "the call was skipped by decision; whether it had taken effect before is not known"
+DENIED = "the call was not allowed, and not made"
+CARRIED_OUT = "the call was carried out; what came of it is not known"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GoingOn:
+    """What a run knows that goes on."""
+
+    body: Body
+    """Rows and record so far."""
+
+    left: Unfinished | None = None
+    """What the lines of its log say of the calls that are open."""
+
+    operation: Operation
+    """That of the run."""
+
+    turns: tuple[tuple[AssistantTurn, Exchange], ...]
+    """What the model said in this run, and the calls in which it did."""
+
+    last_row: int
+    """Index of the row of the last turn; 0 where there is none."""
+
+    open_calls: tuple[OpenCall, ...]
+    """The calls of the last turn that have no row."""
+
+    was_asked: bool
+    """Whether a model was asked in this run, so that what was recalled is known."""
+
+    context: Context | None
+    """The recalled notes, as the first request of the run showed them."""
+
+    told: tuple[Entry, ...]
+    """What the run had noted by then, which the run around it may not know."""
+
+    known: frozenset[UUID]
+    """The ids of these."""
+
+    differences: tuple[object, ...] = ()
+    """In what tools and provider are not what they were, for a warning."""
+
+    check: Callable[[Body, Body], None] | None = None
+    """Raises ResumeMismatch where transcript and instructions are others than they were; None
+    where that is sure."""
+
+    @property
+    def waiting(self) -> tuple[str, ...]:
+        """The calls that somebody must decide about first."""
+        return tuple(each.call.id for each in self.open_calls if each.waits)
+
+    @property
+    def children(self) -> tuple[UUID, ...]:
+        """The sessions inside open calls that wait; they go on when these are made again."""
+        return tuple(each.said.child for each in self.open_calls if each.said.child is not None)
+
+    def settled(self, tools: Mapping[str, Offer]) -> dict[int, Finished]:
+        """Return what is known, by result or decision, of the open calls by their index."""
+        known = {each.index: _settled(each, tools.get(each.call.name)) for each in self.open_calls}
+        return {index: finished for index, finished in known.items() if finished is not None}
+
+    @property
+    def beginning(self) -> Body:
+        """The content with which the run goes on; until it has made more it may be cut off too."""
+        left = self.left
+        return replace(
+            self.body,
+            unfinished=None if left is None else replace(left, failure=None, partial_text=""),
+        )
+
+    @property
+    def decided(self) -> frozenset[int]:
+        """The open calls, by their index, of which somebody has said whether they are made."""
+        return frozenset(each.index for each in self.open_calls if each.is_allowed)
+
+    @property
+    def passed(self) -> frozenset[tuple[int, int]]:
+        """The open calls, by row and index, that hooks have let pass."""
+        return frozenset((one.row, one.index) for one in self.open_calls if one.has_passed)
+
+    def asked(self, calls: Sequence[ToolCall]) -> list[ToolCall]:
+        """Return the calls of the last turn as they are made: some with other arguments."""
+        asked = list(calls)
+        for each in self.open_calls:
+            asked[each.index] = each.call
+            approval = each.said.approval
+            if approval is not None and approval.edited is not None:
+                edited = json.dumps(dict(approval.edited), ensure_ascii=False)
+                asked[each.index] = replace(asked[each.index], arguments=edited)
+        return asked
+
+    def given(self) -> dict[int, CurrentCall]:
+        """Return what was said to the open calls, by their index, for when they are made."""
+        return {each.index: _given(each) for each in self.open_calls}
+
+    def with_decisions(self, done: Mapping[int, Finished]) -> dict[int, Finished]:
+        """Return what became of calls, with the decisions by which they were made."""
+        told = dict(done)
+        for each in self.open_calls:
+            if each.allowed_by is not None and each.index in done:
+                told[each.index] = replace(done[each.index], decision=each.allowed_by.id)
+        return told
+
+
+def going_on(body: Body, session: UUID, *, late: Record | None = None) -> GoingOn | None:
+    """Return where the run of a session goes on; None where its record does not begin one.
+
+    Args:
+        body: What the run had written.
+        session: Which session it makes.
+        late: The record with the decisions that came since.
+    """
+    record = body.record if late is None else late
+    operation = own_operation(record, session)
+    if operation is None or operation.kind != "loop":
+        return None
+    told = tuple(entries_since(record, session))
+    calls = _own_calls(told, operation)
+    by_row = {row: call for call in calls for row in call.rows}
+    turns: list[tuple[AssistantTurn, Exchange]] = []
+    last_row = 0
+    for index, row in enumerate(body.table):
+        call = None if row.id is None else by_row.get(row.id)
+        if isinstance(row.content, AssistantTurn) and call is not None:
+            turns.append((row.content, exchange_of(row.content, call.evidence)))
+            last_row = index
+    return GoingOn(
+        body=replace(body, record=record, outcome=Completed(), unfinished=None),
+        left=body.unfinished,
+        operation=operation,
+        turns=tuple(turns),
+        last_row=last_row,
+        open_calls=open_calls(body, session, late=late),
+        was_asked=bool(calls),
+        context=_context(calls),
+        told=told,
+        known=frozenset(entry.id for entry in told),
+    )
+
+
+def exchange_of(turn: AssistantTurn, evidence: CallEvidence) -> Exchange:
+    """Return a call as it was answered, as far as it matters what the answer means for its run."""
+    reason: RathLLMFinishReason = "tool_calls" if turn.calls else "stop"
+    if evidence.finish_reason is not None:
+        # The record holds it in the words of `RathLLMFinishReason`.
+        reason = evidence.finish_reason  # type: ignore[assignment]  # as its docstring says
+    refusal = turn.text if reason == "refusal" else None
+    message = RathLLMAssistantMessage(content=turn.text, refusal=refusal)
+    choice = RathLLMChatChoice(index=0, finish_reason=reason, message=message)
+    response = RathLLMChatResponse(
+        id=evidence.response_id or "",
+        choices=(choice,),
+        created=0,
+        model=evidence.served_model or evidence.requested_model or "",
+        usage=evidence.usage,
+    )
+    return Exchange(response, evidence)
+
+
+def _own_calls(told: Iterable[Entry], operation: Operation) -> list[ModelCall]:
+    return [
+        entry
+        for entry in told
+        if isinstance(entry, ModelCall) and entry.operation == operation.operation
+    ]
+
+
+def _context(calls: list[ModelCall]) -> Context | None:
+    seen = calls[0].seen if calls else None
+    if seen is None or seen.context_at is None or seen.context is None:
+        return None
+    return Context(seen.context_at, RathLLMMessage("user", seen.context), seen.recalled)
+
+
+def _given(asked: OpenCall) -> CurrentCall:
+    said = asked.said
+    answers = [
+        Answer(Question(each.interrupt.question or "", each.interrupt.schema), each.answer.text)
+        for each in said.questions
+        if each.answer is not None and each.answer.text is not None
+    ]
+    is_edited = said.approval is not None and said.approval.edited is not None
+    return CurrentCall(answers, is_edited=is_edited)
+
+
+def _denied(asked: OpenCall, prepared: Prepared) -> Finished | None:
+    """Return what the model reads of a call that was not allowed, None for one that is made."""
+    approval = asked.said.approval
+    if approval is None or approval.choice != "deny":
+        return None
+    why = DENIED if approval.text is None else f"{DENIED}: {approval.text}"
+    return Finished(prepared, encode_failure("denied", why), "denied", decision=approval.id)
+
+
+def _settled(asked: OpenCall, offer: Offer | None) -> Finished | None:
+    prepared = Prepared(asked.call, offer)
+    if asked.result is not None:
+        run, row = asked.result.run, asked.result.shown
+        assert row is not None, "a call without a row is not known"
+        said = row.content.body if isinstance(row.content, ToolFeedback) else ""
+        shown = ResultText(said, failure=run.error_kind, exit_code=run.exit_code, images=row.images)
+        return Finished(prepared, shown, run.status, recorded=(run, row))
+    decision = asked.decision
+    if decision is None or decision.choice == "retry":
+        return _denied(asked, prepared)
+    if decision.choice == "skip":
+        result = encode_failure("skipped", decision.text or SKIPPED)
+        return Finished(prepared, result, "denied", decision=decision.id)
+    result = encode_result(CARRIED_OUT if decision.text is None else decision.text)
+    return Finished(prepared, result, "done", decision=decision.id)
+
+
+CancelledRuns = Literal["keep", "go_on"]
+"""What becomes of a run that was cancelled when its program runs again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A session that was made at a place before."""
+
+    id: UUID
+    body: Deferred[Body]
+    provenance: Provenance
+    late: Record | None = None
+    """The record with what came after the run, None where nothing did."""
+
+    placement: Placement | None = None
+    """Where it works by its log; None where that is not known."""
+
+    is_moved: bool = False
+    """Whether somebody has placed it elsewhere since."""
+
+    def placed(self, now: Placement) -> Placement:
+        """Return where it goes on.
+
+        What a program says of it when it runs again is less than where its files are.
+
+        Args:
+            now: Where the program that runs again places it.
+        """
+        own = self.placement
+        if own is None or not own.is_chosen or own.is_in_workspace_of(now):
+            return now
+        return own if self.is_moved or own.has_files or not now.is_chosen else now
+
+    @property
+    def written(self) -> Body:
+        """What its run had written; it has written something."""
+        body = self.body.latest
+        assert body is not None
+        return body
+
+    @property
+    def content(self) -> Body | None:
+        """What there is of it, with late entries; None where there is nothing yet."""
+        body = self.body.latest
+        if body is None or self.late is None:
+            return body
+        return Body(body.table, self.late, body.outcome, body.given, body.unfinished)
+
+
+class Known(Protocol):
+    """What a run had made before."""
+
+    cancelled: CancelledRuns
+
+    @property
+    def store(self) -> SessionStore | None:
+        """Where what is made is written too, None where it need not be."""
+        ...
+
+    def find(self, session: UUID) -> Found | None:
+        """Return a session by its id, None where it was never made."""
+        ...
+
+    def drop(self, session: UUID) -> None:
+        """Forget a session that is made anew."""
+        ...
+
+    def begin(
+        self, session: UUID, start: Callable[[], Deferred[Body]]
+    ) -> tuple[Deferred[Body], bool]:
+        """Have a session made that was not found, unless that has begun meanwhile; see `claim`."""
+        ...
+
+
+_known: contextvars.ContextVar[Known | None] = contextvars.ContextVar("rath_known", default=None)
+
+
+@contextmanager
+def serving(known: Known) -> Generator[None]:
+    """Let what is made inside be looked for in `known` first."""
+    token = _known.set(known)
+    try:
+        yield
+    finally:
+        _known.reset(token)
+
+
+def known_run() -> Known | None:
+    """Return what is known of the run that goes on here, None where a program runs anew."""
+    return _known.get()
+
+
+def found_at(place: Place) -> Found | None:
+    """Return the session that was made at a place before, None where there is none."""
+    known = _known.get()
+    found = None if known is None or place.run is None else known.find(place.new_id())
+    if found is None or not has_gone_on(found.body):
+        return found
+    return replace(found, body=newest(found.body), late=None)
+
+
+def begun_once(
+    session: UUID, origin: Deferred[Body] | None, start: Callable[[], Deferred[Body]]
+) -> tuple[Deferred[Body], bool]:
+    """Submit a run, unless the same one was submitted meanwhile.
+
+    Args:
+        session: What it makes.
+        origin: With what it goes on, or in whose place it is made anew; None where it is new.
+        start: Submits it, and returns what it makes; must not wait.
+
+    Returns:
+        What the run makes, and whether it was started here.
+    """
+    if origin is not None:
+        return claim(origin, start)
+    known = _known.get()
+    return (start(), True) if known is None else known.begin(session, start)
+
+
+def make_anew(place: Place) -> None:
+    """Forget the session that was made at a place before."""
+    known = _known.get()
+    assert known is not None, "found, so something is known"
+    known.drop(place.new_id())
+
+
+def served(
+    found: Found,
+    inputs: tuple[Deferred[Body], ...],
+    check: Callable[..., None],
+) -> Deferred[Body]:
+    """Return the content of a session that was found, once it is sure that it is the same.
+
+    Args:
+        found: The session.
+        inputs: What it is made of now.
+        check: Gets their content; raises ResumeMismatch. It is called at once where the inputs are
+            there, else when they are.
+    """
+    content = found.content
+    assert content is not None, "what is served is there"
+    told = entries_since(content.record, found.id) if is_inside_run() else ()
+    if all(cell.done() and cell.error() is None for cell in inputs):
+        check(*(cell.result() for cell in inputs))
+        if not told:
+            return found.body
+    sink = uplink()
+
+    async def wait_and_check(_: Deferred[Body]) -> Body:
+        check(*[await cell for cell in inputs])
+        for entry in told:
+            sink(entry, None)
+        return await found.body
+
+    told_again: Deferred[Body] = Deferred.start(
+        wait_and_check,
+        owner=found.id,
+        label=f"session {short_id(found.id)} (served from its record)",
+        inputs=inputs,
+        on_cancel=lambda latest: latest or cancelled_body(found.id, inputs),
+    )
+    say_same(told_again, found.body)
+    return told_again
+
+
+T = TypeVar("T")
+
+
+def required_operation(
+    found: Found, kind: OperationKind, place: Place, *, workspace: Workspace | None = None
+) -> Operation:
+    """Return the operation of a session that was found.
+
+    Raises:
+        ResumeMismatch: It is none of that kind.
+    """
+    content = found.content
+    made = None if content is None else own_operation(content.record, found.id)
+    said = "no operation" if made is None else _named(made.kind, made.workspace)
+    if made is None or (made.kind, made.workspace) != (kind, workspace):
+        raise _mismatch(place, "another operation is made", said, _named(kind, workspace))
+    return made
+
+
+def model_check(made: Operation, place: Place) -> Callable[[Body, Body], None]:
+    """Return the check that transcript and instructions are those that an operation had."""
+    return partial(_check_model, made, place)
+
+
+def derivation_check(
+    found: Found, parents: Sequence[Edge], place: Place, *, rows: Iterable[ChunkRow] | None = None
+) -> Callable[..., None]:
+    """Return the check that a derivation has the parents that it had, and the rows of its own.
+
+    Raises:
+        ResumeMismatch: The rows are others; the check says so of the parents.
+    """
+    if rows is not None:
+        content = found.content
+        assert content is not None, "what is served is there"
+        _check_rows(place, "the task", rows_digest(content.table), rows)
+    return partial(_check_parents, found, parents, place)
+
+
+def check_equal(place: Place, what: str, expected: object, found: object) -> None:
+    """Refuse what is not what it was.
+
+    Raises:
+        ResumeMismatch: It is something else.
+    """
+    if expected != found:
+        raise _mismatch(place, f"{what} differs", repr(expected), repr(found))
+
+
+def _check_model(made: Operation, place: Place, user: Body, agent: Body) -> None:
+    _check_rows(place, "the transcript", made.input_digest or "", user.table)
+    _check_rows(place, "the agent's instructions", rows_digest(made.head), agent.table)
+
+
+def _check_rows(place: Place, what: str, expected: str, rows: Iterable[ChunkRow]) -> None:
+    now = rows_digest(rows)
+    if now != expected:
+        listed = list(rows)
+        shown = f"{len(listed)} rows with the digest {now[:12]}"
+        raise _mismatch(place, f"{what} differs", f"rows with the digest {expected[:12]}", shown)
+
+
+def _check_parents(found: Found, parents: Sequence[Edge], place: Place, *inputs: Body) -> None:
+    """Compare parents by id, and where a program names them anew by what they say."""
+    before = found.provenance.parents
+    if not before and not parents:
+        # A detached session has none, and begins with the rows of one.
+        content = found.content
+        assert content is not None, "what is served is there"
+        _check_rows(place, "the transcript", rows_digest(content.table), inputs[0].table)
+        return
+    check_equal(place, "the number of parents", len(before), len(parents))
+    for old, new in zip(before, parents, strict=True):
+        if old.id != new.id and _digest(old) != _digest(new):
+            raise _mismatch(place, "a parent differs", f"session {old.id}", f"session {new.id}")
+
+
+def _digest(edge: Edge) -> str | UUID:
+    body = None if edge.body is None else edge.body.latest
+    return edge.id if body is None else rows_digest(body.table)
+
+
+def _named(kind: str, workspace: str | None) -> str:
+    return kind if workspace is None else f"{kind} ({workspace})"
+
+
+def _mismatch(place: Place, problem: str, expected: str, found: str) -> ResumeMismatch:
+    where = f"{place.path}#{place.ordinal}"
+    return ResumeMismatch(problem, where=where, expected=expected, found=found)
+
+
+Cells = tuple[Deferred[Body], ...]
+
+
+def derivation_before(
+    place: Place,
+    kind: OperationKind,
+    inputs: tuple[Sequence[Edge], Cells],
+    *,
+    workspace: Workspace,
+    rows: ChunkTable | None = None,
+) -> Found | None:
+    """Return the derivation that was made at a place before, None where it is to be made.
+
+    Args:
+        place: Where it is made.
+        kind: What it is.
+        inputs: The parents, and the content it is made of.
+        workspace: With which files it begins.
+        rows: Those that it begins with, where they are not those of a parent.
+
+    Raises:
+        ResumeMismatch: At this place something else was made.
+    """
+    parents, cells = inputs
+
+    def check(found: Found) -> Callable[..., None]:
+        required_operation(found, kind, place, workspace=workspace)
+        return derivation_check(found, parents, place, rows=rows)
+
+    return _before(place, cells, check)
+
+
+def selection_before(
+    place: Place, record: Record, bodies: tuple[Body, Body], question: str
+) -> RathLLMChatChoice | None:
+    """Return what a model chose at a place before, None where it is to be asked.
+
+    Args:
+        place: Where it is asked.
+        record: That of the session which the choice serves.
+        bodies: Content of the user's and of the agent's session.
+        question: The menu.
+
+    Raises:
+        ResumeMismatch: At this place something else was asked.
+    """
+    for made in _operations_at(place, "select", record):
+        calls = [one for one in _of(made, record) if isinstance(one, ModelCall)]
+        if not calls or (answer := calls[0].answer) is None:
+            continue
+        model_check(made, place)(*bodies)
+        first, call = calls[-1], calls[0]
+        asked = None if first.seen is None else first.seen.question
+        check_equal(place, "the menu", asked, question)
+        exchange = exchange_of(AssistantTurn(answer), call.evidence)
+        return exchange.response.primary_choice
+    return None
+
+
+def verdict_before(place: Place, record: Record, *, name: str, judge: str) -> Verdict | None:
+    """Return the verdict that was given at a place before, None where it is to be given.
+
+    Args:
+        place: Where the check is made.
+        record: That of the session which is checked.
+        name: What is checked.
+        judge: The command.
+
+    Raises:
+        ResumeMismatch: At this place something else was checked.
+    """
+    for made in _operations_at(place, "check", record):
+        verdict = next((one for one in _of(made, record) if isinstance(one, Verdict)), None)
+        if verdict is not None:
+            check_equal(place, "the check", (verdict.name, verdict.judge), (name, judge))
+            return verdict
+    return None
+
+
+def _before(
+    place: Place, cells: Cells, check: Callable[[Found], Callable[..., None]]
+) -> Found | None:
+    found = found_at(place)
+    if found is None or not found.body.done():
+        return found
+    if _is_void(found):
+        make_anew(place)
+        return None
+    return replace(found, body=served(found, cells, check(found)))
+
+
+def _is_void(found: Found) -> bool:
+    """Tell whether a session is not done, or is made of one that was not."""
+    content = found.content
+    if content is None or found.body.error() is not None:
+        return True
+    return isinstance(content.outcome, Suspended)
+
+
+def _operations_at(place: Place, kind: OperationKind, record: Record) -> list[Operation]:
+    """Return the operations that serve a session and were made at a place, the last one first."""
+    if known_run() is None or place.run is None:
+        return []
+    return [
+        entry
+        for entry in reversed(record)
+        if isinstance(entry, Operation)
+        and entry.kind == kind
+        and (entry.place, entry.place.run) == (place, place.run)
+    ]
+
+
+def _of(made: Operation, record: Record) -> Iterator[Entry]:
+    """Yield the entries of an operation, the last one first."""
+    return (entry for entry in reversed(record) if entry.operation == made.operation)

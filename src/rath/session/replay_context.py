@@ -1,0 +1,170 @@
+"""What every operation asks first: whether it is served from a record instead of being done."""
+
+from __future__ import annotations
+
+import contextvars
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+from rath._async.lazy import runs_above
+from rath.session.operation import next_place
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from rath.llm.base import ChatClient
+    from rath.llm.provider import Provider
+    from rath.session.body import Body
+    from rath.session.calls.requests import Candidate
+    from rath.session.chunk import RowId
+    from rath.session.operation import Place
+    from rath.session.recall import Recall
+    from rath.session.record import Entry
+    from rath.session.run.rounds import ToolRounds
+    from rath.session.session import Session
+
+
+ServedKind = Literal["loop", "compress", "select"]
+DerivedKind = Literal["fork", "detach", "merge", "delegate"]
+
+
+class ServedRun(Protocol):
+    """A run of a model that is served from the record of one that was made."""
+
+    @property
+    def place(self) -> Place:
+        """Where the recorded one was made, and which session it made."""
+        ...
+
+    @property
+    def run_id(self) -> UUID:
+        """Its operation."""
+        ...
+
+    @property
+    def rounds(self) -> Callable[..., ToolRounds]:
+        """Makes what stands for the tools; takes what `ToolRounds` takes."""
+        ...
+
+    def recall(self, given: Recall | None) -> Recall | None:
+        """Return what gives the recorded notes; lets go of the one that was given."""
+        ...
+
+    def changes_of(self, row: RowId) -> Sequence[Entry]:
+        """Return what hooks had made of the answer that a row holds."""
+        ...
+
+    def cut_off(self, latest: Body, session: UUID) -> Body:
+        """Return the content of a run that was ended where its record ends, or by a caller."""
+        ...
+
+
+class Stage(Protocol):
+    """Serves operations from a record; each method raises ReplayDifference where it cannot."""
+
+    def client(self, provider: Provider) -> ChatClient:
+        """Return a client that can write the requests of a provider; it need not have a key."""
+        ...
+
+    def candidates(self, given: tuple[Candidate, ...]) -> tuple[Candidate, ...]:
+        """Return models that answer from the record once `begin` has said which run it is."""
+        ...
+
+    def begin(
+        self,
+        kind: ServedKind,
+        place: Place,
+        sessions: tuple[Session, Session],
+        candidates: Sequence[Candidate],
+    ) -> ServedRun:
+        """Return the recorded run that was made at a place, of a user's and an agent's session."""
+        ...
+
+    def call(self, segment: str, session: Session) -> UUID | None:
+        """Return which recorded workflow call is made now, None where it is not known."""
+        ...
+
+    def derive(self, kind: DerivedKind, place: Place, parents: Sequence[Any]) -> Place:
+        """Return the place of a derivation: the recorded one, or as it is where there is none."""
+        ...
+
+    def check(self, session: Any, name: str, judge: str) -> tuple[Entry, ...]:
+        """Return the entries of a recorded check: operation, command and verdict."""
+        ...
+
+    def remember(self, what: str) -> None:
+        """Refuse an operation on a memory: what it would give is in no record."""
+        ...
+
+
+_stage: contextvars.ContextVar[Stage | None] = contextvars.ContextVar("rath_stage", default=None)
+_gather: contextvars.ContextVar[Callable[[Any], None] | None] = contextvars.ContextVar(
+    "rath_gather", default=None
+)
+
+
+def current_stage() -> Stage | None:
+    """Return what serves operations here, None where they are really made."""
+    return _stage.get()
+
+
+@contextmanager
+def staged(stage: Stage) -> Generator[None]:
+    """Have the operations that are made inside served by `stage`."""
+    token = _stage.set(stage)
+    try:
+        yield
+    finally:
+        _stage.reset(token)
+
+
+def begun(
+    kind: ServedKind, user: Session, agent: Session, candidates: Sequence[Candidate]
+) -> tuple[Place, ServedRun | None]:
+    """Return the place of a run that begins now, and the recorded run that serves it, if one does.
+
+    Raises:
+        ReplayDifference: There is a stage, and its record has no such run.
+    """
+    stage, place = _stage.get(), next_place()
+    if stage is None:
+        return place, None
+    served = stage.begin(kind, place, (user, agent), candidates)
+    return served.place, served
+
+
+def recorded_call(segment: str, session: Session) -> UUID | None:
+    """Return which recorded call of a workflow is made now; None without a stage.
+
+    Args:
+        segment: How the workflow is named in the places of its operations.
+        session: What it is called with.
+    """
+    stage = _stage.get()
+    return None if stage is None else stage.call(segment, session)
+
+
+def derived_place(kind: DerivedKind, *parents: Any) -> Place:
+    """Return the place of a derivation made now, where there is a stage the one it recorded."""
+    stage, place = _stage.get(), next_place()
+    return place if stage is None else stage.derive(kind, place, parents)
+
+
+@contextmanager
+def gathering(take: Callable[[Any], None]) -> Generator[None]:
+    """Let `take` have every session that an operation makes or serves inside."""
+    token = _gather.set(take)
+    try:
+        yield
+    finally:
+        _gather.reset(token)
+
+
+def gathered(*sessions: Any) -> None:
+    """Tell of sessions that an operation made or served, if anybody gathers them."""
+    take = _gather.get()
+    # What is made inside a run belongs to that one.
+    if take is not None and not runs_above.get():
+        for session in sessions:
+            take(session)

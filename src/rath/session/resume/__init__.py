@@ -1,1 +1,0 @@
-"""Going on with a run that waits, failed or was cut off: in this process, or in another one."""

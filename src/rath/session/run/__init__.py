@@ -1,0 +1,1 @@
+"""Runs: the loop, its tools and models, resume and replay."""

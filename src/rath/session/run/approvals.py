@@ -1,0 +1,224 @@
+"""Approval rules, and the suspension of a run that waits for somebody."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, assert_never
+from uuid import UUID
+
+from rath._async.bridge import call_either
+from rath._async.lazy import nesting
+from rath._async.workers import UserExit
+from rath.session.calls.asking import InnerRun, Question
+from rath.session.calls.results import Finished, Prepared, tool_run_entry
+from rath.session.chunk import ChunkRow, RowId
+from rath.session.content import ToolCall
+from rath.session.log.parsed import Unfinished
+from rath.session.operation import call_scope, operation_scope
+from rath.session.outcome import NeedsApproval, NeedsInput, Outcome
+from rath.session.persistence.lines import ResultLine
+from rath.session.record import Entry, Interrupt, ToolRun
+from rath.session.session import Session
+from rath.session.tooling import ApprovalRule, CallRequest, Offer, tool_digest
+
+_log = logging.getLogger("rath.session.loop")
+
+
+def has_rule(offer: Offer | None, rule: ApprovalRule) -> bool:
+    """Tell whether anybody may want to allow a call of a tool first."""
+    return offer is not None and not (offer.approval == "never" and rule == "never")
+
+
+async def to_be_allowed(
+    prepared: Mapping[int, Prepared], rule: ApprovalRule, session: Session, *, row: int
+) -> list[int]:
+    """Return which calls of a turn somebody must allow first, by their places in it.
+
+    The rules are asked one after another: that of the tool, then that of the run. One that gives no
+    answer, or none that is a bool, counts as yes, and the log says so.
+
+    Args:
+        prepared: The calls; one that is refused anyway is not asked about.
+        rule: That of the run.
+        session: A snapshot, which the rules see.
+        row: Index of the row in which the model asked.
+    """
+    wanted: list[int] = []
+    for at, one in prepared.items():
+        offer = one.offer
+        if one.refusal is not None or offer is None:
+            continue
+        request = CallRequest(
+            session=session,
+            call_id=one.call.id,
+            tool=one.call.name,
+            # A copy: what a rule changes in place is no word of it.
+            arguments=copy.deepcopy(one.arguments or {}),
+        )
+        # What a rule asks of agents has a place of its own, beside that of the tool.
+        with call_scope(session.id, row, at), operation_scope("approval"):
+            is_wanted = await _says_yes(offer.approval, request, offer.limit)
+            if is_wanted or await _says_yes(rule, request, offer.limit):
+                wanted.append(at)
+    return wanted
+
+
+async def _says_yes(rule: ApprovalRule, request: CallRequest, limit: float) -> bool:
+    """Ask one rule, under the deadline of the tool."""
+    if isinstance(rule, str):
+        return rule == "always"
+    deadline = asyncio.timeout(limit)
+    with nesting() as nested:
+        try:
+            async with deadline:
+                said: object = await call_either(rule, request)
+        except Exception as exc:  # noqa: BLE001  # a tool's lane: what is not known to be allowed is asked
+            cause = exc.cause if isinstance(exc, UserExit) else exc
+            why = f"it raised {type(cause).__name__}"
+            if isinstance(exc, TimeoutError) and deadline.expired():
+                nested.cancel()
+                why = f"it gave no answer within {limit:g} s"
+            _log.warning("%s", _mistaken(request, rule, why), exc_info=cause)
+            return True
+    if said is True or said is False:
+        return said
+    why = f"it gave a {type(said).__name__}, expected a bool"
+    _log.warning("%s", _mistaken(request, rule, why))
+    return True
+
+
+def _mistaken(request: CallRequest, rule: object, why: str) -> str:
+    name = getattr(rule, "__qualname__", type(rule).__qualname__)
+    return (
+        f"the approval rule {name} could not say whether call {request.call_id!r} "
+        f"({request.tool}) needs an approval: {why}; so it needs one"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """The calls of a turn as one run makes them."""
+
+    operation: UUID
+    asked_in: RowId
+    """The row in which the model asked."""
+
+    calls: Mapping[int, ToolCall]
+    """By their place in it."""
+
+    tools: Mapping[str, Offer]
+
+
+@dataclass(frozen=True, slots=True)
+class Suspending:
+    """How a run ends that waits."""
+
+    outcome: Outcome
+    entries: tuple[Entry, ...]
+    """What is noted of it."""
+
+    left: Unfinished | None = None
+    """Results of the round that are no rows yet."""
+
+
+def for_approval(here: Round, places: list[int], done: Mapping[int, Finished]) -> Suspending:
+    """Return how a run ends that waits for approvals: none of its calls was made now.
+
+    Args:
+        here: The round.
+        places: The calls that somebody must allow.
+        done: What is known of others from before.
+    """
+    entry = _interrupt(here, places, "approval")
+    outcome = NeedsApproval(here.asked_in.session, entry.calls)
+    return Suspending(outcome, (entry,), _kept(here, done))
+
+
+def for_answers(here: Round, done: Mapping[int, Finished]) -> Suspending | None:
+    """Return how a run ends some of whose calls wait, None where none does.
+
+    Args:
+        here: The round.
+        done: What became of its calls.
+    """
+    waiting = [
+        (at, one, waits) for at, one in sorted(done.items()) if (waits := one.waits) is not None
+    ]
+    if not waiting:
+        return None
+    entries: list[Entry] = []
+    outcomes: list[Outcome] = []
+    inner: list[InnerRun] = []
+    for at, one, waits in waiting:
+        entries.append(_recorded(here, one)[0])
+        match waits:
+            case Question(text, schema):
+                asked = None if schema is None else dict(schema)
+                entries.append(_interrupt(here, [at], "input", question=text, schema=asked))
+                outcomes.insert(len(outcomes) - len(inner), NeedsInput(here.asked_in.session, text))
+            case InnerRun() as run:
+                entries.append(_inner_interrupt(here, at, run))
+                outcomes.append(run.outcome)
+                inner.append(run)
+            case _:
+                assert_never(waits)
+    sessions = tuple(run.session for run in inner)
+    return Suspending(outcomes[0], tuple(entries), _kept(here, done, inner=sessions))
+
+
+def _inner_interrupt(here: Round, at: int, run: InnerRun) -> Interrupt:
+    outcome = run.outcome
+    reason: Literal["approval", "input", "decision"] = "decision"
+    if isinstance(outcome, NeedsApproval | NeedsInput):
+        reason = "approval" if isinstance(outcome, NeedsApproval) else "input"
+    question = outcome.question if isinstance(outcome, NeedsInput) else None
+    return _interrupt(here, [at], reason, question=question, child=run.child)
+
+
+def _interrupt(
+    here: Round,
+    places: list[int],
+    reason: Literal["approval", "input", "decision"],
+    *,
+    question: str | None = None,
+    schema: Mapping[str, Any] | None = None,
+    child: UUID | None = None,
+) -> Interrupt:
+    calls = [here.calls[at] for at in places]
+    return Interrupt(
+        operation=here.operation,
+        rows=(here.asked_in,),
+        reason=reason,
+        calls=tuple(call.id for call in calls),
+        question=question,
+        places=tuple(places),
+        bound=tuple(tool_digest(here.tools[call.name]) for call in calls),
+        schema=schema,
+        child=child,
+    )
+
+
+def _kept(
+    here: Round, done: Mapping[int, Finished], *, inner: tuple[object, ...] = ()
+) -> Unfinished | None:
+    """Return the results that are no rows yet; a decision is read again when the run goes on."""
+    results: list[ResultLine] = []
+    for at, one in sorted(done.items()):
+        is_decided = one.recorded is None and one.decision is not None
+        if one.is_cut_off or is_decided:
+            continue
+        run, shown = _recorded(here, one)
+        results.append(ResultLine(row=here.asked_in.index, call=at, run=run, shown=shown))
+    if not results and not inner:
+        return None
+    return Unfinished(operation=here.operation, results=tuple(results), has_ended=True, inner=inner)
+
+
+def _recorded(here: Round, one: Finished) -> tuple[ToolRun, ChunkRow]:
+    if one.recorded is not None:
+        return one.recorded
+    return tool_run_entry(one, operation=here.operation), one.shown_row

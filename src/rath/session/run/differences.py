@@ -1,0 +1,329 @@
+"""What changed between a recorded run and its resume: tools, models, files."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from hashlib import sha256
+from typing import Literal, Protocol
+from uuid import UUID
+
+from rath._async.runtime import runtime
+from rath.backend.abc import BackendSandbox
+from rath.backend.effects import FileEffect
+from rath.backend.results import FileContent
+from rath.backend.tool_types import BackendToolFilesRead
+from rath.errors import BackendError, ResumeMismatch
+from rath.llm.chat_request import RathLLMFunctionTool
+from rath.llm.draft import open_draft
+from rath.llm.provider import Provider
+from rath.session.bindings import Placement
+from rath.session.calls.open_calls import REPEATABLE, own_operation
+from rath.session.calls.requests import Candidate, side_request
+from rath.session.chunk import ChunkTable
+from rath.session.content import json_digest
+from rath.session.files.changes import net_changes
+from rath.session.files.session_files import SessionFiles
+from rath.session.programs import GoingOn
+from rath.session.provider_builtin import candidates_for
+from rath.session.record import ModelCall, Operation, Record, ToolRun
+from rath.session.session import Session
+from rath.session.tooling import Offer, SystemTools, Tool, tool_digest, tool_schemas, tool_table
+
+
+@dataclass(frozen=True, slots=True)
+class FileDiffers:
+    """A file that the session changed is not as the session left it."""
+
+    path: str
+    expected: str | None
+    """sha256 of the content by the record, None for no file."""
+
+    found: str | None
+    """sha256 of the content that is there, None for no file."""
+
+    def __str__(self) -> str:
+        return f"file {self.path!r} is {_short(self.found)}, not {_short(self.expected)}"
+
+
+@dataclass(frozen=True, slots=True)
+class WorkspaceUnknown:
+    """The files that the session changed cannot be looked at."""
+
+    why: str
+
+    def __str__(self) -> str:
+        return f"the files that the session changed cannot be looked at: {self.why}"
+
+
+@dataclass(frozen=True, slots=True)
+class ToolDiffers:
+    """A tool is offered otherwise than before, or now, or no more."""
+
+    name: str
+    expected: str | None
+    """sha256 of its schema by the record, None where it was not offered."""
+
+    found: str | None
+    """sha256 of its schema now, None where it is not offered."""
+
+    def __str__(self) -> str:
+        return f"tool {self.name!r} is {_short(self.found)}, not {_short(self.expected)}"
+
+
+@dataclass(frozen=True, slots=True)
+class ProviderDiffers:
+    """Another model, or the same one elsewhere, is asked."""
+
+    what: Literal["provider_kind", "endpoint", "model"]
+    expected: str | None
+    found: str | None
+
+    def __str__(self) -> str:
+        return f"{self.what} is {self.found!r}, not {self.expected!r}"
+
+
+ResumeDifference = FileDiffers | WorkspaceUnknown | ToolDiffers | ProviderDiffers
+
+
+class _WithFiles(Protocol):
+    @property
+    def id(self) -> UUID: ...
+
+    @property
+    def chunk_table(self) -> ChunkTable: ...
+    @property
+    def record(self) -> Record: ...
+    @property
+    def placement(self) -> Placement: ...
+
+
+def tool_differences(
+    made: Operation, tools: Iterable[RathLLMFunctionTool]
+) -> tuple[ToolDiffers, ...]:
+    """Return which tools are offered otherwise than by the operation of a run."""
+    before, now = _digests(made.tools), _digests(tools)
+    names = sorted({*before, *now})
+    found = (ToolDiffers(name, before.get(name), now.get(name)) for name in names)
+    return tuple(each for each in found if each.expected != each.found)
+
+
+def provider_differences(
+    record: Record, made: Operation, candidate: Candidate
+) -> tuple[ProviderDiffers, ...]:
+    """Return in what the model that is asked differs from the one that a run asked last."""
+    calls = (entry for entry in reversed(record) if isinstance(entry, ModelCall))
+    own = (call.evidence for call in calls if call.operation == made.operation)
+    before = next((evidence for evidence in own if evidence.fallback_from is None), None)
+    if before is None:
+        return ()
+    facts = open_draft(candidate.client, side_request(candidate)).facts
+    # A model on this machine has an endpoint once it is asked, and another one each time.
+    endpoint = before.endpoint if facts.endpoint is None else facts.endpoint
+    pairs = (
+        ProviderDiffers("provider_kind", before.provider_kind, facts.provider_kind),
+        ProviderDiffers("endpoint", before.endpoint, endpoint),
+        ProviderDiffers("model", before.requested_model, facts.requested_model),
+    )
+    return tuple(each for each in pairs if each.expected != each.found)
+
+
+def file_differences(session: _WithFiles) -> tuple[FileDiffers | WorkspaceUnknown, ...]:
+    """Return which files are not as the session left them; opens its sandbox, and blocks.
+
+    Nothing is opened for a session that changed none.
+    """
+    if not any(isinstance(entry, ToolRun) and entry.file_effects for entry in session.record):
+        return ()
+    try:
+        changes = SessionFiles(session).changes(scope="whole")
+        if not changes:
+            return ()
+        return tuple(_differing(session.placement.held(), changes))
+    except (BackendError, RuntimeError) as exc:
+        return (WorkspaceUnknown(str(exc)),)
+
+
+def require_open_tools(before: GoingOn, tools: Iterable[RathLLMFunctionTool]) -> None:
+    """Refuse to make a call whose tool is another one by now.
+
+    Args:
+        before: Where the run goes on.
+        tools: What is offered.
+
+    Raises:
+        ResumeMismatch: The tool of an open call is gone, or takes other arguments.
+    """
+    known, now = _digests(before.operation.tools), _digests(tools)
+    for each in before.open_calls:
+        name = each.call.name
+        if each.is_made and name in known and known[name] != now.get(name):
+            place = before.operation.place
+            raise ResumeMismatch(
+                f"call {each} is open, and its tool is another one",
+                where=f"{place.path}#{place.ordinal}",
+                expected=f"tool {name!r} with the schema {known[name][:12]}",
+                found=f"schema {now[name][:12]}" if name in now else "no such tool",
+            )
+
+
+def require_bound_tools(before: GoingOn, offers: Mapping[str, Offer]) -> None:
+    """Refuse to call another tool than the one that somebody was asked about.
+
+    Args:
+        before: Where the run goes on.
+        offers: What is offered.
+
+    Raises:
+        ResumeMismatch: The tool of such a call is gone, or its schema, its description or its
+            origin is another one.
+    """
+    for each in before.open_calls:
+        bound = each.said.bound_to(each.index)
+        if not each.is_made or bound is None:
+            continue
+        now = offers.get(each.call.name)
+        if now is None or tool_digest(now) != bound:
+            place = before.operation.place
+            raise ResumeMismatch(
+                f"somebody was asked about call {each}, and its tool is another one",
+                where=f"{place.path}#{place.ordinal}",
+                expected=f"tool {each.call.name!r} as it was: schema, description and origin "
+                f"{bound[:12]}",
+                found="no such tool" if now is None else f"{tool_digest(now)[:12]}, {now.origin}",
+            )
+
+
+def require_as_careful(before: GoingOn, offers: Mapping[str, Offer]) -> None:
+    """Refuse to repeat a call by what its tool declared then, where it declares more effects now.
+
+    Args:
+        before: Where the run goes on.
+        offers: What is offered.
+
+    Raises:
+        ResumeMismatch: A call that was begun may be repeated by its record, and not by its tool;
+            nobody has decided about it.
+    """
+    for each in before.open_calls:
+        now = offers.get(each.call.name)
+        may_be_repeated = each.state == "begun" and each.effects in REPEATABLE
+        if not may_be_repeated or now is None or now.effects in REPEATABLE:
+            continue
+        if each.decision is None:
+            place = before.operation.place
+            raise ResumeMismatch(
+                f"call {each} was begun, and may have taken effect; say what became of it with "
+                "session.decide(...), or give its tool as it was",
+                where=f"{place.path}#{place.ordinal}",
+                expected=f"tool {each.call.name!r} with effects {each.effects!r}",
+                found=repr(now.effects),
+            )
+
+
+def _digests(tools: Iterable[RathLLMFunctionTool]) -> dict[str, str]:
+    return {tool.name: json_digest(tool.parameters) for tool in tools}
+
+
+def _differing(sandbox: BackendSandbox, changes: Iterable[FileEffect]) -> Iterator[FileDiffers]:
+    for change in net_changes(changes):
+        gone = change.renamed_from
+        if gone is not None and (found := _digest_of(sandbox, gone)) is not None:
+            yield FileDiffers(gone, None, found)
+        expected = None if change.after is None else change.after.digest
+        found = _digest_of(sandbox, change.path)
+        if found != expected:
+            yield FileDiffers(change.path, expected, found)
+
+
+def _digest_of(sandbox: BackendSandbox, path: str) -> str | None:
+    """Return the sha256 of a file, None where there is none that can be read."""
+    content = sandbox.dispatch(BackendToolFilesRead(path, encoding=None))
+    if not isinstance(content, FileContent):
+        return None
+    assert isinstance(content.data, bytes)
+    return sha256(content.data).hexdigest()
+
+
+def _short(digest: str | None) -> str:
+    return "not there" if digest is None else digest[:12]
+
+
+_log = logging.getLogger("rath.session.loop")
+
+
+def resume_differences(
+    session: Session,
+    *,
+    tools: Sequence[Tool] | None = None,
+    system_tools: SystemTools = True,
+    provider: Provider | None = None,
+) -> tuple[ResumeDifference, ...]:
+    """Return what is not as it was when the run of a session ended; a run that goes on logs it.
+
+    Waits for the session, and opens its sandbox where it changed files.
+
+    Args:
+        session: One that waits, or any other whose run has ended.
+        tools: The tools that it will be offered beside the built-in ones; None leaves them out.
+        system_tools: Which built-in ones, where `tools` is given.
+        provider: The model that will be asked; None leaves it out.
+
+    Returns:
+        Files that are not as the session left them, tools with another schema, and in what the
+        model's provider is another one.
+    """
+    found: list[ResumeDifference] = list(file_differences(session))
+    record = session.record
+    made = own_operation(record, session.id)
+    if made is not None and tools is not None:
+        table = tool_table(tools, system_tools=system_tools)
+        found += tool_differences(made, tool_schemas(table))
+    if made is not None and provider is not None:
+        (candidate, *_) = candidates_for(provider, None, None)
+        found += provider_differences(record, made, candidate)
+    return tuple(found)
+
+
+def looked_at(
+    before: GoingOn,
+    tools: Sequence[RathLLMFunctionTool],
+    candidate: Candidate,
+    offers: Mapping[str, Offer],
+) -> GoingOn:
+    """Return where a run goes on, with what its tools and its provider differ in.
+
+    Args:
+        before: Where it goes on.
+        tools: What the model is told of the tools.
+        candidate: Who is asked.
+        offers: The tools.
+
+    Raises:
+        ResumeMismatch: The tool of an open call is gone, or takes other arguments; or it is in
+            any way another one than the one that somebody has allowed to be called, or answered;
+            or it does not say any more that a call which was begun may be repeated.
+    """
+    require_open_tools(before, tools)
+    require_bound_tools(before, offers)
+    require_as_careful(before, offers)
+    made = before.operation
+    differences = (
+        *tool_differences(made, tools),
+        *provider_differences(before.body.record, made, candidate),
+    )
+    return replace(before, differences=differences)
+
+
+async def warn_of_differences(before: GoingOn, snapshot: Session) -> None:
+    """Log what is not as it was when a run goes on: once, and together."""
+    files = await runtime().call_in_worker(partial(file_differences, snapshot))
+    found = (*before.differences, *files)
+    if found:
+        _log.warning(
+            "session %s goes on, and not all is as it was: %s",
+            snapshot.id,
+            "; ".join(map(str, found)),
+        )

@@ -1,0 +1,444 @@
+"""Hooks called around answers and tool calls."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import json
+import logging
+import re
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import TracebackType
+from typing import Any, Literal, Self, cast
+from uuid import UUID
+
+from rath._core.blobs import Blob
+from rath._core.text import valid_unicode
+from rath.backend.abc import SandboxIdentity
+from rath.llm.image import Image
+from rath.llm.tool_args import parse_tool_arguments
+from rath.session.calls.results import CALL_INTERRUPTED, Finished, Prepared
+from rath.session.chunk import ChunkKind, ChunkRow, RowId, make_row
+from rath.session.content import AssistantTurn, ResultText, ToolCall, ToolFeedback, encode_failure
+from rath.session.hooks import (
+    AfterToolHook,
+    BeforeToolHook,
+    Deny,
+    HookFailed,
+    LoopHooks,
+    ModelHook,
+    ModelTurn,
+    ToolResultText,
+    ask_hook,
+    hook_name,
+)
+from rath.session.record import Change, ChangedPart, Entry, ModelCall
+from rath.session.session import Session
+from rath.session.tooling import CallRequest
+
+MODEL_HOOK_TIMEOUT = 60.0
+"""Seconds that a model hook may take with one answer: time for a model call of its own; a guess."""
+
+_NAME = re.compile("[A-Za-z0-9_-]{1,64}")
+"""Names of functions as every vendor takes them."""
+
+
+class Answering:
+    """One question to a model whose answer is shown to hooks.
+
+    The entry of the call that is answered waits for them, so that it names a row only where there
+    is one: a run that a hook ends has a call that failed.
+
+    Args:
+        hooks: At least one.
+        note: Gets the entries.
+        row: The row that the answer will become.
+        operation: The run that asks.
+        session: Gives a snapshot for the hooks.
+    """
+
+    def __init__(
+        self,
+        hooks: tuple[ModelHook, ...],
+        note: Callable[[Entry], None],
+        *,
+        row: RowId,
+        operation: UUID,
+        session: Callable[[], Session],
+    ) -> None:
+        self._hooks = hooks
+        self._note = note
+        self._row = row
+        self._operation = operation
+        self._session = session
+        self._held: ModelCall | None = None
+        self._changes: list[Change] = []
+        self._said: AssistantTurn | None = None
+
+    def hold(self, call: ModelCall) -> None:
+        """Note a call that failed; keep one that was answered until its hooks are done."""
+        if call.status == "done":
+            self._held = call
+        else:
+            self._note(call)
+
+    async def shown(self, row: ChunkRow) -> ChunkRow:
+        """Return the row that the hooks make of an answer.
+
+        Raises:
+            Exception: What a hook raised, with a note that names it.
+            TimeoutError: A hook took too long.
+            TypeError: A hook gave something that cannot be an answer.
+        """
+        self._said = cast("AssistantTurn", row.content)
+        session = self._session()
+        for index, hook in enumerate(self._hooks):
+            content = cast("AssistantTurn", row.content)
+            turn = ModelTurn(session=session, text=content.text, calls=content.calls)
+            given = await self._asked(hook, turn, f"answer {self._row.index}.{index}")
+            if given is None or (given.text, given.calls) == (turn.text, turn.calls):
+                continue
+            new = make_row(ChunkKind.ASSISTANT, AssistantTurn(given.text, tuple(given.calls)))
+            change = Change(
+                operation=self._operation,
+                rows=(self._row,),
+                hook=hook_name(hook),
+                what="answer",
+                before=_as_blob(row),
+                after=_as_blob(new),
+            )
+            self._changes.append(change)
+            row = new
+        return row
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        call = self._held
+        if call is None:
+            return
+        if error is None:
+            self._note(call)
+            for change in self._changes:
+                self._note(change)
+            return
+        status: Literal["cancelled", "failed"]
+        status = "cancelled" if isinstance(error, asyncio.CancelledError) else "failed"
+        problem = f"{type(error).__name__}: a hook of the run ended it after the answer"
+        said = "" if self._said is None else self._said.text or ""
+        evidence = replace(call.evidence, status=status, error=problem, partial_text=said)
+        self._note(replace(call, rows=(), status=status, evidence=evidence))
+
+    async def _asked(self, hook: ModelHook, turn: ModelTurn, about: str) -> ModelTurn | None:
+        try:
+            limit, session = MODEL_HOOK_TIMEOUT, self._row.session
+            given = await ask_hook(hook, turn, limit=limit, session=session, about=about)
+        except HookFailed as exc:
+            failed = exc
+        else:
+            return _checked(hook_name(hook), given, turn)
+        cause = failed.__cause__
+        if cause is None:
+            raise TimeoutError(f"{failed} with an answer; what it has not seen is not shown")
+        # A coroutine cannot raise StopIteration.
+        if isinstance(cause, Exception) and not isinstance(cause, StopIteration):
+            cause.add_note(f"in the hook {hook_name(hook)}")
+            raise cause
+        raise RuntimeError(str(failed)) from cause
+
+
+def _as_blob(row: ChunkRow) -> Blob:
+    return Blob.from_bytes(json.dumps(dict(row.payload), ensure_ascii=False).encode())
+
+
+def _checked(name: str, given: object, turn: ModelTurn) -> ModelTurn | None:
+    """Return what a model hook gave.
+
+    Raises:
+        TypeError: It cannot be an answer.
+    """
+    if given is None:
+        return None
+    if not isinstance(given, ModelTurn):
+        raise TypeError(
+            f"the hook {name} returned {type(given).__name__}, expected a ModelTurn, or None to "
+            "leave the answer as it is; dataclasses.replace(turn, text=...) makes one"
+        )
+    text: object = given.text
+    if text is not None and not isinstance(text, str):
+        raise TypeError(f"the hook {name} gave an answer whose text is a {type(text).__name__}")
+    listed: object = given.calls
+    if not isinstance(listed, tuple | list):
+        raise TypeError(f"the hook {name} gave an answer whose calls are a {type(listed).__name__}")
+    calls = tuple(cast("Sequence[ToolCall]", listed))
+    for call in calls:
+        # What the model wrote itself is dealt with as ever.
+        problem = None if call in turn.calls else _problem(call)
+        if problem is not None:
+            raise TypeError(f"the hook {name} gave a call that cannot be made: {problem}")
+    more = Counter(call.id for call in calls) - Counter(call.id for call in turn.calls)
+    twice = [one for one in more if [call.id for call in calls].count(one) > 1]
+    if twice:
+        raise TypeError(f"the hook {name} gave calls with the same id: {', '.join(twice)}")
+    return ModelTurn(session=turn.session, text=given.text, calls=calls)
+
+
+def _problem(call: object) -> str | None:
+    if not isinstance(call, ToolCall):
+        return f"expected a ToolCall, got {type(call).__name__}"
+    parts: tuple[object, ...] = (call.id, call.name, call.arguments, call.type)
+    if not all(isinstance(part, str) for part in parts):
+        return "id, name, arguments and type must be text"
+    if not call.id:
+        return f"the call of {call.name!r} has no id"
+    if not _NAME.fullmatch(call.name):
+        return f"{call.name!r} is no name of a function; expected {_NAME.pattern}"
+    if parse_tool_arguments(call.arguments)[1]:
+        return f"the arguments of {call.id!r} are no JSON object"
+    return None
+
+
+_log = logging.getLogger("rath.session.loop")
+
+Place = tuple[int, int]
+"""Index of the row in which a model asked, and which of the calls of that row it is."""
+
+Again = Callable[[Prepared, Mapping[str, Any]], Awaitable[Prepared]]
+"""Checks and places a call with other arguments; a refusal says what is wrong with them."""
+
+
+@dataclass(slots=True)
+class CallHooks:
+    """Shows the calls of one run to its hooks, each before it is made and after it once."""
+
+    hooks: LoopHooks
+    session: UUID
+    operation: UUID
+    note: Callable[[Change], None]
+    """Gets each change as it is made."""
+
+    passed: frozenset[Place] = frozenset()
+    """Calls that had passed when the run was cut off, or that somebody has decided about."""
+
+    shown: dict[Place, Prepared] = field(default_factory=dict[Place, Prepared])
+    """What became of calls that were shown before they are made."""
+
+    async def before(
+        self,
+        prepared: Prepared,
+        session: Session,
+        place: Place,
+        *,
+        again: Again,
+    ) -> Prepared:
+        """Return a call as its hooks let it pass: as it is, with other arguments, or denied.
+
+        Args:
+            prepared: A call whose arguments are good; any other comes back as it is.
+            session: The snapshot that its tool sees.
+            place: Where the model asked.
+            again: Checks other arguments.
+        """
+        if place in self.shown:
+            return self.shown[place]
+        if prepared.refusal is None and place not in self.passed:
+            for index, hook in enumerate(self.hooks.before_tool):
+                about = f"before {place[0]}.{place[1]}.{index}"
+                try:
+                    prepared = await self._before(hook, prepared, session, place, again, about)
+                except HookFailed as exc:
+                    prepared = _denied_by_failure(prepared, hook, exc)
+                if prepared.refusal is not None:
+                    break
+        self.shown[place] = prepared
+        return prepared
+
+    def denied(self, row: int, sandbox: SandboxIdentity | None) -> dict[int, Finished]:
+        """Return what becomes of the calls of a row that hooks have denied, by place.
+
+        Args:
+            row: Index of the row in which the model asked.
+            sandbox: Where they would have been made.
+        """
+        return {
+            at: Finished(one, one.refusal, one.refused_as, sandbox=sandbox)
+            for (shown_in, at), one in self.shown.items()
+            if shown_in == row and one.refusal is not None and one.refused_as == "denied"
+        }
+
+    async def after(
+        self, finished: Finished, session: Session, place: Place, tell: Callable[[Finished], None]
+    ) -> Finished:
+        """Return what became of a call with the result that the model may read.
+
+        One that is cut off while a hook looks at it is told to `tell` without its result.
+        """
+        self.shown.pop(place, None)
+        if finished.is_cut_off or finished.prepared.refusal is not None:
+            return finished
+        try:
+            for index, hook in enumerate(self.hooks.after_tool):
+                about = f"after {place[0]}.{place[1]}.{index}"
+                new = await self._after(hook, finished, session, about)
+                if new is not None:
+                    texts = _read(finished.result, new)
+                    self._note("result", hook, place, finished.prepared, texts)
+                    finished = replace(finished, result=new)
+        except asyncio.CancelledError:
+            cut_off = replace(finished, status="interrupted", is_cut_off=True)
+            tell(replace(cut_off, result=CALL_INTERRUPTED))
+            raise
+        return finished
+
+    async def _before(
+        self,
+        hook: BeforeToolHook,
+        prepared: Prepared,
+        session: Session,
+        place: Place,
+        again: Again,
+        about: str,
+    ) -> Prepared:
+        request = _request(prepared, session)
+        given = await self._ask(hook, request, prepared=prepared, about=about)
+        if given is None:
+            return prepared
+        if isinstance(given, Deny):
+            reason: object = given.reason
+            if not isinstance(reason, str):
+                raise HookFailed(hook_name(hook), "denied it for a reason that is no text")
+            return _denied(prepared, hook_name(hook), f": {valid_unicode(reason)}")
+        arguments = _arguments(given, request, hook_name(hook))
+        if arguments == prepared.arguments:
+            return prepared
+        new = await again(prepared, arguments)
+        if new.refusal is not None:
+            return _denied(prepared, hook_name(hook), ", which gave it arguments that do not fit")
+        texts = (_json(prepared.arguments or {}), _json(arguments))
+        self._note("arguments", hook, place, prepared, texts)
+        return new
+
+    async def _after(
+        self, hook: AfterToolHook, finished: Finished, session: Session, about: str
+    ) -> ResultText | None:
+        """Return the result that a hook gives, None where it leaves it as it is."""
+        prepared, result = finished.prepared, finished.result
+        shown = ToolResultText(result.shown, result.failure, result.images)
+        request = _request(prepared, session)
+        try:
+            given = await self._ask(hook, request, shown, prepared=prepared, about=about)
+            new = shown if given is None else _result(given, hook_name(hook))
+        except HookFailed as exc:
+            _log.warning(
+                "a result of tool %r is withheld: %s", prepared.call.name, exc, exc_info=exc
+            )
+            message = f"the result was withheld: {exc}. The call was made"
+            failure = encode_failure("withheld", message)
+            return replace(failure, full=result.full, exit_code=result.exit_code)
+        if new == shown:
+            return None
+        return replace(result, shown=new.text, failure=new.error_kind, images=new.images)
+
+    async def _ask(
+        self, hook: Callable[..., Any], *arguments: object, prepared: Prepared, about: str
+    ) -> object:
+        assert prepared.offer is not None, "a call without a tool is refused"
+        return await ask_hook(
+            hook, *arguments, limit=prepared.offer.limit, session=self.session, about=about
+        )
+
+    def _note(
+        self,
+        what: ChangedPart,
+        hook: Callable[..., Any],
+        place: Place,
+        prepared: Prepared,
+        texts: tuple[str, str],
+    ) -> None:
+        before, after = (Blob.from_bytes(text.encode()) for text in texts)
+        change = Change(
+            operation=self.operation,
+            rows=(RowId(self.session, place[0]),),
+            hook=hook_name(hook),
+            what=what,
+            before=before,
+            after=after,
+            call_id=prepared.call.id,
+            call=place[1],
+        )
+        self.note(change)
+
+
+def _request(prepared: Prepared, session: Session) -> CallRequest:
+    # A copy: what a hook changes in place is no word of it.
+    return CallRequest(
+        session=session,
+        call_id=prepared.call.id,
+        tool=prepared.call.name,
+        arguments=copy.deepcopy(prepared.arguments or {}),
+    )
+
+
+def _denied(prepared: Prepared, hook: str, why: str) -> Prepared:
+    refusal = encode_failure("denied", f"the call was denied by the hook {hook}{why}")
+    return replace(prepared, refusal=refusal, refused_as="denied")
+
+
+def _denied_by_failure(prepared: Prepared, hook: BeforeToolHook, exc: HookFailed) -> Prepared:
+    _log.warning("a call of tool %r is denied: %s", prepared.call.name, exc, exc_info=exc)
+    return _denied(prepared, hook_name(hook), f", which {exc.problem}")
+
+
+def _arguments(given: object, request: CallRequest, hook: str) -> dict[str, Any]:
+    if not isinstance(given, CallRequest):
+        raise HookFailed(
+            hook, f"returned {type(given).__name__}, expected a CallRequest, Deny or None"
+        )
+    if (given.call_id, given.tool) != (request.call_id, request.tool):
+        raise HookFailed(hook, "returned another call; only its arguments can be changed")
+    arguments: object = given.arguments
+    if not isinstance(arguments, Mapping):
+        raise HookFailed(hook, f"returned arguments of type {type(arguments).__name__}")
+    try:
+        # As the record holds them.
+        return cast("dict[str, Any]", json.loads(_json(given.arguments)))
+    except (TypeError, ValueError, RecursionError) as exc:
+        raise HookFailed(hook, "returned arguments that have no JSON form") from exc
+
+
+def _result(given: object, hook: str) -> ToolResultText:
+    if not isinstance(given, ToolResultText):
+        raise HookFailed(
+            hook, f"returned {type(given).__name__}, expected a ToolResultText or None"
+        )
+    text: object = given.text
+    images: object = given.images
+    kind: object = given.error_kind
+    if not isinstance(text, str):
+        raise HookFailed(hook, f"returned a result whose text is a {type(text).__name__}")
+    if not (kind is None or isinstance(kind, str)):
+        raise HookFailed(hook, f"returned a result whose error_kind is a {type(kind).__name__}")
+    if not isinstance(images, tuple) or not all(isinstance(one, Image) for one in images):
+        raise HookFailed(hook, "returned a result whose images are no tuple of images")
+    failure = None if kind is None else valid_unicode(kind)
+    return replace(given, text=valid_unicode(text), error_kind=failure)
+
+
+def _read(old: ResultText, new: ResultText) -> tuple[str, str]:
+    """Return what the model would read of two results; of images that differ, their labels."""
+    if old.images == new.images:
+        return old.shown, new.shown
+    before, after = (ToolFeedback("", "", one.shown, one.images).described for one in (old, new))
+    return before, after
+
+
+def _json(arguments: Mapping[str, Any]) -> str:
+    return valid_unicode(json.dumps(dict(arguments), ensure_ascii=False))

@@ -1,0 +1,293 @@
+"""Loops and compressions that go on where their log ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from uuid import UUID
+
+from rath._async.lazy import Deferred
+from rath.session.bindings import Placement
+from rath.session.body import Body
+from rath.session.calls.decisions import waiting_outcome
+from rath.session.calls.open_calls import entries_since, own_operation
+from rath.session.content import rows_digest
+from rath.session.graph.kind import LineageKind
+from rath.session.graph.legacy import SessionLineage
+from rath.session.graph.recording import Provenance, stamped
+from rath.session.log.open_logs import has_gone_on, newest, say_same
+from rath.session.operation import Place
+from rath.session.outcome import Cancelled, Completed, NeedsDecision, Suspended
+from rath.session.programs import (
+    Found,
+    GoingOn,
+    check_equal,
+    found_at,
+    going_on,
+    known_run,
+    make_anew,
+    model_check,
+    required_operation,
+    served,
+)
+from rath.session.record import Entry, Operation, Summary
+from rath.session.session import Session
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BegunCompression:
+    """A compression that failed or was cut off: it goes on with all that it had noted."""
+
+    origin: Deferred[Body]
+    """What it goes on with."""
+
+    operation: Operation
+    body: Body
+    """Its record, with the calls that were paid for in vain; its rows are those of the summary,
+    none where there is no summary yet."""
+
+    told: Sequence[Entry]
+    """What it had noted by then, which the run around it may not know."""
+
+    check: Callable[[Body, Body], None]
+    """Raises ResumeMismatch where transcript and instructions are others than they were."""
+
+    @property
+    def has_summary(self) -> bool:
+        """Whether the summary is there, so that no model is asked once more."""
+        return len(self.body.table) > 0
+
+    def begun_with(self, user: Body) -> Body:
+        """Return what there is, with the rows of the input where there is no summary."""
+        return self.body if self.has_summary else replace(self.body, table=user.table)
+
+
+def compression_before(
+    place: Place, cells: tuple[Deferred[Body], Deferred[Body]]
+) -> Found | BegunCompression | None:
+    """Return the compression that was made at a place before, None where it is to be made.
+
+    Args:
+        place: Where it is made.
+        cells: Content of the user's and of the agent's session.
+
+    Raises:
+        ResumeMismatch: At this place something else was made.
+    """
+    found = found_at(place)
+    if found is None or not found.body.done():
+        return found
+    content, has_failed = found.content, found.body.error() is not None
+    made = None if content is None else own_operation(content.record, found.id)
+    if content is None or (made is None and (has_failed or _is_suspended(content))):
+        make_anew(place)
+        return None
+    if made is None:
+        # The chain was at its budget, so that no model was asked: the rows are those of the input.
+        check = _input_check(content, place)
+        return replace(found, body=served(found, cells, check))
+    check = model_check(required_operation(found, "compress", place), place)
+    if not has_failed and not _compression_goes_on(content):
+        return replace(found, body=served(found, cells, check))
+    return _begun(found, content, made, check)
+
+
+def _begun(
+    found: Found, content: Body, made: Operation, check: Callable[[Body, Body], None]
+) -> BegunCompression:
+    told = entries_since(content.record, found.id)
+    is_summed_up = any(
+        isinstance(entry, Summary) and entry.operation == made.operation for entry in told
+    )
+    rows = content.table if is_summed_up else content.table.prefix(0)
+    body = replace(content, table=rows, outcome=Completed(), unfinished=None)
+    return BegunCompression(origin=found.body, operation=made, body=body, told=told, check=check)
+
+
+def _compression_goes_on(content: Body) -> bool:
+    """Tell whether a compression is not done."""
+    if isinstance(content.outcome, Cancelled):
+        known = known_run()
+        return known is not None and known.cancelled == "go_on"
+    return _is_suspended(content)
+
+
+def _is_suspended(content: Body) -> bool:
+    return isinstance(content.outcome, Suspended)
+
+
+def _input_check(content: Body, place: Place) -> Callable[[Body, Body], None]:
+    expected = rows_digest(content.table)
+
+    def check(user: Body, _: Body) -> None:
+        check_equal(place, "the transcript", expected, rows_digest(user.table))
+
+    return check
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Before:
+    """What was made of a loop before."""
+
+    session: UUID
+    provenance: Provenance | None
+    """Where the session comes from; None for what the call says."""
+
+    lineage: SessionLineage | None
+    """The documented DTO of it, None for what the call says."""
+
+    cells: tuple[Deferred[Body], Deferred[Body]]
+    """What a run that goes on waits for: content of the user's and of the agent's session."""
+
+    origin: Deferred[Body] | None = None
+    """What is gone on with, or made anew: of one content one run at most is made."""
+
+    placement: Placement | None = None
+    """In which place; None for that of the user's session."""
+
+    goes_on: GoingOn | None = None
+    """Where the run goes on."""
+
+    made: Session | None = None
+    """All that there is to it, where nothing is left to do."""
+
+
+def loop_before(user: Session, agent: Session, place: Place) -> Before | None:
+    """Return what was made of the loop that is called here, None where nothing was.
+
+    Raises:
+        ResumeMismatch: At this place something else was made.
+    """
+    found = found_at(place)
+    if found is None:
+        return _waiting(user, agent, place)
+    return _found(found, user, agent, place)
+
+
+def _waiting(user: Session, agent: Session, place: Place) -> Before | None:
+    """Return the run that made `user`, where it waits and belongs to this agent."""
+    if not user.body.done() or user.body.error() is not None or not agent.body.done():
+        return None
+    outcome = user.outcome
+    if not isinstance(outcome, Suspended) or isinstance(outcome, Cancelled):
+        return None
+    before = going_on(user.body.result(), user.id, late=user.record)
+    if before is None or outcome.session not in (user.id, *before.children):
+        return None
+    # Within the program that made it, a session that waits is passed on to what comes next.
+    began = before.operation
+    is_passed_on = place.run is not None and place.run == began.place.run
+    if is_passed_on or began.head != tuple(agent.chunk_table):
+        return None
+    origin = newest(user.body)
+    if has_gone_on(user.body):
+        return _gone_on(user, agent, origin)
+    known = _known(user, agent, origin, before)
+    return replace(known, made=user) if before.waiting else replace(known, goes_on=before)
+
+
+def _gone_on(user: Session, agent: Session, origin: Deferred[Body]) -> Before:
+    """Return the run that has gone on with a session that is given again."""
+    written = origin.latest
+    if not origin.done() or origin.error() is None or written is None:
+        again = Before(session=user.id, provenance=None, lineage=None, cells=(origin, agent.body))
+        return replace(again, made=_same_run(user, origin))
+    before = going_on(written, user.id)
+    assert before is not None, "its operation is there"
+    known = _known(user, agent, origin, before)
+    if not before.waiting:
+        return replace(known, goes_on=before)
+    outcome = waiting_outcome(before.open_calls, NeedsDecision(user.id, ()), user.id)
+    waits = Deferred.of(replace(written, outcome=outcome))
+    say_same(waits, origin)
+    return replace(known, made=_same_run(user, waits))
+
+
+def _known(user: Session, agent: Session, origin: Deferred[Body], before: GoingOn) -> Before:
+    cells = (Deferred.of(before.body), agent.body)
+    return Before(
+        session=user.id,
+        provenance=user.provenance,
+        lineage=user.lineage,
+        cells=cells,
+        origin=origin,
+    )
+
+
+def _same_run(user: Session, content: Deferred[Body]) -> Session:
+    """Return the session of a run that has gone on with `user`."""
+    return Session.from_body(
+        content,
+        user.provenance,
+        id=user.id,
+        placement=user.placement.share(),
+        provider=user.provider,
+        lineage=user.lineage,
+    )
+
+
+def _found(found: Found, user: Session, agent: Session, place: Place) -> Before | None:
+    content, cells, origin = found.content, (user.body, agent.body), found.body
+    known = Before(
+        session=found.id,
+        provenance=None,
+        lineage=None,
+        cells=cells,
+        origin=origin,
+        placement=found.placed(user.placement),
+    )
+    if not found.body.done():
+        return replace(known, made=_made(found, found.body, user, agent))
+    if content is None or _is_void(content, found.id):
+        make_anew(place)
+        return known
+    check = model_check(required_operation(found, "loop", place), place)
+    if _loop_goes_on(found, content):
+        before = going_on(found.written, found.id, late=found.late)
+        assert before is not None, "its operation is there"
+        if not before.waiting:
+            return replace(known, goes_on=_checked(before, cells, check))
+        outcome = waiting_outcome(before.open_calls, NeedsDecision(found.id, ()), found.id)
+        waits = Deferred.of(replace(content, outcome=outcome))
+        say_same(waits, origin)
+        found = replace(found, body=waits)
+    return replace(known, made=_made(found, served(found, cells, check), user, agent))
+
+
+def _made(found: Found, body: Deferred[Body], user: Session, agent: Session) -> Session:
+    """Return the session that was found, as the call makes it now."""
+    parents = (user.as_parent(), agent.as_parent())
+    made = Session.from_body(
+        body,
+        stamped(found.id, "run_session_loop", LineageKind.OP_SESSION_LOOP, parents),
+        id=found.id,
+        placement=found.placed(user.placement).share(),
+        provider=user.provider,
+        lineage=SessionLineage(user.id, agent.id),
+    )
+    return made.taking_over(found.late)
+
+
+def _is_void(content: Body, session: UUID) -> bool:
+    """Tell whether a session says nothing of its own: its run had not begun, or passed it on."""
+    return own_operation(content.record, session) is None
+
+
+def _loop_goes_on(found: Found, content: Body) -> bool:
+    """Tell whether the run of a session is not done."""
+    known, outcome = known_run(), content.outcome
+    if isinstance(outcome, Cancelled):
+        return known is not None and known.cancelled == "go_on"
+    return isinstance(outcome, Suspended) or found.body.error() is not None
+
+
+def _checked(
+    before: GoingOn,
+    cells: tuple[Deferred[Body], Deferred[Body]],
+    check: Callable[[Body, Body], None],
+) -> GoingOn:
+    """Check the inputs now where they are there, else have the run do it."""
+    if all(cell.done() and cell.error() is None for cell in cells):
+        check(cells[0].result(), cells[1].result())
+        return before
+    return replace(before, check=check)

@@ -1,0 +1,485 @@
+"""Stored workflow runs that are resumed, and sessions inside them that wait."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import get_args
+from uuid import UUID
+
+from rath._async.lazy import Deferred
+from rath.errors import PersistenceError, SessionDamaged
+from rath.session.body import Body
+from rath.session.calls.asking import InnerRun, current_call
+from rath.session.calls.open_calls import open_calls, own_operation
+from rath.session.chunk import ChunkTable
+from rath.session.derive import remember_loaded
+from rath.session.graph.recording import Edge, Provenance
+from rath.session.log.build import Built, build
+from rath.session.log.load import session_of
+from rath.session.log.open_logs import begin, begun_since, shelf_of, writers_of
+from rath.session.log.parsed import MAX_READS, Content, Source, closure
+from rath.session.log.store import SessionStore, default_store, open_store
+from rath.session.operation import Place
+from rath.session.outcome import NeedsApproval, NeedsDecision, NeedsInput, Suspended
+from rath.session.programs import CancelledRuns, Found, known_run, serving
+from rath.session.session import Session
+
+
+class Stored:
+    """The sessions of a store, by id."""
+
+    def __init__(self, store: SessionStore) -> None:
+        self.store = store
+        self._source = Source(store)
+        self._contents: dict[UUID, Content | None] = {}
+        self._built: dict[UUID, Built] = {}
+        self._sessions: dict[UUID, Session] = {}
+        # Tools that run side by side look for what they had made.
+        self._busy = threading.RLock()
+
+    @property
+    def where(self) -> str:
+        """Where the store is, for messages."""
+        return self.store.where
+
+    def find(self, session: UUID) -> Found | None:
+        """Return a session that is stored, None where it is not; blocks.
+
+        Raises:
+            PersistenceError: It cannot be read.
+            SessionDamaged: Its log, or that of one it came from, is not what was written.
+        """
+        if shelf_of(self.store).is_outdated(session):
+            return None
+        try:
+            loaded = self.session(session)
+        except SessionDamaged:
+            passed_on = self._passed_on(session)
+            if passed_on is None:
+                raise
+            return passed_on
+        if loaded is None:
+            return None
+        edge = loaded.as_parent()
+        assert edge.body is not None
+        return Found(session, edge.body, loaded.provenance, edge.late, loaded.placement)
+
+    def workspace_of(self, session: UUID) -> UUID | None:
+        """Return the workspace that the log of a session names, None where it names none."""
+        with self._busy:
+            content = self._content(session)
+        stored = None if content is None else content.place.workspace
+        return None if stored is None else stored.id
+
+    def session(self, session: UUID) -> Session | None:
+        """Return a session that is stored, placed as it was, None where it is not; blocks."""
+        with self._busy:
+            known = self._sessions.get(session)
+            if known is not None:
+                return known
+            built = self._build(session)
+            if built is None:
+                return None
+            made = self._sessions[session] = session_of(built)
+            remember_loaded(made.body, session, self.store, place=built.content.place)
+            return made
+
+    def drop(self, session: UUID) -> None:
+        """Forget a session that is made anew; its log stays until the new one takes its place."""
+        shelf_of(self.store).outdate(session)
+        with self._busy:
+            for known in (self._contents, self._sessions):
+                known.pop(session, None)
+            # What came from it is built on what will be replaced.
+            self._built.clear()
+
+    def _build(self, session: UUID) -> Built | None:
+        for _ in range(MAX_READS - 1):
+            try:
+                return self._build_once(session)
+            except SessionDamaged:
+                if not self._source.has_changed():
+                    raise
+                # What was read before has grown since, and others begin with more of it.
+                self._source = Source(self.store)
+                self._contents.clear()
+                self._built.clear()
+        return self._build_once(session)
+
+    def _build_once(self, session: UUID) -> Built | None:
+        content = self._content(session)
+        if content is None:
+            return None
+        if session not in self._built:
+            before = self._built
+            self._built = build(closure(content, self._content, known=before), known=before)
+        return self._built[session]
+
+    def _passed_on(self, session: UUID) -> Found | None:
+        """Return a session that says nothing of its own, without what it was made of.
+
+        That may have been made anew since, so that the log stands on what is not there any more.
+        """
+        content = self._content(session)
+        outcome = None if content is None else content.stands()
+        if content is None or not isinstance(outcome, Suspended):
+            return None
+        made = content.operation
+        if made is not None and made.kind == "loop":
+            return None
+        return Found(session, Deferred.of(Body(ChunkTable(), outcome=outcome)), Provenance())
+
+    def _content(self, session: UUID) -> Content | None:
+        if session not in self._contents:
+            self._contents[session] = self._read(session)
+        return self._contents[session]
+
+    def _read(self, session: UUID) -> Content | None:
+        log = self.store.read(session)
+        # A writer that was cut off in its first line has said nothing.
+        if log is None or not (log.is_finished or b"\n" in log.data):
+            return None
+        content = self._source.find_ancestor(session)
+        if content is not None and content.trailer is not None:
+            is_cut_off = content.reader.n_good < len(log.data)
+            if is_cut_off or not log.is_finished:
+                self._finish(session, content.reader.n_good, len(log.data))
+        return content
+
+    def _finish(self, session: UUID, keep: int, size: int) -> None:
+        """Finish a log whose writer was cut off after the end of its run."""
+        # Where nothing can be written, what it says is served all the same.
+        with contextlib.suppress(PersistenceError):
+            if not self.store.is_being_written(session):
+                self.store.reopen(session, keep, size=size).finish()
+
+
+def store_of(session: Session) -> SessionStore | None:
+    """Return the store in which a session is, None where it is in none that is known; blocks."""
+    for writer in writers_of(session.body):
+        return writer.store
+    store = default_store()
+    return store if store.read(session.id) is not None else None
+
+
+class Program:
+    """What a run of a program had made: in memory, behind a session of it, and in its store.
+
+    Args:
+        session: Any session of the run.
+        stored: The store that it is in, if any.
+        cancelled: What becomes of runs in it that were cancelled.
+    """
+
+    def __init__(
+        self, session: Session, stored: Stored | None, *, cancelled: CancelledRuns = "keep"
+    ) -> None:
+        self.cancelled: CancelledRuns = cancelled
+        self.stored = stored
+        self._session = session
+        self._held = {found.id: found for found in _closure(session)}
+        self._dropped: set[UUID] = set()
+        # In a store whoever goes on finds there what another one has begun.
+        self._begun = None if stored is not None else begun_since(session.body)
+
+    @property
+    def store(self) -> SessionStore | None:
+        """Where the run is written, and goes on; None where it is nowhere."""
+        return None if self.stored is None else self.stored.store
+
+    def find(self, session: UUID) -> Found | None:
+        """Return what was made under an id; what this process holds of the given session first."""
+        if session in self._dropped:
+            return None
+        held = self._held.get(session)
+        if session == self._session.id and held is not None:
+            placement, is_moved = self._session.placement, self._session.was_placed
+            return replace(held, placement=placement, is_moved=is_moved)
+        if self.stored is None or (held is not None and not held.body.done()):
+            return held or self._begun_here(session)
+        found = self.stored.find(session)
+        if found is None or not self._is_moved(session):
+            return found or held
+        return replace(found, placement=self._session.placement, is_moved=True)
+
+    def _is_moved(self, session: UUID) -> bool:
+        """Tell whether a session goes along, where somebody has placed the given one elsewhere."""
+        stored = self.stored
+        if stored is None or not self._session.was_placed:
+            return False
+        return stored.workspace_of(session) == stored.workspace_of(self._session.id)
+
+    def drop(self, session: UUID) -> None:
+        """Forget a session that is made anew."""
+        self._dropped.add(session)
+        if self.stored is not None:
+            self.stored.drop(session)
+
+    def begin(
+        self, session: UUID, start: Callable[[], Deferred[Body]]
+    ) -> tuple[Deferred[Body], bool]:
+        """Have a session made that was not found, unless that has begun meanwhile."""
+        return (start(), True) if self._begun is None else begin(self._begun, session, start)
+
+    def _begun_here(self, session: UUID) -> Found | None:
+        begun = None if self._begun is None else self._begun.get(session)
+        return None if begun is None else Found(session, begun, Provenance())
+
+    def place(self) -> Place:
+        """Return the place of the given session within its run.
+
+        Of a session whose run has noted nothing yet it waits for that run.
+
+        Raises:
+            ValueError: It was made outside of any workflow, or its record does not say where.
+        """
+        place = self._outermost()
+        if place is None and not self._session.body.done():
+            self._session.synchronize()
+            place = self._outermost()
+        if place is not None:
+            return place
+        raise ValueError(
+            f"session {self._session.id} was made by no workflow, so none can be run again for it; "
+            "give it to its agent again, agent(session), or call the workflow on it"
+        )
+
+    def _outermost(self) -> Place | None:
+        """Return the place within the run; what a tool made belongs to the run of its call."""
+        found: Found | None = self._held[self._session.id]
+        seen: set[UUID] = set()
+        while found is not None and found.id not in seen:
+            seen.add(found.id)
+            place = self._place_of(found)
+            if place is None or place.run is None:
+                break
+            if not _is_inside_call(place):
+                return place
+            found = None if place.root is None else self.find(place.root)
+        return None
+
+    def root(self, place: Place) -> Session:
+        """Return the session with which the run began.
+
+        Raises:
+            PersistenceError: It is not there.
+        """
+        found = None if place.root is None else self.find(place.root)
+        if found is None:
+            where = "this process" if self.stored is None else self.stored.where
+            raise PersistenceError(
+                f"session {place.root}, with which the run of session {self._session.id} began, "
+                f"is not in {where}; give the store that has it with store="
+            )
+        loaded = None if self.stored is None else self.stored.session(found.id)
+        if loaded is not None:
+            if found.is_moved:
+                loaded.place_like(self._session)
+            return loaded
+        if found.id == self._session.id:
+            return self._session
+        made = Session.from_body(
+            found.body,
+            found.provenance,
+            id=found.id,
+            placement=self._session.placement.share(),
+            provider=self._session.provider,
+        )
+        return made.taking_over(found.late)
+
+    def _place_of(self, found: Found) -> Place | None:
+        """Return where a session was made; for one that passed on that another waits, that one's.
+
+        A session that failed before it began has the place of the first parent that has one.
+        """
+        content = found.content
+        if content is not None:
+            outcome = content.outcome
+            made = own_operation(content.record, found.id)
+            if made is not None:
+                return made.place
+            if isinstance(outcome, Suspended) and outcome.session != found.id:
+                waiting = self.find(outcome.session)
+                return None if waiting is None else self._place_of(waiting)
+            return None
+        for edge in found.provenance.parents:
+            above = self._held.get(edge.id)
+            place = None if above is None else self._place_of(above)
+            if place is not None:
+                return place
+        return None
+
+
+def program_of(
+    session: Session,
+    store: SessionStore | str | None = None,
+    *,
+    cancelled: CancelledRuns = "keep",
+) -> Program:
+    """Return the run of a program that a session belongs to.
+
+    Args:
+        session: Any session of it.
+        store: Where it is stored, or the URL of that; by default where the session is, if it is.
+        cancelled: What becomes of runs in it that were cancelled.
+    """
+    if cancelled not in get_args(CancelledRuns):
+        raise ValueError(f"unknown cancelled {cancelled!r}: expected 'keep' or 'go_on'")
+    opened = open_store(store) if isinstance(store, str) else store or store_of(session)
+    stored = None if opened is None else Stored(opened)
+    if stored is not None:
+        stored.session(session.id)
+    return Program(session, stored, cancelled=cancelled)
+
+
+class InsideCalls:
+    """What the calls of one run had made, which goes on without the program around it.
+
+    Args:
+        stored: The store in which that is.
+        session: The session of the run, with what this process holds of its calls.
+    """
+
+    cancelled: CancelledRuns = "keep"
+    store: SessionStore | None = None
+    """None: what is made is written where it would be anyway."""
+
+    def __init__(self, stored: Stored, session: Session) -> None:
+        self._stored = stored
+        self._held = {found.id: found for found in _inner(session.as_parent())}
+
+    def find(self, session: UUID) -> Found | None:
+        """Return what was made under an id; what is stored first, where others may answer it."""
+        return self._stored.find(session) or self._held.get(session)
+
+    def drop(self, session: UUID) -> None:
+        """Forget a session that is made anew."""
+        self._held.pop(session, None)
+        self._stored.drop(session)
+
+    def begin(
+        self, session: UUID, start: Callable[[], Deferred[Body]]
+    ) -> tuple[Deferred[Body], bool]:
+        """Have a session made that was not found."""
+        return start(), True
+
+
+@contextmanager
+def inside_calls(session: Session, *, is_going_on: bool) -> Generator[None]:
+    """Have the calls of a run that is submitted here find what they had made before.
+
+    Without that a call which is made again would make sessions anew under the ids they have.
+
+    Args:
+        session: The one that goes on.
+        is_going_on: Nothing is done where it does not, or where a whole program runs again.
+    """
+    if not is_going_on or known_run() is not None:
+        yield
+        return
+    # A file of its own holds no other session: theirs are where all others are.
+    of_all = (writer.store for writer in writers_of(session.body) if not writer.is_alone)
+    with serving(InsideCalls(Stored(next(of_all, None) or default_store()), session)):
+        yield
+
+
+def _is_inside_call(place: Place) -> bool:
+    """Tell whether a place is inside a tool call, which is a run of its own."""
+    return place.trace is not None and place.trace != place.run
+
+
+def _closure(session: Session) -> Iterator[Found]:
+    """Yield a session and all that it came from, as far as this process holds it, each once."""
+    seen: set[UUID] = set()
+    todo: list[Edge] = [session.as_parent()]
+    while todo:
+        edge = todo.pop()
+        if edge.id in seen or edge.body is None:
+            continue
+        seen.add(edge.id)
+        provenance = edge.provenance or Provenance()
+        yield Found(edge.id, edge.body, provenance, edge.late)
+        todo.extend(provenance.parents)
+        todo.extend(_inner_edges(edge))
+
+
+def _inner(edge: Edge) -> Iterator[Found]:
+    """Yield the sessions inside the calls of a run that wait, at any depth."""
+    todo = _inner_edges(edge)
+    while todo:
+        each = todo.pop()
+        if each.body is not None:
+            yield Found(each.id, each.body, each.provenance or Provenance(), each.late)
+            todo.extend(_inner_edges(each))
+
+
+def _inner_edges(edge: Edge) -> list[Edge]:
+    body: object = None if edge.body is None else edge.body.latest
+    left = body.unfinished if isinstance(body, Body) else None
+    return [] if left is None else [session.as_parent() for session in left.inner]
+
+
+def pass_on(child: Session) -> Session:
+    """Return a session that a tool has made, unless it waits for somebody: then the caller waits.
+
+    The run that called the tool ends then, with the outcome of `child`, which names that session.
+    When it goes on the tool is called again from its start, and makes `child` again: that one is
+    found by its place and goes on too. What the tool does before must be idempotent.
+
+    Args:
+        child: A session that was made inside this call; waits for its run.
+
+    Raises:
+        RuntimeError: It is called outside of a tool call.
+    """
+    call = current_call("rath.session.approvals.waiting.pass_on")
+    outcome = child.outcome
+    if isinstance(outcome, NeedsApproval | NeedsInput | NeedsDecision):
+        call.wait_for(InnerRun(outcome.session, outcome, child))
+    return child
+
+
+def waiting_sessions(session: Session) -> tuple[Session, ...]:
+    """Return the sessions for whose sake one waits: itself, and those inside its calls.
+
+    They are what is approved, answered and decided about. Those inside come from this process or
+    from the store of `session`; one that is in neither is left out. Blocks while logs are read.
+
+    Args:
+        session: One that waits, or any other, for which there are none.
+    """
+    outcome = session.outcome
+    if not isinstance(outcome, NeedsApproval | NeedsInput | NeedsDecision):
+        return ()
+    body = session.body.result()
+    calls = open_calls(body, session.id, late=session.record)
+    found = [session] if any(each.waits for each in calls) else []
+    held = {each.id: each for each in (body.unfinished.inner if body.unfinished else ())}
+    wanted = [each.said.child for each in calls if each.said.child is not None and each.is_made]
+    if outcome.session != session.id and outcome.session not in wanted:
+        wanted.append(outcome.session)  # it only passes on that another one waits
+    store = store_of(session) if wanted else None
+    stored = None if store is None else Stored(store)
+    inner: list[Session] = []
+    for child in wanted:
+        made = None if stored is None else stored.session(child)
+        inner += [made] if made is not None else _held_one(child, tuple(held.values()))
+    for each in inner:
+        found += waiting_sessions(each)
+    return tuple({each.id: each for each in found}.values())
+
+
+def _held_one(wanted: UUID, held: tuple[Session, ...]) -> list[Session]:
+    """Return the session of an id among those that wait inside calls, at any depth."""
+    todo = list(held)
+    while todo:
+        each = todo.pop()
+        if each.id == wanted:
+            return [each]
+        left = each.body.result().unfinished
+        todo.extend(left.inner if left is not None else ())
+    return []

@@ -1,1 +1,0 @@
-"""Entries of the record as the page shows them."""

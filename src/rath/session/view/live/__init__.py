@@ -1,1 +1,0 @@
-"""A page that follows a session whose run goes on, served on loopback."""

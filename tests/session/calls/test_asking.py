@@ -1,0 +1,546 @@
+"""Tools ask somebody, and are called again with the answers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import json
+import threading
+from collections.abc import Mapping
+from enum import Enum
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+from pydantic import BaseModel
+
+import rath
+from rath.errors import ResumeMismatch
+from rath.flow import Agent
+from rath.session import Session
+from rath.session.log.verify import verify
+from rath.session.outcome import Cancelled, Completed, NeedsInput
+from rath.session.persistence.store import default_store
+from rath.session.record import ToolRun
+from rath.testing import ScriptedClient, tool_call
+from tests.support.approvals import (
+    AGENT,
+    Noting,
+    calls_of,
+    decisions,
+    go,
+    interrupts,
+    log_of,
+    results,
+    tool_runs,
+)
+from tests.support.sessions import AsyncFunctionTool, FunctionTool, run
+from tests.support.waiting import PATIENCE
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("OPENRATH_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "home"
+
+
+def color(number: int) -> Any:
+    return [rath.ask("which color?"), number]
+
+
+def asking(**more: Any) -> Noting:
+    """A tool that asks for a color."""
+    return Noting(work=color, approval="never", **more)
+
+
+def statuses(session: Session) -> list[str]:
+    return [entry.status for entry in session.record if isinstance(entry, ToolRun)]
+
+
+def test_a_tool_that_asks_suspends_the_run_and_is_called_again_with_the_answer() -> None:
+    tool = asking()
+    session = go([calls_of(1)], tool)
+    assert session.outcome == NeedsInput(session.id, "which color?")
+    assert session.answer("red") is session
+    assert session.outcome == NeedsInput(session.id, "")
+    out = go(["done"], tool, user=session)
+    assert (out.id, out.text()) == (session.id, "done")
+    assert results(out) == [("c1", ["red", 1])]
+    assert tool.calls == [1, 1]
+    assert statuses(out) == ["suspended", "done"]
+
+
+def test_a_question_tells_what_was_asked_and_by_which_call() -> None:
+    session = go([calls_of(1)], asking())
+    (question,) = session.questions
+    assert (question.call_id, question.tool, question.question, question.schema) == (
+        "c1",
+        "f",
+        "which color?",
+        None,
+    )
+    (entry,) = interrupts(session)
+    assert (entry.reason, entry.calls, entry.places, entry.question) == (
+        "input",
+        ("c1",),
+        (0,),
+        "which color?",
+    )
+    session.answer("red")
+    assert session.questions == ()
+
+
+def test_an_unanswered_question_gives_the_session_back_as_it_is() -> None:
+    tool = asking()
+    session = go([calls_of(1)], tool)
+    assert go([], tool, user=session) is session
+    assert tool.calls == [1]
+
+
+def test_questions_come_one_after_another() -> None:
+    def work(_: int) -> Any:
+        first = rath.ask("first?")
+        return [first, rath.ask("second?"), rath.ask("third?")]
+
+    tool = Noting(work=work, approval="never")
+    session = go([calls_of(1)], tool)
+    for at, name in enumerate(["first?", "second?", "third?"], start=1):
+        assert session.outcome == NeedsInput(session.id, name)
+        session = go(["done"] if at == 3 else [], tool, user=session.answer(at))
+    assert results(session) == [("c1", [1, 2, 3])]
+    assert tool.calls == [1, 1, 1, 1]
+
+
+def test_the_same_question_twice_has_two_answers() -> None:
+    tool = Noting(work=lambda _: [rath.ask("more?"), rath.ask("more?")], approval="never")
+    session = go([calls_of(1)], tool)
+    session = go([], tool, user=session.answer("yes"))
+    assert results(go(["done"], tool, user=session.answer("no"))) == [("c1", ["yes", "no"])]
+
+
+def test_an_answer_is_only_for_the_question_that_was_asked() -> None:
+    asked = ["delete a?", "delete b?", "delete b?"]
+    tool = Noting(work=lambda _: rath.ask(asked.pop(0), bool), approval="never")
+    session = go([calls_of(1)], tool).answer(True)
+    session = go([], tool, user=session)
+    assert session.outcome == NeedsInput(session.id, "delete b?")
+    out = go(["done"], tool, user=session.answer(False))
+    assert results(out) == [("c1", {"ok": False})]
+
+
+def test_an_answer_to_another_schema_is_not_used() -> None:
+    schemas: list[Any] = [{"type": "integer"}, {"type": "string"}]
+    tool = Noting(work=lambda _: rath.ask("x?", schemas.pop(0)), approval="never")
+    session = go([calls_of(1)], tool).answer(1)
+    session = go([], tool, user=session)
+    assert session.questions[0].schema == {"type": "string"}
+
+
+def test_calls_of_a_round_ask_at_once_and_the_others_end() -> None:
+    def work(number: int) -> Any:
+        return "plain" if number == 2 else rath.ask(f"what of {number}?")
+
+    tool = Noting(work=work, approval="never")
+    session = go([calls_of(1, 2, 3)], tool)
+    assert [each.question for each in session.questions] == ["what of 1?", "what of 3?"]
+    assert [each.state for each in session.open_calls] == ["suspended", "known", "suspended"]
+    with pytest.raises(ValueError, match=r"2 calls .* Say which one with its id"):
+        session.answer("x")
+    session.answer("three", "c3")
+    assert session.outcome == NeedsInput(session.id, "what of 1?")
+    out = go(["done"], tool, user=session.answer("one", "c1"))
+    assert results(out) == [("c1", "one"), ("c2", "plain"), ("c3", "three")]
+    assert sorted(tool.calls) == [1, 1, 2, 3, 3]
+
+
+def test_what_must_come_after_a_call_that_waits_is_not_begun_before_it() -> None:
+    order: list[str] = []
+
+    def first(_: Session, __: Mapping[str, Any]) -> Any:
+        order.append("first")
+        return rath.ask("go on?")
+
+    def second(_: Session, __: Mapping[str, Any]) -> Any:
+        order.append("second")
+        return "after"
+
+    tools = (FunctionTool("first", first), FunctionTool("second", second))
+    turn = tool_call("first", {}, tool_call("second", {}, id="b"), id="a")
+    session = go([turn], *tools)
+    assert order == ["first"]
+    assert [each.state for each in session.open_calls] == ["suspended", "asked"]
+    out = go(["done"], *tools, user=session.answer("yes"))
+    assert order == ["first", "first", "second"]
+    assert results(out) == [("a", "yes"), ("b", "after")]
+
+
+def test_calls_of_one_resource_keep_their_order_when_the_first_one_asks() -> None:
+    class OneKey(Noting):
+        def resource_key(self, arguments: Mapping[str, Any]) -> tuple[str, ...]:
+            return ("one",)
+
+    tool = OneKey(work=lambda n: rath.ask("?") if n == 1 else n, approval="never")
+    session = go([calls_of(1, 2)], tool)
+    assert tool.calls == [1]
+    go(["done"], tool, user=session.answer(0))
+    assert tool.calls == [1, 1, 2]
+
+
+def test_a_refused_call_behind_one_that_waits_is_refused_and_kept() -> None:
+    def work(_: Session, __: Mapping[str, Any]) -> Any:
+        return rath.ask("?")
+
+    tool = FunctionTool("ask", work)
+    turn = tool_call("ask", {}, tool_call("nowhere", {}, id="b"), id="a")
+    out = go(["done"], tool, user=go([turn], tool).answer(1))
+    (_, first), (_, second) = results(out)
+    assert (first, second["error_kind"]) == (1, "unknown_tool")
+
+
+@pytest.mark.parametrize("n_times", [1, 2])
+def test_an_async_tool_asks_too(n_times: int) -> None:
+    async def work(_: Session, __: Mapping[str, Any]) -> Any:
+        await asyncio.sleep(0)
+        return [rath.ask(f"{at}?") for at in range(n_times)]
+
+    tool = AsyncFunctionTool("f", work)
+    session = go([tool_call("f", {}, id="c1")], tool)
+    for at in range(n_times):
+        assert session.outcome == NeedsInput(session.id, f"{at}?")
+        session = go(["done"] if at == n_times - 1 else [], tool, user=session.answer(at))
+    assert results(session) == [("c1", list(range(n_times)))]
+
+
+def test_a_task_of_an_async_tool_asks_too() -> None:
+    async def work(_: Session, __: Mapping[str, Any]) -> Any:
+        async def inner() -> Any:
+            return rath.ask("inside?")
+
+        async with asyncio.TaskGroup() as group:
+            task = group.create_task(inner())
+        return task.result()
+
+    tool = AsyncFunctionTool("f", work)
+    session = go([tool_call("f", {}, id="c1")], tool)
+    assert session.outcome == NeedsInput(session.id, "inside?")
+    assert results(go(["done"], tool, user=session.answer(1))) == [("c1", 1)]
+
+
+def test_tasks_may_ask_in_another_order_when_the_tool_is_called_again() -> None:
+    asked: list[str] = []
+
+    async def work(_: Session, __: Mapping[str, Any]) -> Any:
+        order = ["first?", "second?"] if len(asked) < 3 else ["second?", "first?"]
+        said = dict[str, Any]()
+        for question in order:
+            asked.append(question)
+            said[question] = rath.ask(question)
+        return said
+
+    tool = AsyncFunctionTool("f", work)
+    session = go([tool_call("f", {}, id="c1")], tool)
+    session = go([], tool, user=session.answer(1))
+    out = go(["done"], tool, user=session.answer(2))
+    assert results(out) == [("c1", {"first?": 1, "second?": 2})]
+
+
+def swallows_exception(_: int) -> Any:
+    try:
+        return rath.ask("?")
+    except Exception:  # noqa: BLE001  # the very thing
+        return "swallowed"
+
+
+def swallows_everything(_: int) -> Any:
+    try:
+        return rath.ask("?")
+    except BaseException:  # noqa: BLE001  # the very thing
+        return "swallowed"
+
+
+def asks_on(_: int) -> Any:
+    try:
+        return rath.ask("?")
+    except BaseException:  # noqa: BLE001  # the very thing
+        return rath.ask("something else?")
+
+
+def raises_another(_: int) -> Any:
+    try:
+        return rath.ask("?")
+    except BaseException:  # noqa: BLE001  # the very thing
+        raise ValueError("what is this?") from None
+
+
+@pytest.mark.parametrize("work", [swallows_exception, swallows_everything, asks_on, raises_another])
+def test_a_tool_that_swallows_what_leaves_it_waits_all_the_same(work: Any) -> None:
+    tool = Noting(work=work, approval="never")
+    session = go([calls_of(1)], tool)
+    assert session.outcome == NeedsInput(session.id, "?")
+    assert results(go(["done"], tool, user=session.answer("told"))) == [("c1", "told")]
+
+
+def test_asking_outside_of_a_tool_is_refused() -> None:
+    with pytest.raises(RuntimeError, match=r"rath.ask was called outside of a tool call"):
+        rath.ask("anybody?")
+
+
+def test_a_rule_of_approval_is_no_tool() -> None:
+    problems: list[RuntimeError] = []
+
+    def rule(_: Any) -> bool:
+        try:
+            return bool(rath.ask("may it?"))
+        except RuntimeError as exc:
+            problems.append(exc)
+        return False
+
+    go([calls_of(1), "done"], Noting(approval=rule))
+    assert len(problems) == 1
+
+
+def test_a_callback_of_an_agent_inside_a_tool_is_not_that_tool() -> None:
+    problems: list[BaseException] = []
+
+    def on_event(_: Any) -> None:
+        try:
+            rath.ask("?")
+        except BaseException as exc:  # noqa: BLE001  # the very thing
+            problems.append(exc)
+
+    def work(_: int) -> Any:
+        provider = ScriptedClient(["inner"]).provider
+        inner = Agent("inner", provider, system_tools=False, on_event=on_event)
+        return inner(Session.from_user_message("go")).text()
+
+    out = go([calls_of(1), "done"], Noting(work=work, approval="never"))
+    assert results(out) == [("c1", "inner")]
+    assert {type(each) for each in problems} == {RuntimeError}
+
+
+def test_a_thread_of_a_tool_needs_the_context_of_it() -> None:
+    problems: list[BaseException] = []
+
+    def plain() -> None:
+        try:
+            rath.ask("?")
+        except RuntimeError as exc:
+            problems.append(exc)
+
+    def work(_: int) -> Any:
+        thread = threading.Thread(target=plain)
+        thread.start()
+        thread.join()
+        context = contextvars.copy_context()
+        return context.run(rath.ask, "in the context?")
+
+    session = go([calls_of(1)], Noting(work=work, approval="never"))
+    assert "copy_context" in str(problems[0])
+    assert session.outcome == NeedsInput(session.id, "in the context?")
+
+
+class Color(Enum):
+    """An enum that is no text."""
+
+    RED = "red"
+
+
+class Address(BaseModel):
+    """Where somebody lives."""
+
+    street: str
+    number: int
+
+
+@pytest.mark.parametrize(
+    ("schema", "good", "bad", "expected"),
+    [
+        (int, 3, "3", 3),
+        ({"type": "integer", "minimum": 2}, 3, 1, 3),
+        ({"enum": ["a", "b"]}, "a", "c", "a"),
+        (bool, False, 0, False),
+        (list[int], [1, 2], [1, "b"], [1, 2]),
+        (Address, {"street": "s", "number": 1}, {"street": "s"}, {"street": "s", "number": 1}),
+        (str | None, None, 1, None),
+        ({"type": "string", "format": "date"}, "2026-02-28", "2026-02-30", "2026-02-28"),
+    ],
+    ids=["int", "a schema", "a choice", "bool", "list", "a model", "an optional", "a format"],
+)
+def test_an_answer_must_fit_what_was_asked_for(
+    schema: Any, good: Any, bad: Any, expected: Any
+) -> None:
+    def work(_: int) -> Any:
+        given = rath.ask("what?", schema)
+        assert schema is not Address or isinstance(given, Address)
+        return given.model_dump() if isinstance(given, BaseModel) else {"given": given}
+
+    tool = Noting(work=work, approval="never")
+    session = go([calls_of(1)], tool)
+    with pytest.raises(ValueError, match=r"the answer to 'what\?' of call 'c1' .* is not what was"):
+        session.answer(bad)
+    out = go(["done"], tool, user=session.answer(good))
+    ((_, said),) = results(out)
+    assert said == expected if schema is Address else said["given"] == expected
+
+
+@pytest.mark.parametrize(
+    ("question", "schema", "said"),
+    [
+        (3, None, "a question is a str, not int"),
+        ("what?", 7, "must be a JSON Schema or a type that has one, not 7"),
+        ("what?", threading.Thread, "must be a JSON Schema or a type"),
+        ("what?", {"enum": {1}}, "cannot be written as JSON"),
+        ("what?", Literal[Color.RED], "takes no JSON value; write Literal['red']"),
+    ],
+    ids=["no text", "no type", "a class without a schema", "no JSON", "a member of an enum"],
+)
+def test_what_cannot_be_asked_is_a_mistake_that_the_model_reads(
+    question: Any, schema: Any, said: str
+) -> None:
+    tool = Noting(work=lambda _: rath.ask(question, schema), approval="never")
+    out = go([calls_of(1), "done"], tool)
+    ((_, result),) = results(out)
+    assert result["error_kind"] == "tool_execution_exception"
+    assert said in result["message"]
+
+
+def test_a_schema_that_is_none_refuses_every_answer() -> None:
+    tool = Noting(work=lambda _: rath.ask("?", {"type": "nonsense"}), approval="never")
+    with pytest.raises(ValueError, match="its schema cannot be used"):
+        go([calls_of(1)], tool).answer(1)
+
+
+def test_an_answer_that_has_no_json_form_is_refused() -> None:
+    session = go([calls_of(1)], asking())
+    with pytest.raises(TypeError, match="cannot be written as JSON"):
+        session.answer(object())
+    assert decisions(session) == []
+
+
+def test_a_question_and_its_answer_are_valid_unicode() -> None:
+    tool = Noting(work=lambda _: rath.ask("wh\ud800?", str), approval="never")
+    session = go([calls_of(1)], tool)
+    assert session.outcome == NeedsInput(session.id, "wh\ufffd?")
+    assert results(go(["done"], tool, user=session.answer("\udcff"))) == [("c1", "\ufffd")]
+
+
+def test_a_later_answer_takes_the_place_of_an_earlier_one() -> None:
+    tool = asking()
+    session = go([calls_of(1)], tool).answer("red").answer("blue", "c1", by="ada")
+    assert results(go(["done"], tool, user=session)) == [("c1", ["blue", 1])]
+    assert decisions(session)[-1].by == "ada"
+
+
+def test_what_is_said_to_a_question_by_another_method_names_the_right_one() -> None:
+    session = go([calls_of(1)], asking())
+    with pytest.raises(ValueError, match=r"waits for an input.*use session.answer"):
+        session.decide("c1", "skip")
+    with pytest.raises(ValueError, match=r"what waits: 'c1' .* for an answer: session.answer"):
+        session.approve("c1")
+    with pytest.raises(ValueError, match=r"has not a call 'c7' that waits for an answer"):
+        session.answer(1, "c7")
+
+
+def test_a_session_without_questions_takes_no_answer() -> None:
+    out = go([calls_of(1), "done"], Noting(approval="never"))
+    assert out.questions == ()
+    with pytest.raises(ValueError, match="has not a call that waits for an answer; nothing waits"):
+        out.answer(1)
+
+
+def test_an_approved_call_that_asks_keeps_its_approval() -> None:
+    tool = Noting(work=color)
+    session = go([calls_of(1)], tool).edit("c1", {"n": 5})
+    asked = go([], tool, user=session)
+    assert asked.outcome == NeedsInput(session.id, "which color?")
+    out = go(["done"], tool, user=asked.answer("red"))
+    assert tool.calls == [5, 5]
+    assert results(out)[0][1]["result"] == ["red", 5]
+    assert tool_runs(out)["c1"].decision == decisions(out)[0].id
+
+
+def test_a_deadline_counts_for_each_call_anew() -> None:
+    tool = asking()
+    tool.timeout = 30
+    session = go([calls_of(1)], tool).answer("red")
+    out = go(["done"], tool, user=session)
+    assert all(entry.duration_ms < 30_000 for entry in out.record if isinstance(entry, ToolRun))
+    assert out.outcome == Completed()
+
+
+def test_a_tool_that_is_another_one_by_now_gets_no_answer_of_the_old_one() -> None:
+    session = go([calls_of(1)], asking()).answer("red")
+    other = asking()
+    other.__class__ = type("Other", (Noting,), {"description": "something else"})
+    with pytest.raises(ResumeMismatch, match="c1"):
+        go(["done"], other, user=session)
+
+
+# Stored.
+
+
+def test_a_stored_session_keeps_its_questions_its_answers_and_the_results_of_the_others() -> None:
+    def work(number: int) -> Any:
+        return "plain" if number == 2 else rath.ask(f"what of {number}?", {"type": "integer"})
+
+    tool = Noting(work=work, approval="never")
+    session = go([calls_of(1, 2, 3)], tool, persist=True)
+    loaded = Session.load(session.id)
+    assert loaded.outcome == NeedsInput(session.id, "what of 1?")
+    assert [(each.state, each.waits_for) for each in loaded.open_calls] == [
+        ("suspended", "input"),
+        ("known", None),
+        ("suspended", "input"),
+    ]
+    with pytest.raises(ValueError, match="is not of type 'integer'"):
+        loaded.answer("x", "c1")
+    loaded.answer(1, "c1").answer(3, "c3")
+    out = go(["done"], tool, user=Session.load(session.id))
+    assert sorted(tool.calls) == [1, 1, 2, 3, 3]
+    assert results(out) == [("c1", 1), ("c2", "plain"), ("c3", 3)]
+    again = Session.load(session.id)
+    assert (again.record, again.chunk_table) == (out.record, out.chunk_table)
+    assert verify(default_store(), session.id).is_sound
+
+
+def test_a_session_that_is_saved_elsewhere_keeps_results_of_its_round(tmp_path: Path) -> None:
+    tool = Noting(work=lambda n: rath.ask("?") if n == 1 else "plain", approval="never")
+    session = go([calls_of(1, 2)], tool)
+    path = session.save(path=tmp_path / "alone.jsonl")
+    loaded = Session.load(path)
+    assert loaded.outcome == session.outcome
+    go(["done"], tool, user=loaded.answer(1))
+    assert sorted(tool.calls) == [1, 1, 2]
+
+
+@pytest.mark.parametrize("persist", [False, True], ids=["in memory", "stored"])
+def test_a_call_that_was_cut_off_after_it_had_asked_may_have_taken_effect(persist: bool) -> None:
+    started = threading.Event()
+
+    def work(_: int) -> Any:
+        rath.ask("?")
+        started.set()
+        return asyncio.run(asyncio.sleep(30))
+
+    tool = Noting(work=work, approval="never")
+    session = go([calls_of(1)], tool, persist=persist).answer(1)
+    out = run([], tool, user=session, agent=AGENT)
+    assert started.wait(PATIENCE)
+    out.cancel()
+    assert isinstance(out.outcome, Cancelled)
+    assert [each.state for each in out.open_calls] == ["begun"]
+    assert [each.waits_for for each in out.open_calls] == ["decision"]
+
+
+def test_the_log_says_that_a_call_stopped_where_it_asked() -> None:
+    session = go([calls_of(1)], asking(), persist=True)
+    path = log_of(session.id)
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    said = [(each["record_type"], each.get("entry"), each.get("status")) for each in lines]
+    assert said[-4:] == [
+        ("intent", None, None),
+        ("entry", "tool_run", "suspended"),
+        ("entry", "interrupt", None),
+        ("trailer", None, None),
+    ]

@@ -1,0 +1,368 @@
+"""What tools return, as JSON text that a model reads: always valid, and cut where it is long."""
+
+from __future__ import annotations
+
+import json
+from hashlib import sha256
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import BaseModel
+
+from rath._core.blobs import Blob
+from rath.backend import (
+    CodeResult,
+    CommandResult,
+    FileContent,
+    FileEditResult,
+    FileEntries,
+    FileEntry,
+    FileWriteResult,
+    ToolExecutionFailure,
+    ToolResult,
+)
+from rath.session import ChunkRow
+from rath.session.content import (
+    MAX_DETAIL_CHARS,
+    MAX_ENTRIES,
+    MAX_FILE_CHARS,
+    MAX_FULL_BYTES,
+    MAX_RESULT_CHARS,
+    MAX_STREAM_CHARS,
+    encode_content,
+    encode_failure,
+    encode_result,
+    error_text,
+    full_blob,
+    json_digest,
+    rows_digest,
+)
+from tests.support.api import decode_content
+from tests.support.sessions import any_texts, rows
+
+finite = st.floats(allow_nan=False, allow_infinity=False)
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | finite | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner),
+    max_leaves=8,
+)
+
+
+class Point(BaseModel):
+    x: int
+    label: str
+
+
+class Strange(ToolResult):
+    """A result that this version does not know."""
+
+
+def shown(value: object) -> Any:
+    return json.loads(encode_result(value).shown)
+
+
+# ---- the documented rows
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (True, '{"ok": true}'),
+        (False, '{"ok": false}'),
+        (
+            CommandResult(0, b"out\n", b"err \xc3\xa9", 1.5),
+            '{"exit_code": 0, "stdout": "out\\n", "stderr": "err \\u00e9", "elapsed_ms": 1.5}',
+        ),
+        (
+            CodeResult("42", b"out", b"err", None),
+            '{"text": "42", "stdout": "out", "stderr": "err", "error": null}',
+        ),
+        (
+            CodeResult(None, b"", b"", "NameError"),
+            '{"text": null, "stdout": "", "stderr": "", "error": "NameError"}',
+        ),
+        (FileContent("h\u00e9"), '{"data": "h\\u00e9"}'),
+        (FileContent(b"h\xc3\xa9"), '{"data": "h\\u00e9"}'),
+        (FileContent(b"\xff\x00"), None),
+        (
+            FileEntries((FileEntry("a", "/w/a", False), FileEntry("d", "/w/d", True))),
+            '{"entries": [{"name": "a", "path": "/w/a", "is_dir": false}, '
+            '{"name": "d", "path": "/w/d", "is_dir": true}]}',
+        ),
+        (FileEntries(()), '{"entries": []}'),
+        (FileWriteResult(12), '{"bytes_written": 12}'),
+        (Strange(), '{"type": "Strange", "note": "unserialised result"}'),
+        (42, "42"),
+        (None, "null"),
+        ("h\u00e9", '"h\u00e9"'),
+        ({"a": [1, None]}, '{"a": [1, null]}'),
+        (Point(x=1, label="p"), '{"x": 1, "label": "p"}'),
+        ({"day": ValueError("as text")}, '{"day": "as text"}'),
+    ],
+    ids=lambda value: type(value).__name__ if not isinstance(value, str) else None,
+)
+def test_a_result_has_its_documented_form(value: object, text: str | None) -> None:
+    encoded = encode_result(value)
+    json.loads(encoded.shown)
+    assert text is None or encoded.shown == text
+    assert (encoded.full, encoded.failure) == (None, None)
+
+
+@pytest.mark.parametrize("exit_code", [0, 3, -9])
+def test_the_exit_code_is_told_beside_the_text(exit_code: int) -> None:
+    result = CommandResult(exit_code, b"", b"", 1.0)
+    assert encode_result(result).exit_code == exit_code
+    long = CommandResult(exit_code, b"x" * (MAX_STREAM_CHARS + 1), b"", 1.0)
+    assert encode_result(long).exit_code == exit_code
+
+
+def test_what_has_no_json_form_is_shown_as_python_shows_it() -> None:
+    payload = shown({("a", "tuple"): 1})
+    assert payload == {"repr": "{('a', 'tuple'): 1}", "type": "dict"}
+
+
+def test_a_value_that_holds_itself_is_shown_as_python_shows_it() -> None:
+    loop: list[Any] = []
+    loop.append(loop)
+    assert shown(loop) == {"repr": "[[...]]", "type": "list"}
+
+
+def test_what_python_shows_at_length_is_cut() -> None:
+    payload = shown({("x" * 5000,): 1})
+    assert len(payload["repr"]) == 2000
+
+
+@given(value=json_values)
+def test_json_comes_back_as_it_was(value: Any) -> None:
+    if not isinstance(value, bool):
+        assert shown(value) == value
+
+
+@given(text=any_texts)
+def test_any_text_becomes_valid_unicode(text: str) -> None:
+    encode_result(text).shown.encode()
+    encode_result(FileContent(text)).shown.encode()
+
+
+@pytest.mark.parametrize("n_times", [1, MAX_STREAM_CHARS], ids=["short", "long"])
+@given(text=any_texts)
+def test_any_text_of_a_failure_becomes_valid_unicode(n_times: int, text: str) -> None:
+    failure = ToolExecutionFailure(text, text, "x" * n_times + text)
+    for encoded in (encode_failure(text, text, text), encode_result(failure)):
+        (encoded.shown + (encoded.full or "") + (encoded.failure or "")).encode()
+
+
+# ---- what is long
+
+
+def assert_cut(value: object, *, full_chars: int) -> dict[str, Any]:
+    encoded = encode_result(value)
+    assert encoded.full is not None
+    payload: dict[str, Any] = json.loads(encoded.shown)
+    assert payload["truncated"] is True
+    assert payload["full_chars"] == len(encoded.full) >= full_chars
+    assert payload["full_result"] == f"sha256:{sha256(encoded.full.encode()).hexdigest()}"
+    return payload
+
+
+def test_a_long_file_keeps_head_and_tail() -> None:
+    payload = assert_cut(
+        FileContent("head" + "x" * MAX_FILE_CHARS + "tail"), full_chars=MAX_FILE_CHARS
+    )
+    assert payload["data"].startswith("head")
+    assert payload["data"].endswith("tail")
+    assert len(payload["data"]) <= MAX_FILE_CHARS
+
+
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+def test_each_stream_of_a_command_is_cut_by_itself(stream: str) -> None:
+    output = {"stdout": b"short", "stderr": b"short"}
+    output[stream] = b"head" + b"x" * MAX_STREAM_CHARS + b"tail"
+    payload = assert_cut(
+        CommandResult(0, output["stdout"], output["stderr"], 1.0), full_chars=MAX_STREAM_CHARS
+    )
+    assert payload[stream].startswith("head")
+    assert payload[stream].endswith("tail")
+    assert payload["stderr" if stream == "stdout" else "stdout"] == "short"
+
+
+def test_long_output_of_code_is_cut() -> None:
+    payload = assert_cut(CodeResult("42", b"x" * 30_000, b"", None), full_chars=30_000)
+    assert payload["text"] == "42"
+    assert len(payload["stdout"]) <= MAX_STREAM_CHARS
+
+
+def test_any_other_long_result_is_cut_and_stays_valid_json() -> None:
+    payload = assert_cut(["head", "x" * MAX_RESULT_CHARS, "tail"], full_chars=MAX_RESULT_CHARS)
+    assert payload["head_and_tail"].startswith('["head"')
+    assert payload["head_and_tail"].endswith('"tail"]')
+
+
+def test_what_must_be_escaped_twice_does_not_lengthen_a_cut_result_much() -> None:
+    shown = encode_result('"' * MAX_RESULT_CHARS).shown
+    assert json.loads(shown)["truncated"] is True
+    assert len(shown) < MAX_RESULT_CHARS + 300
+
+
+@pytest.mark.parametrize("surplus", [0, 1])
+def test_the_limit_of_any_other_result_is_inclusive(surplus: int) -> None:
+    encoded = encode_result("x" * (MAX_RESULT_CHARS - 2 + surplus))
+    assert (encoded.full is not None) == bool(surplus)
+
+
+@pytest.mark.parametrize("surplus", [0, 1])
+def test_the_limit_of_a_file_is_inclusive(surplus: int) -> None:
+    encoded = encode_result(FileContent("x" * (MAX_FILE_CHARS + surplus)))
+    assert (encoded.full is not None) == bool(surplus)
+
+
+@pytest.mark.parametrize("n_entries", [MAX_ENTRIES, MAX_ENTRIES + 1])
+def test_a_long_listing_shows_its_first_entries(n_entries: int) -> None:
+    entries = tuple(FileEntry(str(n), f"/w/{n}", False) for n in range(n_entries))
+    encoded = encode_result(FileEntries(entries))
+    payload = json.loads(encoded.shown)
+    assert [entry["name"] for entry in payload["entries"]] == [str(n) for n in range(MAX_ENTRIES)]
+    if n_entries == MAX_ENTRIES:
+        assert encoded.full is None
+        assert "truncated" not in payload
+    else:
+        assert encoded.full is not None
+        assert len(json.loads(encoded.full)["entries"]) == n_entries
+        assert (payload["truncated"], payload["full_entries"]) == (True, n_entries)
+
+
+def test_a_part_of_a_file_says_where_to_read_on() -> None:
+    assert shown(FileContent("two\n", next_offset=2, total=9)) == {
+        "data": "two\n",
+        "next_offset": 2,
+        "total_lines": 9,
+    }
+    assert shown(FileContent(b"ab", total=2)) == {"data": "ab", "total_bytes": 2}
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (FileContent("ab\n" * 9000), {"total_lines": 9000}),
+        (FileContent("ab\n" * 9000 + "c"), {"total_lines": 9001}),
+        (FileContent(b"x" * 20_000), {"total_bytes": 20_000}),
+        (FileContent("ab\n" * 9000, 9500, 10_000), {"next_offset": 9500, "total_lines": 10_000}),
+    ],
+    ids=["lines", "last line without end", "bytes", "part"],
+)
+def test_a_long_file_says_how_to_read_the_rest(content: FileContent, told: dict[str, int]) -> None:
+    read = shown(content)
+    assert "offset and limit" in read["how_to_read"]
+    assert told.items() <= read.items()
+
+
+def test_an_edit_tells_its_diff() -> None:
+    assert shown(FileEditResult(1, "-a\n+b\n")) == {"replaced": 1, "diff": "-a\n+b\n"}
+
+
+def long_output(size: int, *, kept: int | None = None) -> CommandResult:
+    whole = b"x" * size
+    return CommandResult(0, whole[:kept], b"", 1.0, Blob.from_bytes(whole, keep=size))
+
+
+def test_a_long_output_says_under_which_path_it_is_kept() -> None:
+    result = long_output(30_000)
+    assert result.stdout_full is not None
+    assert shown(result)["kept"] == {"stdout": f"output:{result.stdout_full.digest[:12]}"}
+
+
+def test_an_output_that_is_shown_whole_says_nothing_of_where_it_is_kept() -> None:
+    result = CommandResult(0, "é".encode() * 15_000, b"", 1.0, Blob.from_bytes(b""))
+    assert set(shown(result)) == {"exit_code", "stdout", "stderr", "elapsed_ms"}
+
+
+def test_the_whole_result_has_what_the_sandbox_cut() -> None:
+    full = json.loads(encode_result(long_output(300_000, kept=100_000)).full or "")
+    assert full["stdout"] == "x" * 300_000
+
+
+def test_the_whole_result_names_what_is_too_long_by_its_digest() -> None:
+    result = long_output(MAX_FULL_BYTES + 1, kept=100_000)
+    full = json.loads(encode_result(result).full or "")
+    assert result.stdout_full is not None
+    assert (full["stdout_sha256"], full["stdout_bytes"]) == (
+        result.stdout_full.digest,
+        MAX_FULL_BYTES + 1,
+    )
+    assert full["stdout"] == "x" * 100_000
+
+
+@pytest.mark.parametrize(("size", "is_kept"), [(4 << 20, True), ((4 << 20) + 1, False)])
+def test_the_record_holds_whole_results_up_to_a_limit(size: int, is_kept: bool) -> None:
+    blob = full_blob("x" * size)
+    assert (blob.size, blob.data is not None) == (size, is_kept)
+
+
+# ---- failures
+
+
+def test_a_long_detail_of_the_sandbox_is_cut_and_whole_beside() -> None:
+    told = encode_result(ToolExecutionFailure("timeout", "too late", "é" * 30_000))
+    read = json.loads(told.shown)
+    assert (read["error_kind"], read["truncated"], told.failure) == ("timeout", True, "timeout")
+    assert len(read["detail"]) <= MAX_STREAM_CHARS
+    assert json.loads(told.full or "")["detail"] == "é" * 30_000
+
+
+def test_a_failure_of_the_sandbox_keeps_its_kind_message_and_detail() -> None:
+    failure = ToolExecutionFailure("timeout", "it took too long", "d" * 9000)
+    encoded = encode_result(failure)
+    assert encoded.failure == "timeout"
+    assert json.loads(encoded.shown) == {
+        "ok": False,
+        "error_kind": "timeout",
+        "message": "it took too long",
+        "detail": "d" * 9000,
+    }
+
+
+def test_the_kind_of_a_failure_is_always_text() -> None:
+    encoded = encode_result(ToolExecutionFailure(404, "not there"))  # type: ignore[arg-type]  # of a tool of a user
+    assert encoded.failure == json.loads(encoded.shown)["error_kind"] == "404"
+
+
+@pytest.mark.parametrize("detail", [None, ""])
+def test_a_failure_without_detail_says_nothing_of_it(detail: str | None) -> None:
+    assert json.loads(error_text("k", "m", detail)) == {
+        "ok": False, "error_kind": "k", "message": "m",
+    }  # fmt: skip
+    assert encode_failure("k", "m", detail).shown == error_text("k", "m")
+
+
+def test_the_detail_of_a_failed_call_is_cut() -> None:
+    encoded = encode_failure("invalid_tool_arguments", "m", "d" * 9000)
+    assert json.loads(encoded.shown)["detail"] == "d" * MAX_DETAIL_CHARS
+    assert encoded.failure == "invalid_tool_arguments"
+
+
+# ---- rows
+
+
+@given(row=rows)
+def test_decoding_what_was_encoded_gives_the_same_content(row: ChunkRow) -> None:
+    content = row.content
+    assert decode_content(row.kind_name, encode_content(content)) == content
+
+
+@given(some=st.lists(rows, max_size=4), others=st.lists(rows, max_size=4))
+def test_rows_have_the_same_digest_only_when_they_say_the_same(
+    some: list[ChunkRow], others: list[ChunkRow]
+) -> None:
+    assert (rows_digest(some) == rows_digest(others)) == (some == others)
+
+
+def test_a_json_digest_does_not_depend_on_the_order_of_keys() -> None:
+    assert json_digest({"a": 1, "b": [2]}) == json_digest({"b": [2], "a": 1})
+    assert json_digest({"a": 1}) != json_digest({"a": 2})
+
+
+def test_a_number_that_json_has_no_form_for_is_shown_as_python_writes_it() -> None:
+    result = encode_result({"x": float("nan")}).shown
+    assert json.loads(result) == {"repr": "{'x': nan}", "type": "dict"}

@@ -1,0 +1,272 @@
+"""Undoing a tool call in a branch."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from rath._async.lazy import Deferred
+from rath._core.blobs import Blob
+from rath._core.vector import Vector
+from rath.backend.effects import FileEffect, note_effect, note_gap
+from rath.errors import BackendError
+from rath.session import Session
+from rath.session.graph import LineageKind
+from rath.session.graph.recording import Provenance
+from rath.session.outcome import Completed, RoundLimit
+from rath.session.record import Operation, ToolRun
+from rath.testing import ScriptedClient, tool_call
+from tests.support.api import Body
+from tests.support.session_files import (
+    changed,
+    created,
+    files_of,
+    placed,
+    running,
+    tool_run,
+    with_record,
+    worked,
+    write,
+    writing,
+)
+from tests.support.sessions import FunctionTool, run
+
+
+def test_an_undo_says_where_it_came_from() -> None:
+    done = worked(placed(), writing("a", "1", id="w"))
+    undone = done.undo("w")
+    (call,) = [entry for entry in done.record if isinstance(entry, ToolRun)]
+    made = undone.record[-1]
+    assert isinstance(made, Operation)
+    assert (made.kind, made.workspace, made.undone) == ("fork", "undo", call.id)
+    assert (undone.lineage_operator, undone.lineage_kind) == ("Session.undo", LineageKind.OP_FORK)
+    assert undone.parent_session_ids == (done.id,)
+    assert undone.lineage_extras == (("call", "w"),)
+    assert undone.cumulative_usage == done.cumulative_usage
+
+
+def test_a_call_may_be_named_by_its_entry() -> None:
+    done = worked(placed(), writing("a", "1"), writing("b", "1"))
+    calls = [entry for entry in done.record if isinstance(entry, ToolRun)]
+    assert files_of(done.undo(calls[1])) == {"a": b"1"}
+
+
+def test_a_later_call_of_a_turn_leaves_the_results_before_it() -> None:
+    turn = writing("a", "1", writing("b", "2", id="second"), writing("c", "3"), id="first")
+    done = worked(placed(), turn)
+    undone = done.undo("second")
+    assert files_of(undone) == {"a": b"1"}
+    assert undone.chunk_table.rows == done.chunk_table.rows[:3]
+    client = ScriptedClient(["again"])
+    again = run([], user=undone, agent_provider=client.provider)
+    assert again.text() == "again"
+    bodies = [str(message.content) for message in client.requests[0].messages]
+    assert sum("interrupted" in body for body in bodies) == 2
+
+
+def test_a_run_that_was_stopped_goes_on_from_an_undo() -> None:
+    stopped = run([writing("a", "1", id="w")], user=placed(), system_tools=True, max_tool_rounds=1)
+    assert stopped.outcome == RoundLimit(1)
+    assert stopped.undo("w").outcome == Completed()
+
+
+def test_undo_waits_for_the_run_and_leaves_it_alone() -> None:
+    done = worked(placed({"a": "0"}), writing("a", "1", id="w"))
+    assert files_of(done.undo("w")) == {"a": b"0"}
+    assert files_of(done) == {"a": b"1"}
+
+
+def test_a_call_of_an_earlier_run_can_be_undone() -> None:
+    first = worked(placed(), writing("a", "1", id="one"))
+    second = worked(first, writing("a", "2", id="two"), running("mv a b", id="three"))
+    assert files_of(second.undo("one")) == {}
+    assert files_of(second.undo("two")) == {"a": b"1"}
+    assert files_of(second.undo("three")) == {"a": b"2"}
+
+
+def test_the_call_of_the_last_run_is_meant_where_ids_repeat() -> None:
+    first = worked(placed(), writing("a", "1", id="same"))
+    second = worked(first, writing("a", "2", id="same"))
+    assert files_of(second.undo("same")) == {"a": b"1"}
+    third = worked(second, writing("a", "3", id="same"), writing("a", "4", id="same"))
+    with pytest.raises(ValueError, match="2 calls have the id 'same'; give the ToolRun"):
+        third.undo("same")
+
+
+def test_an_undo_can_be_undone_no_more_but_what_was_before_can() -> None:
+    done = worked(placed(), writing("a", "1", id="one"), writing("a", "2", id="two"))
+    undone = done.undo("two")
+    with pytest.raises(ValueError, match="'two' is not behind the files of this session"):
+        undone.undo("two")
+    assert files_of(undone.undo("one")) == {}
+
+
+def test_a_mode_and_a_name_are_brought_back_too() -> None:
+    blob = Blob.from_bytes(b"1")
+    large = Blob(blob.digest, blob.size)
+
+    def chmod(session: Session, _: object) -> None:
+        native = session.require_sandbox().native
+        native.put("a", b"1", 0o755)
+        note_effect(
+            FileEffect("a", "changed", large, large, before_mode=0o100644, after_mode=0o100755)
+        )
+
+    tool = FunctionTool("chmod", chmod)
+    done = worked(placed({"a": "1"}), tool_call("chmod", id="c"), running("mv a b"), tools=[tool])
+    undone = done.undo("c")
+    sandbox = undone.require_sandbox()
+    assert (sandbox.native.files, sandbox.native.mode("a")) == ({"a": b"1"}, 0o100644)
+
+
+def test_an_unknown_call_is_refused_with_the_nearest_one() -> None:
+    done = worked(placed(), writing("a", "1", id="write_1"))
+    with pytest.raises(ValueError, match=r"no call 'write_2'\. Did you mean 'write_1'\? Known: 'w"):
+        done.undo("write_2")
+    with pytest.raises(ValueError, match=r"holds no call 'other'\. Known: none"):
+        placed().undo(tool_run(call_id="other"))
+
+
+def test_a_session_without_a_place_is_refused() -> None:
+    tool = FunctionTool("f", lambda *_: None)
+    done = run([tool_call("f", id="c"), "done"], tool)
+    with pytest.raises(ValueError, match="an undo needs the files of session"):
+        done.undo("c")
+
+
+@pytest.mark.parametrize("gap", ["noted", "abandoned", "interrupted"])
+def test_a_call_whose_changes_may_not_be_known_is_refused_unless_they_are_ignored(
+    gap: str,
+) -> None:
+    def leave_out(session: Session, _: object) -> None:
+        note_gap("too many files")
+
+    done = worked(
+        placed(), writing("a", "1", id="w"), tool_call("f"), tools=[FunctionTool("f", leave_out)]
+    )
+    if gap != "noted":
+        done = worked(placed(), writing("a", "1", id="w"))
+        done.add_entry(tool_run(status=gap))
+    with pytest.raises(ValueError, match="cannot be undone for sure, since not all is known of"):
+        done.undo("w")
+    assert files_of(done.undo("w", gaps="ignore")) == {}
+
+
+def test_a_change_that_a_call_beside_it_may_have_made_is_not_undone_unasked() -> None:
+    def both(session: Session, _: object) -> None:
+        session.require_sandbox().native.put("a", b"1")
+        note_effect(created("a", b"1", attribution="ambiguous"))
+
+    turn = tool_call("f", "{}", tool_call("f", id="second"), id="first")
+    done = worked(placed(), turn, tools=[FunctionTool("f", both)])
+    with pytest.raises(ValueError, match="a call beside it may have changed 'a' instead"):
+        done.undo("second")
+    assert files_of(done.undo("second", gaps="ignore")) == {}
+    assert files_of(done.undo("first")) == {}
+
+
+@pytest.mark.parametrize("more", [{"effects_declared": "read_only"}, {"rows": (object(),)}])
+def test_a_call_that_could_change_nothing_leaves_no_gap(more: dict[str, Any]) -> None:
+    done = worked(placed(), writing("a", "1", id="w"))
+    done.add_entry(tool_run(status="interrupted", **more))
+    assert files_of(done.undo("w")) == {}
+
+
+def test_contents_that_were_not_kept_cannot_be_brought_back() -> None:
+    def change(session: Session, _: object) -> None:
+        note_effect(FileEffect("big", "changed", Blob("0" * 64, 9), Blob("1" * 64, 9)))
+        note_effect(FileEffect("b", "deleted", Blob("2" * 64, 9), None))
+
+    done = worked(placed(), tool_call("f", id="c"), tools=[FunctionTool("f", change)])
+    with pytest.raises(ValueError, match="contents before were not kept of 'b', 'big'"):
+        done.undo("c")
+
+
+def test_files_that_somebody_else_changed_since_stop_the_undo() -> None:
+    done = worked(
+        placed({"x": "0", "gone": "1"}),
+        writing("x", "1", id="w"), writing("y", "1"), running("mv x z"), running("rm gone"),
+    )  # fmt: skip
+    done.synchronize()
+    write(done, {"y": "mine", "gone": "mine", "x": "mine", "z/dir": "mine"})
+    undone = done.undo("w")
+    with pytest.raises(BackendError, match="somebody else changed 'gone', 'x', 'y'; put these"):
+        undone.require_sandbox()
+
+
+def test_a_call_inside_another_one_is_undone_with_that() -> None:
+    def sub_agent(session: Session, _: object) -> str | None:
+        return worked(session, writing("a", "1", id="inner")).text()
+
+    tools = [FunctionTool("sub", sub_agent)]
+    done = worked(placed(), tool_call("sub", id="outer"), writing("b", "1"), tools=tools)
+    with pytest.raises(ValueError, match="'inner' has no row in this session: it ran inside"):
+        done.undo("inner")
+    assert files_of(done.undo("outer")) == {}
+
+
+def test_a_call_before_a_merge_of_files_is_refused() -> None:
+    base = placed({"a": "0"})
+    one = worked(base.fork(workspace="copy"), writing("a", "1", id="w"))
+    other = worked(base.fork(workspace="copy"), writing("b", "1", id="v"))
+    merged = one.merge(other, files="three-way")
+    with pytest.raises(ValueError, match="it ran in another sandbox, before a three"):
+        merged.undo("w")
+    kept = one.merge(other, files="ours")
+    assert files_of(kept.undo("w")) == {"a": b"0"}
+    with pytest.raises(ValueError, match="in a session that was merged into this one"):
+        kept.undo("v")
+
+
+def test_a_call_without_rows_here_is_refused() -> None:
+    done = with_record(tool_run(changed("a", b"", b"1"), call_id="c"))
+    with pytest.raises(ValueError, match="'c' has no row in this session"):
+        done.undo("c")
+
+
+def test_an_unknown_word_for_gaps_is_refused() -> None:
+    done = worked(placed(), writing("a", "1", id="w"))
+    with pytest.raises(ValueError, match="unknown gaps 'refsue': expected 'refuse' or 'ignore'"):
+        done.undo("w", gaps="refsue")  # type: ignore[arg-type]  # a caller's mistake
+
+
+def test_a_change_that_another_session_may_have_made_is_not_undone_unasked() -> None:
+    def one(session: Session, _: object) -> None:
+        session.require_sandbox().native.put("a", b"1")
+        note_effect(created("a", b"1", attribution="ambiguous"))
+
+    done = worked(placed(), tool_call("f", id="c"), tools=[FunctionTool("f", one)])
+    with pytest.raises(ValueError, match="a call beside it may have changed 'a' instead"):
+        done.undo("c")
+    assert files_of(done.undo("c", gaps="ignore")) == {}
+
+
+def test_a_check_cannot_be_undone_and_says_why() -> None:
+    session = placed()
+    verdict = session.check("tests", "true")
+    with pytest.raises(ValueError, match="is the command of a check, which has no row to go back"):
+        session.undo(f"check_{verdict.id}")
+
+
+def test_what_a_call_did_that_was_cut_off_can_be_undone() -> None:
+    turn = writing("a", "1", writing("b", "2", id="second"), writing("c", "3", id="third"), id="w")
+    done = worked(placed(), turn)
+    calls = [entry for entry in done.record if isinstance(entry, ToolRun)]
+    rows = done.chunk_table
+    cut = [replace(call, status="interrupted", rows=()) for call in calls]
+    for n_kept, which in ((1, 0), (3, 1), (4, 2)):
+        record = [*done.record.prefix(2), *calls[:which], *cut[which:]]
+        body = Body(rows.prefix(2 + which), Vector(record))
+        stopped = Session.from_body(Deferred.of(body), Provenance(), id=done.id)
+        stopped.bind_sandbox(done.require_sandbox())
+        undone = stopped.undo(cut[which], gaps="ignore")
+        assert len(undone.chunk_table) == n_kept
+        assert files_of(undone) == dict([("a", b"1"), ("b", b"2")][:which])
+
+
+def test_an_unmade_call_without_its_turn_is_refused() -> None:
+    lost = with_record(tool_run(changed("a", b"", b"1"), call_id="c", status="interrupted"))
+    with pytest.raises(ValueError, match="'c' has no row in this session"):
+        lost.undo("c", gaps="ignore")

@@ -1,0 +1,203 @@
+"""A stored session goes on in the remote sandbox where it was."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from datetime import timedelta
+from uuid import UUID, uuid4
+
+import pytest
+
+from rath import backend
+from rath.backend import BackendSandbox, BackendSandboxSpec
+from rath.backend import registry as backends
+from rath.backend.persistence import PersistentSandboxRegistry
+from rath.errors import BackendError, BackendNotFound, WorkspaceLost
+from rath.session.persistence import SessionWriter, load_session
+from rath.session.session import Session
+from rath.testing import FakeBackend, FakeSandbox
+
+LOGGER = "rath.session.log.load"
+
+
+@pytest.fixture(autouse=True)
+def far() -> Iterator[None]:
+    """A backend whose sandboxes are somewhere else; the one named "gone" is not."""
+
+    @backend.register("far")
+    class Far(FakeBackend):
+        def attach(
+            self, remote_id: str, *, spec: BackendSandboxSpec | None = None
+        ) -> BackendSandbox:
+            if remote_id == "gone":
+                raise BackendError("no such container")
+            return BackendSandbox(self, remote_id, spec)
+
+        def adopt(self, sandbox: BackendSandbox) -> FakeSandbox:
+            return FakeSandbox(sandbox.handle)
+
+        async def aclose(self, native: FakeSandbox) -> None:
+            """Leave it where it is."""
+
+    yield
+    backends.unregister("far")
+
+
+def stored(place: str | None, handle_id: str | None) -> UUID:
+    """Write a closed session that ran in a sandbox of that id, and return its own id."""
+    session = Session.from_user_message("go on")
+    if place is not None:
+        session.to(place)
+    with SessionWriter(session, sandbox_handle_id=handle_id) as writer:
+        writer.write_chunk(0, session.chunk_table[0])
+    return session.id
+
+
+def resumed(session_id: UUID) -> Session:
+    """Return the user session of the resumable pair."""
+    return load_session(session_id).to_resumable_pair()[0]
+
+
+def test_session_is_attached_to_its_remote_sandbox() -> None:
+    spec = BackendSandboxSpec(image="i")
+    known = PersistentSandboxRegistry().record_remote("far", "c-1", spec)
+    user = resumed(stored("far", str(known)))
+    assert user.sandbox is not None
+    assert (user.sandbox_backend, user.sandbox.handle, user.sandbox_spec) == ("far", "c-1", spec)
+    assert user.require_sandbox() is user.sandbox
+
+
+def test_sandbox_of_a_resumed_session_is_in_use_until_it_is_closed() -> None:
+    registry = PersistentSandboxRegistry()
+    known = registry.record_remote("far", "c-1")
+    user = resumed(stored("far", str(known)))
+    assert registry.prunable_remote(older_than=timedelta()) == []
+    assert user.sandbox is not None
+    backend.get("far").close(user.sandbox)
+    assert registry.prunable_remote(older_than=timedelta()) == [known]
+
+
+@pytest.mark.parametrize("known_as", ["container-7", "{" + "0" * 31 + "}"])
+def test_an_id_that_is_none_of_the_registry_becomes_no_other_sandbox(
+    known_as: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING, LOGGER):
+        user = resumed(stored("far", known_as))
+    assert f"{known_as!r} is no id of the registry" in caplog.text
+    assert user.chunk_table[0].payload["content"] == "go on"
+    with pytest.raises(RuntimeError, match=r"closed; place the session again"):
+        user.require_sandbox()
+
+
+@pytest.mark.parametrize("remote_id", ["gone", None], ids=["gone", "pruned"])
+def test_sandbox_that_is_gone_keeps_no_row_from_being_read(
+    remote_id: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    known = uuid4()
+    if remote_id is not None:
+        PersistentSandboxRegistry().record_remote("far", remote_id, sandbox_id=known)
+    with caplog.at_level(logging.WARNING, LOGGER):
+        user = resumed(stored("far", str(known)))
+    assert user.chunk_table[0].payload["content"] == "go on"
+    assert "cannot be attached" in caplog.text
+    assert str(known) in caplog.text
+
+
+def test_sandbox_that_is_gone_becomes_no_other_one_unasked() -> None:
+    user = resumed(stored("far", str(uuid4())))
+    with pytest.raises(RuntimeError, match=r"closed; place the session again"):
+        user.require_sandbox()
+    assert user.to("far").require_sandbox().handle
+    user.close_sandbox()
+
+
+@pytest.mark.parametrize(
+    ("place", "handle_id"),
+    [
+        pytest.param(None, str(UUID(int=1)), id="no backend"),
+        pytest.param("far", None, id="no id"),
+        pytest.param("far", "", id="empty id"),
+        pytest.param("local", str(UUID(int=1)), id="backend that cannot attach"),
+        pytest.param("local", "c-1", id="free text and a backend that cannot attach"),
+    ],
+)
+def test_where_nothing_can_be_attached_the_placement_is_as_stored(
+    place: str | None, handle_id: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    user = resumed(stored(place, handle_id))
+    assert (user.sandbox_backend, user.sandbox) == (place, None)
+    assert [each for each in caplog.records if each.name == LOGGER] == []
+
+
+def test_backend_that_is_not_here_is_an_error_of_the_first_use() -> None:
+    session_id = stored("far", str(uuid4()))
+    backends.unregister("far")
+    user = resumed(session_id)
+    assert user.sandbox_backend == "far"
+    with pytest.raises(BackendNotFound):
+        user.require_sandbox()
+
+    @backend.register("far")
+    class Another(FakeBackend):
+        """Stands for the one that the fixture takes away."""
+
+
+def test_reading_a_file_attaches_to_nothing() -> None:
+    known = PersistentSandboxRegistry().record_remote("far", "c-1")
+    loaded = load_session(stored("far", str(known)))
+    assert loaded.header.sandbox_handle_id == str(known)
+    assert PersistentSandboxRegistry().prune_remote(older_than=timedelta()) == [known]
+
+
+# A loaded session attaches when its sandbox is used.
+
+
+def loaded(session_id: UUID) -> Session:
+    return load_session(session_id).session()
+
+
+def test_loaded_session_attaches_to_its_remote_sandbox_on_first_use() -> None:
+    registry = PersistentSandboxRegistry()
+    known = registry.record_remote("far", "c-1")
+    session = loaded(stored("far", str(known)))
+    assert (session.sandbox_backend, session.sandbox) == ("far", None)
+    assert registry.prunable_remote(older_than=timedelta()) == [known]
+    assert session.require_sandbox().handle == "c-1"
+    assert registry.prunable_remote(older_than=timedelta()) == []
+    assert isinstance(session.require_sandbox().native, FakeSandbox)
+
+
+def test_sandbox_of_a_loaded_session_is_in_use_until_it_is_closed() -> None:
+    registry = PersistentSandboxRegistry()
+    known = registry.record_remote("far", "c-1")
+    session = loaded(stored("far", str(known)))
+    backend.get("far").close(session.require_sandbox())
+    assert registry.prunable_remote(older_than=timedelta()) == [known]
+
+
+def test_forks_of_a_loaded_session_share_the_sandbox_that_is_attached_later() -> None:
+    known = PersistentSandboxRegistry().record_remote("far", "c-1")
+    session = loaded(stored("far", str(known)))
+    fork = session.fork()
+    assert fork.require_sandbox() is session.require_sandbox()
+
+
+@pytest.mark.parametrize("known_as", ["gone", "no id", None])
+def test_sandbox_that_cannot_be_attached_is_an_error_of_the_first_use(
+    known_as: str | None,
+) -> None:
+    handle = known_as or str(uuid4())
+    if known_as == "gone":
+        handle = str(PersistentSandboxRegistry().record_remote("far", "gone"))
+    session = loaded(stored("far", handle))
+    assert session.chunk_table[0].payload["content"] == "go on"
+    with pytest.raises(WorkspaceLost, match=r"none that can be attached.* place the session"):
+        session.require_sandbox()
+    assert session.to("far").require_sandbox().handle
+    session.close_sandbox()
+
+
+def test_loaded_session_without_a_remote_sandbox_is_placed_as_it_was() -> None:
+    session = loaded(stored("local", "c-1"))
+    assert (session.sandbox_backend, session.sandbox) == ("local", None)

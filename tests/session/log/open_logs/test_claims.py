@@ -1,0 +1,398 @@
+"""What waits goes on once, however often and from wherever it is given to its agent."""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+
+from rath import autosave
+from rath._async.lazy import Deferred
+from rath.errors import PersistenceError
+from rath.flow import Agent
+from rath.session import Session
+from rath.session.chunk import ChunkTable
+from rath.session.log.open_logs import begin, begun_since, claim, has_gone_on, newest, say_same
+from rath.session.outcome import NeedsApproval, NeedsDecision
+from rath.session.record import ModelCall
+from rath.testing import ScriptedClient
+from tests.flow.test_workflow_resume import GONE, Program, both, go
+from tests.session.programs.test_going_on import AGENT, Counting, f_calls, rows_of
+from tests.session.resume.test_programs import parent
+from tests.support.api import Body
+from tests.support.cut_off import cut_off
+from tests.support.sessions import run
+from tests.support.waiting import PATIENCE, wait_until
+
+N_THREADS = 8
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("OPENRATH_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
+class Waiting:
+    """An agent whose run waits until somebody allows its call, and what it does then."""
+
+    def __init__(self, *later: Any, approve: bool = True, tool: Counting | None = None) -> None:
+        self.tool = tool or Counting()
+        self.client = ScriptedClient([f_calls(1), *later])
+        self.agent = Agent(
+            "first", self.client.provider, [self.tool], system_tools=False, approval="always"
+        )
+        self.session = self.agent(go()).synchronize()
+        assert isinstance(self.session.outcome, NeedsApproval)
+        if approve:
+            self.session.approve("call_1")
+
+    @property
+    def n_asked(self) -> int:
+        return len(self.client.requests)
+
+
+def n_calls(session: Session) -> int:
+    return sum(isinstance(entry, ModelCall) for entry in session.record)
+
+
+def test_a_session_that_is_given_twice_goes_on_once() -> None:
+    waiting = Waiting("done", "never")
+    first, second = waiting.agent(waiting.session), waiting.agent(waiting.session)
+    assert first.id == second.id == waiting.session.id
+    assert first.text() == second.text() == "done"
+    assert (waiting.tool.calls, waiting.n_asked, n_calls(second)) == ([1], 2, 2)
+
+
+def test_when_it_is_given_again_later_the_run_that_went_on_is_served() -> None:
+    waiting = Waiting("done", "never")
+    first = waiting.agent(waiting.session).synchronize()
+    again = waiting.agent(waiting.session)
+    assert again.body is first.body
+    assert (waiting.tool.calls, waiting.client.n_left) == ([1], 1)
+
+
+def at_once(make: Callable[[], Session]) -> list[Session]:
+    """What several threads get that make a session in the same moment."""
+    barrier = threading.Barrier(N_THREADS)
+
+    def together() -> Session:
+        barrier.wait(PATIENCE)
+        return make()
+
+    with ThreadPoolExecutor(N_THREADS) as pool:
+        going = [pool.submit(together) for _ in range(N_THREADS)]
+        return [each.result() for each in going]
+
+
+def test_threads_that_give_it_at_once_get_the_same_run() -> None:
+    waiting = Waiting("done", "never")
+    made = at_once(lambda: waiting.agent(waiting.session))
+    assert {each.text() for each in made} == {"done"}
+    assert len({id(each.body) for each in made}) == 1
+    assert (waiting.tool.calls, waiting.n_asked) == ([1], 2)
+
+
+def test_threads_that_resume_its_workflow_at_once_get_the_same_run() -> None:
+    waiting = Waiting("done", "never")
+    made = at_once(lambda: waiting.agent.resume(waiting.session))
+    assert {each.text() for each in made} == {"done"}
+    assert (waiting.tool.calls, waiting.n_asked) == ([1], 2)
+
+
+def test_a_run_that_is_given_and_resumed_goes_on_once() -> None:
+    waiting = Waiting("done", "never")
+    given, resumed = waiting.agent(waiting.session), waiting.agent.resume(waiting.session)
+    assert (given.text(), resumed.text()) == ("done", "done")
+    assert (waiting.tool.calls, waiting.n_asked) == ([1], 2)
+
+
+def test_what_failed_goes_on_from_what_it_had_made() -> None:
+    waiting = Waiting(GONE, "done")
+    with pytest.raises(RuntimeError):
+        waiting.agent(waiting.session).synchronize()
+    again = waiting.agent(waiting.session).synchronize()
+    assert (again.id, again.text(), waiting.tool.calls) == (waiting.session.id, "done", [1])
+    assert n_calls(again) == 3
+
+
+def test_what_failed_twice_goes_on_from_the_last_one() -> None:
+    waiting = Waiting(GONE, GONE, "done")
+    for _ in range(2):
+        with pytest.raises(RuntimeError):
+            waiting.agent(waiting.session).synchronize()
+    again = waiting.agent(waiting.session).synchronize()
+    assert (again.text(), waiting.tool.calls, n_calls(again)) == ("done", [1], 4)
+
+
+def test_one_that_waits_again_is_what_the_next_one_gets() -> None:
+    waiting = Waiting(f_calls(2), "done")
+    waiting.agent(waiting.session).synchronize()
+    again = waiting.agent(waiting.session).synchronize()
+    assert again.outcome == NeedsApproval(again.id, ("call_2",))
+    again.approve("call_2")
+    assert waiting.agent(again).text() == "done"
+    assert waiting.agent(waiting.session).text() == "done"
+    assert waiting.tool.calls == [1, 2]
+
+
+def deny(session: Session) -> Session:
+    return session.deny("call_1")
+
+
+def approve(session: Session) -> Session:
+    return session.approve("call_1")
+
+
+def decide(session: Session) -> Session:
+    return session.decide("call_1", "skip")
+
+
+def answer(session: Session) -> Session:
+    return session.answer(1)
+
+
+@pytest.mark.parametrize("say", [approve, deny, decide, answer])
+def test_what_is_said_after_it_went_on_comes_too_late(say: Callable[[Session], Session]) -> None:
+    waiting = Waiting("done")
+    waiting.agent(waiting.session).synchronize()
+    with pytest.raises(ValueError, match="has gone on since, so what is said now comes too late"):
+        say(waiting.session)
+
+
+def test_one_that_still_waits_has_not_gone_on() -> None:
+    waiting = Waiting("done", approve=False)
+    again = waiting.agent(waiting.session)
+    assert isinstance(again.outcome, NeedsApproval)
+    assert not has_gone_on(waiting.session.body)
+    waiting.session.approve("call_1")
+    assert waiting.agent(waiting.session).text() == "done"
+
+
+def test_a_program_whose_run_waits_goes_on_once_with_all_that_follows() -> None:
+    client, tool = ScriptedClient([f_calls(1), "one", "two", "never"]), Counting()
+    program = Program(client, both, tool)
+    program.first.approval = "always"
+    out = program(go()).synchronize()
+    assert isinstance(out.outcome, NeedsApproval)
+    waits = parent(out).approve("call_1")
+    made = at_once(lambda: program.resume(waits))
+    assert {each.text() for each in made} == {"two"}
+    assert (tool.calls, client.n_left) == ([1], 1)
+    assert len({str(rows_of(each)) for each in made}) == 1
+
+
+def test_what_nobody_holds_any_more_is_forgotten() -> None:
+    waiting = Waiting("done")
+    cell = weakref.ref(waiting.session.body)
+    made = weakref.ref(waiting.agent.resume(waiting.session).synchronize().body)
+    assert made() is not None
+    del waiting
+    # The threads that did the work let go of it a moment later.
+    wait_until(lambda: is_gone(cell) and is_gone(made))
+
+
+def is_gone(what: weakref.ref[Deferred[Body]]) -> bool:
+    gc.collect()
+    return what() is None
+
+
+def test_what_was_made_of_it_is_forgotten_with_it() -> None:
+    client = ScriptedClient([f_calls(1), "one", "two"])
+    program = Program(client, both, Counting())
+    program.first.approval = "always"
+    waits = parent(program(go()).synchronize()).approve("call_1")
+    cell = weakref.ref(waits.body)
+    assert program.resume(waits).text() == "two"
+    del waits
+    wait_until(lambda: is_gone(cell))
+
+
+# ---- a session in a store
+
+
+def loads(session: Session, n: int) -> list[Session]:
+    return [Session.load(session.id) for _ in range(n)]
+
+
+def test_of_two_that_were_loaded_one_goes_on_and_the_other_says_so() -> None:
+    with autosave():
+        waiting = Waiting("done", "never")
+        made = [waiting.agent(each) for each in loads(waiting.session, 2)]
+        errors = [error_of(each) for each in made]
+    assert [error is None for error in errors].count(True) == 1
+    (error,) = filter(None, errors)
+    assert isinstance(error, PersistenceError)
+    assert (waiting.tool.calls, waiting.n_asked) == ([1], 2)
+
+
+def error_of(session: Session) -> BaseException | None:
+    try:
+        session.synchronize()
+    except PersistenceError as exc:
+        return exc
+    return None
+
+
+def test_of_many_that_were_loaded_and_are_given_at_once_one_goes_on() -> None:
+    with autosave():
+        waiting = Waiting("done", "never")
+        loaded = iter(loads(waiting.session, N_THREADS))
+        made = at_once(lambda: waiting.agent(next(loaded)))
+        errors = [error_of(each) for each in made]
+    assert errors.count(None) == 1
+    assert (waiting.tool.calls, waiting.n_asked) == ([1], 2)
+
+
+def test_one_that_was_loaded_before_it_went_on_elsewhere_says_so() -> None:
+    with autosave():
+        waiting = Waiting("done", "never")
+        early, late = loads(waiting.session, 2)
+        assert waiting.agent(early).text() == "done"
+        with pytest.raises(PersistenceError, match="somebody else has gone on with it"):
+            waiting.agent(late).synchronize()
+        assert Session.load(early.id).text() == "done"
+    assert waiting.tool.calls == [1]
+
+
+PROCESS = """
+import sys
+from pathlib import Path
+from tests.session.log.open_logs.test_claims import in_a_process
+
+in_a_process(sys.argv[1], Path(sys.argv[2]))
+"""
+
+
+class Noting(Counting):
+    """A tool that notes each call in a file."""
+
+    def __init__(self, notes: Path) -> None:
+        super().__init__()
+        self.notes = notes
+
+    def _note(self, _: Session, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        with self.notes.open("a") as file:
+            file.write("made\n")
+        return super()._note(_, arguments)
+
+
+def in_a_process(session: str, notes: Path) -> None:
+    """Go on with a session as soon as a line comes, and say what came of it."""
+    client = ScriptedClient(["done"])
+    agent = Agent("first", client.provider, [Noting(notes)], system_tools=False, approval="always")
+    waits = Session.load(session)
+    sys.stdout.write("ready\n")
+    sys.stdout.flush()
+    sys.stdin.readline()
+    out = agent(waits)
+    error = error_of(out)
+    sys.stdout.write("refused\n" if error else f"{out.text()}\n")
+
+
+def test_of_two_processes_one_goes_on(tmp_path: Path) -> None:
+    notes = tmp_path / "notes"
+    with autosave():
+        waiting = Waiting(tool=Noting(notes))
+    command = [sys.executable, "-c", PROCESS, str(waiting.session.id), str(notes)]
+    pipe = subprocess.PIPE
+    both_of_them = [subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) for _ in range(2)]
+    for each in both_of_them:
+        assert each.stdout is not None
+        assert each.stdout.readline() == "ready\n"
+    for each in both_of_them:
+        assert each.stdin is not None
+        each.stdin.write("go\n")
+        each.stdin.flush()
+    said = [each.communicate(timeout=PATIENCE)[0] for each in both_of_them]
+    assert "done\n" in said
+    assert notes.read_text() == "made\n"
+
+
+def test_what_failed_goes_on_in_the_log_that_it_has() -> None:
+    with autosave():
+        waiting = Waiting(GONE, "done")
+        with pytest.raises(RuntimeError):
+            waiting.agent(waiting.session).synchronize()
+        again = waiting.agent(waiting.session).synchronize()
+    loaded = Session.load(again.id)
+    assert (loaded.text(), rows_of(loaded), waiting.tool.calls) == ("done", rows_of(again), [1])
+    assert list(loaded.record) == list(again.record)
+
+
+def test_a_call_that_the_run_which_failed_had_begun_waits_for_a_decision() -> None:
+    tool = Counting()
+    whole = run([f_calls(1), "done"], tool, agent=AGENT).synchronize()
+    waits, left = cut_off(whole, 0), cut_off(whole, 0, begun=[0])
+    failed = failed_cell(whole.id, left.body.result())
+    assert claim(waits.body, lambda: failed) == (failed, True)
+    again, once_more = (run([], tool, user=waits, agent=AGENT) for _ in range(2))
+    assert again.outcome == once_more.outcome == NeedsDecision(whole.id, ("call_1",))
+    for each in (again, once_more):
+        each.decide("call_1", "retry")
+    tool.calls.clear()
+    made = [run(["done"], tool, user=each, agent=AGENT).text() for each in (again, once_more)]
+    assert (made, tool.calls) == (["done", "done"], [1])
+
+
+def failed_cell(session: UUID, written: Body) -> Deferred[Body]:
+    """What a run makes that failed after it had written something."""
+
+    async def fail(cell: Deferred[Body]) -> Body:
+        cell.report(written)
+        raise RuntimeError("the disk is full")
+
+    cell = Deferred.start(fail, owner=session, label="a test", on_cancel=lambda _: written)
+    with pytest.raises(RuntimeError, match="the disk is full"):
+        cell.result()
+    return cell
+
+
+def test_a_run_that_failed_before_it_had_anything_counts_for_nothing() -> None:
+    async def fail(_: Deferred[Body]) -> Body:
+        raise RuntimeError("the disk is full")
+
+    waiting = Waiting("done")
+    start = partial(
+        Deferred.start, fail, owner=uuid4(), label="a test", on_cancel=lambda _: Body(ChunkTable())
+    )
+    cell, _ = claim(waiting.session.body, start)
+    with pytest.raises(RuntimeError, match="the disk is full"):
+        cell.result()
+    assert not has_gone_on(waiting.session.body)
+    assert waiting.agent(waiting.session).text() == "done"
+
+
+def test_of_two_claims_the_second_gets_what_the_first_has_started() -> None:
+    cell, made = (Deferred.of(Body(ChunkTable())) for _ in range(2))
+    assert claim(cell, lambda: made) == (made, True)
+    assert claim(cell, _never) == (made, False)
+
+
+def test_of_two_that_begin_the_same_session_the_second_gets_what_the_first_has_started() -> None:
+    cell, made = (Deferred.of(Body(ChunkTable())) for _ in range(2))
+    begun, session = begun_since(cell), uuid4()
+    assert begin(begun, session, lambda: made) == (made, True)
+    assert begin(begun_since(cell), session, _never) == (made, False)
+
+
+def test_content_that_is_told_again_is_claimed_with_what_it_tells() -> None:
+    cell, told, made = (Deferred.of(Body(ChunkTable())) for _ in range(3))
+    say_same(cell, cell)
+    say_same(told, cell)
+    assert claim(told, lambda: made) == (made, True)
+    assert newest(cell) is newest(told) is made
+
+
+def _never() -> Deferred[Body]:
+    raise AssertionError("one run is enough")

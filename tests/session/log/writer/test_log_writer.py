@@ -1,0 +1,306 @@
+"""One log, one writer: what it says when it is cut off, disturbed, or asked too late."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+
+from rath.errors import PersistenceError
+from rath.session import ChunkRow, ChunkTable, Session
+from rath.session.log.writer import LogWriter
+from rath.session.outcome import Cancelled
+from rath.session.persistence.lines import EntryLine, FailureLine, RowLine
+from rath.session.persistence.store import FileStore, SessionLog, stores
+from rath.session.record import Verdict
+from rath.testing import tool_call
+from rath.testing.store import FakeSessionStore
+from tests.support.api import (
+    Identity,
+    begin_writing,
+    beginning,
+    being_written,
+    end_writing,
+    find_log,
+    recorder_module,
+    writer_of,
+)
+from tests.support.logs import DAY
+from tests.support.sessions import FunctionTool, run
+from tests.support.waiting import PATIENCE
+
+
+class SlowLog:
+    """A log whose `append` or `finish` waits until the test says so."""
+
+    def __init__(self, inner: SessionLog, store: SlowStore) -> None:
+        self._inner = inner
+        self._store = store
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._inner, name)
+
+    def append(self, data: bytes, **options: object) -> None:
+        self._store.reach("append", data)
+        self._inner.append(data, **options)  # type: ignore[arg-type]  # handed on
+
+    def finish(self) -> None:
+        self._store.reach("finish", b"")
+        self._inner.finish()
+
+
+class SlowStore(FakeSessionStore):
+    """A store in memory in which one session waits at one operation."""
+
+    def __init__(self, at: str, says: bytes = b"") -> None:
+        super().__init__()
+        self.at, self.says = at, says
+        self.reached, self.go = threading.Event(), threading.Event()
+
+    def create(self, session: UUID) -> SessionLog:
+        slow: object = SlowLog(super().create(session), self)
+        assert isinstance(slow, SlowLog)
+        return slow  # type: ignore[return-value]  # it has all that a log has
+
+    def reach(self, what: str, data: bytes) -> None:
+        if what == self.at and self.says in data:
+            self.reached.set()
+            assert self.go.wait(PATIENCE)
+
+
+def use(store: FakeSessionStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    scheme = f"slow{uuid4().hex}"
+    stores.register(scheme, lambda _: store)
+    monkeypatch.setenv("OPENRATH_STORE", f"{scheme}://x")
+
+
+def verdict() -> Verdict:
+    return Verdict(
+        operation=uuid4(), name="v", judge="", passed=True, score=None, report="",
+        workspace_digest=None,
+    )  # fmt: skip
+
+
+def test_a_run_that_is_cancelled_while_it_ends_is_cancelled_in_its_log_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store = SlowStore("append", b"trailer")
+    use(store, monkeypatch)
+    user, agent = Session.from_user_message("go"), Session.from_agent_prompt("x")
+    store.go.set()
+    for session in (user, agent):
+        session.save()
+    store.go.clear()
+    store.reached.clear()
+    out = run(["done"], user=user, agent=agent, persist=True)
+    store.reached.wait(PATIENCE)
+    assert out.cancel().outcome == Cancelled(out.id)
+    store.go.set()
+    out.add_entries()
+    assert Session.load(out.id, store=store).outcome == Cancelled(out.id)
+
+
+def test_what_is_loaded_while_a_run_goes_on_holds_all_that_it_had_made() -> None:
+    found: list[bool] = []
+
+    def look(session: Session, _: object) -> str:
+        found.append(Session.load(session.id).chunk_table == session.chunk_table)
+        return "ok"
+
+    class Safe(FunctionTool):
+        effects = "read_only"
+
+    tool = Safe("look", look)
+    turns = [tool_call("look"), tool_call("look")]
+    run([*turns, "done"], tool, persist=True, durability="none").synchronize()
+    assert found == [True, True]
+
+
+def test_a_log_that_cannot_be_written_can_be_loaded_as_far_as_it_came(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store = SlowStore("append", b"intent")
+    use(store, monkeypatch)
+    out = run([tool_call("f"), "never"], FunctionTool("f", lambda *_: None), persist=True)
+    store.reached.wait(PATIENCE)
+    store.fail_at = store.n_writes + 1
+    threading.Timer(0.05, store.go.set).start()
+    loaded = Session.load(out.id, store=store)
+    assert len(loaded.chunk_table) == 1
+    with pytest.raises(PersistenceError):
+        out.synchronize()
+
+
+def test_a_disk_that_is_slow_holds_up_a_run_that_would_run_away(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Safe(FunctionTool):
+        effects = "read_only"
+
+    store = SlowStore("append", b"tool_run")
+    use(store, monkeypatch)
+    monkeypatch.setattr(recorder_module, "MAX_WAITING", 2)
+    n_made: list[int] = []
+    tool = Safe("f", lambda *_: n_made.append(1))
+    out = run([*[tool_call("f")] * 20, "done"], tool, persist=True)
+    store.reached.wait(PATIENCE)
+    seen = -1
+    while seen != len(n_made):
+        seen = len(n_made)
+        threading.Event().wait(0.05)
+    assert seen < 20
+    store.go.set()
+    assert len(out.chunk_table) == 42
+    assert list(Session.load(out.id, store=store).record) == list(out.record)
+
+
+def test_a_failure_that_cannot_be_written_leaves_the_run_as_it_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Full(SlowStore):
+        def reach(self, what: str, data: bytes) -> None:
+            if self.says in data:
+                raise PersistenceError("No space left on device")
+
+    store = Full("append", b'"failure"')
+    use(store, monkeypatch)
+    out = run([ValueError("the model broke")], persist=True)
+    with pytest.raises(ValueError, match="the model broke"):
+        out.synchronize()
+    assert not store.writers
+    assert list(Session.load(out.id, store=store).record) == list(out.partial_record)
+
+
+NOT_JSON = RowLine(1, ChunkRow("user", {"content": object()}))
+
+
+def begun(store: FakeSessionStore) -> LogWriter:
+    session = Session.from_user_message("hi")
+    writer = LogWriter(store, session.id)
+    first = beginning(
+        Identity(session=session.id, provenance=session.provenance), session.body.result()
+    )
+    writer.open(lambda inner, which: inner.create(which), lambda: first).result(timeout=PATIENCE)
+    return writer
+
+
+def test_what_comes_before_a_line_that_cannot_be_written_is_kept() -> None:
+    store = FakeSessionStore()
+    writer = begun(store)
+    writer.queue(EntryLine(verdict()))
+    with pytest.raises(PersistenceError, match="cannot hold what it is given: TypeError"):
+        writer.write(NOT_JSON).result(timeout=PATIENCE)
+    with pytest.raises(PersistenceError, match="cannot hold"):
+        writer.write(EntryLine(verdict())).result(timeout=PATIENCE)
+    assert len(Session.load(writer.session, store=store).record) == 1
+    assert not store.writers
+
+
+def test_a_run_that_cannot_be_written_to_its_end_is_let_go() -> None:
+    store = FakeSessionStore()
+    writer = begun(store)
+    writer.queue(NOT_JSON)
+    writer.leave(FailureLine("cancelled", "", DAY)).result(timeout=PATIENCE)
+    writer.leave().result(timeout=PATIENCE)
+    assert writer.error is not None
+    assert not store.writers
+    assert len(Session.load(writer.session, store=store).chunk_table) == 1
+
+
+def test_a_session_that_json_cannot_hold_fails_its_run() -> None:
+    user = Session(ChunkTable([ChunkRow("user", {"content": object()})]))
+    with pytest.raises(PersistenceError, match="cannot hold what it is given"):
+        run(["never"], user=user, persist=True).synchronize()
+
+
+def test_who_ends_late_does_not_end_the_writing_of_the_next() -> None:
+    store, session = FakeSessionStore(), uuid4()
+    first, second = LogWriter(store, session), LogWriter(store, session)
+    begin_writing(first)
+    begin_writing(second)
+    end_writing(first)
+    assert being_written(session) is second
+    end_writing(second)
+    assert being_written(session) is None
+
+
+def test_a_log_of_version_1_takes_nothing(tmp_path: Path) -> None:
+    session = uuid4()
+    header: dict[str, Any] = {
+        "record_type": "header", "schema_version": 1, "id": str(session),
+        "created_at": "2026-01-01T00:00:00+00:00", "parent_session_ids": [],
+        "lineage_operator": "implicit", "lineage_kind": "unknown", "lineage_extras": [],
+        "sandbox_backend": None, "sandbox_spec": None, "sandbox_handle_id": None,
+    }  # fmt: skip
+    trailer: dict[str, Any] = {"record_type": "trailer", "closed_at": "2026-01-01T00:00:00+00:00",
+               "final_chunk_count": 0, "cumulative_usage": None}  # fmt: skip
+    store = FileStore(tmp_path)
+    store.path(session).write_text("".join(f"{json.dumps(one)}\n" for one in (header, trailer)))
+    writer = LogWriter.of_stored(store, session)
+    record = Session.create("empty").record.append(verdict())
+    with pytest.raises(PersistenceError, match=r"schema version 1.*fork the session"):
+        writer.keep_up_with(record).result(timeout=PATIENCE)
+    loaded = Session.load(session, store=store)
+    loaded.add_entry(verdict())
+    assert len(loaded.record) == 1
+
+
+def test_a_round_that_was_read_is_counted_before_more_is_added() -> None:
+    go, begun = threading.Event(), threading.Event()
+
+    def hold(*_: object) -> None:
+        begun.set()
+        go.wait(PATIENCE)
+
+    tools = [
+        FunctionTool("quick", lambda *_: "x", parallel_safe=True),
+        FunctionTool("hold", hold, parallel_safe=True),
+    ]
+    calls = tool_call("quick", "", tool_call("hold"))
+    whole = tool_call("quick", "", tool_call("quick"))
+    out = run([whole, calls], *tools, persist=True)
+    begun.wait(PATIENCE)
+    out.cancel().add_entries()
+    go.set()
+    written = find_log(FileStore(), out.id)
+    assert written is not None
+    assert written.n_rows == len(out.chunk_table)
+    assert written.n_entries == len(out.record)
+    loaded = Session.load(out.id)
+    loaded.add_entry(verdict())
+    assert list(Session.load(out.id).record) == list(loaded.record)
+
+
+_FORK = f"""
+import os, sys, warnings
+from rath.session import Session
+from {writer_of.__module__} import writer_of
+
+session = Session.from_user_message("hi")
+session.save()
+warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads
+child = os.fork()
+if child == 0:
+    print(writer_of(session.id) is None, flush=True)
+    print(session.fork().save() != session.save(), flush=True)
+    sys.exit(0)
+os.waitpid(child, 0)
+print(writer_of(session.id) is None, flush=True)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
+def test_a_forked_child_does_not_wait_for_its_parents_threads() -> None:
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(
+        [sys.executable, "-c", _FORK], env=env, check=True, capture_output=True, text=True,
+        timeout=60,
+    )  # fmt: skip
+    assert done.stdout == "True\nTrue\nFalse\n"
