@@ -17,13 +17,13 @@ from rath.session import Session, run_session_compress
 from rath.session.autosave import autosave, is_autosaving, is_autosaving_lately, look_again
 from rath.session.persistence.store import FileStore
 from rath.testing import ScriptedClient
-from tests.support.api import default_durability, shelf_of
+from tests.support.api import default_durability, open_logs_of
 from tests.support.sessions import run
 from tests.support.waiting import PATIENCE
 
 
 def stored() -> set[UUID]:
-    shelf_of(FileStore()).lane.put(lambda: None).result(timeout=PATIENCE)
+    open_logs_of(FileStore()).lane.put(lambda: None).result(timeout=PATIENCE)
     return set(FileStore().stamps())
 
 

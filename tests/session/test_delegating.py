@@ -19,7 +19,7 @@ from rath.session.questions import where_from
 from rath.session.record import Operation
 from rath.testing import ScriptedClient, tool_call
 from rath.testing.chat import Turn
-from tests.support.api import recorded_in, store_beside
+from tests.support.api import recording_scope, recording_store
 from tests.support.images import picture
 from tests.support.sessions import FunctionTool, any_texts, cancelled_session, run
 
@@ -114,7 +114,7 @@ def test_one_made_in_a_call_knows_its_parent_up_to_there(tmp_path: Path) -> None
         made.append(run(["found"], user=session.delegate("look")))
         return made[-1].text()
 
-    with recorded_in(store):
+    with recording_scope(store):
         out = run([tool_call("ask"), "done"], FunctionTool("ask", ask)).synchronize()
     loaded = Session.load(made[0].id, store=store)
     begun = loaded.provenance.parents[0].provenance
@@ -170,11 +170,11 @@ def test_another_task_at_the_same_place_is_refused() -> None:
 
 def test_what_is_made_inside_is_recorded_where_that_is_said(tmp_path: Path) -> None:
     store = FileStore(tmp_path)
-    with recorded_in(store):
-        assert store_beside() is store
+    with recording_scope(store):
+        assert recording_store() is store
         child = Session.from_user_message("go").delegate("look")
         out = run(["found"], user=child).synchronize()
-    assert store_beside() is None
+    assert recording_store() is None
     assert {child.id, out.id} <= set(store.stamps())
 
 

@@ -27,8 +27,8 @@ from tests.support.api import (
     Candidate,
     Context,
     Entry,
-    Frame,
-    Rendition,
+    RequestBuilder,
+    RequestFrame,
     context_message,
     last_user_index,
     output_spec,
@@ -65,9 +65,9 @@ LOOSE = {"type": "object", "additionalProperties": {"type": "integer"}}
 TYPED = output_spec("Counts", LOOSE)
 
 
-def _rendition(name: str, body: Body, **frame: Any) -> Rendition:
+def _rendition(name: str, body: Body, **frame: Any) -> RequestBuilder:
     frame.setdefault("request", partial(turn_request, TOOLS, None))
-    return Rendition(CANDIDATES[name], Frame(head=HEAD, **frame), body)
+    return RequestBuilder(CANDIDATES[name], RequestFrame(head=HEAD, **frame), body)
 
 
 ENDPOINTS = {kind: _rendition(kind, Body(ChunkTable())).draft.facts.endpoint for kind in PROVIDERS}

@@ -29,11 +29,11 @@ from rath.memory import (
 from rath.memory.notes import note_op
 from rath.session import ChunkRow, Session
 from rath.session.body import Body, suspension
-from rath.session.calls.requests import aside
+from rath.session.calls.requests import offload
 from rath.session.content import AssistantTurn, SystemText, UserText
 from rath.session.recall import HoldingRecall, Note, Recall
 from rath.session.record import ModelCall, Record
-from rath.session.replay_context import current_stage
+from rath.session.replay_context import current_replay
 
 MemoryArg: TypeAlias = MemoryStore | MemoryStoreSpec | str | None
 _Commit = Callable[[Lease, Session], Coroutine[Any, Any, MemoryResult]]
@@ -124,7 +124,7 @@ def commit(store: MemoryStore, session: Session, *, wait: bool) -> MemoryResult:
         The result of the store; for a session that is still pending and not waited for, a
         MemoryCommitResult that names the task.
     """
-    if current_stage() is not None:
+    if current_replay() is not None:
         return _NOT_MADE
     if session.is_pending and not wait:
         return _submit(store, session, _acommit)
@@ -144,7 +144,7 @@ def commit_later(store: MemoryStore, session: Session, *, run: UUID) -> MemoryCo
         session: What is committed of it.
         run: The session that the run made.
     """
-    if current_stage() is not None:
+    if current_replay() is not None:
         return _NOT_MADE
     return _submit(store, session, partial(_acommit_ended, run=run))
 
@@ -181,7 +181,7 @@ def _refuse_in_replay(what: str) -> None:
     Raises:
         ReplayDifference: There is a replay.
     """
-    stage = current_stage()
+    stage = current_replay()
     if stage is not None:
         stage.remember(what)
 
@@ -231,7 +231,7 @@ async def _acommit_body(
     lease: Lease, session: Session, body: Body, *, wait: bool = False, run: UUID | None = None
 ) -> MemoryResult:
     n_rows = len(body.table) + len(body.record)
-    operation = await aside(n_rows, partial(_operation, session.id, body, wait=wait, run=run))
+    operation = await offload(n_rows, partial(_operation, session.id, body, wait=wait, run=run))
     return await _store_of(lease).adispatch(operation)
 
 

@@ -22,7 +22,7 @@ from rath.session.derive import keep_derivation
 from rath.session.hooks import PassedOn, note_output, passing_on, waits
 from rath.session.log.store import SessionStore
 from rath.session.operation import operation_scope
-from rath.session.programs import CancelledRuns, serving
+from rath.session.programs import CancelledRuns, resuming_from
 from rath.session.replay_context import recorded_call
 from rath.session.run.stored_programs import program_of
 
@@ -132,7 +132,7 @@ class Workflow(TaskTaking):
                 f"than this {segment}; resume it with that one"
             )
         root = program.root(place)
-        with serving(program), running(self, root, run=place.run):
+        with resuming_from(program), running(self, root, run=place.run):
             result = self.forward(root)
         if not _is_session(result):
             raise TypeError(_not_a_session(self, result))

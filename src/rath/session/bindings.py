@@ -20,7 +20,7 @@ _lock = threading.RLock()
 
 
 @dataclass(frozen=True, slots=True)
-class Whereabouts:
+class PlacementRef:
     """Where a session works, known without keeping its sandbox open."""
 
     backend: str | None = None
@@ -31,7 +31,7 @@ class Whereabouts:
     workspace: WorkspaceRef | StoredWorkspace | None = None
 
 
-NOWHERE = Whereabouts()
+NOWHERE = PlacementRef()
 
 
 class Placement:
@@ -54,7 +54,7 @@ class Placement:
         self.origin: Origin | None = None if sandbox is None else sandbox.origin
         self._lease: Lease | None = None
         self._sandbox: BackendSandbox | None = None
-        self._whereabouts: Whereabouts | None = None
+        self._whereabouts: PlacementRef | None = None
         self._stored: StoredWorkspace | None = None
         if sandbox is not None:
             self._hold(sandbox)
@@ -87,16 +87,16 @@ class Placement:
         return self._sandbox is not None and self._sandbox.is_open
 
     @property
-    def whereabouts(self) -> Whereabouts:
+    def whereabouts(self) -> PlacementRef:
         """Where that is, for the edge by which others know the session; never waits."""
         if self.backend is None:
             return NOWHERE
         sandbox = self._sandbox
         if sandbox is None:
             # One that was closed: what it worked in is still where its files are expected.
-            return self._whereabouts or Whereabouts(self.backend, self.spec)
+            return self._whereabouts or PlacementRef(self.backend, self.spec)
         if self._whereabouts is None:
-            self._whereabouts = Whereabouts(
+            self._whereabouts = PlacementRef(
                 self.backend, self.spec, sandbox.registry_id, sandbox.workspace_ref
             )
         return self._whereabouts

@@ -21,7 +21,7 @@ from rath.session.bindings import Placement
 from rath.session.content import encode_result, full_blob
 from rath.session.files.changes import Step, here_of, inner_operations, line_of
 from rath.session.operation import Place, next_place
-from rath.session.programs import verdict_before
+from rath.session.programs import find_verdict
 from rath.session.record import (
     CHECK_ORIGIN,
     Entry,
@@ -29,9 +29,9 @@ from rath.session.record import (
     Record,
     ToolRun,
     Verdict,
-    uplink,
+    parent_sink,
 )
-from rath.session.replay_context import current_stage, gathered
+from rath.session.replay_context import collect_session, current_replay
 
 MAX_REPORT_CHARS = 8000
 """Longest report of a verdict; the whole output is a blob of the tool run beside it. A guess."""
@@ -102,10 +102,10 @@ class Checking:
         self.synchronize()
         place = next_place()
         judge = cmd if isinstance(cmd, str) else shlex.join(cmd)
-        known = verdict_before(place, self.record, name=name, judge=judge)
+        known = find_verdict(place, self.record, name=name, judge=judge)
         if known is not None:
             return known
-        stage = current_stage()
+        stage = current_replay()
         if stage is not None:
             entries = stage.check(self, name, judge)
         else:
@@ -116,7 +116,7 @@ class Checking:
                 lambda: _ajudge(name, command, sandbox, where), label=f"check {name!r}"
             )
         self.add_entries(*entries)
-        gathered(self)
+        collect_session(self)
         verdict = entries[-1]
         assert isinstance(verdict, Verdict)
         return verdict
@@ -201,7 +201,7 @@ async def _ajudge(
         workspace_digest=await sandbox.aworkspace_digest(),
     )
     for entry in (operation, run, verdict):
-        uplink()(entry, None)
+        parent_sink()(entry, None)
     return operation, run, verdict
 
 

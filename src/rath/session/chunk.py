@@ -114,7 +114,7 @@ class RowId:
     index: int
 
 
-class _Known:
+class _RowCache:
     """What a row works out once; apart, so that it counts in no comparison and no pickle."""
 
     __slots__ = ("_content", "_digest")
@@ -123,7 +123,7 @@ class _Known:
 
 
 @dataclass(frozen=True, slots=True)
-class ChunkRow(_Known):
+class ChunkRow(_RowCache):
     """One row of a transcript.
 
     Two rows are equal when kind and payload are; where a row was born does not count.

@@ -16,7 +16,7 @@ from rath.llm.provider import Provider
 from rath.session.bindings import Placement
 from rath.session.body import Body, cancelled_body, suspension
 from rath.session.calls.oneshot import OneShot, noting
-from rath.session.calls.requests import aside
+from rath.session.calls.requests import offload
 from rath.session.chunk import ChunkTable, RowId, user_text_chunk
 from rath.session.content import rows_digest
 from rath.session.graph.kind import LineageKind
@@ -35,13 +35,21 @@ from rath.session.loop import (
 )
 from rath.session.operation import Place
 from rath.session.outcome import Completed
-from rath.session.programs import Found, begun_once
+from rath.session.programs import RecordedSession, start_or_join
 from rath.session.provider_builtin import SessionLoopExecutor, candidates_for
-from rath.session.record import Entry, InnerLog, ModelCall, Operation, Summary, collecting, uplink
-from rath.session.replay_context import ServedRun, begun
+from rath.session.record import (
+    Entry,
+    InnerLog,
+    ModelCall,
+    Operation,
+    Summary,
+    parent_sink,
+    report_to,
+)
+from rath.session.replay_context import ServedRun, begin_operation
 from rath.session.run.budget import Budget, check_budget
 from rath.session.run.recorder import Durability, Recorder, RecordingPlan, plan_recording
-from rath.session.run.resume import BegunCompression, compression_before
+from rath.session.run.resume import UnfinishedCompression, find_earlier_compression
 from rath.session.run.stream import OnEventCb
 from rath.session.session import Session
 
@@ -108,9 +116,9 @@ def run_session_compress(
     origin: ProviderOrigin = "session" if agent_provider is None else "call"
     candidates = candidates_for(provider, executor, on_event, origin=origin)
     check_budget("run_session_compress", candidates)
-    place, served = begun("compress", user_session, agent_session, candidates)
+    place, served = begin_operation("compress", user_session, agent_session, candidates)
     cells = (user_session.body, agent_session.body)
-    before = None if served is not None else compression_before(place, cells)
+    before = None if served is not None else find_earlier_compression(place, cells)
     made = place.new_id()
     shot = OneShot(
         purpose="compress",
@@ -164,7 +172,7 @@ def _submit(plan: _CompressPlan, user_session: Session, agent_session: Session) 
 
     async def execute(cell: Deferred[Body]) -> Body:
         user, agent = inherited(await cells[0]), await cells[1]
-        if isinstance(before, BegunCompression):
+        if isinstance(before, UnfinishedCompression):
             before.check(user, agent)
             with noting(f"in the compression that made session {made}, gone on with at {site}"):
                 return await _CompressRun(cell, plan, user, before).execute(agent)
@@ -187,11 +195,11 @@ def _submit(plan: _CompressPlan, user_session: Session, agent_session: Session) 
     def start() -> Deferred[Body]:
         return Deferred.start(execute, owner=made, label=label, inputs=cells, on_cancel=on_cancel)
 
-    if isinstance(before, Found):
+    if isinstance(before, RecordedSession):
         cell = before.body
     else:
-        origin = before.origin if isinstance(before, BegunCompression) else None
-        cell, _ = begun_once(made, origin, start)
+        origin = before.origin if isinstance(before, UnfinishedCompression) else None
+        cell, _ = start_or_join(made, origin, start)
     out = Session.from_body(
         cell,
         plan.provenance,
@@ -200,7 +208,7 @@ def _submit(plan: _CompressPlan, user_session: Session, agent_session: Session) 
         provider=user_session.provider,
         lineage=plan.who.lineage,
     )
-    return out.taking_over(before.late) if isinstance(before, Found) else out
+    return out.taking_over(before.late) if isinstance(before, RecordedSession) else out
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,7 +224,7 @@ class _CompressPlan:
     served: ServedRun | None
     """The recorded compression that answers in a replay."""
 
-    before: Found | BegunCompression | None
+    before: RecordedSession | UnfinishedCompression | None
     """What was made of it before."""
 
     who: Identity
@@ -230,7 +238,7 @@ class _CompressRun:
         cell: Deferred[Body],
         plan: _CompressPlan,
         user: Body,
-        before: BegunCompression | None = None,
+        before: UnfinishedCompression | None = None,
     ) -> None:
         self._cell = cell
         self._plan = plan
@@ -241,7 +249,7 @@ class _CompressRun:
         first = plan.shot.candidates[0].provider
         self._budget = Budget(first, session=plan.session, run=plan.shot.operation)
         self._recorder = Recorder(plan.recording, plan.who, cell, self._written)
-        self._tell_above = uplink()
+        self._tell_above = parent_sink()
         cell.report(self._body)
 
     async def execute(self, agent: Body) -> Body:
@@ -267,14 +275,14 @@ class _CompressRun:
 
     async def _summarise(self, agent: Body) -> None:
         table, shot, made = self._user.table, self._plan.shot, self._plan.session
-        digest = await aside(len(table), partial(rows_digest, table))
+        digest = await offload(len(table), partial(rows_digest, table))
         if self._before is None:
             self._note(self._operation(agent, digest))
         if self._before is None and self._plan.served is None:
             changes = passed_on_to(self._plan.provenance.parents[0].id)
             for change in inputs_changed(changes, shot.operation):
                 self._note(change)
-        with collecting(self._note):
+        with report_to(self._note):
             said = await shot.ask_for(self._user, agent, self._note, read=_summary)
         summary = Summary(
             operation=shot.operation,
@@ -321,8 +329,10 @@ class _CompressRun:
         self._cell.report(body)
 
 
-def _run_id(served: ServedRun | None, before: Found | BegunCompression | None) -> UUID:
-    if isinstance(before, BegunCompression):
+def _run_id(
+    served: ServedRun | None, before: RecordedSession | UnfinishedCompression | None
+) -> UUID:
+    if isinstance(before, UnfinishedCompression):
         return before.operation.operation
     return uuid4() if served is None else served.run_id
 

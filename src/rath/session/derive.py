@@ -27,14 +27,14 @@ from rath.session.files.workspace import CopyOrigin, MergeOrigin, UndoOrigin, fr
 from rath.session.graph.kind import LineageKind
 from rath.session.graph.legacy import SessionLineage
 from rath.session.graph.recording import PARENT_ROWS, Edge, Provenance, note_content, stamped
-from rath.session.log.ancestors import Keeper, Whole, write_whole
+from rath.session.log.ancestors import AncestorWriter, CompleteSession, write_complete
 from rath.session.log.files import FileStore
 from rath.session.log.header import Identity, beginning
 from rath.session.log.open_logs import (
-    being_written,
-    shelf_of,
-    shelf_of_files,
-    store_beside,
+    open_logs_of,
+    open_session_files,
+    recording_store,
+    running_writer,
     writer_of,
     writers_of,
 )
@@ -43,14 +43,14 @@ from rath.session.log.writer import LogWriter
 from rath.session.operation import Place
 from rath.session.persistence.lines import HeaderLine, Line, PlacementLine
 from rath.session.persistence.paths import PARTIAL_SUFFIX
-from rath.session.programs import Found, derivation_before, known_run
+from rath.session.programs import RecordedSession, current_source, find_derivation
 from rath.session.record import Operation, OperationKind, Record, ToolRun, Workspace
-from rath.session.replay_context import current_stage, derived_place, gathered
+from rath.session.replay_context import collect_session, current_replay, derived_place
 
 _log = logging.getLogger("rath.session")
 
 
-class Stored(Protocol):
+class Saved(Protocol):
     """What is asked of a session to store it."""
 
     @property
@@ -70,7 +70,7 @@ class Stored(Protocol):
 
 
 def save(
-    session: Stored, *, path: Path | str | None = None, store: SessionStore | str | None = None
+    session: Saved, *, path: Path | str | None = None, store: SessionStore | str | None = None
 ) -> str:
     """Store a session whose run has ended, and return where it stands; blocks.
 
@@ -88,13 +88,13 @@ def save(
     whole = _whole(session)
     if path is not None:
         alone = FileStore.at(path, session.id)
-        shelf = shelf_of_files()
+        shelf = open_session_files()
         writer = _result(shelf.lane.put(partial(_write_alone, whole, alone)))
         shelf.put(whole.cell, writer)
         return str(alone.path(session.id))
     where = open_store(store) if isinstance(store, str) else store or default_store()
-    keeper = Keeper(where, running=runs_above.get())
-    shelf = shelf_of(where)
+    keeper = AncestorWriter(where, running=runs_above.get())
+    shelf = open_logs_of(where)
     _result(shelf.lane.put(partial(keeper.keep, whole)))
     writer = shelf.get(whole.cell)
     if writer is not None and whole.cell.owner is not None:
@@ -110,14 +110,14 @@ def stands_at(store: SessionStore, session: UUID) -> str:
     return f"{store.where}/{session}"
 
 
-def keep_derivation(session: Stored) -> None:
+def keep_derivation(session: Saved) -> None:
     """Store a derivation as soon as its content is there, where every session is; never waits.
 
     A failure is logged: nobody waits for it.
     """
-    program = known_run()
-    given = (None if program is None else program.store) or store_beside()
-    if (given is None and not is_autosaving_lately()) or current_stage() is not None:
+    program = current_source()
+    given = (None if program is None else program.store) or recording_store()
+    if (given is None and not is_autosaving_lately()) or current_replay() is not None:
         return
     try:
         store = given or default_store()
@@ -154,7 +154,7 @@ def add_late_aside(cell: Deferred[Any], session: UUID, record: Record) -> None:
 
 def settle(session: UUID) -> None:
     """Wait until what this process has handed over for a log is written, or has failed."""
-    writer = being_written(session) or writer_of(session)
+    writer = running_writer(session) or writer_of(session)
     if writer is not None:
         with contextlib.suppress(PersistenceError):
             _result(writer.settled())
@@ -176,18 +176,18 @@ def remember_loaded(
         place: Where the session works by that log.
     """
     if isinstance(where, SessionStore):
-        shelf_of(where).put(cell, LogWriter.of_stored(where, session, place=place))
+        open_logs_of(where).put(cell, LogWriter.of_stored(where, session, place=place))
         return
     final = where.with_name(where.name.removesuffix(PARTIAL_SUFFIX))
     store = FileStore.at(final, session)
-    shelf_of_files().put(cell, LogWriter.of_stored(store, session, is_alone=True, place=place))
+    open_session_files().put(cell, LogWriter.of_stored(store, session, is_alone=True, place=place))
 
 
-def _put_aside(store: SessionStore, whole: Whole, above: frozenset[UUID]) -> None:
+def _put_aside(store: SessionStore, whole: CompleteSession, above: frozenset[UUID]) -> None:
     if whole.cell.error() is not None:
         return
-    keeper = Keeper(store, running=above)
-    done = shelf_of(store).lane.put(partial(keeper.keep, whole))
+    keeper = AncestorWriter(store, running=above)
+    done = open_logs_of(store).lane.put(partial(keeper.keep, whole))
     done.add_done_callback(partial(_tell_failure, whole.who.session))
 
 
@@ -203,7 +203,7 @@ def _tell_late_failure(session: UUID, done: Future[None]) -> None:
         _log.error("what came late to session %s is not stored: %s", session, error)
 
 
-def _whole(session: Stored) -> Whole:
+def _whole(session: Saved) -> CompleteSession:
     edge = session.as_parent()
     who = Identity.of(
         session.id,
@@ -212,14 +212,14 @@ def _whole(session: Stored) -> Whole:
         provider=session.provider,
         lineage=session.lineage,
     )
-    return Whole(who=who, cell=session.body, late=edge.late)
+    return CompleteSession(who=who, cell=session.body, late=edge.late)
 
 
-def _write_alone(whole: Whole, store: FileStore) -> LogWriter:
+def _write_alone(whole: CompleteSession, store: FileStore) -> LogWriter:
     session = whole.who.session
     writer = LogWriter(store, session, is_alone=True)
     first = beginning(whole.who, whole.body)
-    return write_whole(writer, lambda _, __: store.replace(session), first, whole)
+    return write_complete(writer, lambda _, __: store.replace(session), first, whole)
 
 
 def _result(done: Future[Any]) -> Any:
@@ -529,7 +529,7 @@ class Branching(Bindings):
     def _made(self, plan: _Derivation, derive: Callable[..., Body], *cells: Deferred[Body]) -> Self:
         made = plan.id
         inputs = (plan.parents, cells)
-        before = derivation_before(
+        before = find_derivation(
             plan.place, plan.operation, inputs, workspace=plan.workspace, rows=plan.begins_with
         )
         # A derivation is its own run: one id serves the session and the operation.
@@ -558,12 +558,12 @@ class Branching(Bindings):
         note_content(derivation)
         if before is not None:
             return derivation.taking_over(before.late)
-        gathered(derivation)
+        collect_session(derivation)
         keep_derivation(derivation)
         return derivation
 
 
-def _placed(plan: _Derivation, before: Found | None) -> Placement:
+def _placed(plan: _Derivation, before: RecordedSession | None) -> Placement:
     """Return where a derivation works; one that had files of its own has those that it had."""
     if before is None or plan.workspace == "share":
         return plan.placement

@@ -26,7 +26,7 @@ from rath.session.graph.recording import Provenance, note_content, stamped
 from rath.session.hooks import NO_HOOKS, LoopHooks, passed_on_to
 from rath.session.manager import session_registry
 from rath.session.output import plan_output
-from rath.session.programs import begun_once
+from rath.session.programs import start_or_join
 from rath.session.provider_builtin import (
     DefaultSessionLoopExecutor,
     SessionLoopExecutor,
@@ -35,12 +35,12 @@ from rath.session.provider_builtin import (
     resolve_executor,
 )
 from rath.session.recall import HoldingRecall, Recall
-from rath.session.replay_context import begun, current_stage, gathered
+from rath.session.replay_context import begin_operation, collect_session, current_replay
 from rath.session.run.budget import check_budget
-from rath.session.run.differences import looked_at
+from rath.session.run.differences import check_compatible
 from rath.session.run.driver import LoopPlan, LoopRun
 from rath.session.run.recorder import Durability, plan_recording
-from rath.session.run.resume import loop_before
+from rath.session.run.resume import find_earlier_run
 from rath.session.run.stored_programs import inside_calls
 from rath.session.run.stream import OnEventCb
 from rath.session.session import Session
@@ -132,8 +132,8 @@ def check_executor(operation: str, executor: object) -> None:
 def register_run(user_session: Session, agent_session: Session, out: Session) -> None:
     """Make the sessions of a run findable by id, and the new one the active one."""
     registry = session_registry()
-    gathered(out)
-    if current_stage() is not None:
+    collect_session(out)
+    if current_replay() is not None:
         return  # what stands in a record must not take the place of the session that was made
     for session in (user_session, agent_session, out):
         registry.register(session)
@@ -177,7 +177,7 @@ def on_run_end(call: Callable[[Session], None]) -> Callable[[], None]:
 
 def announce_end(session: Session) -> None:
     """Tell those who want to know when the run of `session` has ended; costs nothing if none do."""
-    for watcher in () if current_stage() is not None else _watchers:
+    for watcher in () if current_replay() is not None else _watchers:
         start = partial(_start, partial(_tell, watcher, session))
         if not session.body.at_end(start):
             start()
@@ -270,15 +270,15 @@ def run_session_loop(
     offers = {name: offer(tool) for name, tool in table.items()}
     schemas = (() if executor is None else _schemas_of(executor)) or tool_schemas(table)
     taken = {*table, *(schema.name for schema in schemas)}
-    place, served = begun("loop", user_session, agent_session, candidates)
-    before = None if served is not None else loop_before(user_session, agent_session, place)
+    place, served = begin_operation("loop", user_session, agent_session, candidates)
+    before = None if served is not None else find_earlier_run(user_session, agent_session, place)
     if before is not None and before.made is not None:
         out = _not_run(before.made, recall)
         register_run(user_session, agent_session, out)
         return out if lazy else out.synchronize()
     goes_on = None if before is None else before.goes_on
     if goes_on is not None:
-        goes_on = looked_at(goes_on, schemas, candidates[0], offers)
+        goes_on = check_compatible(goes_on, schemas, candidates[0], offers)
     made = place.new_id() if before is None else before.session
     plan = LoopPlan(
         session=made,
@@ -362,7 +362,7 @@ def _submit(plan: LoopPlan, user_session: Session, origin: Deferred[Body] | None
             )
 
     placement = plan.placement.share()  # before the run can give it back
-    cell, is_ours = begun_once(plan.session, origin, start)
+    cell, is_ours = start_or_join(plan.session, origin, start)
     if not is_ours:
         plan.placement.drop()
         _let_go(plan.recall)

@@ -20,7 +20,7 @@ from rath.llm.exchange import evidence_of as exchange_evidence
 from rath.llm.provider import Provider
 from rath.llm.tool_args import parse_tool_arguments
 from rath.session.calls.requests import Candidate
-from rath.session.calls.results import Finished, Prepared
+from rath.session.calls.results import CallResult, CheckedCall
 from rath.session.chunk import ChunkRow, ChunkTable
 from rath.session.content import AssistantTurn, ToolCall, encode_failure, encode_result
 from rath.session.outcome import Completed, Outcome, OutputMissing, OutputValue
@@ -323,7 +323,7 @@ def explain_refusal(error: Exception) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class TurnVerdict:
     """What a turn means for its run."""
 
     others: Sequence[ToolCall]
@@ -332,7 +332,7 @@ class Verdict:
     outcome: Completed | None = None
     """Set where the turn is the last one, once those calls were made."""
 
-    own: Mapping[int, Finished] = field(default_factory=lambda: MappingProxyType({}))
+    own: Mapping[int, CallResult] = field(default_factory=lambda: MappingProxyType({}))
     """What became of the calls that gave the answer, by their index among all calls."""
 
     reply: str | None = None
@@ -344,15 +344,15 @@ class Verdict:
         n_calls = len(self.own) + len(self.others)
         return [index for index in range(n_calls) if index not in self.own]
 
-    def results(self, done: Mapping[int, Finished]) -> Mapping[int, Finished]:
+    def results(self, done: Mapping[int, CallResult]) -> Mapping[int, CallResult]:
         """Return what became of all calls by their index; `done` tells of the others."""
         return {**self.own, **done} if self.own else done
 
 
-def judge_plain(turn: AssistantTurn, exchange: Exchange) -> Verdict:
+def judge_plain(turn: AssistantTurn, exchange: Exchange) -> TurnVerdict:
     """Return what a turn means where nothing but text was asked for."""
     has_ended = not turn.calls and not _is_paused(exchange)
-    return Verdict(turn.calls, Completed() if has_ended else None)
+    return TurnVerdict(turn.calls, Completed() if has_ended else None)
 
 
 class OutputRun:
@@ -365,7 +365,9 @@ class OutputRun:
         self.purpose: Purpose = "turn"
         """Of the next model call."""
 
-    async def judge(self, turn: AssistantTurn, exchange: Exchange, *, may_repair: bool) -> Verdict:
+    async def judge(
+        self, turn: AssistantTurn, exchange: Exchange, *, may_repair: bool
+    ) -> TurnVerdict:
         """Return what a turn means.
 
         Args:
@@ -376,7 +378,7 @@ class OutputRun:
         self.purpose = "turn"
         own = {at: call for at, call in enumerate(turn.calls) if call.name == self._tool}
         if (turn.calls and not own) or _is_paused(exchange):
-            return Verdict(turn.calls)
+            return TurnVerdict(turn.calls)
         others = [call for at, call in enumerate(turn.calls) if at not in own]
         # The validators are the user's code, and may take their time.
         reading = partial(self._read, turn, list(own.values()))
@@ -384,17 +386,17 @@ class OutputRun:
         self._n_tries += 1
         found = next((one for one in read if isinstance(one, OutputValue)), None)
         if found is not None:
-            return Verdict(others, Completed(found), self._results(own, read, ""))
+            return TurnVerdict(others, Completed(found), self._results(own, read, ""))
         problem = str(read[-1])
         if _is_refused(exchange) or self._n_tries > self._plan.retries or not may_repair:
             said = list(own.values())[-1].arguments if own else turn.text or ""
             missing = OutputMissing(self._summary(exchange, problem, said, may_repair))
-            return Verdict(others, Completed(missing), self._results(own, read, ""))
+            return TurnVerdict(others, Completed(missing), self._results(own, read, ""))
         self.purpose = "repair"
         if own:
             again = f" Call {self._tool} again, with the whole answer."
-            return Verdict(others, own=self._results(own, read, again))
-        return Verdict(others, reply=self._reply(exchange, problem))
+            return TurnVerdict(others, own=self._results(own, read, again))
+        return TurnVerdict(others, reply=self._reply(exchange, problem))
 
     def _read(self, turn: AssistantTurn, own: Sequence[ToolCall]) -> list[_Read]:
         """Read the calls that give an answer, or the text where there are none."""
@@ -410,20 +412,20 @@ class OutputRun:
 
     def _results(
         self, own: Mapping[int, ToolCall], read: Sequence[_Read], again: str
-    ) -> dict[int, Finished]:
+    ) -> dict[int, CallResult]:
         # A text has no calls that wait for a result.
         return {
             at: self._finished(call, one, again)
             for (at, call), one in zip(own.items(), read, strict=bool(own))
         }
 
-    def _finished(self, call: ToolCall, read: _Read, again: str) -> Finished:
+    def _finished(self, call: ToolCall, read: _Read, again: str) -> CallResult:
         arguments, _ = parse_tool_arguments(call.arguments)
-        prepared = Prepared(call, self._plan.offer, arguments)
+        prepared = CheckedCall(call, self._plan.offer, arguments)
         if isinstance(read, OutputValue):
-            return Finished(prepared, encode_result(True), "done")
+            return CallResult(prepared, encode_result(True), "done")
         message = f"the answer cannot be used: {read}.{again}"
-        return Finished(prepared, encode_failure("invalid_tool_arguments", message), "failed")
+        return CallResult(prepared, encode_failure("invalid_tool_arguments", message), "failed")
 
     def _reply(self, exchange: Exchange, problem: str) -> str:
         wrong = f"The answer cannot be used: {problem}."

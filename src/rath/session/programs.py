@@ -27,7 +27,7 @@ from rath.session.body import Body, cancelled_body
 from rath.session.calls.asking import Answer, CurrentCall, Question
 from rath.session.calls.open_calls import OpenCall, entries_since, open_calls, own_operation
 from rath.session.calls.requests import Context
-from rath.session.calls.results import Finished, Prepared
+from rath.session.calls.results import CallResult, CheckedCall
 from rath.session.chunk import ChunkRow, ChunkTable
 from rath.session.content import (
     AssistantTurn,
@@ -39,7 +39,7 @@ from rath.session.content import (
     rows_digest,
 )
 from rath.session.graph.recording import Edge, Provenance
-from rath.session.log.open_logs import claim, has_gone_on, newest, say_same
+from rath.session.log.open_logs import alias, claim, is_superseded, latest_run
 from rath.session.log.store import SessionStore
 from rath.session.operation import Place
 from rath.session.outcome import Completed, Suspended
@@ -52,7 +52,7 @@ from rath.session.record import (
     Verdict,
     Workspace,
     is_inside_run,
-    uplink,
+    parent_sink,
 )
 from rath.session.tooling import Offer
 
@@ -66,7 +66,7 @@ CARRIED_OUT = "the call was carried out; what came of it is not known"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GoingOn:
+class ResumePoint:
     """What a run knows that goes on."""
 
     body: Body
@@ -116,7 +116,7 @@ class GoingOn:
         """The sessions inside open calls that wait; they go on when these are made again."""
         return tuple(each.said.child for each in self.open_calls if each.said.child is not None)
 
-    def settled(self, tools: Mapping[str, Offer]) -> dict[int, Finished]:
+    def settled(self, tools: Mapping[str, Offer]) -> dict[int, CallResult]:
         """Return what is known, by result or decision, of the open calls by their index."""
         known = {each.index: _settled(each, tools.get(each.call.name)) for each in self.open_calls}
         return {index: finished for index, finished in known.items() if finished is not None}
@@ -155,7 +155,7 @@ class GoingOn:
         """Return what was said to the open calls, by their index, for when they are made."""
         return {each.index: _given(each) for each in self.open_calls}
 
-    def with_decisions(self, done: Mapping[int, Finished]) -> dict[int, Finished]:
+    def with_decisions(self, done: Mapping[int, CallResult]) -> dict[int, CallResult]:
         """Return what became of calls, with the decisions by which they were made."""
         told = dict(done)
         for each in self.open_calls:
@@ -164,7 +164,7 @@ class GoingOn:
         return told
 
 
-def going_on(body: Body, session: UUID, *, late: Record | None = None) -> GoingOn | None:
+def resume_point(body: Body, session: UUID, *, late: Record | None = None) -> ResumePoint | None:
     """Return where the run of a session goes on; None where its record does not begin one.
 
     Args:
@@ -186,7 +186,7 @@ def going_on(body: Body, session: UUID, *, late: Record | None = None) -> GoingO
         if isinstance(row.content, AssistantTurn) and call is not None:
             turns.append((row.content, exchange_of(row.content, call.evidence)))
             last_row = index
-    return GoingOn(
+    return ResumePoint(
         body=replace(body, record=record, outcome=Completed(), unfinished=None),
         left=body.unfinished,
         operation=operation,
@@ -245,31 +245,31 @@ def _given(asked: OpenCall) -> CurrentCall:
     return CurrentCall(answers, is_edited=is_edited)
 
 
-def _denied(asked: OpenCall, prepared: Prepared) -> Finished | None:
+def _denied(asked: OpenCall, prepared: CheckedCall) -> CallResult | None:
     """Return what the model reads of a call that was not allowed, None for one that is made."""
     approval = asked.said.approval
     if approval is None or approval.choice != "deny":
         return None
     why = DENIED if approval.text is None else f"{DENIED}: {approval.text}"
-    return Finished(prepared, encode_failure("denied", why), "denied", decision=approval.id)
+    return CallResult(prepared, encode_failure("denied", why), "denied", decision=approval.id)
 
 
-def _settled(asked: OpenCall, offer: Offer | None) -> Finished | None:
-    prepared = Prepared(asked.call, offer)
+def _settled(asked: OpenCall, offer: Offer | None) -> CallResult | None:
+    prepared = CheckedCall(asked.call, offer)
     if asked.result is not None:
         run, row = asked.result.run, asked.result.shown
         assert row is not None, "a call without a row is not known"
         said = row.content.body if isinstance(row.content, ToolFeedback) else ""
         shown = ResultText(said, failure=run.error_kind, exit_code=run.exit_code, images=row.images)
-        return Finished(prepared, shown, run.status, recorded=(run, row))
+        return CallResult(prepared, shown, run.status, recorded=(run, row))
     decision = asked.decision
     if decision is None or decision.choice == "retry":
         return _denied(asked, prepared)
     if decision.choice == "skip":
         result = encode_failure("skipped", decision.text or SKIPPED)
-        return Finished(prepared, result, "denied", decision=decision.id)
+        return CallResult(prepared, result, "denied", decision=decision.id)
     result = encode_result(CARRIED_OUT if decision.text is None else decision.text)
-    return Finished(prepared, result, "done", decision=decision.id)
+    return CallResult(prepared, result, "done", decision=decision.id)
 
 
 CancelledRuns = Literal["keep", "go_on"]
@@ -277,7 +277,7 @@ CancelledRuns = Literal["keep", "go_on"]
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class RecordedSession:
     """A session that was made at a place before."""
 
     id: UUID
@@ -321,7 +321,7 @@ class Found:
         return Body(body.table, self.late, body.outcome, body.given, body.unfinished)
 
 
-class Known(Protocol):
+class ResumeSource(Protocol):
     """What a run had made before."""
 
     cancelled: CancelledRuns
@@ -331,7 +331,7 @@ class Known(Protocol):
         """Where what is made is written too, None where it need not be."""
         ...
 
-    def find(self, session: UUID) -> Found | None:
+    def find(self, session: UUID) -> RecordedSession | None:
         """Return a session by its id, None where it was never made."""
         ...
 
@@ -346,11 +346,13 @@ class Known(Protocol):
         ...
 
 
-_known: contextvars.ContextVar[Known | None] = contextvars.ContextVar("rath_known", default=None)
+_known: contextvars.ContextVar[ResumeSource | None] = contextvars.ContextVar(
+    "rath_known", default=None
+)
 
 
 @contextmanager
-def serving(known: Known) -> Generator[None]:
+def resuming_from(known: ResumeSource) -> Generator[None]:
     """Let what is made inside be looked for in `known` first."""
     token = _known.set(known)
     try:
@@ -359,21 +361,21 @@ def serving(known: Known) -> Generator[None]:
         _known.reset(token)
 
 
-def known_run() -> Known | None:
+def current_source() -> ResumeSource | None:
     """Return what is known of the run that goes on here, None where a program runs anew."""
     return _known.get()
 
 
-def found_at(place: Place) -> Found | None:
+def find_recorded(place: Place) -> RecordedSession | None:
     """Return the session that was made at a place before, None where there is none."""
     known = _known.get()
     found = None if known is None or place.run is None else known.find(place.new_id())
-    if found is None or not has_gone_on(found.body):
+    if found is None or not is_superseded(found.body):
         return found
-    return replace(found, body=newest(found.body), late=None)
+    return replace(found, body=latest_run(found.body), late=None)
 
 
-def begun_once(
+def start_or_join(
     session: UUID, origin: Deferred[Body] | None, start: Callable[[], Deferred[Body]]
 ) -> tuple[Deferred[Body], bool]:
     """Submit a run, unless the same one was submitted meanwhile.
@@ -392,15 +394,15 @@ def begun_once(
     return (start(), True) if known is None else known.begin(session, start)
 
 
-def make_anew(place: Place) -> None:
+def discard_recorded(place: Place) -> None:
     """Forget the session that was made at a place before."""
     known = _known.get()
     assert known is not None, "found, so something is known"
     known.drop(place.new_id())
 
 
-def served(
-    found: Found,
+def serve_recorded(
+    found: RecordedSession,
     inputs: tuple[Deferred[Body], ...],
     check: Callable[..., None],
 ) -> Deferred[Body]:
@@ -419,7 +421,7 @@ def served(
         check(*(cell.result() for cell in inputs))
         if not told:
             return found.body
-    sink = uplink()
+    sink = parent_sink()
 
     async def wait_and_check(_: Deferred[Body]) -> Body:
         check(*[await cell for cell in inputs])
@@ -434,7 +436,7 @@ def served(
         inputs=inputs,
         on_cancel=lambda latest: latest or cancelled_body(found.id, inputs),
     )
-    say_same(told_again, found.body)
+    alias(told_again, found.body)
     return told_again
 
 
@@ -442,7 +444,7 @@ T = TypeVar("T")
 
 
 def required_operation(
-    found: Found, kind: OperationKind, place: Place, *, workspace: Workspace | None = None
+    found: RecordedSession, kind: OperationKind, place: Place, *, workspace: Workspace | None = None
 ) -> Operation:
     """Return the operation of a session that was found.
 
@@ -463,7 +465,11 @@ def model_check(made: Operation, place: Place) -> Callable[[Body, Body], None]:
 
 
 def derivation_check(
-    found: Found, parents: Sequence[Edge], place: Place, *, rows: Iterable[ChunkRow] | None = None
+    found: RecordedSession,
+    parents: Sequence[Edge],
+    place: Place,
+    *,
+    rows: Iterable[ChunkRow] | None = None,
 ) -> Callable[..., None]:
     """Return the check that a derivation has the parents that it had, and the rows of its own.
 
@@ -500,7 +506,9 @@ def _check_rows(place: Place, what: str, expected: str, rows: Iterable[ChunkRow]
         raise _mismatch(place, f"{what} differs", f"rows with the digest {expected[:12]}", shown)
 
 
-def _check_parents(found: Found, parents: Sequence[Edge], place: Place, *inputs: Body) -> None:
+def _check_parents(
+    found: RecordedSession, parents: Sequence[Edge], place: Place, *inputs: Body
+) -> None:
     """Compare parents by id, and where a program names them anew by what they say."""
     before = found.provenance.parents
     if not before and not parents:
@@ -532,14 +540,14 @@ def _mismatch(place: Place, problem: str, expected: str, found: str) -> ResumeMi
 Cells = tuple[Deferred[Body], ...]
 
 
-def derivation_before(
+def find_derivation(
     place: Place,
     kind: OperationKind,
     inputs: tuple[Sequence[Edge], Cells],
     *,
     workspace: Workspace,
     rows: ChunkTable | None = None,
-) -> Found | None:
+) -> RecordedSession | None:
     """Return the derivation that was made at a place before, None where it is to be made.
 
     Args:
@@ -554,14 +562,14 @@ def derivation_before(
     """
     parents, cells = inputs
 
-    def check(found: Found) -> Callable[..., None]:
+    def check(found: RecordedSession) -> Callable[..., None]:
         required_operation(found, kind, place, workspace=workspace)
         return derivation_check(found, parents, place, rows=rows)
 
     return _before(place, cells, check)
 
 
-def selection_before(
+def find_selection(
     place: Place, record: Record, bodies: tuple[Body, Body], question: str
 ) -> RathLLMChatChoice | None:
     """Return what a model chose at a place before, None where it is to be asked.
@@ -588,7 +596,7 @@ def selection_before(
     return None
 
 
-def verdict_before(place: Place, record: Record, *, name: str, judge: str) -> Verdict | None:
+def find_verdict(place: Place, record: Record, *, name: str, judge: str) -> Verdict | None:
     """Return the verdict that was given at a place before, None where it is to be given.
 
     Args:
@@ -609,18 +617,18 @@ def verdict_before(place: Place, record: Record, *, name: str, judge: str) -> Ve
 
 
 def _before(
-    place: Place, cells: Cells, check: Callable[[Found], Callable[..., None]]
-) -> Found | None:
-    found = found_at(place)
+    place: Place, cells: Cells, check: Callable[[RecordedSession], Callable[..., None]]
+) -> RecordedSession | None:
+    found = find_recorded(place)
     if found is None or not found.body.done():
         return found
     if _is_void(found):
-        make_anew(place)
+        discard_recorded(place)
         return None
-    return replace(found, body=served(found, cells, check(found)))
+    return replace(found, body=serve_recorded(found, cells, check(found)))
 
 
-def _is_void(found: Found) -> bool:
+def _is_void(found: RecordedSession) -> bool:
     """Tell whether a session is not done, or is made of one that was not."""
     content = found.content
     if content is None or found.body.error() is not None:
@@ -630,7 +638,7 @@ def _is_void(found: Found) -> bool:
 
 def _operations_at(place: Place, kind: OperationKind, record: Record) -> list[Operation]:
     """Return the operations that serve a session and were made at a place, the last one first."""
-    if known_run() is None or place.run is None:
+    if current_source() is None or place.run is None:
         return []
     return [
         entry

@@ -16,7 +16,7 @@ from rath.llm.fold import StreamFold
 from rath.llm.provider import Provider
 from rath.llm.registry import chat_client_for
 from rath.session.calls.requests import Candidate
-from rath.session.replay_context import current_stage
+from rath.session.replay_context import current_replay
 from rath.session.run.stream import OnEventCb
 from rath.session.session import Session
 from rath.session.tooling import Tool
@@ -140,7 +140,7 @@ def candidates_for(
         TypeError: `on_event` was given and a client cannot stream.
     """
     made = _candidates(provider, executor, on_event, origin)
-    stage = current_stage()
+    stage = current_replay()
     return made if stage is None else stage.candidates(made)
 
 
@@ -180,7 +180,7 @@ def _fallback(
 
 
 def _client(provider: Provider, on_event: object) -> ChatClient:
-    stage = current_stage()
+    stage = current_replay()
     client = chat_client_for(provider) if stage is None else stage.client(provider)
     if on_event is not None:
         require_streaming(client)

@@ -346,7 +346,7 @@ Sink = Callable[[Entry, InnerLog | None], None]
 _above: contextvars.ContextVar[Sink | None] = contextvars.ContextVar("rath_uplink", default=None)
 
 
-def uplink() -> Sink:
+def parent_sink() -> Sink:
     """Return the sink of the run inside which the current code runs; one that drops, if none.
 
     A sink is called on the runtime thread.
@@ -360,7 +360,7 @@ def is_inside_run() -> bool:
 
 
 @contextmanager
-def collecting(sink: Sink) -> Generator[None]:
+def report_to(sink: Sink) -> Generator[None]:
     """Let `sink` have the entries of every run that is submitted inside."""
     token = _above.set(sink)
     try:

@@ -60,7 +60,7 @@ class ServedRun(Protocol):
         ...
 
 
-class Stage(Protocol):
+class ReplayContext(Protocol):
     """Serves operations from a record; each method raises ReplayDifference where it cannot."""
 
     def client(self, provider: Provider) -> ChatClient:
@@ -98,19 +98,21 @@ class Stage(Protocol):
         ...
 
 
-_stage: contextvars.ContextVar[Stage | None] = contextvars.ContextVar("rath_stage", default=None)
+_stage: contextvars.ContextVar[ReplayContext | None] = contextvars.ContextVar(
+    "rath_stage", default=None
+)
 _gather: contextvars.ContextVar[Callable[[Any], None] | None] = contextvars.ContextVar(
     "rath_gather", default=None
 )
 
 
-def current_stage() -> Stage | None:
+def current_replay() -> ReplayContext | None:
     """Return what serves operations here, None where they are really made."""
     return _stage.get()
 
 
 @contextmanager
-def staged(stage: Stage) -> Generator[None]:
+def staged(stage: ReplayContext) -> Generator[None]:
     """Have the operations that are made inside served by `stage`."""
     token = _stage.set(stage)
     try:
@@ -119,7 +121,7 @@ def staged(stage: Stage) -> Generator[None]:
         _stage.reset(token)
 
 
-def begun(
+def begin_operation(
     kind: ServedKind, user: Session, agent: Session, candidates: Sequence[Candidate]
 ) -> tuple[Place, ServedRun | None]:
     """Return the place of a run that begins now, and the recorded run that serves it, if one does.
@@ -161,7 +163,7 @@ def gathering(take: Callable[[Any], None]) -> Generator[None]:
         _gather.reset(token)
 
 
-def gathered(*sessions: Any) -> None:
+def collect_session(*sessions: Any) -> None:
     """Tell of sessions that an operation made or served, if anybody gathers them."""
     take = _gather.get()
     # What is made inside a run belongs to that one.

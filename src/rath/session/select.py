@@ -17,14 +17,14 @@ from rath.llm.draft import ProviderOrigin
 from rath.llm.provider import Provider
 from rath.session.body import Body, suspension
 from rath.session.calls.oneshot import OneShot, noting
-from rath.session.calls.requests import aside
+from rath.session.calls.requests import offload
 from rath.session.content import rows_digest
 from rath.session.loop import call_site, check_executor, provider_for
 from rath.session.operation import Place
-from rath.session.programs import known_run, selection_before
+from rath.session.programs import current_source, find_selection
 from rath.session.provider_builtin import SessionLoopExecutor, candidates_for
-from rath.session.record import Entry, ModelCall, Operation, uplink
-from rath.session.replay_context import begun, gathered
+from rath.session.record import Entry, ModelCall, Operation, parent_sink
+from rath.session.replay_context import begin_operation, collect_session
 from rath.session.run.budget import Budget, check_budget
 from rath.session.session import Session
 
@@ -96,14 +96,14 @@ def select_session(
     check_executor("select_session", executor)
     origin: ProviderOrigin = "session" if agent_provider is None else "call"
     candidates = candidates_for(provider, executor, None, origin=origin)
-    place, served = begun("select", user_session, agent_session, candidates)
+    place, served = begin_operation("select", user_session, agent_session, candidates)
     shot = OneShot(
         purpose="select",
         operation=uuid4() if served is None else served.run_id,
         candidates=candidates,
         question=_menu(workflow_descriptions),
     )
-    if served is None and known_run() is not None:
+    if served is None and current_source() is not None:
         known = _chosen_before(place, user_session, agent_session, shot.question)
         # One that chose nothing has failed: it is asked again.
         if known is not None and _problem(known) is None:
@@ -118,7 +118,7 @@ def select_session(
         entries.append(entry)
         if isinstance(entry, ModelCall):
             budget.count(entry)
-        uplink()(entry, None)
+        parent_sink()(entry, None)
 
     async def execute(_: Deferred[RathLLMChatChoice | None]) -> RathLLMChatChoice | None:
         user, agent = inherited(await cells[0]), await cells[1]
@@ -127,7 +127,7 @@ def select_session(
         if await budget.begin(user, lambda: user_session) is not None:
             return None
         with noting(f"in a selection for session {user_session.id}, started at {site}"):
-            digest = await aside(len(user.table), partial(rows_digest, user.table))
+            digest = await offload(len(user.table), partial(rows_digest, user.table))
             note(_operation(shot.operation, user_session.id, place, (digest, agent)))
             choice = await shot.ask(user, agent, note)
             stopped = await budget.after_call(lambda: user_session)
@@ -147,7 +147,7 @@ def select_session(
         # Together, so that no crash leaves a call without what it was made for, or the reverse.
         if entries:
             user_session.add_entries(*entries)
-        gathered(user_session)
+        collect_session(user_session)
     return (NOTHING, "") if choice is None else _chosen(choice, workflow_descriptions)
 
 
@@ -167,7 +167,7 @@ def _chosen_before(
     place: Place, user: Session, agent: Session, question: str
 ) -> RathLLMChatChoice | None:
     bodies = (user.inherited(user.body.result()), agent.body.result())
-    return selection_before(place, user.record, bodies, question)
+    return find_selection(place, user.record, bodies, question)
 
 
 def _menu(descriptions: tuple[str, ...]) -> str:

@@ -18,7 +18,7 @@ from rath.llm.provider import Provider
 from rath.session import persistence
 from rath.session.bindings import Placement
 from rath.session.body import Body, CostSum, GivenUsage
-from rath.session.calls.decisions import Approving, Deciding, standing
+from rath.session.calls.decisions import Approving, Deciding, current_outcome
 from rath.session.checking import Checking
 from rath.session.chunk import (
     ChunkRow,
@@ -96,9 +96,9 @@ class Replaying:
                 that the recorded agent had was not given.
         """
         # The replays run operations, which are written against sessions.
-        from rath.session.run.replay import Course, replay_live, replay_strictly  # noqa: PLC0415
+        from rath.session.run.replay import Overrides, replay_live, replay_strictly  # noqa: PLC0415
 
-        course = Course(prompt, provider, tool_results, agent, tools)
+        course = Overrides(prompt, provider, tool_results, agent, tools)
         if at is None and course.is_empty:
             return replay_strictly(self)
         return replay_live(self, at, course)
@@ -372,7 +372,7 @@ class Session(Approving, Branching, Checking, Deciding, Replaying, TypedReading)
     def outcome(self) -> Outcome:
         """How the run ended, or what it waits for by now; waits for it."""
         body = self._cell.result()
-        return standing(body.outcome, body, self.id, self._late)
+        return current_outcome(body.outcome, body, self.id, self._late)
 
     def text(self) -> str | None:
         """Return the last text of the model, or a summary that no model text follows; waits.

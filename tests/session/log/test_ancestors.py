@@ -12,12 +12,12 @@ from rath._async.lazy import Deferred
 from rath.errors import PersistenceError
 from rath.session import Session, session_graph_mode_override
 from rath.session.graph.recording import Edge, Provenance
-from rath.session.log.ancestors import Keeper
+from rath.session.log.ancestors import AncestorWriter
 from rath.session.log.verify import verify
 from rath.session.persistence.store import FileStore, SessionLog
 from rath.session.record import Verdict
 from rath.testing import tool_call
-from tests.support.api import partial_beside, shelf_of
+from tests.support.api import open_logs_of, partial_beside
 from tests.support.images import picture
 from tests.support.journal_store import JournalStore
 from tests.support.sessions import FunctionTool, cancelled_session, run
@@ -63,7 +63,7 @@ def test_a_long_chain_needs_no_recursion() -> None:
     for _ in range(2000):
         parent = Edge(session.id, session.body, session.provenance)
         session = Session.from_body(session.body, Provenance(parents=(parent,)))
-    keeper = Keeper(FileStore())
+    keeper = AncestorWriter(FileStore())
     keeper.keep_ancestors((session.as_parent(),))
     assert session.id in stored()
 
@@ -307,7 +307,7 @@ def test_a_failed_parent_is_left_out() -> None:
     failed = run([ValueError("no")])
     with pytest.raises(ValueError, match="no"):
         failed.synchronize()
-    keeper = Keeper(FileStore())
+    keeper = AncestorWriter(FileStore())
     keeper.keep_ancestors((failed.as_parent(), Edge(UUID(int=1))))
     assert stored() == set()
 
@@ -315,7 +315,7 @@ def test_a_failed_parent_is_left_out() -> None:
 def test_what_is_known_to_be_stored_is_forgotten_with_the_session() -> None:
     session = Session.from_user_message("hi")
     session.save()
-    shelf = shelf_of(FileStore())
+    shelf = open_logs_of(FileStore())
     assert shelf.of_session(session.id) is not None
     known = session.id
     del session

@@ -31,7 +31,7 @@ from rath.session.persistence.bundle import (
 from rath.session.persistence.store import FileStore, StoredLog
 from rath.session.record import Operation
 from rath.testing import tool_call
-from tests.support.api import chained, recorded_in, save
+from tests.support.api import chained, recording_scope, save
 from tests.support.images import picture
 from tests.support.session_files import operation
 from tests.support.sessions import FunctionTool, run
@@ -360,7 +360,7 @@ def test_what_agents_did_inside_calls_is_taken_along(store: FileStore) -> None:
         task = session.delegate("look")
         return run([tool_call("below"), "found"], *tools, user=task, persist=True).text()
 
-    with recorded_in(store):
+    with recording_scope(store):
         out = run([tool_call("ask"), "done"], FunctionTool("ask", ask)).synchronize()
     made = {entry.session for entry in out.record if isinstance(entry, Operation)}
     assert len(made) == 3

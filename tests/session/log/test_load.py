@@ -37,14 +37,14 @@ from rath.session.persistence.store import FileStore
 from rath.session.record import Decision, Operation, ToolRun
 from rath.testing import tool_call
 from tests.support.api import (
-    Content,
     GivenUsage,
     Line,
     LogSource,
+    ParsedLog,
     build,
     chained,
     closure,
-    content_of,
+    parse_log,
 )
 from tests.support.images import picture
 from tests.support.session_files import operation, tool_run
@@ -533,11 +533,11 @@ def test_session_that_builds_on_itself_is_damage(store: FileStore) -> None:
 def test_thousands_of_ancestors_are_no_depth() -> None:
     """Without files: what is tested is that nothing recurses."""
 
-    def content(number: int) -> Content:
+    def content(number: int) -> ParsedLog:
         parents = (UUID(int=number - 1),) if number > 1 else ()
         header = replace(HEADER, session=UUID(int=number), parents=parents)
         data = Encoder(header.session).add(header).data
-        return content_of(read_lines(data, "log"), lambda row: row)
+        return parse_log(read_lines(data, "log"), lambda row: row)
 
     contents = closure(content(3_000), lambda session: content(session.int))
     assert len(contents) == 3_000
@@ -553,11 +553,11 @@ def test_what_was_built_before_is_built_on(store: FileStore) -> None:
     asked: list[UUID] = []
     source = LogSource(store)
 
-    def find(session: UUID) -> Content | None:
+    def find(session: UUID) -> ParsedLog | None:
         asked.append(session)
         return source.find(session)
 
-    def content(session: Session) -> Content:
+    def content(session: Session) -> ParsedLog:
         found = source.find(session.id)
         assert found is not None
         return found

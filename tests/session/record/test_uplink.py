@@ -18,7 +18,7 @@ from rath.llm.chat_request import RathLLMChatRequest
 from rath.llm.chat_response import RathLLMAssistantMessage
 from rath.session import Session
 from rath.session.persistence.store import SessionLog
-from rath.session.record import InnerLog, Operation, ToolRun, Verdict, uplink
+from rath.session.record import InnerLog, Operation, ToolRun, Verdict, parent_sink
 from rath.testing import ScriptedClient, tool_call
 from tests.support.journal_store import JournalStore
 from tests.support.sessions import FunctionTool, run
@@ -45,7 +45,7 @@ def noting(entry: Verdict, log: InnerLog | None) -> Callable[[object], None]:
 
     def note(_: object) -> None:
         while todo:
-            uplink()(todo.pop(), log)
+            parent_sink()(todo.pop(), log)
 
     return note
 

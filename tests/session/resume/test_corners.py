@@ -22,13 +22,13 @@ from rath.testing import ScriptedClient, tool_call
 from tests.support.api import (
     Body,
     Entry,
-    Stored,
+    StoredSource,
+    find_selection,
+    find_verdict,
     last_interrupt,
     open_calls,
     program_of,
-    selection_before,
-    serving,
-    verdict_before,
+    resuming_from,
 )
 from tests.support.evidence import evidence
 from tests.support.journal_store import JournalStore
@@ -63,9 +63,9 @@ def test_what_was_begun_and_not_answered_is_made_again() -> None:
     record = Vector[Entry]([operation("select", place), select, silent, check])
     body = Session.from_user_message("go").body.result()
     program = program_of(Session.from_user_message("go"))
-    with serving(program):
-        assert selection_before(place, record, (body, body), "?") is None
-        assert verdict_before(place, record, name="a", judge="b") is None
+    with resuming_from(program):
+        assert find_selection(place, record, (body, body), "?") is None
+        assert find_verdict(place, record, name="a", judge="b") is None
 
 
 def test_what_was_dropped_is_not_found() -> None:
@@ -116,7 +116,7 @@ def test_a_log_that_lacks_only_its_name_is_finished_when_it_is_served() -> None:
         if (event.kind, event.session) == ("finish", made.id)
     )
     cut = store.after(n_events)
-    found = Stored(cut).find(made.id)
+    found = StoredSource(cut).find(made.id)
     assert found is not None
     assert found.body.result().outcome == Completed()
     assert made.id in cut.finished
@@ -126,7 +126,7 @@ def test_a_log_that_somebody_writes_is_served_as_it_is() -> None:
     store, made = stored_run()
     store.finished.discard(made.id)
     store.writers.add(made.id)
-    assert Stored(store).find(made.id) is not None
+    assert StoredSource(store).find(made.id) is not None
     assert made.id not in store.finished
 
 
@@ -134,7 +134,7 @@ def test_a_log_that_was_cut_off_in_its_first_line_says_nothing() -> None:
     store, made = stored_run()
     first = next(event for event in store.events if event.session == made.id)
     torn = JournalStore([first._replace(data=first.data[:20])])
-    assert Stored(torn).find(made.id) is None
+    assert StoredSource(torn).find(made.id) is None
 
 
 def test_a_call_that_was_cut_off_before_it_began_is_only_asked() -> None:

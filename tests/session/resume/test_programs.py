@@ -31,9 +31,9 @@ from tests.support.api import (
     Body,
     entries_since,
     exchange_of,
+    find_selection,
+    find_verdict,
     program_of,
-    selection_before,
-    verdict_before,
 )
 from tests.support.cut_off import cut_off
 from tests.support.journal_store import JournalStore
@@ -418,9 +418,9 @@ def test_the_session_that_a_call_began_with_may_be_the_one_that_is_resumed() -> 
 
 def test_what_a_place_does_not_hold_is_made() -> None:
     record = go().record
-    assert verdict_before(Place("x", 0), record, name="a", judge="b") is None
+    assert find_verdict(Place("x", 0), record, name="a", judge="b") is None
     bodies = (go().body.result(), go().body.result())
-    assert selection_before(Place("x", 0), record, bodies, "?") is None
+    assert find_selection(Place("x", 0), record, bodies, "?") is None
     assert entries_since(record, go().id) == ()
 
 

@@ -25,7 +25,7 @@ from rath.session.record import ToolRun
 from rath.session.run.rounds import CUT_OFF, ToolRounds
 from rath.session.tooling import ToolEffects
 from rath.testing import FakeBackend, FakeSandbox, tool_call
-from tests.support.api import FULL, KeptContents, offer
+from tests.support.api import FULL, ContentCache, offer
 from tests.support.session_files import FilesBackend, created, placed, running, worked, writing
 from tests.support.sessions import FunctionTool, run
 from tests.support.waiting import at_a_deadline
@@ -209,7 +209,7 @@ def test_a_record_that_holds_enough_keeps_digests_only() -> None:
         write(session)
 
     tool = FunctionTool("w", work)
-    rounds = ToolRounds({"w": offer(tool)}, session.placement, None, contents=KeptContents(0))
+    rounds = ToolRounds({"w": offer(tool)}, session.placement, None, contents=ContentCache(0))
     (finished,) = runtime().run(
         lambda: rounds.run([ToolCall("1", "w", "{}")], session, {}), label="a round"
     )

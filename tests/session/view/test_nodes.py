@@ -17,7 +17,7 @@ from rath.session.outcome import (
     NeedsInput,
     RoundLimit,
 )
-from rath.session.view.nodes import Node, nodes_of, outcome_state, own_entries, totals
+from rath.session.view.nodes import PageNode, nodes_of, outcome_state, own_entries, totals
 from rath.testing import tool_call
 from tests.support.api import Outcome
 from tests.support.sessions import cancelled_session, run
@@ -27,7 +27,7 @@ from tests.support.waiting import PATIENCE
 SESSION = UUID(int=1)
 
 
-def node_of(session: Session) -> Node:
+def node_of(session: Session) -> PageNode:
     return nodes_of([session.as_parent()])[-1]
 
 

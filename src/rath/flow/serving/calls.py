@@ -23,10 +23,10 @@ from rath.flow.workflow import Workflow
 from rath.session import Session
 from rath.session.graph.kind import LineageKind
 from rath.session.graph.recording import Edge, LineageRecorder
-from rath.session.log.open_logs import recorded_in
+from rath.session.log.open_logs import recording_scope
 from rath.session.log.store import SessionStore, default_store
 from rath.session.outcome import Cancelled, Suspended
-from rath.session.record import Entry, collecting
+from rath.session.record import Entry, report_to
 
 OPERATOR = "serve_mcp"
 """Lineage operator of the sessions with which calls begin."""
@@ -119,9 +119,9 @@ class Calls:
         """
         store = self._store()
         with ExitStack() as stack:
-            stack.enter_context(collecting(lambda entry, _: tell(entry)))
+            stack.enter_context(report_to(lambda entry, _: tell(entry)))
             if self._options.persist:
-                stack.enter_context(recorded_in(store))
+                stack.enter_context(recording_scope(store))
             if session_id is None:
                 if not message:
                     raise Refused("the message is empty; say what to do")

@@ -464,7 +464,7 @@ def _approval_decision(
     )
 
 
-def standing(outcome: Outcome, body: Body, session: UUID, late: Record | None) -> Outcome:
+def current_outcome(outcome: Outcome, body: Body, session: UUID, late: Record | None) -> Outcome:
     """Return an outcome without what somebody has said since.
 
     Of several things that a session waits for it tells decisions first, then approvals, then

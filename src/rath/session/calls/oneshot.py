@@ -11,7 +11,7 @@ from uuid import UUID
 
 from rath.llm.chat_response import RathLLMChatChoice
 from rath.session.body import Body
-from rath.session.calls.requests import Candidate, Conversation, Frame, side_request
+from rath.session.calls.requests import Candidate, Conversation, RequestFrame, side_request
 from rath.session.chunk import RowId
 from rath.session.record import ModelCall, Purpose
 from rath.session.run.stream import Emitter, OnEventCb
@@ -72,7 +72,7 @@ class OneShot:
             note: Gets an entry of each call, whatever became of it.
             read: Raises where an answer is of no use.
         """
-        frame = Frame(
+        frame = RequestFrame(
             head=tuple(agent.table),
             request=side_request,
             question=self.question,

@@ -36,7 +36,7 @@ ANSWER = "answer"
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class AskedQuestion:
     """A question of a call."""
 
     interrupt: Interrupt
@@ -45,7 +45,7 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Said:
+class CallDecisions:
     """What a run waited for before it could make, or end, one call; and what was said to it."""
 
     to_allow: Interrupt | None = None
@@ -54,7 +54,7 @@ class Said:
     approval: Decision | None = None
     """The last thing that was said to that."""
 
-    questions: tuple[Asked, ...] = ()
+    questions: tuple[AskedQuestion, ...] = ()
     """What its tool has asked, in order."""
 
     child: UUID | None = None
@@ -76,7 +76,7 @@ class Said:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class CallPlace:
     """Which call of a session it is, in every respect that a decision is bound to."""
 
     asked_in: RowId | None
@@ -105,7 +105,7 @@ class Place:
         return json_digest(decision.arguments) == json_digest(arguments)
 
 
-def said_about(place: Place, entries: Sequence[Entry]) -> Said:
+def decisions_for(place: CallPlace, entries: Sequence[Entry]) -> CallDecisions:
     """Return what was said about a call; a decision that is not bound to it does not count.
 
     Args:
@@ -114,7 +114,7 @@ def said_about(place: Place, entries: Sequence[Entry]) -> Said:
     """
     to_allow: Interrupt | None = None
     child: UUID | None = None
-    asked: dict[UUID, Asked] = {}
+    asked: dict[UUID, AskedQuestion] = {}
     n_stopped = 0
     for at, entry in enumerate(entries, start=1):
         if not isinstance(entry, Interrupt) or not place.is_named_by(entry):
@@ -123,19 +123,19 @@ def said_about(place: Place, entries: Sequence[Entry]) -> Said:
         if child is None and entry.reason == "approval":
             to_allow = entry
         elif child is None and entry.reason == "input":
-            asked[entry.id] = Asked(entry)
+            asked[entry.id] = AskedQuestion(entry)
         if child is not None or entry.reason == "input":
             n_stopped = at
     approval: Decision | None = None
     for decision in _decisions(place, entries):
         if decision.choice == ANSWER and decision.interrupt in asked:
             question = asked[decision.interrupt].interrupt
-            asked[decision.interrupt] = Asked(question, decision)
+            asked[decision.interrupt] = AskedQuestion(question, decision)
         elif to_allow is not None and decision.interrupt == to_allow.id:
             is_whole = decision.choice != "edit" or decision.edited is not None
             if decision.choice in ALLOWANCES and is_whole:
                 approval = decision
-    return Said(
+    return CallDecisions(
         to_allow=to_allow,
         approval=approval,
         questions=tuple(asked.values()),
@@ -144,7 +144,7 @@ def said_about(place: Place, entries: Sequence[Entry]) -> Said:
     )
 
 
-def _decisions(place: Place, entries: Sequence[Entry]) -> Iterator[Decision]:
+def _decisions(place: CallPlace, entries: Sequence[Entry]) -> Iterator[Decision]:
     for entry in entries:
         if isinstance(entry, Decision) and place.is_meant_by(entry):
             yield entry
@@ -184,7 +184,7 @@ class OpenCall:
     decision: Decision | None = None
     """The last one about whether it took effect that somebody made about exactly this call."""
 
-    said: Said = field(default=Said(), repr=False)  # immutable, so one serves all
+    said: CallDecisions = field(default=CallDecisions(), repr=False)  # immutable, so one serves all
     """What was said of whether it may be made, and to what its tool asked."""
 
     result: ResultLine | None = None
@@ -313,8 +313,8 @@ def open_calls(body: Body, session: UUID, *, late: Record | None = None) -> tupl
         if changed is not None:
             call = replace(call, arguments=changed)
         state, effects, result = _known(body, at, index)
-        place = Place(row.id, index, call)
-        said = said_about(place, entries)
+        place = CallPlace(row.id, index, call)
+        said = decisions_for(place, entries)
         if state == "asked" and said.n_stopped:
             state = "suspended"
         if state in ("asked", "suspended") and cut_off.get(call.id):

@@ -222,7 +222,7 @@ BYTES_PER_ROW = 500
 text takes less and counts the same: so much text is rare, and the trip costs little beside it."""
 
 
-def rows_worth(rows: ChunkTable | Sequence[ChunkRow]) -> int:
+def encode_cost(rows: ChunkTable | Sequence[ChunkRow]) -> int:
     """Return how many short rows take as long to encode as `rows`, when these are few."""
     n_rows = len(rows)
     if n_rows > MANY_ROWS:
@@ -230,7 +230,7 @@ def rows_worth(rows: ChunkTable | Sequence[ChunkRow]) -> int:
     return n_rows + sum(map(_n_bytes, rows)) // BYTES_PER_ROW
 
 
-async def aside(n_rows: int, make: Callable[[], T]) -> T:
+async def offload(n_rows: int, make: Callable[[], T]) -> T:
     """Return `make()`, which walks over `n_rows` rows; on a worker thread when they are many."""
     if n_rows <= MANY_ROWS:
         return make()
@@ -453,7 +453,7 @@ _log = logging.getLogger("rath.session.loop")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Frame:
+class RequestFrame:
     """What stands around the rows of a session in every request of a run."""
 
     head: Sequence[ChunkRow]
@@ -469,7 +469,7 @@ class Frame:
     streaming: bool = False
 
 
-class Rendition:
+class RequestBuilder:
     """A session as one model reads it: a draft that follows the rows, each encoded once.
 
     What it sends is a function of the agent's rows, the session's rows, the recalled notes, the
@@ -477,7 +477,7 @@ class Rendition:
     answers of this very endpoint and model: nothing else. Making one is O(rows).
     """
 
-    def __init__(self, candidate: Candidate, frame: Frame, body: Body) -> None:
+    def __init__(self, candidate: Candidate, frame: RequestFrame, body: Body) -> None:
         self.draft = open_draft(
             candidate.client,
             frame.request(candidate),
@@ -503,7 +503,7 @@ class Rendition:
         self.draft.append([*rendered, *self._renderer.hand_over()])
         self.n_rows += len(rows)
 
-    def _rows_and_more(self, frame: Frame, rows: Sequence[ChunkRow]) -> list[RathLLMMessage]:
+    def _rows_and_more(self, frame: RequestFrame, rows: Sequence[ChunkRow]) -> list[RathLLMMessage]:
         renderer, context = self._renderer, frame.context
         at = len(rows) if context is None else context.at
         messages = renderer.render(rows[:at])
@@ -522,10 +522,10 @@ class Conversation:
     up to date when it is asked again.
     """
 
-    def __init__(self, candidates: Sequence[Candidate], frame: Frame) -> None:
+    def __init__(self, candidates: Sequence[Candidate], frame: RequestFrame) -> None:
         self._candidates = candidates
         self._frame = frame
-        self._renditions: list[Rendition | None] = [None] * len(candidates)
+        self._renditions: list[RequestBuilder | None] = [None] * len(candidates)
         self._last = 0
         """Index of the candidate that answered last."""
         self._displaced: str | None = None
@@ -591,17 +591,17 @@ class Conversation:
                 exc.add_note(f"before it, {failure}")
             raise
 
-    async def _up_to_date(self, index: int, body: Body) -> Rendition:
+    async def _up_to_date(self, index: int, body: Body) -> RequestBuilder:
         """Return a rendition that holds all rows; without stalling the runtime if they are many."""
         known = self._renditions[index]
         if known is None:
-            make = partial(Rendition, self._candidates[index], self._frame, body)
-            n_rows = rows_worth(self._frame.head) + rows_worth(body.table)
-            known = await aside(max(n_rows, len(body.record)), make)
+            make = partial(RequestBuilder, self._candidates[index], self._frame, body)
+            n_rows = encode_cost(self._frame.head) + encode_cost(body.table)
+            known = await offload(max(n_rows, len(body.record)), make)
             self._renditions[index] = known
         else:
             new = body.table.since(known.n_rows)
-            await aside(rows_worth(new), partial(known.follow, body))
+            await offload(encode_cost(new), partial(known.follow, body))
         return known
 
 

@@ -35,7 +35,7 @@ CALL_SUSPENDED = encode_failure("suspended", "the call waits for somebody, and i
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class CheckedCall:
     """A call that passed the checks, or the failure that the model reads instead."""
 
     call: ToolCall
@@ -65,7 +65,7 @@ class Prepared:
         """Whether nothing of the round may run beside it; a refused call disturbs nobody."""
         return self.refusal is None and self.offer is not None and not self.offer.parallel_safe
 
-    def comes_after(self, earlier: Prepared) -> bool:
+    def comes_after(self, earlier: CheckedCall) -> bool:
         """Tell whether an earlier call of the round must have ended before this one begins."""
         if self.refusal is not None:
             return False
@@ -73,10 +73,10 @@ class Prepared:
 
 
 @dataclass(frozen=True, slots=True)
-class Finished:
+class CallResult:
     """What became of one call of a round."""
 
-    prepared: Prepared
+    prepared: CheckedCall
     result: ResultText
     status: ToolStatus
     elapsed_ms: float = 0.0
@@ -107,7 +107,7 @@ class Finished:
 
 
 async def lane_keys(
-    prepared: Sequence[Prepared], placement: Placement, stage: Sequence[int]
+    prepared: Sequence[CheckedCall], placement: Placement, stage: Sequence[int]
 ) -> list[Key]:
     """Return the lanes of calls that start now: one for each file, whatever its path says.
 
@@ -135,14 +135,14 @@ async def lane_keys(
         return [key if path is None else ("fs",) for key, path in zip(keys, paths, strict=True)]
 
 
-def interrupted(call: ToolCall, offer: Offer | None) -> Finished:
+def interrupted(call: ToolCall, offer: Offer | None) -> CallResult:
     """Return what is known of a call that was cut off with its run before it began."""
-    return Finished(Prepared(call, offer), CALL_INTERRUPTED, "interrupted", is_cut_off=True)
+    return CallResult(CheckedCall(call, offer), CALL_INTERRUPTED, "interrupted", is_cut_off=True)
 
 
-def held_back(prepared: Prepared) -> Finished:
+def deferred_call(prepared: CheckedCall) -> CallResult:
     """Return what is known of a call that has not begun, since one before it waits."""
-    return Finished(prepared, CALL_SUSPENDED, "suspended", is_cut_off=True)
+    return CallResult(prepared, CALL_SUSPENDED, "suspended", is_cut_off=True)
 
 
 def with_arguments(result: ResultText, arguments: Mapping[str, Any] | None) -> ResultText:
@@ -153,12 +153,16 @@ def with_arguments(result: ResultText, arguments: Mapping[str, Any] | None) -> R
     return replace(result, shown=shown)
 
 
-def not_made(call: ToolCall, offer: Offer | None) -> Finished:
+def skipped_call(call: ToolCall, offer: Offer | None) -> CallResult:
     """Return what is said of a call that stands beside the last answer a budget allows."""
-    return Finished(Prepared(call, offer), encode_failure("interrupted", NOT_MADE), "interrupted")
+    return CallResult(
+        CheckedCall(call, offer), encode_failure("interrupted", NOT_MADE), "interrupted"
+    )
 
 
-def tool_run_entry(finished: Finished, *, operation: UUID, rows: tuple[RowId, ...] = ()) -> ToolRun:
+def tool_run_entry(
+    finished: CallResult, *, operation: UUID, rows: tuple[RowId, ...] = ()
+) -> ToolRun:
     """Return the record entry of a call."""
     prepared, result = finished.prepared, finished.result
     offer = prepared.offer

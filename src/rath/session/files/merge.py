@@ -201,13 +201,13 @@ async def merge_trees(base: Tree, ours: Tree, theirs: Tree) -> Merge:
 
 
 @dataclass(frozen=True, slots=True)
-class _Change:
+class _OwnChange:
     """What our file becomes; None takes it away."""
 
     new: NewFile | None
 
 
-_KEEP = _Change(None)
+_KEEP = _OwnChange(None)
 """Our file stays as it is; known by identity."""
 
 
@@ -232,15 +232,15 @@ async def merge_effects(merge: Merge, ours: Tree) -> tuple[FileEffect, ...]:
     return tuple(effects)
 
 
-async def _outcome(trees: _Trees, states: _States) -> _Change | ConflictKind:
+async def _outcome(trees: _Trees, states: _States) -> _OwnChange | ConflictKind:
     """Return what becomes of one path, or why that cannot be told."""
     base, ours, theirs = states.base, states.ours, states.theirs
     if states.is_same or theirs == base:
         return _KEEP
     if ours == base:
         if theirs is None:
-            return _Change(None)
-        return _Change(NewFile(await trees.theirs.aread(states.path), theirs.mode))
+            return _OwnChange(None)
+        return _OwnChange(NewFile(await trees.theirs.aread(states.path), theirs.mode))
     if base is None:
         return "added"
     if ours is None or theirs is None:
@@ -250,7 +250,7 @@ async def _outcome(trees: _Trees, states: _States) -> _Change | ConflictKind:
 
 async def _both_changed(
     trees: _Trees, path: str, base: FileState, sides: tuple[FileState, FileState]
-) -> _Change | ConflictKind:
+) -> _OwnChange | ConflictKind:
     ours, theirs = sides
     mode = chosen(base.mode, ours.mode, theirs.mode)
     types = [stat.S_IFMT(each.mode) for each in (base, ours, theirs)]
@@ -261,7 +261,7 @@ async def _both_changed(
     digest = chosen(base.digest, ours.digest, theirs.digest)
     if digest is not None:
         tree = trees.ours if digest == ours.digest else trees.theirs
-        return _Change(NewFile(await tree.aread(path), mode))
+        return _OwnChange(NewFile(await tree.aread(path), mode))
     if stat.S_ISLNK(mode):
         return "link"
     if max(base.size, ours.size, theirs.size) > MAX_BLOB_BYTES:
@@ -271,7 +271,7 @@ async def _both_changed(
         return "binary"
     merging = partial(merge_texts, *(text.decode() for text in texts))
     merged = await runtime().call_in_worker(merging)
-    return "content" if merged is None else _Change(NewFile(merged.encode(), mode))
+    return "content" if merged is None else _OwnChange(NewFile(merged.encode(), mode))
 
 
 async def _conflict(trees: _Trees, states: _States, kind: ConflictKind) -> FileConflict:

@@ -18,7 +18,7 @@ from rath.errors import BackendError
 from rath.session.bindings import Placement
 from rath.session.body import Body
 from rath.session.files.merge import Merge, merge_effects, merge_trees
-from rath.session.replay_context import current_stage
+from rath.session.replay_context import current_replay
 
 Frozen = Deferred[FrozenWorkspace | None]
 """The files of a session, frozen when its run has ended; None where that was cut off."""
@@ -33,7 +33,7 @@ def freeze(cell: Deferred[Body], placement: Placement, session: UUID) -> Frozen:
         BackendError: The backend cannot copy a workspace.
         RuntimeError: The session's sandbox was closed.
     """
-    if current_stage() is not None:
+    if current_replay() is not None:
         return Deferred.of(None)  # no tool of a replay will open it
     sandbox = placement.held()
     if cell.done() and cell.error() is None:

@@ -12,12 +12,12 @@ from uuid import UUID
 from rath._async.lazy import Deferred
 from rath.backend.workspace import WorkspaceRef
 from rath.errors import PersistenceError
-from rath.session.bindings import Whereabouts
+from rath.session.bindings import PlacementRef
 from rath.session.body import Body
 from rath.session.calls.open_calls import own_operation
 from rath.session.graph.recording import Edge
 from rath.session.log.header import Beginning, Identity, beginning
-from rath.session.log.open_logs import Shelf, being_written, shelf_of
+from rath.session.log.open_logs import OpenLogs, open_logs_of, running_writer
 from rath.session.log.store import SessionLog, SessionStore, StoredLog
 from rath.session.log.writer import LogWriter, Opening, WrittenLog, written_log
 from rath.session.outcome import Suspended
@@ -27,7 +27,7 @@ from rath.session.record import Record
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Whole:
+class CompleteSession:
     """A session whose content is there, as it is stored at once."""
 
     who: Identity
@@ -38,7 +38,7 @@ class Whole:
     """The whole record, where entries came to it late."""
 
     @classmethod
-    def of_parent(cls, edge: Edge) -> Whole:
+    def of_parent(cls, edge: Edge) -> CompleteSession:
         """Return a parent; its content is there."""
         assert edge.body is not None
         return cls(who=Identity.of_parent(edge), cell=edge.body, late=edge.late)
@@ -50,7 +50,7 @@ class Whole:
         return body
 
 
-class Keeper:
+class AncestorWriter:
     """Stores sessions and all that they came from, each once; its methods block.
 
     Args:
@@ -60,10 +60,10 @@ class Keeper:
     """
 
     def __init__(
-        self, store: SessionStore, *, shelf: Shelf | None = None, running: Collection[UUID] = ()
+        self, store: SessionStore, *, shelf: OpenLogs | None = None, running: Collection[UUID] = ()
     ) -> None:
         self._store = store
-        self._shelf = shelf_of(store) if shelf is None else shelf
+        self._shelf = open_logs_of(store) if shelf is None else shelf
         self._running = running
 
     def keep_ancestors(self, parents: Sequence[Edge]) -> None:
@@ -73,12 +73,12 @@ class Keeper:
             PersistenceError: One cannot be written.
         """
         for edge in self._missing(parents):
-            self._keep(Whole.of_parent(edge))
+            self._keep(CompleteSession.of_parent(edge))
         for edge in parents:
             if edge.body is not None:
                 self._note_place(edge.body, edge.place)
 
-    def keep(self, whole: Whole) -> LogWriter:
+    def keep(self, whole: CompleteSession) -> LogWriter:
         """Store a session and what it came from, and return what holds it.
 
         Raises:
@@ -127,7 +127,7 @@ class Keeper:
                     above = () if edge.provenance is None else edge.provenance.parents
                     todo += [(parent, False) for parent in reversed(above)]
 
-    def _note_place(self, cell: Deferred[Any], place: Whereabouts | None) -> None:
+    def _note_place(self, cell: Deferred[Any], place: PlacementRef | None) -> None:
         """Have a log tell where its session works: that may have changed since it was stored."""
         writer = self._shelf.get(cell)
         if place is None or not isinstance(place.workspace, WorkspaceRef):
@@ -149,10 +149,10 @@ class Keeper:
             writer.hold(late).result()
         return writer
 
-    def _keep(self, whole: Whole) -> LogWriter:
+    def _keep(self, whole: CompleteSession) -> LogWriter:
         """Store a session, whose parents are stored, unless its log is there."""
         session = whole.who.session
-        running = being_written(session)
+        running = running_writer(session)
         if running is not None and running.store is self._store:
             running.settled().result()
             return running
@@ -167,7 +167,7 @@ class Keeper:
         self._shelf.put(whole.cell, writer)
         return writer
 
-    def _found(self, whole: Whole) -> LogWriter | None:
+    def _found(self, whole: CompleteSession) -> LogWriter | None:
         """Return the writer of a log that is there and holds a session, None if there is none."""
         session = whole.who.session
         log = self._store.read(session)
@@ -181,7 +181,7 @@ class Keeper:
             writer.hold(whole.late).result()
         return writer
 
-    def _holds(self, log: StoredLog, whole: Whole) -> bool:
+    def _holds(self, log: StoredLog, whole: CompleteSession) -> bool:
         """Tell whether a log that a writer has left unfinished holds all of a session."""
         body = whole.body
         if whole.who.session not in self._running and not isinstance(body.outcome, Suspended):
@@ -191,7 +191,7 @@ class Keeper:
             return False
         return written.n_rows >= len(body.table) and written.n_entries >= len(body.record)
 
-    def _write(self, whole: Whole) -> LogWriter:
+    def _write(self, whole: CompleteSession) -> LogWriter:
         session, body = whole.who.session, whole.body
         log = self._store.read(session)
         written = None if log is None else _readable(log)
@@ -209,16 +209,16 @@ class Keeper:
             size = written.reader.n_good
             opening = partial(_reopened, size, size + written.n_torn)
         is_whole = session not in self._running
-        write_whole(writer, opening, first, whole, is_whole=is_whole)
+        write_complete(writer, opening, first, whole, is_whole=is_whole)
         self._shelf.renew(session)
         return writer
 
 
-def write_whole(
+def write_complete(
     writer: LogWriter,
     opening: Opening,
     first: Beginning,
-    whole: Whole,
+    whole: CompleteSession,
     *,
     is_whole: bool = True,
 ) -> LogWriter:

@@ -14,12 +14,12 @@ from uuid import UUID
 from rath._async.lazy import Deferred
 from rath._core.vector import Vector
 from rath.errors import PersistenceError, SessionDamaged
-from rath.session.bindings import Whereabouts
+from rath.session.bindings import PlacementRef
 from rath.session.body import Body, GivenUsage
 from rath.session.chunk import ChunkRow, ChunkTable
 from rath.session.files.changes import sharing_effects
 from rath.session.graph.recording import PARENT_ROWS, Edge, Provenance
-from rath.session.log.parsed import Content
+from rath.session.log.parsed import ParsedLog
 from rath.session.outcome import NeedsDecision, Outcome
 from rath.session.persistence.lines import HeaderLine, Part
 from rath.session.record import Entry, Operation, Record
@@ -136,10 +136,10 @@ UNDO = "Session.undo"
 
 
 @dataclass(frozen=True, slots=True)
-class Built:
+class LoadedSession:
     """A session as its log and those of its ancestors tell it."""
 
-    content: Content
+    content: ParsedLog
     rows: Ranges[ChunkRow]
     entries: Ranges[Entry]
     """With those that came late."""
@@ -167,11 +167,11 @@ class Built:
 
 
 def build(
-    contents: Iterable[Content],
+    contents: Iterable[ParsedLog],
     *,
     recover: bool = False,
-    known: Mapping[UUID, Built] = MappingProxyType({}),
-) -> dict[UUID, Built]:
+    known: Mapping[UUID, LoadedSession] = MappingProxyType({}),
+) -> dict[UUID, LoadedSession]:
     """Return the sessions that logs tell, by id.
 
     Args:
@@ -189,7 +189,9 @@ def build(
     return built
 
 
-def _built(content: Content, built: Mapping[UUID, Built], *, recover: bool) -> Built:
+def _built(
+    content: ParsedLog, built: Mapping[UUID, LoadedSession], *, recover: bool
+) -> LoadedSession:
     header = content.header
     rows, no_rows = joined(header.rows, partial(_rows_of, built), _row_digest, "rows")
     entries, no_entries = joined(header.entries, partial(_entries_of, built), _entry_id, "entries")
@@ -209,7 +211,7 @@ def _built(content: Content, built: Mapping[UUID, Built], *, recover: bool) -> B
         if not recover:
             raise damage
     table, record = ChunkTable(rows.items), entries.items.prefix(n_of_run)
-    return Built(
+    return LoadedSession(
         content=content,
         rows=rows,
         entries=entries,
@@ -223,7 +225,7 @@ def _built(content: Content, built: Mapping[UUID, Built], *, recover: bool) -> B
 
 
 def _before_its_summary(
-    content: Content, rows: Ranges[ChunkRow], built: Mapping[UUID, Built]
+    content: ParsedLog, rows: Ranges[ChunkRow], built: Mapping[UUID, LoadedSession]
 ) -> Ranges[ChunkRow]:
     """Return the rows of a log; of a compression that has none yet, those of its input."""
     made, parents = content.operation, content.header.parents
@@ -234,12 +236,12 @@ def _before_its_summary(
     return rows if user is None else user.rows
 
 
-def _provenance(header: HeaderLine, built: Mapping[UUID, Built]) -> Provenance:
+def _provenance(header: HeaderLine, built: Mapping[UUID, LoadedSession]) -> Provenance:
     edges = tuple(_edge(header, parent, built.get(parent)) for parent in header.parents)
     return Provenance(header.operator, header.kind, edges, header.extras)
 
 
-def _edge(header: HeaderLine, parent: UUID, known: Built | None) -> Edge:
+def _edge(header: HeaderLine, parent: UUID, known: LoadedSession | None) -> Edge:
     if known is None:
         return Edge(parent)
     n_rows = max((part.stop for part in header.rows if part.session == parent), default=None)
@@ -257,13 +259,13 @@ def _edge(header: HeaderLine, parent: UUID, known: Built | None) -> Edge:
     return Edge(parent, known.cell, known.provenance, late, _place(known))
 
 
-def _place(known: Built) -> Whereabouts:
+def _place(known: LoadedSession) -> PlacementRef:
     line = known.content.place
     where = line.sandbox_backend, line.sandbox_spec, line.sandbox_handle_id
-    return Whereabouts(*where, line.workspace)
+    return PlacementRef(*where, line.workspace)
 
 
-def _given(content: Content) -> tuple[GivenUsage, ...]:
+def _given(content: ParsedLog) -> tuple[GivenUsage, ...]:
     trailer = content.trailer
     if content.reader.version > 1 or trailer is None or trailer.usage is None:
         return content.header.given
@@ -272,7 +274,7 @@ def _given(content: Content) -> tuple[GivenUsage, ...]:
 
 
 def _with_second_parents(
-    content: Content, begun: Record, built: Mapping[UUID, Built]
+    content: ParsedLog, begun: Record, built: Mapping[UUID, LoadedSession]
 ) -> tuple[list[Entry], PersistenceError | None]:
     """Return the own entries, merges with the record that the second parent had."""
     decoder = content.reader.decoder
@@ -292,7 +294,7 @@ def _with_second_parents(
     return made, problem
 
 
-def _overcounted(content: Content, made: Operation, at: int) -> PersistenceError | None:
+def _overcounted(content: ParsedLog, made: Operation, at: int) -> PersistenceError | None:
     """Return why an operation of this session cannot have begun with so many entries.
 
     What ran inside a tool call stands in this record, too, and counts in that of its own session.
@@ -306,7 +308,7 @@ def _overcounted(content: Content, made: Operation, at: int) -> PersistenceError
 
 
 def _with_second_parent(
-    content: Content, merge: Operation, built: Mapping[UUID, Built]
+    content: ParsedLog, merge: Operation, built: Mapping[UUID, LoadedSession]
 ) -> tuple[Operation, PersistenceError | None]:
     """Return a merge with as many entries of the second parent as it had; None for one unknown."""
     n_theirs = content.reader.decoder.n_theirs[merge.id]
@@ -324,7 +326,7 @@ def _with_second_parent(
     )
 
 
-def _miscounted(content: Content, n_rows: int, n_entries: int) -> PersistenceError | None:
+def _miscounted(content: ParsedLog, n_rows: int, n_entries: int) -> PersistenceError | None:
     trailer = content.trailer
     if trailer is None or content.reader.version < 2:
         return None
@@ -336,12 +338,12 @@ def _miscounted(content: Content, n_rows: int, n_entries: int) -> PersistenceErr
     )
 
 
-def _rows_of(built: Mapping[UUID, Built], session: UUID) -> Ranges[ChunkRow] | None:
+def _rows_of(built: Mapping[UUID, LoadedSession], session: UUID) -> Ranges[ChunkRow] | None:
     known = built.get(session)
     return None if known is None else known.rows
 
 
-def _entries_of(built: Mapping[UUID, Built], session: UUID) -> Ranges[Entry] | None:
+def _entries_of(built: Mapping[UUID, LoadedSession], session: UUID) -> Ranges[Entry] | None:
     known = built.get(session)
     return None if known is None else known.entries
 

@@ -15,7 +15,7 @@ from rath.backend.persistence.spec_json import spec_to_jsonable
 from rath.backend.workspace import StoredWorkspace, WorkspaceRef
 from rath.llm.endpoint import public_url
 from rath.llm.provider import Provider
-from rath.session.bindings import NOWHERE, Placement, Whereabouts
+from rath.session.bindings import NOWHERE, Placement, PlacementRef
 from rath.session.body import Body, GivenUsage
 from rath.session.chunk import ChunkRow
 from rath.session.content import rows_digest
@@ -55,14 +55,14 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Source(Generic[T]):
+class RangeSource(Generic[T]):
     """Rows or entries of a session that is stored."""
 
     session: UUID
     items: Vector[T]
 
 
-def row_parts(rows: Vector[ChunkRow], parents: Sequence[Source[ChunkRow]]) -> tuple[Part, ...]:
+def row_parts(rows: Vector[ChunkRow], parents: Sequence[RangeSource[ChunkRow]]) -> tuple[Part, ...]:
     """Return which rows of the parents `rows` begin with; what follows is in none of them.
 
     Cost: 0.1 us for each row that was part of a digest before.
@@ -70,7 +70,7 @@ def row_parts(rows: Vector[ChunkRow], parents: Sequence[Source[ChunkRow]]) -> tu
     return _parts(rows, parents, rows_digest)
 
 
-def entry_parts(entries: Vector[Entry], parents: Sequence[Source[Entry]]) -> tuple[Part, ...]:
+def entry_parts(entries: Vector[Entry], parents: Sequence[RangeSource[Entry]]) -> tuple[Part, ...]:
     """Return which entries of the parents `entries` begin with."""
     return _parts(entries, parents, _entries_digest)
 
@@ -81,7 +81,7 @@ def n_told(parts: Sequence[Part]) -> int:
 
 
 def _parts(
-    items: Vector[T], parents: Sequence[Source[T]], digest: Callable[[Sequence[T]], str]
+    items: Vector[T], parents: Sequence[RangeSource[T]], digest: Callable[[Sequence[T]], str]
 ) -> tuple[Part, ...]:
     parts: list[Part] = []
     done = 0
@@ -95,7 +95,7 @@ def _parts(
     return tuple(parts)
 
 
-def _runs(rest: Sequence[T], parent: Source[T]) -> Iterator[tuple[int, int]]:
+def _runs(rest: Sequence[T], parent: RangeSource[T]) -> Iterator[tuple[int, int]]:
     """Yield the ranges of a parent with which `rest` begins, in the order of `rest`.
 
     A merge takes over the items themselves, but for those that both sides have.
@@ -131,7 +131,7 @@ class Identity:
     session: UUID
     provenance: Provenance
     lineage: SessionLineage | None = None
-    place: Whereabouts | None = None
+    place: PlacementRef | None = None
     """Where it works; None where that is not known."""
 
     provider: Provider | None = None
@@ -178,7 +178,7 @@ class Beginning:
     n_entries: int
     """Entries that the header tells as parts of others."""
 
-    place: Whereabouts | None = None
+    place: PlacementRef | None = None
     """Where the session works; noted where the log tells another place. None leaves it so."""
 
 
@@ -196,8 +196,10 @@ def beginning(
         parents: Those that are stored, of which ranges can be told.
     """
     own_rows = start.table.vector
-    told_rows = row_parts(own_rows, [Source(edge.id, _body(edge).table.vector) for edge in parents])
-    told = entry_parts(start.record, [Source(edge.id, record_of(edge)) for edge in parents])
+    told_rows = row_parts(
+        own_rows, [RangeSource(edge.id, _body(edge).table.vector) for edge in parents]
+    )
+    told = entry_parts(start.record, [RangeSource(edge.id, record_of(edge)) for edge in parents])
     header = header_line(who, rows=told_rows, entries=told, given=start.given)
     first = n_told(told_rows)
     inline = [RowLine(at, row) for at, row in enumerate(own_rows.since(first), start=first)]
@@ -240,7 +242,7 @@ def header_line(
     )
 
 
-def placement_line(place: Whereabouts) -> PlacementLine:
+def placement_line(place: PlacementRef) -> PlacementLine:
     """Return the line that tells where a session works now; blocks."""
     return PlacementLine(
         sandbox_backend=place.backend,
@@ -265,7 +267,7 @@ def _place_key(line: HeaderLine | PlacementLine) -> tuple[object, ...]:
     return line.sandbox_backend, spec, line.sandbox_handle_id, where
 
 
-def stored_workspace(place: Whereabouts) -> StoredWorkspace | None:
+def stored_workspace(place: PlacementRef) -> StoredWorkspace | None:
     """Return what a log says of a workspace; looks at its directory, and blocks."""
     known = place.workspace
     return known.look() if isinstance(known, WorkspaceRef) else known

@@ -20,9 +20,16 @@ from rath.errors import BackendNotFound, PersistenceError, RathError, SessionDam
 from rath.session.bindings import Placement, StoredSandbox
 from rath.session.derive import remember_loaded, settle
 from rath.session.graph.legacy import SessionLineage
-from rath.session.log.build import Built, build
+from rath.session.log.build import LoadedSession, build
 from rath.session.log.files import FileStore, read_whole
-from rath.session.log.parsed import Content, Source, Unfinished, closure, missing, read_together
+from rath.session.log.parsed import (
+    LogSource,
+    ParsedLog,
+    Unfinished,
+    closure,
+    missing,
+    read_together,
+)
 from rath.session.log.store import SessionStore, default_store, open_store
 from rath.session.persistence.codec import LineReader
 from rath.session.persistence.lines import SCHEMA_VERSION, HeaderLine, PlacementLine
@@ -219,7 +226,7 @@ def load(store: SessionStore, session: UUID | str, *, recover: bool = False) -> 
     wanted = checked_id(session)
     settle(wanted)
 
-    def read(source: Source) -> Loaded:
+    def read(source: LogSource) -> Loaded:
         log = source.read(wanted)
         if log is None:
             raise missing(wanted, store)
@@ -238,7 +245,7 @@ def load_file(path: Path, store: SessionStore, *, recover: bool = False) -> Load
         SessionDamaged: It, or the log of an ancestor, is not what was written.
     """
 
-    def read(source: Source) -> Loaded:
+    def read(source: LogSource) -> Loaded:
         is_finished = not path.name.endswith(PARTIAL_SUFFIX)
         content = source.content(read_file(path), str(path), is_finished=is_finished)
         return _loaded(content, source, is_finished=is_finished)
@@ -262,7 +269,7 @@ def read_file(path: Path) -> bytes:
         raise PersistenceError(f"{path} cannot be read: {exc.strerror or exc}") from exc
 
 
-def built_from(content: Content, source: Source) -> Built:
+def built_from(content: ParsedLog, source: LogSource) -> LoadedSession:
     """Return a session as its log and those of its ancestors tell it.
 
     Raises:
@@ -272,7 +279,7 @@ def built_from(content: Content, source: Source) -> Built:
     return build(contents, recover=source.recover)[content.header.session]
 
 
-def _loaded(content: Content, source: Source, *, is_finished: bool) -> Loaded:
+def _loaded(content: ParsedLog, source: LogSource, *, is_finished: bool) -> Loaded:
     built = built_from(content, source)
     header, reader = content.header, content.reader
     return Loaded(
@@ -301,7 +308,7 @@ def _remembered(loaded: Loaded, where: SessionStore | Path) -> Loaded:
     return loaded
 
 
-def session_of(built: Built) -> Session:
+def session_of(built: LoadedSession) -> Session:
     """Return a session over what was built, placed where it was; waits for nothing."""
     header = built.content.header
     return Session.from_body(

@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 from rath._async.lazy import Deferred
 from rath.session.body import Body
 from rath.session.log.store import SessionStore, default_store
-from rath.session.log.writer import Lane, LogWriter
+from rath.session.log.writer import LogWriter, SerialQueue
 
 _lock = threading.RLock()
 """Reentrant: a run that is started under it looks up where its content is stored."""
@@ -30,7 +30,7 @@ _begun: WeakKeyDictionary[Deferred[Any], dict[UUID, Deferred[Body]]] = WeakKeyDi
 """By content from which a program that is stored nowhere went on: what it has begun since."""
 
 
-def newest(cell: Deferred[Body]) -> Deferred[Body]:
+def latest_run(cell: Deferred[Body]) -> Deferred[Body]:
     """Return what the last run makes that has gone on with this content; it itself where none has.
 
     A run that failed before it had anything counts for nothing.
@@ -45,7 +45,7 @@ def original(cell: Deferred[Any]) -> Deferred[Any]:
         return _first(cell)
 
 
-def has_gone_on(cell: Deferred[Body]) -> bool:
+def is_superseded(cell: Deferred[Body]) -> bool:
     """Tell whether a run has gone on with this content."""
     with _lock:
         return _newest(cell) is not _first(cell)
@@ -57,14 +57,14 @@ def require_waiting(cell: Deferred[Body], session: UUID) -> None:
     Raises:
         ValueError: It has.
     """
-    if has_gone_on(cell):
+    if is_superseded(cell):
         raise ValueError(
             f"the run of session {session} has gone on since, so what is said now comes too late; "
             "give the session to its agent again for what came of it, and say it to that one"
         )
 
 
-def say_same(cell: Deferred[Body], as_in: Deferred[Body]) -> None:
+def alias(cell: Deferred[Body], as_in: Deferred[Body]) -> None:
     """Note that content tells again what is in another cell, so that one run goes on with both."""
     if cell is not as_in:
         with _lock:
@@ -90,7 +90,7 @@ def claim(cell: Deferred[Body], start: Callable[[], Deferred[Body]]) -> tuple[De
         return made, True
 
 
-def begun_since(cell: Deferred[Body]) -> dict[UUID, Deferred[Body]]:
+def started_sessions(cell: Deferred[Body]) -> dict[UUID, Deferred[Body]]:
     """Return what a program has begun that goes on from this content, by session; see `begin`."""
     with _lock:
         return _begun.setdefault(_first(cell), {})
@@ -133,14 +133,14 @@ if hasattr(os, "register_at_fork"):  # pragma: no branch  # Windows has no fork
     os.register_at_fork(after_in_child=_forget_after_fork)
 
 
-class Shelf:
+class OpenLogs:
     """The logs of one store that this process has written or seen, by the content they hold.
 
     It is forgotten with the content, so it grows with nothing but the sessions that are alive.
     """
 
     def __init__(self) -> None:
-        self.lane = Lane()
+        self.lane = SerialQueue()
         """For what is stored beside runs: ancestors, derivations, and what is saved by hand."""
 
         self._lock = threading.Lock()
@@ -189,23 +189,23 @@ class Shelf:
 
 
 _writers_lock = threading.Lock()
-_shelves: dict[tuple[str, str], Shelf] = {}
+_shelves: dict[tuple[str, str], OpenLogs] = {}
 _FILES = ("", "")
 """The key of the shelf of files that hold one session each, wherever they are."""
 
 _writing: dict[UUID, LogWriter] = {}
 
 
-def shelf_of(store: SessionStore) -> Shelf:
+def open_logs_of(store: SessionStore) -> OpenLogs:
     """Return what is known of a store."""
     with _writers_lock:
-        return _shelves.setdefault((store.name, store.where), Shelf())
+        return _shelves.setdefault((store.name, store.where), OpenLogs())
 
 
-def shelf_of_files() -> Shelf:
+def open_session_files() -> OpenLogs:
     """Return what is known of files that hold a whole session each."""
     with _writers_lock:
-        return _shelves.setdefault(_FILES, Shelf())
+        return _shelves.setdefault(_FILES, OpenLogs())
 
 
 def writers_of(cell: Deferred[Any]) -> tuple[LogWriter, ...]:
@@ -220,7 +220,7 @@ def writer_of(session: UUID) -> LogWriter | None:
     return next((writer for writer in found if writer is not None), None)
 
 
-def _all_shelves() -> list[Shelf]:
+def _all_shelves() -> list[OpenLogs]:
     with _writers_lock:
         return list(_shelves.values())
 
@@ -236,7 +236,7 @@ def end_writing(writer: LogWriter) -> None:
         del _writing[writer.session]
 
 
-def being_written(session: UUID) -> LogWriter | None:
+def running_writer(session: UUID) -> LogWriter | None:
     """Return what writes the run of a session in this process, None where nothing does."""
     return _writing.get(session)
 
@@ -259,7 +259,7 @@ _store: contextvars.ContextVar[SessionStore | None] = contextvars.ContextVar(
 
 
 @contextmanager
-def recorded_in(store: SessionStore) -> Generator[None]:
+def recording_scope(store: SessionStore) -> Generator[None]:
     """Have runs and derivations that are made inside recorded in `store`."""
     token = _store.set(store)
     try:
@@ -275,15 +275,15 @@ def recorded_beside(session: UUID) -> Generator[None]:
     So a call that is made again when that run goes on finds what it had made. Nothing changes
     where that run is not recorded.
     """
-    writer = being_written(session)
+    writer = running_writer(session)
     if writer is None:
         yield
         return
     # A file of its own holds no other session: theirs are where all others are.
-    with recorded_in(default_store() if writer.is_alone else writer.store):
+    with recording_scope(default_store() if writer.is_alone else writer.store):
         yield
 
 
-def store_beside() -> SessionStore | None:
+def recording_store() -> SessionStore | None:
     """Return where what is made here is recorded because of what is around it, None if nowhere."""
     return _store.get()

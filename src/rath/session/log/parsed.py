@@ -168,7 +168,7 @@ WithImages = Callable[[ChunkRow], ChunkRow]
 
 
 @dataclass(slots=True)
-class Content:
+class ParsedLog:
     """The own rows and entries of a session, and how its run stands."""
 
     header: HeaderLine
@@ -255,7 +255,7 @@ class Content:
         return NeedsDecision(self.header.session, () if left is None else left.unknown_calls)
 
 
-def content_of(read: LogLines, with_images: WithImages, *, recover: bool = False) -> Content:
+def parse_log(read: LogLines, with_images: WithImages, *, recover: bool = False) -> ParsedLog:
     """Return what the lines of a log say.
 
     Args:
@@ -269,7 +269,7 @@ def content_of(read: LogLines, with_images: WithImages, *, recover: bool = False
     """
     header, reader = read.lines[0], read.reader
     assert isinstance(header, HeaderLine)
-    content = Content(header, reader.where, reader, read.n_torn, problem=read.problem)
+    content = ParsedLog(header, reader.where, reader, read.n_torn, problem=read.problem)
     folding = _Folding(content, with_images)
     for number, line in enumerate(read.lines[1:], start=2):
         try:
@@ -286,7 +286,7 @@ def content_of(read: LogLines, with_images: WithImages, *, recover: bool = False
 class _Folding:
     """Takes lines in order."""
 
-    def __init__(self, content: Content, with_images: WithImages) -> None:
+    def __init__(self, content: ParsedLog, with_images: WithImages) -> None:
         self.content = content
         self._with_images = with_images
         self._calls = OpenCalls(content.header.session)
@@ -326,7 +326,7 @@ class _Folding:
             case _:
                 assert_never(line)
 
-    def finished(self) -> Content:
+    def finished(self) -> ParsedLog:
         """Return what all lines together say."""
         content, results = self.content, self._calls.results
         operation = None if content.operation is None else content.operation.operation
@@ -407,11 +407,11 @@ def _makes(operation: Operation) -> bool:
     return operation.kind not in ("select", "check", "memory")
 
 
-Find = Callable[[UUID], Content | None]
+Find = Callable[[UUID], ParsedLog | None]
 """Gives what the log of a session says, None where there is none."""
 
 
-def closure(content: Content, find: Find, *, known: Container[UUID] = ()) -> list[Content]:
+def closure(content: ParsedLog, find: Find, *, known: Container[UUID] = ()) -> list[ParsedLog]:
     """Return what a session and its ancestors say, each once, after what it builds on.
 
     Ancestors without a log are left out. Cost: each log is read once; no recursion.
@@ -424,9 +424,9 @@ def closure(content: Content, find: Find, *, known: Container[UUID] = ()) -> lis
     Raises:
         SessionDamaged: A log cannot be believed, or a session builds on itself.
     """
-    found: dict[UUID, Content | None] = {content.header.session: content}
+    found: dict[UUID, ParsedLog | None] = {content.header.session: content}
     entered: set[UUID] = set()
-    done: dict[UUID, Content] = {}
+    done: dict[UUID, ParsedLog] = {}
     todo = [(content.header.session, False)]
     while todo:
         session, is_after_parents = todo.pop()
@@ -451,7 +451,7 @@ def closure(content: Content, find: Find, *, known: Container[UUID] = ()) -> lis
     return list(done.values())
 
 
-def needed_by(content: Content) -> Iterator[UUID]:
+def needed_by(content: ParsedLog) -> Iterator[UUID]:
     """Yield the sessions that a session builds on, each once: parents, and sources of its parts.
 
     Version 1 stored no parents: files that bear their names say nothing of them.
@@ -462,7 +462,7 @@ def needed_by(content: Content) -> Iterator[UUID]:
         yield from dict.fromkeys((*header.parents, *parts))
 
 
-def _found(session: UUID, find: Find, wanted: UUID) -> Content | None:
+def _found(session: UUID, find: Find, wanted: UUID) -> ParsedLog | None:
     try:
         return find(session)
     except SessionDamaged as exc:
@@ -478,7 +478,7 @@ guess. Each time all of them are read."""
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class LogSource:
     """Reads what logs say.
 
     Args:
@@ -510,7 +510,7 @@ class Source:
         """
         return any(_state(self.store.read(each)) != seen for each, seen in self._seen.items())
 
-    def content(self, data: bytes, where: str, *, is_finished: bool) -> Content:
+    def content(self, data: bytes, where: str, *, is_finished: bool) -> ParsedLog:
         """Return what a log says.
 
         Raises:
@@ -519,9 +519,9 @@ class Source:
         read = read_lines(
             data, where, is_finished=is_finished, make_blob=self.make_blob, recover=self.recover
         )
-        return content_of(read, self.with_images, recover=self.recover)
+        return parse_log(read, self.with_images, recover=self.recover)
 
-    def find(self, session: UUID) -> Content | None:
+    def find(self, session: UUID) -> ParsedLog | None:
         """Return what the log of a session says, None where there is none.
 
         Raises:
@@ -535,7 +535,7 @@ class Source:
         content.require(session)
         return content
 
-    def find_ancestor(self, session: UUID) -> Content | None:
+    def find_ancestor(self, session: UUID) -> ParsedLog | None:
         """Return what the log of a session says; also None for none to believe, to recover."""
         try:
             return self.find(session)
@@ -570,7 +570,7 @@ class Source:
 
 def read_together(
     store: SessionStore,
-    read: Callable[[Source], T],
+    read: Callable[[LogSource], T],
     *,
     recover: bool = False,
     is_sound: Callable[[T], bool] = lambda _: True,
@@ -584,14 +584,14 @@ def read_together(
     Args:
         store: Where the logs are.
         read: Reads them; called again with a new source.
-        recover: As for `Source`.
+        recover: As for `LogSource`.
         is_sound: Tells whether there is no damage in what was made.
 
     Raises:
         SessionDamaged: What `read` raises of logs that stay as they are.
     """
     for _ in range(MAX_READS - 1):
-        source = Source(store, recover)
+        source = LogSource(store, recover)
         try:
             made = read(source)
         except SessionDamaged:
@@ -600,7 +600,7 @@ def read_together(
         else:
             if is_sound(made) or not source.has_changed():
                 return made
-    return read(Source(store, recover))
+    return read(LogSource(store, recover))
 
 
 def _state(log: StoredLog | None) -> object:

@@ -15,10 +15,10 @@ from uuid import UUID
 
 from rath.errors import PersistenceError
 from rath.session.graph.kind import LineageKind
-from rath.session.log.build import Built
+from rath.session.log.build import LoadedSession
 from rath.session.log.files import FileStore
 from rath.session.log.load import built_from
-from rath.session.log.parsed import Source, needed_by
+from rath.session.log.parsed import LogSource, needed_by
 from rath.session.log.store import SessionStore, default_store
 from rath.session.persistence.codec import Encoder, LineReader, read_lines
 from rath.session.persistence.lines import EntryLine, HeaderLine, Line, Part, RowLine
@@ -127,7 +127,7 @@ class _Age:
 
 
 def _ages(store: SessionStore, sessions: Iterable[UUID], limit: datetime) -> dict[UUID, _Age]:
-    source, ages = Source(store, recover=True), dict[UUID, _Age]()
+    source, ages = LogSource(store, recover=True), dict[UUID, _Age]()
     for session in sessions:
         try:
             content = source.find(session)
@@ -179,7 +179,7 @@ def _make_independent(store: SessionStore, child: UUID, of: UUID) -> None:
             f"session {child} begins with what session {of} holds and is being written; wait for "
             "its run to end"
         )
-    source = Source(store)
+    source = LogSource(store)
     content = source.content(log.data, log.where, is_finished=log.is_finished)
     built = built_from(content, source)
     read = read_lines(log.data, log.where, make_blob=source.make_blob)
@@ -188,7 +188,7 @@ def _make_independent(store: SessionStore, child: UUID, of: UUID) -> None:
     store.rewrite(child, b"".join(encoder.add(line).data for line in lines), size=len(log.data))
 
 
-def _independent_lines(built: Built, lines: Sequence[Line], of: UUID) -> list[Line]:
+def _independent_lines(built: LoadedSession, lines: Sequence[Line], of: UUID) -> list[Line]:
     """Return the lines of a log that say themselves what stood in session `of`."""
     header = built.content.header
     rows, n_rows = _parts_before(header.rows, of)

@@ -11,8 +11,8 @@ from uuid import UUID
 from rath._core.blobs import Blob
 from rath.errors import PersistenceError, SessionDamaged
 from rath.llm.chat_response import RathLLMTokenUsage
-from rath.session.log.build import Built, build
-from rath.session.log.parsed import Content, Source, closure, missing, needed_by, read_together
+from rath.session.log.build import LoadedSession, build
+from rath.session.log.parsed import LogSource, ParsedLog, closure, missing, needed_by, read_together
 from rath.session.log.store import SessionStore
 from rath.session.log.writer import LogExtent, lost_lines
 from rath.session.persistence import index
@@ -87,13 +87,13 @@ def verify(store: SessionStore, session: UUID | str) -> Verification:
     """
     wanted = checked_id(session)
 
-    def look(source: Source) -> Verification:
+    def look(source: LogSource) -> Verification:
         return _verified(source, wanted)
 
     return read_together(store, look, recover=True, is_sound=lambda found: found.worst != "damaged")
 
 
-def _verified(source: Source, wanted: UUID) -> Verification:
+def _verified(source: LogSource, wanted: UUID) -> Verification:
     memory = index.index_memory(source.store, wanted)
     log = source.read(wanted)
     if log is None:
@@ -115,12 +115,12 @@ def _verified(source: Source, wanted: UUID) -> Verification:
 class _Checking:
     """Collects problems of the logs of one session and its ancestors."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: LogSource) -> None:
         self._source = source
         self._problems: list[Problem] = []
         self._unread: set[UUID] = set()
 
-    def closure(self, content: Content) -> list[Content]:
+    def closure(self, content: ParsedLog) -> list[ParsedLog]:
         """Return what can be believed of a session and its ancestors, parents first."""
         try:
             return closure(content, self._find)
@@ -129,7 +129,7 @@ class _Checking:
             return [content]
 
     def result(
-        self, session: UUID, contents: list[Content], memory: index.IndexMemory
+        self, session: UUID, contents: list[ParsedLog], memory: index.IndexMemory
     ) -> Verification:
         """Look at all, and return what was found."""
         built = build(contents, recover=True)
@@ -147,7 +147,7 @@ class _Checking:
             tuple(self._problems),
         )
 
-    def _find(self, session: UUID) -> Content | None:
+    def _find(self, session: UUID) -> ParsedLog | None:
         try:
             return self._source.find(session)
         except PersistenceError as exc:
@@ -155,7 +155,7 @@ class _Checking:
             self._add("damaged", "line", session, str(exc))
             return None
 
-    def _look_at_end(self, built: Built, memory: index.IndexMemory) -> None:
+    def _look_at_end(self, built: LoadedSession, memory: index.IndexMemory) -> None:
         """Ask others whether the session that is checked had more."""
         content, header = built.content, built.content.header
         if content.problem is not None or built.problem is not None:
@@ -166,7 +166,7 @@ class _Checking:
         if problem is not None:
             self._add("damaged", "line", header.session, f"{content.where}: {problem}")
 
-    def _look(self, content: Content, built: Built, there: set[UUID]) -> None:
+    def _look(self, content: ParsedLog, built: LoadedSession, there: set[UUID]) -> None:
         session = content.header.session
         if content.problem is not None:
             self._add("damaged", "line", session, str(content.problem))
@@ -202,7 +202,7 @@ class _Checking:
                 "checksums",
             )
 
-    def _look_at_usage(self, content: Content, built: Built) -> None:
+    def _look_at_usage(self, content: ParsedLog, built: LoadedSession) -> None:
         trailer = content.trailer
         if trailer is None or content.reader.version < 2:
             return
@@ -216,7 +216,7 @@ class _Checking:
                 f"total), and the model calls sum up to {_counts(found)}",
             )
 
-    def _look_at_blobs(self, content: Content, seen: dict[str, Blob]) -> None:
+    def _look_at_blobs(self, content: ParsedLog, seen: dict[str, Blob]) -> None:
         for blob in _kept(content):
             if blob.digest in seen:
                 continue
@@ -241,7 +241,7 @@ class _Checking:
         self._problems.append(Problem(severity, kind, session, text))
 
 
-def _kept(content: Content) -> Iterator[Blob]:
+def _kept(content: ParsedLog) -> Iterator[Blob]:
     """Yield the contents that a log names and that were kept."""
     left = content.unfinished or content.kept
     results = () if left is None else left.results

@@ -20,7 +20,7 @@ from rath._async.runtime import runtime
 from rath._async.workers import tame
 from rath.backend.workspace import WorkspaceRef
 from rath.errors import PersistenceError, SessionDamaged
-from rath.session.bindings import Whereabouts
+from rath.session.bindings import PlacementRef
 from rath.session.body import Body
 from rath.session.log.header import Beginning, is_same_place, n_told, placement_line
 from rath.session.log.store import SessionLog, SessionStore, StoredLog
@@ -45,7 +45,7 @@ from rath.session.record import Entry, Record
 T = TypeVar("T")
 
 
-class Lane:
+class SerialQueue:
     """A queue of jobs of which one at a time is made, in the order in which they came.
 
     The end of the program waits for what is in it.
@@ -353,7 +353,7 @@ class LogWriter:
         self._place: HeaderLine | PlacementLine | None = None
         """Where the session works by the log; None as long as a log that was there is not read."""
 
-        self._followed: Whereabouts | None = None
+        self._followed: PlacementRef | None = None
         """The place of which the log tells what becomes of it."""
 
         self._size = self._n_torn = 0
@@ -362,7 +362,7 @@ class LogWriter:
         self._replaced: tuple[StoredLog, Batch] | None = None
         """A log that stays until there is more than first lines to take its place, and these."""
 
-        self._lane = Lane()
+        self._lane = SerialQueue()
         self._lock = threading.Lock()
         self._waiting: list[tuple[tuple[Line, ...], bool] | Future[None]] = []
         """Groups of lines, and writes to other logs that come before the groups behind them."""
@@ -473,7 +473,7 @@ class LogWriter:
 
         return self._lane.put(partial(self._guarded, partial(self._append, make)))
 
-    def place(self, place: Whereabouts) -> None:
+    def place(self, place: PlacementRef) -> None:
         """Have the log tell where the session works, now and once a sandbox was opened there.
 
         A failure is logged: nobody waits for it.
@@ -481,7 +481,7 @@ class LogWriter:
         if place is not self._followed:
             self.follow(place)
 
-    def follow(self, place: Whereabouts) -> None:
+    def follow(self, place: PlacementRef) -> None:
         """Do so also where the log tells of that place already; it may have changed."""
         done = self._lane.put(partial(self._guarded, partial(self._note_place, place)))
         done.add_done_callback(partial(_tell_unplaced, self.session))
@@ -534,7 +534,7 @@ class LogWriter:
         if first.place is not None:
             self._note_place(first.place)
 
-    def _note_place(self, place: Whereabouts) -> None:
+    def _note_place(self, place: PlacementRef) -> None:
         line = placement_line(place)
         if self._state == "open":
             self._write_waiting()
@@ -692,7 +692,7 @@ class LogWriter:
         return batch
 
 
-def _follow_again(writer: weakref.ref[LogWriter], place: Whereabouts) -> None:
+def _follow_again(writer: weakref.ref[LogWriter], place: PlacementRef) -> None:
     known = writer()
     if known is not None:
         known.follow(place)

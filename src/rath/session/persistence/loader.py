@@ -20,7 +20,7 @@ from rath.session.graph.kind import LineageKind
 from rath.session.graph.recording import Provenance
 from rath.session.log.files import FileStore
 from rath.session.log.load import Loaded, load, load_file, placement_of
-from rath.session.log.parsed import Content, Source
+from rath.session.log.parsed import LogSource, ParsedLog
 from rath.session.log.retention import delete_session, prune_sessions
 from rath.session.log.store import SessionStore, default_store
 from rath.session.outcome import Outcome
@@ -169,7 +169,7 @@ def list_persisted_sessions() -> list[PersistedSessionMeta]:
 
     Cost: the first time every log is read, then those that have changed since; see `StoreIndex`.
     """
-    source = Source(default_store())
+    source = LogSource(default_store())
     found: list[PersistedSessionMeta] = []
     with index.StoreIndex(source.store) as known:
         logs = known.logs()
@@ -215,7 +215,7 @@ def _listed(session: UUID, log: index.ListedLog, store: SessionStore) -> Persist
     )
 
 
-def _meta(content: Content) -> PersistedSessionMeta:
+def _meta(content: ParsedLog) -> PersistedSessionMeta:
     header = content.header
     return PersistedSessionMeta(
         id=header.session,

@@ -276,7 +276,7 @@ where the model was shown a part, the report of a check, what a hook put somethi
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class TextSource:
     """Something that a model had read and that holds the text."""
 
     place: Place
@@ -312,7 +312,7 @@ class Appearance:
     uri: str = ""
     """Of a note."""
 
-    seen: tuple[Source, ...] = ()
+    seen: tuple[TextSource, ...] = ()
     """What the model had read by then that holds the text; for its own words nothing."""
 
     hook: str = ""
@@ -419,22 +419,22 @@ class _Search:
                 return change.hook if self.needle.in_blob(change.after) is not None else ""
         return ""
 
-    def _read(self, row_id: RowId, birth: Birth, maker: Entry | None) -> Iterator[Source]:
+    def _read(self, row_id: RowId, birth: Birth, maker: Entry | None) -> Iterator[TextSource]:
         """Yield what the model had read before it wrote a row."""
         needle, births = self.needle, self._lineage.births
         if isinstance(maker, ModelCall):
             begun = self._begun(maker)
             if begun is not None and any(map(needle.in_row, begun.head)):
-                yield Source("instructions")
+                yield TextSource("instructions")
             for note in () if maker.seen is None else maker.seen.recalled:
                 if needle.found_in(iter((note.text,))) is not None:
-                    yield Source("note", uri=note.uri, score=note.score)
+                    yield TextSource("note", uri=note.uri, score=note.score)
         summary = self._summaries.get(row_id)
         if summary is not None:
             before = [births[row].row for row in summary.replaced if row in births]
         else:
             before = list(self._lineage.nodes[birth.session].table.prefix(birth.index))
-        yield from (Source("row", row.id) for row in before if needle.in_row(row) is not None)
+        yield from (TextSource("row", row.id) for row in before if needle.in_row(row) is not None)
 
     def _around(self, entry: Entry, turn: int | None) -> Iterator[Appearance]:
         """Yield what an entry brought with it beside its row."""

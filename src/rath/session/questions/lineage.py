@@ -42,7 +42,7 @@ _MAKERS = frozenset({"loop", "compress", "fork", "detach", "merge", "delegate"})
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class LineageNode:
     """One session of a lineage."""
 
     id: UUID
@@ -88,7 +88,7 @@ class Lineage:
     """What a session came from, parents before children, itself last."""
 
     session: UUID
-    nodes: Mapping[UUID, Node]
+    nodes: Mapping[UUID, LineageNode]
     record: Record
     births: Mapping[RowId, Birth]
     operations: Mapping[UUID, Operation]
@@ -98,7 +98,7 @@ class Lineage:
     """The operation that made a session, by the session's id."""
 
     @property
-    def own(self) -> Node:
+    def own(self) -> LineageNode:
         """The session itself."""
         return self.nodes[self.session]
 
@@ -138,9 +138,9 @@ def lineage_of(session: Session) -> Lineage:
     )
 
 
-def _walk(session: UUID, body: Body, provenance: Provenance) -> Iterator[Node]:
+def _walk(session: UUID, body: Body, provenance: Provenance) -> Iterator[LineageNode]:
     """Yield a session after all its ancestors; without recursion, since chains are long."""
-    todo: list[tuple[Node, bool]] = [(Node(session, body, provenance), False)]
+    todo: list[tuple[LineageNode, bool]] = [(LineageNode(session, body, provenance), False)]
     known: set[UUID] = set()
     while todo:
         node, is_visited = todo.pop()
@@ -155,14 +155,14 @@ def _walk(session: UUID, body: Body, provenance: Provenance) -> Iterator[Node]:
         todo += [(_node_of(edge), False) for edge in reversed(parents)]
 
 
-def _node_of(edge: Edge) -> Node:
+def _node_of(edge: Edge) -> LineageNode:
     body: object = None if edge.body is None else edge.body.latest
     if not isinstance(body, Body):
-        return Node(edge.id, None, edge.provenance)
-    return Node(edge.id, with_late(edge.late, body), edge.provenance)
+        return LineageNode(edge.id, None, edge.provenance)
+    return LineageNode(edge.id, with_late(edge.late, body), edge.provenance)
 
 
-def _births(nodes: Mapping[UUID, Node], compressed: AbstractSet[UUID]) -> dict[RowId, Birth]:
+def _births(nodes: Mapping[UUID, LineageNode], compressed: AbstractSet[UUID]) -> dict[RowId, Birth]:
     """Return where each row stands first; turns are counted as they come."""
     births: dict[RowId, Birth] = {}
     n_turns = 0
@@ -413,7 +413,7 @@ def _without_operations(lineage: Lineage) -> Iterator[str]:
             yield f"session {node.id} was made by {node.operator} and has no operation"
 
 
-def _has_begun(node: Node) -> bool:
+def _has_begun(node: LineageNode) -> bool:
     """Tell whether the operation that made a session must have been noted."""
     if node.provenance is not None and node.provenance.is_copy:
         return False

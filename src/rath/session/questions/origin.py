@@ -28,8 +28,8 @@ from rath.session.files.merge import FileConflict, merge_in
 from rath.session.outcome import Outcome
 from rath.session.questions.lineage import (
     Lineage,
+    LineageNode,
     Missing,
-    Node,
     changes_by_row,
     changes_by_session,
     find_missing,
@@ -301,7 +301,7 @@ class _About:
                 session = _session_of(lineage.operations, entry)
                 self._waits.setdefault(session, []).append(entry)
 
-    def ancestor(self, node: Node) -> Ancestor:
+    def ancestor(self, node: LineageNode) -> Ancestor:
         made = self._made_by.get(node.id)
         undone = None if made is None or made.undone is None else self._runs.get(made.undone)
         return Ancestor(

@@ -23,8 +23,8 @@ from rath.session.calls.requests import (
     RENDERER,
     Candidate,
     Context,
-    Frame,
-    Rendition,
+    RequestBuilder,
+    RequestFrame,
     side_request,
     turn_request,
 )
@@ -71,7 +71,7 @@ def rerender_call(
     if not seen.renderer.startswith(f"{RENDERER} "):
         raise ValueError(f"{call.id} was rendered by {seen.renderer!r}; this version is {RENDERER}")
     of_turn = partial(turn_request, begun.tools, begun.output)
-    frame = Frame(
+    frame = RequestFrame(
         head=begun.head,
         request=of_turn if begun.kind == "loop" else side_request,
         context=recalled_context(seen),
@@ -79,7 +79,7 @@ def rerender_call(
         streaming=call.evidence.parameters.get("stream") is True,
     )
     body = Body(rows_seen(session, begun, seen), Vector(entries[:at]))
-    rendition = Rendition(Candidate(client, provider), frame, body)
+    rendition = RequestBuilder(Candidate(client, provider), frame, body)
     if rendition.head_digest != seen.head_digest:
         raise ValueError(f"the agent's rows in the record are not those that {call.id} saw")
     return rendition.draft.body()
@@ -165,7 +165,7 @@ class Renderings:
         self._record: Record = session.record
         self._at = {entry.id: at for at, entry in enumerate(self._record)}
         self._tables: dict[tuple[UUID, str], ChunkTable] = {}
-        self._made: dict[Hashable, Rendition] = {}
+        self._made: dict[Hashable, RequestBuilder] = {}
 
     def of(self, call: ModelCall, *, with_body: bool) -> Rendered:
         """Return the request of `call`, and what it proves."""
@@ -217,7 +217,7 @@ class Renderings:
 
     def _rendition(
         self, call: ModelCall, begun: Operation, seen: Seen, rows: ChunkTable
-    ) -> tuple[Rendition, tuple[RathLLMFunctionTool, ...]]:
+    ) -> tuple[RequestBuilder, tuple[RathLLMFunctionTool, ...]]:
         """Return a rendition that holds exactly the rows of a call, and the tools in it.
 
         Raises:
@@ -243,17 +243,17 @@ class Renderings:
         return known, offered
 
 
-def _open(call: ModelCall, begun: Operation, seen: Seen, body: Body) -> Rendition:
+def _open(call: ModelCall, begun: Operation, seen: Seen, body: Body) -> RequestBuilder:
     mode: OutputMode = "tool" if _tool_mode(call, begun, seen) else "schema"
     client = RecordedClient(call.evidence, output_mode=mode)
     of_turn = partial(turn_request, begun.tools, begun.output)
-    frame = Frame(
+    frame = RequestFrame(
         head=begun.head,
         request=of_turn if begun.kind == "loop" else side_request,
         context=recalled_context(seen),
         question=seen.question,
     )
-    return Rendition(Candidate(client, client.provider), frame, body)
+    return RequestBuilder(Candidate(client, client.provider), frame, body)
 
 
 def _tool_mode(call: ModelCall, begun: Operation, seen: Seen) -> bool:

@@ -14,7 +14,7 @@ from rath._async.bridge import call_either
 from rath._async.lazy import nesting
 from rath._async.workers import UserExit
 from rath.session.calls.asking import InnerRun, Question
-from rath.session.calls.results import Finished, Prepared, tool_run_entry
+from rath.session.calls.results import CallResult, CheckedCall, tool_run_entry
 from rath.session.chunk import ChunkRow, RowId
 from rath.session.content import ToolCall
 from rath.session.log.parsed import Unfinished
@@ -34,7 +34,7 @@ def has_rule(offer: Offer | None, rule: ApprovalRule) -> bool:
 
 
 async def to_be_allowed(
-    prepared: Mapping[int, Prepared], rule: ApprovalRule, session: Session, *, row: int
+    prepared: Mapping[int, CheckedCall], rule: ApprovalRule, session: Session, *, row: int
 ) -> list[int]:
     """Return which calls of a turn somebody must allow first, by their places in it.
 
@@ -125,7 +125,7 @@ class Suspending:
     """Results of the round that are no rows yet."""
 
 
-def for_approval(here: Round, places: list[int], done: Mapping[int, Finished]) -> Suspending:
+def for_approval(here: Round, places: list[int], done: Mapping[int, CallResult]) -> Suspending:
     """Return how a run ends that waits for approvals: none of its calls was made now.
 
     Args:
@@ -138,7 +138,7 @@ def for_approval(here: Round, places: list[int], done: Mapping[int, Finished]) -
     return Suspending(outcome, (entry,), _kept(here, done))
 
 
-def for_answers(here: Round, done: Mapping[int, Finished]) -> Suspending | None:
+def for_answers(here: Round, done: Mapping[int, CallResult]) -> Suspending | None:
     """Return how a run ends some of whose calls wait, None where none does.
 
     Args:
@@ -203,7 +203,7 @@ def _interrupt(
 
 
 def _kept(
-    here: Round, done: Mapping[int, Finished], *, inner: tuple[object, ...] = ()
+    here: Round, done: Mapping[int, CallResult], *, inner: tuple[object, ...] = ()
 ) -> Unfinished | None:
     """Return the results that are no rows yet; a decision is read again when the run goes on."""
     results: list[ResultLine] = []
@@ -218,7 +218,7 @@ def _kept(
     return Unfinished(operation=here.operation, results=tuple(results), has_ended=True, inner=inner)
 
 
-def _recorded(here: Round, one: Finished) -> tuple[ToolRun, ChunkRow]:
+def _recorded(here: Round, one: CallResult) -> tuple[ToolRun, ChunkRow]:
     if one.recorded is not None:
         return one.recorded
     return tool_run_entry(one, operation=here.operation), one.shown_row

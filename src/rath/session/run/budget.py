@@ -22,7 +22,7 @@ from rath.llm.prices import can_be_priced, least_cost
 from rath.llm.provider import Provider
 from rath.llm.vendor import VendorClient
 from rath.session.body import Body, CostSum, model_of, sum_costs
-from rath.session.calls.requests import Candidate, aside, side_request
+from rath.session.calls.requests import Candidate, offload, side_request
 from rath.session.content import UserText
 from rath.session.outcome import BudgetExceeded
 from rath.session.record import ModelCall
@@ -121,7 +121,7 @@ class Budget:
             return None
         self._usage = body.usage() or self._usage
         if self._max_usd is not None:
-            cost = await aside(len(body.record), body.cost)
+            cost = await offload(len(body.record), body.cost)
             self._usd = cost.usd
             self._warn_of_gaps(cost)
         return await self._stop_where(operator.ge, _NOTHING, snapshot)

@@ -31,7 +31,7 @@ from rath.session.log.build import build
 from rath.session.log.bundle import Bundle, BundleStore, pack, read_bundle, write_bundle
 from rath.session.log.files import FileStore
 from rath.session.log.load import session_of
-from rath.session.log.parsed import Content, Source, closure
+from rath.session.log.parsed import LogSource, ParsedLog, closure
 from rath.session.operation import Place
 from rath.session.outcome import Outcome, Suspended
 from rath.session.recall import HoldingRecall, Recall
@@ -39,15 +39,15 @@ from rath.session.record import Entry, Operation, Verdict
 from rath.session.replay_context import DerivedKind, ServedKind, ServedRun, gathering, staged
 from rath.session.run.recorded import (
     History,
-    Node,
+    RecordedNode,
+    RecordedOperation,
     RecordedRun,
-    Script,
     history_of,
     name_of,
     named,
     rows_differ,
 )
-from rath.session.run.replay_models import Cast, ReplayedClient
+from rath.session.run.replay_models import ReplayedClient, ReplayModels
 from rath.session.run.rounds import ToolRounds
 from rath.session.session import Session
 
@@ -72,7 +72,7 @@ class Playback:
         """Sessions of the program that have another id in the record, by their own."""
 
         self._lock = threading.Lock()
-        self._scripts: list[tuple[Script, Session | None]] = []
+        self._scripts: list[tuple[RecordedRun, Session | None]] = []
         self.first: ReplayDifference | None = None
         """The first difference of all."""
 
@@ -87,7 +87,7 @@ class Playback:
 
     def candidates(self, given: tuple[Candidate, ...]) -> tuple[Candidate, ...]:
         """Return models that write their requests as ever, and are answered by the record."""
-        cast = Cast()
+        cast = ReplayModels()
         return tuple(
             replace(each, client=ReplayedClient(each.provider, cast, partial(_given, each.client)))
             for each in given
@@ -115,7 +115,7 @@ class Playback:
                 self._same[mine.id] = theirs
         client = candidates[0].client
         assert isinstance(client, ReplayedClient)
-        script = client.cast.script = Script(run, found=self.differs)
+        script = client.cast.script = RecordedRun(run, found=self.differs)
         self._scripts.append((script, sessions[0]))
         return script
 
@@ -208,7 +208,9 @@ class Playback:
 
     # Finding what was recorded.
 
-    def _match(self, kind: ServedKind, place: Place, user: Session, agent: Session) -> RecordedRun:
+    def _match(
+        self, kind: ServedKind, place: Place, user: Session, agent: Session
+    ) -> RecordedOperation:
         alike = [run for run in self._runs if run.operation.kind == kind]
         here = [run for run in alike if _is_at(run.operation, place)]
         for run in here:
@@ -216,7 +218,7 @@ class Playback:
                 return run
         raise self.differs(self._explained(kind, place, here or alike, user, agent))
 
-    def _take_silent(self, kind: str, place: Place, user: Session) -> Silent | None:
+    def _take_silent(self, kind: str, place: Place, user: Session) -> EmptyRun | None:
         """Return the node that a run on a suspended session made without an operation."""
         suspended = _known_outcome(user)
         for node in self._silent:
@@ -224,10 +226,10 @@ class Playback:
             is_one = node.provenance.operator == _SILENT.get(kind) and bool(above)
             if is_one and self._is_same(user, above[0]):
                 self._silent.remove(node)
-                return Silent(replace(place, made=node.id), node.body.outcome)
-        return Silent(place, suspended) if isinstance(suspended, Suspended) else None
+                return EmptyRun(replace(place, made=node.id), node.body.outcome)
+        return EmptyRun(place, suspended) if isinstance(suspended, Suspended) else None
 
-    def _fits(self, run: RecordedRun, user: Session) -> bool:
+    def _fits(self, run: RecordedOperation, user: Session) -> bool:
         """Tell whether a session may be the one that a recorded run began with."""
         if run.parents and self._same.get(user.id, user.id) == run.parents[0]:
             return True
@@ -249,7 +251,7 @@ class Playback:
         self,
         kind: ServedKind,
         place: Place,
-        nearest: Sequence[RecordedRun],
+        nearest: Sequence[RecordedOperation],
         user: Session,
         agent: Session,
     ) -> ReplayDifference:
@@ -290,7 +292,7 @@ class Playback:
         return name_of(left[0].operation) if left else "no further operation"
 
 
-class Silent:
+class EmptyRun:
     """A run that is made without a question: its input was cut off, waits, or had no budget."""
 
     def __init__(self, place: Place, outcome: Outcome | None) -> None:
@@ -327,7 +329,7 @@ def _calls(history: History) -> dict[UUID, tuple[str, UUID | None]]:
     return calls
 
 
-def _is_silent(node: Node, history: History) -> bool:
+def _is_silent(node: RecordedNode, history: History) -> bool:
     if node.provenance.operator not in _SILENT.values() or node.provenance.is_copy:
         return False
     return all(run.operation.session != node.id for run in history.runs)
@@ -344,11 +346,11 @@ def _is_at(operation: Operation, place: Place) -> bool:
     return (operation.place.path, operation.place.ordinal) == (place.path, place.ordinal)
 
 
-def _fits_head(run: RecordedRun, agent: Session) -> bool:
+def _fits_head(run: RecordedOperation, agent: Session) -> bool:
     return agent.is_pending or tuple(agent.partial_table) == run.operation.head
 
 
-def _input_of(run: RecordedRun) -> Sequence[ChunkRow]:
+def _input_of(run: RecordedOperation) -> Sequence[ChunkRow]:
     """Return the rows that a recorded run began with, as far as they are known."""
     rows = run.node.body.table.rows
     if run.operation.kind != "loop" or not run.is_found:
@@ -542,11 +544,11 @@ def sessions_on(path: Path) -> list[Session]:
 
 def sessions_of(bundle: Bundle, where: str) -> list[Session]:
     """Return the sessions that a bundle names; each log is read once."""
-    source = Source(BundleStore(bundle, where))
-    read: dict[UUID, Content | None] = {}
-    contents: dict[UUID, Content] = {}
+    source = LogSource(BundleStore(bundle, where))
+    read: dict[UUID, ParsedLog | None] = {}
+    contents: dict[UUID, ParsedLog] = {}
 
-    def find(session: UUID) -> Content | None:
+    def find(session: UUID) -> ParsedLog | None:
         if session not in read:
             read[session] = source.find(session)
         return read[session]

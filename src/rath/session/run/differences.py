@@ -26,7 +26,7 @@ from rath.session.chunk import ChunkTable
 from rath.session.content import json_digest
 from rath.session.files.changes import net_changes
 from rath.session.files.session_files import SessionFiles
-from rath.session.programs import GoingOn
+from rath.session.programs import ResumePoint
 from rath.session.provider_builtin import candidates_for
 from rath.session.record import ModelCall, Operation, Record, ToolRun
 from rath.session.session import Session
@@ -88,7 +88,7 @@ class ProviderDiffers:
 ResumeDifference = FileDiffers | WorkspaceUnknown | ToolDiffers | ProviderDiffers
 
 
-class _WithFiles(Protocol):
+class _SessionWithFiles(Protocol):
     @property
     def id(self) -> UUID: ...
 
@@ -130,7 +130,7 @@ def provider_differences(
     return tuple(each for each in pairs if each.expected != each.found)
 
 
-def file_differences(session: _WithFiles) -> tuple[FileDiffers | WorkspaceUnknown, ...]:
+def file_differences(session: _SessionWithFiles) -> tuple[FileDiffers | WorkspaceUnknown, ...]:
     """Return which files are not as the session left them; opens its sandbox, and blocks.
 
     Nothing is opened for a session that changed none.
@@ -146,7 +146,7 @@ def file_differences(session: _WithFiles) -> tuple[FileDiffers | WorkspaceUnknow
         return (WorkspaceUnknown(str(exc)),)
 
 
-def require_open_tools(before: GoingOn, tools: Iterable[RathLLMFunctionTool]) -> None:
+def require_open_tools(before: ResumePoint, tools: Iterable[RathLLMFunctionTool]) -> None:
     """Refuse to make a call whose tool is another one by now.
 
     Args:
@@ -169,7 +169,7 @@ def require_open_tools(before: GoingOn, tools: Iterable[RathLLMFunctionTool]) ->
             )
 
 
-def require_bound_tools(before: GoingOn, offers: Mapping[str, Offer]) -> None:
+def require_bound_tools(before: ResumePoint, offers: Mapping[str, Offer]) -> None:
     """Refuse to call another tool than the one that somebody was asked about.
 
     Args:
@@ -196,7 +196,7 @@ def require_bound_tools(before: GoingOn, offers: Mapping[str, Offer]) -> None:
             )
 
 
-def require_as_careful(before: GoingOn, offers: Mapping[str, Offer]) -> None:
+def require_as_careful(before: ResumePoint, offers: Mapping[str, Offer]) -> None:
     """Refuse to repeat a call by what its tool declared then, where it declares more effects now.
 
     Args:
@@ -287,12 +287,12 @@ def resume_differences(
     return tuple(found)
 
 
-def looked_at(
-    before: GoingOn,
+def check_compatible(
+    before: ResumePoint,
     tools: Sequence[RathLLMFunctionTool],
     candidate: Candidate,
     offers: Mapping[str, Offer],
-) -> GoingOn:
+) -> ResumePoint:
     """Return where a run goes on, with what its tools and its provider differ in.
 
     Args:
@@ -317,7 +317,7 @@ def looked_at(
     return replace(before, differences=differences)
 
 
-async def warn_of_differences(before: GoingOn, snapshot: Session) -> None:
+async def log_differences(before: ResumePoint, snapshot: Session) -> None:
     """Log what is not as it was when a run goes on: once, and together."""
     files = await runtime().call_in_worker(partial(file_differences, snapshot))
     found = (*before.differences, *files)

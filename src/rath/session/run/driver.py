@@ -22,12 +22,12 @@ from rath.session.calls.requests import (
     Candidate,
     Context,
     Conversation,
-    Frame,
-    aside,
-    rows_worth,
+    RequestFrame,
+    encode_cost,
+    offload,
     turn_request,
 )
-from rath.session.calls.results import Finished, interrupted, not_made, tool_run_entry
+from rath.session.calls.results import CallResult, interrupted, skipped_call, tool_run_entry
 from rath.session.chunk import ChunkRow, ChunkTable, RowId, assistant_turn_chunk, user_text_chunk
 from rath.session.content import AssistantTurn, ToolCall, rows_digest
 from rath.session.graph.legacy import SessionLineage
@@ -37,12 +37,20 @@ from rath.session.log.header import Identity
 from rath.session.log.parsed import Unfinished
 from rath.session.operation import Place
 from rath.session.outcome import DeadlineExceeded, Outcome, RoundLimit
-from rath.session.output import OutputPlan, OutputRun, Verdict, explain_refusal, judge_plain
+from rath.session.output import OutputPlan, OutputRun, TurnVerdict, explain_refusal, judge_plain
 from rath.session.output_schema import OutputSpec
 from rath.session.persistence.lines import IntentLine, ResultLine
-from rath.session.programs import GoingOn
+from rath.session.programs import ResumePoint
 from rath.session.recall import HoldingRecall, Recall, recall_context
-from rath.session.record import Change, Entry, InnerLog, ModelCall, Operation, collecting, uplink
+from rath.session.record import (
+    Change,
+    Entry,
+    InnerLog,
+    ModelCall,
+    Operation,
+    parent_sink,
+    report_to,
+)
 from rath.session.replay_context import ServedRun
 from rath.session.run.approvals import (
     Round,
@@ -53,7 +61,7 @@ from rath.session.run.approvals import (
     to_be_allowed,
 )
 from rath.session.run.budget import Budget, load_prices
-from rath.session.run.differences import warn_of_differences
+from rath.session.run.differences import log_differences
 from rath.session.run.hook_calls import Answering, CallHooks
 from rath.session.run.recorder import Recorder, RecordingPlan, watched
 from rath.session.run.rounds import DispatchTool, ToolRounds
@@ -105,7 +113,7 @@ class LoopPlan:
     """File, line and function of the call that submitted the run."""
 
     recording: RecordingPlan | None
-    goes_on: GoingOn | None = None
+    goes_on: ResumePoint | None = None
     """Where the run goes on, if it had begun before."""
 
     served: ServedRun | None = None
@@ -136,7 +144,7 @@ class LoopPlan:
         )
 
 
-class RoundResults(dict[int, Finished]):
+class RoundResults(dict[int, CallResult]):
     """What became of the calls of a row, by place; each is written as soon as it is set.
 
     Args:
@@ -147,14 +155,14 @@ class RoundResults(dict[int, Finished]):
     """
 
     def __init__(
-        self, recorder: Recorder, operation: UUID, row: int, known: Mapping[int, Finished]
+        self, recorder: Recorder, operation: UUID, row: int, known: Mapping[int, CallResult]
     ) -> None:
         super().__init__(known)
         self._recorder = recorder
         self._operation = operation
         self._row = row
 
-    def __setitem__(self, place: int, finished: Finished) -> None:
+    def __setitem__(self, place: int, finished: CallResult) -> None:
         run = tool_run_entry(finished, operation=self._operation)
         shown = finished.shown_row
         # The entry is made once, so that log and memory hold the same one.
@@ -193,7 +201,7 @@ def intents(
     ]
 
 
-class Written(Protocol):
+class RunContent(Protocol):
     """The content of a run as its calls add to it."""
 
     @property
@@ -221,10 +229,10 @@ class AskedCalls:
     calls: Sequence[ToolCall]
     """All calls of the turn."""
 
-    verdict: Verdict
+    verdict: TurnVerdict
     """What the turn means."""
 
-    before: GoingOn | None
+    before: ResumePoint | None
     """Where the run goes on, for the turn with which it does."""
 
 
@@ -239,7 +247,7 @@ class TurnCalls:
     """
 
     def __init__(
-        self, plan: LoopPlan, operation: UUID, recorder: Recorder, content: Written
+        self, plan: LoopPlan, operation: UUID, recorder: Recorder, content: RunContent
     ) -> None:
         self._plan = plan
         self._id = operation
@@ -279,7 +287,7 @@ class TurnCalls:
         try:
             if stopped is not None:
                 done |= {
-                    at: not_made(calls[at], self._plan.tools.get(calls[at].name)) for at in todo
+                    at: skipped_call(calls[at], self._plan.tools.get(calls[at].name)) for at in todo
                 }
             elif todo:
                 waits = await self._run(here, before, done)
@@ -302,7 +310,7 @@ class TurnCalls:
         return None
 
     async def _run(
-        self, here: Round, before: GoingOn | None, done: dict[int, Finished]
+        self, here: Round, before: ResumePoint | None, done: dict[int, CallResult]
     ) -> Suspending | None:
         """Make calls; returns how the run ends, where some of them wait."""
         row, session = here.asked_in.index, self._content.snapshot()
@@ -321,7 +329,7 @@ class TurnCalls:
         )
         return for_answers(here, done)
 
-    def _denied_by_hooks(self, row: int) -> dict[int, Finished]:
+    def _denied_by_hooks(self, row: int) -> dict[int, CallResult]:
         """Return what the model reads of calls that hooks have denied: they are not asked again."""
         hooks, sandbox = self._rounds.hooks, self._plan.placement.sandbox
         where = None if sandbox is None else sandbox.describe()
@@ -339,7 +347,7 @@ class TurnCalls:
             at: here.calls[at] for at, one in zip(places, shown, strict=True) if one.refusal is None
         }
 
-    async def _to_be_allowed(self, here: Round, before: GoingOn | None) -> list[int]:
+    async def _to_be_allowed(self, here: Round, before: ResumePoint | None) -> list[int]:
         """Return which calls somebody must allow before any of the round is made."""
         if self._plan.served is not None:
             return []
@@ -367,7 +375,9 @@ class TurnCalls:
         self.left = suspending.left
         return suspending.outcome
 
-    def _append_results(self, calls: Mapping[int, ToolCall], done: Mapping[int, Finished]) -> None:
+    def _append_results(
+        self, calls: Mapping[int, ToolCall], done: Mapping[int, CallResult]
+    ) -> None:
         for index, call in calls.items():
             finished = done.get(index) or interrupted(call, self._plan.tools.get(call.name))
             if finished.recorded is not None:
@@ -406,7 +416,7 @@ class LoopRun:
         self._recorder = Recorder(plan.recording, plan.who, cell, lambda: self._body)
         self._calls = TurnCalls(plan, self._id, self._recorder, self)
         # Inside `collecting` the context names this run; what is above it is found only here.
-        self._tell_above = uplink()
+        self._tell_above = parent_sink()
 
     @property
     def body(self) -> Body:
@@ -470,10 +480,10 @@ class LoopRun:
             if recorder.is_on:
                 load_prices(self._plan.candidates)
             # What this run calls belongs to no tool call that it may be inside.
-            with collecting(self._take), in_call(None):
+            with report_to(self._take), in_call(None):
                 await self._run_to_the_end(head)
 
-    async def _go_on(self, before: GoingOn, user: Body, agent: Body) -> None:
+    async def _go_on(self, before: ResumePoint, user: Body, agent: Body) -> None:
         if before.check is not None:
             before.check(user, agent)
         self._set(before.beginning)
@@ -481,8 +491,8 @@ class LoopRun:
             self._tell_above(entry, None)
         async with self._recorder as recorder:
             await recorder.begin(replace(self._body, unfinished=before.left), goes_on=True)
-            await warn_of_differences(before, self.snapshot())
-            with collecting(self._take), in_call(None):
+            await log_differences(before, self.snapshot())
+            with report_to(self._take), in_call(None):
                 await self._run_to_the_end(before.operation.head)
 
     async def _run_to_the_end(self, head: Sequence[ChunkRow]) -> None:
@@ -532,7 +542,7 @@ class LoopRun:
         return RoundLimit(self._plan.max_tool_rounds)
 
     def _open_conversation(self, head: Sequence[ChunkRow], context: Context | None) -> Conversation:
-        frame = Frame(
+        frame = RequestFrame(
             head=head,
             request=partial(turn_request, self._plan.schemas, self._plan.output_spec),
             context=context,
@@ -574,12 +584,12 @@ class LoopRun:
         async with Emitter(self._plan.on_event) as emitter:
             return await ask(on_delta=watched(emitter.sink, self._recorder, self._id))
 
-    async def _close_the_tail(self, before: GoingOn, stopped: Outcome | None) -> Outcome | None:
+    async def _close_the_tail(self, before: ResumePoint, stopped: Outcome | None) -> Outcome | None:
         """Do what the last turn asked for and is not done; return the outcome if it was the last.
 
         What earlier turns meant is judged again, since a typed answer counts its tries.
         """
-        verdict: Verdict | None = None
+        verdict: TurnVerdict | None = None
         for turn, exchange in before.turns:
             self._n_calls += 1
             verdict = await self._judge(turn, exchange)
@@ -594,7 +604,7 @@ class LoopRun:
             return waits or verdict.outcome
         return verdict.outcome
 
-    async def _judge(self, turn: AssistantTurn, exchange: Exchange) -> Verdict:
+    async def _judge(self, turn: AssistantTurn, exchange: Exchange) -> TurnVerdict:
         if self._output is None:
             return judge_plain(turn, exchange)
         may_repair = self._n_calls < self._plan.max_tool_rounds
@@ -603,9 +613,9 @@ class LoopRun:
     async def _carry_on(
         self,
         turn: AssistantTurn,
-        verdict: Verdict,
+        verdict: TurnVerdict,
         stopped: Outcome | None,
-        before: GoingOn | None = None,
+        before: ResumePoint | None = None,
     ) -> Outcome | None:
         """Do what a turn asks for, unless the run is stopped; say what is to be said to it.
 
@@ -625,7 +635,7 @@ class LoopRun:
             kind="loop",
             place=self._plan.place,
             session=self._plan.session,
-            input_digest=await aside(rows_worth(user.table), partial(rows_digest, user.table)),
+            input_digest=await offload(encode_cost(user.table), partial(rows_digest, user.table)),
             head=head,
             tools=self._plan.schemas,
             output=self._plan.output_spec,

@@ -19,7 +19,7 @@ from rath._core.text import valid_unicode
 from rath.backend.abc import SandboxIdentity
 from rath.llm.image import Image
 from rath.llm.tool_args import parse_tool_arguments
-from rath.session.calls.results import CALL_INTERRUPTED, Finished, Prepared
+from rath.session.calls.results import CALL_INTERRUPTED, CallResult, CheckedCall
 from rath.session.chunk import ChunkKind, ChunkRow, RowId, make_row
 from rath.session.content import AssistantTurn, ResultText, ToolCall, ToolFeedback, encode_failure
 from rath.session.hooks import (
@@ -211,7 +211,7 @@ _log = logging.getLogger("rath.session.loop")
 Place = tuple[int, int]
 """Index of the row in which a model asked, and which of the calls of that row it is."""
 
-Again = Callable[[Prepared, Mapping[str, Any]], Awaitable[Prepared]]
+Again = Callable[[CheckedCall, Mapping[str, Any]], Awaitable[CheckedCall]]
 """Checks and places a call with other arguments; a refusal says what is wrong with them."""
 
 
@@ -228,17 +228,17 @@ class CallHooks:
     passed: frozenset[Place] = frozenset()
     """Calls that had passed when the run was cut off, or that somebody has decided about."""
 
-    shown: dict[Place, Prepared] = field(default_factory=dict[Place, Prepared])
+    shown: dict[Place, CheckedCall] = field(default_factory=dict[Place, CheckedCall])
     """What became of calls that were shown before they are made."""
 
     async def before(
         self,
-        prepared: Prepared,
+        prepared: CheckedCall,
         session: Session,
         place: Place,
         *,
         again: Again,
-    ) -> Prepared:
+    ) -> CheckedCall:
         """Return a call as its hooks let it pass: as it is, with other arguments, or denied.
 
         Args:
@@ -261,7 +261,7 @@ class CallHooks:
         self.shown[place] = prepared
         return prepared
 
-    def denied(self, row: int, sandbox: SandboxIdentity | None) -> dict[int, Finished]:
+    def denied(self, row: int, sandbox: SandboxIdentity | None) -> dict[int, CallResult]:
         """Return what becomes of the calls of a row that hooks have denied, by place.
 
         Args:
@@ -269,14 +269,18 @@ class CallHooks:
             sandbox: Where they would have been made.
         """
         return {
-            at: Finished(one, one.refusal, one.refused_as, sandbox=sandbox)
+            at: CallResult(one, one.refusal, one.refused_as, sandbox=sandbox)
             for (shown_in, at), one in self.shown.items()
             if shown_in == row and one.refusal is not None and one.refused_as == "denied"
         }
 
     async def after(
-        self, finished: Finished, session: Session, place: Place, tell: Callable[[Finished], None]
-    ) -> Finished:
+        self,
+        finished: CallResult,
+        session: Session,
+        place: Place,
+        tell: Callable[[CallResult], None],
+    ) -> CallResult:
         """Return what became of a call with the result that the model may read.
 
         One that is cut off while a hook looks at it is told to `tell` without its result.
@@ -301,12 +305,12 @@ class CallHooks:
     async def _before(
         self,
         hook: BeforeToolHook,
-        prepared: Prepared,
+        prepared: CheckedCall,
         session: Session,
         place: Place,
         again: Again,
         about: str,
-    ) -> Prepared:
+    ) -> CheckedCall:
         request = _request(prepared, session)
         given = await self._ask(hook, request, prepared=prepared, about=about)
         if given is None:
@@ -327,7 +331,7 @@ class CallHooks:
         return new
 
     async def _after(
-        self, hook: AfterToolHook, finished: Finished, session: Session, about: str
+        self, hook: AfterToolHook, finished: CallResult, session: Session, about: str
     ) -> ResultText | None:
         """Return the result that a hook gives, None where it leaves it as it is."""
         prepared, result = finished.prepared, finished.result
@@ -348,7 +352,7 @@ class CallHooks:
         return replace(result, shown=new.text, failure=new.error_kind, images=new.images)
 
     async def _ask(
-        self, hook: Callable[..., Any], *arguments: object, prepared: Prepared, about: str
+        self, hook: Callable[..., Any], *arguments: object, prepared: CheckedCall, about: str
     ) -> object:
         assert prepared.offer is not None, "a call without a tool is refused"
         return await ask_hook(
@@ -360,7 +364,7 @@ class CallHooks:
         what: ChangedPart,
         hook: Callable[..., Any],
         place: Place,
-        prepared: Prepared,
+        prepared: CheckedCall,
         texts: tuple[str, str],
     ) -> None:
         before, after = (Blob.from_bytes(text.encode()) for text in texts)
@@ -377,7 +381,7 @@ class CallHooks:
         self.note(change)
 
 
-def _request(prepared: Prepared, session: Session) -> CallRequest:
+def _request(prepared: CheckedCall, session: Session) -> CallRequest:
     # A copy: what a hook changes in place is no word of it.
     return CallRequest(
         session=session,
@@ -387,12 +391,12 @@ def _request(prepared: Prepared, session: Session) -> CallRequest:
     )
 
 
-def _denied(prepared: Prepared, hook: str, why: str) -> Prepared:
+def _denied(prepared: CheckedCall, hook: str, why: str) -> CheckedCall:
     refusal = encode_failure("denied", f"the call was denied by the hook {hook}{why}")
     return replace(prepared, refusal=refusal, refused_as="denied")
 
 
-def _denied_by_failure(prepared: Prepared, hook: BeforeToolHook, exc: HookFailed) -> Prepared:
+def _denied_by_failure(prepared: CheckedCall, hook: BeforeToolHook, exc: HookFailed) -> CheckedCall:
     _log.warning("a call of tool %r is denied: %s", prepared.call.name, exc, exc_info=exc)
     return _denied(prepared, hook_name(hook), f", which {exc.problem}")
 

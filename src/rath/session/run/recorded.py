@@ -22,7 +22,7 @@ from rath.llm.tool_args import parse_tool_arguments
 from rath.session.body import Body
 from rath.session.calls.asking import CurrentCall
 from rath.session.calls.open_calls import open_calls
-from rath.session.calls.results import Finished, Prepared
+from rath.session.calls.results import CallResult, CheckedCall
 from rath.session.chunk import ChunkRow, RowId, format_chunk_row_brief
 from rath.session.content import ResultText, ToolCall, ToolFeedback
 from rath.session.derive import with_late
@@ -40,7 +40,7 @@ from rath.session.record import (
     Operation,
     RecalledNote,
     ToolRun,
-    uplink,
+    parent_sink,
 )
 from rath.session.run.rounds import ToolRounds
 from rath.session.session import Session
@@ -158,7 +158,7 @@ def _json(value: object) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class RecordedNode:
     """A session as its record tells it."""
 
     id: UUID
@@ -171,7 +171,7 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RecordedRun:
+class RecordedOperation:
     """One operation, and what it left."""
 
     operation: Operation
@@ -181,7 +181,7 @@ class RecordedRun:
     at: int
     """Its index in the record in which it was found."""
 
-    node: Node
+    node: RecordedNode
     """The session that it made or served, else the one in whose record it was found."""
 
     rows: Mapping[RowId, ChunkRow] = field(repr=False)
@@ -236,10 +236,10 @@ class RecordedRun:
 class History:
     """What sessions and those that they came from say together; each session stands once."""
 
-    nodes: tuple[Node, ...]
+    nodes: tuple[RecordedNode, ...]
     """Parents stand before what was made of them."""
 
-    runs: tuple[RecordedRun, ...]
+    runs: tuple[RecordedOperation, ...]
     """In the order of the records; what happened inside tool calls is left out."""
 
 
@@ -250,7 +250,7 @@ def history_of(*sessions: Session) -> History:
     """
     nodes = tuple(_nodes(_ended(session) for session in sessions))
     rows: dict[RowId, ChunkRow] = {}
-    runs: list[RecordedRun] = []
+    runs: list[RecordedOperation] = []
     known: set[UUID] = set()
     by_id = {node.id: node for node in nodes}
     for node in nodes:
@@ -268,8 +268,8 @@ def history_of(*sessions: Session) -> History:
 
 
 def _runs(
-    numbered: list[tuple[int, Entry]], node: Node, rows: Mapping[RowId, ChunkRow]
-) -> Iterator[RecordedRun]:
+    numbered: list[tuple[int, Entry]], node: RecordedNode, rows: Mapping[RowId, ChunkRow]
+) -> Iterator[RecordedOperation]:
     """Yield the operations among entries that stand next to each other in a record."""
     entries = [entry for _, entry in numbered]
     inner = inner_operations(entries)
@@ -277,15 +277,15 @@ def _runs(
     for index, (at, entry) in enumerate(numbered):
         if isinstance(entry, Operation) and entry.operation not in inner:
             part = tuple(entries[index : last[entry.operation] + 1])
-            yield RecordedRun(operation=entry, entries=part, at=at, node=node, rows=rows)
+            yield RecordedOperation(operation=entry, entries=part, at=at, node=node, rows=rows)
 
 
-def _at(run: RecordedRun, node: Node) -> RecordedRun:
+def _at(run: RecordedOperation, node: RecordedNode) -> RecordedOperation:
     """Return a run with the session that it made, where that is in the history."""
     return run if run.node is node else replace(run, node=node)
 
 
-def _ended(session: Session) -> Node:
+def _ended(session: Session) -> RecordedNode:
     cell = session.body
     with suppress(Exception):  # whoever reads the session gets its error; here counts what it wrote
         session.synchronize()
@@ -293,12 +293,12 @@ def _ended(session: Session) -> Node:
     left = body.unfinished
     # One that was loaded has no error, but its log tells of it.
     told = left is not None and left.failure is not None and left.failure.how == "failed"
-    return Node(session.id, body, session.provenance, told or cell.error() is not None)
+    return RecordedNode(session.id, body, session.provenance, told or cell.error() is not None)
 
 
-def _nodes(roots: Iterable[Node]) -> Iterator[Node]:
+def _nodes(roots: Iterable[RecordedNode]) -> Iterator[RecordedNode]:
     """Yield nodes and all that they came from, each once, parents first; no recursion."""
-    todo: list[tuple[Node, bool]] = [(root, False) for root in roots][::-1]
+    todo: list[tuple[RecordedNode, bool]] = [(root, False) for root in roots][::-1]
     known: set[UUID] = set()
     while todo:
         node, is_open = todo.pop()
@@ -313,11 +313,11 @@ def _nodes(roots: Iterable[Node]) -> Iterator[Node]:
         todo += [(each, False) for each in reversed(above) if each is not None]
 
 
-def _of_edge(edge: Edge) -> Node | None:
+def _of_edge(edge: Edge) -> RecordedNode | None:
     body: object = None if edge.body is None else edge.body.latest
     if not isinstance(body, Body):
         return None
-    return Node(edge.id, with_late(edge.late, body), edge.provenance or Provenance())
+    return RecordedNode(edge.id, with_late(edge.late, body), edge.provenance or Provenance())
 
 
 _NO_PARAMETERS = frozenset({"messages", "system", "tools"})
@@ -339,7 +339,7 @@ class RecordEnds(asyncio.CancelledError):
     """The recorded run was ended from outside at this point."""
 
 
-class Script:
+class RecordedRun:
     """Serves the entries of one run in their order; used on the runtime loop only.
 
     Args:
@@ -348,7 +348,7 @@ class Script:
     """
 
     def __init__(
-        self, run: RecordedRun, *, found: Callable[[ReplayDifference], object] | None = None
+        self, run: RecordedOperation, *, found: Callable[[ReplayDifference], object] | None = None
     ) -> None:
         self.run = run
         self._entries: Sequence[Entry] = run.entries[1:]
@@ -425,7 +425,7 @@ class Script:
 
     def serve_round(
         self, calls: Sequence[ToolCall], places: Sequence[int], rounds: ToolRounds
-    ) -> dict[int, Finished]:
+    ) -> dict[int, CallResult]:
         """Return what became of the calls of a turn, by their place in it.
 
         Raises:
@@ -433,7 +433,7 @@ class Script:
             CancelledError: The recorded run was cut off before all of them had a result.
         """
         left = self._runs_of_turn()
-        done: dict[int, Finished] = {}
+        done: dict[int, CallResult] = {}
         cut: list[str] = []
         for at, call in zip(places, calls, strict=True):
             # One that was cut off may have been made again when the run went on.
@@ -526,7 +526,7 @@ class Script:
                 is_past = call.status != "done" and next(later, "") is None
             if not is_past:
                 return call
-            uplink()(call, None)
+            parent_sink()(call, None)
         return None
 
     def _calls_ahead(self) -> Iterator[tuple[int, ModelCall]]:
@@ -537,7 +537,7 @@ class Script:
 
     def _note_inner(self, until: int) -> None:
         """Tell the run again of what others had done inside it."""
-        note = uplink()
+        note = parent_sink()
         for entry in self._entries[self._at : until]:
             if entry.operation != self._own or _is_beside(entry):
                 note(entry, None)
@@ -559,7 +559,7 @@ class Script:
         self._note_inner(until)
         return runs
 
-    def _finished(self, call: ToolCall, run: ToolRun, rounds: ToolRounds) -> Finished | None:
+    def _finished(self, call: ToolCall, run: ToolRun, rounds: ToolRounds) -> CallResult | None:
         """Return what became of a call, None where it was cut off."""
         offer = rounds.table.get(call.name)
         where = f"{self.where}, tool call {call.id!r}"
@@ -585,8 +585,8 @@ class Script:
         shown = ResultText(
             said.body, failure=run.error_kind, exit_code=run.exit_code, images=said.images
         )
-        return Finished(
-            Prepared(call, offer, None if run.arguments is None else dict(run.arguments)),
+        return CallResult(
+            CheckedCall(call, offer, None if run.arguments is None else dict(run.arguments)),
             shown,
             run.status,
             run.duration_ms,
@@ -650,7 +650,7 @@ class Script:
 class _Cut(RecordEnds):
     """A round that was cut off, with what had come by then."""
 
-    def __init__(self, done: dict[int, Finished], end: BaseException) -> None:
+    def __init__(self, done: dict[int, CallResult], end: BaseException) -> None:
         super().__init__()
         self.done = done
         self.end = end
@@ -660,18 +660,18 @@ class _Cut(RecordEnds):
 class ServedRounds(ToolRounds):
     """The tool rounds of a replay: no tool is called."""
 
-    script: Script | None = None
+    script: RecordedRun | None = None
 
     async def run(
         self,
         calls: Sequence[ToolCall],
         session: Session,
-        done: dict[int, Finished],
+        done: dict[int, CallResult],
         *,
         row: int = 0,
         places: Sequence[int] | None = None,
         given: Mapping[int, CurrentCall] = _NOTHING_GIVEN,
-    ) -> list[Finished]:
+    ) -> list[CallResult]:
         """Give the recorded results; see `ToolRounds.run`."""
         assert self.script is not None
         at = range(len(calls)) if places is None else places

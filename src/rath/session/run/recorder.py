@@ -24,17 +24,17 @@ from rath.llm.chat_response import RathLLMStreamDelta
 from rath.session.autosave import is_autosaving
 from rath.session.body import Body
 from rath.session.chunk import ChunkTable
-from rath.session.log.ancestors import Keeper, is_beginning, lines_since, trailer_of
+from rath.session.log.ancestors import AncestorWriter, is_beginning, lines_since, trailer_of
 from rath.session.log.files import FileStore
 from rath.session.log.header import Beginning, Identity, beginning
 from rath.session.log.open_logs import (
-    Shelf,
+    OpenLogs,
     begin_writing,
-    being_written,
     end_writing,
-    shelf_of,
-    shelf_of_files,
-    store_beside,
+    open_logs_of,
+    open_session_files,
+    recording_store,
+    running_writer,
     writer_of,
     writers_of,
 )
@@ -53,9 +53,9 @@ from rath.session.persistence.lines import (
     RoundLine,
     RowLine,
 )
-from rath.session.programs import known_run
+from rath.session.programs import current_source
 from rath.session.record import InnerLog, ToolRun
-from rath.session.replay_context import current_stage
+from rath.session.replay_context import current_replay
 
 Durability = Literal["turn", "row", "none"]
 """What survives a loss of power; whatever the choice, a process that is killed loses nothing that
@@ -101,9 +101,9 @@ class RecordingPlan:
     sandbox_handle_id: str | None = None
 
     @property
-    def shelf(self) -> Shelf:
+    def shelf(self) -> OpenLogs:
         """What is known of the store."""
-        return shelf_of_files() if self.is_alone else shelf_of(self.store)
+        return open_session_files() if self.is_alone else open_logs_of(self.store)
 
     def begin(self, store: SessionStore, session: UUID) -> SessionLog | StoredLog:
         """Return a new log, locked for its writer; blocks.
@@ -151,10 +151,10 @@ def plan_recording(
     if durability is not None and durability not in get_args(Durability):
         known = ", ".join(map(repr, get_args(Durability)))
         raise ValueError(f"unknown durability {durability!r}; expected one of {known}")
-    if current_stage() is not None:
+    if current_replay() is not None:
         return None  # a replay writes nothing
     begun = None if goes_on_from is None else _writer_of_beginning(session, goes_on_from)
-    program, beside = known_run(), store_beside()
+    program, beside = current_source(), recording_store()
     if begun is not None and begun.is_alone:
         store, is_alone = begun.store, True
     elif path and begun is None:
@@ -254,10 +254,10 @@ class Recorder:
         above = runs_above.get() - {self._who.session}
         for session in above:
             # What runs inside it builds on what it has made by now.
-            running = being_written(session)
+            running = running_writer(session)
             if running is not None:
                 await _wait(running.settled())
-        keeper = Keeper(plan.store, shelf=plan.shelf, running=above)
+        keeper = AncestorWriter(plan.store, shelf=plan.shelf, running=above)
         if not plan.is_alone:
             parents = self._who.provenance.parents
             await _wait(plan.shelf.lane.put(partial(keeper.keep_ancestors, parents)))
@@ -419,7 +419,7 @@ class Recorder:
         else:
             await self._leave(writer, body, error)
 
-    async def _open(self, plan: RecordingPlan, keeper: Keeper, start: Body) -> None:
+    async def _open(self, plan: RecordingPlan, keeper: AncestorWriter, start: Body) -> None:
         writer = LogWriter(plan.store, self._who.session, is_alone=plan.is_alone)
 
         def first() -> Beginning:
@@ -428,7 +428,7 @@ class Recorder:
 
         await self._opened(plan, writer, writer.open(plan.begin, first))
 
-    async def _open_again(self, plan: RecordingPlan, keeper: Keeper, start: Body) -> None:
+    async def _open_again(self, plan: RecordingPlan, keeper: AncestorWriter, start: Body) -> None:
         """Go on with the log of a run, or write what it had made where it has none."""
         session = self._who.session
         written = await _wait(plan.shelf.lane.put(partial(find_whole_log, plan.store, session)))

@@ -55,19 +55,24 @@ from rath.session.record import (
     ModelCall,
     Operation,
     ToolRun,
-    collecting,
+    report_to,
 )
 from rath.session.replay_context import DerivedKind, ServedKind, ServedRun, staged
 from rath.session.run.recorded import (
-    Node,
+    RecordedNode,
+    RecordedOperation,
     RecordedRun,
-    Script,
     excerpt,
     history_of,
     name_of,
     rows_differ,
 )
-from rath.session.run.replay_models import Cast, RecordedStandIn, provider_of, recorded_candidates
+from rath.session.run.replay_models import (
+    RecordedStandIn,
+    ReplayModels,
+    provider_of,
+    recorded_candidates,
+)
 from rath.session.session import Session
 from rath.session.tooling import Tool, builtin_tools
 
@@ -89,7 +94,7 @@ class RecordedForm(OutputForm):
         return self.read(text)
 
 
-def recorded_form(run: RecordedRun, spec: OutputSpec) -> tuple[RecordedForm, int]:
+def recorded_form(run: RecordedOperation, spec: OutputSpec) -> tuple[RecordedForm, int]:
     """Return the form of a run's typed answer, and how many tries may follow one that fails."""
     reads = deque(_reads(run, spec))
 
@@ -107,7 +112,7 @@ def recorded_form(run: RecordedRun, spec: OutputSpec) -> tuple[RecordedForm, int
 
 
 def _judged(
-    run: RecordedRun, spec: OutputSpec
+    run: RecordedOperation, spec: OutputSpec
 ) -> Iterator[tuple[ModelCall, AssistantTurn, list[ToolCall]]]:
     """Yield the turns that were taken for answers, with the calls that gave them."""
     for call in run.calls:
@@ -120,7 +125,7 @@ def _judged(
             yield call, turn, own
 
 
-def _reads(run: RecordedRun, spec: OutputSpec) -> Iterator[Any]:
+def _reads(run: RecordedOperation, spec: OutputSpec) -> Iterator[Any]:
     runs = deque(entry for entry in run.own if isinstance(entry, ToolRun))
     for call, turn, own in _judged(run, spec):
         if not own:
@@ -134,7 +139,7 @@ def _reads(run: RecordedRun, spec: OutputSpec) -> Iterator[Any]:
                 yield _read_call(run, made, arguments)
 
 
-def _read_call(run: RecordedRun, made: ToolRun | None, arguments: object) -> Any:
+def _read_call(run: RecordedOperation, made: ToolRun | None, arguments: object) -> Any:
     if made is None or made.status == "done":
         return arguments
     row = run.rows.get(made.rows[0]) if made.rows else None
@@ -142,7 +147,7 @@ def _read_call(run: RecordedRun, made: ToolRun | None, arguments: object) -> Any
     return Unfit(_problem(str(json.loads(body).get("message", ""))))
 
 
-def _read_text(run: RecordedRun, call: ModelCall, turn: AssistantTurn) -> Any:
+def _read_text(run: RecordedOperation, call: ModelCall, turn: AssistantTurn) -> Any:
     after = call.rows[0].index + 1
     following = run.rows.get(type(call.rows[0])(call.rows[0].session, after))
     if following is not None and isinstance(following.content, UserText):
@@ -168,7 +173,7 @@ def replay_strictly(session: Session) -> Session:
         _check_derivation(node, nodes)
     tables: dict[UUID, ChunkTable] = {}
     # Nobody above counts what a replay does, and no journal notes it.
-    with session_graph_mode_override(False), collecting(_ignore):
+    with session_graph_mode_override(False), report_to(_ignore):
         for run in history.runs:
             table = _replayed(run, nodes)
             if table is not None:
@@ -183,7 +188,7 @@ def replay_strictly(session: Session) -> Session:
     )
 
 
-def _replayed(run: RecordedRun, nodes: Mapping[UUID, Node]) -> ChunkTable | None:
+def _replayed(run: RecordedOperation, nodes: Mapping[UUID, RecordedNode]) -> ChunkTable | None:
     """Run an operation again and return the rows of what it makes; None where it makes none."""
     match run.operation.kind:
         case "loop" if run.is_found:
@@ -198,7 +203,7 @@ def _replayed(run: RecordedRun, nodes: Mapping[UUID, Node]) -> ChunkTable | None
             return None
 
 
-def _replay_loop(run: RecordedRun) -> ChunkTable:
+def _replay_loop(run: RecordedOperation) -> ChunkTable:
     operation, body = run.operation, run.node.body
     n_own = 0
     for row in reversed(body.table):
@@ -227,7 +232,7 @@ def _replay_loop(run: RecordedRun) -> ChunkTable:
     return _compared(run, stage.script, out)
 
 
-def _replay_compression(run: RecordedRun, parent: Node) -> ChunkTable:
+def _replay_compression(run: RecordedOperation, parent: RecordedNode) -> ChunkTable:
     _check_input(run, parent.body.table)
     stage = OneRun(run)
     question = next((call.seen.question for call in run.calls if call.seen is not None), None)
@@ -243,11 +248,11 @@ def _replay_compression(run: RecordedRun, parent: Node) -> ChunkTable:
     return _compared(run, stage.script, out)
 
 
-def _replay_selection(run: RecordedRun) -> None:
+def _replay_selection(run: RecordedOperation) -> None:
     body = run.node.body
     _check_input(run, body.table)
-    cast = Cast()
-    cast.script = Script(run)
+    cast = ReplayModels()
+    cast.script = RecordedRun(run)
     shot = OneShot(
         purpose="select",
         operation=run.operation.operation,
@@ -265,7 +270,7 @@ def _replay_selection(run: RecordedRun) -> None:
             runtime().run(ask, label="a replayed selection")
 
 
-def _compared(run: RecordedRun, script: Script, out: Session) -> ChunkTable:
+def _compared(run: RecordedOperation, script: RecordedRun, out: Session) -> ChunkTable:
     """Wait for a replay and return its rows, once they and its record are the recorded ones."""
     try:
         out.synchronize()
@@ -292,7 +297,7 @@ def _compared(run: RecordedRun, script: Script, out: Session) -> ChunkTable:
     return found
 
 
-def _entries_differ(run: RecordedRun, out: Session, where: str) -> ReplayDifference | None:
+def _entries_differ(run: RecordedOperation, out: Session, where: str) -> ReplayDifference | None:
     """Compare what a run noted itself: its operation, calls and summaries."""
     mine = [entry for entry in run.own if _counts(entry)]
     own = run.operation.operation
@@ -345,7 +350,7 @@ def _compared_names(kind: type[Entry]) -> Sequence[str]:
 _names: dict[type[Entry], tuple[str, ...]] = {}
 
 
-def _check_input(run: RecordedRun, table: ChunkTable) -> None:
+def _check_input(run: RecordedOperation, table: ChunkTable) -> None:
     digest = rows_digest(table)
     if run.operation.input_digest not in (None, digest):
         raise ReplayDifference(
@@ -356,7 +361,7 @@ def _check_input(run: RecordedRun, table: ChunkTable) -> None:
         )
 
 
-def _check_derivation(node: Node, nodes: Mapping[UUID, Node]) -> None:
+def _check_derivation(node: RecordedNode, nodes: Mapping[UUID, RecordedNode]) -> None:
     """Compare the rows of a fork or a merge with what its parents make."""
     parents = [nodes.get(edge.id) for edge in node.provenance.parents]
     above = [each.body for each in parents if each is not None]
@@ -423,9 +428,9 @@ class _Offered:
 class OneRun:
     """The stage for one run that is known beforehand."""
 
-    def __init__(self, run: RecordedRun) -> None:
-        self._cast = Cast()
-        self.script = self._cast.script = Script(run)
+    def __init__(self, run: RecordedOperation) -> None:
+        self._cast = ReplayModels()
+        self.script = self._cast.script = RecordedRun(run)
         self._run = run
 
     def client(self, provider: Provider) -> ChatClient:
@@ -472,7 +477,7 @@ def _ignore(*_: object) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Course:
+class Overrides:
     """What is to be another than it was."""
 
     prompt: str | None = None
@@ -487,7 +492,7 @@ class Course:
         return all(getattr(self, each.name) is None for each in fields(self))
 
 
-def replay_live(session: Session, at: int | None, course: Course) -> Session:
+def replay_live(session: Session, at: int | None, course: Overrides) -> Session:
     """Return the run that goes on from row `at`; see `Session.replay`."""
     body = session.inherited(session.body.result())
     table = body.table
@@ -679,7 +684,7 @@ def _tools(begun: Operation, given: Sequence[Tool]) -> list[Tool]:
     return [tool for name, tool in known.items() if name in recorded or tool in given]
 
 
-def _refuse_beside_agent(course: Course) -> None:
+def _refuse_beside_agent(course: Overrides) -> None:
     beside = [name for name in ("provider", "tools") if getattr(course, name) is not None]
     if beside:
         raise ValueError(

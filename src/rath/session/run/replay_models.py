@@ -33,7 +33,7 @@ from rath.session.calls.requests import Candidate
 from rath.session.chunk import ChunkRow
 from rath.session.content import AssistantTurn, UserText
 from rath.session.record import ModelCall
-from rath.session.run.recorded import RecordedRun, Script
+from rath.session.run.recorded import RecordedOperation, RecordedRun
 
 _OWN_ERROR = re.compile(r"\S+:\S+ failed: (\w+): (.*)", re.DOTALL)
 """How the record tells of an error that a client of the program raised itself."""
@@ -122,13 +122,13 @@ Writer = Callable[[ModelCall | None], ChatClient]
 """Gives the client that writes a request, for the recorded call that comes next."""
 
 
-class Cast:
+class ReplayModels:
     """The models of one run that is replayed; they get their script when the run is known."""
 
     def __init__(self) -> None:
-        self.script: Script | None = None
+        self.script: RecordedRun | None = None
 
-    def held(self) -> Script:
+    def held(self) -> RecordedRun:
         """Return the script.
 
         Raises:
@@ -153,7 +153,7 @@ class ReplayedClient:
     """
 
     def __init__(
-        self, provider: Provider, cast: Cast, writer: Writer, *, tells_deltas: bool = True
+        self, provider: Provider, cast: ReplayModels, writer: Writer, *, tells_deltas: bool = True
     ) -> None:
         self._provider = provider
         self.cast = cast
@@ -209,7 +209,7 @@ class ReplayedDraft:
         self,
         written: ChatDraft,
         request: RathLLMChatRequest,
-        cast: Cast,
+        cast: ReplayModels,
         call: ModelCall | None,
         *,
         tells_deltas: bool,
@@ -287,7 +287,7 @@ _SCHEMAS = ("response_format", "output_config")
 """Parameters by which a typed answer is asked for by its schema."""
 
 
-def recorded_candidates(run: RecordedRun, cast: Cast) -> tuple[Candidate, ...]:
+def recorded_candidates(run: RecordedOperation, cast: ReplayModels) -> tuple[Candidate, ...]:
     """Return the models that a run asked, in the order of their first calls.
 
     Raises:
@@ -328,7 +328,7 @@ def provider_of(evidence: CallEvidence) -> Provider:
     )
 
 
-def _candidate(call: ModelCall, cast: Cast) -> Candidate:
+def _candidate(call: ModelCall, cast: ReplayModels) -> Candidate:
     provider = provider_of(call.evidence)
     writer = _Rewriting(cast, provider)
     client = ReplayedClient(provider, cast, lambda _: writer, tells_deltas=False)
@@ -349,7 +349,7 @@ class RecordedStandIn:
 class _Rewriting(RecordedStandIn):
     """Writes each request with the parameters that the recorded call had."""
 
-    def __init__(self, cast: Cast, provider: Provider) -> None:
+    def __init__(self, cast: ReplayModels, provider: Provider) -> None:
         super().__init__(provider)
         self._cast = cast
 
@@ -366,7 +366,9 @@ class _Rewriting(RecordedStandIn):
 class _RewrittenDraft:
     """One conversation; a vendor's rules may change its parameters from call to call."""
 
-    def __init__(self, cast: Cast, request: RathLLMChatRequest, evidence: CallEvidence) -> None:
+    def __init__(
+        self, cast: ReplayModels, request: RathLLMChatRequest, evidence: CallEvidence
+    ) -> None:
         self._cast = cast
         self._request = request
         self._messages: list[RathLLMMessage] = []

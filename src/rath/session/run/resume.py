@@ -15,27 +15,27 @@ from rath.session.content import rows_digest
 from rath.session.graph.kind import LineageKind
 from rath.session.graph.legacy import SessionLineage
 from rath.session.graph.recording import Provenance, stamped
-from rath.session.log.open_logs import has_gone_on, newest, say_same
+from rath.session.log.open_logs import alias, is_superseded, latest_run
 from rath.session.operation import Place
 from rath.session.outcome import Cancelled, Completed, NeedsDecision, Suspended
 from rath.session.programs import (
-    Found,
-    GoingOn,
+    RecordedSession,
+    ResumePoint,
     check_equal,
-    found_at,
-    going_on,
-    known_run,
-    make_anew,
+    current_source,
+    discard_recorded,
+    find_recorded,
     model_check,
     required_operation,
-    served,
+    resume_point,
+    serve_recorded,
 )
 from rath.session.record import Entry, Operation, Summary
 from rath.session.session import Session
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BegunCompression:
+class UnfinishedCompression:
     """A compression that failed or was cut off: it goes on with all that it had noted."""
 
     origin: Deferred[Body]
@@ -62,9 +62,9 @@ class BegunCompression:
         return self.body if self.has_summary else replace(self.body, table=user.table)
 
 
-def compression_before(
+def find_earlier_compression(
     place: Place, cells: tuple[Deferred[Body], Deferred[Body]]
-) -> Found | BegunCompression | None:
+) -> RecordedSession | UnfinishedCompression | None:
     """Return the compression that was made at a place before, None where it is to be made.
 
     Args:
@@ -74,40 +74,42 @@ def compression_before(
     Raises:
         ResumeMismatch: At this place something else was made.
     """
-    found = found_at(place)
+    found = find_recorded(place)
     if found is None or not found.body.done():
         return found
     content, has_failed = found.content, found.body.error() is not None
     made = None if content is None else own_operation(content.record, found.id)
     if content is None or (made is None and (has_failed or _is_suspended(content))):
-        make_anew(place)
+        discard_recorded(place)
         return None
     if made is None:
         # The chain was at its budget, so that no model was asked: the rows are those of the input.
         check = _input_check(content, place)
-        return replace(found, body=served(found, cells, check))
+        return replace(found, body=serve_recorded(found, cells, check))
     check = model_check(required_operation(found, "compress", place), place)
     if not has_failed and not _compression_goes_on(content):
-        return replace(found, body=served(found, cells, check))
+        return replace(found, body=serve_recorded(found, cells, check))
     return _begun(found, content, made, check)
 
 
 def _begun(
-    found: Found, content: Body, made: Operation, check: Callable[[Body, Body], None]
-) -> BegunCompression:
+    found: RecordedSession, content: Body, made: Operation, check: Callable[[Body, Body], None]
+) -> UnfinishedCompression:
     told = entries_since(content.record, found.id)
     is_summed_up = any(
         isinstance(entry, Summary) and entry.operation == made.operation for entry in told
     )
     rows = content.table if is_summed_up else content.table.prefix(0)
     body = replace(content, table=rows, outcome=Completed(), unfinished=None)
-    return BegunCompression(origin=found.body, operation=made, body=body, told=told, check=check)
+    return UnfinishedCompression(
+        origin=found.body, operation=made, body=body, told=told, check=check
+    )
 
 
 def _compression_goes_on(content: Body) -> bool:
     """Tell whether a compression is not done."""
     if isinstance(content.outcome, Cancelled):
-        known = known_run()
+        known = current_source()
         return known is not None and known.cancelled == "go_on"
     return _is_suspended(content)
 
@@ -126,7 +128,7 @@ def _input_check(content: Body, place: Place) -> Callable[[Body, Body], None]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Before:
+class EarlierRun:
     """What was made of a loop before."""
 
     session: UUID
@@ -145,33 +147,33 @@ class Before:
     placement: Placement | None = None
     """In which place; None for that of the user's session."""
 
-    goes_on: GoingOn | None = None
+    goes_on: ResumePoint | None = None
     """Where the run goes on."""
 
     made: Session | None = None
     """All that there is to it, where nothing is left to do."""
 
 
-def loop_before(user: Session, agent: Session, place: Place) -> Before | None:
+def find_earlier_run(user: Session, agent: Session, place: Place) -> EarlierRun | None:
     """Return what was made of the loop that is called here, None where nothing was.
 
     Raises:
         ResumeMismatch: At this place something else was made.
     """
-    found = found_at(place)
+    found = find_recorded(place)
     if found is None:
         return _waiting(user, agent, place)
     return _found(found, user, agent, place)
 
 
-def _waiting(user: Session, agent: Session, place: Place) -> Before | None:
+def _waiting(user: Session, agent: Session, place: Place) -> EarlierRun | None:
     """Return the run that made `user`, where it waits and belongs to this agent."""
     if not user.body.done() or user.body.error() is not None or not agent.body.done():
         return None
     outcome = user.outcome
     if not isinstance(outcome, Suspended) or isinstance(outcome, Cancelled):
         return None
-    before = going_on(user.body.result(), user.id, late=user.record)
+    before = resume_point(user.body.result(), user.id, late=user.record)
     if before is None or outcome.session not in (user.id, *before.children):
         return None
     # Within the program that made it, a session that waits is passed on to what comes next.
@@ -179,33 +181,37 @@ def _waiting(user: Session, agent: Session, place: Place) -> Before | None:
     is_passed_on = place.run is not None and place.run == began.place.run
     if is_passed_on or began.head != tuple(agent.chunk_table):
         return None
-    origin = newest(user.body)
-    if has_gone_on(user.body):
+    origin = latest_run(user.body)
+    if is_superseded(user.body):
         return _gone_on(user, agent, origin)
     known = _known(user, agent, origin, before)
     return replace(known, made=user) if before.waiting else replace(known, goes_on=before)
 
 
-def _gone_on(user: Session, agent: Session, origin: Deferred[Body]) -> Before:
+def _gone_on(user: Session, agent: Session, origin: Deferred[Body]) -> EarlierRun:
     """Return the run that has gone on with a session that is given again."""
     written = origin.latest
     if not origin.done() or origin.error() is None or written is None:
-        again = Before(session=user.id, provenance=None, lineage=None, cells=(origin, agent.body))
+        again = EarlierRun(
+            session=user.id, provenance=None, lineage=None, cells=(origin, agent.body)
+        )
         return replace(again, made=_same_run(user, origin))
-    before = going_on(written, user.id)
+    before = resume_point(written, user.id)
     assert before is not None, "its operation is there"
     known = _known(user, agent, origin, before)
     if not before.waiting:
         return replace(known, goes_on=before)
     outcome = waiting_outcome(before.open_calls, NeedsDecision(user.id, ()), user.id)
     waits = Deferred.of(replace(written, outcome=outcome))
-    say_same(waits, origin)
+    alias(waits, origin)
     return replace(known, made=_same_run(user, waits))
 
 
-def _known(user: Session, agent: Session, origin: Deferred[Body], before: GoingOn) -> Before:
+def _known(
+    user: Session, agent: Session, origin: Deferred[Body], before: ResumePoint
+) -> EarlierRun:
     cells = (Deferred.of(before.body), agent.body)
-    return Before(
+    return EarlierRun(
         session=user.id,
         provenance=user.provenance,
         lineage=user.lineage,
@@ -226,9 +232,11 @@ def _same_run(user: Session, content: Deferred[Body]) -> Session:
     )
 
 
-def _found(found: Found, user: Session, agent: Session, place: Place) -> Before | None:
+def _found(
+    found: RecordedSession, user: Session, agent: Session, place: Place
+) -> EarlierRun | None:
     content, cells, origin = found.content, (user.body, agent.body), found.body
-    known = Before(
+    known = EarlierRun(
         session=found.id,
         provenance=None,
         lineage=None,
@@ -239,22 +247,22 @@ def _found(found: Found, user: Session, agent: Session, place: Place) -> Before 
     if not found.body.done():
         return replace(known, made=_made(found, found.body, user, agent))
     if content is None or _is_void(content, found.id):
-        make_anew(place)
+        discard_recorded(place)
         return known
     check = model_check(required_operation(found, "loop", place), place)
     if _loop_goes_on(found, content):
-        before = going_on(found.written, found.id, late=found.late)
+        before = resume_point(found.written, found.id, late=found.late)
         assert before is not None, "its operation is there"
         if not before.waiting:
             return replace(known, goes_on=_checked(before, cells, check))
         outcome = waiting_outcome(before.open_calls, NeedsDecision(found.id, ()), found.id)
         waits = Deferred.of(replace(content, outcome=outcome))
-        say_same(waits, origin)
+        alias(waits, origin)
         found = replace(found, body=waits)
-    return replace(known, made=_made(found, served(found, cells, check), user, agent))
+    return replace(known, made=_made(found, serve_recorded(found, cells, check), user, agent))
 
 
-def _made(found: Found, body: Deferred[Body], user: Session, agent: Session) -> Session:
+def _made(found: RecordedSession, body: Deferred[Body], user: Session, agent: Session) -> Session:
     """Return the session that was found, as the call makes it now."""
     parents = (user.as_parent(), agent.as_parent())
     made = Session.from_body(
@@ -273,19 +281,19 @@ def _is_void(content: Body, session: UUID) -> bool:
     return own_operation(content.record, session) is None
 
 
-def _loop_goes_on(found: Found, content: Body) -> bool:
+def _loop_goes_on(found: RecordedSession, content: Body) -> bool:
     """Tell whether the run of a session is not done."""
-    known, outcome = known_run(), content.outcome
+    known, outcome = current_source(), content.outcome
     if isinstance(outcome, Cancelled):
         return known is not None and known.cancelled == "go_on"
     return isinstance(outcome, Suspended) or found.body.error() is not None
 
 
 def _checked(
-    before: GoingOn,
+    before: ResumePoint,
     cells: tuple[Deferred[Body], Deferred[Body]],
     check: Callable[[Body, Body], None],
-) -> GoingOn:
+) -> ResumePoint:
     """Check the inputs now where they are there, else have the run do it."""
     if all(cell.done() and cell.error() is None for cell in cells):
         check(cells[0].result(), cells[1].result())

@@ -27,9 +27,9 @@ from rath.session.calls.asking import CurrentCall, call_here, in_call
 from rath.session.calls.results import (
     CALL_INTERRUPTED,
     CALL_SUSPENDED,
-    Finished,
-    Prepared,
-    held_back,
+    CallResult,
+    CheckedCall,
+    deferred_call,
     lane_keys,
     with_arguments,
 )
@@ -58,7 +58,7 @@ FULL = (
 )
 
 
-class KeptContents:
+class ContentCache:
     """Counts the contents that the effects of one run hold; each digest once.
 
     Args:
@@ -99,7 +99,7 @@ DispatchTool = Callable[[Session, Tool, Mapping[str, Any]], Any]
 """A custom executor's `dispatch_tool`."""
 
 
-Tell = Callable[[Finished], None]
+Tell = Callable[[CallResult], None]
 """Is told what became of a call."""
 
 
@@ -127,7 +127,7 @@ class ToolRounds:
     dispatch: DispatchTool | None
     lanes: Lanes = field(default_factory=Lanes)
     checker: ArgumentChecker = field(default_factory=ArgumentChecker)
-    contents: KeptContents = field(default_factory=KeptContents)
+    contents: ContentCache = field(default_factory=ContentCache)
     hooks: CallHooks | None = None
     """Who is shown the calls; None where nobody is."""
 
@@ -138,12 +138,12 @@ class ToolRounds:
         self,
         calls: Sequence[ToolCall],
         session: Session,
-        done: dict[int, Finished],
+        done: dict[int, CallResult],
         *,
         row: int = 0,
         places: Sequence[int] | None = None,
         given: Mapping[int, CurrentCall] = _NOTHING_GIVEN,
-    ) -> list[Finished]:
+    ) -> list[CallResult]:
         """Run calls of one turn on a snapshot; results stand in the order of the calls.
 
         Args:
@@ -171,7 +171,7 @@ class ToolRounds:
         prepared = await self.prepare_all(calls)
         if self.hooks is not None:
             prepared = await self.show(prepared, session, row=row, places=places)
-        waiting: list[Prepared] = []
+        waiting: list[CheckedCall] = []
         jobs = [
             self._job(
                 one,
@@ -185,12 +185,12 @@ class ToolRounds:
         ]
         return await self.lanes.run(jobs, keys=partial(lane_keys, prepared, self.placement))
 
-    async def prepare_all(self, calls: Sequence[ToolCall]) -> list[Prepared]:
+    async def prepare_all(self, calls: Sequence[ToolCall]) -> list[CheckedCall]:
         """Prepare the calls of a round in one job; what takes too long is given up."""
         if not is_library_loaded():
             # Before any deadline begins: a tool is not to blame for an import of ours.
             await runtime().call_in_worker(load_library)
-        made: list[Prepared] = []
+        made: list[CheckedCall] = []
         offers = [self.table.get(call.name) for call in calls]
         limit = max((offer.limit for offer in offers if offer is not None), default=None)
         with contextlib.suppress(TimeoutError):
@@ -200,13 +200,15 @@ class ToolRounds:
                 )
         rest = zip(calls[len(made) :], offers[len(made) :], strict=True)
         return made + [
-            Prepared(call, offer, refusal=_timeout_text(call.name, offer.limit if offer else 0.0))
+            CheckedCall(
+                call, offer, refusal=_timeout_text(call.name, offer.limit if offer else 0.0)
+            )
             for call, offer in rest
         ]
 
     async def show(
-        self, prepared: Sequence[Prepared], session: Session, *, row: int, places: Sequence[int]
-    ) -> list[Prepared]:
+        self, prepared: Sequence[CheckedCall], session: Session, *, row: int, places: Sequence[int]
+    ) -> list[CheckedCall]:
         """Return calls of one turn as hooks let them pass; each is shown once, in order.
 
         Args:
@@ -222,7 +224,7 @@ class ToolRounds:
             for at, one in zip(places, prepared, strict=True)
         ]
 
-    async def _again(self, prepared: Prepared, arguments: Mapping[str, Any]) -> Prepared:
+    async def _again(self, prepared: CheckedCall, arguments: Mapping[str, Any]) -> CheckedCall:
         """Check and place a call with other arguments than the model gave."""
         given = replace(prepared.call, arguments=json.dumps(dict(arguments)))
         (made,) = await self.prepare_all([given])
@@ -230,17 +232,17 @@ class ToolRounds:
 
     def _job(
         self,
-        prepared: Prepared,
+        prepared: CheckedCall,
         session: Session,
         place: tuple[int, int],
         tell: Tell,
         *,
         call: CurrentCall,
-        waiting: list[Prepared],
-    ) -> Job[Finished]:
-        async def finish() -> Finished:
+        waiting: list[CheckedCall],
+    ) -> Job[CallResult]:
+        async def finish() -> CallResult:
             if any(map(prepared.comes_after, waiting)):
-                finished = held_back(prepared)
+                finished = deferred_call(prepared)
             else:
                 with call_scope(session.id, *place), in_call(call):
                     finished = await self._finish(prepared, session, tell)
@@ -253,12 +255,12 @@ class ToolRounds:
 
         return Job(prepared.lane, prepared.is_barrier, finish)
 
-    def _prepare(self, call: ToolCall) -> Prepared:
+    def _prepare(self, call: ToolCall) -> CheckedCall:
         """Parse, check and place a call; on a worker thread."""
         offer = self.table.get(call.name)
         if offer is None:
             refusal = encode_failure("unknown_tool", f"unknown tool {call.name!r}")
-            return Prepared(call, None, refusal=refusal)
+            return CheckedCall(call, None, refusal=refusal)
         arguments: dict[str, Any] | None = None
         try:
             arguments = self.checker.parse(call.name, call.arguments)
@@ -266,25 +268,25 @@ class ToolRounds:
             key = tuple(offer.tool.resource_key(arguments))
         except BadArguments as exc:
             refusal = encode_failure("invalid_tool_arguments", str(exc), exc.detail)
-            return Prepared(call, offer, arguments, refusal=refusal)
+            return CheckedCall(call, offer, arguments, refusal=refusal)
         except (Exception, SystemExit, KeyboardInterrupt) as exc:  # noqa: BLE001  # a tool's lane
-            return Prepared(call, offer, arguments, refusal=_exception_text(exc))
-        return Prepared(call, offer, arguments, key)
+            return CheckedCall(call, offer, arguments, refusal=_exception_text(exc))
+        return CheckedCall(call, offer, arguments, key)
 
-    async def _finish(self, prepared: Prepared, session: Session, tell: Tell) -> Finished:
+    async def _finish(self, prepared: CheckedCall, session: Session, tell: Tell) -> CallResult:
         if prepared.refusal is not None or prepared.offer is None:
             assert prepared.refusal is not None
             sandbox = self.placement.sandbox
             where = None if sandbox is None else sandbox.describe()
-            return Finished(prepared, prepared.refusal, prepared.refused_as, sandbox=where)
+            return CallResult(prepared, prepared.refusal, prepared.refused_as, sandbox=where)
         call = partial(self._call, prepared, session)
         return await self._attempt(lambda: prepared, prepared.offer, call, tell)
 
     async def _finish_alone(
         self, call: ToolCall, offer: Offer, session: Session, tell: Tell
-    ) -> Finished:
+    ) -> CallResult:
         """Prepare and run a lone call in one job: a round of one plain call is the usual one."""
-        made: list[Prepared] = []
+        made: list[CheckedCall] = []
 
         def work() -> object:
             prepared = self._prepare(call)
@@ -295,8 +297,8 @@ class ToolRounds:
                 return _HELD
             return _encoded(offer.tool(session, dict(prepared.arguments or {})))
 
-        def prepared() -> Prepared:
-            return made[0] if made else Prepared(call, offer)
+        def prepared() -> CheckedCall:
+            return made[0] if made else CheckedCall(call, offer)
 
         async def call_it() -> ResultText:
             result = await self._work(work, lambda: prepared().key)
@@ -306,11 +308,11 @@ class ToolRounds:
 
     async def _attempt(
         self,
-        prepared: Callable[[], Prepared],
+        prepared: Callable[[], CheckedCall],
         offer: Offer,
         call: Callable[[], Awaitable[ResultText]],
         tell: Tell,
-    ) -> Finished:
+    ) -> CallResult:
         """Run a call under its deadline; whatever it does, a result comes of it.
 
         One that is cut off with its run is told to `tell`, with what it did by then.
@@ -350,8 +352,8 @@ class ToolRounds:
         return self._ended(attempt, prepared(), result, status)
 
     def _ended(
-        self, attempt: _Attempt, prepared: Prepared, result: ResultText, status: ToolStatus
-    ) -> Finished:
+        self, attempt: _Attempt, prepared: CheckedCall, result: ResultText, status: ToolStatus
+    ) -> CallResult:
         """Return what became of a call, with what it did and where."""
         sandbox, offer = self.placement.sandbox, attempt.offer
         gaps = list(attempt.effects.gaps)
@@ -363,7 +365,7 @@ class ToolRounds:
         effects, is_whole = self.contents.fitting(attempt.effects)
         if not is_whole:
             gaps.append(FULL)
-        return Finished(
+        return CallResult(
             prepared,
             result,
             status,
@@ -378,7 +380,7 @@ class ToolRounds:
         """Tell whether a call is one sandbox operation, which is looked at when it is cut off."""
         return offer.operator is not None and self.dispatch is None
 
-    async def _call(self, prepared: Prepared, session: Session) -> ResultText:
+    async def _call(self, prepared: CheckedCall, session: Session) -> ResultText:
         offer = cast("Offer", prepared.offer)
         arguments = dict(prepared.arguments or {})
         await self.lanes.wait_free(prepared.key)

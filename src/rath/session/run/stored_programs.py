@@ -18,25 +18,25 @@ from rath.session.calls.open_calls import open_calls, own_operation
 from rath.session.chunk import ChunkTable
 from rath.session.derive import remember_loaded
 from rath.session.graph.recording import Edge, Provenance
-from rath.session.log.build import Built, build
+from rath.session.log.build import LoadedSession, build
 from rath.session.log.load import session_of
-from rath.session.log.open_logs import begin, begun_since, shelf_of, writers_of
-from rath.session.log.parsed import MAX_READS, Content, Source, closure
+from rath.session.log.open_logs import begin, open_logs_of, started_sessions, writers_of
+from rath.session.log.parsed import MAX_READS, LogSource, ParsedLog, closure
 from rath.session.log.store import SessionStore, default_store, open_store
 from rath.session.operation import Place
 from rath.session.outcome import NeedsApproval, NeedsDecision, NeedsInput, Suspended
-from rath.session.programs import CancelledRuns, Found, known_run, serving
+from rath.session.programs import CancelledRuns, RecordedSession, current_source, resuming_from
 from rath.session.session import Session
 
 
-class Stored:
+class StoredSource:
     """The sessions of a store, by id."""
 
     def __init__(self, store: SessionStore) -> None:
         self.store = store
-        self._source = Source(store)
-        self._contents: dict[UUID, Content | None] = {}
-        self._built: dict[UUID, Built] = {}
+        self._source = LogSource(store)
+        self._contents: dict[UUID, ParsedLog | None] = {}
+        self._built: dict[UUID, LoadedSession] = {}
         self._sessions: dict[UUID, Session] = {}
         # Tools that run side by side look for what they had made.
         self._busy = threading.RLock()
@@ -46,14 +46,14 @@ class Stored:
         """Where the store is, for messages."""
         return self.store.where
 
-    def find(self, session: UUID) -> Found | None:
+    def find(self, session: UUID) -> RecordedSession | None:
         """Return a session that is stored, None where it is not; blocks.
 
         Raises:
             PersistenceError: It cannot be read.
             SessionDamaged: Its log, or that of one it came from, is not what was written.
         """
-        if shelf_of(self.store).is_outdated(session):
+        if open_logs_of(self.store).is_outdated(session):
             return None
         try:
             loaded = self.session(session)
@@ -66,7 +66,7 @@ class Stored:
             return None
         edge = loaded.as_parent()
         assert edge.body is not None
-        return Found(session, edge.body, loaded.provenance, edge.late, loaded.placement)
+        return RecordedSession(session, edge.body, loaded.provenance, edge.late, loaded.placement)
 
     def workspace_of(self, session: UUID) -> UUID | None:
         """Return the workspace that the log of a session names, None where it names none."""
@@ -90,14 +90,14 @@ class Stored:
 
     def drop(self, session: UUID) -> None:
         """Forget a session that is made anew; its log stays until the new one takes its place."""
-        shelf_of(self.store).outdate(session)
+        open_logs_of(self.store).outdate(session)
         with self._busy:
             for known in (self._contents, self._sessions):
                 known.pop(session, None)
             # What came from it is built on what will be replaced.
             self._built.clear()
 
-    def _build(self, session: UUID) -> Built | None:
+    def _build(self, session: UUID) -> LoadedSession | None:
         for _ in range(MAX_READS - 1):
             try:
                 return self._build_once(session)
@@ -105,12 +105,12 @@ class Stored:
                 if not self._source.has_changed():
                     raise
                 # What was read before has grown since, and others begin with more of it.
-                self._source = Source(self.store)
+                self._source = LogSource(self.store)
                 self._contents.clear()
                 self._built.clear()
         return self._build_once(session)
 
-    def _build_once(self, session: UUID) -> Built | None:
+    def _build_once(self, session: UUID) -> LoadedSession | None:
         content = self._content(session)
         if content is None:
             return None
@@ -119,7 +119,7 @@ class Stored:
             self._built = build(closure(content, self._content, known=before), known=before)
         return self._built[session]
 
-    def _passed_on(self, session: UUID) -> Found | None:
+    def _passed_on(self, session: UUID) -> RecordedSession | None:
         """Return a session that says nothing of its own, without what it was made of.
 
         That may have been made anew since, so that the log stands on what is not there any more.
@@ -131,14 +131,16 @@ class Stored:
         made = content.operation
         if made is not None and made.kind == "loop":
             return None
-        return Found(session, Deferred.of(Body(ChunkTable(), outcome=outcome)), Provenance())
+        return RecordedSession(
+            session, Deferred.of(Body(ChunkTable(), outcome=outcome)), Provenance()
+        )
 
-    def _content(self, session: UUID) -> Content | None:
+    def _content(self, session: UUID) -> ParsedLog | None:
         if session not in self._contents:
             self._contents[session] = self._read(session)
         return self._contents[session]
 
-    def _read(self, session: UUID) -> Content | None:
+    def _read(self, session: UUID) -> ParsedLog | None:
         log = self.store.read(session)
         # A writer that was cut off in its first line has said nothing.
         if log is None or not (log.is_finished or b"\n" in log.data):
@@ -176,7 +178,7 @@ class Program:
     """
 
     def __init__(
-        self, session: Session, stored: Stored | None, *, cancelled: CancelledRuns = "keep"
+        self, session: Session, stored: StoredSource | None, *, cancelled: CancelledRuns = "keep"
     ) -> None:
         self.cancelled: CancelledRuns = cancelled
         self.stored = stored
@@ -184,14 +186,14 @@ class Program:
         self._held = {found.id: found for found in _closure(session)}
         self._dropped: set[UUID] = set()
         # In a store whoever goes on finds there what another one has begun.
-        self._begun = None if stored is not None else begun_since(session.body)
+        self._begun = None if stored is not None else started_sessions(session.body)
 
     @property
     def store(self) -> SessionStore | None:
         """Where the run is written, and goes on; None where it is nowhere."""
         return None if self.stored is None else self.stored.store
 
-    def find(self, session: UUID) -> Found | None:
+    def find(self, session: UUID) -> RecordedSession | None:
         """Return what was made under an id; what this process holds of the given session first."""
         if session in self._dropped:
             return None
@@ -225,9 +227,9 @@ class Program:
         """Have a session made that was not found, unless that has begun meanwhile."""
         return (start(), True) if self._begun is None else begin(self._begun, session, start)
 
-    def _begun_here(self, session: UUID) -> Found | None:
+    def _begun_here(self, session: UUID) -> RecordedSession | None:
         begun = None if self._begun is None else self._begun.get(session)
-        return None if begun is None else Found(session, begun, Provenance())
+        return None if begun is None else RecordedSession(session, begun, Provenance())
 
     def place(self) -> Place:
         """Return the place of the given session within its run.
@@ -250,7 +252,7 @@ class Program:
 
     def _outermost(self) -> Place | None:
         """Return the place within the run; what a tool made belongs to the run of its call."""
-        found: Found | None = self._held[self._session.id]
+        found: RecordedSession | None = self._held[self._session.id]
         seen: set[UUID] = set()
         while found is not None and found.id not in seen:
             seen.add(found.id)
@@ -291,7 +293,7 @@ class Program:
         )
         return made.taking_over(found.late)
 
-    def _place_of(self, found: Found) -> Place | None:
+    def _place_of(self, found: RecordedSession) -> Place | None:
         """Return where a session was made; for one that passed on that another waits, that one's.
 
         A session that failed before it began has the place of the first parent that has one.
@@ -330,7 +332,7 @@ def program_of(
     if cancelled not in get_args(CancelledRuns):
         raise ValueError(f"unknown cancelled {cancelled!r}: expected 'keep' or 'go_on'")
     opened = open_store(store) if isinstance(store, str) else store or store_of(session)
-    stored = None if opened is None else Stored(opened)
+    stored = None if opened is None else StoredSource(opened)
     if stored is not None:
         stored.session(session.id)
     return Program(session, stored, cancelled=cancelled)
@@ -348,11 +350,11 @@ class InsideCalls:
     store: SessionStore | None = None
     """None: what is made is written where it would be anyway."""
 
-    def __init__(self, stored: Stored, session: Session) -> None:
+    def __init__(self, stored: StoredSource, session: Session) -> None:
         self._stored = stored
         self._held = {found.id: found for found in _inner(session.as_parent())}
 
-    def find(self, session: UUID) -> Found | None:
+    def find(self, session: UUID) -> RecordedSession | None:
         """Return what was made under an id; what is stored first, where others may answer it."""
         return self._stored.find(session) or self._held.get(session)
 
@@ -378,12 +380,12 @@ def inside_calls(session: Session, *, is_going_on: bool) -> Generator[None]:
         session: The one that goes on.
         is_going_on: Nothing is done where it does not, or where a whole program runs again.
     """
-    if not is_going_on or known_run() is not None:
+    if not is_going_on or current_source() is not None:
         yield
         return
     # A file of its own holds no other session: theirs are where all others are.
     of_all = (writer.store for writer in writers_of(session.body) if not writer.is_alone)
-    with serving(InsideCalls(Stored(next(of_all, None) or default_store()), session)):
+    with resuming_from(InsideCalls(StoredSource(next(of_all, None) or default_store()), session)):
         yield
 
 
@@ -392,7 +394,7 @@ def _is_inside_call(place: Place) -> bool:
     return place.trace is not None and place.trace != place.run
 
 
-def _closure(session: Session) -> Iterator[Found]:
+def _closure(session: Session) -> Iterator[RecordedSession]:
     """Yield a session and all that it came from, as far as this process holds it, each once."""
     seen: set[UUID] = set()
     todo: list[Edge] = [session.as_parent()]
@@ -402,18 +404,18 @@ def _closure(session: Session) -> Iterator[Found]:
             continue
         seen.add(edge.id)
         provenance = edge.provenance or Provenance()
-        yield Found(edge.id, edge.body, provenance, edge.late)
+        yield RecordedSession(edge.id, edge.body, provenance, edge.late)
         todo.extend(provenance.parents)
         todo.extend(_inner_edges(edge))
 
 
-def _inner(edge: Edge) -> Iterator[Found]:
+def _inner(edge: Edge) -> Iterator[RecordedSession]:
     """Yield the sessions inside the calls of a run that wait, at any depth."""
     todo = _inner_edges(edge)
     while todo:
         each = todo.pop()
         if each.body is not None:
-            yield Found(each.id, each.body, each.provenance or Provenance(), each.late)
+            yield RecordedSession(each.id, each.body, each.provenance or Provenance(), each.late)
             todo.extend(_inner_edges(each))
 
 
@@ -463,7 +465,7 @@ def waiting_sessions(session: Session) -> tuple[Session, ...]:
     if outcome.session != session.id and outcome.session not in wanted:
         wanted.append(outcome.session)  # it only passes on that another one waits
     store = store_of(session) if wanted else None
-    stored = None if store is None else Stored(store)
+    stored = None if store is None else StoredSource(store)
     inner: list[Session] = []
     for child in wanted:
         made = None if stored is None else stored.session(child)

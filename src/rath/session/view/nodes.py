@@ -82,7 +82,7 @@ MAX_TITLE = 120
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Node:
+class PageNode:
     """A session of the page."""
 
     id: UUID
@@ -125,7 +125,7 @@ class Totals:
     """From its first entry to the end of its last one."""
 
 
-def nodes_of(heads: Iterable[Edge]) -> tuple[Node, ...]:
+def nodes_of(heads: Iterable[Edge]) -> tuple[PageNode, ...]:
     """Return the sessions behind `heads`, each once and after all that it came from."""
     found: dict[UUID, Edge] = {}
     for head in heads:
@@ -133,7 +133,7 @@ def nodes_of(heads: Iterable[Edge]) -> tuple[Node, ...]:
     return tuple(_node(edge) for edge in found.values())
 
 
-def own_entries(node: Node) -> Sequence[Entry]:
+def own_entries(node: PageNode) -> Sequence[Entry]:
     """Return what happened in the session itself: from its own operation on; O(entries)."""
     if node.body is None:
         return ()
@@ -144,7 +144,7 @@ def own_entries(node: Node) -> Sequence[Entry]:
     return () if node.parents else record.since(0)
 
 
-def totals(node: Node) -> Totals:
+def totals(node: PageNode) -> Totals:
     """Return what the session did itself; O(rows + entries)."""
     entries = own_entries(node)
     calls = [entry for entry in entries if isinstance(entry, ModelCall)]
@@ -188,7 +188,7 @@ def _n_known(edge: Edge) -> int:
     return 1 + len(with_late(edge.late, body).record) + len(body.table)
 
 
-def _node(edge: Edge) -> Node:
+def _node(edge: Edge) -> PageNode:
     provenance = edge.provenance or Provenance()
     cell: Deferred[Body] | None = edge.body
     if cell is None:
@@ -196,7 +196,7 @@ def _node(edge: Edge) -> Node:
     else:
         body = with_late(edge.late, cell.latest or Body(ChunkTable()))
         state, problem = _state(cell, body)
-    return Node(
+    return PageNode(
         id=edge.id,
         operator=provenance.operator,
         kind=provenance.kind,
@@ -248,7 +248,7 @@ def outcome_state(outcome: Outcome) -> tuple[str, str]:
             assert_never(outcome)
 
 
-def _title(node: Node) -> str:
+def _title(node: PageNode) -> str:
     if node.body is None:
         return ""
     texts = (
@@ -306,13 +306,13 @@ class Catalogue:
         self.entries: Numbered[Entry] = Numbered()
         self._contents: dict[Hashable, ChunkRow] = {}
 
-    def row_ranges(self, node: Node) -> list[Range]:
+    def row_ranges(self, node: PageNode) -> list[Range]:
         """Number the rows of a session; O(rows)."""
         if node.body is None:
             return []
         return _ranges(self._row_number(row) for row in node.body.table)
 
-    def entry_ranges(self, node: Node) -> list[Range]:
+    def entry_ranges(self, node: PageNode) -> list[Range]:
         """Number the entries of a session's record; O(entries)."""
         if node.body is None:
             return []

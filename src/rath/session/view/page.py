@@ -28,7 +28,7 @@ from rath.session.log.load import load
 from rath.session.log.parsed import Unfinished
 from rath.session.log.store import SessionStore
 from rath.session.session import Session
-from rath.session.view.nodes import Node, PageLimits, harmless, nodes_of
+from rath.session.view.nodes import PageLimits, PageNode, harmless, nodes_of
 from rath.session.view.page_data import PageEncoder
 
 STYLES = ("base.css", "panes.css", "rows.css", "evidence.css")
@@ -142,7 +142,7 @@ MAX_NOW = 2000
 class Snapshot:
     """The sessions of a page at one moment."""
 
-    nodes: tuple[Node, ...]
+    nodes: tuple[PageNode, ...]
     heads: tuple[Edge, ...]
     """The session that is followed, and the one that it is compared with, if there is one."""
 
@@ -208,7 +208,7 @@ class Feed:
         if not is_over:
             yield self.read()
 
-    def _as_running(self, node: Node) -> Node:
+    def _as_running(self, node: PageNode) -> PageNode:
         return replace(node, state="running", problem="") if node.id == self._session else node
 
 

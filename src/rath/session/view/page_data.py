@@ -34,9 +34,9 @@ from rath.session.record import (
 )
 from rath.session.view.nodes import (
     Catalogue,
-    Node,
     Numbered,
     PageLimits,
+    PageNode,
     Shown,
     Totals,
     own_entries,
@@ -350,7 +350,7 @@ class PageEncoder:
         self._images_left = limits.max_all_images_bytes
         self._evidence = EvidenceEncoder(limits, self._catalogue, self._share, self._id)
 
-    def encode(self, nodes: Sequence[Node]) -> str:
+    def encode(self, nodes: Sequence[PageNode]) -> str:
         """Return as JSON the sessions, and the rows and entries that were not told before."""
         sessions = [self._session(node) for node in nodes]
         inside = {each for node in nodes for each in inner_operations(own_entries(node))}
@@ -372,7 +372,7 @@ class PageEncoder:
     def _share(self, value: Any) -> int:
         return self._shared.number(_dumps(value), value)
 
-    def _session(self, node: Node) -> dict[str, Any]:
+    def _session(self, node: PageNode) -> dict[str, Any]:
         return without_empty(
             id=self._id(node.id),
             operator=node.operator,

@@ -19,7 +19,7 @@ from rath.session import (
     tool_feedback_chunk,
     user_text_chunk,
 )
-from rath.session.calls.requests import BYTES_PER_ROW, MANY_ROWS, aside, rows_worth
+from rath.session.calls.requests import BYTES_PER_ROW, MANY_ROWS, encode_cost, offload
 from rath.testing import ScriptedClient
 from tests.support.images import picture
 from tests.support.offline_vendor import OfflineVendor, Says
@@ -29,7 +29,7 @@ from tests.support.sessions import run
 @pytest.mark.parametrize(("n_rows", "stays"), [(MANY_ROWS, True), (MANY_ROWS + 1, False)])
 def test_only_many_rows_are_worth_a_thread(n_rows: int, stays: bool) -> None:
     async def where() -> bool:
-        worker = await aside(n_rows, threading.current_thread)
+        worker = await offload(n_rows, threading.current_thread)
         return worker is threading.current_thread()
 
     assert runtime().run(where, label="a test") is stays
@@ -39,10 +39,10 @@ def test_images_count_like_the_rows_that_take_as_long() -> None:
     large = user_text_chunk("x", images=[picture(bytes(BYTES_PER_ROW * MANY_ROWS))])
     result = tool_feedback_chunk("c", "f", "x", images=large.images)
     plain = user_text_chunk("y")
-    assert rows_worth(ChunkTable([plain, plain])) == 2
-    assert rows_worth(ChunkTable([plain, large])) == MANY_ROWS + 2
-    assert rows_worth(ChunkTable([plain, result])) == MANY_ROWS + 2
-    assert rows_worth(ChunkTable([plain] * (MANY_ROWS + 1))) == MANY_ROWS + 1
+    assert encode_cost(ChunkTable([plain, plain])) == 2
+    assert encode_cost(ChunkTable([plain, large])) == MANY_ROWS + 2
+    assert encode_cost(ChunkTable([plain, result])) == MANY_ROWS + 2
+    assert encode_cost(ChunkTable([plain] * (MANY_ROWS + 1))) == MANY_ROWS + 1
 
 
 @pytest.mark.parametrize(
@@ -59,11 +59,11 @@ def test_images_count_like_the_rows_that_take_as_long() -> None:
     ids=lambda row: row.kind_name,
 )
 def test_long_texts_count_like_the_rows_that_take_as_long(row: ChunkRow) -> None:
-    assert rows_worth([row]) == 4
+    assert encode_cost([row]) == 4
 
 
 def test_what_is_not_sent_counts_as_a_row() -> None:
-    assert rows_worth([ChunkRow("odd", {"content": "x" * 10_000})]) == 1
+    assert encode_cost([ChunkRow("odd", {"content": "x" * 10_000})]) == 1
 
 
 @pytest.mark.parametrize("place", ["user", "agent"])
@@ -88,7 +88,7 @@ def test_images_are_encoded_beside_the_runtime(place: str) -> None:
 
 def test_an_error_comes_through() -> None:
     async def fail() -> None:
-        await aside(MANY_ROWS + 1, lambda: int("x"))
+        await offload(MANY_ROWS + 1, lambda: int("x"))
 
     with pytest.raises(ValueError, match="invalid literal"):
         runtime().run(fail, label="a test")

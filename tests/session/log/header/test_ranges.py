@@ -8,17 +8,17 @@ from hypothesis import given
 
 from rath._core.vector import Vector
 from rath.session import ChunkRow, ChunkTable, Session
-from rath.session.log.header import Source, entry_parts, n_told, row_parts
+from rath.session.log.header import RangeSource, entry_parts, n_told, row_parts
 from rath.session.persistence.lines import Part
 from tests.support.api import rows_digest
 from tests.support.sessions import row_lists
 
 
-def rows_of(session: Session) -> Source[ChunkRow]:
-    return Source(session.id, session.chunk_table.vector)
+def rows_of(session: Session) -> RangeSource[ChunkRow]:
+    return RangeSource(session.id, session.chunk_table.vector)
 
 
-def told(parts: tuple[Part, ...], *sources: Source[ChunkRow]) -> list[ChunkRow]:
+def told(parts: tuple[Part, ...], *sources: RangeSource[ChunkRow]) -> list[ChunkRow]:
     items = {source.session: source.items for source in sources}
     found: list[ChunkRow] = []
     for part in parts:
@@ -74,7 +74,7 @@ def test_the_parts_end_where_something_is_in_no_parent() -> None:
 
 def test_ranges_that_are_not_next_to_each_other_are_parts_of_their_own() -> None:
     rows = [Session.create(text=text).chunk_table[0] for text in ("a", "b", "c")]
-    parent = Source(uuid4(), Vector(rows))
+    parent = RangeSource(uuid4(), Vector(rows))
     parts = row_parts(Vector([rows[0], rows[2]]), [parent])
     assert [(part.start, part.stop) for part in parts] == [(0, 1), (2, 3)]
 
@@ -83,5 +83,5 @@ def test_entries_are_told_by_their_ids() -> None:
     root = Session.from_user_message("hi")
     fork = root.fork()
     child = fork.fork()
-    (part,) = entry_parts(child.record, [Source(fork.id, fork.record)])
+    (part,) = entry_parts(child.record, [RangeSource(fork.id, fork.record)])
     assert (part.session, part.start, part.stop) == (fork.id, 0, 1)

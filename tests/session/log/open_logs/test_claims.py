@@ -22,7 +22,14 @@ from rath.errors import PersistenceError
 from rath.flow import Agent
 from rath.session import Session
 from rath.session.chunk import ChunkTable
-from rath.session.log.open_logs import begin, begun_since, claim, has_gone_on, newest, say_same
+from rath.session.log.open_logs import (
+    alias,
+    begin,
+    claim,
+    is_superseded,
+    latest_run,
+    started_sessions,
+)
 from rath.session.outcome import NeedsApproval, NeedsDecision
 from rath.session.record import ModelCall
 from rath.testing import ScriptedClient
@@ -174,7 +181,7 @@ def test_one_that_still_waits_has_not_gone_on() -> None:
     waiting = Waiting("done", approve=False)
     again = waiting.agent(waiting.session)
     assert isinstance(again.outcome, NeedsApproval)
-    assert not has_gone_on(waiting.session.body)
+    assert not is_superseded(waiting.session.body)
     waiting.session.approve("call_1")
     assert waiting.agent(waiting.session).text() == "done"
 
@@ -369,7 +376,7 @@ def test_a_run_that_failed_before_it_had_anything_counts_for_nothing() -> None:
     cell, _ = claim(waiting.session.body, start)
     with pytest.raises(RuntimeError, match="the disk is full"):
         cell.result()
-    assert not has_gone_on(waiting.session.body)
+    assert not is_superseded(waiting.session.body)
     assert waiting.agent(waiting.session).text() == "done"
 
 
@@ -381,17 +388,17 @@ def test_of_two_claims_the_second_gets_what_the_first_has_started() -> None:
 
 def test_of_two_that_begin_the_same_session_the_second_gets_what_the_first_has_started() -> None:
     cell, made = (Deferred.of(Body(ChunkTable())) for _ in range(2))
-    begun, session = begun_since(cell), uuid4()
+    begun, session = started_sessions(cell), uuid4()
     assert begin(begun, session, lambda: made) == (made, True)
-    assert begin(begun_since(cell), session, _never) == (made, False)
+    assert begin(started_sessions(cell), session, _never) == (made, False)
 
 
 def test_content_that_is_told_again_is_claimed_with_what_it_tells() -> None:
     cell, told, made = (Deferred.of(Body(ChunkTable())) for _ in range(3))
-    say_same(cell, cell)
-    say_same(told, cell)
+    alias(cell, cell)
+    alias(told, cell)
     assert claim(told, lambda: made) == (made, True)
-    assert newest(cell) is newest(told) is made
+    assert latest_run(cell) is latest_run(told) is made
 
 
 def _never() -> Deferred[Body]:

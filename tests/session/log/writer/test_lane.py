@@ -13,13 +13,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rath.session.log.writer import Lane
+from rath.session.log.writer import SerialQueue
 from tests.support.waiting import PATIENCE
 
 
 @given(n_jobs=st.integers(0, 40))
 def test_jobs_are_made_one_at_a_time_and_in_order(n_jobs: int) -> None:
-    lane, made, running = Lane(), list[int](), list[int]()
+    lane, made, running = SerialQueue(), list[int](), list[int]()
 
     def job(number: int) -> int:
         running.append(number)
@@ -34,7 +34,7 @@ def test_jobs_are_made_one_at_a_time_and_in_order(n_jobs: int) -> None:
 
 
 def test_a_job_that_fails_does_not_hold_up_the_next() -> None:
-    lane = Lane()
+    lane = SerialQueue()
     first = lane.put(lambda: 1 // 0)
     second = lane.put(lambda: 2)
     assert second.result(timeout=PATIENCE) == 2
@@ -43,7 +43,7 @@ def test_a_job_that_fails_does_not_hold_up_the_next() -> None:
 
 
 def test_who_puts_a_job_does_not_wait_for_it() -> None:
-    lane, go = Lane(), threading.Event()
+    lane, go = SerialQueue(), threading.Event()
     slow = lane.put(lambda: go.wait(PATIENCE))
     assert not slow.done()
     assert not slow.cancel()
@@ -67,6 +67,6 @@ def test_a_job_sees_nothing_of_the_run_that_put_it() -> None:
     run = contextvars.ContextVar("run", default="none")
     token = run.set("the run that is above")
     try:
-        assert Lane().put(run.get).result(timeout=PATIENCE) == "none"
+        assert SerialQueue().put(run.get).result(timeout=PATIENCE) == "none"
     finally:
         run.reset(token)

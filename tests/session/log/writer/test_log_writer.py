@@ -26,10 +26,10 @@ from tests.support.api import (
     Identity,
     begin_writing,
     beginning,
-    being_written,
     end_writing,
     find_log,
     recorder_module,
+    running_writer,
     writer_of,
 )
 from tests.support.logs import DAY
@@ -226,9 +226,9 @@ def test_who_ends_late_does_not_end_the_writing_of_the_next() -> None:
     begin_writing(first)
     begin_writing(second)
     end_writing(first)
-    assert being_written(session) is second
+    assert running_writer(session) is second
     end_writing(second)
-    assert being_written(session) is None
+    assert running_writer(session) is None
 
 
 def test_a_log_of_version_1_takes_nothing(tmp_path: Path) -> None:

@@ -19,16 +19,16 @@ from rath.session.persistence.codec import read_lines
 from rath.session.persistence.index.decode import facts_of
 from rath.session.persistence.lines import ResultLine, RoundLine
 from rath.session.record import ModelCall, ToolRun, Verdict
-from tests.support.api import UNKNOWN_TIME, Content, GivenUsage, chained, content_of, sum_costs
+from tests.support.api import UNKNOWN_TIME, GivenUsage, ParsedLog, chained, parse_log, sum_costs
 from tests.support.evidence import tokens
 from tests.support.logs import DAY, LogMaker, made_logs
 
 V1 = Path(__file__).parents[3] / "data" / "v1"
 
 
-def content(data: bytes) -> Content:
+def content(data: bytes) -> ParsedLog:
     """What the codec and the loader make of a log."""
-    return content_of(read_lines(data, "log"), lambda row: row)
+    return parse_log(read_lines(data, "log"), lambda row: row)
 
 
 def is_believed(data: bytes) -> bool:

@@ -23,7 +23,7 @@ from rath.session.log.load import load
 from rath.session.log.verify import verify
 from rath.session.persistence.store import FileStore, StoredLog
 from rath.testing import Turn, tool_call
-from tests.support.api import Content, LogSource, build, chained, closure, session_of
+from tests.support.api import LogSource, ParsedLog, build, chained, closure, session_of
 from tests.support.session_files import operation
 from tests.support.sessions import FunctionTool, run
 
@@ -54,7 +54,7 @@ class Memory(FileStore):
         assert log is not None
         return log
 
-    def _content(self, session: UUID) -> Content:
+    def _content(self, session: UUID) -> ParsedLog:
         content = LogSource(self).find(session)
         assert content is not None
         return content
@@ -126,14 +126,14 @@ def loaded(changed: Changed, asked: UUID, *, recover: bool) -> Session:
     """Return what `load` gives; the logs that were not changed are decoded once for all times."""
     source = LogSource(changed.store, recover)
 
-    def find(session: UUID) -> Content:
+    def find(session: UUID) -> ParsedLog:
         if session != changed.session:
             return changed.store.contents[session]
         content = source.content(changed.data, "the changed log", is_finished=changed.is_finished)
         content.require(session)
         return content
 
-    def find_ancestor(session: UUID) -> Content | None:
+    def find_ancestor(session: UUID) -> ParsedLog | None:
         try:
             return find(session)
         except SessionDamaged:
@@ -252,7 +252,7 @@ def test_what_is_loaded_is_built_of_each_log_once(store: Memory, last: UUID) -> 
     asked: list[UUID] = []
     source = LogSource(store)
 
-    def find(session: UUID) -> Content | None:
+    def find(session: UUID) -> ParsedLog | None:
         asked.append(session)
         return source.find(session)
 

@@ -17,7 +17,7 @@ from rath.session.outcome import Completed, NeedsDecision
 from rath.session.persistence.store import default_store
 from rath.session.record import ModelCall
 from rath.session.run.differences import FileDiffers, ProviderDiffers, ToolDiffers, WorkspaceUnknown
-from rath.session.run.stored_programs import Stored
+from rath.session.run.stored_programs import StoredSource
 from rath.testing import ScriptedClient, Turn, tool_call
 from tests.session.programs.test_going_on import AGENT, SCRIPT, Counting, f_calls, rows_of
 from tests.support.api import partial_beside
@@ -65,7 +65,7 @@ def test_a_session_that_goes_on_in_memory_is_written_where_it_was() -> None:
 def test_what_was_built_once_is_not_built_again_for_what_came_from_it() -> None:
     first = run(["one"], persist=True).synchronize()
     second = run(["two"], user=first, persist=True).synchronize()
-    stored = Stored(default_store())
+    stored = StoredSource(default_store())
     found = stored.find(first.id)
     later = stored.find(second.id)
     assert found is not None
@@ -77,7 +77,7 @@ def test_what_was_built_once_is_not_built_again_for_what_came_from_it() -> None:
 
 def test_what_is_made_anew_is_not_found_and_its_log_stays_until_then() -> None:
     first = run(["one"], persist=True).synchronize()
-    stored = Stored(default_store())
+    stored = StoredSource(default_store())
     assert stored.find(first.id) is not None
     stored.drop(first.id)
     assert stored.find(first.id) is None

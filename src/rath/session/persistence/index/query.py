@@ -90,7 +90,7 @@ class SearchHit:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundSession:
     """A summary, and whether its log says that the run may still go on."""
 
     summary: SessionSummary
@@ -133,7 +133,7 @@ def listed(database: Database, stamps: Mapping[UUID, str]) -> dict[UUID, ListedL
     return found
 
 
-def select(database: Database, asked: SessionFilter) -> list[Found]:
+def select(database: Database, asked: SessionFilter) -> list[FoundSession]:
     """Return the sessions that fit in all but their states, which change without their logs."""
     where, values = _where(asked)
     order = "DESC" if asked.order == "newest" else "ASC"
@@ -149,7 +149,7 @@ def count(database: Database, asked: SessionFilter) -> int:
     return int(found[0][0])
 
 
-def by_ids(database: Database, sessions: Collection[UUID]) -> list[Found]:
+def by_ids(database: Database, sessions: Collection[UUID]) -> list[FoundSession]:
     """Return what is known of these sessions, in no order."""
     return [
         found
@@ -278,9 +278,9 @@ def _conditions(asked: SessionFilter) -> Iterator[tuple[str, list[object]]]:
         yield ("0", []) if match is None else (said, [match])
 
 
-def _found(database: Database, rows: Sequence[Any]) -> list[Found]:
+def _found(database: Database, rows: Sequence[Any]) -> list[FoundSession]:
     titles = _Titles(database, rows)
-    return [Found(_summary(row, titles.of(row[0])), bool(row[23])) for row in rows]
+    return [FoundSession(_summary(row, titles.of(row[0])), bool(row[23])) for row in rows]
 
 
 def _summary(row: Any, title: str) -> SessionSummary:

@@ -30,7 +30,7 @@ from rath.session.persistence.index.database import (
     SessionSummary,
     to_micros,
 )
-from rath.session.persistence.index.query import Found, ListedLog, SearchHit, SessionFilter
+from rath.session.persistence.index.query import FoundSession, ListedLog, SearchHit, SessionFilter
 from rath.session.persistence.paths import INDEX_FILE_NAME
 
 _CACHE_DIR_NAME = "cache"
@@ -262,10 +262,10 @@ class StoreIndex:
     ) -> None:
         self.close()
 
-    def _standing(self, found: Iterable[Found]) -> list[SessionSummary]:
+    def _standing(self, found: Iterable[FoundSession]) -> list[SessionSummary]:
         return [self._now(each) for each in found]
 
-    def _now(self, found: Found) -> SessionSummary:
+    def _now(self, found: FoundSession) -> SessionSummary:
         # Whether somebody is at work stands in no log.
         if found.is_open and self.store.is_being_written(found.summary.id):
             return replace(found.summary, state="running", problem="")
