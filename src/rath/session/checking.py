@@ -105,9 +105,9 @@ class Checking:
         known = find_verdict(place, self.record, name=name, judge=judge)
         if known is not None:
             return known
-        stage = current_replay()
-        if stage is not None:
-            entries = stage.check(self, name, judge)
+        context = current_replay()
+        if context is not None:
+            entries = context.check(self, name, judge)
         else:
             command = BackendToolCommandRun(cmd, env=env, cwd=cwd, timeout=timeout)
             sandbox = self.placement.held()

@@ -254,7 +254,7 @@ class _CompressRun:
 
     async def execute(self, agent: Body) -> Body:
         """Ask for the summary and return the new content."""
-        for entry in () if self._before is None else self._before.told:
+        for entry in () if self._before is None else self._before.own_entries:
             self._tell_above(entry, None)
         spent = await self._budget.begin(self._body, self._snapshot)
         has_summary = self._has_own_rows

@@ -88,15 +88,15 @@ def save(
     whole = _whole(session)
     if path is not None:
         alone = FileStore.at(path, session.id)
-        shelf = open_session_files()
-        writer = _result(shelf.lane.put(partial(_write_alone, whole, alone)))
-        shelf.put(whole.cell, writer)
+        open_logs = open_session_files()
+        writer = _result(open_logs.lane.put(partial(_write_alone, whole, alone)))
+        open_logs.put(whole.cell, writer)
         return str(alone.path(session.id))
     where = open_store(store) if isinstance(store, str) else store or default_store()
-    keeper = AncestorWriter(where, running=runs_above.get())
-    shelf = open_logs_of(where)
-    _result(shelf.lane.put(partial(keeper.keep, whole)))
-    writer = shelf.get(whole.cell)
+    ancestors = AncestorWriter(where, running=runs_above.get())
+    open_logs = open_logs_of(where)
+    _result(open_logs.lane.put(partial(ancestors.keep, whole)))
+    writer = open_logs.get(whole.cell)
     if writer is not None and whole.cell.owner is not None:
         # What came to it at the end of its run may still be on its way.
         _result(writer.hold(whole.cell.result().record))
@@ -186,8 +186,8 @@ def remember_loaded(
 def _put_aside(store: SessionStore, whole: CompleteSession, above: frozenset[UUID]) -> None:
     if whole.cell.error() is not None:
         return
-    keeper = AncestorWriter(store, running=above)
-    done = open_logs_of(store).lane.put(partial(keeper.keep, whole))
+    ancestors = AncestorWriter(store, running=above)
+    done = open_logs_of(store).lane.put(partial(ancestors.keep, whole))
     done.add_done_callback(partial(_tell_failure, whole.who.session))
 
 

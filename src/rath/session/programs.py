@@ -93,7 +93,7 @@ class ResumePoint:
     context: Context | None
     """The recalled notes, as the first request of the run showed them."""
 
-    told: tuple[Entry, ...]
+    own_entries: tuple[Entry, ...]
     """What the run had noted by then, which the run around it may not know."""
 
     known: frozenset[UUID]
@@ -116,7 +116,7 @@ class ResumePoint:
         """The sessions inside open calls that wait; they go on when these are made again."""
         return tuple(each.said.child for each in self.open_calls if each.said.child is not None)
 
-    def settled(self, tools: Mapping[str, Offer]) -> dict[int, CallResult]:
+    def known_results(self, tools: Mapping[str, Offer]) -> dict[int, CallResult]:
         """Return what is known, by result or decision, of the open calls by their index."""
         known = {each.index: _settled(each, tools.get(each.call.name)) for each in self.open_calls}
         return {index: finished for index, finished in known.items() if finished is not None}
@@ -140,7 +140,7 @@ class ResumePoint:
         """The open calls, by row and index, that hooks have let pass."""
         return frozenset((one.row, one.index) for one in self.open_calls if one.has_passed)
 
-    def asked(self, calls: Sequence[ToolCall]) -> list[ToolCall]:
+    def effective_calls(self, calls: Sequence[ToolCall]) -> list[ToolCall]:
         """Return the calls of the last turn as they are made: some with other arguments."""
         asked = list(calls)
         for each in self.open_calls:
@@ -151,17 +151,17 @@ class ResumePoint:
                 asked[each.index] = replace(asked[each.index], arguments=edited)
         return asked
 
-    def given(self) -> dict[int, CurrentCall]:
+    def answers(self) -> dict[int, CurrentCall]:
         """Return what was said to the open calls, by their index, for when they are made."""
         return {each.index: _given(each) for each in self.open_calls}
 
     def with_decisions(self, done: Mapping[int, CallResult]) -> dict[int, CallResult]:
         """Return what became of calls, with the decisions by which they were made."""
-        told = dict(done)
+        results = dict(done)
         for each in self.open_calls:
             if each.allowed_by is not None and each.index in done:
-                told[each.index] = replace(done[each.index], decision=each.allowed_by.id)
-        return told
+                results[each.index] = replace(done[each.index], decision=each.allowed_by.id)
+        return results
 
 
 def resume_point(body: Body, session: UUID, *, late: Record | None = None) -> ResumePoint | None:
@@ -176,8 +176,8 @@ def resume_point(body: Body, session: UUID, *, late: Record | None = None) -> Re
     operation = own_operation(record, session)
     if operation is None or operation.kind != "loop":
         return None
-    told = tuple(entries_since(record, session))
-    calls = _own_calls(told, operation)
+    own_entries = tuple(entries_since(record, session))
+    calls = _own_calls(own_entries, operation)
     by_row = {row: call for call in calls for row in call.rows}
     turns: list[tuple[AssistantTurn, Exchange]] = []
     last_row = 0
@@ -195,8 +195,8 @@ def resume_point(body: Body, session: UUID, *, late: Record | None = None) -> Re
         open_calls=open_calls(body, session, late=late),
         was_asked=bool(calls),
         context=_context(calls),
-        told=told,
-        known=frozenset(entry.id for entry in told),
+        own_entries=own_entries,
+        known=frozenset(entry.id for entry in own_entries),
     )
 
 
@@ -219,10 +219,10 @@ def exchange_of(turn: AssistantTurn, evidence: CallEvidence) -> Exchange:
     return Exchange(response, evidence)
 
 
-def _own_calls(told: Iterable[Entry], operation: Operation) -> list[ModelCall]:
+def _own_calls(own_entries: Iterable[Entry], operation: Operation) -> list[ModelCall]:
     return [
         entry
-        for entry in told
+        for entry in own_entries
         if isinstance(entry, ModelCall) and entry.operation == operation.operation
     ]
 
@@ -416,16 +416,16 @@ def serve_recorded(
     """
     content = found.content
     assert content is not None, "what is served is there"
-    told = entries_since(content.record, found.id) if is_inside_run() else ()
+    own_entries = entries_since(content.record, found.id) if is_inside_run() else ()
     if all(cell.done() and cell.error() is None for cell in inputs):
         check(*(cell.result() for cell in inputs))
-        if not told:
+        if not own_entries:
             return found.body
     sink = parent_sink()
 
     async def wait_and_check(_: Deferred[Body]) -> Body:
         check(*[await cell for cell in inputs])
-        for entry in told:
+        for entry in own_entries:
             sink(entry, None)
         return await found.body
 

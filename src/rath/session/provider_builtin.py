@@ -140,8 +140,8 @@ def candidates_for(
         TypeError: `on_event` was given and a client cannot stream.
     """
     made = _candidates(provider, executor, on_event, origin)
-    stage = current_replay()
-    return made if stage is None else stage.candidates(made)
+    context = current_replay()
+    return made if context is None else context.candidates(made)
 
 
 def _candidates(
@@ -180,8 +180,8 @@ def _fallback(
 
 
 def _client(provider: Provider, on_event: object) -> ChatClient:
-    stage = current_replay()
-    client = chat_client_for(provider) if stage is None else stage.client(provider)
+    context = current_replay()
+    client = chat_client_for(provider) if context is None else context.client(provider)
     if on_event is not None:
         require_streaming(client)
     require_model(client, provider.model)

@@ -98,7 +98,7 @@ class ReplayContext(Protocol):
         ...
 
 
-_stage: contextvars.ContextVar[ReplayContext | None] = contextvars.ContextVar(
+_replay_context: contextvars.ContextVar[ReplayContext | None] = contextvars.ContextVar(
     "rath_stage", default=None
 )
 _gather: contextvars.ContextVar[Callable[[Any], None] | None] = contextvars.ContextVar(
@@ -108,17 +108,17 @@ _gather: contextvars.ContextVar[Callable[[Any], None] | None] = contextvars.Cont
 
 def current_replay() -> ReplayContext | None:
     """Return what serves operations here, None where they are really made."""
-    return _stage.get()
+    return _replay_context.get()
 
 
 @contextmanager
-def staged(stage: ReplayContext) -> Generator[None]:
-    """Have the operations that are made inside served by `stage`."""
-    token = _stage.set(stage)
+def replaying_in(context: ReplayContext) -> Generator[None]:
+    """Have the operations that are made inside served by `context`."""
+    token = _replay_context.set(context)
     try:
         yield
     finally:
-        _stage.reset(token)
+        _replay_context.reset(token)
 
 
 def begin_operation(
@@ -127,30 +127,30 @@ def begin_operation(
     """Return the place of a run that begins now, and the recorded run that serves it, if one does.
 
     Raises:
-        ReplayDifference: There is a stage, and its record has no such run.
+        ReplayDifference: The record that is replayed has no such run.
     """
-    stage, place = _stage.get(), next_place()
-    if stage is None:
+    context, place = _replay_context.get(), next_place()
+    if context is None:
         return place, None
-    served = stage.begin(kind, place, (user, agent), candidates)
+    served = context.begin(kind, place, (user, agent), candidates)
     return served.place, served
 
 
 def recorded_call(segment: str, session: Session) -> UUID | None:
-    """Return which recorded call of a workflow is made now; None without a stage.
+    """Return which recorded call of a workflow is made now; None without a context.
 
     Args:
         segment: How the workflow is named in the places of its operations.
         session: What it is called with.
     """
-    stage = _stage.get()
-    return None if stage is None else stage.call(segment, session)
+    context = _replay_context.get()
+    return None if context is None else context.call(segment, session)
 
 
 def derived_place(kind: DerivedKind, *parents: Any) -> Place:
-    """Return the place of a derivation made now, where there is a stage the one it recorded."""
-    stage, place = _stage.get(), next_place()
-    return place if stage is None else stage.derive(kind, place, parents)
+    """Return the place of a derivation made now, in a replay the one it recorded."""
+    context, place = _replay_context.get(), next_place()
+    return place if context is None else context.derive(kind, place, parents)
 
 
 @contextmanager

@@ -98,10 +98,10 @@ class Replaying:
         # The replays run operations, which are written against sessions.
         from rath.session.run.replay import Overrides, replay_live, replay_strictly  # noqa: PLC0415
 
-        course = Overrides(prompt, provider, tool_results, agent, tools)
-        if at is None and course.is_empty:
+        overrides = Overrides(prompt, provider, tool_results, agent, tools)
+        if at is None and overrides.is_empty:
             return replay_strictly(self)
-        return replay_live(self, at, course)
+        return replay_live(self, at, overrides)
 
 
 EDGE_ROWS = 4

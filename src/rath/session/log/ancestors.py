@@ -55,15 +55,19 @@ class AncestorWriter:
 
     Args:
         store: Where.
-        shelf: What is known of it.
+        open_logs: What is known of it.
         running: Sessions whose runs go on: what is known of them is only a beginning.
     """
 
     def __init__(
-        self, store: SessionStore, *, shelf: OpenLogs | None = None, running: Collection[UUID] = ()
+        self,
+        store: SessionStore,
+        *,
+        open_logs: OpenLogs | None = None,
+        running: Collection[UUID] = (),
     ) -> None:
         self._store = store
-        self._shelf = open_logs_of(store) if shelf is None else shelf
+        self._open_logs = open_logs_of(store) if open_logs is None else open_logs
         self._running = running
 
     def keep_ancestors(self, parents: Sequence[Edge]) -> None:
@@ -129,7 +133,7 @@ class AncestorWriter:
 
     def _note_place(self, cell: Deferred[Any], place: PlacementRef | None) -> None:
         """Have a log tell where its session works: that may have changed since it was stored."""
-        writer = self._shelf.get(cell)
+        writer = self._open_logs.get(cell)
         if place is None or not isinstance(place.workspace, WorkspaceRef):
             return  # it has no place, or nobody has used it here
         if writer is not None and writer.error is None and writer.is_at_rest:
@@ -137,7 +141,7 @@ class AncestorWriter:
 
     def _known(self, cell: Deferred[Any], late: Record | None) -> LogWriter | None:
         """Return what holds a session, all of it, None where nothing is known to."""
-        writer = self._shelf.get(cell)
+        writer = self._open_logs.get(cell)
         if writer is None or writer.error is not None:
             return None
         if not writer.is_at_rest:
@@ -164,14 +168,14 @@ class AncestorWriter:
             if found is None:
                 raise
             writer = found
-        self._shelf.put(whole.cell, writer)
+        self._open_logs.put(whole.cell, writer)
         return writer
 
     def _found(self, whole: CompleteSession) -> LogWriter | None:
         """Return the writer of a log that is there and holds a session, None if there is none."""
         session = whole.who.session
         log = self._store.read(session)
-        if log is None or (self._shelf.is_outdated(session) and not _is_same(log, whole.body)):
+        if log is None or (self._open_logs.is_outdated(session) and not _is_same(log, whole.body)):
             return None
         is_going_on = self._store.is_being_written(session)
         if not log.is_finished and not is_going_on and not self._holds(log, whole):
@@ -210,7 +214,7 @@ class AncestorWriter:
             opening = partial(_reopened, size, size + written.n_torn)
         is_whole = session not in self._running
         write_complete(writer, opening, first, whole, is_whole=is_whole)
-        self._shelf.renew(session)
+        self._open_logs.renew(session)
         return writer
 
 

@@ -189,9 +189,9 @@ class OpenLogs:
 
 
 _writers_lock = threading.Lock()
-_shelves: dict[tuple[str, str], OpenLogs] = {}
+_by_store: dict[tuple[str, str], OpenLogs] = {}
 _FILES = ("", "")
-"""The key of the shelf of files that hold one session each, wherever they are."""
+"""The key of the files that hold one session each, wherever they are."""
 
 _writing: dict[UUID, LogWriter] = {}
 
@@ -199,30 +199,30 @@ _writing: dict[UUID, LogWriter] = {}
 def open_logs_of(store: SessionStore) -> OpenLogs:
     """Return what is known of a store."""
     with _writers_lock:
-        return _shelves.setdefault((store.name, store.where), OpenLogs())
+        return _by_store.setdefault((store.name, store.where), OpenLogs())
 
 
 def open_session_files() -> OpenLogs:
     """Return what is known of files that hold a whole session each."""
     with _writers_lock:
-        return _shelves.setdefault(_FILES, OpenLogs())
+        return _by_store.setdefault(_FILES, OpenLogs())
 
 
 def writers_of(cell: Deferred[Any]) -> tuple[LogWriter, ...]:
     """Return the logs that hold the content of `cell`, in whatever stores."""
-    found = (shelf.get(cell) for shelf in _all_shelves())
+    found = (open_logs.get(cell) for open_logs in _all_open_logs())
     return tuple(writer for writer in found if writer is not None and writer.error is None)
 
 
 def writer_of(session: UUID) -> LogWriter | None:
     """Return the first log that is known of a session, None where none is."""
-    found = (shelf.of_session(session) for shelf in _all_shelves())
+    found = (open_logs.of_session(session) for open_logs in _all_open_logs())
     return next((writer for writer in found if writer is not None), None)
 
 
-def _all_shelves() -> list[OpenLogs]:
+def _all_open_logs() -> list[OpenLogs]:
     with _writers_lock:
-        return list(_shelves.values())
+        return list(_by_store.values())
 
 
 def begin_writing(writer: LogWriter) -> None:
@@ -245,7 +245,7 @@ def _forget_writers_after_fork() -> None:
     """Start afresh in a forked child: the threads that write are not in it."""
     global _writers_lock
     _writers_lock = threading.Lock()
-    _shelves.clear()
+    _by_store.clear()
     _writing.clear()
 
 

@@ -36,7 +36,7 @@ from rath.session.operation import Place
 from rath.session.outcome import Outcome, Suspended
 from rath.session.recall import HoldingRecall, Recall
 from rath.session.record import Entry, Operation, Verdict
-from rath.session.replay_context import DerivedKind, ServedKind, ServedRun, gathering, staged
+from rath.session.replay_context import DerivedKind, ServedKind, ServedRun, gathering, replaying_in
 from rath.session.run.recorded import (
     History,
     RecordedNode,
@@ -409,7 +409,7 @@ def replay(*sessions: Session) -> Generator[None]:
     """
     playback = Playback(history_of(*sessions))
     try:
-        with offline(), staged(playback), gathering(playback.made.append):
+        with offline(), replaying_in(playback), gathering(playback.made.append):
             yield
     except Exception as exc:
         if playback.first is not None and playback.first is not exc:

@@ -167,7 +167,7 @@ class RoundResults(dict[int, CallResult]):
         shown = finished.shown_row
         # The entry is made once, so that log and memory hold the same one.
         super().__setitem__(place, replace(finished, recorded=(run, shown)))
-        self._recorder.tell(
+        self._recorder.write_result(
             ResultLine(
                 row=self._row, call=place, run=run, shown=None if finished.is_cut_off else shown
             )
@@ -272,9 +272,9 @@ class TurnCalls:
         calls, before = asked.calls, asked.before
         row = len(self._content.body.table) - 1 if before is None else before.last_row
         wanted = range(len(calls)) if before is None else [one.index for one in before.open_calls]
-        done = {} if before is None else before.settled(self._plan.tools)
+        done = {} if before is None else before.known_results(self._plan.tools)
         todo = [at for at in asked.verdict.places if at in wanted and at not in done]
-        made = calls if before is None else before.asked(calls)
+        made = calls if before is None else before.effective_calls(calls)
         asked_in = RowId(self._plan.session, row)
         here = Round(self._id, asked_in, {at: made[at] for at in todo}, self._plan.tools)
         if self._recorder.is_on and len(wanted) > 1:
@@ -318,14 +318,14 @@ class TurnCalls:
             # A call is begun once its hooks have let it pass: until then it is shown to them anew.
             begun = await self._let_pass(here, session)
             lines = intents(begun, self._plan.tools, operation=self._id, row=row)
-            await self._recorder.intend(lines)
+            await self._recorder.write_intents(lines)
         await self._rounds.run(
             [*here.calls.values()],
             session,
             done,
             row=row,
             places=[*here.calls],
-            given={} if before is None else before.given(),
+            given={} if before is None else before.answers(),
         )
         return for_answers(here, done)
 
@@ -487,7 +487,7 @@ class LoopRun:
         if before.check is not None:
             before.check(user, agent)
         self._set(before.beginning)
-        for entry in before.told:
+        for entry in before.own_entries:
             self._tell_above(entry, None)
         async with self._recorder as recorder:
             await recorder.begin(replace(self._body, unfinished=before.left), goes_on=True)
@@ -567,7 +567,7 @@ class LoopRun:
                 exchange = await self._ask(conversation, row_id, answering.hold)
                 row = await answering.shown(_row_of(exchange))
         self.append([row])
-        await self._recorder.take_turn(self._body)
+        await self._recorder.write_turn(self._body)
         content = row.content
         assert isinstance(content, AssistantTurn)
         return content, exchange

@@ -101,7 +101,7 @@ class RecordingPlan:
     sandbox_handle_id: str | None = None
 
     @property
-    def shelf(self) -> OpenLogs:
+    def open_logs(self) -> OpenLogs:
         """What is known of the store."""
         return open_session_files() if self.is_alone else open_logs_of(self.store)
 
@@ -118,8 +118,8 @@ class RecordingPlan:
         if self.is_alone and isinstance(store, FileStore):
             return store.replace(session)
         log = store.read(session)
-        is_outdated = self.shelf.is_outdated(session)
-        self.shelf.renew(session)
+        is_outdated = self.open_logs.is_outdated(session)
+        self.open_logs.renew(session)
         if log is not None and not log.is_finished:
             return store.reopen(session, 0, size=len(log.data))
         return log if log is not None and is_outdated else store.create(session)
@@ -221,7 +221,7 @@ class Recorder:
         self._durability = "none" if plan is None else plan.durability
         self._writer: LogWriter | None = None
         self._n_rows = self._n_entries = 0
-        self._told: dict[UUID, ToolRun] = {}
+        self._written_results: dict[UUID, ToolRun] = {}
         self._inner: set[InnerLog] = set()
         """Logs that have to have their entries before the next lines of this one are written."""
 
@@ -257,18 +257,18 @@ class Recorder:
             running = running_writer(session)
             if running is not None:
                 await _wait(running.settled())
-        keeper = AncestorWriter(plan.store, shelf=plan.shelf, running=above)
+        ancestors = AncestorWriter(plan.store, open_logs=plan.open_logs, running=above)
         if not plan.is_alone:
             parents = self._who.provenance.parents
-            await _wait(plan.shelf.lane.put(partial(keeper.keep_ancestors, parents)))
+            await _wait(plan.open_logs.lane.put(partial(ancestors.keep_ancestors, parents)))
         self._n_rows = len(start.table) if begins_with_rows else 0
         self._n_entries = len(start.record)
         if not begins_with_rows:
             start = replace(start, table=ChunkTable())
         if goes_on:
-            await self._open_again(plan, keeper, start)
+            await self._open_again(plan, ancestors, start)
         else:
-            await self._open(plan, keeper, start)
+            await self._open(plan, ancestors, start)
 
     def write(self, body: Body, *, durable: bool = False) -> None:
         """Hand over what came since; what it concerns stands together or not at all.
@@ -312,7 +312,7 @@ class Recorder:
         self.write(body, durable=True)
         await self._hold_up(writer)
 
-    async def take_turn(self, body: Body) -> None:
+    async def write_turn(self, body: Body) -> None:
         """Hand over a turn of the model: it is written with what it leads to, a moment later.
 
         Raises:
@@ -334,7 +334,7 @@ class Recorder:
         if self._durability == "row" or writer.n_waiting > MAX_WAITING:
             await _wait(writer.settled())
 
-    async def intend(self, intents: Sequence[IntentLine]) -> None:
+    async def write_intents(self, intents: Sequence[IntentLine]) -> None:
         """Write that calls are about to be made; returns when it is safe to make them.
 
         Raises:
@@ -350,14 +350,14 @@ class Recorder:
         if is_durable and (is_unsafe or self._durability == "row"):
             await _wait(written)
 
-    def tell(self, line: ResultLine) -> None:
+    def write_result(self, line: ResultLine) -> None:
         """Write what became of a call while others of its round go on.
 
         What was noted meanwhile stands with it: a call whose result is known is not made again, so
         what runs inside it have noted, and paid, would be told to nobody.
         """
         assert self._writer is not None, "asked only where the run is written"
-        self._told[line.run.id] = line.run
+        self._written_results[line.run.id] = line.run
         self._wait_for_inner(self._writer)
         noted = self._new_lines(self._latest())
         self._writer.write(*noted, line, durable=self._durability == "row")
@@ -375,7 +375,7 @@ class Recorder:
         if self._writer is None:
             return
         self._write(before)
-        told, self._told = self._told, {}
+        told, self._written_results = self._written_results, {}
         if len(calls) > 1 or told:
             runs = after.record.since(len(before.record))
             shown = {
@@ -419,21 +419,23 @@ class Recorder:
         else:
             await self._leave(writer, body, error)
 
-    async def _open(self, plan: RecordingPlan, keeper: AncestorWriter, start: Body) -> None:
+    async def _open(self, plan: RecordingPlan, ancestors: AncestorWriter, start: Body) -> None:
         writer = LogWriter(plan.store, self._who.session, is_alone=plan.is_alone)
 
         def first() -> Beginning:
-            parents = () if plan.is_alone else keeper.stored(self._who.provenance.parents)
+            parents = () if plan.is_alone else ancestors.stored(self._who.provenance.parents)
             return beginning(self._who, start, parents=parents)
 
         await self._opened(plan, writer, writer.open(plan.begin, first))
 
-    async def _open_again(self, plan: RecordingPlan, keeper: AncestorWriter, start: Body) -> None:
+    async def _open_again(
+        self, plan: RecordingPlan, ancestors: AncestorWriter, start: Body
+    ) -> None:
         """Go on with the log of a run, or write what it had made where it has none."""
         session = self._who.session
-        written = await _wait(plan.shelf.lane.put(partial(find_whole_log, plan.store, session)))
+        written = await _wait(plan.open_logs.lane.put(partial(find_whole_log, plan.store, session)))
         if written is None:
-            await self._open(plan, keeper, start)
+            await self._open(plan, ancestors, start)
             return
         if not (is_beginning(written, start) and knows_open_calls(written, start)):
             raise PersistenceError(
@@ -457,7 +459,7 @@ class Recorder:
         # Before it is open: from now on whatever ends the run lets go of it.
         self._writer = writer
         self.log = InnerLog(partial(self._hand_over, writer))
-        plan.shelf.put(self._cell, writer)
+        plan.open_logs.put(self._cell, writer)
         begin_writing(writer)
         await _wait(done)
 

@@ -57,7 +57,7 @@ from rath.session.record import (
     ToolRun,
     report_to,
 )
-from rath.session.replay_context import DerivedKind, ServedKind, ServedRun, staged
+from rath.session.replay_context import DerivedKind, ServedKind, ServedRun, replaying_in
 from rath.session.run.recorded import (
     RecordedNode,
     RecordedOperation,
@@ -212,12 +212,12 @@ def _replay_loop(run: RecordedOperation) -> ChunkTable:
         n_own += 1
     user = Body(body.table.prefix(len(body.table) - n_own), body.record.prefix(run.at))
     _check_input(run, user.table)
-    stage = OneRun(run)
+    context = OneRun(run)
     output, retries = None, 2
     if operation.output is not None:
         output, retries = recorded_form(run, operation.output)
     outcome = run.outcome
-    with staged(stage):
+    with replaying_in(context):
         out = run_session_loop(
             _session(user, run.parents[0] if run.parents else None),
             _session(Body(ChunkTable(operation.head))),
@@ -229,14 +229,14 @@ def _replay_loop(run: RecordedOperation) -> ChunkTable:
             output=output,
             output_retries=retries,
         )
-    return _compared(run, stage.script, out)
+    return _compared(run, context.script, out)
 
 
 def _replay_compression(run: RecordedOperation, parent: RecordedNode) -> ChunkTable:
     _check_input(run, parent.body.table)
-    stage = OneRun(run)
+    context = OneRun(run)
     question = next((call.seen.question for call in run.calls if call.seen is not None), None)
-    with staged(stage):
+    with replaying_in(context):
         out = run_session_compress(
             _session(parent.body, parent.id),
             _session(Body(ChunkTable(run.operation.head))),
@@ -245,7 +245,7 @@ def _replay_compression(run: RecordedOperation, parent: RecordedNode) -> ChunkTa
             register_sessions=False,
             lazy=True,
         )
-    return _compared(run, stage.script, out)
+    return _compared(run, context.script, out)
 
 
 def _replay_selection(run: RecordedOperation) -> None:
@@ -426,7 +426,7 @@ class _Offered:
 
 
 class OneRun:
-    """The stage for one run that is known beforehand."""
+    """The context of the replay of one run that is known beforehand."""
 
     def __init__(self, run: RecordedOperation) -> None:
         self._cast = ReplayModels()
@@ -492,24 +492,24 @@ class Overrides:
         return all(getattr(self, each.name) is None for each in fields(self))
 
 
-def replay_live(session: Session, at: int | None, course: Overrides) -> Session:
+def replay_live(session: Session, at: int | None, overrides: Overrides) -> Session:
     """Return the run that goes on from row `at`; see `Session.replay`."""
     body = session.inherited(session.body.result())
     table = body.table
-    results = dict(course.tool_results or {})
+    results = dict(overrides.tool_results or {})
     start = _start(table, at, results)
     rows = _with_results(table, start, results)
-    if course.prompt is not None:
-        rows.append(user_text_chunk(course.prompt))
-    if course.agent is not None:
-        _refuse_beside_agent(course)
-        return course.agent(_branch(session, body, start, rows))
+    if overrides.prompt is not None:
+        rows.append(user_text_chunk(overrides.prompt))
+    if overrides.agent is not None:
+        _refuse_beside_agent(overrides)
+        return overrides.agent(_branch(session, body, start, rows))
     begun = _operation(session, body, start)
-    provider = course.provider or session.provider or _recorded_provider(body, begun)
-    tools = _tools(begun, course.tools or ())
+    provider = overrides.provider or session.provider or _recorded_provider(body, begun)
+    tools = _tools(begun, overrides.tools or ())
     branch = _branch(session, body, start, rows)
     agent = Session(ChunkTable(begun.head))
-    names = {tool.name for tool in course.tools or ()}
+    names = {tool.name for tool in overrides.tools or ()}
     return run_session_loop(
         branch,
         agent,
@@ -684,8 +684,8 @@ def _tools(begun: Operation, given: Sequence[Tool]) -> list[Tool]:
     return [tool for name, tool in known.items() if name in recorded or tool in given]
 
 
-def _refuse_beside_agent(course: Overrides) -> None:
-    beside = [name for name in ("provider", "tools") if getattr(course, name) is not None]
+def _refuse_beside_agent(overrides: Overrides) -> None:
+    beside = [name for name in ("provider", "tools") if getattr(overrides, name) is not None]
     if beside:
         raise ValueError(
             f"{' and '.join(beside)} cannot be given beside agent=, which has its own; set them "

@@ -46,7 +46,7 @@ class UnfinishedCompression:
     """Its record, with the calls that were paid for in vain; its rows are those of the summary,
     none where there is no summary yet."""
 
-    told: Sequence[Entry]
+    own_entries: Sequence[Entry]
     """What it had noted by then, which the run around it may not know."""
 
     check: Callable[[Body, Body], None]
@@ -95,14 +95,14 @@ def find_earlier_compression(
 def _begun(
     found: RecordedSession, content: Body, made: Operation, check: Callable[[Body, Body], None]
 ) -> UnfinishedCompression:
-    told = entries_since(content.record, found.id)
+    own_entries = entries_since(content.record, found.id)
     is_summed_up = any(
-        isinstance(entry, Summary) and entry.operation == made.operation for entry in told
+        isinstance(entry, Summary) and entry.operation == made.operation for entry in own_entries
     )
     rows = content.table if is_summed_up else content.table.prefix(0)
     body = replace(content, table=rows, outcome=Completed(), unfinished=None)
     return UnfinishedCompression(
-        origin=found.body, operation=made, body=body, told=told, check=check
+        origin=found.body, operation=made, body=body, own_entries=own_entries, check=check
     )
 
 
