@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,8 +20,12 @@ from rath.session import Session, run_session_loop
 from rath.session.persistence.store import default_store
 from rath.testing import ScriptedClient, tool_call
 from rath.testing.chat import Turn
+from tests.support.waiting import PATIENCE
 
 VERBS = ("approve", "deny", "edit", "answer", "decide")
+
+_ids_are_written = threading.Event()
+_ids_are_written.set()
 
 
 def made_in(folder: Path) -> list[str]:
@@ -59,8 +64,9 @@ def tools_of(folder: Path) -> list[Any]:
 
     @rath.tool()
     def fatal(text: str) -> str:
-        """End the process."""
+        """End the process, once whoever goes on knows the ids."""
         note(text)
+        _ids_are_written.wait(PATIENCE)
         os._exit(0)
 
     return [guarded, asking, asking_too, fatal]
@@ -123,9 +129,11 @@ def begin(kind: str, store: str, folder: Path) -> None:
         root = Session.from_user_message(verb)
         if store == "path":
             root.save()
+        _ids_are_written.clear()
         out = program_of(kind, store, folder, verb, turns_of(verb))(root)
         ids[verb] = str(out.id)
         (folder / "ids.json").write_text(json.dumps(ids))
+        _ids_are_written.set()
         out.synchronize()
     raise AssertionError("the last run ends the process")
 

@@ -172,7 +172,7 @@ def flipped(data: bytes, at: int) -> bytes:
     return bytes(changed)
 
 
-@pytest.mark.timeout(1200 if FULL else 20)
+@pytest.mark.timeout(1200 if FULL else 120)
 def test_a_log_that_is_cut_anywhere_is_a_beginning_or_an_error(
     store: Memory, last: UUID, truth: dict[UUID, Truth]
 ) -> None:
@@ -197,7 +197,7 @@ def test_a_finished_log_that_is_cut_before_its_end_is_an_error(
             assert all(each.startswith("damaged") for each in found), (session, size)
 
 
-@pytest.mark.timeout(1200 if FULL else 20)
+@pytest.mark.timeout(1200 if FULL else 120)
 def test_a_log_that_is_changed_anywhere_is_an_error_and_what_stands_before_a_beginning(
     store: Memory, last: UUID, truth: dict[UUID, Truth]
 ) -> None:
@@ -212,7 +212,7 @@ def test_a_log_that_is_changed_anywhere_is_an_error_and_what_stands_before_a_beg
             assert found != {"all"}
 
 
-@pytest.mark.timeout(1200 if FULL else 20)
+@pytest.mark.timeout(1200 if FULL else 120)
 def test_verify_names_every_change(store: Memory, last: UUID) -> None:
     assert verify(store, last).problems == ()
     for session, log in store.logs.items():
@@ -277,7 +277,7 @@ def member_of(record: dict[str, Any], data: st.DataObject) -> tuple[dict[str, An
     return record, name
 
 
-@pytest.mark.timeout(600 if FULL else 20)
+@pytest.mark.timeout(600 if FULL else 120)
 @settings(max_examples=2000 if FULL else 100)
 @given(data=st.data())
 def test_lines_that_somebody_made_up_are_a_session_or_a_named_error(
