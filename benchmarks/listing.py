@@ -18,10 +18,10 @@ from benchmarks.ours import AddTool, provider
 from benchmarks.sizes import Sizes
 from benchmarks.table import AtMost, Line, Reference
 from rath.session import Session, create_system_session, run_session_loop
-from rath.session.persistence.codec import Encoder, read_lines
+from rath.session.events import Event, Header
+from rath.session.log.format import Encoder
+from rath.session.log.reader import read_lines
 from rath.session.persistence.index import SessionFilter, StoreIndex
-from rath.session.persistence.lines import HeaderLine
-from rath.session.persistence.lines import Line as LogLine
 from rath.session.persistence.store import FileStore
 
 _ROUNDS = 3
@@ -68,7 +68,7 @@ def lines(endpoint: Endpoint, sizes: Sizes) -> list[Line]:
     ]
 
 
-def _run(endpoint: Endpoint, directory: Path) -> Sequence[LogLine]:
+def _run(endpoint: Endpoint, directory: Path) -> Sequence[Event]:
     """Return the lines of a run with a few tool rounds."""
     path = directory / "run.log"
     run_session_loop(
@@ -83,7 +83,7 @@ def _run(endpoint: Endpoint, directory: Path) -> Sequence[LogLine]:
     return read_lines(data, str(path)).lines
 
 
-def _fill(directory: Path, run: Sequence[LogLine], n_sessions: int) -> None:
+def _fill(directory: Path, run: Sequence[Event], n_sessions: int) -> None:
     """Write the log of one run under many ids."""
     for number in range(n_sessions):
         session = uuid4()
@@ -92,9 +92,9 @@ def _fill(directory: Path, run: Sequence[LogLine], n_sessions: int) -> None:
         (directory / f"{session}.jsonl").write_bytes(data)
 
 
-def _as_of(session: UUID, run: Sequence[LogLine], number: int) -> Iterator[LogLine]:
+def _as_of(session: UUID, run: Sequence[Event], number: int) -> Iterator[Event]:
     for line in run:
-        if isinstance(line, HeaderLine):
+        if isinstance(line, Header):
             at = line.created_at + timedelta(seconds=number)
             yield replace(line, session=session, created_at=at)
         else:

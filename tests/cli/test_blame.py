@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from uuid import UUID
 
 import pytest
+from msgspec import structs
 
 from rath._core.blobs import Blob
 from rath.cli.sessions import Exit
@@ -69,7 +69,7 @@ def test_other_places_are_named(rath: Rath, tmp_path: Path, text: str, said: str
 def test_the_report_of_a_check_is_named(rath: Rath, tmp_path: Path) -> None:
     out = worked(placed()).synchronize()
     verdict = out.check("tests", "true")
-    alone = with_record(replace(verdict, report="all is well"))
+    alone = with_record(structs.replace(verdict, report="all is well"))
     done = rath("blame", *keep(alone, tmp_path)[:1], "all is well", "--store", str(tmp_path))
     assert "first: report of a check" in done.stdout
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
+from msgspec import structs
 
 from rath._async.retry import Attempt
 from rath._core.blobs import Blob
@@ -91,18 +91,18 @@ def effect(path: str) -> FileEffect:
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_a_tool_run(changes: dict[str, Any], text: str) -> None:
-    assert brief(replace(LogMaker().tool_run("a"), **changes)) == text
+    assert brief(structs.replace(LogMaker().tool_run("a"), **changes)) == text
 
 
 def test_an_operation_has_its_place() -> None:
     made = Operation(operation=uuid4(), kind="fork", place=Place("", 0), session=uuid4())
     assert brief(made) == "fork"
-    assert brief(replace(made, place=Place("Team.coder", 2))) == "fork at Team.coder#2"
+    assert brief(structs.replace(made, place=Place("Team.coder", 2))) == "fork at Team.coder#2"
 
 
 def test_rows_are_known_by_what_made_them_first() -> None:
     row, other = RowId(uuid4(), 1), RowId(uuid4(), 2)
-    first, second = replace(call(), rows=(row,)), replace(call(), rows=(row, other))
+    first, second = structs.replace(call(), rows=(row,)), structs.replace(call(), rows=(row, other))
     operation = Operation(
         operation=uuid4(), kind="loop", place=Place("", 0), session=uuid4(), rows=(row,)
     )

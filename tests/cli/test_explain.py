@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from rath import flow
 from rath.cli.sessions import Exit
@@ -218,7 +219,7 @@ def with_other_digest(entry: Entry) -> Entry:
     if not isinstance(entry, ModelCall):
         return entry
     assert entry.seen is not None
-    return replace(entry, seen=replace(entry.seen, request_digest="0" * 64))
+    return structs.replace(entry, seen=structs.replace(entry.seen, request_digest="0" * 64))
 
 
 def test_doubts_about_files_are_told(rath: Rath, tmp_path: Path) -> None:
@@ -241,7 +242,7 @@ def test_what_a_merge_left_open_is_told(rath: Rath, tmp_path: Path) -> None:
     lost = Session(merge.chunk_table, id=merge.id)
     lost.add_entries(
         *(
-            replace(entry, theirs=None, n_ours=1)
+            structs.replace(entry, theirs=None, n_ours=1)
             if isinstance(entry, Operation) and entry.kind == "merge"
             else entry
             for entry in merge.record

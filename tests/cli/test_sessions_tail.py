@@ -10,7 +10,7 @@ from pathlib import Path
 from uuid import UUID, uuid4
 
 from rath.cli.sessions import Exit
-from rath.session.persistence.lines import ReopenedLine
+from rath.session.events import Reopened
 from rath.session.persistence.store import FileStore, stores
 from rath.session.record import Verdict
 from tests.cli.conftest import Rath
@@ -82,7 +82,7 @@ def write_the_rest(log: LogMaker, store: FileStore) -> Iterator[None]:
             )
         ),
         log.failed,
-        lambda: log.add(ReopenedLine(log.now())),
+        lambda: log.add(Reopened(log.now())),
         lambda: log.said("thanks"),
         log.ended,
     ]

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from rath._async.retry import Attempt
 from rath.conformance import check_chat_client
@@ -388,20 +389,24 @@ class Draft:
         exchange = await self._inner.asend(on_delta=on_delta)
         evidence = exchange.evidence
         tried = Attempt(number=1, error=None, status=None, elapsed_ms=0.0, wait=0.0)
-        return Exchange(exchange.response, self._tamper(replace(evidence, attempts=(tried,))))
+        return Exchange(
+            exchange.response, self._tamper(structs.replace(evidence, attempts=(tried,)))
+        )
 
 
 def set_to(**fields: Any) -> Tamper:
-    return lambda evidence: replace(evidence, **fields)
+    return lambda evidence: structs.replace(evidence, **fields)
 
 
 def later_token(evidence: CallEvidence) -> CallEvidence:
     first = None if evidence.first_token_ms is None else evidence.duration_ms + 1
-    return replace(evidence, first_token_ms=first)
+    return structs.replace(evidence, first_token_ms=first)
 
 
 def failed_attempt(evidence: CallEvidence) -> CallEvidence:
-    return replace(evidence, attempts=(replace(evidence.attempts[0], error="lost"),))
+    return structs.replace(
+        evidence, attempts=(structs.replace(evidence.attempts[0], error="lost"),)
+    )
 
 
 def test_a_client_with_drafts_of_its_own_keeps_the_contract() -> None:

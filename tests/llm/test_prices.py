@@ -15,6 +15,7 @@ from genai_prices.data_snapshot import get_snapshot
 from genai_prices.types import AbstractUsage, CalcPrice, ModelPrice
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from rath.llm.price_list import Offer, find_offer
 from rath.llm.prices import Tokens, can_be_priced, least_cost
@@ -136,7 +137,7 @@ def test_fast_answers_have_their_own_price() -> None:
     )
     assert fast.cost is not None
     assert fast.cost.usd == 10
-    other = replace(fast, requested_model="claude-opus-4-1", served_model="claude-opus-4-1")
+    other = structs.replace(fast, requested_model="claude-opus-4-1", served_model="claude-opus-4-1")
     assert other.cost is None
 
 
@@ -216,12 +217,12 @@ def test_without_token_counts_there_is_no_cost() -> None:
 def test_the_cost_is_worked_out_once_and_anew_for_changed_evidence() -> None:
     call = evidence(tokens(10, 10))
     assert call.cost is call.cost
-    assert replace(call, endpoint=None).cost is None
+    assert structs.replace(call, endpoint=None).cost is None
 
 
 def test_a_cost_that_was_asked_for_changes_no_comparison() -> None:
     call = evidence(tokens(10, 10))
-    same = replace(call)
+    same = structs.replace(call)
     assert call.cost is not None
     assert call == same
     assert repr(call) == repr(same)

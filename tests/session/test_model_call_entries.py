@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from rath.llm import Provider, RathLLMAssistantMessage, RathLLMStreamDelta, register_chat_client
 from rath.llm.local.client import RathLocalChatClient
@@ -64,7 +65,7 @@ def fields(call: ModelCall, *, sold_at: str) -> dict[str, object]:
         "cached tokens": evidence.cached_tokens,
         "cache-write tokens": evidence.cache_write_tokens,
         "reasoning tokens": evidence.reasoning_tokens,
-        "cost": replace(evidence, endpoint=sold_at).cost,
+        "cost": structs.replace(evidence, endpoint=sold_at).cost,
         "reasoning": evidence.reasoning,
         "opaque blocks": evidence.reasoning_blocks,
         "seen: head": seen.head_digest,

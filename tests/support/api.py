@@ -39,6 +39,7 @@ from rath.session.content import rows_digest as rows_digest
 from rath.session.derive import add_late as add_late
 from rath.session.derive import save as save
 from rath.session.derive import with_late as with_late
+from rath.session.events import Event as Event
 from rath.session.files.changes import net_changes as net_changes
 from rath.session.files.merge import Merge as Merge
 from rath.session.files.merge import merge_lines as merge_lines
@@ -46,9 +47,13 @@ from rath.session.files.merge import merge_trees as merge_trees
 from rath.session.hooks import PassedOn as PassedOn
 from rath.session.hooks import note_output as note_output
 from rath.session.log import ancestors as ancestors_module
+from rath.session.log import format as format_module
 from rath.session.log import header as header_module
 from rath.session.log.blobs import BlobStore as BlobStore
 from rath.session.log.build import build as build
+from rath.session.log.document import entry_to_jsonable as entry_to_jsonable
+from rath.session.log.document import outcome_to_jsonable as outcome_to_jsonable
+from rath.session.log.format import dump as dump
 from rath.session.log.header import Identity as Identity
 from rath.session.log.header import RangeSource as RangeSource
 from rath.session.log.header import beginning as beginning
@@ -57,6 +62,7 @@ from rath.session.log.header import n_told as n_told
 from rath.session.log.header import provider_without_secrets as provider_without_secrets
 from rath.session.log.header import row_parts as row_parts
 from rath.session.log.load import session_of as session_of
+from rath.session.log.migrations import usage_from_jsonable as usage_from_jsonable
 from rath.session.log.open_logs import begin_writing as begin_writing
 from rath.session.log.open_logs import end_writing as end_writing
 from rath.session.log.open_logs import open_logs_of as open_logs_of
@@ -68,6 +74,7 @@ from rath.session.log.parsed import LogSource as LogSource
 from rath.session.log.parsed import ParsedLog as ParsedLog
 from rath.session.log.parsed import closure as closure
 from rath.session.log.parsed import parse_log as parse_log
+from rath.session.log.reader import decode_header as decode_header
 from rath.session.log.store import Log as Log
 from rath.session.log.writer import find_log as find_log
 from rath.session.log.writer import read_log as read_log
@@ -79,12 +86,9 @@ from rath.session.output import plain_answer as plain_answer
 from rath.session.output_schema import Unfit as Unfit
 from rath.session.output_schema import output_spec as output_spec
 from rath.session.persistence.chain import chained as chained
-from rath.session.persistence.codec import decode as codec_module
-from rath.session.persistence.codec.kinds import ENTRY_KINDS as ENTRY_KINDS
 from rath.session.persistence.index.database import INDEX_VERSION as INDEX_VERSION
 from rath.session.persistence.index.database import UNKNOWN_TIME as UNKNOWN_TIME
 from rath.session.persistence.index.database import Database as Database
-from rath.session.persistence.lines import Line as Line
 from rath.session.persistence.paths import INDEX_FILE_NAME as INDEX_FILE_NAME
 from rath.session.persistence.paths import PARTIAL_SUFFIX as PARTIAL_SUFFIX
 from rath.session.persistence.paths import partial_beside as partial_beside
@@ -137,7 +141,7 @@ __all__ = [
     "CLOCK_READERS",
     "LogSource",
     "RangeSource",
-    "codec_module",
+    "format_module",
     "hook_answers_module",
     "prices_module",
     "recorder_module",

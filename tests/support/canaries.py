@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import dataclasses
 import html
 import importlib
 import io
@@ -22,6 +21,7 @@ from typing import Any, cast
 from urllib.parse import quote
 
 from hypothesis import strategies as st
+from msgspec import structs
 
 import rath
 from rath.llm import evidence_of
@@ -147,7 +147,7 @@ def _inside(value: object) -> Iterator[object]:
 def shown_of(error: BaseException) -> list[str]:
     """Everything that an error shows, or carries to wherever it is sent."""
     evidence = evidence_of(error)
-    kept = () if evidence is None else dataclasses.astuple(evidence)
+    kept = () if evidence is None else structs.astuple(evidence)
     return [
         *map(str, (error, repr(error), vars(error), kept)),
         pformat(vars(error)),

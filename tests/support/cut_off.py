@@ -8,9 +8,9 @@ from datetime import UTC, datetime
 from rath._async.lazy import Deferred
 from rath.session import Session
 from rath.session.content import AssistantTurn
+from rath.session.events import Intent, PendingResult
 from rath.session.log.parsed import Unfinished
 from rath.session.outcome import NeedsDecision
-from rath.session.persistence.lines import IntentLine, ResultLine
 from rath.session.record import ModelCall, ToolRun
 from tests.support.api import Body, Record, own_operation
 
@@ -42,7 +42,7 @@ def cut_off(
     runs = [entry for entry in session.record if isinstance(entry, ToolRun)]
     rows = {entry.rows[0].index: entry for entry in runs if entry.rows}
     intents = [
-        IntentLine(
+        Intent(
             operation=own.operation,
             row=at,
             call=index,
@@ -54,7 +54,7 @@ def cut_off(
         for index in sorted(begun)
     ]
     results = [
-        ResultLine(
+        PendingResult(
             row=at, call=index, run=rows[at + 1 + index], shown=session.chunk_table[at + 1 + index]
         )
         for index in sorted(known)

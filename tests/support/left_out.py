@@ -7,14 +7,16 @@ import shutil
 from collections.abc import Callable, Iterator
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 from uuid import UUID
 
 from rath.session.questions import EvidenceKind
-from tests.support.api import ENTRY_KINDS, chained
+from tests.support.api import Entry, chained
 from tests.support.told import KINDS
 
 Json = dict[str, Any]
+_ENTRIES = {each.__struct_config__.tag for each in get_args(Entry)}
+_KEPT = ("row", "agent_rows", "tool_schemas", "call_setup", "intent", "placement")
 
 
 def leave_out(kind: EvidenceKind, source: Path, target: Path) -> None:
@@ -26,14 +28,14 @@ def leave_out(kind: EvidenceKind, source: Path, target: Path) -> None:
         target: Directory that is made.
     """
     shutil.copytree(source, target, ignore=shutil.ignore_patterns("*.sqlite3*"))
-    name = ENTRY_KINDS[KINDS[kind]]
+    name = KINDS[kind].__struct_config__.tag
     logs = {
         path.stem: [json.loads(line) for line in path.read_bytes().splitlines()]
         for path in target.glob("*.jsonl")
     }
-    store = _Store(logs, lambda record: record["entry"] != name)
+    store = _Store(logs, lambda record: record["event"] != name)
     for session in logs:
-        data, _ = chained(map(_bytes, store.rewritten(session)), "")
+        data, _ = chained(map(_bytes, store.rewritten(session)), "", is_compact=True)
         (target / f"{session}.jsonl").write_bytes(data)
 
 
@@ -50,19 +52,19 @@ class _Store:
         header = self._logs[session][0]
         for line in self._logs[session]:
             record = {name: value for name, value in line.items() if name not in ("sum", "more")}
-            match record["record_type"]:
+            match record.get("event", "header"):
                 case "header":
                     record["entries"] = [self._part(*part) for part in header.get("entries") or ()]
-                case "trailer":
+                case "finished":
                     count = record["final_entry_count"]
                     record["final_entry_count"] = self._n_kept(session, count)
-                case "entry":
+                case kind if kind in _ENTRIES:
                     if not self._keep(record):
                         continue
                     self._count_anew(record, header)
                 case other:
                     # Results of rounds of several calls would have to be split into rows.
-                    assert other in ("chunk", "head", "tools", "intent", "placement"), other
+                    assert other in _KEPT, other
             yield record
 
     def entries(self, session: str) -> list[tuple[str, bool]]:
@@ -75,7 +77,7 @@ class _Store:
                 for entry in self.entries(source)[start:stop]
             ]
             own = [
-                (line["id"], self._keep(line)) for line in lines if line["record_type"] == "entry"
+                (line["id"], self._keep(line)) for line in lines if line.get("event") in _ENTRIES
             ]
             self._entries[session] = [*begun, *own]
         return self._entries[session]
@@ -97,4 +99,4 @@ class _Store:
 
 
 def _bytes(record: Json) -> bytes:
-    return json.dumps(record, ensure_ascii=False).encode()
+    return json.dumps(record, ensure_ascii=False, separators=(",", ":")).encode()

@@ -15,27 +15,26 @@ from rath.errors import PersistenceError
 from rath.llm.chat_response import RathLLMTokenUsage, add_usage
 from rath.llm.prices import Cost
 from rath.session import ChunkRow, RowId, assistant_turn_chunk, tool_feedback_chunk, user_text_chunk
+from rath.session.events import (
+    AncestorRange,
+    Failed,
+    Finished,
+    Header,
+    Intent,
+    OutcomeChange,
+    PartialText,
+    PendingResult,
+    Reopened,
+    RoundEnd,
+    Row,
+)
 from rath.session.graph.kind import LineageKind
+from rath.session.log.format import Encoder
 from rath.session.operation import Place
 from rath.session.outcome import Completed, NeedsInput
-from rath.session.persistence.codec import Encoder
-from rath.session.persistence.lines import (
-    EntryLine,
-    FailureLine,
-    HeaderLine,
-    IntentLine,
-    OutcomeLine,
-    Part,
-    PartialLine,
-    ReopenedLine,
-    ResultLine,
-    RoundLine,
-    RowLine,
-    TrailerLine,
-)
 from rath.session.persistence.store import SessionLog, SessionStore, StoredLog
 from rath.session.record import Decision, ModelCall, Operation, ToolRun
-from tests.support.api import Entry, Line, Outcome, rows_digest
+from tests.support.api import Entry, Event, Outcome, rows_digest
 from tests.support.evidence import evidence, tokens
 
 NAMESPACE = UUID(int=0)
@@ -58,7 +57,7 @@ class LogMaker:
         *,
         at: datetime = DAY,
         parents: tuple[UUID, ...] = (),
-        begins_with: tuple[Part, ...] = (),
+        begins_with: tuple[AncestorRange, ...] = (),
         **header: Any,
     ) -> None:
         self.session = session or uuid4()
@@ -77,7 +76,7 @@ class LogMaker:
         self._encoder = Encoder(self.session)
         self._at = at
         self.add(
-            HeaderLine(
+            Header(
                 session=self.session,
                 created_at=at,
                 operator=header.pop("operator", "run_session_loop" if parents else "implicit"),
@@ -100,24 +99,24 @@ class LogMaker:
         self._n_ids += 1
         return uuid5(self.session, str(self._n_ids))
 
-    def add(self, *lines: Line) -> LogMaker:
+    def add(self, *lines: Event) -> LogMaker:
         """Add a group of lines."""
         batch = self._encoder.add(*lines)
         self.data += batch.data
         self.blobs |= {blob.digest: blob.data for blob in batch.blobs if blob.data is not None}
         return self
 
-    def row_line(self, row: ChunkRow) -> RowLine:
+    def row_line(self, row: ChunkRow) -> Row:
         """The line of the next row."""
         named = row.with_id(RowId(self.session, self.n_rows))
         self.rows.append(named)
         self.n_rows += 1
-        return RowLine(self.n_rows - 1, named)
+        return Row(self.n_rows - 1, named)
 
-    def entry_line(self, entry: Entry) -> EntryLine:
+    def entry_line(self, entry: Entry) -> Entry:
         """The line of the next entry."""
         self.n_entries += 1
-        return EntryLine(entry)
+        return entry
 
     def begun(self, *, path: str = "", ordinal: int = 0, run: UUID | None = None) -> LogMaker:
         """A loop began."""
@@ -175,7 +174,7 @@ class LogMaker:
     def intended(self, call_id: str, *, effects: str = "non_idempotent", call: int = 0) -> LogMaker:
         """A tool call is about to be made, for the last row."""
         return self.add(
-            IntentLine(
+            Intent(
                 operation=self.operation,
                 row=self.n_rows - 1,
                 call=call,
@@ -236,37 +235,37 @@ class LogMaker:
         for number, call_id in enumerate(call_ids):
             run = self.tool_run(call_id, row=RowId(self.session, asked + 1 + number))
             shown = tool_feedback_chunk(call_id, "tool", f"result of {call_id}")
-            self.add(ResultLine(row=asked, call=number, run=run, shown=shown))
+            self.add(PendingResult(row=asked, call=number, run=run, shown=shown))
             runs.append(run)
             if is_done:
                 self.row_line(shown)
         if is_done:
             self.n_entries += len(runs)
-            self.add(RoundLine(asked, tuple(run.id for run in runs)))
+            self.add(RoundEnd(asked, tuple(run.id for run in runs)))
         return self
 
     def streamed(self, text: str) -> LogMaker:
         """A part of an answer came in."""
-        return self.add(PartialLine(self.operation, text))
+        return self.add(PartialText(self.operation, text))
 
     def failed(
         self, error: str = "it broke", how: Literal["failed", "cancelled"] = "failed"
     ) -> LogMaker:
         """The run ended without an outcome."""
-        return self.add(FailureLine(how, error, self.now()))
+        return self.add(Failed(how, error, self.now()))
 
     def reopened(self) -> LogMaker:
         """The run goes on."""
-        return self.add(ReopenedLine(self.now()))
+        return self.add(Reopened(self.now()))
 
     def decided(self, outcome: Outcome) -> LogMaker:
         """A decision changed how the session stands."""
-        return self.add(OutcomeLine(outcome))
+        return self.add(OutcomeChange(outcome))
 
     def ended(self, outcome: Outcome | None = None) -> LogMaker:
         """The run has ended."""
         return self.add(
-            TrailerLine(
+            Finished(
                 closed_at=self.now(),
                 n_rows=self.n_rows,
                 n_entries=self.n_entries,
@@ -275,12 +274,12 @@ class LogMaker:
             )
         )
 
-    def part(self, start: int = 0, stop: int | None = None) -> Part:
+    def part(self, start: int = 0, stop: int | None = None) -> AncestorRange:
         """A range of its rows, for a session that begins with them; of own rows alone."""
         n_begun = self.n_rows - len(self.rows)
         stop = self.n_rows if stop is None else stop
         rows = self.rows[start - n_begun : stop - n_begun]
-        return Part(self.session, start, stop, rows_digest(rows))
+        return AncestorRange(self.session, start, stop, rows_digest(rows))
 
 
 class MemoryStore(SessionStore):
@@ -332,7 +331,7 @@ class MemoryStore(SessionStore):
         data = self.logs.get(session)
         if data is None:
             return None
-        has_end = data.rfind(b'"record_type": "trailer"') > data.rfind(b'"record_type": "reopened"')
+        has_end = data.rfind(b'"event":"finished"') > data.rfind(b'"event":"reopened"')
         is_finished = has_end and session not in self.writers
         return StoredLog(session, data, is_finished, f"{self.where}/{session}")
 

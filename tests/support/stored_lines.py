@@ -6,17 +6,17 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from rath.session import Session
-from rath.session.persistence.codec import Encoder
-from rath.session.persistence.lines import EntryLine, HeaderLine, RowLine, TrailerLine
+from rath.session.events import Finished, Header, Row
+from rath.session.log.format import Encoder
 from rath.session.persistence.store import SessionStore
-from tests.support.api import Line, RangeSource, entry_parts, n_told, row_parts
+from tests.support.api import Event, RangeSource, entry_parts, n_told, row_parts
 
 
-def header_for(session: Session, *sources: Session, at: datetime | None = None) -> HeaderLine:
+def header_for(session: Session, *sources: Session, at: datetime | None = None) -> Header:
     """Return the header of a session that begins with what `sources` hold."""
     body = session.body.result()
     lineage = session.lineage
-    return HeaderLine(
+    return Header(
         session=session.id,
         created_at=at or datetime.now(UTC),
         operator=session.lineage_operator,
@@ -40,7 +40,7 @@ def header_for(session: Session, *sources: Session, at: datetime | None = None) 
     )
 
 
-def lines_for(session: Session, *sources: Session, at: datetime | None = None) -> list[Line]:
+def lines_for(session: Session, *sources: Session, at: datetime | None = None) -> list[Event]:
     """Return all lines of a session that has ended, perhaps at another time than now."""
     body, header = session.body.result(), header_for(session, *sources, at=at)
     n_rows, n_entries = n_told(header.rows), n_told(header.entries)
@@ -48,16 +48,16 @@ def lines_for(session: Session, *sources: Session, at: datetime | None = None) -
     late = session.record.since(len(body.record))
     return [
         header,
-        *(EntryLine(entry) for entry in body.record.since(n_entries)),
-        *(RowLine(index, row) for index, row in rows),
-        TrailerLine(
+        *(entry for entry in body.record.since(n_entries)),
+        *(Row(index, row) for index, row in rows),
+        Finished(
             closed_at=at or datetime.now(UTC),
             n_rows=len(body.table),
             n_entries=len(body.record),
             usage=body.usage(),
             outcome=body.outcome,
         ),
-        *(EntryLine(entry) for entry in late),
+        *(entry for entry in late),
     ]
 
 
@@ -68,10 +68,10 @@ def write(
     write_lines(store, lines_for(session, *sources, at=at))
 
 
-def write_lines(store: SessionStore, lines: Sequence[Line], *, is_finished: bool = True) -> None:
+def write_lines(store: SessionStore, lines: Sequence[Event], *, is_finished: bool = True) -> None:
     """Write these lines as a log, each as a group."""
     header = lines[0]
-    assert isinstance(header, HeaderLine)
+    assert isinstance(header, Header)
     encoder, log = Encoder(header.session), store.create(header.session)
     for line in lines:
         batch = encoder.add(line)

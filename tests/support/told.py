@@ -7,6 +7,8 @@ from dataclasses import replace
 from functools import partial
 from uuid import UUID
 
+from msgspec import structs
+
 from rath._async.lazy import Deferred
 from rath._core.vector import Vector
 from rath.session import Session, run_session_compress, select_session
@@ -77,7 +79,7 @@ def is_check(entry: Entry) -> bool:
 
 def _fitting(record: Record, *, keep: Callable[[Entry], bool], n_kept: dict[UUID, int]) -> Record:
     return Vector(
-        replace(
+        structs.replace(
             entry,
             n_ours=n_kept.get(entry.id, entry.n_ours),
             theirs=None

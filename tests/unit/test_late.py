@@ -13,14 +13,14 @@ import pytest
 
 import rath
 from rath._core.late import late_names
-from tests.support.api import codec_module
+from tests.support.api import format_module
 
 LATE = (
     "rath.llm",
     "rath.session",
     "rath.session.graph",
     "rath.session.persistence",
-    "rath.session.persistence.codec",
+    "rath.session.log",
     "rath.session.persistence.index",
 )
 
@@ -96,7 +96,7 @@ def test_listing_loads_neither_a_model_nor_what_reads_logs() -> None:
         & {
             "asyncio",
             "rath.llm.provider",
-            codec_module.__name__,
+            format_module.__name__,
             "rath.session.log.load",
             "rath.session.session",
             "rich.progress",

@@ -9,6 +9,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
+from msgspec import Struct
+
 T = TypeVar("T")
 
 DEFAULT_MAX_ATTEMPTS = 4
@@ -19,8 +21,7 @@ DEFAULT_LONGEST_WAIT = 120.0
 Sleep = Callable[[float], Awaitable[None]]
 
 
-@dataclass(frozen=True, slots=True)
-class Attempt:
+class Attempt(Struct, frozen=True):
     """What one try came to."""
 
     number: int
@@ -32,8 +33,8 @@ class Attempt:
     status: int | None
     """HTTP status of a failed try, if the endpoint gave one."""
 
-    elapsed_ms: float
-    wait: float
+    elapsed_ms: float | int
+    wait: float | int
     """Seconds that were waited after it."""
 
 

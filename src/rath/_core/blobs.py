@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import FrozenInstanceError
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
@@ -17,24 +17,29 @@ Fetch = Callable[[str], bytes | None]
 """Gives content by its sha256, None where it is not there or damaged; may block."""
 
 
-class _Fetched:
-    """Where `data` comes from when it is read first; apart, so that it counts in no comparison."""
+class Blob:
+    """Content known by its sha256; `data` is None when it was too large to keep, or was lost.
 
-    __slots__ = ("_fetch",)
+    Frozen. No dataclass: what writes those by their fields would write, and fetch, the content.
+
+    Args:
+        digest: sha256 of the content, in hex.
+        size: Length of the content in bytes.
+        data: The content; it counts in no comparison.
+    """
+
+    __match_args__ = ("digest", "size", "data")
+    __slots__ = ("__weakref__", "_fetch", "data", "digest", "size")
+    digest: str
+    size: int
+    data: bytes | None
     _fetch: Fetch
 
-
-@dataclass(frozen=True, slots=True, weakref_slot=True)
-class Blob(_Fetched):
-    """Content known by its sha256; `data` is None when it was too large to keep, or was lost."""
-
-    digest: str
-    """sha256 of the content, in hex."""
-
-    size: int
-    """Length of the content in bytes."""
-
-    data: bytes | None = field(default=None, repr=False, compare=False)
+    def __init__(self, digest: str, size: int, data: bytes | None = None) -> None:
+        set_slot = object.__setattr__
+        set_slot(self, "digest", digest)
+        set_slot(self, "size", size)
+        set_slot(self, "data", data)
 
     @classmethod
     def from_bytes(cls, content: bytes, *, keep: int = MAX_BLOB_BYTES) -> Blob:
@@ -58,6 +63,30 @@ class Blob(_Fetched):
         What was kept may be lost since: then `data` is None all the same.
         """
         return hasattr(self, "_fetch") or self.data is not None
+
+    def without_data(self) -> Blob:
+        """Return the same, known by digest and size only."""
+        return Blob(self.digest, self.size)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Blob):
+            return NotImplemented
+        return (self.digest, self.size) == (other.digest, other.size)
+
+    def __hash__(self) -> int:
+        return hash((self.digest, self.size))
+
+    def __repr__(self) -> str:
+        return f"Blob(digest={self.digest!r}, size={self.size!r})"
+
+    def __reduce__(self) -> tuple[type[Blob], tuple[str, int, bytes | None]]:
+        return Blob, (self.digest, self.size, self.data)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise FrozenInstanceError(f"cannot assign to field {name!r}")
+
+    def __delattr__(self, name: str) -> None:
+        raise FrozenInstanceError(f"cannot delete field {name!r}")
 
     if not TYPE_CHECKING:  # Checkers would take any name for an attribute.
 

@@ -23,10 +23,10 @@ class FileEffect:
     """Where, relative to the root of the workspace, with links resolved and `/` between names."""
 
     kind: EffectKind
-    before: Blob | None
+    before: Blob | None = None
     """Content before, None where there was no file."""
 
-    after: Blob | None
+    after: Blob | None = None
     """Content afterwards, None where there is no file any more."""
 
     attribution: Attribution = "exact"

@@ -19,9 +19,9 @@ import typer
 from rath.cli.progress import progress
 from rath.cli.terminal import Misuse, Problem, note
 from rath.errors import StoreNotFound
+from rath.session import log
 from rath.session.log.files import FileStore
 from rath.session.log.store import SessionStore, open_store
-from rath.session.persistence import codec
 from rath.session.persistence.index import StoreIndex
 from rath.session.persistence.paths import PARTIAL_SUFFIX, SESSION_FILE_SUFFIX
 
@@ -195,7 +195,7 @@ def opened_index(store: SessionStore) -> Generator[StoreIndex]:
 def _session_in(file: Path) -> UUID:
     with file.open("rb") as opened:
         first = opened.readline(_MAX_HEADER_BYTES)
-    return codec.session_in(first, str(file))
+    return log.session_in(first, str(file))
 
 
 def _is_path(text: str) -> bool:

@@ -39,8 +39,8 @@ from rath.cli.waiting import how_to_say, told_waiting, waits_in_words
 from rath.session.body import Body
 from rath.session.chunk import ChunkRow
 from rath.session.graph.export import lineage_extras_to_jsonable
+from rath.session.log.document import entry_to_jsonable, outcome_to_jsonable
 from rath.session.log.load import Loaded
-from rath.session.persistence.codec.encode import encode_entry, encode_outcome
 from rath.session.record import Entry, ModelCall, Operation, Record, ToolRun
 from rath.session.run.stored_programs import waiting_sessions
 
@@ -244,7 +244,7 @@ def _as_jsonable(loaded: Loaded, state: str) -> dict[str, Any]:
     return {
         "id": str(session.id),
         "state": state,
-        "outcome": None if left is not None else encode_outcome(session.outcome),
+        "outcome": None if left is not None else outcome_to_jsonable(session.outcome),
         "problem": None if loaded.problem is None else str(loaded.problem),
         "created_at": loaded.header.created_at.isoformat(),
         "operator": session.lineage_operator,
@@ -261,7 +261,7 @@ def _as_jsonable(loaded: Loaded, state: str) -> dict[str, Any]:
             _row_as_jsonable(index, row, None if row.id is None else made.get(row.id))
             for index, row in enumerate(session.chunk_table)
         ],
-        "entries": [encode_entry(entry, []) for entry in _entries(loaded)],
+        "entries": [entry_to_jsonable(entry) for entry in _entries(loaded)],
         "waiting": []
         if loaded.problem is not None
         else [one for each in waiting_sessions(session) for one in told_waiting(each)],

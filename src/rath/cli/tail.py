@@ -13,25 +13,25 @@ from rath.cli.sessions import Damaged, SessionText, StoreUrl, find_session, open
 from rath.cli.show import Line, row_line
 from rath.cli.states import STATE_STYLES, state_of
 from rath.cli.terminal import say_lines, say_part
-from rath.session.log.load import Loaded, load
-from rath.session.persistence.lines import (
-    EntryLine,
-    FailureLine,
-    HeaderLine,
-    HeadLine,
-    IntentLine,
-    OutcomeLine,
-    PartialLine,
-    PlacementLine,
-    ReopenedLine,
-    ResultLine,
-    RoundLine,
-    RowLine,
-    ToolsLine,
-    TrailerLine,
+from rath.session.events import (
+    AgentRows,
+    CallSetup,
+    Event,
+    Failed,
+    Finished,
+    Header,
+    Intent,
+    OutcomeChange,
+    PartialText,
+    PendingResult,
+    PlacementChange,
+    Reopened,
+    RoundEnd,
+    Row,
+    ToolSchemas,
 )
-from rath.session.persistence.lines import Line as LogLine
-from rath.session.record import ModelCall, ToolRun
+from rath.session.log.load import Loaded, load
+from rath.session.record import ModelCall, RecordEntry, ToolRun
 
 __all__ = ["app"]
 
@@ -101,9 +101,9 @@ class _Following:
         if self._streamed:
             yield [(_INDENT, ""), (cut(one_line(self._streamed), _columns()), "cyan")]
 
-    def show(self, line: LogLine) -> None:
+    def show(self, line: Event) -> None:
         """Show what a new line says."""
-        if isinstance(line, PartialLine):
+        if isinstance(line, PartialText):
             self._stream(line.text)
             return
         self.end_text()
@@ -121,36 +121,38 @@ class _Following:
             self._is_in_text = True
         say_part(text)
 
-    def _lines(self, line: LogLine) -> Iterator[Line]:
+    def _lines(self, line: Event) -> Iterator[Line]:
         match line:
-            case RowLine(index, row):
+            case Row(index, row):
                 self._n_rows = index + 1
                 yield row_line(index, row, columns=room())
-            case EntryLine(ModelCall() | ToolRun() as entry):
-                yield [(_INDENT, ""), (cut(brief(entry), _columns()), "dim")]
-            case EntryLine(entry):
-                yield [(_INDENT, ""), (cut(brief(entry), _columns()), "")]
-            case IntentLine():
+            case ModelCall() | ToolRun():
+                yield [(_INDENT, ""), (cut(brief(line), _columns()), "dim")]
+            case RecordEntry():
+                yield [(_INDENT, ""), (cut(brief(line), _columns()), "")]
+            case Intent():
                 yield [(f"{_INDENT}→ ", "yellow"), (f"{line.tool} …", "dim")]
-            case ResultLine():
+            case PendingResult():
                 self._results[line.run.id] = line
                 yield [(f"{_INDENT}← ", "yellow"), (f"{line.run.tool}: {brief(line.run)}", "dim")]
-            case RoundLine(_, results):
+            case RoundEnd(_, results):
                 yield from self._round([self._results.pop(each, None) for each in results])
-            case FailureLine(how, error):
+            case Failed(how, error):
                 yield [(f"{_INDENT}! ", "red"), (f"{how}: {one_line(error)}", "red")]
-            case ReopenedLine():
+            case Reopened():
                 yield [(f"{_INDENT}the run goes on", "dim")]
-            case HeaderLine() | HeadLine() | ToolsLine() | TrailerLine() | OutcomeLine():
+            case (
+                Header() | AgentRows() | ToolSchemas() | CallSetup() | Finished() | OutcomeChange()
+            ):
                 pass  # The state is told at the end.
-            case PlacementLine():
+            case PlacementChange():
                 pass  # What runs there tells where it ran.
-            case PartialLine():
+            case PartialText():
                 pass  # It has no line of its own.
             case _:
                 assert_never(line)
 
-    def _round(self, results: list[ResultLine | None]) -> Iterator[Line]:
+    def _round(self, results: list[PendingResult | None]) -> Iterator[Line]:
         for result in results:
             if result is not None and result.shown is not None:
                 yield row_line(self._n_rows, result.shown, columns=room())

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeAlias
+
+from msgspec import Meta, Struct, structs
 
 from rath._async.retry import Attempt
 from rath.llm.chat_response import RathLLMChatResponse, RathLLMTokenUsage
@@ -13,14 +15,16 @@ from rath.llm.prices import Cost, cost_of
 
 __all__ = ["CallEvidence", "CallStatus", "Exchange", "JsonValue", "evidence_of"]
 
-JsonValue: TypeAlias = (
-    "str | int | float | bool | Sequence[JsonValue] | Mapping[str, JsonValue] | None"
-)
+if TYPE_CHECKING:
+    JsonValue: TypeAlias = (
+        "str | int | float | bool | Sequence[JsonValue] | Mapping[str, JsonValue] | None"
+    )
+else:
+    JsonValue = Any  # msgspec knows no type that holds itself
 CallStatus = Literal["done", "failed", "cancelled"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CallEvidence:
+class CallEvidence(Struct, frozen=True, kw_only=True, dict=True, omit_defaults=True):
     """What is known of one model call; it holds no credential and no message."""
 
     provider_kind: str
@@ -51,7 +55,7 @@ class CallEvidence:
     """Source of the key and a digest of it that is keyed by a salt of this home."""
 
     attempts: tuple[Attempt, ...]
-    started: datetime
+    started: Annotated[datetime, Meta(tz=True)]
     """UTC."""
 
     first_token_ms: float | None
@@ -99,9 +103,6 @@ class CallEvidence:
     fallback_from: str | None = None
     """Provider kind, endpoint and model whose failure led to this call, None for a first choice."""
 
-    _cost: tuple[Cost | None, ...] = field(default=(), init=False, repr=False, compare=False)
-    """The cost once it was asked for; empty until then."""
-
     @property
     def cost(self) -> Cost | None:
         """What the call cost, from its `usage`; None where no price or no usage is known.
@@ -109,13 +110,27 @@ class CallEvidence:
         A call that failed or was cancelled costs what its usage says. The first question of a
         process for a cost takes 0.5 s, since it loads the price list.
         """
-        if not self._cost:
-            object.__setattr__(self, "_cost", (cost_of(self),))
-        return self._cost[0]
+        known = vars(self)
+        if "cost" not in known:
+            known["cost"] = cost_of(self)
+        cost: Cost | None = known["cost"]
+        return cost
 
     def settle_cost(self, cost: Cost | None) -> None:
         """Say once for all what the call cost, as a file does: prices change, and that does not."""
-        object.__setattr__(self, "_cost", (cost,))
+        vars(self)["cost"] = cost
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __reduce__(self) -> tuple[Callable[..., CallEvidence], tuple[Any, ...]]:
+        return _evidence, (structs.asdict(self), dict(vars(self)))
+
+
+def _evidence(fields: Mapping[str, Any], known: Mapping[str, Any]) -> CallEvidence:
+    evidence = CallEvidence(**fields)
+    vars(evidence).update(known)
+    return evidence
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,8 @@ from traceback import TracebackException
 from typing import TypeVar, cast
 from urllib.parse import quote, quote_plus
 
+from msgspec import Struct, structs
+
 from rath.config.secrets import HIDDEN
 
 __all__ = [
@@ -92,6 +94,9 @@ def _hidden_in(value: object, secret: str) -> object:
     if isinstance(value, list | tuple):
         items = [_hidden_in(inner, secret) for inner in cast("Iterable[object]", value)]
         return items if isinstance(value, list) else tuple(items)
+    if isinstance(value, Struct):
+        changed = {name: _hidden_in(inner, secret) for name, inner in structs.asdict(value).items()}
+        return structs.replace(value, **changed)
     if is_dataclass(value) and not isinstance(value, type):
         made = {field.name: getattr(value, field.name) for field in fields(value) if field.init}
         return replace(value, **{name: _hidden_in(inner, secret) for name, inner in made.items()})

@@ -9,6 +9,8 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+from msgspec import structs
+
 from rath._async.lazy import Deferred
 from rath._core.text import short_id
 from rath._core.vector import Vector
@@ -238,5 +240,5 @@ def delegated(rows: ChunkTable, inherited: Inheritor, entry: Operation, body: Bo
 def merged(mine: Inheritor, others: Inheritor, entry: Operation, ours: Body, theirs: Body) -> Body:
     """Return the content of two parents; the entry says what of the record was whose."""
     first, second = mine(ours), others(theirs)
-    entry = replace(entry, n_ours=len(first.record), theirs=second.record)
+    entry = structs.replace(entry, n_ours=len(first.record), theirs=second.record)
     return first.merged(second).with_entries(entry)

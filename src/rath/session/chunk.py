@@ -10,6 +10,8 @@ from enum import Enum
 from typing import Any, NoReturn, assert_never, cast, overload
 from uuid import UUID
 
+from msgspec import Struct
+
 from rath._core.text import one_line_preview, valid_unicode
 from rath._core.vector import Vector
 from rath.llm.chat_request import RathLLMMessage
@@ -82,13 +84,17 @@ def frozen_mapping(mapping: Mapping[str, Any]) -> FrozenDict:
     """Return a read-only copy of `mapping`, its lists and mappings read-only as well."""
     if isinstance(mapping, FrozenDict):
         return mapping
-    return FrozenDict({key: _frozen(value) for key, value in mapping.items()})
+    return FrozenDict({key: v if type(v) in _FROZEN else _frozen(v) for key, v in mapping.items()})
+
+
+# Before anything is asked of an abstract class: most values are of these types.
+_FROZEN = frozenset({str, int, float, bool, type(None), FrozenList})
 
 
 def _frozen(value: object) -> object:
-    if isinstance(value, str) or value is None or isinstance(value, FrozenList):
+    if type(value) in _FROZEN:
         return value
-    if isinstance(value, Mapping):
+    if isinstance(value, dict | Mapping):
         return frozen_mapping(cast("Mapping[str, object]", value))
     if isinstance(value, list):
         return FrozenList([_frozen(item) for item in cast("list[object]", value)])
@@ -106,8 +112,7 @@ class ChunkKind(str, Enum):
     TOOL_RESULT = "tool_result"
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class RowId:
+class RowId(Struct, frozen=True, order=True, array_like=True, gc=False):
     """Stable name of a row: the session where it was born and its index there."""
 
     session: UUID

@@ -21,6 +21,7 @@ from rath.session.autosave import is_autosaving_lately
 from rath.session.bindings import Bindings, Placement
 from rath.session.body import Body, branched, delegated, derived, merged
 from rath.session.chunk import ChunkTable, user_text_chunk
+from rath.session.events import Event, Header, PlacementChange
 from rath.session.files.changes import here_of
 from rath.session.files.undo import plan_undo
 from rath.session.files.workspace import CopyOrigin, MergeOrigin, UndoOrigin, freeze, origin_above
@@ -41,7 +42,6 @@ from rath.session.log.open_logs import (
 from rath.session.log.store import SessionStore, default_store, open_store
 from rath.session.log.writer import LogWriter
 from rath.session.operation import Place
-from rath.session.persistence.lines import HeaderLine, Line, PlacementLine
 from rath.session.persistence.paths import PARTIAL_SUFFIX
 from rath.session.programs import RecordedSession, current_source, find_derivation
 from rath.session.record import Operation, OperationKind, Record, ToolRun, Workspace
@@ -128,7 +128,7 @@ def keep_derivation(session: Saved) -> None:
         _log.error("session %s is not stored: %s", session.id, exc)
 
 
-def add_late(cell: Deferred[Any], record: Record, *lines: Line) -> None:
+def add_late(cell: Deferred[Any], record: Record, *lines: Event) -> None:
     """Add entries that came late to the logs that hold a session; blocks until they are durable.
 
     Args:
@@ -165,7 +165,7 @@ def remember_loaded(
     session: UUID,
     where: SessionStore | Path,
     *,
-    place: HeaderLine | PlacementLine,
+    place: Header | PlacementChange,
 ) -> None:
     """Remember that content was loaded from a log, so that what comes late is added there.
 

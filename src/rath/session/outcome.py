@@ -2,45 +2,54 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any, assert_never
 from uuid import UUID
 
+from msgspec import Struct
 
-@dataclass(frozen=True, slots=True)
-class OutputValue:
+
+class OutputValue(Struct, frozen=True, tag_field="is", tag="value"):
     """The answer came in the type that was asked for."""
 
     value: Any
 
 
-@dataclass(frozen=True, slots=True)
-class OutputMissing:
+class OutputMissing(Struct, frozen=True, tag_field="is", tag="missing"):
     """No answer came in the type that was asked for."""
 
     problem: str
     """Who was asked how often, and what was wrong."""
 
 
-@dataclass(frozen=True, slots=True)
-class Completed:
+class _Outcome(Struct, frozen=True, tag_field="is", omit_defaults=True):
+    pass
+
+
+class Completed(_Outcome, frozen=True, tag=True):
     """The model gave its answer, or nothing had to run."""
 
-    output: OutputValue | OutputMissing | None = field(default=None, compare=False, repr=False)
+    output: OutputValue | OutputMissing | None = None
     """What became of the typed answer, None where none was asked for; it counts in no
     comparison, since the object need not have any."""
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Completed) or NotImplemented
 
-@dataclass(frozen=True, slots=True)
-class RoundLimit:
+    def __hash__(self) -> int:
+        return hash(Completed)
+
+    def __repr__(self) -> str:
+        return "Completed()"
+
+
+class RoundLimit(_Outcome, frozen=True, tag=True):
     """The run used all its model calls and still wanted tools."""
 
     max_tool_rounds: int
 
 
-@dataclass(frozen=True, slots=True)
-class BudgetExceeded:
+class BudgetExceeded(_Outcome, frozen=True, tag=True):
     """The chain has used its budget, or would have with the next call: that was not made."""
 
     budget_total_tokens: int | None
@@ -72,40 +81,35 @@ class BudgetExceeded:
         return "; ".join(said)
 
 
-@dataclass(frozen=True, slots=True)
-class DeadlineExceeded:
+class DeadlineExceeded(_Outcome, frozen=True, tag=True):
     """The run took longer than it was given."""
 
-    timeout: float
+    timeout: float | int
     """Seconds."""
 
 
-@dataclass(frozen=True, slots=True)
-class Cancelled:
+class Cancelled(_Outcome, frozen=True, tag=True):
     """The run was ended from outside; what was written by then stays."""
 
     session: UUID
     """The session whose run was cancelled; later sessions pass this on unchanged."""
 
 
-@dataclass(frozen=True, slots=True)
-class NeedsApproval:
+class NeedsApproval(_Outcome, frozen=True, tag=True):
     """The run waits for somebody to allow these tool calls."""
 
     session: UUID
     calls: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class NeedsInput:
+class NeedsInput(_Outcome, frozen=True, tag=True):
     """The run waits for an answer to a question."""
 
     session: UUID
     question: str
 
 
-@dataclass(frozen=True, slots=True)
-class NeedsDecision:
+class NeedsDecision(_Outcome, frozen=True, tag=True):
     """It is not known whether these tool calls took effect; somebody must decide."""
 
     session: UUID

@@ -6,10 +6,11 @@ import logging
 from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import replace
 from functools import partial
 from math import isfinite
 from typing import assert_never
+
+from msgspec.structs import replace
 
 from rath._async.bridge import call_either
 from rath._async.runtime import runtime

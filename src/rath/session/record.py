@@ -6,10 +6,12 @@ import contextvars
 from collections.abc import Callable, Generator, Iterable, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 from uuid import UUID, uuid4
+
+from msgspec import Meta, Struct, field
 
 from rath._core.blobs import Blob
 from rath._core.vector import Vector
@@ -35,12 +37,17 @@ ToolStatus = Literal["done", "failed", "abandoned", "interrupted", "denied", "su
 """`suspended`: the tool asked somebody, or waits for a run of its own; it is called again."""
 
 
+Time = Annotated[datetime, Meta(tz=True)]
+"""A time with its zone; UTC in all that is written."""
+
+
 def _now() -> datetime:
     return datetime.now(UTC)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Entry:
+class RecordEntry(Struct, frozen=True, kw_only=True, tag_field="event", omit_defaults=True):
+    """What all entries of a record have."""
+
     operation: UUID
     """The operation that the entry belongs to: its run id."""
 
@@ -48,13 +55,12 @@ class _Entry:
     """The rows that the entry made or concerns."""
 
     id: UUID = field(default_factory=uuid4)
-    at: datetime = field(default_factory=_now)
+    at: Time = field(default_factory=_now)
     """UTC."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Operation(_Entry):
-    """A run or a derivation began; `operation` is its own run id."""
+class OperationFields(RecordEntry, frozen=True, kw_only=True):
+    """What an operation says itself, and not by the digest or number of something else."""
 
     kind: OperationKind
     place: Place
@@ -63,12 +69,6 @@ class Operation(_Entry):
 
     input_digest: str | None = None
     """sha256 over the input's rows, None where the parents' edges name the input."""
-
-    head: tuple[ChunkRow, ...] = ()
-    """The agent's rows, which stand before the transcript in every request of the run."""
-
-    tools: tuple[RathLLMFunctionTool, ...] = ()
-    """The tool schemas that the run offered."""
 
     output: OutputSpec | None = None
     """The typed answer that the run asked for, as its requests said it."""
@@ -84,16 +84,40 @@ class Operation(_Entry):
     n_ours: int | None = None
     """How many entries at the beginning of the record are the first parent's; None for all."""
 
-    theirs: Record | None = field(default=None, repr=False, compare=False)
-    """A merge: what the record of the second parent was."""
-
     origin: str | None = None
     """Handle of the sandbox whose files a workspace of its own begins with; "" for one that was not
     open yet, None where the last call of the record tells it."""
 
 
-@dataclass(frozen=True, slots=True)
-class RecalledNote:
+class Operation(OperationFields, frozen=True, kw_only=True, tag="operation"):
+    """A run or a derivation began; `operation` is its own run id."""
+
+    head: tuple[ChunkRow, ...] = ()
+    """The agent's rows, which stand before the transcript in every request of the run."""
+
+    tools: tuple[RathLLMFunctionTool, ...] = ()
+    """The tool schemas that the run offered."""
+
+    theirs: Record | None = None
+    """A merge: what the record of the second parent was; counts in no comparison."""
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Operation):
+            return NotImplemented
+        return all(getattr(self, name) == getattr(other, name) for name in _COMPARED)
+
+    def __hash__(self) -> int:
+        return hash(self.id)
+
+    def __repr__(self) -> str:
+        return f"Operation({', '.join(f'{name}={getattr(self, name)!r}' for name in _COMPARED)})"
+
+
+_COMPARED = tuple(name for name in Operation.__struct_fields__ if name != "theirs")
+"""A record may hold merges of merges: it is neither compared nor shown inside of an entry."""
+
+
+class RecalledNote(Struct, frozen=True, omit_defaults=True):
     """A note of a memory that a model call saw."""
 
     uri: str
@@ -102,7 +126,7 @@ class RecalledNote:
     text: str
     """All that the model read of it."""
 
-    score: float | None = None
+    score: float | int | None = None
     """How near it was, as the memory says; None where it gives no number."""
 
     n_left_out: int = 0
@@ -115,8 +139,7 @@ class RecalledNote:
         return f"{label}{self.text}{CUT if self.n_left_out else ''}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class Seen(Struct, frozen=True, kw_only=True):
     """What the model saw in one call; with the rows of the session it gives back the request."""
 
     head_digest: str
@@ -139,8 +162,7 @@ class Seen:
     """The closing message of a side call, as sent; it is no row of any session."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelCall(_Entry):
+class ModelCall(RecordEntry, frozen=True, kw_only=True, tag="model_call"):
     """A call of a model, whatever came of it."""
 
     purpose: Purpose
@@ -151,8 +173,7 @@ class ModelCall(_Entry):
     """What the model said where no row says it, as in a selection."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToolRun(_Entry):
+class ToolRun(RecordEntry, frozen=True, kw_only=True, tag="tool_run"):
     """A tool call of the model or the command of a check, and what became of it."""
 
     call_id: str
@@ -160,26 +181,26 @@ class ToolRun(_Entry):
     origin: str
     """`built-in`, or `module:qualname` of the class; `Session.check` for a check."""
 
-    schema_digest: str | None
+    schema_digest: str | None = None
     effects_declared: str
     """`read_only`, `idempotent` or `non_idempotent`, as the tool declares."""
 
-    arguments: Mapping[str, Any] | None
+    arguments: Mapping[str, Any] | None = None
     """Parsed arguments, None when they could not be parsed."""
 
-    sandbox: SandboxIdentity | None
+    sandbox: SandboxIdentity | None = None
     status: ToolStatus
-    error_kind: str | None
-    exit_code: int | None
-    signal: int | None
+    error_kind: str | None = None
+    exit_code: int | None = None
+    signal: int | None = None
     duration_ms: float
     shown: Blob
     """What the model reads."""
 
-    full: Blob | None
+    full: Blob | None = None
     """The whole result where `shown` is a part of it."""
 
-    file_effects: tuple[FileEffect, ...]
+    file_effects: tuple[FileEffect, ...] = ()
     effect_gaps: tuple[str, ...] = ()
     """Why effects may be missing, in words."""
 
@@ -187,8 +208,7 @@ class ToolRun(_Entry):
     """The decision that allowed the call."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Summary(_Entry):
+class Summary(RecordEntry, frozen=True, kw_only=True, tag="summary"):
     """A compression replaced rows by the one row that `rows` names."""
 
     replaced: tuple[RowId, ...]
@@ -196,8 +216,7 @@ class Summary(_Entry):
     """sha256 over the rows that were replaced."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict(_Entry):
+class Verdict(RecordEntry, frozen=True, kw_only=True, tag="verdict"):
     """A check said whether the work is good."""
 
     name: str
@@ -205,13 +224,12 @@ class Verdict(_Entry):
     """The command or model that judged."""
 
     passed: bool
-    score: float | None
+    score: float | int | None = None
     report: str
-    workspace_digest: str | None
+    workspace_digest: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Interrupt(_Entry):
+class Interrupt(RecordEntry, frozen=True, kw_only=True, tag="interrupt"):
     """The run waits for somebody; `rows` names the row in which the model asked for the calls."""
 
     reason: Literal["approval", "input", "decision"]
@@ -232,8 +250,7 @@ class Interrupt(_Entry):
     """The session inside the call that really waits, where it is not this one."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Decision(_Entry):
+class Decision(RecordEntry, frozen=True, kw_only=True, tag="decision"):
     """Somebody decided what a run was waiting for."""
 
     interrupt: UUID
@@ -242,8 +259,8 @@ class Decision(_Entry):
     `retry`, `skip` or `done` of a call of which it was not known whether it took effect."""
 
     by: str
-    call_id: str | None
-    arguments: Mapping[str, Any] | None
+    call_id: str | None = None
+    arguments: Mapping[str, Any] | None = None
     """Those of the call; with its id, its tool and its place they say which one it is."""
 
     tool: str | None = None
@@ -257,8 +274,7 @@ class Decision(_Entry):
     """The arguments with which the call is made instead."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Change(_Entry):
+class Change(RecordEntry, frozen=True, kw_only=True, tag="change"):
     """A hook changed something before it was used; `before` and `after` hold both contents."""
 
     hook: str

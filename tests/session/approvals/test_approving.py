@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from rath._async.lazy import Deferred
 from rath._core.vector import Vector
@@ -324,7 +325,8 @@ def made_of(session: Session, **changes: Any) -> Session:
 def test_an_edited_call_is_checked_again_before_it_is_made() -> None:
     session, tool = waiting(1), Noting()
     record: list[Entry] = [
-        replace(each, tools=()) if isinstance(each, Operation) else each for each in session.record
+        structs.replace(each, tools=()) if isinstance(each, Operation) else each
+        for each in session.record
     ]
     out = go(["done"], tool, user=made_of(session, record=Vector(record)).edit("c1", {"n": "x"}))
     assert results(out)[0][1]["error_kind"] == "invalid_tool_arguments"

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
+from msgspec import structs
 
 from rath.session import Session
 from rath.session.log.verify import verify
@@ -17,7 +17,7 @@ from rath.session.outcome import NeedsApproval
 from rath.session.persistence.store import default_store
 from rath.session.record import Decision
 from rath.testing import tool_call
-from tests.support.api import chained
+from tests.support.api import chained, dump
 from tests.support.approvals import Noting, calls_of, decisions, go, interrupts, log_of, waiting
 
 
@@ -42,8 +42,8 @@ def about(session: Session, **changes: Any) -> Decision:
     approved = waiting(1).approve("c1")
     (made,) = decisions(approved)
     (own,) = interrupts(session)
-    right = replace(made, operation=own.operation, rows=own.rows, interrupt=own.id)
-    return replace(right, **changes)
+    right = structs.replace(made, operation=own.operation, rows=own.rows, interrupt=own.id)
+    return structs.replace(right, **changes)
 
 
 def test_the_decision_that_the_others_are_made_of_is_good() -> None:
@@ -99,7 +99,7 @@ def test_a_decision_of_another_turn_is_not_about_the_call() -> None:
     tool = Noting()
     session = go([calls_of(1)], tool, user=waiting(1).approve("c1"))
     (old,) = decisions(session)
-    session.add_entry(replace(old, id=uuid4()))
+    session.add_entry(structs.replace(old, id=uuid4()))
     outcome = session.outcome
     assert isinstance(outcome, NeedsApproval)
     assert outcome.calls == ("c1",)
@@ -126,7 +126,7 @@ def rewrite(session: UUID, change: Callable[[dict[str, Any]], None]) -> None:
     for record in records:
         record.pop("sum", None)
         change(record)
-    data, _ = chained([json.dumps(record).encode() for record in records], "")
+    data, _ = chained([dump(record) for record in records], "", is_compact=True)
     path.write_bytes(data)
 
 
@@ -147,7 +147,7 @@ def test_arguments_that_were_altered_in_the_row_are_not_what_was_allowed() -> No
     session = waiting(1, persist=True).approve("c1")
 
     def change(record: dict[str, Any]) -> None:
-        if record["record_type"] == "chunk" and record["kind"] == "assistant":
+        if record.get("event") == "row" and record["kind"] == "assistant":
             record["payload"]["tool_calls"][0]["function"]["arguments"] = '{"n": 9}'
 
     rewrite(session.id, change)
@@ -158,7 +158,7 @@ def test_arguments_that_were_altered_in_the_decision_are_not_those_of_the_call()
     session = waiting(1, persist=True).approve("c1")
 
     def change(record: dict[str, Any]) -> None:
-        if record.get("entry") == "decision":
+        if record.get("event") == "decision":
             record["arguments"] = {"n": 9}
 
     rewrite(session.id, change)
@@ -169,10 +169,10 @@ def test_a_decision_copied_from_the_log_of_another_session_is_not_about_the_call
     session, other = waiting(1, persist=True).deny("c1"), waiting(1, persist=True).approve("c1")
     path = log_of(other.id)
     lines = [json.loads(line) for line in path.read_bytes().splitlines()]
-    (theirs,) = [line for line in lines if line.get("entry") == "decision"]
+    (theirs,) = [line for line in lines if line.get("event") == "decision"]
 
     def change(record: dict[str, Any]) -> None:
-        if record.get("entry") == "decision":
+        if record.get("event") == "decision":
             record.clear()
             record.update({key: value for key, value in theirs.items() if key != "sum"})
 

@@ -212,7 +212,7 @@ def test_a_log_that_was_cut_off_after_it_began_to_wait_still_waits(has_trailer: 
     session = waiting(1, 2, persist=True).approve("c1")
     path = log_of(session.id)
     lines = path.read_bytes().splitlines(keepends=True)
-    n_lines = 1 + [json.loads(line).get("entry") for line in lines].index("interrupt")
+    n_lines = 1 + [json.loads(line).get("event") for line in lines].index("interrupt")
     left = path if has_trailer else path.with_name(f"{session.id}{SESSION_PARTIAL_SUFFIX}")
     path.rename(left)
     left.write_bytes(b"".join(lines[: n_lines + has_trailer]) + b'{"torn')

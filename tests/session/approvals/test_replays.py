@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 import rath
 from rath._async.lazy import Deferred
@@ -74,7 +75,7 @@ def test_a_decision_that_names_other_arguments_is_a_difference() -> None:
     out = go(["done"], Noting(), user=waiting(1).approve("c1"))
     body = out.body.result()
     changed: list[Entry] = [
-        replace(each, arguments={"n": 9}) if isinstance(each, ToolRun) else each
+        structs.replace(each, arguments={"n": 9}) if isinstance(each, ToolRun) else each
         for each in body.record
     ]
     record = Vector(changed)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from decimal import Decimal
 from uuid import UUID
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from rath import flow
 from rath._async.retry import Attempt
@@ -261,7 +262,9 @@ def test_a_chain_over_http_uses_what_its_endpoints_counted() -> None:
     )
     # The same calls at an endpoint of the vendor have one.
     moved = [
-        replace(call, evidence=replace(call.evidence, endpoint=ANTHROPIC, served_model=model))
+        structs.replace(
+            call, evidence=structs.replace(call.evidence, endpoint=ANTHROPIC, served_model=model)
+        )
         for call, model in zip(calls, ["claude-haiku-4-5"] * 5, strict=True)
     ]
     assert sum_costs(moved).usd == Decimal(10_000 * 1 + 1_000 * 5) / 1_000_000

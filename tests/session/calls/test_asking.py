@@ -537,10 +537,10 @@ def test_the_log_says_that_a_call_stopped_where_it_asked() -> None:
     session = go([calls_of(1)], asking(), persist=True)
     path = log_of(session.id)
     lines = [json.loads(line) for line in path.read_text().splitlines()]
-    said = [(each["record_type"], each.get("entry"), each.get("status")) for each in lines]
+    said = [(each.get("event"), each.get("status")) for each in lines]
     assert said[-4:] == [
-        ("intent", None, None),
-        ("entry", "tool_run", "suspended"),
-        ("entry", "interrupt", None),
-        ("trailer", None, None),
+        ("intent", None),
+        ("tool_run", "suspended"),
+        ("interrupt", None),
+        ("finished", None),
     ]

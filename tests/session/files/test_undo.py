@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from rath._async.lazy import Deferred
 from rath._core.blobs import Blob
@@ -255,7 +255,7 @@ def test_what_a_call_did_that_was_cut_off_can_be_undone() -> None:
     done = worked(placed(), turn)
     calls = [entry for entry in done.record if isinstance(entry, ToolRun)]
     rows = done.chunk_table
-    cut = [replace(call, status="interrupted", rows=()) for call in calls]
+    cut = [structs.replace(call, status="interrupted", rows=()) for call in calls]
     for n_kept, which in ((1, 0), (3, 1), (4, 2)):
         record = [*done.record.prefix(2), *calls[:which], *cut[which:]]
         body = Body(rows.prefix(2 + which), Vector(record))

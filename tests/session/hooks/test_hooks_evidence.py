@@ -103,7 +103,7 @@ def test_a_change_stands_in_the_log_before_the_result_that_it_led_to() -> None:
     agent.register_tool_hook(after, when="after")
     out = agent(Session.from_user_message("go")).synchronize()
     lines = [json.loads(line) for line in Path(out.save()).read_bytes().splitlines()]
-    told = [line.get("entry") or line["record_type"] for line in lines]
+    told = [line.get("event") for line in lines]
     since = told[told.index("intent") :]
     assert since[2:6] == ["change", "result", "change", "result"]
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 from pydantic import BaseModel
 
 from rath._async.runtime import runtime
@@ -334,7 +335,7 @@ def test_an_answer_that_a_hook_spoils_is_asked_for_again() -> None:
 
 def test_a_changed_answer_is_the_models_own_no_more() -> None:
     row = RowId(Session.from_user_message("x").id, 1)
-    call = call_of(row, replace(EVIDENCE, reasoning="why", finish_reason="pause_turn"))
+    call = call_of(row, structs.replace(EVIDENCE, reasoning="why", finish_reason="pause_turn"))
     change = Change(
         operation=call.operation, rows=(row,), hook="m:h", what="answer",
         before=Blob.from_bytes(b"1"), after=Blob.from_bytes(b"2"),

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
+from msgspec.structs import replace
 
 from rath._core.blobs import Blob
 from rath.errors import PersistenceError, SessionDamaged
@@ -16,29 +16,29 @@ from rath.llm.chat_response import RathLLMTokenUsage, add_usage
 from rath.llm.fold import tool_call_part
 from rath.session import RowId, Session, assistant_turn_chunk, tool_feedback_chunk, user_text_chunk
 from rath.session.chunk import ChunkTable
-from rath.session.graph.kind import LineageKind
-from rath.session.log.load import load, load_file
-from rath.session.outcome import Cancelled, Completed, NeedsDecision, RoundLimit
-from rath.session.persistence.codec import Encoder, read_lines
-from rath.session.persistence.lines import (
-    EntryLine,
-    FailureLine,
-    HeaderLine,
-    IntentLine,
-    OutcomeLine,
-    PartialLine,
-    ReopenedLine,
-    ResultLine,
-    RoundLine,
-    RowLine,
-    TrailerLine,
+from rath.session.events import (
+    Failed,
+    Finished,
+    Header,
+    Intent,
+    OutcomeChange,
+    PartialText,
+    PendingResult,
+    Reopened,
+    RoundEnd,
+    Row,
 )
+from rath.session.graph.kind import LineageKind
+from rath.session.log.format import Encoder
+from rath.session.log.load import load, load_file
+from rath.session.log.reader import read_lines
+from rath.session.outcome import Cancelled, Completed, NeedsDecision, RoundLimit
 from rath.session.persistence.store import FileStore
 from rath.session.record import Decision, Operation, ToolRun
 from rath.testing import tool_call
 from tests.support.api import (
+    Event,
     GivenUsage,
-    Line,
     LogSource,
     ParsedLog,
     build,
@@ -54,7 +54,7 @@ from tests.support.stored_lines import header_for, lines_for, write, write_lines
 AT = datetime(2026, 1, 2, tzinfo=UTC)
 SESSION = UUID(int=7)
 OPERATION = operation(SESSION)
-HEADER = HeaderLine(
+HEADER = Header(
     session=SESSION,
     created_at=AT,
     operator="run_session_loop",
@@ -63,11 +63,11 @@ HEADER = HeaderLine(
 TURN = assistant_turn_chunk(
     tool_calls=(tool_call_part("a", "f", "{}"), tool_call_part("b", "g", "{}"))
 )
-BEGUN: list[Line] = [
+BEGUN: list[Event] = [
     HEADER,
-    EntryLine(OPERATION),
-    RowLine(0, user_text_chunk("go")),
-    RowLine(1, TURN),
+    OPERATION,
+    Row(0, user_text_chunk("go")),
+    Row(1, TURN),
 ]
 
 
@@ -76,8 +76,8 @@ def store(tmp_path: Path) -> FileStore:
     return FileStore(tmp_path / "sessions")
 
 
-def intent(call: int = 0, call_id: str = "a", effects: str = "non_idempotent") -> IntentLine:
-    return IntentLine(
+def intent(call: int = 0, call_id: str = "a", effects: str = "non_idempotent") -> Intent:
+    return Intent(
         operation=OPERATION.operation,
         row=1,
         call=call,
@@ -88,13 +88,13 @@ def intent(call: int = 0, call_id: str = "a", effects: str = "non_idempotent") -
     )
 
 
-def result(call: int = 0, call_id: str = "a", said: str | None = "1") -> ResultLine:
+def result(call: int = 0, call_id: str = "a", said: str | None = "1") -> PendingResult:
     shown = None if said is None else tool_feedback_chunk(call_id, "f", said)
     made = tool_run(operation=OPERATION.operation, call_id=call_id)
-    return ResultLine(row=1, call=call, run=made, shown=shown)
+    return PendingResult(row=1, call=call, run=made, shown=shown)
 
 
-def decision(**more: Any) -> EntryLine:
+def decision(**more: Any) -> Decision:
     fields: dict[str, Any] = {
         "operation": OPERATION.operation,
         "interrupt": uuid4(),
@@ -106,16 +106,16 @@ def decision(**more: Any) -> EntryLine:
         "call": 0,
         "rows": (RowId(SESSION, 1),),
     }
-    return EntryLine(Decision(**(fields | more)))
+    return Decision(**(fields | more))
 
 
-def trailer(n_rows: int, n_entries: int) -> TrailerLine:
-    return TrailerLine(
+def trailer(n_rows: int, n_entries: int) -> Finished:
+    return Finished(
         closed_at=AT, n_rows=n_rows, n_entries=n_entries, usage=None, outcome=Completed()
     )
 
 
-def cut_off(store: FileStore, *more: Line) -> Any:
+def cut_off(store: FileStore, *more: Event) -> Any:
     """Return what is loaded of a run that wrote these lines and was then cut off."""
     write_lines(store, [*BEGUN, *more], is_finished=False)
     return load(store, SESSION)
@@ -143,10 +143,10 @@ def test_call_with_unknown_outcome_has_to_be_decided(store: FileStore) -> None:
     [
         pytest.param([result()], id="result"),
         pytest.param([decision()], id="decision"),
-        pytest.param([result(), RoundLine(1, ())], id="round"),
+        pytest.param([result(), RoundEnd(1, ())], id="round"),
     ],
 )
-def test_what_is_known_or_decided_needs_no_decision(store: FileStore, after: list[Line]) -> None:
+def test_what_is_known_or_decided_needs_no_decision(store: FileStore, after: list[Event]) -> None:
     assert cut_off(store, intent(), *after).session.outcome == NeedsDecision(SESSION, ())
 
 
@@ -180,19 +180,19 @@ def test_decision_on_one_of_two_calls_of_one_id_leaves_the_other_open(store: Fil
 
 def test_entry_of_a_call_ends_it(store: FileStore) -> None:
     done = tool_run(operation=OPERATION.operation, rows=(RowId(SESSION, 2),))
-    row = RowLine(2, tool_feedback_chunk("a", "f", "1"))
-    loaded = cut_off(store, intent(), row, EntryLine(done))
+    row = Row(2, tool_feedback_chunk("a", "f", "1"))
+    loaded = cut_off(store, intent(), row, done)
     assert loaded.unfinished.intents == ()
 
 
 def test_call_that_was_cut_off_is_still_open(store: FileStore) -> None:
     gone = tool_run(operation=OPERATION.operation, status="interrupted")
-    assert cut_off(store, intent(), EntryLine(gone)).unfinished.intents == (intent(),)
+    assert cut_off(store, intent(), gone).unfinished.intents == (intent(),)
 
 
 def test_call_of_a_run_inside_the_call_ends_only_its_own(store: FileStore) -> None:
     inside = tool_run(operation=uuid4(), rows=(RowId(uuid4(), 2),))
-    assert cut_off(store, intent(), EntryLine(inside)).unfinished.intents == (intent(),)
+    assert cut_off(store, intent(), inside).unfinished.intents == (intent(),)
 
 
 def test_results_are_kept_for_the_round_that_was_not_done(store: FileStore) -> None:
@@ -205,7 +205,7 @@ def test_results_are_kept_for_the_round_that_was_not_done(store: FileStore) -> N
 
 def test_round_makes_rows_and_entries_of_results_in_call_order(store: FileStore) -> None:
     second, first = result(1, "b", "2"), result(0, "a", "1")
-    loaded = cut_off(store, second, first, RoundLine(1, (first.run.id, second.run.id)))
+    loaded = cut_off(store, second, first, RoundEnd(1, (first.run.id, second.run.id)))
     session, unfinished = loaded.session, loaded.unfinished
     assert [row.payload["content"] for row in session.chunk_table.since(2)] == ["1", "2"]
     assert [row.id for row in session.chunk_table.since(2)] == [
@@ -223,49 +223,49 @@ def test_round_makes_rows_and_entries_of_results_in_call_order(store: FileStore)
 
 def test_result_without_a_row_becomes_an_entry_only(store: FileStore) -> None:
     gone, there = result(0, "a", None), result(1, "b")
-    loaded = cut_off(store, gone, there, RoundLine(1, (gone.run.id, there.run.id)))
+    loaded = cut_off(store, gone, there, RoundEnd(1, (gone.run.id, there.run.id)))
     assert len(loaded.session.chunk_table) == 3
     assert [each.rows for each in loaded.session.record.since(1)] == [(), (RowId(SESSION, 2),)]
 
 
 def test_round_with_a_result_that_is_nowhere_is_damage(store: FileStore) -> None:
     with pytest.raises(SessionDamaged, match=r":5: the round of row 1 names result"):
-        cut_off(store, RoundLine(1, (uuid4(),)))
+        cut_off(store, RoundEnd(1, (uuid4(),)))
 
 
 def test_text_of_a_broken_stream_is_kept_until_its_row_is_there(store: FileStore) -> None:
-    said = [PartialLine(OPERATION.operation, text) for text in ("ha", "lf")]
+    said = [PartialText(OPERATION.operation, text) for text in ("ha", "lf")]
     assert cut_off(store, *said).unfinished.partial_text == "half"
 
 
 def test_row_takes_the_place_of_what_was_streamed(store: FileStore) -> None:
-    row = RowLine(2, user_text_chunk("whole"))
+    row = Row(2, user_text_chunk("whole"))
     assert (
-        cut_off(store, PartialLine(OPERATION.operation, "half"), row).unfinished.partial_text == ""
+        cut_off(store, PartialText(OPERATION.operation, "half"), row).unfinished.partial_text == ""
     )
 
 
 def test_cancelled_run_is_cancelled(store: FileStore) -> None:
-    loaded = cut_off(store, intent(), FailureLine("cancelled", "", AT))
+    loaded = cut_off(store, intent(), Failed("cancelled", "", AT))
     assert loaded.session.outcome == Cancelled(SESSION)
     assert loaded.unfinished.intents == (intent(),)
 
 
 def test_failed_run_waits_and_says_why_it_failed(store: FileStore) -> None:
-    loaded = cut_off(store, FailureLine("failed", "ProviderError: no", AT))
+    loaded = cut_off(store, Failed("failed", "ProviderError: no", AT))
     assert loaded.session.outcome == NeedsDecision(SESSION, ())
     assert loaded.unfinished.failure.error == "ProviderError: no"
 
 
 def test_run_that_goes_on_has_its_failure_behind_it(store: FileStore) -> None:
-    loaded = cut_off(store, FailureLine("cancelled", "", AT), ReopenedLine(AT))
+    loaded = cut_off(store, Failed("cancelled", "", AT), Reopened(AT))
     assert loaded.session.outcome == NeedsDecision(SESSION, ())
     assert loaded.unfinished.failure is None
 
 
 def test_run_that_ended_and_goes_on_has_not_ended(store: FileStore) -> None:
-    late = EntryLine(tool_run())
-    more: list[Line] = [trailer(2, 1), late, ReopenedLine(AT), RowLine(2, user_text_chunk("more"))]
+    late = tool_run()
+    more: list[Event] = [trailer(2, 1), late, Reopened(AT), Row(2, user_text_chunk("more"))]
     loaded = cut_off(store, *more)
     assert loaded.session.outcome == NeedsDecision(SESSION, ())
     assert (len(loaded.session.chunk_table), len(loaded.session.record)) == (3, 2)
@@ -273,7 +273,7 @@ def test_run_that_ended_and_goes_on_has_not_ended(store: FileStore) -> None:
 
 def test_decision_after_the_end_changes_how_it_stands(store: FileStore) -> None:
     waiting = replace(trailer(2, 1), outcome=NeedsDecision(SESSION, ("a",)))
-    write_lines(store, [*BEGUN, waiting, OutcomeLine(RoundLimit(3))])
+    write_lines(store, [*BEGUN, waiting, OutcomeChange(RoundLimit(3))])
     loaded = load(store, SESSION)
     assert loaded.session.outcome == RoundLimit(3)
     assert (loaded.is_finished, loaded.unfinished) == (True, None)
@@ -282,19 +282,21 @@ def test_decision_after_the_end_changes_how_it_stands(store: FileStore) -> None:
 @pytest.mark.parametrize(
     ("lines", "words"),
     [
-        ([RowLine(3, user_text_chunk("x"))], ":5: row 3 stands where row 2 is expected"),
+        ([Row(3, user_text_chunk("x"))], ":5: row 3 stands where row 2 is expected"),
         ([trailer(3, 1)], "counts 3 rows and 1 entries, and there are 2 and 1"),
         ([trailer(2, 4)], "counts 2 rows and 4 entries, and there are 2 and 1"),
     ],
     ids=["row", "rows", "entries"],
 )
-def test_counts_that_do_not_fit_are_damage(store: FileStore, lines: list[Line], words: str) -> None:
+def test_counts_that_do_not_fit_are_damage(
+    store: FileStore, lines: list[Event], words: str
+) -> None:
     with pytest.raises(SessionDamaged, match=words):
         cut_off(store, *lines)
 
 
 def test_what_contradicts_itself_is_left_out_when_asked_for(store: FileStore) -> None:
-    lines = [*BEGUN, RowLine(7, user_text_chunk("x")), EntryLine(tool_run())]
+    lines = [*BEGUN, Row(7, user_text_chunk("x")), tool_run()]
     write_lines(store, lines, is_finished=False)
     loaded = load(store, SESSION, recover=True)
     assert (len(loaded.session.chunk_table), len(loaded.session.record)) == (2, 1)
@@ -404,7 +406,7 @@ def test_merge_whose_second_parent_is_gone_does_not_say_what_that_had(store: Fil
         write(store, session, *([] if session is root else [root]))
     write(store, merged, mine, theirs)
     header, *rest = lines_for(merged, mine, theirs)
-    assert isinstance(header, HeaderLine)
+    assert isinstance(header, Header)
     assert store.delete(merged.id)
     kept = replace(header, parents=(mine.id, uuid4()))
     write_lines(store, [kept, *rest])
@@ -436,10 +438,10 @@ def test_number_of_entries_that_nobody_can_have_is_damage(store: FileStore) -> N
         write(store, session)
     write(store, merged, first, second)
     path = store.path(merged.id)
-    bare = [line[: line.rindex(b', "sum"')] + b"}" for line in path.read_bytes().splitlines()]
-    forged = [line.replace(b'"n_theirs": 1', b'"n_theirs": -1') for line in bare]
+    bare = [line[: line.rindex(b',"sum"')] + b"}" for line in path.read_bytes().splitlines()]
+    forged = [line.replace(b'"n_theirs":1', b'"n_theirs":-1') for line in bare]
     assert forged != bare
-    path.write_bytes(chained(forged, "")[0])
+    path.write_bytes(chained(forged, "", is_compact=True)[0])
     with pytest.raises(SessionDamaged, match=f"second parent {second.id} had -1 entries"):
         load(store, merged.id)
 
@@ -452,10 +454,10 @@ def test_merge_that_began_with_more_than_there_was_is_damage(store: FileStore, c
         write(store, session)
     write(store, merged, first, second)
     path = store.path(merged.id)
-    bare = [line[: line.rindex(b', "sum"')] + b"}" for line in path.read_bytes().splitlines()]
-    forged = [line.replace(b'"n_ours": 1', b'"n_ours": %d' % count) for line in bare]
+    bare = [line[: line.rindex(b',"sum"')] + b"}" for line in path.read_bytes().splitlines()]
+    forged = [line.replace(b'"n_ours":1', b'"n_ours":%d' % count) for line in bare]
     assert forged != bare
-    path.write_bytes(chained(forged, "")[0])
+    path.write_bytes(chained(forged, "", is_compact=True)[0])
     with pytest.raises(SessionDamaged, match=f"had {count} entries, and 2 stand before it"):
         load(store, merged.id)
 
@@ -499,7 +501,7 @@ def test_range_that_does_not_fit_is_damage_and_names_both_sessions(
     child = parent.fork()
     write(store, parent)
     header, *rest = lines_for(child, parent)
-    assert isinstance(header, HeaderLine)
+    assert isinstance(header, Header)
     write_lines(store, [replace(header, rows=(replace(header.rows[0], **change),)), *rest])
     with pytest.raises(SessionDamaged, match=words) as caught:
         load(store, child.id)
@@ -592,11 +594,11 @@ def test_log_is_gone_on_with_where_it_was_read_up_to(store: FileStore) -> None:
     loaded = cut_off(store)
     path = store.path(SESSION).with_name(f"{SESSION}.jsonl.__partial__")
     with path.open("ab") as file:
-        file.write(b'{"record_type": "chu')
+        file.write(b'{"event":"ro')
     loaded = load(store, SESSION)
-    assert loaded.n_torn == 20
+    assert loaded.n_torn == 12
     log = store.reopen(SESSION, loaded.size)
-    batch = Encoder.after(SESSION, loaded.reader).add(RowLine(2, user_text_chunk("more")))
+    batch = loaded.reader.encoder().add(Row(2, user_text_chunk("more")))
     log.append(batch.data)
     log.abandon()
     again = load(store, SESSION)
@@ -606,7 +608,7 @@ def test_log_is_gone_on_with_where_it_was_read_up_to(store: FileStore) -> None:
 
 def test_contents_are_read_when_somebody_wants_them(store: FileStore) -> None:
     blob = Blob.from_bytes(b"x" * 1000)
-    write_lines(store, [*BEGUN, EntryLine(tool_run(shown=blob, full=blob))], is_finished=False)
+    write_lines(store, [*BEGUN, tool_run(shown=blob, full=blob)], is_finished=False)
     asked: list[str] = []
 
     class Watched(FileStore):

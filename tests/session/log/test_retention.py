@@ -15,6 +15,7 @@ import pytest
 from rath.errors import PersistenceError
 from rath.session import Session
 from rath.session.chunk import ChunkTable
+from rath.session.log.format import Encoder
 from rath.session.log.load import load
 from rath.session.log.retention import prunable_sessions
 from rath.session.log.verify import verify
@@ -25,7 +26,6 @@ from rath.session.persistence import (
     prune_sessions,
     session_file,
 )
-from rath.session.persistence.codec import Encoder
 from rath.session.persistence.paths import ensure_sessions_dir, session_partial_file
 from rath.session.persistence.store import FileStore, SessionStore, StoredLog, default_store
 from rath.session.record import Operation

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import shutil
-from dataclasses import replace
 from pathlib import Path
 from uuid import UUID, uuid4
 
 import pytest
+from msgspec import structs
 
 from rath._core.blobs import Blob
 from rath.errors import PersistenceError
 from rath.llm.chat_response import RathLLMTokenUsage
 from rath.session import Session
+from rath.session.events import Finished, PendingResult
 from rath.session.log.verify import Verification, verify
-from rath.session.persistence.lines import ResultLine, TrailerLine
 from rath.session.persistence.store import FileStore
 from tests.support.images import picture
 from tests.support.session_files import created, tool_run, with_record
@@ -62,7 +62,7 @@ def test_content_of_a_result_that_is_no_row_yet_is_checked_once(store: FileStore
     session = Session.from_user_message("go")
     effect = created("a", b"content")
     run = tool_run(effect, shown=Blob.from_bytes(b"content"))
-    result = ResultLine(row=0, call=0, run=run, shown=None)
+    result = PendingResult(row=0, call=0, run=run, shown=None)
     write_lines(store, [*lines_for(session)[:-1], result], is_finished=False)
     verified = verify(store, session.id)
     assert (found(verified), verified.n_blobs) == ([("note", "unfinished")], 1)
@@ -71,7 +71,7 @@ def test_content_of_a_result_that_is_no_row_yet_is_checked_once(store: FileStore
 
 
 def test_size_of_content_is_checked(store: FileStore) -> None:
-    session = with_record(tool_run(shown=replace(Blob.from_bytes(b"content"), size=3)))
+    session = with_record(tool_run(shown=Blob(Blob.from_bytes(b"content").digest, 3, b"content")))
     write(store, session)
     (problem,) = verify(store, session.id).problems
     assert "is another one" in problem.text
@@ -110,8 +110,8 @@ def test_parent_of_which_nothing_can_be_believed_is_damaged(store: FileStore) ->
 def test_usage_of_the_trailer_is_checked(store: FileStore) -> None:
     session = run(["hi"]).synchronize()
     *lines, last = lines_for(session)
-    assert isinstance(last, TrailerLine)
-    write_lines(store, [*lines, replace(last, usage=RathLLMTokenUsage(1, 1, 2))])
+    assert isinstance(last, Finished)
+    write_lines(store, [*lines, structs.replace(last, usage=RathLLMTokenUsage(1, 1, 2))])
     verified = verify(store, session.id)
     assert ("damaged", "usage") in found(verified)
     assert "(1, 1, 2)" in verified.problems[0].text
@@ -157,7 +157,7 @@ def test_log_of_another_session_is_damage(store: FileStore) -> None:
 def test_session_that_builds_on_itself_is_damage(store: FileStore) -> None:
     one, two = Session.from_user_message("go"), Session.from_user_message("go")
     for session, parent in ((one, two), (two, one)):
-        write_lines(store, [replace(header_for(session), parents=(parent.id,))])
+        write_lines(store, [structs.replace(header_for(session), parents=(parent.id,))])
     assert ("damaged", "range") in found(verify(store, one.id))
 
 

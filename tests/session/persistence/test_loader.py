@@ -87,7 +87,7 @@ def test_golden_plain_session_loads_exactly() -> None:
     loaded = load_session(ANY, path=path)
     header = loaded.header
     assert (header.schema_version, header.id, header.created_at) == (
-        2,
+        3,
         UUID("333e789d-c4d8-493a-9b9a-7717152dccbc"),
         datetime(2026, 11, 21, 21, 36, 38, 440597, tzinfo=UTC),
     )
@@ -191,8 +191,12 @@ def test_damage_anywhere_is_an_error_with_path_and_line_or_loads(
         (lines_of(CHUNK), 1, "chunk before header"),
         (lines_of(TRAILER), 1, "trailer before header"),
         (lines_of(HEADER, {"record_type": "x"}), 2, "unknown record_type 'x'"),
-        (lines_of(HEADER, {**CHUNK, "kind": 1}), 2, "bad chunk kind"),
-        (lines_of(HEADER, CHUNK, {**CHUNK, "payload": []}), 3, "bad chunk payload"),
+        (lines_of(HEADER, {**CHUNK, "kind": 1}), 2, "malformed row: kind: expected str"),
+        (
+            lines_of(HEADER, CHUNK, {**CHUNK, "payload": []}),
+            3,
+            "malformed row: payload: expected object",
+        ),
         (lines_of(HEADER, TRAILER, CHUNK), 3, "after the trailer"),
         (lines_of({**HEADER, "id": "x"}), 1, "malformed header"),
         (lines_of({**HEADER, "schema_version": "1"}), 1, "malformed header"),

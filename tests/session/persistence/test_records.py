@@ -14,7 +14,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rath.errors import PersistenceError
-from rath.llm.chat_response import RathLLMTokenUsage
 from rath.llm.credentials import Account, find_account
 from rath.llm.provider import Provider
 from rath.llm.variables import OPENAI
@@ -26,16 +25,16 @@ from rath.session.chunk import (
     tool_feedback_chunk,
     user_text_chunk,
 )
+from rath.session.events import Header, Row
 from rath.session.graph.kind import LineageKind
-from rath.session.persistence.codec import Encoder, read_lines
-from rath.session.persistence.lines import HeaderLine, RowLine
+from rath.session.log.format import Encoder
+from rath.session.log.reader import read_lines
 from rath.session.persistence.records import (
     PersistedSessionHeader,
-    decode_chunk,
-    decode_header,
+    header_of,
     provider_from_jsonable,
-    usage_from_jsonable,
 )
+from tests.support.api import decode_header, usage_from_jsonable
 
 separators = st.sampled_from("\u2028\u2029\x85\x0c\x0b\x1c\r\n\t\0")
 any_text = st.text(st.characters() | separators)  # surrogates included
@@ -65,23 +64,23 @@ HEADER: dict[str, Any] = {
 
 @given(raw_rows | built_rows)
 def test_row_comes_back_from_its_line(row: ChunkRow) -> None:
-    header = HeaderLine(
+    header = Header(
         session=UUID(int=1),
         created_at=datetime(2026, 1, 1, tzinfo=UTC),
         operator="implicit",
         kind=LineageKind.UNKNOWN,
     )
-    log = Encoder(header.session).add(header, RowLine(0, row)).data
+    log = Encoder(header.session).add(header, Row(0, row)).data
     assert log.count(b"\n") == 2
     last = read_lines(log, "log").lines[-1]
-    assert isinstance(last, RowLine)
+    assert isinstance(last, Row)
     assert last.row == row
 
 
 @given(st.dictionaries(st.sampled_from(sorted(HEADER)), json_values))
 def test_any_header_is_decoded_or_a_persistence_error(damage: dict[str, Any]) -> None:
     with contextlib.suppress(PersistenceError):
-        assert isinstance(decode_header({**HEADER, **damage}), PersistedSessionHeader)
+        assert isinstance(header_of(decode_header({**HEADER, **damage})), PersistedSessionHeader)
 
 
 @pytest.mark.parametrize(
@@ -97,7 +96,7 @@ def test_any_header_is_decoded_or_a_persistence_error(damage: dict[str, Any]) ->
     ],
 )
 def test_header_is_read_forgivingly(field: str, value: object, expected: object) -> None:
-    assert getattr(decode_header({**HEADER, field: value}), field) == expected
+    assert getattr(header_of(decode_header({**HEADER, field: value})), field) == expected
 
 
 @pytest.mark.parametrize(
@@ -118,18 +117,21 @@ def test_header_without_what_it_needs_is_malformed(field: str, value: object) ->
 
 
 @pytest.mark.parametrize(
-    "record",
+    "row",
     [{"payload": {}}, {"kind": 1, "payload": {}}, {"kind": "", "payload": {}}, {"kind": "user"}],
     ids=["no-kind", "number", "empty", "no-payload"],
 )
-def test_bad_chunk_is_a_persistence_error(record: dict[str, Any]) -> None:
-    with pytest.raises(PersistenceError, match="bad chunk"):
-        decode_chunk(record)
+def test_bad_chunk_is_a_persistence_error(row: dict[str, Any]) -> None:
+    lines = [HEADER, {"record_type": "chunk", **row}]
+    data = b"".join(json.dumps(line).encode() + b"\n" for line in lines)
+    with pytest.raises(PersistenceError, match=r"log:2: malformed row: .*(kind|payload)"):
+        read_lines(data, "log")
 
 
 def test_usage_of_the_wrong_type_counts_as_none_or_zero() -> None:
     assert usage_from_jsonable(None) is None
-    assert usage_from_jsonable({"total_tokens": "x"}) == RathLLMTokenUsage(0, 0, 0)
+    counts = dict.fromkeys(("prompt_tokens", "completion_tokens", "total_tokens"), 0)
+    assert usage_from_jsonable({"total_tokens": "x"}) == counts
 
 
 # The provider of a session.

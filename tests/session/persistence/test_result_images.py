@@ -20,10 +20,10 @@ from rath.session import (
     load_session,
     tool_feedback_chunk,
 )
+from rath.session.events import PendingResult, Row
 from rath.session.log.load import load
 from rath.session.log.verify import verify
 from rath.session.persistence.bundle import BundleStore, pack, read_bundle, write_bundle
-from rath.session.persistence.lines import ResultLine, RowLine
 from rath.session.persistence.store import FileStore
 from rath.session.record import ModelCall, Operation, ToolRun
 from rath.testing import ScriptedClient, tool_call
@@ -116,9 +116,9 @@ def test_a_result_of_a_round_that_is_not_done_keeps_its_images(tmp_path: Path) -
     whole, store = scripted(), FileStore(tmp_path)
     (entry,) = [each for each in whole.record if isinstance(each, ToolRun)]
     row = tool_feedback_chunk("c1", "camera", "look", images=[CAT, DOG])
-    known = ResultLine(row=1, call=0, run=entry, shown=row)
+    known = PendingResult(row=1, call=0, run=entry, shown=row)
     lines = lines_for(whole)
-    at = next(n for n, line in enumerate(lines) if isinstance(line, RowLine) and line.index == 2)
+    at = next(n for n, line in enumerate(lines) if isinstance(line, Row) and line.index == 2)
     write_lines(store, [*lines[:at], known], is_finished=False)
     unfinished = load(store, whole.id).unfinished
     assert unfinished is not None

@@ -9,6 +9,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from msgspec import structs
 from pydantic import BaseModel
 
 from rath._async.lazy import Deferred
@@ -156,7 +157,7 @@ def test_a_call_that_was_cut_off_belongs_to_its_turn() -> None:
     out = worked(placed(), writing("a", "1", id="one")).synchronize()
     cut = changed(out, lambda entry: not isinstance(entry, ToolRun))
     (made,) = [entry for entry in out.record if isinstance(entry, ToolRun)]
-    cut.add_entry(replace(made, rows=(), status="interrupted"))
+    cut.add_entry(structs.replace(made, rows=(), status="interrupted"))
     assert [each.turn for each in where_tools_ran(cut).runs] == [1]
 
 
@@ -224,7 +225,7 @@ def test_a_merge_of_which_sides_are_missing_is_not_known() -> None:
     lost = Session(merge.chunk_table, id=merge.id)
     lost.add_entries(
         *(
-            replace(entry, theirs=None, n_ours=1)
+            structs.replace(entry, theirs=None, n_ours=1)
             if isinstance(entry, Operation) and entry.kind == "merge"
             else entry
             for entry in merge.record
@@ -269,7 +270,7 @@ def test_what_a_run_waited_for_and_what_was_decided_is_told() -> None:
         operation=begun.operation, interrupt=wait.id, choice="skip", by="me", call_id="c",
         arguments=None,
     )  # fmt: skip
-    lost = replace(wait, operation=uuid4())
+    lost = structs.replace(wait, operation=uuid4())
     out.add_entries(wait, said, lost)
     assert where_from(out).ancestors[-1].waits == (wait, said)
 

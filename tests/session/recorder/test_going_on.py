@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
+from msgspec.structs import replace
 
 from rath.errors import PersistenceError
 from rath.session import Session
 from rath.session.chunk import tool_feedback_chunk
+from rath.session.events import Intent, PendingResult, Reopened
 from rath.session.log.verify import verify
 from rath.session.outcome import Completed, NeedsDecision
-from rath.session.persistence.codec import Encoder
-from rath.session.persistence.lines import IntentLine, ReopenedLine, ResultLine
 from rath.session.persistence.store import FileStore, SessionLog
 from rath.session.record import ToolRun
 from rath.testing import tool_call
@@ -42,7 +42,7 @@ def cut_off(**options: Any) -> Session:
 
 
 def kinds_of(path: Path) -> list[str]:
-    return [json.loads(line)["record_type"] for line in path.read_bytes().splitlines()]
+    return [json.loads(line).get("event", "header") for line in path.read_bytes().splitlines()]
 
 
 def assert_is(loaded: Session, live: Session) -> None:
@@ -58,10 +58,10 @@ def test_it_goes_on_in_the_same_log() -> None:
     out = run([tool_call("echo"), "done"], ECHO, user=waiting).synchronize()
     assert out.id == first.id
     kinds = kinds_of(FileStore().path(out.id))
-    assert [kind for kind in kinds if kind in ("failure", "reopened", "trailer")] == [
-        "failure",
+    assert [kind for kind in kinds if kind in ("failed", "reopened", "finished")] == [
+        "failed",
         "reopened",
-        "trailer",
+        "finished",
     ]
     assert_is(Session.load(out.id), out)
     assert verify(FileStore(), out.id).problems == ()
@@ -88,7 +88,7 @@ def test_a_torn_line_is_cut_off_before_it_goes_on() -> None:
     first = cut_off(persist=True)
     partial = partial_beside(FileStore().path(first.id))
     with partial.open("ab") as file:
-        file.write(b'{"record_type": "chunk", "ind')
+        file.write(b'{"event":"row","ind')
     out = run(["done"], ECHO, user=Session.load(first.id)).synchronize()
     assert_is(Session.load(out.id), out)
 
@@ -110,21 +110,21 @@ def asked() -> Session:
     return Session.load(whole.id)
 
 
-def gone_on_with(session: Session, *lines: IntentLine | ResultLine) -> None:
+def gone_on_with(session: Session, *lines: Intent | PendingResult) -> None:
     """Add lines to a log as another process does, which is killed then."""
     store = FileStore()
     written = read_log(store, session.id)
     log = store.reopen(session.id, written.reader.n_good)
-    encoder = Encoder.after(session.id, written.reader)
-    log.append(encoder.add(ReopenedLine(NOON), *lines).data)
+    encoder = written.reader.encoder()
+    log.append(encoder.add(Reopened(NOON), *lines).data)
     log.abandon()
 
 
-def intent_of(session: Session, call: int, *, minute: int = 0) -> IntentLine:
+def intent_of(session: Session, call: int, *, minute: int = 0) -> Intent:
     operation = own_operation(session.record, session.id)
     assert operation is not None
     each = session.open_calls[call]
-    return IntentLine(
+    return Intent(
         operation=operation.operation,
         row=each.row,
         call=call,
@@ -135,10 +135,10 @@ def intent_of(session: Session, call: int, *, minute: int = 0) -> IntentLine:
     )
 
 
-def result_of(session: Session, call: int) -> ResultLine:
+def result_of(session: Session, call: int) -> PendingResult:
     made = run([tool_call("echo"), "done"], ECHO).record
-    each = replace(next(entry for entry in made if isinstance(entry, ToolRun)), rows=())
-    return ResultLine(
+    each = structs.replace(next(entry for entry in made if isinstance(entry, ToolRun)), rows=())
+    return PendingResult(
         row=session.open_calls[call].row, call=call, run=each, shown=tool_feedback_chunk("", "", "")
     )
 

@@ -11,8 +11,8 @@ import pytest
 
 from rath.errors import PersistenceError
 from rath.session import Session, delete_session, select_session
+from rath.session.events import OutcomeChange
 from rath.session.outcome import Completed
-from rath.session.persistence.lines import OutcomeLine
 from rath.session.persistence.store import FileStore
 from rath.session.record import Verdict
 from rath.testing import ScriptedClient, tool_call
@@ -45,7 +45,7 @@ def test_an_entry_is_in_the_log_when_it_was_added() -> None:
     out = run(["done"], persist=True)
     out.add_entry(verdict())
     last = json.loads(log_of(out).read_bytes().split(b"\n")[-2])
-    assert (last["record_type"], last["entry"], last["name"]) == ("entry", "verdict", "good")
+    assert (last["event"], last["name"]) == ("verdict", "good")
     assert list(Session.load(out.id).record) == list(out.record)
 
 
@@ -168,7 +168,7 @@ def test_a_torn_line_at_the_end_is_cut_off_before_an_entry_is_added() -> None:
         out.synchronize()
     partial = partial_beside(log_of(out))
     with partial.open("ab") as file:
-        file.write(b'{"record_type": "chu')
+        file.write(b'{"event":"ro')
     loaded = Session.load(out.id)
     loaded.add_entry(verdict())
     assert names(Session.load(out.id)) == ["good"]
@@ -210,8 +210,8 @@ def test_a_selection_is_added_to_the_log() -> None:
 def test_a_line_may_stand_with_the_entries() -> None:
     out = run(["done"], persist=True).synchronize()
     record = out.record.append(verdict())
-    add_late(out.body, record, OutcomeLine(Completed()))
-    add_late(out.body, record, OutcomeLine(Completed()))
-    kinds = [json.loads(line)["record_type"] for line in log_of(out).read_bytes().splitlines()]
-    assert kinds[-2:] == ["entry", "outcome"]
+    add_late(out.body, record, OutcomeChange(Completed()))
+    add_late(out.body, record, OutcomeChange(Completed()))
+    kinds = [json.loads(line).get("event") for line in log_of(out).read_bytes().splitlines()]
+    assert kinds[-2:] == ["verdict", "outcome"]
     assert kinds.count("outcome") == 1

@@ -93,7 +93,7 @@ def test_a_stream_of_a_run_is_written_while_it_goes_on() -> None:
 
     out = run([[*long, end]], on_event=hear, persist=True).synchronize()
     lines = FileStore().path(out.id).read_bytes().splitlines()
-    texts = [one["text"] for one in map(json.loads, lines) if one["record_type"] == "partial"]
+    texts = [one["text"] for one in map(json.loads, lines) if one.get("event") == "partial"]
     assert texts == ["a" * WRITE_CHARS, "b" * WRITE_CHARS]
     assert Session.load(out.id).chunk_table == out.chunk_table
 

@@ -37,7 +37,7 @@ def lines_of(path: Path) -> list[dict[str, Any]]:
 
 
 def kinds_of(path: Path) -> list[str]:
-    return [line["record_type"] for line in lines_of(path)]
+    return [line.get("event", "header") for line in lines_of(path)]
 
 
 def log_of(session: UUID) -> Path:
@@ -109,7 +109,7 @@ def test_the_call_stands_in_the_log_before_the_tool_begins() -> None:
 
     run([tool_call("look"), "done"], FunctionTool("look", look), persist=True).synchronize()
     assert seen[0][-1] == "intent"
-    assert "chunk" in seen[0]
+    assert "row" in seen[0]
 
 
 def test_the_results_of_a_round_are_written_as_they_come() -> None:
@@ -139,8 +139,8 @@ def test_the_results_of_a_round_are_written_as_they_come() -> None:
 
 def test_rows_and_entries_of_a_turn_stand_in_one_group() -> None:
     out = run(["done"], persist=True).synchronize()
-    row, entry = lines_of(log_of(out.id))[-3:-1]
-    assert (row["record_type"], row["more"], entry["entry"]) == ("chunk", 1, "model_call")
+    row, _, entry = lines_of(log_of(out.id))[-4:-1]
+    assert (row["event"], row["more"], entry["event"]) == ("row", 1, "model_call")
 
 
 def test_each_durability_writes_the_same() -> None:
@@ -194,7 +194,7 @@ def test_a_cancelled_run_says_so_in_a_log_that_stays_unfinished() -> None:
     out.add_entries()
     assert not log_of(out.id).exists()
     *_, last = lines_of(partial_beside(log_of(out.id)))
-    assert (last["record_type"], last["how"]) == ("failure", "cancelled")
+    assert (last["event"], last["how"]) == ("failed", "cancelled")
     assert_is(Session.load(out.id), out)
 
 
@@ -271,7 +271,7 @@ def test_calls_that_may_be_repeated_are_not_waited_for() -> None:
         effects = "idempotent"
 
     out = run([tool_call("f"), "done"], Safe("f", lambda *_: "x"), persist=True).synchronize()
-    (intent,) = [one for one in lines_of(log_of(out.id)) if one["record_type"] == "intent"]
+    (intent,) = [one for one in lines_of(log_of(out.id)) if one.get("event") == "intent"]
     assert intent["effects"] == "idempotent"
 
 

@@ -298,7 +298,7 @@ class Team(Workflow):
 
     def has_helped(self, session: Session) -> bool:
         """Tell whether the log of the run knows the result of the other call."""
-        return self.is_over or any(b'"record_type": "result"' in e.data for e in self.events)
+        return self.is_over or any(b'"event":"result"' in e.data for e in self.events)
 
     is_over = False
     events: Sequence[Event] = ()

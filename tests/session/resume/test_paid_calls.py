@@ -228,7 +228,7 @@ def test_a_cancelled_compression_that_is_stored_has_the_rows_of_its_input(
     assert (loaded.chunk_table, loaded.outcome) == (short.chunk_table, short.outcome)
     left = store.read(short.id)
     assert left is not None
-    assert b'"record_type": "chunk"' not in left.data
+    assert b'"event":"row"' not in left.data
 
 
 # ---- selections

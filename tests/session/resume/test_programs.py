@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from rath import autosave
 from rath._async.lazy import Deferred
@@ -427,7 +427,9 @@ def test_what_a_place_does_not_hold_is_made() -> None:
 def test_an_answer_without_a_reason_ended_as_its_calls_say() -> None:
     out = run([f_calls(1), "done"], Counting()).synchronize()
     call = next(entry for entry in out.record if isinstance(entry, ModelCall))
-    bare = replace(call.evidence, finish_reason=None, served_model=None, requested_model=None)
+    bare = structs.replace(
+        call.evidence, finish_reason=None, served_model=None, requested_model=None
+    )
     content: Any = out.chunk_table[1].content
     exchange = exchange_of(content, bare)
     assert exchange.response.primary_choice.finish_reason == "tool_calls"

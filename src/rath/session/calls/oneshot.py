@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Self, TypeVar
 from uuid import UUID
+
+from msgspec import structs
 
 from rath.llm.chat_response import RathLLMChatChoice
 from rath.session.body import Body
@@ -121,7 +123,7 @@ class _Held:
     ) -> None:
         call = self._call
         if call is not None:
-            self._note(call if error is None else replace(call, rows=(), answer=self.said))
+            self._note(call if error is None else structs.replace(call, rows=(), answer=self.said))
 
 
 def _as_it_is(choice: RathLLMChatChoice) -> RathLLMChatChoice:

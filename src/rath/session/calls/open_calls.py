@@ -23,7 +23,7 @@ from rath.session.record import (
 )
 
 if TYPE_CHECKING:
-    from rath.session.persistence.lines import ResultLine
+    from rath.session.events import PendingResult
 
 
 Allowance = Literal["approve", "deny", "edit"]
@@ -187,7 +187,7 @@ class OpenCall:
     said: CallDecisions = field(default=CallDecisions(), repr=False)  # immutable, so one serves all
     """What was said of whether it may be made, and to what its tool asked."""
 
-    result: ResultLine | None = None
+    result: PendingResult | None = None
     """Set where the state is `known`."""
 
     is_let: bool = False
@@ -382,7 +382,7 @@ def _without_rows(calls: Sequence[ToolCall], rows: Sequence[ChunkRow]) -> list[i
     return missing
 
 
-def _known(body: Body, row: int, index: int) -> tuple[CallState, str, ResultLine | None]:
+def _known(body: Body, row: int, index: int) -> tuple[CallState, str, PendingResult | None]:
     """Return what the lines of a file say of a call that is no entry yet."""
     left = body.unfinished
     for result in () if left is None else left.results:

@@ -12,6 +12,8 @@ from hashlib import sha256
 from typing import Literal, TypeVar, assert_never
 from uuid import UUID
 
+from msgspec import structs
+
 from rath._async.runtime import runtime
 from rath.errors import ProviderProtocolError
 from rath.llm.base import ChatClient
@@ -333,7 +335,7 @@ async def call_model(
         raise
     entry = _entry(exchange.evidence, call, "done")
     if call.row is None and exchange.response.choices:
-        entry = replace(entry, answer=exchange.response.primary_choice.message.content)
+        entry = structs.replace(entry, answer=exchange.response.primary_choice.message.content)
     note(entry)
     if not exchange.response.choices:
         raise ProviderProtocolError(
@@ -355,7 +357,7 @@ def _note_unanswered(
     status: Literal["failed", "cancelled"],
 ) -> None:
     if evidence is not None:
-        note(_entry(replace(evidence, status=status), replace(call, row=None), status))
+        note(_entry(structs.replace(evidence, status=status), replace(call, row=None), status))
 
 
 def _entry(
@@ -363,7 +365,7 @@ def _entry(
 ) -> ModelCall:
     context = call.context
     if call.fallback_from is not None:
-        evidence = replace(evidence, fallback_from=call.fallback_from)
+        evidence = structs.replace(evidence, fallback_from=call.fallback_from)
     return ModelCall(
         operation=call.operation,
         rows=() if call.row is None else (call.row,),
@@ -436,7 +438,7 @@ class OwnAnswers:
                 return evidence
         # What was paused cannot go on without its blocks.
         finish = "stop" if evidence.finish_reason == "pause_turn" else evidence.finish_reason
-        return replace(evidence, reasoning_blocks=(), finish_reason=finish)
+        return structs.replace(evidence, reasoning_blocks=(), finish_reason=finish)
 
     def _is_own(self, evidence: CallEvidence) -> bool:
         facts = self._facts

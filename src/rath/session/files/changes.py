@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
 from uuid import UUID
 
+from msgspec.structs import replace as replace_struct
+
 from rath._core.blobs import Blob
 from rath.backend.effects import Attribution, EffectKind, FileEffect
 from rath.session.bindings import Placement
@@ -24,7 +26,7 @@ def sharing_effects(entries: Sequence[Entry]) -> list[Entry]:
             inside = _effects_inside(made, entry)
             if inside:
                 effects = tuple(_known(effect, inside) for effect in entry.file_effects)
-                entry = replace(entry, file_effects=effects)
+                entry = replace_struct(entry, file_effects=effects)
         made.append(entry)
     return made
 

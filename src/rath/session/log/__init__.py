@@ -1,1 +1,21 @@
-"""Logs of sessions: the store over its drivers, blobs, bundles and retention."""
+"""The log of a session: its lines as bytes, stores and their drivers, bundles and retention."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rath.session.log.format import Batch, Encoder
+    from rath.session.log.reader import LineReader, LogLines, read_lines, session_in
+else:
+    from rath._core.late import late_names
+
+    __getattr__, __dir__ = late_names(
+        __name__,
+        {
+            "format": ("Batch", "Encoder"),
+            "reader": ("LineReader", "LogLines", "read_lines", "session_in"),
+        },
+    )
+
+__all__ = ["Batch", "Encoder", "LineReader", "LogLines", "read_lines", "session_in"]

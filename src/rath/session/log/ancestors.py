@@ -15,14 +15,14 @@ from rath.errors import PersistenceError
 from rath.session.bindings import PlacementRef
 from rath.session.body import Body
 from rath.session.calls.open_calls import own_operation
+from rath.session.events import Event, Finished, Reopened, Row
 from rath.session.graph.recording import Edge
 from rath.session.log.header import Beginning, Identity, beginning
 from rath.session.log.open_logs import OpenLogs, open_logs_of, running_writer
+from rath.session.log.reader import read_lines
 from rath.session.log.store import SessionLog, SessionStore, StoredLog
 from rath.session.log.writer import LogWriter, Opening, WrittenLog, written_log
 from rath.session.outcome import Suspended
-from rath.session.persistence.codec import read_lines
-from rath.session.persistence.lines import EntryLine, Line, ReopenedLine, RowLine, TrailerLine
 from rath.session.record import Record
 
 
@@ -208,7 +208,7 @@ class AncestorWriter:
         else:
             writer = LogWriter(self._store, session, written=written)
             # Its writer may have been cut off after the trailer, before the log had its name.
-            again = [ReopenedLine(datetime.now(UTC))] if written.reader.is_over else []
+            again = [Reopened(datetime.now(UTC))] if written.reader.is_over else []
             first = Beginning([*again, *lines_since(written, body)], 0, whole.who.place)
             size = written.reader.n_good
             opening = partial(_reopened, size, size + written.n_torn)
@@ -253,14 +253,14 @@ def write_complete(
     return writer
 
 
-def trailer_of(body: Body, *, n_rows: int | None = None) -> TrailerLine:
+def trailer_of(body: Body, *, n_rows: int | None = None) -> Finished:
     """Return the last line of a run that ended with `body`; O(entries).
 
     Args:
         body: The content.
         n_rows: How many of its rows were written; all by default.
     """
-    return TrailerLine(
+    return Finished(
         closed_at=datetime.now(UTC),
         n_rows=len(body.table) if n_rows is None else n_rows,
         n_entries=len(body.record),
@@ -300,12 +300,12 @@ def is_beginning(written: WrittenLog, body: Body) -> bool:
     return all(mine == entry.id for mine, entry in zip(written.entries, own, strict=False))
 
 
-def lines_since(written: WrittenLog, body: Body) -> list[Line]:
+def lines_since(written: WrittenLog, body: Body) -> list[Event]:
     """Return the rows and entries of a session that are not in its log yet."""
     rows = enumerate(body.table.since(written.n_rows), start=written.n_rows)
     return [
-        *(RowLine(at, row) for at, row in rows),
-        *(EntryLine(entry) for entry in body.record.since(written.n_entries)),
+        *(Row(at, row) for at, row in rows),
+        *body.record.since(written.n_entries),
     ]
 
 

@@ -11,17 +11,19 @@ from types import MappingProxyType
 from typing import Generic, Protocol, Self, TypeVar
 from uuid import UUID
 
+from msgspec import structs
+
 from rath._async.lazy import Deferred
 from rath._core.vector import Vector
 from rath.errors import PersistenceError, SessionDamaged
 from rath.session.bindings import PlacementRef
 from rath.session.body import Body, GivenUsage
 from rath.session.chunk import ChunkRow, ChunkTable
+from rath.session.events import AncestorRange, Header
 from rath.session.files.changes import sharing_effects
 from rath.session.graph.recording import PARENT_ROWS, Edge, Provenance
 from rath.session.log.parsed import ParsedLog
 from rath.session.outcome import NeedsDecision, Outcome
-from rath.session.persistence.lines import HeaderLine, Part
 from rath.session.record import Entry, Operation, Record
 
 T = TypeVar("T")
@@ -86,7 +88,7 @@ class Ranges(Generic[T]):
 
 
 def joined(
-    parts: Sequence[Part],
+    parts: Sequence[AncestorRange],
     find: Callable[[UUID], Ranges[T] | None],
     to_bytes: Callable[[T], bytes],
     what: str,
@@ -114,7 +116,7 @@ def joined(
     return made, None
 
 
-def _problem(part: Part, source: Ranges[T] | None, what: str) -> PersistenceError | None:
+def _problem(part: AncestorRange, source: Ranges[T] | None, what: str) -> PersistenceError | None:
     begins = f"the session begins with {what} {part.start} to {part.stop} of session {part.session}"
     if source is None:
         return PersistenceError(
@@ -236,12 +238,12 @@ def _before_its_summary(
     return rows if user is None else user.rows
 
 
-def _provenance(header: HeaderLine, built: Mapping[UUID, LoadedSession]) -> Provenance:
+def _provenance(header: Header, built: Mapping[UUID, LoadedSession]) -> Provenance:
     edges = tuple(_edge(header, parent, built.get(parent)) for parent in header.parents)
     return Provenance(header.operator, header.kind, edges, header.extras)
 
 
-def _edge(header: HeaderLine, parent: UUID, known: LoadedSession | None) -> Edge:
+def _edge(header: Header, parent: UUID, known: LoadedSession | None) -> Edge:
     if known is None:
         return Edge(parent)
     n_rows = max((part.stop for part in header.rows if part.session == parent), default=None)
@@ -267,7 +269,7 @@ def _place(known: LoadedSession) -> PlacementRef:
 
 def _given(content: ParsedLog) -> tuple[GivenUsage, ...]:
     trailer = content.trailer
-    if content.reader.version > 1 or trailer is None or trailer.usage is None:
+    if content.reader.takes_more or trailer is None or trailer.usage is None:
         return content.header.given
     # Version 1 kept no calls, but their sum.
     return (GivenUsage(content.header.session, trailer.usage),)
@@ -285,7 +287,7 @@ def _with_second_parents(
         if isinstance(entry, Operation):
             theirs = decoder.theirs.get(entry.id, ())
             if theirs and all(each in by_id for each in theirs):
-                entry = replace(entry, theirs=Vector(by_id[each] for each in theirs))
+                entry = structs.replace(entry, theirs=Vector(by_id[each] for each in theirs))
             elif entry.id in decoder.n_theirs:
                 entry, lacks = _with_second_parent(content, entry, built)
                 problem = problem or lacks
@@ -314,12 +316,12 @@ def _with_second_parent(
     n_theirs = content.reader.decoder.n_theirs[merge.id]
     parents = content.header.parents
     if not n_theirs:
-        return replace(merge, theirs=Vector[Entry]()), None
+        return structs.replace(merge, theirs=Vector[Entry]()), None
     if merge.session != content.header.session or len(parents) < 2 or parents[1] not in built:
         return merge, None
     theirs = built[parents[1]].entries.items
     if 0 <= n_theirs <= len(theirs):
-        return replace(merge, theirs=theirs.prefix(n_theirs)), None
+        return structs.replace(merge, theirs=theirs.prefix(n_theirs)), None
     return merge, PersistenceError(
         f"the merge was made when its second parent {parents[1]} had {n_theirs} entries, and it "
         f"has only {len(theirs)}: its log was cut, or is another one"
@@ -328,7 +330,7 @@ def _with_second_parent(
 
 def _miscounted(content: ParsedLog, n_rows: int, n_entries: int) -> PersistenceError | None:
     trailer = content.trailer
-    if trailer is None or content.reader.version < 2:
+    if trailer is None or not content.reader.takes_more:
         return None
     if (trailer.n_rows, trailer.n_entries) == (n_rows, n_entries):
         return None

@@ -31,17 +31,10 @@ from uuid import UUID
 from rath._core.blobs import Blob
 from rath._core.files import atomic_write_bytes
 from rath.errors import PersistenceError, SessionDamaged
+from rath.session.events import AgentRows, Event, PendingResult, Row
+from rath.session.log.reader import read_lines
 from rath.session.log.store import SessionLog, SessionStore, StoredLog
 from rath.session.persistence.chain import checked_sum
-from rath.session.persistence.codec import read_lines
-from rath.session.persistence.lines import (
-    EntryLine,
-    HeaderLine,
-    HeadLine,
-    Line,
-    ResultLine,
-    RowLine,
-)
 from rath.session.persistence.paths import os_errors
 from rath.session.record import Operation
 
@@ -418,27 +411,25 @@ def _references(log: StoredLog) -> _References:
         return Blob(digest, size)
 
     read = read_lines(log.data, log.where, is_finished=log.is_finished, make_blob=take)
-    header = read.lines[0]
-    assert isinstance(header, HeaderLine), "a log without a header is none"
+    header = read.header
     if header.session != log.session:
         problem = f"is the log of session {header.session}, not of {log.session}"
         raise SessionDamaged(problem, where=log.where, line=1)
     named.update(digest for line in read.lines for digest in _images(line))
     parts = (part.session for part in (*header.rows, *header.entries))
     # Version 1 stored no parents: files that bear their names say nothing of them.
-    above = dict.fromkeys((*header.parents, *parts)) if read.reader.version > 1 else ()
-    entries = (line.entry for line in read.lines if isinstance(line, EntryLine))
-    made = dict.fromkeys(entry.session for entry in entries if isinstance(entry, Operation))
+    above = dict.fromkeys((*header.parents, *parts)) if read.reader.takes_more else ()
+    made = dict.fromkeys(each.session for each in read.lines if isinstance(each, Operation))
     inside = tuple(each for each in made if each != log.session and each not in above)
     whole = StoredLog(log.session, log.data[: read.reader.n_good], log.is_finished, log.where)
     return _References(whole, frozenset(named), tuple(above), inside)
 
 
-def _images(line: Line) -> list[str]:
+def _images(line: Event) -> list[str]:
     match line:
-        case RowLine(_, row) | ResultLine(shown=row) if row is not None:
+        case Row(_, row) | PendingResult(shown=row) if row is not None:
             rows = [row]
-        case HeadLine(_, rows_of_head):
+        case AgentRows(_, rows_of_head):
             rows = list(rows_of_head)
         case _:
             return []

@@ -19,10 +19,10 @@ from rath.session.bindings import NOWHERE, Placement, PlacementRef
 from rath.session.body import Body, GivenUsage
 from rath.session.chunk import ChunkRow
 from rath.session.content import rows_digest
+from rath.session.events import AncestorRange, Event, Header, PlacementChange, Row
 from rath.session.graph.kind import LineageKind
 from rath.session.graph.legacy import SessionLineage
 from rath.session.graph.recording import Edge, Provenance
-from rath.session.persistence.lines import EntryLine, HeaderLine, Line, Part, PlacementLine, RowLine
 from rath.session.record import Entry
 
 _FIELDS = (
@@ -62,7 +62,9 @@ class RangeSource(Generic[T]):
     items: Vector[T]
 
 
-def row_parts(rows: Vector[ChunkRow], parents: Sequence[RangeSource[ChunkRow]]) -> tuple[Part, ...]:
+def row_parts(
+    rows: Vector[ChunkRow], parents: Sequence[RangeSource[ChunkRow]]
+) -> tuple[AncestorRange, ...]:
     """Return which rows of the parents `rows` begin with; what follows is in none of them.
 
     Cost: 0.1 us for each row that was part of a digest before.
@@ -70,27 +72,29 @@ def row_parts(rows: Vector[ChunkRow], parents: Sequence[RangeSource[ChunkRow]]) 
     return _parts(rows, parents, rows_digest)
 
 
-def entry_parts(entries: Vector[Entry], parents: Sequence[RangeSource[Entry]]) -> tuple[Part, ...]:
+def entry_parts(
+    entries: Vector[Entry], parents: Sequence[RangeSource[Entry]]
+) -> tuple[AncestorRange, ...]:
     """Return which entries of the parents `entries` begin with."""
     return _parts(entries, parents, _entries_digest)
 
 
-def n_told(parts: Sequence[Part]) -> int:
+def n_told(parts: Sequence[AncestorRange]) -> int:
     """Return how many rows or entries parts tell."""
     return sum(part.stop - part.start for part in parts)
 
 
 def _parts(
     items: Vector[T], parents: Sequence[RangeSource[T]], digest: Callable[[Sequence[T]], str]
-) -> tuple[Part, ...]:
-    parts: list[Part] = []
+) -> tuple[AncestorRange, ...]:
+    parts: list[AncestorRange] = []
     done = 0
     for parent in parents:
         shared = 0 if done else items.common_prefix(parent.items)
         found = [(0, shared)] if shared else _runs(items.since(done), parent)
         for start, stop in found:
             said = digest(parent.items.prefix(stop).since(start))
-            parts.append(Part(parent.session, start, stop, said))
+            parts.append(AncestorRange(parent.session, start, stop, said))
             done += stop - start
     return tuple(parts)
 
@@ -174,7 +178,7 @@ class Identity:
 class Beginning:
     """What a log begins with."""
 
-    lines: Sequence[Line]
+    lines: Sequence[Event]
     n_entries: int
     """Entries that the header tells as parts of others."""
 
@@ -202,18 +206,18 @@ def beginning(
     told = entry_parts(start.record, [RangeSource(edge.id, record_of(edge)) for edge in parents])
     header = header_line(who, rows=told_rows, entries=told, given=start.given)
     first = n_told(told_rows)
-    inline = [RowLine(at, row) for at, row in enumerate(own_rows.since(first), start=first)]
-    entries = [EntryLine(entry) for entry in start.record.since(n_told(told))]
+    inline = [Row(at, row) for at, row in enumerate(own_rows.since(first), start=first)]
+    entries = start.record.since(n_told(told))
     return Beginning([header, *inline, *entries], n_told(told), who.place)
 
 
 def header_line(
     who: Identity,
     *,
-    rows: tuple[Part, ...] = (),
-    entries: tuple[Part, ...] = (),
+    rows: tuple[AncestorRange, ...] = (),
+    entries: tuple[AncestorRange, ...] = (),
     given: tuple[GivenUsage, ...] = (),
-) -> HeaderLine:
+) -> Header:
     """Return the first line of a log.
 
     Args:
@@ -223,7 +227,7 @@ def header_line(
         given: Usage that it comes with.
     """
     lineage, place = who.lineage, who.place or NOWHERE
-    return HeaderLine(
+    return Header(
         session=who.session,
         created_at=datetime.now(UTC),
         operator=who.provenance.operator,
@@ -242,9 +246,9 @@ def header_line(
     )
 
 
-def placement_line(place: PlacementRef) -> PlacementLine:
+def placement_line(place: PlacementRef) -> PlacementChange:
     """Return the line that tells where a session works now; blocks."""
-    return PlacementLine(
+    return PlacementChange(
         sandbox_backend=place.backend,
         sandbox_spec=place.spec,
         sandbox_handle_id=place.handle_id,
@@ -252,12 +256,12 @@ def placement_line(place: PlacementRef) -> PlacementLine:
     )
 
 
-def is_same_place(one: HeaderLine | PlacementLine, other: HeaderLine | PlacementLine) -> bool:
+def is_same_place(one: Header | PlacementChange, other: Header | PlacementChange) -> bool:
     """Tell whether two lines name the same place; one that nobody used yet is any of its kind."""
     return _place_key(one) == _place_key(other)
 
 
-def _place_key(line: HeaderLine | PlacementLine) -> tuple[object, ...]:
+def _place_key(line: Header | PlacementChange) -> tuple[object, ...]:
     known = line.workspace
     where: object = None
     if known is not None:

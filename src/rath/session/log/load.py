@@ -19,6 +19,7 @@ from rath.backend.workspace import live_sandbox
 from rath.errors import BackendNotFound, PersistenceError, RathError, SessionDamaged, WorkspaceLost
 from rath.session.bindings import Placement, StoredSandbox
 from rath.session.derive import remember_loaded, settle
+from rath.session.events import Header, PlacementChange
 from rath.session.graph.legacy import SessionLineage
 from rath.session.log.build import LoadedSession, build
 from rath.session.log.files import FileStore, read_whole
@@ -30,9 +31,8 @@ from rath.session.log.parsed import (
     missing,
     read_together,
 )
+from rath.session.log.reader import LineReader
 from rath.session.log.store import SessionStore, default_store, open_store
-from rath.session.persistence.codec import LineReader
-from rath.session.persistence.lines import SCHEMA_VERSION, HeaderLine, PlacementLine
 from rath.session.persistence.paths import PARTIAL_SUFFIX, checked_id
 from rath.session.persistence.records import provider_from_jsonable
 from rath.session.session import Session
@@ -40,7 +40,7 @@ from rath.session.session import Session
 _logger = logging.getLogger(__name__)
 
 
-Place = HeaderLine | PlacementLine
+Place = Header | PlacementChange
 """Where a session was, as its log says."""
 
 
@@ -175,8 +175,8 @@ class Loaded:
     """A session that was read, and all that is needed to go on in its log."""
 
     session: Session
-    header: HeaderLine
-    place: HeaderLine | PlacementLine
+    header: Header
+    place: Header | PlacementChange
     """Where the session works."""
 
     unfinished: Unfinished | None
@@ -195,7 +195,7 @@ class Loaded:
     """Bytes behind them that a writer has left which was cut off."""
 
     reader: LineReader
-    """Where the log was read up to: `Encoder.after(session.id, reader)` goes on there."""
+    """Where the log was read up to: `reader.encoder()` goes on there."""
 
     problem: SessionDamaged | None = None
     """Why the session is only a beginning, where it was loaded with `recover`."""
@@ -302,7 +302,7 @@ def _is_sound(loaded: Loaded) -> bool:
 
 def _remembered(loaded: Loaded, where: SessionStore | Path) -> Loaded:
     """Have what comes to the session late added to its log, where that takes more lines."""
-    if loaded.problem is None and loaded.reader.version == SCHEMA_VERSION:
+    if loaded.problem is None and loaded.reader.takes_more:
         session = loaded.session
         remember_loaded(session.body, session.id, where, place=loaded.place)
     return loaded

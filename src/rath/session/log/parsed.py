@@ -8,31 +8,33 @@ from datetime import datetime
 from typing import Any, TypeVar, assert_never
 from uuid import UUID
 
+from msgspec import structs
+
 from rath._core.blobs import Blob, is_digest
 from rath.errors import PersistenceError, SessionDamaged
 from rath.llm.image import Image
 from rath.session.chunk import ChunkRow, RowId
+from rath.session.events import (
+    AgentRows,
+    CallSetup,
+    Event,
+    Failed,
+    Finished,
+    Header,
+    Intent,
+    OutcomeChange,
+    PartialText,
+    PendingResult,
+    PlacementChange,
+    Reopened,
+    RoundEnd,
+    Row,
+    ToolSchemas,
+)
+from rath.session.log.reader import LineReader, LogLines, read_lines
 from rath.session.log.store import SessionStore, StoredLog
 from rath.session.outcome import Cancelled, NeedsDecision, Outcome
-from rath.session.persistence.codec import LineReader, LogLines, read_lines
-from rath.session.persistence.lines import (
-    EntryLine,
-    FailureLine,
-    HeaderLine,
-    HeadLine,
-    IntentLine,
-    Line,
-    OutcomeLine,
-    PartialLine,
-    PlacementLine,
-    ReopenedLine,
-    ResultLine,
-    RoundLine,
-    RowLine,
-    ToolsLine,
-    TrailerLine,
-)
-from rath.session.record import Decision, Entry, ModelCall, Operation, ToolRun
+from rath.session.record import Decision, Entry, ModelCall, Operation, RecordEntry, ToolRun
 
 NON_IDEMPOTENT = "non_idempotent"
 
@@ -47,10 +49,10 @@ class Unfinished:
     operation: UUID | None
     """Id of the operation that makes the session; None where it was cut off before it said so."""
 
-    intents: tuple[IntentLine, ...] = ()
+    intents: tuple[Intent, ...] = ()
     """Calls that were about to be made and whose end is not known, in the order of their rows."""
 
-    results: tuple[ResultLine, ...] = ()
+    results: tuple[PendingResult, ...] = ()
     """What became of calls whose round was not done: they are no rows and no entries yet."""
 
     decided: tuple[str, ...] = ()
@@ -59,7 +61,7 @@ class Unfinished:
     partial_text: str = ""
     """What a streamed answer had said when it broke off."""
 
-    failure: FailureLine | None = None
+    failure: Failed | None = None
     """Why the run ended, where its writer could still tell."""
 
     has_ended: bool = False
@@ -83,17 +85,17 @@ class OpenCalls:
 
     def __init__(self, session: UUID) -> None:
         self._session = session
-        self._intents: dict[_Key, IntentLine] = {}
-        self._results: dict[_Key, ResultLine] = {}
+        self._intents: dict[_Key, Intent] = {}
+        self._results: dict[_Key, PendingResult] = {}
         self._decided: set[_Key] = set()
 
     @property
-    def intents(self) -> tuple[IntentLine, ...]:
+    def intents(self) -> tuple[Intent, ...]:
         """Calls without a result, by row and place in it."""
         return tuple(self._intents[key] for key in sorted(self._intents))
 
     @property
-    def results(self) -> tuple[ResultLine, ...]:
+    def results(self) -> tuple[PendingResult, ...]:
         """Results without a row, by row and place in it."""
         return tuple(self._results[key] for key in sorted(self._results))
 
@@ -106,7 +108,7 @@ class OpenCalls:
         decided = [self._intents[key].call_id for key in sorted(self._decided)]
         return tuple(call_id for call_id in decided if call_id not in undecided)
 
-    def intend(self, line: IntentLine) -> None:
+    def intend(self, line: Intent) -> None:
         """Note a call that is about to be made, perhaps once more; a decision on it is used up."""
         key = line.row, line.call
         self._intents[key] = line
@@ -128,7 +130,7 @@ class OpenCalls:
             if decision.call_id == intent.call_id and same_tool and same_row:
                 self._decided.add(key)
 
-    def keep(self, line: ResultLine) -> None:
+    def keep(self, line: PendingResult) -> None:
         """Note what became of a call."""
         self._close(line.row, line.call)
         self._results[line.row, line.call] = line
@@ -146,7 +148,7 @@ class OpenCalls:
                 self._close(*key)
                 return
 
-    def end_round(self, row: int, results: Iterable[UUID]) -> list[ResultLine]:
+    def end_round(self, row: int, results: Iterable[UUID]) -> list[PendingResult]:
         """Forget the calls of a row, and return what became of those that are named.
 
         Raises:
@@ -171,7 +173,7 @@ WithImages = Callable[[ChunkRow], ChunkRow]
 class ParsedLog:
     """The own rows and entries of a session, and how its run stands."""
 
-    header: HeaderLine
+    header: Header
     where: str
     reader: LineReader
     """Where the log can be gone on with."""
@@ -186,7 +188,7 @@ class ParsedLog:
     n_of_run: int | None = None
     """How many of the entries the run has made, where it has ended."""
 
-    trailer: TrailerLine | None = None
+    trailer: Finished | None = None
     unfinished: Unfinished | None = None
     """None once the run has ended."""
 
@@ -196,14 +198,14 @@ class ParsedLog:
     outcome: Outcome | None = None
     """How a decision says it stands, where that is another than the trailer's."""
 
-    moved: PlacementLine | None = None
+    moved: PlacementChange | None = None
     """Where the session works since, where that is another place than the header's."""
 
     problem: SessionDamaged | None = None
     """What could not be believed; the rest is from before it."""
 
     @property
-    def place(self) -> HeaderLine | PlacementLine:
+    def place(self) -> Header | PlacementChange:
         """Where the session works."""
         return self.moved or self.header
 
@@ -267,8 +269,7 @@ def parse_log(read: LogLines, with_images: WithImages, *, recover: bool = False)
     Raises:
         SessionDamaged: Lines contradict each other.
     """
-    header, reader = read.lines[0], read.reader
-    assert isinstance(header, HeaderLine)
+    header, reader = read.header, read.reader
     content = ParsedLog(header, reader.where, reader, read.n_torn, problem=read.problem)
     folding = _Folding(content, with_images)
     for number, line in enumerate(read.lines[1:], start=2):
@@ -291,37 +292,37 @@ class _Folding:
         self._with_images = with_images
         self._calls = OpenCalls(content.header.session)
         self._partial: list[str] = []
-        self._failure: FailureLine | None = None
+        self._failure: Failed | None = None
         self._n_rows = content.n_begun
 
-    def take(self, line: Line) -> None:
+    def take(self, line: Event) -> None:
         """Add what a line says.
 
         Raises:
             PersistenceError: It contradicts the lines before it.
         """
         match line:
-            case EntryLine(entry):
-                self._take_entry(entry)
-            case RowLine(index, row):
+            case RecordEntry():
+                self._take_entry(line)
+            case Row(index, row):
                 self._take_row(index, row)
-            case IntentLine():
+            case Intent():
                 self._calls.intend(line)
-            case ResultLine(shown=shown):
+            case PendingResult(shown=shown):
                 if shown is not None and "images" in shown.payload:
-                    line = replace(line, shown=self._with_images(shown))
+                    line = structs.replace(line, shown=self._with_images(shown))
                 self._calls.keep(line)
-            case RoundLine():
+            case RoundEnd():
                 self._end_round(line)
-            case PartialLine(_, text):
+            case PartialText(_, text):
                 self._partial.append(text)
-            case HeadLine() | ToolsLine():
+            case AgentRows() | ToolSchemas() | CallSetup():
                 pass  # The entries that name them hold them.
-            case PlacementLine():
+            case PlacementChange():
                 self.content.moved = line
-            case HeaderLine():
+            case Header():
                 raise PersistenceError("duplicate header")
-            case FailureLine() | ReopenedLine() | OutcomeLine() | TrailerLine():
+            case Failed() | Reopened() | OutcomeChange() | Finished():
                 self._take_state(line)
             case _:
                 assert_never(line)
@@ -352,7 +353,7 @@ class _Folding:
 
     def _take_entry(self, entry: Entry) -> None:
         if isinstance(entry, Operation) and any("images" in row.payload for row in entry.head):
-            entry = replace(entry, head=tuple(map(self._with_images, entry.head)))
+            entry = structs.replace(entry, head=tuple(map(self._with_images, entry.head)))
         self.content.entries.append(entry)
         match entry:
             case ToolRun():
@@ -364,7 +365,7 @@ class _Folding:
             case _:
                 pass
 
-    def _end_round(self, line: RoundLine) -> None:
+    def _end_round(self, line: RoundEnd) -> None:
         try:
             done = self._calls.end_round(line.row, line.results)
         except KeyError as exc:
@@ -378,18 +379,18 @@ class _Folding:
                 named = RowId(self.content.header.session, self._n_rows)
                 self.content.rows.append(result.shown.with_id(named))
                 self._n_rows += 1
-                run = replace(run, rows=(named,))
+                run = structs.replace(run, rows=(named,))
             self.content.entries.append(run)
 
-    def _take_state(self, line: FailureLine | ReopenedLine | OutcomeLine | TrailerLine) -> None:
+    def _take_state(self, line: Failed | Reopened | OutcomeChange | Finished) -> None:
         match line:
-            case FailureLine():
+            case Failed():
                 self._failure = line
-            case ReopenedLine():
+            case Reopened():
                 self._reopen()
-            case OutcomeLine(outcome):
+            case OutcomeChange(outcome):
                 self.content.outcome = outcome
-            case TrailerLine():
+            case Finished():
                 self.content.trailer = line
                 self.content.n_of_run = len(self.content.entries)
             case _:
@@ -457,7 +458,7 @@ def needed_by(content: ParsedLog) -> Iterator[UUID]:
     Version 1 stored no parents: files that bear their names say nothing of them.
     """
     header = content.header
-    if content.reader.version > 1:
+    if content.reader.takes_more:
         parts = (part.session for part in (*header.rows, *header.entries))
         yield from dict.fromkeys((*header.parents, *parts))
 

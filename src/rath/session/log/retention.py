@@ -8,20 +8,23 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Container, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from uuid import UUID
 
+from msgspec import structs
+
 from rath.errors import PersistenceError
+from rath.session.events import AncestorRange, Event, Header, Row
 from rath.session.graph.kind import LineageKind
 from rath.session.log.build import LoadedSession
 from rath.session.log.files import FileStore
+from rath.session.log.format import Encoder
 from rath.session.log.load import built_from
 from rath.session.log.parsed import LogSource, needed_by
+from rath.session.log.reader import LineReader, read_lines
 from rath.session.log.store import SessionStore, default_store
-from rath.session.persistence.codec import Encoder, LineReader, read_lines
-from rath.session.persistence.lines import EntryLine, HeaderLine, Line, Part, RowLine
 from rath.session.persistence.paths import checked_id
 from rath.session.record import Operation
 
@@ -158,7 +161,7 @@ def _sources(store: SessionStore, session: UUID) -> set[UUID]:
     except PersistenceError as exc:
         _logger.warning("what session %s begins with is not known: %s", session, exc)
         return set()
-    headers = [line for line in lines if isinstance(line, HeaderLine)]
+    headers = [line for line in lines if isinstance(line, Header)]
     found = {part.session for each in headers for part in (*each.rows, *each.entries)}
     merges = (each for each in headers if each.kind is LineageKind.OP_MERGE)
     return found.union(*(each.parents[1:] for each in merges))
@@ -188,7 +191,7 @@ def _make_independent(store: SessionStore, child: UUID, of: UUID) -> None:
     store.rewrite(child, b"".join(encoder.add(line).data for line in lines), size=len(log.data))
 
 
-def _independent_lines(built: LoadedSession, lines: Sequence[Line], of: UUID) -> list[Line]:
+def _independent_lines(built: LoadedSession, lines: Sequence[Event], of: UUID) -> list[Event]:
     """Return the lines of a log that say themselves what stood in session `of`."""
     header = built.content.header
     rows, n_rows = _parts_before(header.rows, of)
@@ -198,21 +201,18 @@ def _independent_lines(built: LoadedSession, lines: Sequence[Line], of: UUID) ->
     inline_rows = built.rows.items.prefix(built.content.n_begun).since(n_rows)
     inline_entries = built.entries.items.prefix(n_inherited).since(n_entries)
     # A merge has the record that the second parent had.
-    later = (
-        EntryLine(own[line.entry.id])
-        if isinstance(line, EntryLine) and isinstance(line.entry, Operation)
-        else line
-        for line in lines[1:]
-    )
+    later = (own[line.id] if isinstance(line, Operation) else line for line in lines[1:])
     return [
-        replace(header, rows=rows, entries=entries),
-        *(RowLine(index, row) for index, row in enumerate(inline_rows, start=n_rows)),
-        *map(EntryLine, inline_entries),
+        structs.replace(header, rows=rows, entries=entries),
+        *(Row(index, row) for index, row in enumerate(inline_rows, start=n_rows)),
+        *inline_entries,
         *later,
     ]
 
 
-def _parts_before(parts: Sequence[Part], of: UUID) -> tuple[tuple[Part, ...], int]:
+def _parts_before(
+    parts: Sequence[AncestorRange], of: UUID
+) -> tuple[tuple[AncestorRange, ...], int]:
     """Return the parts before the first one of `of`, and how many items they have."""
     stop = next((at for at, part in enumerate(parts) if part.session == of), len(parts))
     kept = tuple(parts[:stop])

@@ -193,7 +193,7 @@ class _Checking:
             )
         if content.unfinished is not None and content.problem is None:
             self._add("note", "unfinished", session, f"{content.where}: the run has not ended")
-        if content.reader.version < 2:
+        if not content.reader.takes_more:
             self._add(
                 "note",
                 "unchecked",
@@ -204,7 +204,7 @@ class _Checking:
 
     def _look_at_usage(self, content: ParsedLog, built: LoadedSession) -> None:
         trailer = content.trailer
-        if trailer is None or content.reader.version < 2:
+        if trailer is None or not content.reader.takes_more:
             return
         said, found = trailer.usage, built.cell.result().usage()
         if _counts(said) != _counts(found):

@@ -8,7 +8,7 @@ import logging
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import datetime
@@ -22,25 +22,23 @@ from rath.backend.workspace import WorkspaceRef
 from rath.errors import PersistenceError, SessionDamaged
 from rath.session.bindings import PlacementRef
 from rath.session.body import Body
+from rath.session.events import (
+    Event,
+    Failed,
+    Header,
+    Intent,
+    OutcomeChange,
+    PendingResult,
+    PlacementChange,
+    RoundEnd,
+    Row,
+)
+from rath.session.log.format import Batch, Encoder
 from rath.session.log.header import Beginning, is_same_place, n_told, placement_line
+from rath.session.log.reader import LineReader, LogLines, read_lines
 from rath.session.log.store import SessionLog, SessionStore, StoredLog
 from rath.session.persistence import index
-from rath.session.persistence.codec import Batch, Encoder, LineReader, LogLines, read_lines
-from rath.session.persistence.lines import (
-    SCHEMA_VERSION,
-    EntryLine,
-    FailureLine,
-    HeaderLine,
-    IntentLine,
-    Line,
-    OutcomeLine,
-    PlacementLine,
-    ResultLine,
-    RoundLine,
-    RowLine,
-)
-from rath.session.persistence.records import decode_header
-from rath.session.record import Entry, Record
+from rath.session.record import Entry, Record, RecordEntry
 
 T = TypeVar("T")
 
@@ -111,10 +109,10 @@ class WrittenLog:
     n_torn: int = 0
     """Bytes behind its last line that a writer has left which was cut off."""
 
-    open_lines: tuple[IntentLine | ResultLine, ...] = ()
+    open_lines: tuple[Intent | PendingResult, ...] = ()
     """Calls that were made, and what came of them, after its last row and entry."""
 
-    place: HeaderLine | PlacementLine | None = None
+    place: Header | PlacementChange | None = None
     """Where the session works, by the last line that tells it."""
 
 
@@ -144,7 +142,7 @@ def find_log(store: SessionStore, session: UUID) -> WrittenLog | None:
     if log is None:
         return None
     read = read_lines(log.data, log.where, is_finished=log.is_finished)
-    if read.reader.version < SCHEMA_VERSION:
+    if not read.reader.takes_more:
         raise PersistenceError(
             f"{log.where} is of schema version {read.reader.version}, to which nothing is added; "
             "fork the session and add to the fork"
@@ -167,7 +165,7 @@ def find_whole_log(store: SessionStore, session: UUID) -> WrittenLog | None:
     if written is None:
         return None
     reader = written.reader
-    held = LogExtent(written.n_rows, written.n_entries, reader.n_lines, _created_at(reader.header))
+    held = LogExtent(written.n_rows, written.n_entries, reader.n_lines, reader.created_at)
     problem = lost_lines(store, session, held, memory)
     if problem is not None:
         raise SessionDamaged(problem, where=reader.where, line=reader.n_lines)
@@ -225,7 +223,7 @@ def lost_lines(
     return None
 
 
-def _first_line(store: SessionStore, session: UUID, other: UUID) -> HeaderLine | None:
+def _first_line(store: SessionStore, session: UUID, other: UUID) -> Header | None:
     """Return the first line of a log that may name another session; None for others."""
     try:
         log = store.read(session)
@@ -233,21 +231,16 @@ def _first_line(store: SessionStore, session: UUID, other: UUID) -> HeaderLine |
         # Before it is decoded: most logs have nothing to do with it.
         if log is None or str(other).encode() not in first:
             return None
-        line = read_lines(first + b"\n", log.where).lines[0]
+        return read_lines(first + b"\n", log.where).header
     except PersistenceError:
         return None  # what cannot be believed says nothing of others
-    return line if isinstance(line, HeaderLine) else None
-
-
-def _created_at(header: Mapping[str, Any]) -> datetime:
-    return decode_header(dict(header)).created_at
 
 
 def written_log(log: StoredLog, read: LogLines) -> WrittenLog:
     """Return where a log ends whose lines were read."""
     n_rows, n_told, entries = _counted(read.lines)
     n_entries = n_told + len(entries)
-    places = (line for line in reversed(read.lines) if isinstance(line, PlacementLine | HeaderLine))
+    places = (line for line in reversed(read.lines) if isinstance(line, PlacementChange | Header))
     return WrittenLog(
         read.reader,
         n_rows,
@@ -272,27 +265,27 @@ def knows_open_calls(written: WrittenLog, body: Body) -> bool:
     ended = {each.run.id for each in (left.results if left else ())}
     last = {(line.row, line.call): line for line in written.open_lines}
     return all(
-        line.run.id in ended if isinstance(line, ResultLine) else (*place, line.at) in begun
+        line.run.id in ended if isinstance(line, PendingResult) else (*place, line.at) in begun
         for place, line in last.items()
     )
 
 
-def _counted(lines: Iterable[Line]) -> tuple[int, int, tuple[UUID, ...]]:
+def _counted(lines: Iterable[Event]) -> tuple[int, int, tuple[UUID, ...]]:
     """Return how many rows lines tell, how many entries of others, and the ids of their own."""
     n_rows = n_entries = 0
     entries: list[UUID] = []
     without_row: set[UUID] = set()
     for line in lines:
         match line:
-            case HeaderLine():
+            case Header():
                 n_rows, n_entries = n_told(line.rows), n_told(line.entries)
-            case RowLine():
+            case Row():
                 n_rows += 1
-            case EntryLine(entry):
-                entries.append(entry.id)
-            case ResultLine(run=run, shown=None):
+            case RecordEntry():
+                entries.append(line.id)
+            case PendingResult(run=run, shown=None):
                 without_row.add(run.id)
-            case RoundLine(_, results):
+            case RoundEnd(_, results):
                 n_rows += len(results) - len(without_row.intersection(results))
                 entries += results
             case _:
@@ -300,12 +293,12 @@ def _counted(lines: Iterable[Line]) -> tuple[int, int, tuple[UUID, ...]]:
     return n_rows, n_entries, tuple(entries)
 
 
-def _open_lines(lines: Sequence[Line]) -> tuple[IntentLine | ResultLine, ...]:
-    left: list[IntentLine | ResultLine] = []
+def _open_lines(lines: Sequence[Event]) -> tuple[Intent | PendingResult, ...]:
+    left: list[Intent | PendingResult] = []
     for line in reversed(lines):
-        if isinstance(line, RowLine | EntryLine | RoundLine):
+        if isinstance(line, Row | RecordEntry | RoundEnd):
             break
-        if isinstance(line, IntentLine | ResultLine):
+        if isinstance(line, Intent | PendingResult):
             left.append(line)
     return tuple(left[::-1])
 
@@ -350,7 +343,7 @@ class LogWriter:
         self._read: tuple[int, Sequence[UUID]] = (0, ())
         """Entries that were read, from which on; what this process wrote need not be compared."""
 
-        self._place: HeaderLine | PlacementLine | None = None
+        self._place: Header | PlacementChange | None = None
         """Where the session works by the log; None as long as a log that was there is not read."""
 
         self._followed: PlacementRef | None = None
@@ -364,7 +357,7 @@ class LogWriter:
 
         self._lane = SerialQueue()
         self._lock = threading.Lock()
-        self._waiting: list[tuple[tuple[Line, ...], bool] | Future[None]] = []
+        self._waiting: list[tuple[tuple[Event, ...], bool] | Future[None]] = []
         """Groups of lines, and writes to other logs that come before the groups behind them."""
 
         self._writing: Future[None] | None = None
@@ -381,7 +374,7 @@ class LogWriter:
         *,
         is_finished: bool = True,
         is_alone: bool = False,
-        place: HeaderLine | PlacementLine | None = None,
+        place: Header | PlacementChange | None = None,
     ) -> LogWriter:
         """Return the writer of a log that is there; it is read when something is to be added."""
         made = cls(store, session, is_alone=is_alone)
@@ -409,12 +402,12 @@ class LogWriter:
         """Begin the log, or go on with it, and write the lines that `make` gives."""
         return self._lane.put(partial(self._guarded, partial(self._open, opening, make)))
 
-    def queue(self, *lines: Line) -> None:
+    def queue(self, *lines: Event) -> None:
         """Hand over lines as one group, all or nothing; they are written with what comes next."""
         with self._lock:
             self._waiting.append((lines, False))
 
-    def write(self, *lines: Line, durable: bool = False) -> Future[None]:
+    def write(self, *lines: Event, durable: bool = False) -> Future[None]:
         """Add lines as one group, all or nothing, after what was queued; they are written soon."""
         with self._lock:
             self._waiting.append((lines, durable))
@@ -435,19 +428,19 @@ class LogWriter:
         """Return what is done when all that was handed over is written, or has failed."""
         return self._lane.put(partial(self._guarded, self._write_waiting))
 
-    def finish(self, make: Callable[[], Sequence[Line]]) -> Future[None]:
+    def finish(self, make: Callable[[], Sequence[Event]]) -> Future[None]:
         """Write the last lines, and give the log its final name; durable."""
         return self._lane.put(partial(self._guarded, partial(self._finish, make)))
 
-    def leave(self, line: FailureLine | None = None) -> Future[None]:
+    def leave(self, line: Failed | None = None) -> Future[None]:
         """Say why the run ended, if that can be written, and let the log stay unfinished."""
         return self._lane.put(partial(self._leave, line))
 
-    def change_outcome(self, line: OutcomeLine) -> Future[None]:
+    def change_outcome(self, line: OutcomeChange) -> Future[None]:
         """Say how the session stands now, durably."""
         return self._lane.put(partial(self._guarded, partial(self._append, lambda: [line])))
 
-    def keep_up_with(self, record: Record, *lines: Line) -> Future[None]:
+    def keep_up_with(self, record: Record, *lines: Event) -> Future[None]:
         """Add the entries of `record` that came late and are not in the log yet, durably.
 
         It fails where the log holds entries that are not in `record`.
@@ -457,10 +450,10 @@ class LogWriter:
             lines: What is written in one group with them, if there are any.
         """
 
-        def make() -> list[Line]:
+        def make() -> list[Event]:
             if len(record) < self._n_entries:
                 raise self._changed()
-            late = [EntryLine(entry) for entry in self._missing(record)]
+            late = self._missing(record)
             return [*late, *lines] if late else []
 
         return self._lane.put(partial(self._guarded, partial(self._append, make)))
@@ -468,8 +461,8 @@ class LogWriter:
     def hold(self, record: Record) -> Future[None]:
         """Add the entries of `record` that are not in the log yet; it may hold more, durably."""
 
-        def make() -> list[Line]:
-            return [EntryLine(entry) for entry in self._missing(record)]
+        def make() -> Sequence[Event]:
+            return self._missing(record)
 
         return self._lane.put(partial(self._guarded, partial(self._append, make)))
 
@@ -571,7 +564,7 @@ class LogWriter:
             if batches:
                 self._put_batch(_joined(batches), durable=is_durable)
 
-    def _finish(self, make: Callable[[], Sequence[Line]]) -> None:
+    def _finish(self, make: Callable[[], Sequence[Event]]) -> None:
         self._write_waiting()
         self._put(make())
         assert self._log is not None
@@ -579,7 +572,7 @@ class LogWriter:
         self._log = None
         self._state = "finished"
 
-    def _leave(self, line: FailureLine | None) -> None:
+    def _leave(self, line: Failed | None) -> None:
         if self._replaced is not None and line is not None and line.how == "failed":
             # What failed before it had anything takes the place of nothing.
             self._replaced, self._state, self._place = None, "finished", None
@@ -592,12 +585,12 @@ class LogWriter:
             self._guarded(partial(self._write_last, line))
         self._let_go()
 
-    def _write_last(self, line: FailureLine | None) -> None:
+    def _write_last(self, line: Failed | None) -> None:
         self._write_waiting()
         if line is not None or self._replaced is not None:
             self._put([] if line is None else [line])
 
-    def _append(self, make: Callable[[], Sequence[Line]]) -> None:
+    def _append(self, make: Callable[[], Sequence[Event]]) -> None:
         if self._encoder is None:
             self._read_again()
         for _ in range(2):
@@ -614,7 +607,7 @@ class LogWriter:
         self._state = "finished" if written.is_finished else "unfinished"
         self._go_on_after(written)
 
-    def _is_added(self, lines: Sequence[Line]) -> bool:
+    def _is_added(self, lines: Sequence[Event]) -> bool:
         """Add lines; False where the log is finished and has not the size that is known."""
         if self._state != "finished" or self._n_torn:
             assert self.is_at_rest, "what its run adds goes another way"
@@ -628,7 +621,7 @@ class LogWriter:
             self._size += len(batch.data)
         return is_there
 
-    def _append_reopened(self, lines: Sequence[Line]) -> None:
+    def _append_reopened(self, lines: Sequence[Event]) -> None:
         """Add lines to a log without an end, or behind what a writer has left of its last ones."""
         whole = self._size + self._n_torn
         log = self._log = self.store.reopen(self.session, self._size, size=whole)
@@ -659,13 +652,13 @@ class LogWriter:
         )
 
     def _go_on_after(self, written: WrittenLog) -> None:
-        self._encoder = Encoder.after(self.session, written.reader)
+        self._encoder = written.reader.encoder()
         self._size, self._n_torn = written.reader.n_good, written.n_torn
         self._n_entries = written.n_entries
         self._read = (written.n_entries - len(written.entries), written.entries)
         self._place = written.place
 
-    def _put(self, lines: Sequence[Line], *, durable: bool = False) -> None:
+    def _put(self, lines: Sequence[Event], *, durable: bool = False) -> None:
         self._put_batch(self._encoded(lines), durable=durable)
 
     def _put_batch(self, batch: Batch, *, durable: bool) -> None:
@@ -679,15 +672,15 @@ class LogWriter:
             self._log.append(batch.data, blobs=batch.blobs, durable=durable)
         self._size += len(batch.data)
 
-    def _encoded(self, lines: Sequence[Line]) -> Batch:
+    def _encoded(self, lines: Sequence[Event]) -> Batch:
         assert self._encoder is not None
         batch = self._encoder.add(*lines)
         for line in lines:
-            if isinstance(line, EntryLine):
+            if isinstance(line, RecordEntry):
                 self._n_entries += 1
-            elif isinstance(line, RoundLine):
+            elif isinstance(line, RoundEnd):
                 self._n_entries += len(line.results)
-            elif isinstance(line, HeaderLine | PlacementLine):
+            elif isinstance(line, Header | PlacementChange):
                 self._place = line
         return batch
 

@@ -4,7 +4,9 @@ A line is a JSON object whose last member is `"sum"`: the first 16 hex digits of
 the sum of the line before (ASCII, "" for the first line) and the bytes of this line without that
 member, from `{` to the last value.
 
-    {"record_type": "chunk", "index": 0, ..., "sum": "0f3a..."}\n
+    {"event":"row","index":0,...,"sum":"0f3a..."}\n
+
+Logs of version 2 and bundles have a space after each comma and colon.
 """
 
 from __future__ import annotations
@@ -18,40 +20,45 @@ from rath.errors import PersistenceError
 SUM_DIGITS = 16
 """64 bits: a change goes unseen once in 10^19 times."""
 
-_TAIL = re.compile(rb', "sum": "([0-9a-f]{16})"\}\Z')
-_TAIL_BYTES = len(', "sum": ""}') + SUM_DIGITS
+_TAIL = re.compile(rb', ?"sum": ?"[0-9a-f]{16}"\}')
+_COMPACT, _SPACED = b',"sum":"%s"}', b', "sum": "%s"}'
+SUM_BYTES = len(_COMPACT % b"") + SUM_DIGITS
+"""How long the end of a compact line is."""
 
 
-def chained(lines: Iterable[bytes], after: str) -> tuple[bytes, str]:
+def chained(lines: Iterable[bytes], after: str, *, is_compact: bool = False) -> tuple[bytes, str]:
     """Return lines with their sums, each ending in a line feed, and the sum of the last one.
 
     Args:
         lines: JSON objects with at least one member, without sum and line feed.
         after: The sum of the line before, "" at the beginning.
+        is_compact: Whether no spaces stand between members.
     """
+    form = b"%s" + (_COMPACT if is_compact else _SPACED) + b"\n"
     made: list[bytes] = []
     for line in lines:
         after = _sum(after, line[:-1])
-        made.append(b'%s, "sum": "%s"}\n' % (line[:-1], after.encode()))
+        made.append(form % (line[:-1], after.encode()))
     return b"".join(made), after
 
 
-def checked_sum(line: bytes, after: str) -> str:
+def checked_sum(line: bytes, after: str, *, is_compact: bool = False) -> str:
     """Return the sum of a line, without its line feed, that stands after one with sum `after`.
 
     Raises:
         PersistenceError: It has no sum, or was changed, or does not stand where it was written.
     """
-    found = _TAIL.search(line, max(0, len(line) - _TAIL_BYTES))
-    if found is None:
+    form, n_bytes = (_COMPACT, SUM_BYTES) if is_compact else (_SPACED, SUM_BYTES + 2)
+    end = line[-n_bytes:]
+    expected = _sum(after, line[:-n_bytes])
+    if end == form % expected.encode():
+        return expected
+    if _TAIL.fullmatch(end) is None:
         raise PersistenceError("the line has no checksum at its end; it was cut or changed")
-    said = found.group(1).decode()
-    if said != _sum(after, line[: found.start()]):
-        raise PersistenceError(
-            "the checksum does not fit: this line was changed, or one before it was changed, "
-            "removed or added"
-        )
-    return said
+    raise PersistenceError(
+        "the checksum does not fit: this line was changed, or one before it was changed, "
+        "removed or added"
+    )
 
 
 def _sum(after: str, body: bytes) -> str:

@@ -26,7 +26,7 @@ from rath.session.log.store import SessionStore, default_store
 from rath.session.outcome import Outcome
 from rath.session.persistence import index
 from rath.session.persistence.paths import checked_id
-from rath.session.persistence.records import PersistedSessionHeader, decode_header
+from rath.session.persistence.records import PersistedSessionHeader, header_of
 from rath.session.record import Operation, Record
 from rath.session.session import Session
 
@@ -191,7 +191,7 @@ def _persisted(loaded: Loaded) -> PersistedSession:
     session, reader = loaded.session, loaded.reader
     body = session.body.result()
     return PersistedSession(
-        header=decode_header(reader.header),
+        header=header_of(loaded.header),
         chunk_table=body.table,
         cumulative_usage=body.usage(),
         closed=loaded.unfinished is None,

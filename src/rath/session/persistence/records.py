@@ -1,21 +1,20 @@
-"""What the JSON of a session file means that was there in version 1, and a session's provider."""
+"""The documented header of a session file, and the provider that one names."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from datetime import UTC, datetime
-from typing import Any, cast
+from datetime import datetime
+from typing import Any
 from uuid import UUID
 
 from rath.backend.abc import BackendSandboxSpec
-from rath.backend.persistence.spec_json import spec_from_jsonable
-from rath.errors import PersistenceError, RathError
-from rath.llm.chat_response import RathLLMTokenUsage
+from rath.errors import RathError
 from rath.llm.endpoint import public_url
 from rath.llm.provider import ConfigEntry, Provider
-from rath.session.chunk import ChunkRow
+from rath.session.events import Header
 from rath.session.graph.kind import LineageKind
+from rath.session.log.migrations import CURRENT_SCHEMA_VERSION
 
 Record = dict[str, Any]
 
@@ -36,94 +35,20 @@ class PersistedSessionHeader:
     sandbox_handle_id: str | None
 
 
-def decode_header(record: Record) -> PersistedSessionHeader:
-    """Return the header that a record of the current version holds.
-
-    An unknown lineage kind becomes UNKNOWN, and parents that are no UUIDs are left out: neither
-    keeps the rows from being read.
-
-    Raises:
-        PersistenceError: Id, time or sandbox spec are missing or malformed.
-    """
-    try:
-        return PersistedSessionHeader(
-            schema_version=record["schema_version"],
-            id=UUID(record["id"]),
-            created_at=_utc(record["created_at"]),
-            parent_session_ids=tuple(_uuids(record.get("parent_session_ids") or ())),
-            lineage_operator=str(record.get("lineage_operator") or "implicit"),
-            lineage_kind=_kind(record.get("lineage_kind")),
-            lineage_extras=_pairs(record.get("lineage_extras")),
-            sandbox_backend=_text(record.get("sandbox_backend")),
-            sandbox_spec=spec_from_jsonable(record.get("sandbox_spec")),
-            sandbox_handle_id=_text(record.get("sandbox_handle_id")),
-        )
-    except (KeyError, ValueError, TypeError, AttributeError, OverflowError) as exc:
-        raise PersistenceError(f"malformed header: {type(exc).__name__}: {exc}") from exc
-
-
-def decode_chunk(record: Record) -> ChunkRow:
-    """Return the row that a record holds; an unknown kind is kept as it is.
-
-    Raises:
-        PersistenceError: Kind or payload have the wrong type.
-    """
-    kind, payload = record.get("kind"), record.get("payload")
-    if not isinstance(kind, str) or not kind:
-        raise PersistenceError(f"bad chunk kind {kind!r}; expected a name")
-    if not isinstance(payload, dict):
-        raise PersistenceError(
-            f"bad chunk payload of type {type(payload).__name__}; expected an object"
-        )
-    return ChunkRow(kind, cast("Record", payload))
-
-
-def usage_from_jsonable(raw: Record | None) -> RathLLMTokenUsage | None:
-    """Return token counts, None where there are none; a missing count is 0."""
-    if not isinstance(raw, dict):
-        return None
-    return RathLLMTokenUsage(
-        prompt_tokens=_count(raw, "prompt_tokens"),
-        completion_tokens=_count(raw, "completion_tokens"),
-        total_tokens=_count(raw, "total_tokens"),
+def header_of(header: Header) -> PersistedSessionHeader:
+    """Return what the first event of a log says, in the documented form."""
+    return PersistedSessionHeader(
+        schema_version=CURRENT_SCHEMA_VERSION,
+        id=header.session,
+        created_at=header.created_at,
+        parent_session_ids=header.parents,
+        lineage_operator=header.operator,
+        lineage_kind=header.kind,
+        lineage_extras=header.extras,
+        sandbox_backend=header.sandbox_backend,
+        sandbox_spec=header.sandbox_spec,
+        sandbox_handle_id=header.sandbox_handle_id,
     )
-
-
-def _count(raw: Record, name: str) -> int:
-    count = raw.get(name)
-    return count if isinstance(count, int) else 0
-
-
-def _text(value: object) -> str | None:
-    if value is None or isinstance(value, str):
-        return value
-    raise TypeError(f"expected text, found {value!r:.60}")
-
-
-def _utc(text: str) -> datetime:
-    time = datetime.fromisoformat(text)
-    return time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)
-
-
-def _uuids(raw: Iterable[object]) -> Iterable[UUID]:
-    for item in raw:
-        try:
-            yield UUID(str(item))
-        except ValueError:
-            continue
-
-
-def _kind(value: object) -> LineageKind:
-    try:
-        return LineageKind(value)
-    except ValueError:
-        return LineageKind.UNKNOWN
-
-
-def _pairs(raw: object) -> tuple[tuple[str, Any], ...]:
-    items = cast("list[object]", raw) if isinstance(raw, list) else []
-    pairs = [cast("list[object]", item) for item in items if isinstance(item, list)]
-    return tuple((str(pair[0]), pair[1]) for pair in pairs if len(pair) == 2)
 
 
 _NOT_PLAIN = frozenset(

@@ -9,11 +9,11 @@ from typing import Self
 
 from rath.errors import PersistenceError
 from rath.session.chunk import ChunkRow
+from rath.session.events import Event, Row
 from rath.session.log.ancestors import trailer_of
 from rath.session.log.files import FileStore
+from rath.session.log.format import Batch, Encoder
 from rath.session.log.header import Identity, header_line
-from rath.session.persistence.codec import Batch, Encoder
-from rath.session.persistence.lines import EntryLine, Line, RowLine
 from rath.session.persistence.paths import ensure_sessions_dir, session_file
 from rath.session.session import Session
 
@@ -101,7 +101,7 @@ class SessionWriter:
                 refuses to write; the file can then only be abandoned.
         """
         with self._busy:
-            self._append(self._encoded(RowLine(self.chunks_written, row)))
+            self._append(self._encoded(Row(self.chunks_written, row)))
             self.chunks_written += 1
 
     def close(self) -> None:
@@ -143,15 +143,14 @@ class SessionWriter:
             return  # somebody has moved or removed it, and wants no other
         body = self._session.inherited(self._session.body.result())
         with self._busy:
-            entries = map(EntryLine, body.record)
             trailer = trailer_of(body, n_rows=self.chunks_written)
-            self._append(self._encoded(*entries, trailer))
+            self._append(self._encoded(*body.record, trailer))
             self._log.finish()
 
     def _append(self, batch: Batch) -> None:
         self._log.append(batch.data, blobs=batch.blobs)
 
-    def _encoded(self, *lines: Line) -> Batch:
+    def _encoded(self, *lines: Event) -> Batch:
         try:
             return self._encoder.add(*lines)
         except (TypeError, ValueError) as exc:

@@ -11,6 +11,8 @@ from decimal import Decimal
 from typing import Any, cast
 from uuid import UUID
 
+from msgspec import Struct
+
 from rath._core.blobs import Blob
 from rath.session.chunk import ChunkRow, ChunkTable
 from rath.session.outcome import Outcome, OutputValue
@@ -128,6 +130,8 @@ def _plain(value: object) -> Any:
             return len(value)
         case _ if type(value) in _TEXTS:
             return _TEXTS[type(value)](value)
+        case Struct() | Blob():
+            return _told(value)
         case _ if is_dataclass(value) and not isinstance(value, type):
             return _told(value)
         case Iterable():
@@ -157,7 +161,10 @@ def _told(value: object) -> Json:
 
 
 def _members(value: object) -> Json:
-    """Return the fields of a dataclass; those that are nobody else's business are left out."""
-    assert is_dataclass(value)
-    names = (each.name for each in fields(value) if not each.name.startswith("_"))
+    """Return the fields of a struct or a dataclass."""
+    if isinstance(value, Struct):
+        names = value.__struct_fields__
+    else:
+        assert is_dataclass(value)
+        names = tuple(each.name for each in fields(value))
     return {name: _plain(getattr(value, name)) for name in names}

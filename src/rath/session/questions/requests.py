@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from collections import deque
 from collections.abc import Hashable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 from uuid import UUID
+
+from msgspec import structs
 
 from rath._core.vector import Vector
 from rath.backend.abc import SandboxIdentity
@@ -209,7 +211,7 @@ class Renderings:
                 and entry.seen is not None
             )
             try:
-                longest = replace(seen, n_rows=max(counts, default=seen.n_rows))
+                longest = structs.replace(seen, n_rows=max(counts, default=seen.n_rows))
                 known = self._tables[key] = rows_seen(self._session, begun, longest)
             except ValueError:
                 return rows_seen(self._session, begun, seen)

@@ -17,10 +17,10 @@ from rath.session.calls.asking import InnerRun, Question
 from rath.session.calls.results import CallResult, CheckedCall, tool_run_entry
 from rath.session.chunk import ChunkRow, RowId
 from rath.session.content import ToolCall
+from rath.session.events import PendingResult
 from rath.session.log.parsed import Unfinished
 from rath.session.operation import call_scope, operation_scope
 from rath.session.outcome import NeedsApproval, NeedsInput, Outcome
-from rath.session.persistence.lines import ResultLine
 from rath.session.record import Entry, Interrupt, ToolRun
 from rath.session.session import Session
 from rath.session.tooling import ApprovalRule, CallRequest, Offer, tool_digest
@@ -206,13 +206,13 @@ def _kept(
     here: Round, done: Mapping[int, CallResult], *, inner: tuple[object, ...] = ()
 ) -> Unfinished | None:
     """Return the results that are no rows yet; a decision is read again when the run goes on."""
-    results: list[ResultLine] = []
+    results: list[PendingResult] = []
     for at, one in sorted(done.items()):
         is_decided = one.recorded is None and one.decision is not None
         if one.is_cut_off or is_decided:
             continue
         run, shown = _recorded(here, one)
-        results.append(ResultLine(row=here.asked_in.index, call=at, run=run, shown=shown))
+        results.append(PendingResult(row=here.asked_in.index, call=at, run=run, shown=shown))
     if not results and not inner:
         return None
     return Unfinished(operation=here.operation, results=tuple(results), has_ended=True, inner=inner)

@@ -11,6 +11,8 @@ from functools import partial
 from typing import Protocol
 from uuid import UUID, uuid4
 
+from msgspec.structs import replace as replace_struct
+
 from rath._async.lazy import Deferred
 from rath.llm.chat_request import RathLLMFunctionTool
 from rath.llm.exchange import Exchange
@@ -30,6 +32,7 @@ from rath.session.calls.requests import (
 from rath.session.calls.results import CallResult, interrupted, skipped_call, tool_run_entry
 from rath.session.chunk import ChunkRow, ChunkTable, RowId, assistant_turn_chunk, user_text_chunk
 from rath.session.content import AssistantTurn, ToolCall, rows_digest
+from rath.session.events import Intent, PendingResult
 from rath.session.graph.legacy import SessionLineage
 from rath.session.graph.recording import Provenance
 from rath.session.hooks import NO_HOOKS, LoopHooks, PassedOn, inputs_changed
@@ -39,7 +42,6 @@ from rath.session.operation import Place
 from rath.session.outcome import DeadlineExceeded, Outcome, RoundLimit
 from rath.session.output import OutputPlan, OutputRun, TurnVerdict, explain_refusal, judge_plain
 from rath.session.output_schema import OutputSpec
-from rath.session.persistence.lines import IntentLine, ResultLine
 from rath.session.programs import ResumePoint
 from rath.session.recall import HoldingRecall, Recall, recall_context
 from rath.session.record import (
@@ -168,7 +170,7 @@ class RoundResults(dict[int, CallResult]):
         # The entry is made once, so that log and memory hold the same one.
         super().__setitem__(place, replace(finished, recorded=(run, shown)))
         self._recorder.write_result(
-            ResultLine(
+            PendingResult(
                 row=self._row, call=place, run=run, shown=None if finished.is_cut_off else shown
             )
         )
@@ -176,7 +178,7 @@ class RoundResults(dict[int, CallResult]):
 
 def intents(
     calls: Mapping[int, ToolCall], offers: Mapping[str, Offer], *, operation: UUID, row: int
-) -> list[IntentLine]:
+) -> list[Intent]:
     """Return the lines that say of calls that they are about to be made.
 
     Args:
@@ -187,7 +189,7 @@ def intents(
     """
     now = datetime.now(UTC)
     return [
-        IntentLine(
+        Intent(
             operation=operation,
             row=row,
             call=place,
@@ -388,7 +390,7 @@ class TurnCalls:
             if not finished.is_cut_off:
                 row_id = RowId(self._plan.session, len(self._content.body.table))
                 decision = finished.decision or entry.decision
-                entry = replace(entry, rows=(row_id,), decision=decision)
+                entry = replace_struct(entry, rows=(row_id,), decision=decision)
                 self._content.append([shown])
             self._content.note(entry)
 

@@ -14,6 +14,8 @@ from types import TracebackType
 from typing import Any, Literal, Self, cast
 from uuid import UUID
 
+from msgspec.structs import replace as replace_struct
+
 from rath._core.blobs import Blob
 from rath._core.text import valid_unicode
 from rath.backend.abc import SandboxIdentity
@@ -134,8 +136,8 @@ class Answering:
         status = "cancelled" if isinstance(error, asyncio.CancelledError) else "failed"
         problem = f"{type(error).__name__}: a hook of the run ended it after the answer"
         said = "" if self._said is None else self._said.text or ""
-        evidence = replace(call.evidence, status=status, error=problem, partial_text=said)
-        self._note(replace(call, rows=(), status=status, evidence=evidence))
+        evidence = replace_struct(call.evidence, status=status, error=problem, partial_text=said)
+        self._note(replace_struct(call, rows=(), status=status, evidence=evidence))
 
     async def _asked(self, hook: ModelHook, turn: ModelTurn, about: str) -> ModelTurn | None:
         try:

@@ -15,6 +15,8 @@ from types import TracebackType
 from typing import Any, Literal, Self, TypeVar, cast, get_args
 from uuid import UUID
 
+from msgspec import structs
+
 from rath import config
 from rath._async.lazy import Deferred, runs_above
 from rath.config.env import env_value
@@ -24,6 +26,17 @@ from rath.llm.chat_response import RathLLMStreamDelta
 from rath.session.autosave import is_autosaving
 from rath.session.body import Body
 from rath.session.chunk import ChunkTable
+from rath.session.events import (
+    Event,
+    Failed,
+    Intent,
+    OutcomeChange,
+    PartialText,
+    PendingResult,
+    Reopened,
+    RoundEnd,
+    Row,
+)
 from rath.session.log.ancestors import AncestorWriter, is_beginning, lines_since, trailer_of
 from rath.session.log.files import FileStore
 from rath.session.log.header import Beginning, Identity, beginning
@@ -41,18 +54,6 @@ from rath.session.log.open_logs import (
 from rath.session.log.store import SessionLog, SessionStore, StoredLog, default_store
 from rath.session.log.writer import LogWriter, find_whole_log, knows_open_calls
 from rath.session.outcome import Cancelled
-from rath.session.persistence.lines import (
-    EntryLine,
-    FailureLine,
-    IntentLine,
-    Line,
-    OutcomeLine,
-    PartialLine,
-    ReopenedLine,
-    ResultLine,
-    RoundLine,
-    RowLine,
-)
 from rath.session.programs import current_source
 from rath.session.record import InnerLog, ToolRun
 from rath.session.replay_context import current_replay
@@ -334,7 +335,7 @@ class Recorder:
         if self._durability == "row" or writer.n_waiting > MAX_WAITING:
             await _wait(writer.settled())
 
-    async def write_intents(self, intents: Sequence[IntentLine]) -> None:
+    async def write_intents(self, intents: Sequence[Intent]) -> None:
         """Write that calls are about to be made; returns when it is safe to make them.
 
         Raises:
@@ -350,7 +351,7 @@ class Recorder:
         if is_durable and (is_unsafe or self._durability == "row"):
             await _wait(written)
 
-    def write_result(self, line: ResultLine) -> None:
+    def write_result(self, line: PendingResult) -> None:
         """Write what became of a call while others of its round go on.
 
         What was noted meanwhile stands with it: a call whose result is known is not made again, so
@@ -381,14 +382,14 @@ class Recorder:
             shown = {
                 new.id: new for new in after.table.since(len(before.table)) if new.id is not None
             }
-            lines: list[Line] = []
+            lines: list[Event] = []
             for call, run in zip(calls, runs, strict=True):
                 assert isinstance(run, ToolRun)
                 known = told.get(run.id)
-                if known is None or replace(known, rows=run.rows) != run:
+                if known is None or structs.replace(known, rows=run.rows) != run:
                     row_of_it = shown[run.rows[0]] if run.rows else None
-                    lines.append(ResultLine(row=row, call=call, run=run, shown=row_of_it))
-            lines.append(RoundLine(row, tuple(run.id for run in runs)))
+                    lines.append(PendingResult(row=row, call=call, run=run, shown=row_of_it))
+            lines.append(RoundEnd(row, tuple(run.id for run in runs)))
             self._n_rows, self._n_entries = len(after.table), len(after.record)
             self._writer.write(*lines, durable=self._durability != "none")
         else:
@@ -399,7 +400,7 @@ class Recorder:
     def add_partial(self, operation: UUID, text: str) -> None:
         """Write more text of an answer that is being streamed."""
         assert self._writer is not None, "asked only where the run is written"
-        self._writer.write(PartialLine(operation, text))
+        self._writer.write(PartialText(operation, text))
 
     async def __aenter__(self) -> Self:
         return self
@@ -447,7 +448,7 @@ class Recorder:
         size = written.reader.n_good
 
         def first() -> Beginning:
-            reopened = ReopenedLine(datetime.now(UTC))
+            reopened = Reopened(datetime.now(UTC))
             return Beginning([reopened, *lines_since(written, start)], 0, self._who.place)
 
         opening = writer.open(
@@ -495,13 +496,13 @@ class Recorder:
             write, self.log.on_write = self.log.on_write, None
             write()
 
-    def _new_lines(self, body: Body) -> list[Line]:
+    def _new_lines(self, body: Body) -> list[Event]:
         first = self._n_rows
         rows = body.table.since(first)
         entries = body.record.since(self._n_entries)
         self._n_rows, self._n_entries = first + len(rows), self._n_entries + len(entries)
-        lines: list[Line] = [RowLine(at, row) for at, row in enumerate(rows, start=first)]
-        lines += map(EntryLine, entries)
+        lines: list[Event] = [Row(at, row) for at, row in enumerate(rows, start=first)]
+        lines += entries
         return lines
 
     async def _finish(self, writer: LogWriter, body: Body) -> None:
@@ -515,14 +516,14 @@ class Recorder:
             await _wait(done)
         except asyncio.CancelledError:
             # The trailer is on its way; what reads the log shall know what this process knows.
-            writer.change_outcome(OutcomeLine(Cancelled(self._who.session)))
+            writer.change_outcome(OutcomeChange(Cancelled(self._who.session)))
             raise
 
     async def _leave(self, writer: LogWriter, body: Body, error: BaseException) -> None:
         is_cancelled = isinstance(error, asyncio.CancelledError)
         self._write(body)
         said = f"{type(error).__name__}: {error}"[:MAX_ERROR_CHARS]
-        line = FailureLine("cancelled" if is_cancelled else "failed", said, datetime.now(UTC))
+        line = Failed("cancelled" if is_cancelled else "failed", said, datetime.now(UTC))
         done = writer.leave(line)
         self._has_ended = True
         done.add_done_callback(lambda _: end_writing(writer))

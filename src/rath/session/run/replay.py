@@ -342,7 +342,7 @@ def _entry_differs(expected: Entry, found: Entry) -> tuple[str, str, str] | None
 def _compared_names(kind: type[Entry]) -> Sequence[str]:
     names = _names.get(kind)
     if names is None:
-        every = kind.__dataclass_fields__
+        every = kind.__struct_fields__
         names = _names[kind] = tuple(name for name in every if name not in _NOT_COMPARED)
     return names
 

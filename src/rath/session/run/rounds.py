@@ -85,7 +85,7 @@ class ContentCache:
         if blob is None or blob.data is None or blob.digest in self._kept:
             return blob
         if len(blob.data) > self._room:
-            return replace(blob, data=None)
+            return blob.without_data()
         self._room -= len(blob.data)
         self._kept.add(blob.digest)
         return blob

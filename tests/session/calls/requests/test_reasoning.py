@@ -11,6 +11,7 @@ from uuid import UUID, uuid4
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from rath._core.vector import Vector
 from rath.llm import chat_client_for
@@ -42,11 +43,11 @@ def own(facts: CallFacts, *entries: Entry) -> OwnAnswers:
     ("evidence", "is_own"),
     [
         (EVIDENCE, True),
-        (replace(EVIDENCE, served_model="m-2026-01-01"), True),
-        (replace(EVIDENCE, endpoint="https://two.example/v1"), False),
-        (replace(EVIDENCE, endpoint=None), False),
-        (replace(EVIDENCE, requested_model="other"), False),
-        (replace(EVIDENCE, provider_kind="other"), False),
+        (structs.replace(EVIDENCE, served_model="m-2026-01-01"), True),
+        (structs.replace(EVIDENCE, endpoint="https://two.example/v1"), False),
+        (structs.replace(EVIDENCE, endpoint=None), False),
+        (structs.replace(EVIDENCE, requested_model="other"), False),
+        (structs.replace(EVIDENCE, provider_kind="other"), False),
     ],
     ids=["ours", "served", "other endpoint", "no endpoint", "other model", "other kind"],
 )
@@ -59,7 +60,7 @@ def test_an_answer_belongs_to_one_kind_endpoint_and_model(
 
 @pytest.mark.parametrize(
     ("evidence", "is_own"),
-    [(EVIDENCE, True), (replace(EVIDENCE, adapter="b"), False)],
+    [(EVIDENCE, True), (structs.replace(EVIDENCE, adapter="b"), False)],
     ids=["same adapter", "other adapter"],
 )
 def test_a_model_without_an_endpoint_is_known_by_adapter_kind_and_name(
@@ -83,7 +84,7 @@ def test_other_entries_are_passed_over() -> None:
 
 @given(n_entries=st.integers(0, 6), split=st.integers(0, 6))
 def test_what_is_learned_later_counts_like_what_was_there(n_entries: int, split: int) -> None:
-    entries = [call(replace(EVIDENCE, reasoning=str(row)), row) for row in range(n_entries)]
+    entries = [call(structs.replace(EVIDENCE, reasoning=str(row)), row) for row in range(n_entries)]
     answers = OwnAnswers(FACTS)
     answers.learn(Vector(entries[:split]))
     answers.learn(Vector(entries))

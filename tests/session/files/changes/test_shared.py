@@ -6,6 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from msgspec import structs
+
 from rath.session import Session
 from rath.session.files.changes import sharing_effects
 from rath.session.persistence.store import FileStore
@@ -40,7 +42,7 @@ def apart(entry: Entry) -> Entry:
     """Return an entry whose effects are its own, as a decoder makes them."""
     if not isinstance(entry, ToolRun):
         return entry
-    return replace(entry, file_effects=tuple(replace(each) for each in entry.file_effects))
+    return structs.replace(entry, file_effects=tuple(replace(each) for each in entry.file_effects))
 
 
 def test_what_was_the_same_is_the_same_again() -> None:
@@ -60,7 +62,7 @@ def test_a_loaded_session_counts_an_effect_once(tmp_path: Path) -> None:
 
 def test_equal_effects_of_calls_beside_each_other_stay_apart() -> None:
     runs = [tool_run(created("a", b"1"), call_id=name) for name in ("one", "two")]
-    one, two = (replace(run, operation=runs[0].operation) for run in runs)
+    one, two = (structs.replace(run, operation=runs[0].operation) for run in runs)
     assert identities(sharing_effects([one, two])) == [[0], [1]]
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from rath._core.vector import Vector
 from rath.backend.effects import note_effect, note_gap
@@ -282,18 +283,18 @@ def test_a_merge_needs_contents_that_both_sides_changed() -> None:
 def without_contents(entry: Entry) -> Entry:
     """Return an entry as if no content of a file had been kept."""
     if isinstance(entry, Operation) and entry.theirs is not None:
-        return replace(entry, theirs=Vector(map(without_contents, entry.theirs)))
+        return structs.replace(entry, theirs=Vector(map(without_contents, entry.theirs)))
     if not isinstance(entry, ToolRun):
         return entry
     bare = [
         replace(
             effect,
-            before=effect.before and replace(effect.before, data=None),
-            after=effect.after and replace(effect.after, data=None),
+            before=effect.before and effect.before.without_data(),
+            after=effect.after and effect.after.without_data(),
         )
         for effect in entry.file_effects
     ]
-    return replace(entry, file_effects=tuple(bare))
+    return structs.replace(entry, file_effects=tuple(bare))
 
 
 def test_conflicts_are_told_by_the_record_too() -> None:
@@ -310,7 +311,7 @@ def test_conflicts_are_told_by_the_record_too() -> None:
 def test_a_merge_whose_sides_are_not_in_the_record_is_not_told() -> None:
     merge = merged("three-way")
     (made,) = [e for e in merge.record if isinstance(e, Operation) and e.kind == "merge"]
-    alone = with_record(replace(made, theirs=None, n_ours=3))
+    alone = with_record(structs.replace(made, theirs=None, n_ours=3))
     with pytest.raises(BackendError, match="does not hold both its sides"):
         alone.files.diff(scope="whole")
 

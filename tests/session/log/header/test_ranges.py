@@ -8,8 +8,8 @@ from hypothesis import given
 
 from rath._core.vector import Vector
 from rath.session import ChunkRow, ChunkTable, Session
+from rath.session.events import AncestorRange
 from rath.session.log.header import RangeSource, entry_parts, n_told, row_parts
-from rath.session.persistence.lines import Part
 from tests.support.api import rows_digest
 from tests.support.sessions import row_lists
 
@@ -18,7 +18,7 @@ def rows_of(session: Session) -> RangeSource[ChunkRow]:
     return RangeSource(session.id, session.chunk_table.vector)
 
 
-def told(parts: tuple[Part, ...], *sources: RangeSource[ChunkRow]) -> list[ChunkRow]:
+def told(parts: tuple[AncestorRange, ...], *sources: RangeSource[ChunkRow]) -> list[ChunkRow]:
     items = {source.session: source.items for source in sources}
     found: list[ChunkRow] = []
     for part in parts:

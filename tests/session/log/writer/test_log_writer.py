@@ -15,9 +15,9 @@ import pytest
 
 from rath.errors import PersistenceError
 from rath.session import ChunkRow, ChunkTable, Session
+from rath.session.events import Failed, Row
 from rath.session.log.writer import LogWriter
 from rath.session.outcome import Cancelled
-from rath.session.persistence.lines import EntryLine, FailureLine, RowLine
 from rath.session.persistence.store import FileStore, SessionLog, stores
 from rath.session.record import Verdict
 from rath.testing import tool_call
@@ -91,7 +91,7 @@ def verdict() -> Verdict:
 def test_a_run_that_is_cancelled_while_it_ends_is_cancelled_in_its_log_too(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    store = SlowStore("append", b"trailer")
+    store = SlowStore("append", b"finished")
     use(store, monkeypatch)
     user, agent = Session.from_user_message("go"), Session.from_agent_prompt("x")
     store.go.set()
@@ -178,7 +178,7 @@ def test_a_failure_that_cannot_be_written_leaves_the_run_as_it_is(
     assert list(Session.load(out.id, store=store).record) == list(out.partial_record)
 
 
-NOT_JSON = RowLine(1, ChunkRow("user", {"content": object()}))
+NOT_JSON = Row(1, ChunkRow("user", {"content": object()}))
 
 
 def begun(store: FakeSessionStore) -> LogWriter:
@@ -194,11 +194,11 @@ def begun(store: FakeSessionStore) -> LogWriter:
 def test_what_comes_before_a_line_that_cannot_be_written_is_kept() -> None:
     store = FakeSessionStore()
     writer = begun(store)
-    writer.queue(EntryLine(verdict()))
+    writer.queue(verdict())
     with pytest.raises(PersistenceError, match="cannot hold what it is given: TypeError"):
         writer.write(NOT_JSON).result(timeout=PATIENCE)
     with pytest.raises(PersistenceError, match="cannot hold"):
-        writer.write(EntryLine(verdict())).result(timeout=PATIENCE)
+        writer.write(verdict()).result(timeout=PATIENCE)
     assert len(Session.load(writer.session, store=store).record) == 1
     assert not store.writers
 
@@ -207,7 +207,7 @@ def test_a_run_that_cannot_be_written_to_its_end_is_let_go() -> None:
     store = FakeSessionStore()
     writer = begun(store)
     writer.queue(NOT_JSON)
-    writer.leave(FailureLine("cancelled", "", DAY)).result(timeout=PATIENCE)
+    writer.leave(Failed("cancelled", "", DAY)).result(timeout=PATIENCE)
     writer.leave().result(timeout=PATIENCE)
     assert writer.error is not None
     assert not store.writers

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,15 +10,25 @@ from uuid import UUID, uuid4
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from rath.errors import SessionDamaged
-from rath.session.chunk import ChunkRow
+from rath.session.chunk import ChunkRow, user_text_chunk
+from rath.session.events import PendingResult, RoundEnd
+from rath.session.log.reader import read_lines
+from rath.session.operation import Place
 from rath.session.outcome import NeedsDecision, NeedsInput, RoundLimit
-from rath.session.persistence.codec import read_lines
 from rath.session.persistence.index.decode import facts_of
-from rath.session.persistence.lines import ResultLine, RoundLine
-from rath.session.record import ModelCall, ToolRun, Verdict
-from tests.support.api import UNKNOWN_TIME, GivenUsage, ParsedLog, chained, parse_log, sum_costs
+from rath.session.record import ModelCall, Operation, ToolRun, Verdict
+from tests.support.api import (
+    UNKNOWN_TIME,
+    GivenUsage,
+    ParsedLog,
+    chained,
+    dump,
+    parse_log,
+    sum_costs,
+)
 from tests.support.evidence import tokens
 from tests.support.logs import DAY, LogMaker, made_logs
 
@@ -190,6 +199,15 @@ def test_an_outcome_after_the_end_counts() -> None:
     assert facts_of(log.session, log.data).state == "round_limit"
 
 
+def test_what_an_entry_names_that_came_late_is_no_damage() -> None:
+    log = LogMaker().said("go").ended()
+    head = (user_text_chunk("be good"),)
+    made = Operation(operation=uuid4(), kind="loop", place=Place("", 0), session=uuid4(), head=head)
+    data = log.add(log.entry_line(made)).data
+    assert is_believed(data)
+    assert facts_of(log.session, data).state == "completed"
+
+
 def test_the_place_is_that_of_the_operation_that_makes_the_session() -> None:
     run = uuid4()
     log = LogMaker(at=DAY).begun(path="Team.planner", ordinal=3, run=run)
@@ -206,7 +224,7 @@ def test_a_long_text_is_kept_by_its_beginning() -> None:
 def with_line(log: LogMaker, *records: dict[str, Any]) -> bytes:
     """A log with more lines, whose checksums are right."""
     after = read_lines(log.data, "log").reader.sum
-    data, _ = chained([json.dumps(record).encode() for record in records], after)
+    data, _ = chained([dump(record) for record in records], after, is_compact=True)
     return log.data + data
 
 
@@ -214,15 +232,15 @@ def with_line(log: LogMaker, *records: dict[str, Any]) -> bytes:
 @pytest.mark.parametrize(
     "record",
     [
-        {"record_type": "from_the_future"},
-        {"record_type": "partial", "operation": str(UUID(int=1)), "text": "x"},
-        {"record_type": "chunk", "index": 0, "kind": "user", "payload": {}},
-        {"record_type": "failure", "how": "failed", "error": [], "at": "2026-01-01T00:00:00+00:00"},
-        {"record_type": "chunk", "index": 1, "kind": "user", "payload": {}},
-        {"record_type": "chunk", "index": 1, "kind": 5, "payload": {}},
-        {"record_type": "round", "row": 0, "results": [str(UUID(int=1))]},
-        {"record_type": "outcome", "outcome": {"is": "Nothing"}},
-        {"record_type": "reopened"},
+        {"event": "from_the_future"},
+        {"event": "partial", "operation": str(UUID(int=1)), "text": "x"},
+        {"event": "row", "index": 0, "kind": "user", "payload": {}},
+        {"event": "failed", "how": "failed", "error": [], "at": "2026-01-01T00:00:00+00:00"},
+        {"event": "row", "index": 1, "kind": "user", "payload": {}},
+        {"event": "row", "index": 1, "kind": 5, "payload": {}},
+        {"event": "round", "row": 0, "results": [str(UUID(int=1))]},
+        {"event": "outcome", "outcome": {"is": "Nothing"}},
+        {"event": "reopened"},
     ],
     ids=repr,
 )
@@ -243,7 +261,7 @@ def test_tokens_that_a_session_was_given_are_kept() -> None:
 def test_a_call_that_was_cut_off_in_a_round_has_no_row() -> None:
     log = LogMaker().begun().answered("calling")
     run = log.tool_run("a")
-    log.add(ResultLine(row=0, call=0, run=run, shown=None)).add(RoundLine(0, (run.id,)))
+    log.add(PendingResult(row=0, call=0, run=run, shown=None)).add(RoundEnd(0, (run.id,)))
     facts = facts_of(log.session, log.data)
     assert (facts.n_rows, facts.n_tool_runs) == (1, 1)
     assert content(log.data).rows == log.rows
@@ -256,8 +274,8 @@ def test_entries_of_others_are_not_its_place() -> None:
     for made in (other, inner):
         for line in read_lines(made.data, "log").lines[1:]:
             log.add(line)
-    log.add(log.entry_line(replace(log.decision("a"), call_id=None)))
-    log.intended("a").add(log.entry_line(replace(log.tool_run("a"), operation=uuid4())))
+    log.add(log.entry_line(structs.replace(log.decision("a"), call_id=None)))
+    log.intended("a").add(log.entry_line(structs.replace(log.tool_run("a"), operation=uuid4())))
     facts = facts_of(log.session, log.data)
     assert (facts.path, facts.state) == ("Team.inner", "needs_decision")
 

@@ -23,7 +23,7 @@ from rath.session.log.load import load
 from rath.session.log.verify import verify
 from rath.session.persistence.store import FileStore, StoredLog
 from rath.testing import Turn, tool_call
-from tests.support.api import LogSource, ParsedLog, build, chained, closure, session_of
+from tests.support.api import LogSource, ParsedLog, build, chained, closure, dump, session_of
 from tests.support.session_files import operation
 from tests.support.sessions import FunctionTool, run
 
@@ -191,7 +191,7 @@ def test_a_finished_log_that_is_cut_before_its_end_is_an_error(
     store: Memory, last: UUID, truth: dict[UUID, Truth]
 ) -> None:
     for session, log in store.logs.items():
-        end = log.data.index(b'{"record_type": "trailer"')
+        end = log.data.index(b'{"event":"finished"')
         for size in [at + 1 for at, byte in enumerate(log.data[:end]) if byte == 0x0A]:
             found = results(Changed(store, session, log.data[:size]), last, truth)
             assert all(each.startswith("damaged") for each in found), (session, size)
@@ -289,7 +289,7 @@ def test_lines_that_somebody_made_up_are_a_session_or_a_named_error(
     record, name = member_of(data.draw(st.sampled_from(records)), data)
     record[name] = data.draw(json_values)
     bare = [{name: value for name, value in each.items() if name != "sum"} for each in records]
-    forged, _ = chained((json.dumps(each).encode() for each in bare), "")
+    forged, _ = chained((dump(each) for each in bare), "", is_compact=True)
     changed = Changed(store, session, forged)
     for asked in (session, last):
         for recover in (False, True):

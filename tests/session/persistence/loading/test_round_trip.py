@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -11,6 +10,7 @@ from uuid import UUID
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from rath.llm.prices import Cost
 from rath.session import Session, run_session_compress
@@ -95,7 +95,7 @@ MADE: dict[str, Callable[[Session, Session], Session]] = {
 
 def told(entry: Entry) -> dict[str, Any]:
     """Return an entry with all of its fields, those included that count in no comparison."""
-    said = {each.name: getattr(entry, each.name) for each in fields(entry)}
+    said = structs.asdict(entry)
     if isinstance(entry, Operation):
         place = entry.place
         said["place"] = place, place.run, place.root, place.trace

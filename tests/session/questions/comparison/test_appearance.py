@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from rath._core.blobs import Blob
 from rath.session import ChunkRow, ChunkTable, Session
@@ -93,7 +93,7 @@ def test_what_the_model_read_only_in_part_is_found_in_the_whole_result() -> None
 
 def test_the_report_of_a_check_is_searched() -> None:
     checked = worked(placed()).synchronize()
-    verdict = replace(checked.check("tests", "true"), report="all is well")
+    verdict = structs.replace(checked.check("tests", "true"), report="all is well")
     assert places(with_record(verdict), "is well") == [("verdict", None, None)]
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 from uuid import uuid4
 
 import pytest
+from msgspec import structs
 
 from rath.session import ChunkTable, LineageKind, Session, assistant_turn_chunk
 from rath.session.questions import (
@@ -147,7 +147,7 @@ def test_a_summary_without_its_call_is_missed() -> None:
 def test_a_decision_that_is_not_there_is_missed() -> None:
     session = told()
     allowed = next(entry for entry in session.record if isinstance(entry, ToolRun))
-    session.add_entry(replace(allowed, id=uuid4(), decision=uuid4()))
+    session.add_entry(structs.replace(allowed, id=uuid4(), decision=uuid4()))
     (missing,) = where_from(session).missing
     assert missing.kind == "decisions"
 

@@ -9,6 +9,7 @@ from hashlib import sha256
 from typing import Any
 
 import pytest
+from msgspec import structs
 from pydantic import BaseModel
 
 from rath._core.vector import Vector
@@ -212,7 +213,7 @@ def call_with(seen: Callable[[Seen], Seen | None]) -> WhatWasSeen:
     def change(entry: Entry) -> Entry:
         if isinstance(entry, ModelCall):
             assert entry.seen is not None
-            return replace(entry, seen=seen(entry.seen))
+            return structs.replace(entry, seen=seen(entry.seen))
         return entry
 
     return what_was_seen(with_entries(run(["done"]), change))
@@ -229,7 +230,7 @@ def call_with(seen: Callable[[Seen], Seen | None]) -> WhatWasSeen:
     ids=["head", "digest", "rows", "renderer"],
 )
 def test_what_does_not_fit_is_not_proved(changes: dict[str, Any], proof: str, problem: str) -> None:
-    (call,) = call_with(lambda seen: replace(seen, **changes)).calls
+    (call,) = call_with(lambda seen: structs.replace(seen, **changes)).calls
     assert call.proof == proof
     assert problem in call.problem
 

@@ -8,6 +8,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from msgspec import structs
 
 from rath.errors import ProviderServerError
 from rath.llm import Provider, chat_client_for
@@ -36,13 +37,15 @@ def session_and_call() -> tuple[Session, ModelCall]:
 def test_a_record_that_does_not_hold_what_a_call_saw_is_refused(missing: dict[str, Any]) -> None:
     session, call = session_and_call()
     with pytest.raises(ValueError, match="the record does not hold what model call"):
-        rerender_call(session, replace(call, **missing), client=CLIENT, provider=CLIENT.provider)
+        rerender_call(
+            session, structs.replace(call, **missing), client=CLIENT, provider=CLIENT.provider
+        )
 
 
 def test_another_agent_than_the_call_saw_is_refused() -> None:
     session, call = session_and_call()
     assert call.seen is not None
-    other = replace(call, seen=replace(call.seen, head_digest="0" * 64))
+    other = structs.replace(call, seen=structs.replace(call.seen, head_digest="0" * 64))
     with pytest.raises(ValueError, match="the agent's rows"):
         rerender_call(session, other, client=CLIENT, provider=CLIENT.provider)
 
@@ -50,7 +53,7 @@ def test_another_agent_than_the_call_saw_is_refused() -> None:
 def test_a_call_of_another_renderer_is_refused() -> None:
     session, call = session_and_call()
     assert call.seen is not None
-    other = replace(call, seen=replace(call.seen, renderer="rath-rows/0 x"))
+    other = structs.replace(call, seen=structs.replace(call.seen, renderer="rath-rows/0 x"))
     with pytest.raises(ValueError, match="rath-rows/0"):
         rerender_call(session, other, client=CLIENT, provider=CLIENT.provider)
 

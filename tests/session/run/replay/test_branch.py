@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from rath._async.lazy import Deferred
 from rath.errors import PersistenceError
@@ -157,7 +158,7 @@ def test_a_kind_that_is_not_known_here_must_be_replaced() -> None:
     session = a_session()
     record = session.record
     changed = type(record)(
-        replace(entry, evidence=replace(entry.evidence, provider_kind="gone"))
+        structs.replace(entry, evidence=structs.replace(entry.evidence, provider_kind="gone"))
         if isinstance(entry, ModelCall)
         else entry
         for entry in record

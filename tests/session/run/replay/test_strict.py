@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 from pydantic import BaseModel
 
 from rath._async.lazy import Deferred
@@ -354,7 +355,7 @@ def test_a_changed_tool_result_is_told_at_its_row(index: int) -> None:
 )
 def test_a_changed_operation_is_told(change: dict[str, Any], said: str) -> None:
     def changed(entry: Entry) -> Entry:
-        return replace(entry, **change) if isinstance(entry, Operation) else entry
+        return structs.replace(entry, **change) if isinstance(entry, Operation) else entry
 
     broken = with_entry(a_session(), changed)
     with pytest.raises(ReplayDifference, match=said):
@@ -369,7 +370,7 @@ def test_a_changed_operation_is_told(change: dict[str, Any], said: str) -> None:
 def test_a_changed_tool_run_is_told_with_its_call(change: dict[str, Any]) -> None:
     def changed(entry: Entry) -> Entry:
         is_it = isinstance(entry, ToolRun) and entry.call_id == "c2"
-        return replace(entry, **change) if is_it else entry
+        return structs.replace(entry, **change) if is_it else entry
 
     with pytest.raises(ReplayDifference, match="c2"):
         with_entry(a_session(), changed).replay()
@@ -382,7 +383,9 @@ def test_changed_parameters_of_a_call_are_told_at_that_call() -> None:
         if not isinstance(entry, ModelCall) or next(n_seen) != 1:
             return entry
         parameters = {**entry.evidence.parameters, "temperature": 0.5}
-        return replace(entry, evidence=replace(entry.evidence, parameters=parameters))
+        return structs.replace(
+            entry, evidence=structs.replace(entry.evidence, parameters=parameters)
+        )
 
     with pytest.raises(ReplayDifference, match="model call 2"):
         with_entry(a_session(), changed).replay()
@@ -395,7 +398,7 @@ def test_a_call_that_is_missing_or_too_many_is_told() -> None:
     short = replace(body, record=type(body.record)(entries[:-1]))
     with pytest.raises(ReplayDifference, match="another model call than the record has"):
         _with(session, short).replay()
-    extra = replace(entries[-1], id=session.id)
+    extra = structs.replace(entries[-1], id=session.id)
     long = replace(body, record=body.record.append(extra))
     with pytest.raises(ReplayDifference, match="a model call that the replay did not make"):
         _with(session, long).replay()
@@ -407,7 +410,7 @@ def test_a_call_that_is_noted_otherwise_is_told(change: dict[str, Any]) -> None:
 
     def changed(entry: Entry) -> Entry:
         is_it = isinstance(entry, ModelCall) and next(n_seen) == 2
-        return replace(entry, **change) if is_it else entry
+        return structs.replace(entry, **change) if is_it else entry
 
     with pytest.raises((ReplayDifference, ProviderError)):
         with_entry(a_session(), changed).replay()

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from rath import autosave
 from rath._async.lazy import Deferred
@@ -307,7 +308,9 @@ def test_an_endpoint_that_is_not_known_yet_is_no_difference() -> None:
     session = run([], Counting(), agent=AGENT, agent_provider=client.provider)
     body = session.body.result()
     ((at, call),) = ((at, one) for at, one in enumerate(body.record) if isinstance(one, ModelCall))
-    here = replace(call, evidence=replace(call.evidence, endpoint="http://127.0.0.1:1/v1"))
+    here = structs.replace(
+        call, evidence=structs.replace(call.evidence, endpoint="http://127.0.0.1:1/v1")
+    )
     record = body.record.prefix(at).extend([here])
     local = Session.from_body(
         Deferred.of(replace(body, record=record)), session.provenance, id=session.id

@@ -1,13 +1,14 @@
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import UTC, datetime
 from uuid import uuid4
 
+from msgspec.structs import replace
+
 from rath._core.blobs import Blob
 from rath.session import Session
+from rath.session.events import Intent, PendingResult
 from rath.session.log.parsed import Unfinished
-from rath.session.persistence.lines import IntentLine, ResultLine
 from rath.session.persistence.store import default_store
 from rath.session.record import ToolRun
 from rath.session.view.page import MAX_NOW, Feed, doing_now
@@ -15,7 +16,7 @@ from tests.session.view.page.conftest import SlowRun
 from tests.support.sessions import run
 
 AT = datetime(2026, 11, 22, 12, 30, tzinfo=UTC)
-INTENT = IntentLine(
+INTENT = Intent(
     operation=uuid4(), row=1, call=0, call_id="a", tool="edit", effects="idempotent", at=AT
 )
 RUN = ToolRun(
@@ -46,7 +47,7 @@ def test_what_a_run_does_is_told_in_order() -> None:
     left = Unfinished(
         operation=None,
         intents=(INTENT, replace(INTENT, call=1, tool="shell")),
-        results=(ResultLine(row=1, call=2, run=RUN, shown=None),),
+        results=(PendingResult(row=1, call=2, run=RUN, shown=None),),
         partial_text="x" * MAX_NOW + "the end",
     )
     done, *tools, text = doing_now(left)

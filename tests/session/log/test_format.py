@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
 from decimal import Decimal
 from typing import Any
@@ -12,6 +12,7 @@ from uuid import UUID
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from rath._async.retry import Attempt
 from rath._core.blobs import Blob
@@ -25,7 +26,25 @@ from rath.llm.exchange import CallEvidence
 from rath.llm.prices import Cost
 from rath.session import RowId
 from rath.session.chunk import ChunkRow, user_text_chunk
+from rath.session.events import (
+    AgentRows,
+    AncestorRange,
+    CallSetup,
+    Failed,
+    Finished,
+    Header,
+    Intent,
+    OutcomeChange,
+    PartialText,
+    PendingResult,
+    Reopened,
+    RoundEnd,
+    Row,
+    ToolSchemas,
+)
 from rath.session.graph.kind import LineageKind
+from rath.session.log.format import Encoder
+from rath.session.log.reader import LineReader, read_lines
 from rath.session.operation import Place
 from rath.session.outcome import (
     BudgetExceeded,
@@ -40,23 +59,6 @@ from rath.session.outcome import (
     RoundLimit,
 )
 from rath.session.output_schema import OutputSpec
-from rath.session.persistence.codec import Encoder, LineReader, read_lines
-from rath.session.persistence.lines import (
-    EntryLine,
-    FailureLine,
-    HeaderLine,
-    HeadLine,
-    IntentLine,
-    OutcomeLine,
-    Part,
-    PartialLine,
-    ReopenedLine,
-    ResultLine,
-    RoundLine,
-    RowLine,
-    ToolsLine,
-    TrailerLine,
-)
 from rath.session.record import (
     Decision,
     Interrupt,
@@ -68,17 +70,17 @@ from rath.session.record import (
     ToolRun,
     Verdict,
 )
-from tests.support.api import GivenUsage, Line, Record, chained
+from tests.support.api import Event, GivenUsage, Record, chained
 from tests.support.evidence import evidence as call_evidence
 from tests.support.sessions import rows
 
 SESSION = UUID(int=7)
 NOW = datetime(2026, 11, 22, tzinfo=UTC)
-HEADER = HeaderLine(session=SESSION, created_at=NOW, operator="implicit", kind=LineageKind.UNKNOWN)
+HEADER = Header(session=SESSION, created_at=NOW, operator="implicit", kind=LineageKind.UNKNOWN)
 
 names = st.text(st.characters(codec="utf-8"), max_size=12)
 texts = st.text(st.characters(codec="utf-8"), max_size=40) | st.sampled_from(
-    ["\u2028", "a\nb", '", "sum": "0123456789abcdef"}', "\x00", "é" * 50]
+    ["\u2028", "a\nb", '","more":1,"sum":"0123456789abcdef"}', "\x00", "é" * 50]
 )
 digests = st.text("0123456789abcdef", min_size=64, max_size=64)
 times = st.datetimes(timezones=st.just(UTC))
@@ -180,9 +182,9 @@ entries = st.one_of(
     st.builds(Interrupt, **common, calls=st.lists(names, max_size=2).map(tuple)),
     st.builds(Decision, **common, arguments=st.none() | objects),
 )
-parts = st.builds(Part, ids, st.just(0), st.integers(0, 99), digests)
+parts = st.builds(AncestorRange, ids, st.just(0), st.integers(0, 99), digests)
 headers = st.builds(
-    HeaderLine,
+    Header,
     session=st.just(SESSION),
     created_at=times,
     operator=names.filter(bool),
@@ -196,33 +198,33 @@ headers = st.builds(
     lineage=st.none() | st.tuples(ids, ids, names),
     provider=st.none() | objects,
 )
-lines: st.SearchStrategy[Line] = st.one_of(
-    st.builds(RowLine, st.integers(0, 10**6), named_rows),
-    st.builds(EntryLine, entries),
-    st.builds(IntentLine, at=times),
-    st.builds(ResultLine, run=tool_runs, shown=st.none() | named_rows),
-    st.builds(RoundLine, st.integers(0, 9), st.lists(ids, max_size=3).map(tuple)),
-    st.builds(PartialLine, ids, texts),
-    st.builds(FailureLine, at=times, error=texts),
-    st.builds(ReopenedLine, at=times),
-    st.builds(OutcomeLine, outcomes),
+lines: st.SearchStrategy[Event] = st.one_of(
+    st.builds(Row, st.integers(0, 10**6), named_rows),
+    entries,
+    st.builds(Intent, at=times),
+    st.builds(PendingResult, run=tool_runs, shown=st.none() | named_rows),
+    st.builds(RoundEnd, st.integers(0, 9), st.lists(ids, max_size=3).map(tuple)),
+    st.builds(PartialText, ids, texts),
+    st.builds(Failed, at=times, error=texts),
+    st.builds(Reopened, at=times),
+    st.builds(OutcomeChange, outcomes),
 )
 trailers = st.builds(
-    TrailerLine, closed_at=times, usage=st.none() | usages, outcome=outcomes,
+    Finished, closed_at=times, usage=st.none() | usages, outcome=outcomes,
     n_rows=st.integers(0, 99), n_entries=st.integers(0, 99),
 )  # fmt: skip
 
 
-def log_of(groups: Sequence[Sequence[Line]], header: HeaderLine = HEADER) -> bytes:
+def log_of(groups: Sequence[Sequence[Event]], header: Header = HEADER) -> bytes:
     encoder = Encoder(SESSION)
     return b"".join(encoder.add(*group).data for group in [[header], *groups])
 
 
-def unnamed(found: Sequence[Line]) -> list[Line]:
-    return [line for line in found if not isinstance(line, HeadLine | ToolsLine)]
+def unnamed(found: Sequence[Event]) -> list[Event]:
+    return [line for line in found if not isinstance(line, AgentRows | ToolSchemas | CallSetup)]
 
 
-def said(data: bytes) -> list[Line]:
+def said(data: bytes) -> list[Event]:
     """Return the lines without those that were added for what operations name."""
     found = read_lines(data, "log").lines
     return unnamed(found)
@@ -231,7 +233,7 @@ def said(data: bytes) -> list[Line]:
 @settings(max_examples=300)
 @given(headers, st.lists(st.lists(lines, min_size=1, max_size=3), max_size=4), trailers)
 def test_every_line_comes_back_as_it_was(
-    header: HeaderLine, groups: list[list[Line]], trailer: TrailerLine
+    header: Header, groups: list[list[Event]], trailer: Finished
 ) -> None:
     groups = [*groups, [trailer]]
     assert said(log_of(groups, header)) == [header, *(line for group in groups for line in group)]
@@ -240,11 +242,11 @@ def test_every_line_comes_back_as_it_was(
 @settings(max_examples=100)
 @given(st.lists(st.lists(lines, min_size=1, max_size=3), max_size=4), st.data())
 def test_what_comes_in_pieces_is_read_as_what_comes_at_once(
-    groups: list[list[Line]], data: st.DataObject
+    groups: list[list[Event]], data: st.DataObject
 ) -> None:
     log = log_of(groups)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(log)), max_size=5)))
-    reader, found = LineReader("log"), list[Line]()
+    reader, found = LineReader("log"), list[Event]()
     for start, stop in zip([0, *cuts], [*cuts, len(log)], strict=True):
         found += reader.feed(log[start:stop])
     assert tuple(found) == read_lines(log, "log").lines
@@ -253,10 +255,10 @@ def test_what_comes_in_pieces_is_read_as_what_comes_at_once(
 
 @settings(max_examples=15)
 @given(st.lists(st.lists(lines, min_size=1, max_size=3), max_size=3))
-def test_a_log_that_is_cut_anywhere_gives_its_whole_groups(groups: list[list[Line]]) -> None:
+def test_a_log_that_is_cut_anywhere_gives_its_whole_groups(groups: list[list[Event]]) -> None:
     log = log_of(groups)
     encoder, ends, whole = Encoder(SESSION), [0], [0]
-    all_groups: list[list[Line]] = [[HEADER], *groups]
+    all_groups: list[list[Event]] = [[HEADER], *groups]
     for group in all_groups:
         ends.append(ends[-1] + len(encoder.add(*group).data))
         whole.append(whole[-1] + len(group))
@@ -269,9 +271,9 @@ def test_a_log_that_is_cut_anywhere_gives_its_whole_groups(groups: list[list[Lin
 
 SMALL = log_of(
     [
-        [RowLine(0, user_text_chunk("hello").with_id(RowId(SESSION, 0)))],
-        [RowLine(1, user_text_chunk("a").with_id(RowId(SESSION, 1))), RoundLine(0, ())],
-        [PartialLine(SESSION, "b")],
+        [Row(0, user_text_chunk("hello").with_id(RowId(SESSION, 0)))],
+        [Row(1, user_text_chunk("a").with_id(RowId(SESSION, 1))), RoundEnd(0, ())],
+        [PartialText(SESSION, "b")],
     ]
 )
 
@@ -309,11 +311,11 @@ def test_recovery_gives_what_stands_before_the_damage() -> None:
 def test_writing_goes_on_where_reading_ended() -> None:
     head = (user_text_chunk("be good"),)
     run = Operation(operation=SESSION, kind="loop", place=Place("", 0), session=SESSION, head=head)
-    log = log_of([[EntryLine(run)]])
-    encoder = Encoder.after(SESSION, read_lines(log, "log").reader)
-    more = encoder.add(EntryLine(replace(run, id=UUID(int=9))))
-    assert said(log + more.data)[-1] == EntryLine(replace(run, id=UUID(int=9)))
-    assert b'"record_type": "head"' not in more.data
+    log = log_of([[run]])
+    encoder = read_lines(log, "log").reader.encoder()
+    more = encoder.add(structs.replace(run, id=UUID(int=9)))
+    assert said(log + more.data)[-1] == structs.replace(run, id=UUID(int=9))
+    assert b'"event":"agent_rows"' not in more.data
 
 
 def test_an_agents_rows_and_tools_stand_once() -> None:
@@ -322,8 +324,8 @@ def test_an_agents_rows_and_tools_stand_once() -> None:
         operation=SESSION, kind="loop", place=Place("", 0), session=SESSION,
         head=(user_text_chunk("be good"),), tools=(tool,),
     )  # fmt: skip
-    log = log_of([[EntryLine(run)], [EntryLine(replace(run, id=UUID(int=9)))]])
-    assert log.count(b'"record_type": "head"') == log.count(b'"record_type": "tools"') == 1
+    log = log_of([[run], [structs.replace(run, id=UUID(int=9))]])
+    assert log.count(b'"event":"agent_rows"') == log.count(b'"event":"tool_schemas"') == 1
 
 
 def test_the_record_of_a_second_parent_is_told_by_its_length() -> None:
@@ -333,10 +335,10 @@ def test_the_record_of_a_second_parent_is_told_by_its_length() -> None:
     merge = Operation(
         operation=SESSION, kind="merge", place=Place("", 0), session=SESSION, theirs=theirs
     )
-    header = replace(HEADER, entries=(Part(UUID(int=8), 0, 1, "0" * 64),))
-    log = log_of([[EntryLine(merge)]], header)
+    header = structs.replace(HEADER, entries=(AncestorRange(UUID(int=8), 0, 1, "0" * 64),))
+    log = log_of([[merge]], header)
     assert read_lines(log, "log").reader.decoder.n_theirs == {merge.id: 1}
-    assert said(log)[-1] == EntryLine(replace(merge, theirs=None))
+    assert said(log)[-1] == structs.replace(merge, theirs=None)
 
 
 def test_a_log_that_stands_alone_names_the_record_of_a_second_parent() -> None:
@@ -346,14 +348,14 @@ def test_a_log_that_stands_alone_names_the_record_of_a_second_parent() -> None:
     merge = Operation(
         operation=SESSION, kind="merge", place=Place("", 0), session=SESSION, theirs=theirs
     )
-    decoder = read_lines(log_of([[EntryLine(merge)]]), "log").reader.decoder
+    decoder = read_lines(log_of([[merge]]), "log").reader.decoder
     assert (decoder.n_theirs, decoder.theirs) == ({}, {merge.id: (theirs[0].id,)})
 
 
 def test_the_bytes_of_blobs_are_handed_out_beside_the_line() -> None:
     kept, known = Blob.from_bytes(b"content"), Blob("0" * 64, 10**9)
     run = tool_run(shown=known, full=kept)
-    assert Encoder(SESSION).add(HEADER, EntryLine(run)).blobs == (kept,)
+    assert Encoder(SESSION).add(HEADER, run).blobs == (kept,)
 
 
 def test_a_reader_says_which_blobs_were_kept() -> None:
@@ -364,7 +366,7 @@ def test_a_reader_says_which_blobs_were_kept() -> None:
         return Blob(digest, size)
 
     kept, known = Blob.from_bytes(b"content"), Blob("0" * 64, 10**9)
-    read_lines(log_of([[EntryLine(tool_run(shown=known, full=kept))]]), "", make_blob=make_blob)
+    read_lines(log_of([[tool_run(shown=known, full=kept)]]), "", make_blob=make_blob)
     assert asked == [(known.digest, 10**9, False), (kept.digest, 7, True)]
 
 
@@ -390,20 +392,46 @@ def tool_run(**more: Any) -> ToolRun:
 def test_a_call_keeps_the_price_of_its_day(cost: Cost | None) -> None:
     made = model_call()
     made.evidence.settle_cost(cost)
-    (line,) = said(log_of([[EntryLine(made)]]))[1:]
-    assert isinstance(line, EntryLine)
-    assert isinstance(line.entry, ModelCall)
-    assert line.entry.evidence.cost == cost
+    (line,) = said(log_of([[made]]))[1:]
+    assert isinstance(line, ModelCall)
+    assert line.evidence.cost == cost
 
 
 def test_a_lone_surrogate_comes_back() -> None:
-    assert said(log_of([[PartialLine(SESSION, "\ud800")]]))[-1] == PartialLine(SESSION, "\ud800")
+    assert said(log_of([[PartialText(SESSION, "\ud800")]]))[-1] == PartialText(SESSION, "\ud800")
+
+
+def test_the_contents_of_an_entry_are_handed_out_whatever_its_texts_are() -> None:
+    kept = Blob.from_bytes(b"content")
+    run = tool_run(shown=kept, full=kept, effect_gaps=("\ud800",))
+    run = structs.replace(run, tool="\udfff")
+    assert Encoder(SESSION).add(HEADER, run).blobs == (kept, kept)
+    assert said(log_of([[run]]))[-1] == run
+
+
+@pytest.mark.parametrize("number", [math.inf, -math.inf, 10**400, -(2**70), 1e308, 5e-324])
+def test_any_number_comes_back(number: float) -> None:
+    run = structs.replace(tool_run(shown=Blob("0", 1)), arguments={"n": [number, {"m": number}]})
+    verdict = Verdict(operation=SESSION, name="n", judge="j", passed=True, report="", score=number)
+    row = Row(0, ChunkRow("user", {"n": number}, RowId(SESSION, 0)))
+    events: list[Event] = [row, run, verdict]
+    assert said(log_of([events]))[1:] == events
+
+
+def test_what_is_no_number_comes_back_as_such() -> None:
+    verdict = Verdict(
+        operation=SESSION, name="n", judge="j", passed=True, report="", score=math.nan
+    )
+    (line,) = said(log_of([[verdict]]))[1:]
+    assert isinstance(line, Verdict)
+    assert line.score is not None
+    assert math.isnan(line.score)
 
 
 def test_an_answer_of_a_class_is_kept_as_what_can_be_read_of_it() -> None:
-    done = OutcomeLine(Completed(OutputValue(RathLLMTokenUsage(1, 2, 3))))
+    done = OutcomeChange(Completed(OutputValue(RathLLMTokenUsage(1, 2, 3))))
     (line,) = said(log_of([[done]]))[1:]
-    assert isinstance(line, OutcomeLine)
+    assert isinstance(line, OutcomeChange)
     assert isinstance(line.outcome, Completed)
     assert isinstance(line.outcome.output, OutputValue)
     assert line.outcome.output.value["total_tokens"] == 3
@@ -411,50 +439,53 @@ def test_an_answer_of_a_class_is_kept_as_what_can_be_read_of_it() -> None:
 
 def test_what_has_no_json_form_is_refused_where_it_is_written() -> None:
     with pytest.raises(TypeError, match="object has no JSON form"):
-        Encoder(SESSION).add(OutcomeLine(Completed(OutputValue(object()))))
+        Encoder(SESSION).add(OutcomeChange(Completed(OutputValue(object()))))
 
 
 def altered(log: bytes, old: bytes, new: bytes) -> bytes:
-    """Return a log of a header and a line that was changed and given a checksum that fits."""
-    first, second = [each.rpartition(b', "sum"')[0] + b"}" for each in log.split(b"\n")[:2]]
-    assert old in second
-    return chained([first, second.replace(old, new)], "")[0]
+    """Return a log whose last line was changed and given a checksum that fits."""
+    *first, last = [each.rpartition(b',"sum"')[0] + b"}" for each in log.splitlines()]
+    assert old in last
+    return chained([*first, last.replace(old, new)], "", is_compact=True)[0]
 
 
 @pytest.mark.parametrize(
     ("line", "change", "problem"),
     [
-        (PartialLine(SESSION, "b"), (b'"partial"', b'"dream"'), "unknown record_type 'dream'"),
-        (PartialLine(SESSION, "b"), (b'"b"', b"3"), "malformed partial: TypeError: expected str"),
-        (PartialLine(SESSION, "b"), (b', "text": "b"', b""), "KeyError: 'PartialLine.text'"),
-        (RoundLine(0, ()), (b"[]", b"3"), "malformed round"),
-        (RoundLine(0, ()), (b"[]", b"]["), "invalid JSON"),
-        (FailureLine("failed", "", NOW), (b'"failed"', b'"felt"'), "expected one of 'failed'"),
-        (OutcomeLine(Completed()), (b"Completed", b"Perfect"), "unknown outcome 'Perfect'"),
-        (EntryLine(tool_run(shown=Blob("0", 1), full=None)), (b"tool_run", b"rune"), "'rune'"),
-        (RowLine(0, user_text_chunk("a")), (b'"index": 0', b'"index": "0"'), "expected a number"),
+        (PartialText(SESSION, "b"), (b'"partial"', b'"dream"'), "unknown event 'dream'"),
+        (PartialText(SESSION, "b"), (b'"b"', b"3"), "malformed partial: text: expected str, found"),
+        (PartialText(SESSION, "b"), (b',"text":"b"', b""), "partial: member 'text' is missing"),
+        (RoundEnd(0, ()), (b"[]", b"3"), "malformed round: results: expected array, found 3"),
+        (RoundEnd(0, ()), (b"[]", b"]["), "invalid JSON"),
+        (Failed("failed", "", NOW), (b'"failed","err', b'"felt","err'), "expected one of 'failed'"),
+        (OutcomeChange(Completed()), (b"Completed", b"Perfect"), "outcome.*found .*'Perfect'"),
+        (tool_run(shown=Blob("0", 1), full=None), (b"tool_run", b"rune"), "'rune'"),
+        (tool_run(shown=Blob("0", 1)), (b'"size":1', b'"size":"1"'), "shown: .*sha256 and a size"),
+        (model_call(), (b'"purpose":"turn"', b'"purpose":"fun"'), "expected one of 'turn'"),
+        (model_call(), (b'"setup":"', b'"setup":"x'), "names 'x.*', which is in no line before"),
+        (Row(0, user_text_chunk("a")), (b'"index":0', b'"index":"0"'), "index: expected int"),
     ],
 )
 def test_a_line_that_says_nothing_known_is_refused_by_name(
-    line: Line, change: tuple[bytes, bytes], problem: str
+    line: Event, change: tuple[bytes, bytes], problem: str
 ) -> None:
-    with pytest.raises(SessionDamaged, match="log:2: .*" + problem):
+    with pytest.raises(SessionDamaged, match="log:[23]: .*" + problem):
         read_lines(altered(log_of([[line]]), *change), "log")
 
 
 def test_nothing_but_late_entries_and_a_reopening_follow_a_trailer() -> None:
-    end = TrailerLine(closed_at=NOW, n_rows=0, n_entries=0, usage=None, outcome=Completed())
-    late = OutcomeLine(NeedsDecision(SESSION, ()))
-    again: list[list[Line]] = [
+    end = Finished(closed_at=NOW, n_rows=0, n_entries=0, usage=None, outcome=Completed())
+    late = OutcomeChange(NeedsDecision(SESSION, ()))
+    again: list[list[Event]] = [
         [end],
         [late],
-        [ReopenedLine(NOW)],
-        [PartialLine(SESSION, "x")],
+        [Reopened(NOW)],
+        [PartialText(SESSION, "x")],
         [end],
     ]
     assert len(said(log_of(again))) == 6
-    with pytest.raises(SessionDamaged, match="log:3: partial after the trailer"):
-        read_lines(log_of([[end], [PartialLine(SESSION, "x")]]), "log")
+    with pytest.raises(SessionDamaged, match="log:3: partial after the end"):
+        read_lines(log_of([[end], [PartialText(SESSION, "x")]]), "log")
 
 
 @pytest.mark.parametrize(
@@ -464,8 +495,10 @@ def test_nothing_but_late_entries_and_a_reopening_follow_a_trailer() -> None:
         (b'{"record_type": "header"', "log:1: missing header: the file has no complete line"),
         (b'{"record_type": "chunk"}\n', "log:1: missing header: chunk before header"),
         (b'{"record_type": "header"}\n', "log:1: malformed header: schema_version is None"),
-        (b'{"record_type": "header", "schema_version": 3}\n', "newer than CURRENT_SCHEMA_VERSION"),
+        (b'{"record_type": "header", "schema_version": 4}\n', "newer than CURRENT_SCHEMA_VERSION"),
         (b'{"record_type": "header", "schema_version": 2}\n', "no checksum at its end"),
+        (b'{"record_type":"header","schema_version":3}\n', "no checksum at its end"),
+        (b'{"event":"row"}\n', "log:1: missing header: row before header"),
         (b'{"record_type": "header", "schema_version": 1, "sum": ""}\n', "has no checksums"),
         (b"[1]\n", "expected a JSON object, found list"),
     ],
@@ -476,5 +509,5 @@ def test_a_file_without_a_good_header_is_refused(data: bytes, problem: str) -> N
 
 
 def test_times_come_back_in_utc() -> None:
-    line = ReopenedLine(NOW.astimezone(timezone(timedelta(hours=3))))
-    assert said(log_of([[line]]))[-1] == ReopenedLine(NOW)
+    line = Reopened(NOW.astimezone(timezone(timedelta(hours=3))))
+    assert said(log_of([[line]]))[-1] == Reopened(NOW)

@@ -1,0 +1,774 @@
+r"""The events of a log as bytes, format version 3: one compact JSON object a line.
+
+    {"record_type":"header","schema_version":3,"id":"...",...,"sum":"65e71221e5753ae8"}
+    {"event":"row","index":0,"kind":"user","payload":{"content":"Hello"},"sum":"1e1e093a7668b72f"}
+
+The first line is the header; every other one begins with the kind of its event. What must not be
+torn apart is written as a group: all lines but the last have `"more":1` before the sum, and a log
+that ends inside a group is read up to where the group begins. The last member of a line is its
+checksum, chained with that of the line before: see `rath.session.persistence.chain`.
+
+A member that has its default is left out. What repeats is said once and named by its digest: the
+agent's rows, the tool schemas, and what the model calls of a run have in common.
+
+A log of version 2 is gone on with in lines of version 3; what a line is its first member tells.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from hashlib import sha256
+from math import isfinite
+from typing import Any, Literal, cast, get_args
+from uuid import UUID
+
+import msgspec
+from msgspec import Struct, structs
+
+from rath._core.blobs import Blob
+from rath.backend.persistence.spec_json import spec_from_jsonable, spec_to_jsonable
+from rath.backend.workspace import StoredWorkspace
+from rath.errors import PersistenceError
+from rath.llm.chat_request import RathLLMFunctionTool
+from rath.llm.chat_response import RathLLMTokenUsage
+from rath.llm.exchange import CallEvidence
+from rath.llm.prices import Cost
+from rath.session.chunk import ChunkRow, RowId
+from rath.session.content import rows_digest
+from rath.session.events import (
+    AgentRows,
+    CallSetup,
+    Event,
+    Failed,
+    Finished,
+    Header,
+    Intent,
+    OutcomeChange,
+    PartialText,
+    PendingResult,
+    PlacementChange,
+    Reopened,
+    RoundEnd,
+    Row,
+    ToolSchemas,
+)
+from rath.session.graph.export import lineage_extras_to_jsonable
+from rath.session.log.migrations import (
+    CURRENT_SCHEMA_VERSION,
+)
+from rath.session.log.problems import decode_record, problem_of
+from rath.session.outcome import Completed, Outcome, OutputValue
+from rath.session.persistence.chain import chained
+from rath.session.record import (
+    Change,
+    Decision,
+    Interrupt,
+    ModelCall,
+    Operation,
+    OperationFields,
+    Purpose,
+    RecalledNote,
+    RecordEntry,
+    Seen,
+    Summary,
+    ToolRun,
+    Verdict,
+)
+
+__all__ = ["Batch", "Decoder", "Encoder", "MakeBlob"]
+
+Json = dict[str, Any]
+MakeBlob = Callable[[str, int, bool], Blob]
+"""Makes a blob of its digest, its size, and whether its bytes were kept."""
+
+
+def bare_blob(digest: str, size: int, is_kept: bool) -> Blob:
+    """Return a blob without its bytes, whether they were kept or not."""
+    return Blob(digest, size)
+
+
+# ---------------------------------------------------------------- forms of their own
+
+
+class _StoredRow(Struct):
+    kind: str
+    payload: dict[str, Any]
+    id: RowId | None = None
+
+
+class _Line(Struct, frozen=True, kw_only=True, tag_field="event", omit_defaults=True):
+    pass
+
+
+class _RowLine(_Line, frozen=True, kw_only=True, tag="row"):
+    index: int
+    kind: str
+    payload: dict[str, Any]
+    id: RowId | None = None
+
+
+class _AgentRowsLine(_Line, frozen=True, kw_only=True, tag="agent_rows"):
+    digest: str
+    rows: tuple[_StoredRow, ...]
+
+
+class _OperationLine(OperationFields, frozen=True, kw_only=True, tag="operation"):
+    head: str | None = None
+    tools: str | None = None
+    n_theirs: int | None = None
+    theirs: tuple[UUID, ...] = ()
+
+
+class _SeenLine(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    head_digest: str
+    n_rows: int
+    context_at: int | None = None
+    context: str | None = None
+    recalled: tuple[RecalledNote, ...] = ()
+    tools_digest: str | None = None
+    renderer: str
+    request_digest: str | None = None
+    """None where it is that of the evidence."""
+
+    question: str | None = None
+
+
+class _ModelCallLine(RecordEntry, frozen=True, kw_only=True, tag="model_call"):
+    purpose: Purpose
+    status: Literal["done", "failed", "cancelled"] = "done"
+    setup: str | None = None
+    """Digest of the setup whose members are added to those of `seen` and `evidence`."""
+
+    seen: dict[str, Any] | None = None
+    evidence: dict[str, Any]
+    answer: str | None = None
+
+
+class _ResultLine(_Line, frozen=True, kw_only=True, tag="result"):
+    row: int
+    call: int
+    run: ToolRun
+    shown: _StoredRow | None = None
+
+
+class _PlacementLine(_Line, frozen=True, kw_only=True, tag="placement"):
+    sandbox_backend: str | None = None
+    sandbox_spec: dict[str, Any] | None = None
+    sandbox_handle_id: str | None = None
+    sandbox_workspace: StoredWorkspace | None = None
+
+
+_LineForm = (
+    _RowLine
+    | _AgentRowsLine
+    | ToolSchemas
+    | CallSetup
+    | _OperationLine
+    | _ModelCallLine
+    | ToolRun
+    | Summary
+    | Verdict
+    | Interrupt
+    | Decision
+    | Change
+    | Intent
+    | _ResultLine
+    | RoundEnd
+    | PartialText
+    | Failed
+    | Reopened
+    | OutcomeChange
+    | _PlacementLine
+    | Finished
+)
+
+_SETUP = (
+    *("provider_kind", "adapter", "adapter_version", "sdk", "sdk_version", "endpoint"),
+    *("requested_model", "served_model", "service_tier", "parameters", "origins", "credential"),
+    *("tools_digest", "renderer"),
+)
+"""Members of the evidence that are the same in most calls of a run."""
+
+_SEEN_SETUP = ("head_digest", "tools_digest", "renderer")
+
+_ABSENT: Json = {
+    **dict.fromkeys(
+        (
+            *("sdk", "sdk_version", "endpoint", "requested_model", "served_model", "response_id"),
+            *("service_tier", "fingerprint", "credential", "first_token_ms", "finish_reason"),
+            *("finish_reason_raw", "usage", "cached_tokens", "cache_write_tokens"),
+            *("reasoning_tokens", "reasoning", "tools_digest", "error", "fallback_from"),
+        )
+    ),
+    "parameters": {},
+    "origins": (),
+    "attempts": (),
+    "reasoning_blocks": (),
+    "partial_text": "",
+    "queued_ms": 0.0,
+    "was_sent": True,
+}
+"""What stands for a member of the evidence that is left out."""
+
+_ATTEMPT: Json = {"error": None, "status": None, "elapsed_ms": 0.0, "wait": 0.0}
+"""What stands for a member of an attempt that is left out."""
+
+_OWN = tuple(
+    name
+    for name in CallEvidence.__struct_fields__
+    if name not in {*_SETUP, "attempts", "usage", "status", "request_digest"}
+)
+
+
+# ---------------------------------------------------------------- events to bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """A group of lines, to be appended as a whole."""
+
+    data: bytes
+    blobs: tuple[Blob, ...]
+    """Contents that the lines name; those that have bytes are to be kept before the lines are."""
+
+
+class Encoder:
+    """Makes the lines of one log; knows what stands in it already.
+
+    Args:
+        session: Whose log it is: rows born elsewhere say so.
+        names_theirs: Whether a merge names the entries that its second parent had, where their
+            number will not do because that parent goes.
+        after: The checksum of the line after which it goes on.
+        known: Digests of what is said once, and stands there.
+    """
+
+    def __init__(
+        self,
+        session: UUID,
+        *,
+        names_theirs: bool = False,
+        after: str = "",
+        known: Iterable[str] = (),
+    ) -> None:
+        self._session = session
+        self._names_theirs = names_theirs
+        self._known = set(known)
+        self._setups: list[tuple[tuple[object, ...], str]] = []
+        self._blobs: list[Blob] = []
+        self._json = msgspec.json.Encoder(enc_hook=self._hook)
+        self.sum = after
+        """The checksum of the last line, "" before the first."""
+
+    def add(self, *events: Event) -> Batch:
+        """Return events as one group, which is read as a whole or not at all.
+
+        Raises:
+            TypeError: An event holds something that JSON has no form for.
+        """
+        self._blobs = []
+        lines = [line for event in events for line in self._lines(event)]
+        lines[:-1] = [b'%s,"more":1}' % line[:-1] for line in lines[:-1]]
+        data, self.sum = chained(lines, self.sum, is_compact=True)
+        return Batch(data, tuple(self._blobs))
+
+    def _lines(self, event: Event) -> Iterator[bytes]:
+        match event:
+            case Row(index, row):
+                said = self._row(row, RowId(self._session, index))
+                yield dump({"event": "row", "index": index, **said})
+            case ModelCall():
+                yield from self._call(event)
+            case Operation():
+                yield from self._operation(event)
+            case PendingResult(row=row, call=call, run=run, shown=shown):
+                run_line = self._encode(_tool_run(run))
+                line = b'{"event":"result","row":%d,"call":%d,"run":%s' % (
+                    *(row, call),
+                    run_line,
+                )
+                end = b"}" if shown is None else b',"shown":%s}' % dump(self._row(shown, None))
+                yield line + end
+            case Header():
+                # What begins with nothing of others has all of it in itself.
+                self._names_theirs = self._names_theirs or not event.entries
+                yield dump(_header(event))
+            case AgentRows(digest, rows):
+                listed = [self._row(row, None) for row in rows]
+                yield dump({"event": "agent_rows", "digest": digest, "rows": listed})
+            case PlacementChange():
+                yield dump({"event": "placement", **_place(event)})
+            case OutcomeChange(outcome):
+                yield self._encode(OutcomeChange(_stored(outcome)))
+            case Finished():
+                yield self._encode(_finished(event))
+            case ToolRun():
+                yield self._encode(_tool_run(event))
+            case _:
+                yield self._encode(event)
+
+    def _row(self, row: ChunkRow, stands_at: RowId | None) -> Json:
+        """Return a row as JSON; one that was born elsewhere than it stands says where."""
+        if "images" in row.payload:
+            self._blobs += [image.blob for image in row.images]
+        said: Json = {"kind": row.kind_name, "payload": row.payload}
+        if row.id is not None and row.id != stands_at:
+            said["id"] = [str(row.id.session), row.id.index]
+        return said
+
+    def _call(self, entry: ModelCall) -> Iterator[bytes]:
+        evidence, seen = entry.evidence, entry.seen
+        setup, line = self._setup(evidence, seen)
+        if line is not None:
+            yield line
+        said: Json = {"event": "model_call", "operation": entry.operation}
+        if entry.rows:
+            said["rows"] = entry.rows
+        said |= {"id": entry.id, "at": entry.at, "purpose": entry.purpose}
+        if entry.status != "done":
+            said["status"] = entry.status
+        said["setup"] = setup
+        if seen is not None:
+            own = {name: getattr(seen, name) for name in _SEEN_OWN}
+            said["seen"] = {name: value for name, value in own.items() if value not in (None, ())}
+            if seen.request_digest != evidence.request_digest:
+                said["seen"]["request_digest"] = seen.request_digest
+        said["evidence"] = _own_evidence(evidence, entry.status)
+        if entry.answer is not None:
+            said["answer"] = entry.answer
+        yield self._encode(said)
+
+    def _setup(self, evidence: CallEvidence, seen: Seen | None) -> tuple[str, bytes | None]:
+        """Return the digest of what a call has in common with others, and its line if it is new."""
+        key = tuple(getattr(evidence, name) for name in _SETUP)
+        if seen is not None:
+            key += (seen.head_digest, seen.tools_digest, seen.renderer)
+        for known, digest in self._setups:
+            if known == key:
+                return digest, None
+        own = zip(_SETUP, key, strict=False)
+        said = {name: value for name, value in own if value != _ABSENT.get(name, ())}
+        common: Json = {"evidence": said}
+        if seen is not None:
+            sees = zip(_SEEN_SETUP, key[len(_SETUP) :], strict=True)
+            common["seen"] = {name: value for name, value in sees if value is not None}
+        body = self._encode(common)
+        digest = sha256(body).hexdigest()[:_SETUP_DIGITS]
+        self._setups = [(key, digest), *self._setups[: _MAX_SETUPS - 1]]
+        if digest in self._known:
+            return digest, None
+        self._known.add(digest)
+        return digest, b'{"event":"call_setup","digest":"%s",%s' % (digest.encode(), body[1:])
+
+    def _operation(self, entry: Operation) -> Iterator[bytes]:
+        said = {name: getattr(entry, name) for name in OperationFields.__struct_fields__}
+        if entry.head:
+            said["head"] = digest = rows_digest(entry.head)
+            if digest not in self._known:
+                self._known.add(digest)
+                yield from self._lines(AgentRows(digest, entry.head))
+        if entry.tools:
+            said["tools"] = digest = tools_digest(entry.tools)
+            if digest not in self._known:
+                self._known.add(digest)
+                listed = [_bare(tool) for tool in entry.tools]
+                yield self._encode({"event": "tool_schemas", "digest": digest, "tools": listed})
+        if entry.theirs and (self._names_theirs or entry.session != self._session):
+            # Whose number it was is not told here, but all of them stand in the record.
+            said["theirs"] = tuple(each.id for each in entry.theirs)
+        elif entry.theirs is not None:
+            said["n_theirs"] = len(entry.theirs)
+        said["place"] = _bare(entry.place)
+        if entry.output is not None:
+            said["output"] = {**_members(entry.output), "tool": _bare(entry.output.tool)}
+        said = {name: value for name, value in said.items() if value is not None and value != ()}
+        yield self._encode({"event": "operation", **said})
+
+    def _encode(self, value: object) -> bytes:
+        """Return JSON; numbers and texts that msgspec has no form for as the json module does."""
+        n_blobs = len(self._blobs)
+        try:
+            data = self._json.encode(value)
+        except (UnicodeEncodeError, TypeError, OverflowError):
+            # A lone surrogate, for which JSON has an escape, or a key that is no text.
+            del self._blobs[n_blobs:]
+            return dump(msgspec.to_builtins(value, enc_hook=self._hook))
+        # What is no number becomes null: rare, since what is None is mostly left out.
+        if b"null" in data:
+            plain: object = msgspec.to_builtins(value, enc_hook=_plain)
+            if _has_odd_number(plain):
+                return dump(plain)
+        return data
+
+    def _hook(self, value: object) -> object:
+        if isinstance(value, Blob) and value.is_kept:
+            self._blobs.append(value)
+        return _plain(value)
+
+
+_SETUP_DIGITS = 16
+_MAX_SETUPS = 8
+"""Of so many setups the members are compared, before a digest is taken; a guess."""
+
+_SEEN_OWN = ("n_rows", "context_at", "context", "recalled", "question")
+
+
+def _own_evidence(evidence: CallEvidence, status: str) -> Json:
+    """Return the members of the evidence of one call that are no part of its setup."""
+    said: Json = {}
+    for name in _OWN:
+        value = getattr(evidence, name)
+        if value != _ABSENT.get(name, ()):
+            said[name] = value
+    if evidence.attempts:
+        said["attempts"] = [
+            {
+                name: value
+                for name, value in structs.asdict(each).items()
+                if value != _ATTEMPT.get(name, ())
+            }
+            for each in evidence.attempts
+        ]
+    usage = evidence.usage
+    if usage is not None:
+        said["usage"] = usage_to_jsonable(usage)
+    said["request_digest"] = evidence.request_digest
+    if evidence.status != status:
+        said["status"] = evidence.status
+    cost = evidence.cost
+    if cost is not None:
+        said["cost"] = cost
+    return said
+
+
+def usage_to_jsonable(usage: RathLLMTokenUsage | None) -> Json | None:
+    """Return token counts as JSON, with the details that a vendor gave."""
+    if usage is None:
+        return None
+    said: Json = {
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.completion_tokens,
+        "total_tokens": usage.total_tokens,
+    }
+    if usage.completion_tokens_details is not None:
+        said["completion_tokens_details"] = usage.completion_tokens_details
+    if usage.prompt_tokens_details is not None:
+        said["prompt_tokens_details"] = usage.prompt_tokens_details
+    return said
+
+
+def tools_digest(tools: tuple[RathLLMFunctionTool, ...]) -> str:
+    """Return the sha256 over tool schemas, in hex."""
+    said = json.dumps([_bare(tool) for tool in tools], ensure_ascii=False, default=_plain)
+    return sha256(said.encode(errors="replace")).hexdigest()
+
+
+def _finished(event: Finished) -> Json:
+    said: Json = {
+        "event": "finished",
+        "closed_at": event.closed_at,
+        "final_chunk_count": event.n_rows,
+        "final_entry_count": event.n_entries,
+    }
+    if event.usage is not None:
+        said["cumulative_usage"] = usage_to_jsonable(event.usage)
+    return {**said, "outcome": _stored(event.outcome)}
+
+
+def _tool_run(entry: ToolRun) -> ToolRun | Json:
+    """Return a tool run in the form of its line: as it is, where no inner value has a default."""
+    if entry.sandbox is None and not entry.file_effects:
+        return entry
+    said = structs.asdict(entry)
+    said = {name: value for name, value in said.items() if value is not None and value != ()}
+    if entry.sandbox is not None:
+        said["sandbox"] = _bare(entry.sandbox)
+    if entry.file_effects:
+        said["file_effects"] = [_bare(effect) for effect in entry.file_effects]
+    return {"event": "tool_run", **said}
+
+
+def _bare(value: Any) -> Json:
+    """Return the fields of a dataclass that are not None."""
+    return {name: member for name, member in _members(value).items() if member is not None}
+
+
+def _members(value: Any) -> Json:
+    return {each.name: getattr(value, each.name) for each in dataclasses.fields(value)}
+
+
+def _header(header: Header) -> Json:
+    said: Json = {
+        "record_type": "header",
+        "schema_version": CURRENT_SCHEMA_VERSION,
+        "id": str(header.session),
+        "created_at": header.created_at.isoformat(),
+        "parent_session_ids": [str(parent) for parent in header.parents],
+        "lineage_operator": header.operator,
+        "lineage_kind": header.kind.value,
+        "lineage_extras": lineage_extras_to_jsonable(header.extras),
+        **_place(header),
+    }
+    for name, ranges in (("rows", header.rows), ("entries", header.entries)):
+        said[name] = [[str(each.session), each.start, each.stop, each.digest] for each in ranges]
+    said["given"] = [
+        {"session": str(each.session), "usage": usage_to_jsonable(each.usage)}
+        for each in header.given
+    ]
+    if header.lineage is not None:
+        user, agent, operator = header.lineage
+        said["lineage"] = [str(user), str(agent), operator]
+    said = {name: value for name, value in said.items() if value != []}
+    return said if header.provider is None else {**said, "provider": dict(header.provider)}
+
+
+def _place(event: Header | PlacementChange) -> Json:
+    said: Json = {
+        "sandbox_backend": event.sandbox_backend,
+        "sandbox_spec": spec_to_jsonable(event.sandbox_spec),
+        "sandbox_handle_id": event.sandbox_handle_id,
+    }
+    if event.workspace is not None:
+        said["sandbox_workspace"] = {**_bare(event.workspace), "id": str(event.workspace.id)}
+    return {name: value for name, value in said.items() if value is not None}
+
+
+def _stored(outcome: Outcome) -> Outcome:
+    """Return an outcome whose typed answer is what can be read of it without its class."""
+    if isinstance(outcome, Completed) and isinstance(outcome.output, OutputValue):
+        # Through JSON: msgspec has forms for values that are none of JSON's, such as bytes.
+        value: object = json.loads(dump(output_to_plain(outcome.output.value)))
+        return Completed(OutputValue(value))
+    return outcome
+
+
+def output_to_plain(value: object) -> object:
+    """Return what can be read of a typed answer without its class."""
+    to_json: object = getattr(value, "model_dump", None)
+    if callable(to_json):
+        return to_json(mode="json")
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return dataclasses.asdict(value)
+    return value
+
+
+def dump(value: object) -> bytes:
+    """Return compact JSON, in UTF-8 but for lone surrogates, which are escaped."""
+    try:
+        return _dump(value).encode()
+    except UnicodeEncodeError:
+        return json.dumps(value, default=_plain, separators=(",", ":")).encode()
+
+
+def _plain(value: object) -> object:
+    match value:
+        case Blob():
+            said: Json = {"sha256": value.digest, "size": value.size}
+            return {**said, "kept": True} if value.is_kept else said
+        case Mapping():
+            return dict(cast("Mapping[str, Any]", value))
+        case set() | frozenset():
+            return sorted(cast("set[Any]", value))
+        case _:
+            kind = type(value).__name__
+            raise TypeError(f"{kind} has no JSON form; use text, numbers, lists or objects")
+
+
+# Made once: `json.dumps` with options makes an encoder at each call.
+_dump = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), default=_plain).encode
+
+
+def _has_odd_number(value: object) -> bool:
+    if isinstance(value, float):
+        return not isfinite(value)
+    if isinstance(value, dict):
+        return any(map(_has_odd_number, cast("dict[Any, object]", value).values()))
+    if isinstance(value, list | tuple):
+        return any(map(_has_odd_number, cast("list[object]", value)))
+    return False
+
+
+# ---------------------------------------------------------------- bytes to events
+
+
+@dataclass(slots=True)
+class Decoder:
+    """Decodes the lines of one log in order; knows what earlier lines said."""
+
+    make_blob: MakeBlob = bare_blob
+    session: UUID | None = None
+    """Whose log it is; known after the header."""
+
+    heads: dict[str, tuple[ChunkRow, ...]] = field(default_factory=dict[str, tuple[ChunkRow, ...]])
+    tools: dict[str, tuple[RathLLMFunctionTool, ...]] = field(
+        default_factory=dict[str, tuple[RathLLMFunctionTool, ...]]
+    )
+    setups: dict[str, tuple[Json, Json]] = field(default_factory=dict[str, tuple[Json, Json]])
+    """By digest: members of the evidence, also those that are left out, and of what was seen."""
+
+    n_theirs: dict[UUID, int] = field(default_factory=dict[UUID, int])
+    """By entry id of a merge: how many entries the record of its second parent had."""
+
+    theirs: dict[UUID, tuple[UUID, ...]] = field(default_factory=dict[UUID, tuple[UUID, ...]])
+    """By entry id of a merge: which entries that were, where they are named."""
+
+    _fast: msgspec.json.Decoder[_LineForm] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._fast = msgspec.json.Decoder(_LineForm, dec_hook=self._hook)
+
+    def take(self, line: bytes) -> Event:
+        """Return the event on a line of version 3 that is no header.
+
+        Raises:
+            PersistenceError: It is of no known kind, or malformed.
+        """
+        try:
+            found = self._fast.decode(line)
+        except (msgspec.MsgspecError, ValueError, RecursionError):
+            # Perhaps something that only the json module reads; else it says what is wrong.
+            return self.take_record(decode_record(line))
+        finish = _FINISH.get(type(found))
+        return cast("Event", found) if finish is None else self._guarded(finish, found)
+
+    def take_record(self, record: Json) -> Event:
+        """Return the event that a record of version 3 says; see `take`."""
+        kind: object = record.get("event")
+        form = _FORMS.get(kind) if isinstance(kind, str) else None
+        if form is None:
+            if record.get("record_type") == "header":
+                raise PersistenceError("duplicate header")
+            raise PersistenceError(f"unknown event {kind!r}; expected one of {', '.join(_FORMS)}")
+        try:
+            found = msgspec.convert(record, form, dec_hook=self._hook)
+        except (msgspec.ValidationError, RecursionError, OverflowError) as exc:
+            raise PersistenceError(f"malformed {kind}: {problem_of(exc, form, record)}") from exc
+        finish = _FINISH.get(form)
+        return found if finish is None else self._guarded(finish, found)
+
+    def _guarded(self, finish: Callable[[Decoder, Any], Event], found: Struct) -> Event:
+        try:
+            return finish(self, found)
+        except msgspec.ValidationError as exc:
+            problem = problem_of(exc, CallEvidence, None)
+        except KeyError as exc:
+            problem = f"it names {exc}, which is in no line before"
+        except (ValueError, TypeError, ArithmeticError, RecursionError) as exc:
+            problem = f"{type(exc).__name__}: {exc}"
+        raise PersistenceError(f"malformed {found.__struct_config__.tag}: {problem}")
+
+    def row(self, index: int, stored: _RowLine) -> Row:
+        assert self.session is not None, "a log begins with its header"
+        return Row(index, _chunk(stored, stored.id or RowId(self.session, index)))
+
+    def call(self, line: _ModelCallLine) -> ModelCall:
+        evidence, seen = _ABSENT, Json()
+        if line.setup is not None:
+            evidence, seen = self.setups[line.setup]
+        own = line.evidence
+        said = {**evidence, "status": line.status, **own}
+        if own.get("attempts"):
+            said["attempts"] = [_ATTEMPT | each for each in own["attempts"]]
+        made = msgspec.convert(said, CallEvidence)
+        cost = own.get("cost")
+        made.settle_cost(None if cost is None else msgspec.convert(cost, Cost))
+        saw: Seen | None = None
+        if line.seen is not None:
+            form = msgspec.convert({**seen, **line.seen}, _SeenLine)
+            digest = form.request_digest
+            saw = Seen(
+                head_digest=form.head_digest,
+                n_rows=form.n_rows,
+                context_at=form.context_at,
+                context=form.context,
+                recalled=form.recalled,
+                tools_digest=form.tools_digest,
+                renderer=form.renderer,
+                request_digest=made.request_digest if digest is None else digest,
+                question=form.question,
+            )
+        return ModelCall(
+            operation=line.operation,
+            rows=line.rows,
+            id=line.id,
+            at=line.at,
+            purpose=line.purpose,
+            status=line.status,
+            seen=saw,
+            evidence=made,
+            answer=line.answer,
+        )
+
+    def operation(self, line: _OperationLine) -> Operation:
+        if line.n_theirs is not None:
+            self.n_theirs[line.id] = line.n_theirs
+        if line.theirs:
+            self.theirs[line.id] = line.theirs
+        said = {name: getattr(line, name) for name in OperationFields.__struct_fields__}
+        return Operation(
+            **said,
+            head=() if line.head is None else self.heads[line.head],
+            tools=() if line.tools is None else self.tools[line.tools],
+        )
+
+    def _hook(self, kind: type, said: object) -> object:
+        assert kind is Blob, "no other type is read by hand"
+        match said:
+            case {"sha256": str(digest), "size": int(size)} if type(size) is int:
+                found = cast("Json", said)
+                return self.make_blob(digest, size, found.get("kept") is True)
+            case _:
+                raise ValueError(f"expected a sha256 and a size, found {said!r:.100}")
+
+
+def _chunk(stored: _StoredRow | _RowLine, row_id: RowId | None) -> ChunkRow:
+    if not stored.kind:
+        raise ValueError("bad chunk kind ''; expected a name")
+    return ChunkRow(stored.kind, stored.payload, row_id)
+
+
+def _finish_agent_rows(decoder: Decoder, line: _AgentRowsLine) -> Event:
+    rows = tuple(_chunk(each, each.id) for each in line.rows)
+    decoder.heads[line.digest] = rows
+    return AgentRows(line.digest, rows)
+
+
+def _finish_tools(decoder: Decoder, event: ToolSchemas) -> Event:
+    decoder.tools[event.digest] = event.tools
+    return event
+
+
+def _finish_setup(decoder: Decoder, event: CallSetup) -> Event:
+    decoder.setups[event.digest] = {**_ABSENT, **event.evidence}, event.seen
+    return event
+
+
+def _finish_result(decoder: Decoder, line: _ResultLine) -> Event:
+    shown = None if line.shown is None else _chunk(line.shown, line.shown.id)
+    return PendingResult(row=line.row, call=line.call, run=line.run, shown=shown)
+
+
+def _finish_placement(decoder: Decoder, line: _PlacementLine) -> Event:
+    return PlacementChange(
+        sandbox_backend=line.sandbox_backend,
+        sandbox_spec=spec_from_jsonable(line.sandbox_spec),
+        sandbox_handle_id=line.sandbox_handle_id,
+        workspace=line.sandbox_workspace,
+    )
+
+
+_FINISH: dict[type[Any], Callable[[Decoder, Any], Event]] = {
+    _RowLine: lambda decoder, line: decoder.row(line.index, line),
+    _ModelCallLine: Decoder.call,
+    _OperationLine: Decoder.operation,
+    _AgentRowsLine: _finish_agent_rows,
+    ToolSchemas: _finish_tools,
+    CallSetup: _finish_setup,
+    _ResultLine: _finish_result,
+    _PlacementLine: _finish_placement,
+}
+
+_FORMS: dict[str, Any] = {str(form.__struct_config__.tag): form for form in get_args(_LineForm)}

@@ -1,0 +1,390 @@
+"""A log, read line by line: whole groups that can be believed, and why it ends there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, cast
+from uuid import UUID
+
+import msgspec
+
+from rath._core.blobs import is_digest
+from rath.backend.persistence.spec_json import spec_from_jsonable
+from rath.backend.workspace import StoredWorkspace
+from rath.errors import PersistenceError, SessionDamaged
+from rath.llm.chat_response import RathLLMTokenUsage
+from rath.session.body import GivenUsage
+from rath.session.events import (
+    AgentRows,
+    AncestorRange,
+    CallSetup,
+    Event,
+    Finished,
+    Header,
+    OutcomeChange,
+    PlacementChange,
+    Reopened,
+    ToolSchemas,
+)
+from rath.session.graph.kind import LineageKind
+from rath.session.log.format import Decoder, Encoder, MakeBlob, bare_blob
+from rath.session.log.migrations import (
+    CURRENT_SCHEMA_VERSION,
+    upgrade_header,
+    upgrade_line,
+    usage_from_jsonable,
+    utc,
+)
+from rath.session.log.problems import decode_record
+from rath.session.persistence.chain import SUM_BYTES, checked_sum
+from rath.session.record import (
+    RecordEntry,
+)
+
+__all__ = ["LOST_END", "LineReader", "LogLines", "read_lines", "session_in"]
+
+FIRST_CHAINED = 2
+"""The first version with checksums, whose logs take more lines."""
+
+LOST_END = (
+    "the log was finished, and its last line is not the end of its run: what followed was cut off. "
+    "Bring the file back from a backup; with recover=True what stands before can be read"
+)
+"""Why a finished log without an end is damaged, and not one of a run that was cut off."""
+
+Json = dict[str, Any]
+
+_LATE = (RecordEntry, AgentRows, ToolSchemas, CallSetup, OutcomeChange, PlacementChange, Reopened)
+"""What may stand after the end: entries that came late, what they name, and the place."""
+
+_MORE = b',"more":1'
+_NEW = b'{"event":"'
+
+
+class LineReader:
+    """Takes the bytes of a log as they come and gives its events, in whole groups.
+
+    Args:
+        where: What the log is called in errors.
+        make_blob: Makes the blobs that entries name; by default without their bytes.
+    """
+
+    def __init__(self, where: str, *, make_blob: MakeBlob = bare_blob) -> None:
+        self.where = where
+        self.decoder = Decoder(make_blob)
+        self.sum = ""
+        """The checksum of the last line that counts."""
+
+        self.n_good = 0
+        """Bytes up to the end of the last line that counts."""
+
+        self.n_lines = 0
+        """Lines that count."""
+
+        self.version = 0
+        """Of the schema, as the header says; 0 before it."""
+
+        self._rest = self._end = b""
+        self._open: list[Event] = []
+        self._n_read = 0
+        self._n_bytes = 0
+        self._sum = ""
+        self._is_over = False
+        self._created_at: datetime | None = None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the run has ended, and nothing goes on after its end."""
+        return self._is_over
+
+    @property
+    def takes_more(self) -> bool:
+        """Whether lines may be added to such a log: it has checksums."""
+        return self.version >= FIRST_CHAINED
+
+    @property
+    def created_at(self) -> datetime:
+        """When the session was begun, as the header says."""
+        assert self._created_at is not None, "known after the header"
+        return self._created_at
+
+    @property
+    def known_digests(self) -> frozenset[str]:
+        """Digests of what is said once in it, in lines that count."""
+        lost = {
+            event.digest
+            for event in self._open
+            if isinstance(event, AgentRows | ToolSchemas | CallSetup)
+        }
+        known = self.decoder
+        return frozenset({*known.heads, *known.tools, *known.setups} - lost)
+
+    def encoder(self) -> Encoder:
+        """Return what makes the lines that go on with the log."""
+        assert self.decoder.session is not None, "known after the header"
+        return Encoder(self.decoder.session, after=self.sum, known=self.known_digests)
+
+    def feed(self, data: bytes) -> tuple[Event, ...]:
+        """Return the events whose lines are whole now; what is not is kept for later.
+
+        Raises:
+            SessionDamaged: A whole line cannot be believed, or is none. The events before it were
+                given, but for those that came in with the same bytes: see `read_lines`.
+        """
+        # Other line separators of Unicode may stand inside strings.
+        *whole, self._rest = (self._rest + data).split(b"\n")
+        return tuple(event for line in whole for event in self.take(line))
+
+    @property
+    def trailer(self) -> Json | None:
+        """The last line that ends a run as it stands there, None before."""
+        return decode_record(self._end) if self._end else None
+
+    def take(self, line: bytes) -> tuple[Event, ...]:
+        """Return what a whole line, without its line feed, completes: nothing, or its group.
+
+        Raises:
+            SessionDamaged: It cannot be believed.
+        """
+        number = self._n_read + 1
+        try:
+            event, has_more = self._take(line)
+        except PersistenceError as exc:
+            raise SessionDamaged(str(exc), where=self.where, line=number) from exc
+        self._n_read, self._n_bytes = number, self._n_bytes + len(line) + 1
+        self._open.append(event)
+        if has_more:
+            return ()
+        group, self._open = tuple(self._open), []
+        self.n_lines, self.n_good, self.sum = self._n_read, self._n_bytes, self._sum
+        return group
+
+    def _take(self, line: bytes) -> tuple[Event, bool]:
+        if not self.version:
+            return self._take_header(line), False
+        if self.version < FIRST_CHAINED:
+            return self._take_unchained(line), False
+        # Before it is parsed: what cannot be believed may be anything.
+        is_new = self.version > FIRST_CHAINED or line.startswith(_NEW)
+        after = checked_sum(line, self._sum, is_compact=is_new)
+        if is_new:
+            event, has_more = self.decoder.take(line), _has_more(line)
+        else:
+            record = decode_record(line)
+            event, has_more = self._upgraded(record), record.get("more") == 1
+        if self._is_over and not isinstance(event, _LATE):
+            kind = type(event).__struct_config__.tag
+            raise PersistenceError(f"{kind} after the end, with which a run is over")
+        if isinstance(event, Finished):
+            self._is_over, self._end = True, line
+        elif isinstance(event, Reopened):
+            self._is_over = False
+        self._sum = after
+        return event, has_more
+
+    def _take_header(self, line: bytes) -> Header:
+        record = decode_record(line)
+        if record.get("record_type") != "header":
+            kind = record.get("event") or record.get("record_type")
+            raise PersistenceError(f"missing header: {kind} before header")
+        version = record.get("schema_version")
+        if not isinstance(version, int) or isinstance(version, bool):
+            raise PersistenceError(
+                f"malformed header: schema_version is {version!r}, expected a number"
+            )
+        if version > CURRENT_SCHEMA_VERSION:
+            raise PersistenceError(
+                f"schema version {version} is newer than CURRENT_SCHEMA_VERSION "
+                f"({CURRENT_SCHEMA_VERSION}); upgrade openrath to read this file"
+            )
+        if version >= FIRST_CHAINED:
+            self._sum = checked_sum(line, "", is_compact=version > FIRST_CHAINED)
+        elif "sum" in record:
+            raise PersistenceError(f"schema version {version} has no checksums, and this line has")
+        header = decode_header(upgrade_header(record))
+        self.decoder.session = header.session
+        self.version, self._created_at = version, header.created_at
+        return header
+
+    def _upgraded(self, record: Json) -> Event:
+        """Return the event that a line of version 1 or 2 says."""
+        if record.get("record_type") == "header":
+            raise PersistenceError("duplicate header")
+        try:
+            made = upgrade_line(record, header_version=self.version)
+        except (LookupError, ValueError, TypeError, AttributeError, ArithmeticError) as exc:
+            kind = record.get("record_type")
+            raise PersistenceError(f"malformed {kind}: {type(exc).__name__}: {exc}") from exc
+        return self.decoder.take_record(made)
+
+    def _take_unchained(self, line: bytes) -> Event:
+        """Return the event on a line of version 1: header, rows, and a trailer that ends it."""
+        record = decode_record(line)
+        if self._is_over:
+            raise PersistenceError("a record stands after the trailer, which ends a file")
+        kind, n_rows = record.get("record_type"), self._n_read - 1
+        if kind not in ("header", "chunk", "trailer"):
+            raise PersistenceError(
+                f"unknown record_type {kind!r}; expected header, chunk or trailer"
+            )
+        if kind == "chunk":
+            # The index of a line of version 1 was never looked at: the order is that of the lines.
+            record = {**record, "index": n_rows}
+        if kind == "trailer":
+            self._is_over, self._end = True, line
+            count = record.get("final_chunk_count")
+            record = {**record, "final_chunk_count": count if isinstance(count, int) else n_rows}
+        return self._upgraded(record)
+
+
+def _has_more(line: bytes) -> bool:
+    # Exactly there: the brace of an inner object would stand between it and the sum.
+    return line.endswith(_MORE, 0, len(line) - SUM_BYTES)
+
+
+@dataclass(frozen=True, slots=True)
+class LogLines:
+    """What a log says, up to where it can be believed."""
+
+    lines: tuple[Event, ...]
+    """One event for each line."""
+
+    reader: LineReader
+    """Where it stands after them; `encoder` goes on there."""
+
+    n_torn: int
+    """Bytes at the end that a writer has left which was cut off: no whole line or group."""
+
+    problem: SessionDamaged | None = None
+    """What could not be believed; the lines are those before it."""
+
+    @property
+    def header(self) -> Header:
+        """The first event."""
+        header = self.lines[0]
+        assert isinstance(header, Header), "every log begins with one"
+        return header
+
+
+def read_lines(
+    data: bytes,
+    where: str,
+    *,
+    is_finished: bool = False,
+    make_blob: MakeBlob = bare_blob,
+    recover: bool = False,
+) -> LogLines:
+    """Return the events of a log.
+
+    Args:
+        data: All of it.
+        where: What it is called in errors.
+        is_finished: Whether its writer has finished it: then its run has an end.
+        make_blob: Makes the blobs that entries name.
+        recover: Return the events before a line that cannot be believed, instead of raising.
+
+    Raises:
+        SessionDamaged: A whole line cannot be believed, or there is no header, or a log that was
+            finished has lost its end.
+    """
+    reader = LineReader(where, make_blob=make_blob)
+    events: list[Event] = []
+    problem: SessionDamaged | None = None
+    for line in data.split(b"\n")[:-1]:
+        try:
+            events += reader.take(line)
+        except SessionDamaged as exc:
+            problem = exc
+            break
+    if not reader.version and problem is None:
+        problem = SessionDamaged(
+            "missing header: the file has no complete line", where=where, line=1
+        )
+    # Version 1 has no checksums: its files may be written by hand, and nothing is added to them.
+    if is_finished and problem is None and not reader.is_over and reader.takes_more:
+        problem = SessionDamaged(LOST_END, where=where, line=reader.n_lines)
+    if problem is not None and (not recover or not events):
+        raise problem
+    n_torn = 0 if problem is not None else len(data) - reader.n_good
+    return LogLines(tuple(events), reader, n_torn, problem)
+
+
+def session_in(first: bytes, where: str) -> UUID:
+    """Return whose log it is that has this first line.
+
+    Raises:
+        SessionDamaged: It is no header that can be believed.
+    """
+    return read_lines(first, where).header.session
+
+
+def decode_header(record: Json) -> Header:
+    """Return the header that a record of version 3 says.
+
+    An unknown lineage kind becomes UNKNOWN, and parents that are no UUIDs are left out: neither
+    keeps the rows from being read.
+
+    Raises:
+        PersistenceError: Id, time or sandbox spec are missing or malformed, or another member is.
+    """
+    workspace, lineage = record.get("sandbox_workspace"), record.get("lineage")
+    try:
+        return Header(
+            session=UUID(record["id"]),
+            created_at=datetime.fromisoformat(utc(record["created_at"])),
+            operator=str(record.get("lineage_operator") or "implicit"),
+            kind=_kind(record.get("lineage_kind")),
+            parents=tuple(_uuids(record.get("parent_session_ids") or ())),
+            extras=_pairs(record.get("lineage_extras")),
+            sandbox_backend=msgspec.convert(record.get("sandbox_backend"), str | None),
+            sandbox_spec=spec_from_jsonable(record.get("sandbox_spec")),
+            sandbox_handle_id=msgspec.convert(record.get("sandbox_handle_id"), str | None),
+            workspace=msgspec.convert(workspace, StoredWorkspace | None),
+            rows=_ranges(record.get("rows")),
+            entries=_ranges(record.get("entries")),
+            given=tuple(_given(each) for each in record.get("given") or ()),
+            lineage=None if lineage is None else (UUID(lineage[0]), UUID(lineage[1]), lineage[2]),
+            provider=record.get("provider"),
+        )
+    except (LookupError, ValueError, TypeError, AttributeError, ArithmeticError) as exc:
+        raise PersistenceError(f"malformed header: {type(exc).__name__}: {exc}") from exc
+
+
+def _kind(value: object) -> LineageKind:
+    try:
+        return LineageKind(value)
+    except ValueError:
+        return LineageKind.UNKNOWN
+
+
+def _uuids(raw: Iterable[object]) -> Iterator[UUID]:
+    for item in raw:
+        try:
+            yield UUID(str(item))
+        except ValueError:
+            continue
+
+
+def _pairs(raw: object) -> tuple[tuple[str, Any], ...]:
+    items = cast("list[object]", raw) if isinstance(raw, list) else []
+    pairs = [cast("list[object]", item) for item in items if isinstance(item, list)]
+    return tuple((str(pair[0]), pair[1]) for pair in pairs if len(pair) == 2)
+
+
+def _ranges(said: object) -> tuple[AncestorRange, ...]:
+    made: list[AncestorRange] = []
+    for session, start, stop, digest in cast("list[list[Any]]", said or []):
+        is_range = type(start) is int and type(stop) is int and 0 <= start <= stop
+        if not is_range or not is_digest(digest):
+            raise ValueError(f"bad part {session!r}, {start!r} to {stop!r}, {digest!r}")
+        made.append(AncestorRange(UUID(session), start, stop, digest))
+    return tuple(made)
+
+
+def _given(said: Json) -> GivenUsage:
+    usage = usage_from_jsonable(said["usage"])
+    if usage is None:
+        raise ValueError("given usage without token counts")
+    return GivenUsage(UUID(said["session"]), RathLLMTokenUsage(**usage))
