@@ -80,8 +80,12 @@ class Line:
 
 def render(lines: Sequence[Line]) -> str:
     """The table as text, one line each, columns aligned."""
-    cells = [_HEADER, *(_cells(line) for line in lines)]
-    widths = [max(len(row[column]) for row in cells) for column in range(len(_HEADER))]
+    return align([_HEADER, *(_cells(line) for line in lines)])
+
+
+def align(cells: Sequence[Sequence[str]]) -> str:
+    """Rows as text in columns; the first row is the header."""
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     rows = ["  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)) for row in cells]
     rows.insert(1, "  ".join("-" * width for width in widths))
     return "\n".join(row.rstrip() for row in rows)

@@ -1,0 +1,1 @@
+"""Seeded mutants of a package, and which of them the tests find: `python -m benchmarks.mutants`."""
