@@ -9,7 +9,6 @@ from __future__ import annotations
 from rath.session import record as record_module
 from rath.session.autosave import look_again as look_again
 from rath.session.body import Body as Body
-from rath.session.body import GivenUsage as GivenUsage
 from rath.session.body import sum_costs as sum_costs
 from rath.session.calls.open_calls import entries_since as entries_since
 from rath.session.calls.open_calls import last_interrupt as last_interrupt
@@ -40,6 +39,7 @@ from rath.session.derive import add_late as add_late
 from rath.session.derive import save as save
 from rath.session.derive import with_late as with_late
 from rath.session.events import Event as Event
+from rath.session.events import GivenUsage as GivenUsage
 from rath.session.files.changes import net_changes as net_changes
 from rath.session.files.merge import Merge as Merge
 from rath.session.files.merge import merge_lines as merge_lines

@@ -7,9 +7,9 @@ from datetime import UTC, datetime
 
 from rath._async.lazy import Deferred
 from rath.session import Session
+from rath.session.body import Unfinished
 from rath.session.content import AssistantTurn
 from rath.session.events import Intent, PendingResult
-from rath.session.log.parsed import Unfinished
 from rath.session.outcome import NeedsDecision
 from rath.session.record import ModelCall, ToolRun
 from tests.support.api import Body, Record, own_operation

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-__all__ = ["late_names"]
+__all__ = ["late_function", "late_names"]
 
 
 def late_names(
@@ -59,3 +59,20 @@ def late_names(
         return sorted({*vars(sys.modules[package]), *module_of})
 
     return load, names
+
+
+def late_function(module: str, name: str) -> Callable[..., Any]:
+    """Return what calls a function that is imported at the first call.
+
+    For the few methods that need what is built on their own class, and for code that most programs
+    never load: the import stands in no graph of modules, so a caller says why it needs one.
+
+    Args:
+        module: The full name of the module.
+        name: The function in it.
+    """
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return getattr(importlib.import_module(module), name)(*args, **kwargs)
+
+    return call

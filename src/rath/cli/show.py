@@ -38,7 +38,7 @@ from rath.cli.terminal import say_json, say_lines
 from rath.cli.waiting import how_to_say, told_waiting, waits_in_words
 from rath.session.body import Body
 from rath.session.chunk import ChunkRow
-from rath.session.graph.export import lineage_extras_to_jsonable
+from rath.session.graph.recording import lineage_extras_to_jsonable
 from rath.session.log.document import entry_to_jsonable, outcome_to_jsonable
 from rath.session.log.load import Loaded
 from rath.session.record import Entry, ModelCall, Operation, Record, ToolRun

@@ -23,6 +23,7 @@ What must not be torn apart is one group of lines, which counts as a whole or no
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Literal
 from uuid import UUID
 
@@ -32,11 +33,18 @@ from rath.backend.abc import BackendSandboxSpec
 from rath.backend.workspace import StoredWorkspace
 from rath.llm.chat_request import RathLLMFunctionTool
 from rath.llm.chat_response import RathLLMTokenUsage
-from rath.session.body import GivenUsage
 from rath.session.chunk import ChunkRow
 from rath.session.graph.kind import LineageKind
 from rath.session.outcome import Outcome
 from rath.session.record import Entry, Time, ToolRun
+
+
+@dataclass(frozen=True, slots=True)
+class GivenUsage:
+    """Usage that came with a session and not from a model call in its record."""
+
+    session: UUID
+    usage: RathLLMTokenUsage
 
 
 class AncestorRange(Struct, frozen=True, array_like=True):

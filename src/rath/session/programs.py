@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
+from typing import Literal, Protocol, TypeVar
 from uuid import UUID
 
 from rath._async.lazy import Deferred
@@ -23,7 +23,7 @@ from rath.llm.chat_response import (
 )
 from rath.llm.exchange import CallEvidence, Exchange
 from rath.session.bindings import Placement
-from rath.session.body import Body, cancelled_body
+from rath.session.body import Body, Unfinished, cancelled_body
 from rath.session.calls.asking import Answer, CurrentCall, Question
 from rath.session.calls.open_calls import OpenCall, entries_since, open_calls, own_operation
 from rath.session.calls.requests import Context
@@ -55,10 +55,6 @@ from rath.session.record import (
     parent_sink,
 )
 from rath.session.tooling import Offer
-
-if TYPE_CHECKING:
-    from rath.session.log.parsed import Unfinished
-
 
 SKIPPED = "the call was skipped by decision; whether it had taken effect before is not known"
 DENIED = "the call was not allowed, and not made"

@@ -1,4 +1,7 @@
-"""What every operation asks first: whether it is served from a record instead of being done."""
+"""What every operation asks first: whether it is served from a record instead of being done.
+
+Sessions are no types here: their class is built on what asks this.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +22,7 @@ if TYPE_CHECKING:
     from rath.session.calls.requests import Candidate
     from rath.session.chunk import RowId
     from rath.session.operation import Place
-    from rath.session.recall import Recall
     from rath.session.record import Entry
-    from rath.session.run.rounds import ToolRounds
-    from rath.session.session import Session
 
 
 ServedKind = Literal["loop", "compress", "select"]
@@ -43,11 +43,11 @@ class ServedRun(Protocol):
         ...
 
     @property
-    def rounds(self) -> Callable[..., ToolRounds]:
+    def rounds(self) -> Callable[..., Any]:
         """Makes what stands for the tools; takes what `ToolRounds` takes."""
         ...
 
-    def recall(self, given: Recall | None) -> Recall | None:
+    def recall(self, given: Any) -> Any:
         """Return what gives the recorded notes; lets go of the one that was given."""
         ...
 
@@ -75,13 +75,13 @@ class ReplayContext(Protocol):
         self,
         kind: ServedKind,
         place: Place,
-        sessions: tuple[Session, Session],
+        sessions: tuple[Any, Any],
         candidates: Sequence[Candidate],
     ) -> ServedRun:
         """Return the recorded run that was made at a place, of a user's and an agent's session."""
         ...
 
-    def call(self, segment: str, session: Session) -> UUID | None:
+    def call(self, segment: str, session: Any) -> UUID | None:
         """Return which recorded workflow call is made now, None where it is not known."""
         ...
 
@@ -122,7 +122,7 @@ def replaying_in(context: ReplayContext) -> Generator[None]:
 
 
 def begin_operation(
-    kind: ServedKind, user: Session, agent: Session, candidates: Sequence[Candidate]
+    kind: ServedKind, user: Any, agent: Any, candidates: Sequence[Candidate]
 ) -> tuple[Place, ServedRun | None]:
     """Return the place of a run that begins now, and the recorded run that serves it, if one does.
 
@@ -136,7 +136,7 @@ def begin_operation(
     return served.place, served
 
 
-def recorded_call(segment: str, session: Session) -> UUID | None:
+def recorded_call(segment: str, session: Any) -> UUID | None:
     """Return which recorded call of a workflow is made now; None without a context.
 
     Args:

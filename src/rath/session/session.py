@@ -9,15 +9,15 @@ from typing import Any
 from uuid import UUID
 
 from rath._async.lazy import Deferred
+from rath._core.late import late_function
 from rath._core.text import one_line_preview, short_id
 from rath.backend.abc import BackendSandbox, BackendSandboxSpec
 from rath.errors import PersistenceError
 from rath.llm.chat_response import RathLLMTokenUsage
 from rath.llm.image import ImageSource
 from rath.llm.provider import Provider
-from rath.session import persistence
 from rath.session.bindings import Placement
-from rath.session.body import Body, CostSum, GivenUsage
+from rath.session.body import Body, CostSum
 from rath.session.calls.decisions import Approving, Deciding, current_outcome
 from rath.session.checking import Checking
 from rath.session.chunk import (
@@ -30,6 +30,7 @@ from rath.session.chunk import (
 )
 from rath.session.content import AssistantTurn, SystemText, ToolFeedback, UserText
 from rath.session.derive import Branching, add_late, save
+from rath.session.events import GivenUsage
 from rath.session.files.session_files import SessionFiles
 from rath.session.graph.kind import LineageKind
 from rath.session.graph.legacy import SessionLineage
@@ -46,6 +47,10 @@ from rath.session.outcome import Outcome, outcome_extras
 from rath.session.output import TypedReading
 from rath.session.record import Entry, Record, evidence_of, last_text
 from rath.session.tooling import Tool
+
+# Both make sessions, and are written against the class.
+_load_stored = late_function("rath.session.log.load", "load_stored")
+_replay_session = late_function("rath.session.run.replay", "replay_session")
 
 
 class Replaying:
@@ -95,13 +100,8 @@ class Replaying:
             ValueError: There is no such row or call, or arguments exclude each other; or a tool
                 that the recorded agent had was not given.
         """
-        # The replays run operations, which are written against sessions.
-        from rath.session.run.replay import Overrides, replay_live, replay_strictly  # noqa: PLC0415
-
-        overrides = Overrides(prompt, provider, tool_results, agent, tools)
-        if at is None and overrides.is_empty:
-            return replay_strictly(self)
-        return replay_live(self, at, overrides)
+        replayed: Session = _replay_session(self, at, prompt, provider, tool_results, agent, tools)
+        return replayed
 
 
 EDGE_ROWS = 4
@@ -312,7 +312,8 @@ class Session(Approving, Branching, Checking, Deciding, Replaying, TypedReading)
             PersistenceError: It is not there or cannot be read.
             SessionDamaged: Its log, or that of one it came from, is not what was written.
         """
-        return persistence.load_stored(session, store=store, recover=recover).session
+        loaded: Session = _load_stored(session, store=store, recover=recover).session
+        return loaded
 
     def save(
         self,

@@ -26,7 +26,8 @@ from rath.session.graph import (
     lineage_journal_tracking,
     session_to_jsonl_row,
 )
-from rath.session.graph.export import cumulative_usage_to_jsonable, lineage_extras_to_jsonable
+from rath.session.graph.export import cumulative_usage_to_jsonable
+from rath.session.graph.recording import lineage_extras_to_jsonable
 from rath.session.manager import session_registry
 from rath.session.session import Session
 from rath.testing import ScriptedClient, Turn, tool_call

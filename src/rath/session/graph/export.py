@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from rath._core.files import atomic_write_text
 from rath._core.text import valid_unicode
-from rath.session.graph.recording import LineageJournal
+from rath.session.graph.recording import LineageJournal, lineage_extras_to_jsonable
 from rath.session.graph.traverse import LineageCarrier, lineage_view_dataclass
 from rath.session.manager import session_registry
 
@@ -51,11 +51,6 @@ class ExportableSession(LineageCarrier, Protocol):
 def cumulative_usage_to_jsonable(session: ExportableSession) -> dict[str, int] | None:
     """Return the three token counts of a session, or None; waits for its run."""
     return _counts(session.cumulative_usage)
-
-
-def lineage_extras_to_jsonable(extras: tuple[tuple[str, Any], ...]) -> list[list[Any]]:
-    """Return extras as [name, value] pairs; a value that JSON cannot hold becomes its `str()`."""
-    return [[name, value if _is_json(value) else str(value)] for name, value in extras]
 
 
 def session_to_jsonl_row(session: ExportableSession) -> dict[str, Any]:
@@ -145,11 +140,3 @@ def _write(rows: Iterable[dict[str, Any]], path: str | Path) -> None:
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
     atomic_write_text(target, _lines(rows))
-
-
-def _is_json(value: object) -> bool:
-    try:
-        json.dumps(value, allow_nan=False)
-    except (TypeError, ValueError):
-        return False
-    return True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import weakref
 from collections.abc import Generator, Sized
 from contextvars import ContextVar
@@ -197,6 +198,19 @@ class LineageRecorder:
         )
         if stamp is not None:
             session.stamp_lineage(stamp)
+
+
+def lineage_extras_to_jsonable(extras: tuple[tuple[str, Any], ...]) -> list[list[Any]]:
+    """Return extras as [name, value] pairs; a value that JSON cannot hold becomes its `str()`."""
+    return [[name, value if _is_json(value) else str(value)] for name, value in extras]
+
+
+def _is_json(value: object) -> bool:
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError):
+        return False
+    return True
 
 
 PARENT_ROWS = "parent_rows"

@@ -17,9 +17,9 @@ from rath._async.lazy import Deferred
 from rath._core.vector import Vector
 from rath.errors import PersistenceError, SessionDamaged
 from rath.session.bindings import PlacementRef
-from rath.session.body import Body, GivenUsage
+from rath.session.body import Body
 from rath.session.chunk import ChunkRow, ChunkTable
-from rath.session.events import AncestorRange, Header
+from rath.session.events import AncestorRange, GivenUsage, Header
 from rath.session.files.changes import sharing_effects
 from rath.session.graph.recording import PARENT_ROWS, Edge, Provenance
 from rath.session.log.parsed import ParsedLog

@@ -55,7 +55,7 @@ from rath.session.events import (
     Row,
     ToolSchemas,
 )
-from rath.session.graph.export import lineage_extras_to_jsonable
+from rath.session.graph.recording import lineage_extras_to_jsonable
 from rath.session.log.migrations import (
     CURRENT_SCHEMA_VERSION,
 )

@@ -16,10 +16,10 @@ from rath.backend.workspace import StoredWorkspace, WorkspaceRef
 from rath.llm.endpoint import public_url
 from rath.llm.provider import Provider
 from rath.session.bindings import NOWHERE, Placement, PlacementRef
-from rath.session.body import Body, GivenUsage
+from rath.session.body import Body
 from rath.session.chunk import ChunkRow
 from rath.session.content import rows_digest
-from rath.session.events import AncestorRange, Event, Header, PlacementChange, Row
+from rath.session.events import AncestorRange, Event, GivenUsage, Header, PlacementChange, Row
 from rath.session.graph.kind import LineageKind
 from rath.session.graph.legacy import SessionLineage
 from rath.session.graph.recording import Edge, Provenance

@@ -18,19 +18,13 @@ from rath.backend.persistence.registry import PersistentSandboxRegistry, Reattac
 from rath.backend.workspace import live_sandbox
 from rath.errors import BackendNotFound, PersistenceError, RathError, SessionDamaged, WorkspaceLost
 from rath.session.bindings import Placement, StoredSandbox
+from rath.session.body import Unfinished
 from rath.session.derive import remember_loaded, settle
 from rath.session.events import Header, PlacementChange
 from rath.session.graph.legacy import SessionLineage
 from rath.session.log.build import LoadedSession, build
 from rath.session.log.files import FileStore, read_whole
-from rath.session.log.parsed import (
-    LogSource,
-    ParsedLog,
-    Unfinished,
-    closure,
-    missing,
-    read_together,
-)
+from rath.session.log.parsed import LogSource, ParsedLog, closure, missing, read_together
 from rath.session.log.reader import LineReader
 from rath.session.log.store import SessionStore, default_store, open_store
 from rath.session.persistence.paths import PARTIAL_SUFFIX, checked_id

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any, TypeVar, assert_never
+from typing import TypeVar, assert_never
 from uuid import UUID
 
 from msgspec import structs
@@ -13,6 +13,7 @@ from msgspec import structs
 from rath._core.blobs import Blob, is_digest
 from rath.errors import PersistenceError, SessionDamaged
 from rath.llm.image import Image
+from rath.session.body import Unfinished
 from rath.session.chunk import ChunkRow, RowId
 from rath.session.events import (
     AgentRows,
@@ -36,48 +37,8 @@ from rath.session.log.store import SessionStore, StoredLog
 from rath.session.outcome import Cancelled, NeedsDecision, Outcome
 from rath.session.record import Decision, Entry, ModelCall, Operation, RecordEntry, ToolRun
 
-NON_IDEMPOTENT = "non_idempotent"
-
 _Key = tuple[int, int]
 """Index of the row in which a model asked, and which of its calls."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Unfinished:
-    """Where a run goes on that has no trailer yet."""
-
-    operation: UUID | None
-    """Id of the operation that makes the session; None where it was cut off before it said so."""
-
-    intents: tuple[Intent, ...] = ()
-    """Calls that were about to be made and whose end is not known, in the order of their rows."""
-
-    results: tuple[PendingResult, ...] = ()
-    """What became of calls whose round was not done: they are no rows and no entries yet."""
-
-    decided: tuple[str, ...] = ()
-    """Ids of calls of `intents` about which a `Decision` has been made since."""
-
-    partial_text: str = ""
-    """What a streamed answer had said when it broke off."""
-
-    failure: Failed | None = None
-    """Why the run ended, where its writer could still tell."""
-
-    has_ended: bool = False
-    """Whether the run has ended, and waits: its log has a trailer."""
-
-    inner: tuple[Any, ...] = ()
-    """Sessions inside its calls that wait, where this process has them."""
-
-    @property
-    def unknown_calls(self) -> tuple[str, ...]:
-        """Ids of the calls that may have taken effect and must not be repeated undecided."""
-        return tuple(
-            intent.call_id
-            for intent in self.intents
-            if intent.effects == NON_IDEMPOTENT and intent.call_id not in self.decided
-        )
 
 
 class OpenCalls:

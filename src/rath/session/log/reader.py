@@ -15,13 +15,13 @@ from rath.backend.persistence.spec_json import spec_from_jsonable
 from rath.backend.workspace import StoredWorkspace
 from rath.errors import PersistenceError, SessionDamaged
 from rath.llm.chat_response import RathLLMTokenUsage
-from rath.session.body import GivenUsage
 from rath.session.events import (
     AgentRows,
     AncestorRange,
     CallSetup,
     Event,
     Finished,
+    GivenUsage,
     Header,
     OutcomeChange,
     PlacementChange,

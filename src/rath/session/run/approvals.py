@@ -13,12 +13,12 @@ from uuid import UUID
 from rath._async.bridge import call_either
 from rath._async.lazy import nesting
 from rath._async.workers import UserExit
+from rath.session.body import Unfinished
 from rath.session.calls.asking import InnerRun, Question
 from rath.session.calls.results import CallResult, CheckedCall, tool_run_entry
 from rath.session.chunk import ChunkRow, RowId
 from rath.session.content import ToolCall
 from rath.session.events import PendingResult
-from rath.session.log.parsed import Unfinished
 from rath.session.operation import call_scope, operation_scope
 from rath.session.outcome import NeedsApproval, NeedsInput, Outcome
 from rath.session.record import Entry, Interrupt, ToolRun

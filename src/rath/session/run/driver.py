@@ -18,7 +18,7 @@ from rath.llm.chat_request import RathLLMFunctionTool
 from rath.llm.exchange import Exchange
 from rath.llm.provider import Provider
 from rath.session.bindings import Placement
-from rath.session.body import Body, suspension
+from rath.session.body import Body, Unfinished, suspension
 from rath.session.calls.asking import in_call
 from rath.session.calls.requests import (
     Candidate,
@@ -37,7 +37,6 @@ from rath.session.graph.legacy import SessionLineage
 from rath.session.graph.recording import Provenance
 from rath.session.hooks import NO_HOOKS, LoopHooks, PassedOn, inputs_changed
 from rath.session.log.header import Identity
-from rath.session.log.parsed import Unfinished
 from rath.session.operation import Place
 from rath.session.outcome import DeadlineExceeded, Outcome, RoundLimit
 from rath.session.output import OutputPlan, OutputRun, TurnVerdict, explain_refusal, judge_plain

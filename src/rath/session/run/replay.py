@@ -492,8 +492,24 @@ class Overrides:
         return all(getattr(self, each.name) is None for each in fields(self))
 
 
+def replay_session(
+    session: Session,
+    at: int | None,
+    prompt: str | None,
+    provider: Provider | None,
+    tool_results: Mapping[str, object] | None,
+    agent: Callable[[Session], Session] | None,
+    tools: Sequence[Tool] | None,
+) -> Session:
+    """Return the session that is replayed from its record, or a branch; see `Session.replay`."""
+    overrides = Overrides(prompt, provider, tool_results, agent, tools)
+    if at is None and overrides.is_empty:
+        return replay_strictly(session)
+    return replay_live(session, at, overrides)
+
+
 def replay_live(session: Session, at: int | None, overrides: Overrides) -> Session:
-    """Return the run that goes on from row `at`; see `Session.replay`."""
+    """Return the run that goes on from row `at`."""
     body = session.inherited(session.body.result())
     table = body.table
     results = dict(overrides.tool_results or {})

@@ -7,8 +7,8 @@ from msgspec.structs import replace
 
 from rath._core.blobs import Blob
 from rath.session import Session
+from rath.session.body import Unfinished
 from rath.session.events import Intent, PendingResult
-from rath.session.log.parsed import Unfinished
 from rath.session.persistence.store import default_store
 from rath.session.record import ToolRun
 from rath.session.view.page import MAX_NOW, Feed, doing_now

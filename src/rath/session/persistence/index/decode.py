@@ -10,6 +10,7 @@ from uuid import UUID
 from rath._core.text import valid_unicode
 from rath.errors import PersistenceError, SessionDamaged
 from rath.llm.exchange import CallEvidence
+from rath.session.body import NON_IDEMPOTENT
 from rath.session.chunk import ChunkRow
 from rath.session.events import (
     Event,
@@ -24,7 +25,7 @@ from rath.session.events import (
     RoundEnd,
     Row,
 )
-from rath.session.log.parsed import NON_IDEMPOTENT, OpenCalls
+from rath.session.log.parsed import OpenCalls
 from rath.session.log.reader import LOST_END, LineReader
 from rath.session.persistence.index.database import (
     CallFacts,

@@ -13,13 +13,13 @@ from types import TracebackType
 from typing import Self, TypeVar
 from uuid import UUID
 
+from rath._core.late import late_function
 from rath._core.sqlite_files import identity_of, take_away
 from rath._core.text import valid_unicode
 from rath.config.paths import resolve_config_dir
 from rath.errors import PersistenceError
 from rath.session.log.files import FileStore
 from rath.session.log.store import SessionStore
-from rath.session.persistence import index
 from rath.session.persistence.index import query
 from rath.session.persistence.index.database import (
     BUSY_SECONDS,
@@ -32,6 +32,9 @@ from rath.session.persistence.index.database import (
 )
 from rath.session.persistence.index.query import FoundSession, ListedLog, SearchHit, SessionFilter
 from rath.session.persistence.paths import INDEX_FILE_NAME
+
+# Listing needs no reader of logs, as long as none has changed.
+_facts_of = late_function("rath.session.persistence.index.decode", "facts_of")
 
 _CACHE_DIR_NAME = "cache"
 _DIGITS = 32
@@ -376,7 +379,7 @@ class _Update:
         if log is None:
             return None
         # What reads a log is loaded with the first one: most questions need none.
-        facts = index.facts_of(session, log.data, is_finished=log.is_finished)
+        facts: LogFacts = _facts_of(session, log.data, is_finished=log.is_finished)
         facts.where = valid_unicode(log.where)
         self._compare(facts)
         return facts
