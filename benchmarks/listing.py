@@ -20,8 +20,8 @@ from benchmarks.table import AtMost, Line, Reference
 from rath.session import Session, create_system_session, run_session_loop
 from rath.session.events import Event, Header
 from rath.session.log.format import Encoder
+from rath.session.log.index import SessionFilter, StoreIndex
 from rath.session.log.reader import read_lines
-from rath.session.persistence.index import SessionFilter, StoreIndex
 from rath.session.persistence.store import FileStore
 
 _ROUNDS = 3

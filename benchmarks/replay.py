@@ -13,7 +13,7 @@ from benchmarks.ours import AddTool, provider
 from benchmarks.sizes import Sizes
 from benchmarks.table import AtMost, Line, Reference
 from rath.session import Session, create_system_session, run_session_loop
-from rath.session.log.load import load
+from rath.session.loading import load
 from rath.session.persistence.bundle import BundleStore, pack
 from rath.session.persistence.store import FileStore
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from rath.cli.graph import NODE, drawn, newest_first
 from rath.cli.tree import lineage_of
-from rath.session.persistence.index import SessionSummary, StoreIndex
+from rath.session.log.index import SessionSummary, StoreIndex
 from tests.support.logs import DAY, LogMaker, MemoryStore
 
 

@@ -11,7 +11,7 @@ import pytest
 from rich.cells import cell_len
 
 from rath.cli.sessions import Exit
-from rath.session.persistence.index import SessionSummary
+from rath.session.log.index import SessionSummary
 from tests.cli.conftest import Rath
 from tests.support.api import INDEX_FILE_NAME
 from tests.support.logs import LogMaker

@@ -21,7 +21,7 @@ LATE = (
     "rath.session.graph",
     "rath.session.persistence",
     "rath.session.log",
-    "rath.session.persistence.index",
+    "rath.session.log.index",
 )
 
 
@@ -97,7 +97,7 @@ def test_listing_loads_neither_a_model_nor_what_reads_logs() -> None:
             "asyncio",
             "rath.llm.provider",
             format_module.__name__,
-            "rath.session.log.load",
+            "rath.session.loading",
             "rath.session.session",
             "rich.progress",
         }

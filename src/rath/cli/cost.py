@@ -23,7 +23,7 @@ from rath.cli.sessions import (
     session_id_of,
 )
 from rath.cli.terminal import Misuse, Problem, note, say_json, say_lines
-from rath.session.persistence.index import (
+from rath.session.log.index import (
     CallFacts,
     SessionFilter,
     SessionSummary,

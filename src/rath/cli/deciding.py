@@ -15,7 +15,7 @@ from rath.cli.sessions import AsJson, SessionText, StoreUrl
 from rath.cli.terminal import Misuse, say_json
 from rath.cli.waiting import how_to_say, told_waiting, waits_in_words
 from rath.session import Session
-from rath.session.calls.open_calls import OpenCall, WaitsFor
+from rath.session.open_calls import OpenCall, WaitsFor
 from rath.session.run.stored_programs import waiting_sessions
 
 __all__ = ["answer", "approve", "deny", "edit"]

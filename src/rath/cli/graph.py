@@ -14,7 +14,7 @@ import heapq
 from collections.abc import Iterator, Mapping, Sequence
 from uuid import UUID
 
-from rath.session.persistence.index import SessionSummary
+from rath.session.log.index import SessionSummary
 
 __all__ = ["drawn", "newest_first"]
 

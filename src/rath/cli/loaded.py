@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from rath.cli.sessions import Damaged, find_session, opened_store, store_of
 from rath.errors import SessionDamaged
 from rath.session import Session
-from rath.session.log.load import Loaded, load
+from rath.session.loading import Loaded, load
 from rath.session.log.store import SessionStore
 
 __all__ = ["load_session", "loaded"]

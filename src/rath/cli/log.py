@@ -15,7 +15,7 @@ from rath.cli.ls import as_jsonable, place_of
 from rath.cli.sessions import AsJson, StoreUrl, opened_index, opened_store, session_id_of
 from rath.cli.states import STATE_STYLES
 from rath.cli.terminal import Problem, note, say_json, say_lines
-from rath.session.persistence.index import SessionFilter, SessionSummary, StoreIndex
+from rath.session.log.index import SessionFilter, SessionSummary, StoreIndex
 
 __all__ = ["app"]
 

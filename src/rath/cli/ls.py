@@ -17,7 +17,7 @@ from rath.cli.terminal import Misuse, note, say_json, say_lines
 from rath.cli.times import time_of
 from rath.cli.tree import Branch, lineage_of
 from rath.session.graph.kind import LineageKind
-from rath.session.persistence.index import SessionFilter, SessionSummary, StoreIndex
+from rath.session.log.index import SessionFilter, SessionSummary, StoreIndex
 
 __all__ = ["app", "as_jsonable", "place_of"]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from rath.session.log.index.query import OUTCOME_STATES
 from rath.session.outcome import Outcome, Suspended
-from rath.session.persistence.index.query import OUTCOME_STATES
 
 __all__ = ["told_outcome"]
 

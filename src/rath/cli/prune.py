@@ -13,9 +13,9 @@ from rath.cli.layout import cut, moment, number, one_line, room
 from rath.cli.sessions import AsJson, StoreUrl, opened_index, opened_store
 from rath.cli.terminal import Misuse, note, say_json, say_lines
 from rath.cli.times import duration
+from rath.session.log.index import SessionSummary
 from rath.session.log.retention import prunable_sessions, prune_sessions
 from rath.session.log.store import SessionStore
-from rath.session.persistence.index import SessionSummary
 
 __all__ = ["app"]
 

@@ -19,7 +19,7 @@ from rath.errors import ResumeMismatch
 from rath.flow import Agent, Workflow
 from rath.session import Session
 from rath.session.calls.decisions import Choice
-from rath.session.calls.open_calls import own_operation
+from rath.session.open_calls import own_operation
 from rath.session.outcome import Cancelled, Suspended
 from rath.session.programs import CancelledRuns
 from rath.session.run.differences import resume_differences

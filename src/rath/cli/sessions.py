@@ -21,9 +21,9 @@ from rath.cli.terminal import Misuse, Problem, note
 from rath.errors import StoreNotFound
 from rath.session import log
 from rath.session.log.files import FileStore
+from rath.session.log.index import StoreIndex
+from rath.session.log.paths import PARTIAL_SUFFIX, SESSION_FILE_SUFFIX
 from rath.session.log.store import SessionStore, open_store
-from rath.session.persistence.index import StoreIndex
-from rath.session.persistence.paths import PARTIAL_SUFFIX, SESSION_FILE_SUFFIX
 
 __all__ = [
     "AsJson",

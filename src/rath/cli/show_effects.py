@@ -11,7 +11,7 @@ from rath.backend.abc import SandboxIdentity
 from rath.backend.effects import FileEffect
 from rath.cli.outline import counted, head, item, room, short
 from rath.cli.terminal import say
-from rath.session.calls.open_calls import CallState
+from rath.session.open_calls import CallState
 from rath.session.outcome import Completed
 from rath.session.questions import (
     Ancestor,

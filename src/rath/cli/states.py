@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rath.session.persistence.index.query import OUTCOME_STATES
+from rath.session.log.index.query import OUTCOME_STATES
 
 if TYPE_CHECKING:
-    from rath.session.log.load import Loaded
+    from rath.session.loading import Loaded
 
 __all__ = ["STATES", "STATE_STYLES", "state_of"]
 

@@ -30,7 +30,7 @@ from rath.session.events import (
     Row,
     ToolSchemas,
 )
-from rath.session.log.load import Loaded, load
+from rath.session.loading import Loaded, load
 from rath.session.record import ModelCall, RecordEntry, ToolRun
 
 __all__ = ["app"]

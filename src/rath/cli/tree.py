@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from uuid import UUID
 
-from rath.session.persistence.index import SessionSummary
+from rath.session.log.index import SessionSummary
 
 __all__ = ["Branch", "grown", "lineage_of"]
 

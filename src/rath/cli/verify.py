@@ -22,9 +22,9 @@ from rath.cli.sessions import (
 )
 from rath.cli.terminal import Misuse, note, say_json, say_lines
 from rath.errors import PersistenceError
+from rath.session.log.index import StoreIndex
 from rath.session.log.store import SessionStore
 from rath.session.log.verify import Problem, Verification, verify
-from rath.session.persistence.index import StoreIndex
 
 __all__ = ["app"]
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from rath.session import Session
-from rath.session.calls.open_calls import OpenCall
 from rath.session.chunk import readable_json
+from rath.session.open_calls import OpenCall
 
 __all__ = ["how_to_say", "told_waiting", "waits_in_words"]
 

@@ -17,6 +17,7 @@ from rath.session.bindings import Placement
 from rath.session.body import Body, cancelled_body, suspension
 from rath.session.calls.oneshot import OneShot, noting
 from rath.session.calls.requests import offload
+from rath.session.calls.stream import OnEventCb
 from rath.session.chunk import ChunkTable, RowId, user_text_chunk
 from rath.session.content import rows_digest
 from rath.session.graph.kind import LineageKind
@@ -50,7 +51,6 @@ from rath.session.replay_context import ServedRun, begin_operation
 from rath.session.run.budget import Budget, check_budget
 from rath.session.run.recorder import Durability, Recorder, RecordingPlan, plan_recording
 from rath.session.run.resume import UnfinishedCompression, find_earlier_compression
-from rath.session.run.stream import OnEventCb
 from rath.session.session import Session
 
 DEFAULT_INSTRUCTION = (

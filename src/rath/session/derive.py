@@ -39,10 +39,10 @@ from rath.session.log.open_logs import (
     writer_of,
     writers_of,
 )
+from rath.session.log.paths import PARTIAL_SUFFIX
 from rath.session.log.store import SessionStore, default_store, open_store
 from rath.session.log.writer import LogWriter
 from rath.session.operation import Place
-from rath.session.persistence.paths import PARTIAL_SUFFIX
 from rath.session.programs import RecordedSession, current_source, find_derivation
 from rath.session.record import Operation, OperationKind, Record, ToolRun, Workspace
 from rath.session.replay_context import collect_session, current_replay, derived_place

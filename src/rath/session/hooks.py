@@ -19,9 +19,9 @@ from rath._core.origins import origin_of
 from rath.llm.image import Image
 from rath.session.body import Body
 from rath.session.calls.asking import in_call
-from rath.session.calls.open_calls import own_operation
 from rath.session.content import ToolCall
 from rath.session.derive import add_late_aside
+from rath.session.open_calls import own_operation
 from rath.session.operation import hook_scope
 from rath.session.outcome import Cancelled, Suspended
 from rath.session.record import Change, Record

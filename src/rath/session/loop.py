@@ -20,6 +20,7 @@ from rath.llm.call import ProviderOrigin
 from rath.llm.chat_request import RathLLMFunctionTool
 from rath.llm.provider import Provider
 from rath.session.body import Body, cancelled_body
+from rath.session.calls.stream import OnEventCb
 from rath.session.graph.kind import LineageKind
 from rath.session.graph.legacy import SessionLineage
 from rath.session.graph.recording import Provenance, note_content, stamped
@@ -42,7 +43,6 @@ from rath.session.run.driver import LoopPlan, LoopRun
 from rath.session.run.recorder import Durability, plan_recording
 from rath.session.run.resume import find_earlier_run
 from rath.session.run.stored_programs import inside_calls
-from rath.session.run.stream import OnEventCb
 from rath.session.session import Session
 from rath.session.tooling import (
     ApprovalRule,

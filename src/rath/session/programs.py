@@ -25,7 +25,6 @@ from rath.llm.exchange import CallEvidence, Exchange
 from rath.session.bindings import Placement
 from rath.session.body import Body, Unfinished, cancelled_body
 from rath.session.calls.asking import Answer, CurrentCall, Question
-from rath.session.calls.open_calls import OpenCall, entries_since, open_calls, own_operation
 from rath.session.calls.requests import Context
 from rath.session.calls.results import CallResult, CheckedCall
 from rath.session.chunk import ChunkRow, ChunkTable
@@ -41,6 +40,7 @@ from rath.session.content import (
 from rath.session.graph.recording import Edge, Provenance
 from rath.session.log.open_logs import alias, claim, is_superseded, latest_run
 from rath.session.log.store import SessionStore
+from rath.session.open_calls import OpenCall, entries_since, open_calls, own_operation
 from rath.session.operation import Place
 from rath.session.outcome import Completed, Suspended
 from rath.session.record import (

@@ -16,8 +16,8 @@ from rath.llm.fold import StreamFold
 from rath.llm.provider import Provider
 from rath.llm.registry import chat_client_for
 from rath.session.calls.requests import Candidate
+from rath.session.calls.stream import OnEventCb
 from rath.session.replay_context import current_replay
-from rath.session.run.stream import OnEventCb
 from rath.session.session import Session
 from rath.session.tooling import Tool
 

@@ -49,7 +49,7 @@ from rath.session.record import Entry, Record, evidence_of, last_text
 from rath.session.tooling import Tool
 
 # Both make sessions, and are written against the class.
-_load_stored = late_function("rath.session.log.load", "load_stored")
+_load_stored = late_function("rath.session.loading", "load_stored")
 _replay_session = late_function("rath.session.run.replay", "replay_session")
 
 

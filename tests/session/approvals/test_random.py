@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 import rath
 from rath.session import Session
 from rath.session.calls.decisions import Choice
-from rath.session.calls.open_calls import OpenCall
 from rath.session.log.verify import verify
+from rath.session.open_calls import OpenCall
 from rath.session.outcome import Completed
 from rath.session.persistence.store import default_store
 from rath.session.tooling import CallRequest

@@ -27,10 +27,10 @@ from rath.session.graph import (
     session_to_jsonl_row,
 )
 from rath.session.graph.export import cumulative_usage_to_jsonable
-from rath.session.graph.recording import lineage_extras_to_jsonable
 from rath.session.manager import session_registry
 from rath.session.session import Session
 from rath.testing import ScriptedClient, Turn, tool_call
+from tests.support.api import lineage_extras_to_jsonable
 from tests.support.sessions import run
 from tests.support.waiting import wait_until_let_go
 

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from rath.errors import PersistenceError, SessionDamaged
 from rath.session import Session
+from rath.session.loading import load
 from rath.session.log.bundle import from_bytes, to_bytes
-from rath.session.log.load import load
 from rath.session.outcome import Completed
 from rath.session.persistence.bundle import (
     Bundle,

@@ -15,18 +15,19 @@ import pytest
 from rath.errors import PersistenceError
 from rath.session import Session
 from rath.session.chunk import ChunkTable
+from rath.session.loading import load
 from rath.session.log.format import Encoder
-from rath.session.log.load import load
 from rath.session.log.retention import prunable_sessions
 from rath.session.log.verify import verify
 from rath.session.persistence import (
     delete_session,
+    ensure_sessions_dir,
     list_persisted_sessions,
     load_session,
     prune_sessions,
     session_file,
+    session_partial_file,
 )
-from rath.session.persistence.paths import ensure_sessions_dir, session_partial_file
 from rath.session.persistence.store import FileStore, SessionStore, StoredLog, default_store
 from rath.session.record import Operation
 from tests.support.api import own_operation

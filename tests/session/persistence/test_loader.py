@@ -25,6 +25,7 @@ from rath.session import RowId, run_session_compress
 from rath.session.chunk import ChunkKind, ChunkRow, ChunkTable, system_text_chunk, user_text_chunk
 from rath.session.graph import ancestors_bfs, session_to_jsonl_row
 from rath.session.graph.kind import LineageKind
+from rath.session.log.index import StoreIndex
 from rath.session.log.verify import verify
 from rath.session.persistence import (
     PersistedSession,
@@ -37,7 +38,6 @@ from rath.session.persistence import (
     session_partial_file,
     sessions_dir,
 )
-from rath.session.persistence.index import StoreIndex
 from rath.session.persistence.store import FileStore, stores
 from rath.session.questions import what_was_seen, where_from
 from rath.session.session import Session

@@ -11,9 +11,9 @@ from rath import autosave
 from rath.errors import SessionDamaged
 from rath.flow import Agent
 from rath.session import Session
+from rath.session.log.index import StoreIndex
 from rath.session.outcome import Completed, NeedsApproval
 from rath.session.persistence import SESSION_PARTIAL_SUFFIX, load_session, session_file
-from rath.session.persistence.index import StoreIndex
 from rath.session.persistence.store import FileStore
 from rath.testing import ScriptedClient, Turn, tool_call
 from tests.support.approvals import Noting

@@ -21,7 +21,7 @@ from rath.session import (
     tool_feedback_chunk,
 )
 from rath.session.events import PendingResult, Row
-from rath.session.log.load import load
+from rath.session.loading import load
 from rath.session.log.verify import verify
 from rath.session.persistence.bundle import BundleStore, pack, read_bundle, write_bundle
 from rath.session.persistence.store import FileStore

@@ -24,6 +24,7 @@ from rath.errors import PersistenceError
 from rath.llm.chat_response import RathLLMTokenUsage
 from rath.session.chunk import ChunkRow, ChunkTable, user_text_chunk
 from rath.session.graph.recording import Provenance
+from rath.session.log.index import StoreIndex
 from rath.session.log.verify import verify
 from rath.session.persistence import (
     SessionWriter,
@@ -35,7 +36,6 @@ from rath.session.persistence import (
     session_partial_file,
     sessions_dir,
 )
-from rath.session.persistence.index import StoreIndex
 from rath.session.persistence.store import FileStore
 from rath.session.session import Session
 from rath.testing import tool_call

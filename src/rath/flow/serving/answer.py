@@ -9,6 +9,7 @@ from rath._core.text import cut_middle
 from rath.errors import RathError
 from rath.llm.chat_response import RathLLMTokenUsage
 from rath.session import Session
+from rath.session.log.index.query import OUTCOME_STATES
 from rath.session.outcome import (
     BudgetExceeded,
     Cancelled,
@@ -22,7 +23,6 @@ from rath.session.outcome import (
     RoundLimit,
 )
 from rath.session.output import plain_answer
-from rath.session.persistence.index.query import OUTCOME_STATES
 
 MAX_ERROR_CHARS = 4_000
 """How much of an error a client reads; a guess."""

@@ -12,7 +12,8 @@ from rath._async.lazy import Deferred
 from rath._core.text import valid_unicode
 from rath.llm.tool_args import parse_tool_arguments
 from rath.session.body import Body
-from rath.session.calls.open_calls import (
+from rath.session.log.open_logs import require_waiting
+from rath.session.open_calls import (
     ANSWER,
     Allowance,
     OpenCall,
@@ -20,7 +21,6 @@ from rath.session.calls.open_calls import (
     open_calls,
     own_operation,
 )
-from rath.session.log.open_logs import require_waiting
 from rath.session.outcome import NeedsApproval, NeedsDecision, NeedsInput, Outcome, Suspended
 from rath.session.record import Decision, Entry, Interrupt, Record
 from rath.session.tooling import ArgumentChecker, BadArguments, check_value

@@ -14,9 +14,9 @@ from msgspec import structs
 from rath.llm.chat_response import RathLLMChatChoice
 from rath.session.body import Body
 from rath.session.calls.requests import Candidate, Conversation, RequestFrame, side_request
+from rath.session.calls.stream import Emitter, OnEventCb
 from rath.session.chunk import RowId
 from rath.session.record import ModelCall, Purpose
-from rath.session.run.stream import Emitter, OnEventCb
 
 
 @contextmanager

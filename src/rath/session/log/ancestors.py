@@ -14,7 +14,6 @@ from rath.backend.workspace import WorkspaceRef
 from rath.errors import PersistenceError
 from rath.session.bindings import PlacementRef
 from rath.session.body import Body
-from rath.session.calls.open_calls import own_operation
 from rath.session.events import Event, Finished, Reopened, Row
 from rath.session.graph.recording import Edge
 from rath.session.log.header import Beginning, Identity, beginning
@@ -22,6 +21,7 @@ from rath.session.log.open_logs import OpenLogs, open_logs_of, running_writer
 from rath.session.log.reader import read_lines
 from rath.session.log.store import SessionLog, SessionStore, StoredLog
 from rath.session.log.writer import LogWriter, Opening, WrittenLog, written_log
+from rath.session.open_calls import own_operation
 from rath.session.outcome import Suspended
 from rath.session.record import Record
 

@@ -15,16 +15,16 @@ from msgspec import structs
 
 from rath._async.lazy import Deferred
 from rath._core.vector import Vector
+from rath.backend.effects import FileEffect
 from rath.errors import PersistenceError, SessionDamaged
 from rath.session.bindings import PlacementRef
 from rath.session.body import Body
 from rath.session.chunk import ChunkRow, ChunkTable
 from rath.session.events import AncestorRange, GivenUsage, Header
-from rath.session.files.changes import sharing_effects
 from rath.session.graph.recording import PARENT_ROWS, Edge, Provenance
-from rath.session.log.parsed import ParsedLog
+from rath.session.log.parsed import LogSource, ParsedLog, closure
 from rath.session.outcome import NeedsDecision, Outcome
-from rath.session.record import Entry, Operation, Record
+from rath.session.record import Entry, ModelCall, Operation, Record, ToolRun
 
 T = TypeVar("T")
 
@@ -356,3 +356,48 @@ def _row_digest(row: ChunkRow) -> bytes:
 
 def _entry_id(entry: Entry) -> bytes:
     return entry.id.bytes
+
+
+def built_from(content: ParsedLog, source: LogSource) -> LoadedSession:
+    """Return a session as its log and those of its ancestors tell it.
+
+    Raises:
+        SessionDamaged: One of them is not what was written.
+    """
+    contents = closure(content, source.find_ancestor)
+    return build(contents, recover=source.recover)[content.header.session]
+
+
+def sharing_effects(entries: Sequence[Entry]) -> list[Entry]:
+    """Return entries in which a call tells of the very effects that calls inside it tell of.
+
+    O(entries), and for each round once more what happened inside its calls.
+    """
+    made: list[Entry] = []
+    for entry in entries:
+        if isinstance(entry, ToolRun) and entry.file_effects:
+            inside = _effects_inside(made, entry)
+            if inside:
+                effects = tuple(_known(effect, inside) for effect in entry.file_effects)
+                entry = structs.replace(entry, file_effects=effects)
+        made.append(entry)
+    return made
+
+
+def _effects_inside(before: Sequence[Entry], call: ToolRun) -> list[FileEffect]:
+    """Return the effects of other runs since the model asked for a call, each once."""
+    found: dict[int, FileEffect] = {}
+    for entry in reversed(before):
+        if isinstance(entry, ModelCall) and entry.operation == call.operation:
+            break
+        if isinstance(entry, ToolRun) and entry.operation != call.operation:
+            found |= {id(effect): effect for effect in reversed(entry.file_effects)}
+    return list(found.values())[::-1]
+
+
+def _known(effect: FileEffect, inside: list[FileEffect]) -> FileEffect:
+    """Return the effect that is known already, and let it be known no more; else `effect`."""
+    for at, known in enumerate(inside):
+        if known == effect and known.sandbox == effect.sandbox:
+            return inside.pop(at)
+    return effect

@@ -32,10 +32,10 @@ from rath._core.blobs import Blob
 from rath._core.files import atomic_write_bytes
 from rath.errors import PersistenceError, SessionDamaged
 from rath.session.events import AgentRows, Event, PendingResult, Row
+from rath.session.log.chain import checked_sum
+from rath.session.log.paths import os_errors
 from rath.session.log.reader import read_lines
 from rath.session.log.store import SessionLog, SessionStore, StoredLog
-from rath.session.persistence.chain import checked_sum
-from rath.session.persistence.paths import os_errors
 from rath.session.record import Operation
 
 VERSION = 2

@@ -34,8 +34,7 @@ from rath._core.files import (
 from rath._core.trash import TRASH_DIR_NAME, empty_trash, in_trash
 from rath.errors import PersistenceError
 from rath.session.log.blobs import BlobStore
-from rath.session.log.store import Log, LogDriver, LogStore, StoredLog
-from rath.session.persistence.paths import (
+from rath.session.log.paths import (
     PARTIAL_SUFFIX,
     SESSION_FILE_SUFFIX,
     SESSION_PARTIAL_SUFFIX,
@@ -44,6 +43,7 @@ from rath.session.persistence.paths import (
     partial_beside,
     sessions_dir,
 )
+from rath.session.log.store import Log, LogDriver, LogStore, StoredLog
 
 __all__ = ["FileStore", "file_store", "read_whole"]
 

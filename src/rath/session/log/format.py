@@ -6,7 +6,7 @@ r"""The events of a log as bytes, format version 3: one compact JSON object a li
 The first line is the header; every other one begins with the kind of its event. What must not be
 torn apart is written as a group: all lines but the last have `"more":1` before the sum, and a log
 that ends inside a group is read up to where the group begins. The last member of a line is its
-checksum, chained with that of the line before: see `rath.session.persistence.chain`.
+checksum, chained with that of the line before: see `rath.session.log.chain`.
 
 A member that has its default is left out. What repeats is said once and named by its digest: the
 agent's rows, the tool schemas, and what the model calls of a run have in common.
@@ -56,12 +56,12 @@ from rath.session.events import (
     ToolSchemas,
 )
 from rath.session.graph.recording import lineage_extras_to_jsonable
+from rath.session.log.chain import chained
 from rath.session.log.migrations import (
     CURRENT_SCHEMA_VERSION,
 )
 from rath.session.log.problems import decode_record, problem_of
 from rath.session.outcome import Completed, Outcome, OutputValue
-from rath.session.persistence.chain import chained
 from rath.session.record import (
     Change,
     Decision,

@@ -29,6 +29,7 @@ from rath.session.events import (
     ToolSchemas,
 )
 from rath.session.graph.kind import LineageKind
+from rath.session.log.chain import SUM_BYTES, checked_sum
 from rath.session.log.format import Decoder, Encoder, MakeBlob, bare_blob
 from rath.session.log.migrations import (
     CURRENT_SCHEMA_VERSION,
@@ -38,7 +39,6 @@ from rath.session.log.migrations import (
     utc,
 )
 from rath.session.log.problems import decode_record
-from rath.session.persistence.chain import SUM_BYTES, checked_sum
 from rath.session.record import (
     RecordEntry,
 )

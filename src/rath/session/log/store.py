@@ -26,7 +26,7 @@ from rath._core.registry import Registry
 from rath.config.env import env_value
 from rath.config.paths import config_layer_paths
 from rath.errors import ConfigError, PersistenceError, StoreNotFound
-from rath.session.persistence.paths import SESSIONS_DIR_NAME
+from rath.session.log.paths import SESSIONS_DIR_NAME
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,11 +33,11 @@ from rath.session.events import (
     RoundEnd,
     Row,
 )
+from rath.session.log import index
 from rath.session.log.format import Batch, Encoder
 from rath.session.log.header import Beginning, is_same_place, n_told, placement_line
 from rath.session.log.reader import LineReader, LogLines, read_lines
 from rath.session.log.store import SessionLog, SessionStore, StoredLog
-from rath.session.persistence import index
 from rath.session.record import Entry, Record, RecordEntry
 
 T = TypeVar("T")

@@ -5,7 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from rath.session.log.load import load_stored as load_stored
+    from rath.session.loading import load_stored as load_stored
+    from rath.session.log.paths import (
+        SESSION_FILE_SUFFIX,
+        SESSION_PARTIAL_SUFFIX,
+        SESSIONS_DIR_NAME,
+        ensure_sessions_dir,
+        session_file,
+        session_partial_file,
+        sessions_dir,
+    )
+    from rath.session.log.records import PersistedSessionHeader
     from rath.session.persistence.errors import PersistenceError
     from rath.session.persistence.loader import (
         PersistedSession,
@@ -20,16 +30,6 @@ if TYPE_CHECKING:
         register_chunk_migration,
         register_header_migration,
     )
-    from rath.session.persistence.paths import (
-        SESSION_FILE_SUFFIX,
-        SESSION_PARTIAL_SUFFIX,
-        SESSIONS_DIR_NAME,
-        ensure_sessions_dir,
-        session_file,
-        session_partial_file,
-        sessions_dir,
-    )
-    from rath.session.persistence.records import PersistedSessionHeader
     from rath.session.persistence.writer import SessionWriter
 else:
     from rath._core.late import late_names
@@ -46,13 +46,13 @@ else:
                 "load_session",
                 "prune_sessions",
             ),
-            "rath.session.log.load": ("load_stored",),
+            "rath.session.loading": ("load_stored",),
             "migrations": (
                 "CURRENT_SCHEMA_VERSION",
                 "register_chunk_migration",
                 "register_header_migration",
             ),
-            "paths": (
+            "rath.session.log.paths": (
                 "SESSIONS_DIR_NAME",
                 "SESSION_FILE_SUFFIX",
                 "SESSION_PARTIAL_SUFFIX",
@@ -61,7 +61,7 @@ else:
                 "session_partial_file",
                 "sessions_dir",
             ),
-            "records": ("PersistedSessionHeader",),
+            "rath.session.log.records": ("PersistedSessionHeader",),
             "writer": ("SessionWriter",),
         },
     )

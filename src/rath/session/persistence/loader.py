@@ -18,15 +18,15 @@ from rath.session.chunk import ChunkKind, ChunkRow, ChunkTable
 from rath.session.content import SystemText
 from rath.session.graph.kind import LineageKind
 from rath.session.graph.recording import Provenance
+from rath.session.loading import Loaded, load, load_file, placement_of
+from rath.session.log import index
 from rath.session.log.files import FileStore
-from rath.session.log.load import Loaded, load, load_file, placement_of
 from rath.session.log.parsed import LogSource, ParsedLog
+from rath.session.log.paths import checked_id
+from rath.session.log.records import PersistedSessionHeader, header_of
 from rath.session.log.retention import delete_session, prune_sessions
 from rath.session.log.store import SessionStore, default_store
 from rath.session.outcome import Outcome
-from rath.session.persistence import index
-from rath.session.persistence.paths import checked_id
-from rath.session.persistence.records import PersistedSessionHeader, header_of
 from rath.session.record import Operation, Record
 from rath.session.session import Session
 

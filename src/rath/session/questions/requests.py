@@ -20,7 +20,6 @@ from rath.llm.chat_request import RathLLMFunctionTool, RathLLMMessage
 from rath.llm.provider import OutputMode, Provider
 from rath.llm.recorded import RecordedClient, can_write_again
 from rath.session.body import Body
-from rath.session.calls.open_calls import CallState
 from rath.session.calls.requests import (
     RENDERER,
     Candidate,
@@ -32,6 +31,7 @@ from rath.session.calls.requests import (
 )
 from rath.session.chunk import ChunkRow, ChunkTable, RowId
 from rath.session.content import AssistantTurn, ToolCall, ToolFeedback, rows_digest
+from rath.session.open_calls import CallState
 from rath.session.outcome import NeedsApproval, NeedsInput
 from rath.session.questions.lineage import (
     Lineage,

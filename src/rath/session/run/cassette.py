@@ -27,10 +27,10 @@ from rath.session.calls.requests import Candidate
 from rath.session.chunk import ChunkRow, RowId
 from rath.session.content import rows_digest
 from rath.session.derive import save
+from rath.session.loading import session_of
 from rath.session.log.build import build
 from rath.session.log.bundle import Bundle, BundleStore, pack, read_bundle, write_bundle
 from rath.session.log.files import FileStore
-from rath.session.log.load import session_of
 from rath.session.log.parsed import LogSource, ParsedLog, closure
 from rath.session.operation import Place
 from rath.session.outcome import Outcome, Suspended

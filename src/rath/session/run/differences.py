@@ -20,12 +20,12 @@ from rath.llm.chat_request import RathLLMFunctionTool
 from rath.llm.draft import open_draft
 from rath.llm.provider import Provider
 from rath.session.bindings import Placement
-from rath.session.calls.open_calls import REPEATABLE, own_operation
 from rath.session.calls.requests import Candidate, side_request
 from rath.session.chunk import ChunkTable
 from rath.session.content import json_digest
 from rath.session.files.changes import net_changes
 from rath.session.files.session_files import SessionFiles
+from rath.session.open_calls import REPEATABLE, own_operation
 from rath.session.programs import ResumePoint
 from rath.session.provider_builtin import candidates_for
 from rath.session.record import ModelCall, Operation, Record, ToolRun

@@ -30,6 +30,7 @@ from rath.session.calls.requests import (
     turn_request,
 )
 from rath.session.calls.results import CallResult, interrupted, skipped_call, tool_run_entry
+from rath.session.calls.stream import Emitter, OnEventCb
 from rath.session.chunk import ChunkRow, ChunkTable, RowId, assistant_turn_chunk, user_text_chunk
 from rath.session.content import AssistantTurn, ToolCall, rows_digest
 from rath.session.events import Intent, PendingResult
@@ -66,7 +67,6 @@ from rath.session.run.differences import log_differences
 from rath.session.run.hook_calls import Answering, CallHooks
 from rath.session.run.recorder import Recorder, RecordingPlan, watched
 from rath.session.run.rounds import DispatchTool, ToolRounds
-from rath.session.run.stream import Emitter, OnEventCb
 from rath.session.session import Session
 from rath.session.tooling import ApprovalRule, Offer
 

@@ -21,13 +21,13 @@ from rath.llm.draft import ChatDraft
 from rath.llm.tool_args import parse_tool_arguments
 from rath.session.body import Body
 from rath.session.calls.asking import CurrentCall
-from rath.session.calls.open_calls import open_calls
 from rath.session.calls.results import CallResult, CheckedCall
 from rath.session.chunk import ChunkRow, RowId, format_chunk_row_brief
 from rath.session.content import ResultText, ToolCall, ToolFeedback
 from rath.session.derive import with_late
 from rath.session.files.changes import inner_operations
 from rath.session.graph.recording import Edge, Provenance
+from rath.session.open_calls import open_calls
 from rath.session.operation import Place
 from rath.session.outcome import BudgetExceeded, Completed, DeadlineExceeded, Outcome, Suspended
 from rath.session.recall import HoldingRecall, Recall

@@ -10,12 +10,12 @@ from rath._async.lazy import Deferred
 from rath.session.bindings import Placement
 from rath.session.body import Body
 from rath.session.calls.decisions import waiting_outcome
-from rath.session.calls.open_calls import entries_since, own_operation
 from rath.session.content import rows_digest
 from rath.session.graph.kind import LineageKind
 from rath.session.graph.legacy import SessionLineage
 from rath.session.graph.recording import Provenance, stamped
 from rath.session.log.open_logs import alias, is_superseded, latest_run
+from rath.session.open_calls import entries_since, own_operation
 from rath.session.operation import Place
 from rath.session.outcome import Cancelled, Completed, NeedsDecision, Suspended
 from rath.session.programs import (

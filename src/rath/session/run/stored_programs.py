@@ -14,15 +14,15 @@ from rath._async.lazy import Deferred
 from rath.errors import PersistenceError, SessionDamaged
 from rath.session.body import Body
 from rath.session.calls.asking import InnerRun, current_call
-from rath.session.calls.open_calls import open_calls, own_operation
 from rath.session.chunk import ChunkTable
 from rath.session.derive import remember_loaded
 from rath.session.graph.recording import Edge, Provenance
+from rath.session.loading import session_of
 from rath.session.log.build import LoadedSession, build
-from rath.session.log.load import session_of
 from rath.session.log.open_logs import begin, open_logs_of, started_sessions, writers_of
 from rath.session.log.parsed import MAX_READS, LogSource, ParsedLog, closure
 from rath.session.log.store import SessionStore, default_store, open_store
+from rath.session.open_calls import open_calls, own_operation
 from rath.session.operation import Place
 from rath.session.outcome import NeedsApproval, NeedsDecision, NeedsInput, Suspended
 from rath.session.programs import CancelledRuns, RecordedSession, current_source, resuming_from

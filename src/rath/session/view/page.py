@@ -25,7 +25,7 @@ from rath._core.files import atomic_write_text
 from rath._core.text import one_line_preview, short_id, valid_unicode
 from rath.session.body import Unfinished
 from rath.session.graph.recording import Edge
-from rath.session.log.load import load
+from rath.session.loading import load
 from rath.session.log.store import SessionStore
 from rath.session.session import Session
 from rath.session.view.nodes import PageLimits, PageNode, harmless, nodes_of

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from rath.errors import PersistenceError, SessionDamaged
 from rath.session import Session
-from rath.session.log.load import load
+from rath.session.loading import load
 from rath.session.log.verify import verify
 from rath.session.persistence.store import FileStore, StoredLog
 from rath.testing import Turn, tool_call

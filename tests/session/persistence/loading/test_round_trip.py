@@ -15,7 +15,7 @@ from msgspec import structs
 from rath.llm.prices import Cost
 from rath.session import Session, run_session_compress
 from rath.session.graph import ancestors_bfs
-from rath.session.log.load import load
+from rath.session.loading import load
 from rath.session.persistence.store import FileStore
 from rath.session.record import ModelCall, Operation, ToolRun
 from rath.testing import ScriptedClient, tool_call

@@ -22,13 +22,13 @@ from rath.session.body import Unfinished
 from rath.session.derive import remember_loaded, settle
 from rath.session.events import Header, PlacementChange
 from rath.session.graph.legacy import SessionLineage
-from rath.session.log.build import LoadedSession, build
+from rath.session.log.build import LoadedSession, built_from
 from rath.session.log.files import FileStore, read_whole
-from rath.session.log.parsed import LogSource, ParsedLog, closure, missing, read_together
+from rath.session.log.parsed import LogSource, ParsedLog, missing, read_together
+from rath.session.log.paths import PARTIAL_SUFFIX, checked_id
 from rath.session.log.reader import LineReader
+from rath.session.log.records import provider_from_jsonable
 from rath.session.log.store import SessionStore, default_store, open_store
-from rath.session.persistence.paths import PARTIAL_SUFFIX, checked_id
-from rath.session.persistence.records import provider_from_jsonable
 from rath.session.session import Session
 
 _logger = logging.getLogger(__name__)
@@ -261,16 +261,6 @@ def read_file(path: Path) -> bytes:
         ) from None
     except OSError as exc:
         raise PersistenceError(f"{path} cannot be read: {exc.strerror or exc}") from exc
-
-
-def built_from(content: ParsedLog, source: LogSource) -> LoadedSession:
-    """Return a session as its log and those of its ancestors tell it.
-
-    Raises:
-        SessionDamaged: One of them is not what was written.
-    """
-    contents = closure(content, source.find_ancestor)
-    return build(contents, recover=source.recover)[content.header.session]
 
 
 def _loaded(content: ParsedLog, source: LogSource, *, is_finished: bool) -> Loaded:

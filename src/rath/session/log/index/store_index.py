@@ -19,9 +19,8 @@ from rath._core.text import valid_unicode
 from rath.config.paths import resolve_config_dir
 from rath.errors import PersistenceError
 from rath.session.log.files import FileStore
-from rath.session.log.store import SessionStore
-from rath.session.persistence.index import query
-from rath.session.persistence.index.database import (
+from rath.session.log.index import query
+from rath.session.log.index.database import (
     BUSY_SECONDS,
     CallFacts,
     Database,
@@ -30,11 +29,12 @@ from rath.session.persistence.index.database import (
     SessionSummary,
     to_micros,
 )
-from rath.session.persistence.index.query import FoundSession, ListedLog, SearchHit, SessionFilter
-from rath.session.persistence.paths import INDEX_FILE_NAME
+from rath.session.log.index.query import FoundSession, ListedLog, SearchHit, SessionFilter
+from rath.session.log.paths import INDEX_FILE_NAME
+from rath.session.log.store import SessionStore
 
 # Listing needs no reader of logs, as long as none has changed.
-_facts_of = late_function("rath.session.persistence.index.decode", "facts_of")
+_facts_of = late_function("rath.session.log.index.decode", "facts_of")
 
 _CACHE_DIR_NAME = "cache"
 _DIGITS = 32

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from uuid import UUID
 
 from rath.session.graph.kind import LineageKind
-from rath.session.persistence.index.database import (
+from rath.session.log.index.database import (
     CallFacts,
     Database,
     SessionSummary,

@@ -9,7 +9,7 @@ from typing import Any
 from msgspec import structs
 
 from rath.session import Session
-from rath.session.files.changes import sharing_effects
+from rath.session.log.build import sharing_effects
 from rath.session.persistence.store import FileStore
 from rath.session.record import ToolRun
 from rath.testing import tool_call

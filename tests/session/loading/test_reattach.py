@@ -18,7 +18,7 @@ from rath.session.persistence import SessionWriter, load_session
 from rath.session.session import Session
 from rath.testing import FakeBackend, FakeSandbox
 
-LOGGER = "rath.session.log.load"
+LOGGER = "rath.session.loading"
 
 
 @pytest.fixture(autouse=True)

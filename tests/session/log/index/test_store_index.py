@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from rath.errors import PersistenceError
+from rath.session.log.index import SessionFilter, SessionSummary, StoreIndex
 from rath.session.outcome import NeedsInput
-from rath.session.persistence.index import SessionFilter, SessionSummary, StoreIndex
 from rath.session.persistence.store import StoredLog
 from tests.support.logs import DAY, LogMaker, MemoryStore, made_logs
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from rath.session.persistence.index.database import CallFacts, SessionSummary
-    from rath.session.persistence.index.database import to_micros as to_micros
-    from rath.session.persistence.index.decode import facts_of as facts_of
-    from rath.session.persistence.index.query import ListedLog as ListedLog
-    from rath.session.persistence.index.query import SearchHit, SessionFilter
-    from rath.session.persistence.index.store_index import IndexMemory as IndexMemory
-    from rath.session.persistence.index.store_index import StoreIndex, index_file
-    from rath.session.persistence.index.store_index import index_memory as index_memory
-    from rath.session.persistence.index.store_index import lines_are_missing as lines_are_missing
+    from rath.session.log.index.database import CallFacts, SessionSummary
+    from rath.session.log.index.database import to_micros as to_micros
+    from rath.session.log.index.decode import facts_of as facts_of
+    from rath.session.log.index.query import ListedLog as ListedLog
+    from rath.session.log.index.query import SearchHit, SessionFilter
+    from rath.session.log.index.store_index import IndexMemory as IndexMemory
+    from rath.session.log.index.store_index import StoreIndex, index_file
+    from rath.session.log.index.store_index import index_memory as index_memory
+    from rath.session.log.index.store_index import lines_are_missing as lines_are_missing
 else:
     from rath._core.late import late_names
 

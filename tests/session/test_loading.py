@@ -29,8 +29,8 @@ from rath.session.events import (
     Row,
 )
 from rath.session.graph.kind import LineageKind
+from rath.session.loading import load, load_file
 from rath.session.log.format import Encoder
-from rath.session.log.load import load, load_file
 from rath.session.log.reader import read_lines
 from rath.session.outcome import Cancelled, Completed, NeedsDecision, RoundLimit
 from rath.session.persistence.store import FileStore

@@ -29,7 +29,7 @@ from rath.session.events import Header, Row
 from rath.session.graph.kind import LineageKind
 from rath.session.log.format import Encoder
 from rath.session.log.reader import read_lines
-from rath.session.persistence.records import (
+from rath.session.log.records import (
     PersistedSessionHeader,
     header_of,
     provider_from_jsonable,

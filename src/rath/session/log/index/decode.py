@@ -25,16 +25,16 @@ from rath.session.events import (
     RoundEnd,
     Row,
 )
-from rath.session.log.parsed import OpenCalls
-from rath.session.log.reader import LOST_END, LineReader
-from rath.session.persistence.index.database import (
+from rath.session.log.index.database import (
     CallFacts,
     CallPrice,
     LogFacts,
     RowRange,
     SaidRow,
 )
-from rath.session.persistence.index.query import OUTCOME_STATES
+from rath.session.log.index.query import OUTCOME_STATES
+from rath.session.log.parsed import OpenCalls
+from rath.session.log.reader import LOST_END, LineReader
 from rath.session.record import Decision, ModelCall, Operation, RecordEntry, ToolRun
 
 __all__ = ["facts_of"]

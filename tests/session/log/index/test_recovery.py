@@ -12,7 +12,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from rath.errors import PersistenceError
-from rath.session.persistence.index import SessionFilter, StoreIndex, index_file
+from rath.session.log.index import SessionFilter, StoreIndex, index_file
 from rath.session.persistence.store import FileStore
 from tests.support.api import INDEX_FILE_NAME, INDEX_VERSION, BlobStore, Database
 from tests.support.logs import LogMaker, MemoryStore

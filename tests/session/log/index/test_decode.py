@@ -15,10 +15,10 @@ from msgspec import structs
 from rath.errors import SessionDamaged
 from rath.session.chunk import ChunkRow, user_text_chunk
 from rath.session.events import PendingResult, RoundEnd
+from rath.session.log.index.decode import facts_of
 from rath.session.log.reader import read_lines
 from rath.session.operation import Place
 from rath.session.outcome import NeedsDecision, NeedsInput, RoundLimit
-from rath.session.persistence.index.decode import facts_of
 from rath.session.record import ModelCall, Operation, ToolRun, Verdict
 from tests.support.api import (
     UNKNOWN_TIME,
