@@ -8,10 +8,11 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from uuid import uuid4
+
+from msgspec import structs
 
 from benchmarks.endpoint import Endpoint
 from benchmarks.measure import interleave, measure
@@ -72,7 +73,7 @@ def long_session(n_rows: int) -> Session:
         row, entry = ((asked, call), (answered, run))[(number + 1) % 2]
         name = RowId(made.id, number)
         rows.append(row.with_id(name))
-        entries.append(replace(entry, id=uuid4(), rows=(name,)))
+        entries.append(structs.replace(entry, id=uuid4(), rows=(name,)))
     body = Body(ChunkTable(rows), Vector(entries))
     return Session.from_body(Deferred.of(body), made.provenance, id=made.id)
 

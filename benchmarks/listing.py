@@ -5,11 +5,12 @@ from __future__ import annotations
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from uuid import UUID, uuid4
+
+from msgspec import structs
 
 from benchmarks.by_hand import add_tool
 from benchmarks.endpoint import Endpoint
@@ -96,7 +97,7 @@ def _as_of(session: UUID, run: Sequence[Event], number: int) -> Iterator[Event]:
     for line in run:
         if isinstance(line, Header):
             at = line.created_at + timedelta(seconds=number)
-            yield replace(line, session=session, created_at=at)
+            yield structs.replace(line, session=session, created_at=at)
         else:
             yield line
 

@@ -21,7 +21,7 @@ from tests.support.stored import Family, damage, ident, save
 def test_a_sound_session(rath: Rath, family: Family) -> None:
     result = rath("verify", "33333333")
     assert (result.exit_code, result.stdout) == (Exit.ANSWERED, "")
-    assert result.stderr == "note: sound: 1 session with all it came from, 13 lines\n"
+    assert result.stderr == "note: sound: 1 session with all it came from, 15 lines\n"
 
 
 def test_all_sessions_of_a_store(rath: Rath, family: Family) -> None:

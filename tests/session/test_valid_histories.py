@@ -13,6 +13,7 @@ from uuid import uuid4
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from rath._async.lazy import Deferred
 from rath.llm import Provider, RathLLMFunctionTool, chat_client_for
@@ -110,7 +111,7 @@ def evidences(draw: st.DrawFn, turn: AssistantTurn, waiting: str | None) -> Call
         if draw(st.booleans()):
             finish = "pause_turn"
             blocks.append(anthropic_replies.search("y", id=f"srvtoolu_{next(numbers)}"))
-    return replace(
+    return structs.replace(
         EVIDENCE,
         provider_kind=kind,
         endpoint=ENDPOINTS[kind],

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import replace
 from uuid import UUID
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from rath.llm import RathLLMMessage
 from rath.llm.exchange import CallEvidence
@@ -169,7 +169,7 @@ def test_an_empty_turn_is_skipped_and_takes_back_nothing() -> None:
 
 SESSION = UUID(int=1)
 BLOCKS = ({"type": "thinking", "signature": "s"},)
-PAUSED = replace(EVIDENCE, finish_reason="pause_turn", reasoning=None)
+PAUSED = structs.replace(EVIDENCE, finish_reason="pause_turn", reasoning=None)
 STEPS: dict[str, tuple[ChunkRow, CallEvidence | None]] = {
     "user": (user_text_chunk("go on"), None),
     "other": (assistant_turn_chunk(tool_calls=None, content="other"), None),
@@ -177,16 +177,16 @@ STEPS: dict[str, tuple[ChunkRow, CallEvidence | None]] = {
     "own": (assistant_turn_chunk(tool_calls=None, content="own"), EVIDENCE),
     "own with blocks": (
         assistant_turn_chunk(tool_calls=None, content="signed"),
-        replace(EVIDENCE, reasoning_blocks=BLOCKS),
+        structs.replace(EVIDENCE, reasoning_blocks=BLOCKS),
     ),
     "own empty": (
         assistant_turn_chunk(tool_calls=None, content=None),
-        replace(EVIDENCE, reasoning_blocks=BLOCKS),
+        structs.replace(EVIDENCE, reasoning_blocks=BLOCKS),
     ),
     "paused": (assistant_turn_chunk(tool_calls=None, content="paused"), PAUSED),
     "paused without a word": (
         assistant_turn_chunk(tool_calls=None, content=None),
-        replace(PAUSED, reasoning_blocks=BLOCKS),
+        structs.replace(PAUSED, reasoning_blocks=BLOCKS),
     ),
 }
 

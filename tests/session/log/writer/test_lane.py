@@ -53,8 +53,9 @@ def test_who_puts_a_job_does_not_wait_for_it() -> None:
 
 def test_exit_waits_for_what_is_in_it(tmp_path: Path) -> None:
     code = (
-        "import sys, time; from pathlib import Path; from rath.session.log.writer import Lane; "
-        "lane = Lane(); lane.put(lambda: time.sleep(0.2)); "
+        "import sys, time; from pathlib import Path; "
+        "from rath.session.log.writer import SerialQueue; "
+        "lane = SerialQueue(); lane.put(lambda: time.sleep(0.2)); "
         "lane.put(lambda: Path(sys.argv[1]).touch())"
     )
     written = tmp_path / "written"
