@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextvars
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from rath._async.lazy import runs_above
 from rath.session.operation import next_place
@@ -98,27 +98,29 @@ class ReplayContext(Protocol):
         ...
 
 
-_replay_context: contextvars.ContextVar[ReplayContext | None] = contextvars.ContextVar(
-    "rath_stage", default=None
-)
-_gather: contextvars.ContextVar[Callable[[Any], None] | None] = contextvars.ContextVar(
-    "rath_gather", default=None
-)
+class _Scope(NamedTuple):
+    """Who serves the operations that are made here, and who is told of their sessions."""
+
+    context: ReplayContext | None = None
+    take: Callable[[Any], None] | None = None
+
+
+_scope: contextvars.ContextVar[_Scope] = contextvars.ContextVar("rath_replay", default=_Scope())  # noqa: B039  # a tuple
 
 
 def current_replay() -> ReplayContext | None:
     """Return what serves operations here, None where they are really made."""
-    return _replay_context.get()
+    return _scope.get().context
 
 
 @contextmanager
 def replaying_in(context: ReplayContext) -> Generator[None]:
     """Have the operations that are made inside served by `context`."""
-    token = _replay_context.set(context)
+    token = _scope.set(_scope.get()._replace(context=context))
     try:
         yield
     finally:
-        _replay_context.reset(token)
+        _scope.reset(token)
 
 
 def begin_operation(
@@ -129,7 +131,7 @@ def begin_operation(
     Raises:
         ReplayDifference: The record that is replayed has no such run.
     """
-    context, place = _replay_context.get(), next_place()
+    context, place = current_replay(), next_place()
     if context is None:
         return place, None
     served = context.begin(kind, place, (user, agent), candidates)
@@ -143,29 +145,29 @@ def recorded_call(segment: str, session: Any) -> UUID | None:
         segment: How the workflow is named in the places of its operations.
         session: What it is called with.
     """
-    context = _replay_context.get()
+    context = current_replay()
     return None if context is None else context.call(segment, session)
 
 
 def derived_place(kind: DerivedKind, *parents: Any) -> Place:
     """Return the place of a derivation made now, in a replay the one it recorded."""
-    context, place = _replay_context.get(), next_place()
+    context, place = current_replay(), next_place()
     return place if context is None else context.derive(kind, place, parents)
 
 
 @contextmanager
 def gathering(take: Callable[[Any], None]) -> Generator[None]:
     """Let `take` have every session that an operation makes or serves inside."""
-    token = _gather.set(take)
+    token = _scope.set(_scope.get()._replace(take=take))
     try:
         yield
     finally:
-        _gather.reset(token)
+        _scope.reset(token)
 
 
 def collect_session(*sessions: Any) -> None:
     """Tell of sessions that an operation made or served, if anybody gathers them."""
-    take = _gather.get()
+    take = _scope.get().take
     # What is made inside a run belongs to that one.
     if take is not None and not runs_above.get():
         for session in sessions:

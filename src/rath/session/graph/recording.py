@@ -8,7 +8,7 @@ import weakref
 from collections.abc import Generator, Sized
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 from uuid import UUID
 
 from rath._async.lazy import Deferred
@@ -104,28 +104,34 @@ def note_content(session: _WithContent) -> None:
         journal.hold(session, content)
 
 
-_graph_mode: ContextVar[bool] = ContextVar("rath_session_graph_mode", default=True)
-_journal: ContextVar[LineageJournal | None] = ContextVar("rath_lineage_journal", default=None)
+class _Recording(NamedTuple):
+    """How lineage is recorded inside a `with` block."""
+
+    is_on: bool
+    journal: LineageJournal | None
+
+
+_recording: ContextVar[_Recording] = ContextVar("rath_lineage", default=_Recording(True, None))  # noqa: B039  # a tuple
 
 
 def session_graph_mode() -> bool:
     """Return whether lineage is recorded here; true unless it was switched off."""
-    return _graph_mode.get()
+    return _recording.get().is_on
 
 
 @contextlib.contextmanager
 def session_graph_mode_override(enabled: bool) -> Generator[None]:
     """Switch the recording of lineage on or off inside a `with` block."""
-    token = _graph_mode.set(enabled)
+    token = _recording.set(_recording.get()._replace(is_on=enabled))
     try:
         yield
     finally:
-        _graph_mode.reset(token)
+        _recording.reset(token)
 
 
 def lineage_journal_optional() -> LineageJournal | None:
     """Return the journal of the enclosing `lineage_journal_tracking`, or None outside of one."""
-    return _journal.get()
+    return _recording.get().journal
 
 
 @contextlib.contextmanager
@@ -139,11 +145,11 @@ def lineage_journal_tracking(*, journal: LineageJournal | None = None) -> Genera
         journal: Where to write; a new journal by default.
     """
     current = LineageJournal() if journal is None else journal
-    token = _journal.set(current)
+    token = _recording.set(_recording.get()._replace(journal=current))
     try:
         yield current
     finally:
-        _journal.reset(token)
+        _recording.reset(token)
 
 
 class LineageRecorder:
