@@ -24,7 +24,7 @@ from rath.session import Session
 from rath.testing import ScriptedClient, tool_call
 
 _PACKAGE = str(Path(rath.__file__).parent)
-_ONLY_TO_RUN_AGAIN = ("resume", "replay", "cassette")
+_ONLY_TO_RUN_AGAIN = ("resume", "replay", "cassette", "programs", "recorded", "differences")
 """Parts of the names of modules that hold the code of runs that are resumed or replayed."""
 
 
