@@ -40,7 +40,7 @@ class Completed(_Outcome, frozen=True, tag=True):
         return hash(Completed)
 
     def __repr__(self) -> str:
-        return "Completed()"
+        return f"{type(self).__name__}()"
 
 
 class RoundLimit(_Outcome, frozen=True, tag=True):

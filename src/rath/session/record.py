@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 from uuid import UUID, uuid4
 
-from msgspec import Meta, Struct, field
+from msgspec import Meta, Struct, field, structs
 
 from rath._core.blobs import Blob
 from rath._core.vector import Vector
@@ -56,7 +56,13 @@ class RecordEntry(Struct, frozen=True, kw_only=True, tag_field="event", omit_def
 
     id: UUID = field(default_factory=uuid4)
     at: Time = field(default_factory=_now)
-    """UTC."""
+    """UTC; a time without a zone counts as UTC."""
+
+    def __post_init__(self) -> None:
+        at = self.at
+        if at.tzinfo is not UTC:
+            known = at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
+            structs.force_setattr(self, "at", known)
 
 
 class OperationFields(RecordEntry, frozen=True, kw_only=True):

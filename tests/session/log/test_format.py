@@ -442,6 +442,48 @@ def test_what_has_no_json_form_is_refused_where_it_is_written() -> None:
         Encoder(SESSION).add(OutcomeChange(Completed(OutputValue(object()))))
 
 
+RUN = tool_run(shown=Blob.from_bytes(b"x"), full=None)
+
+
+@pytest.mark.parametrize(
+    "value", [b"x", NOW, Decimal(1), SESSION, {1, "a"}], ids=lambda v: type(v).__name__
+)
+def test_arguments_that_json_has_no_form_for_are_refused(value: object) -> None:
+    with pytest.raises(TypeError, match=r"no JSON form|not supported between"):
+        Encoder(SESSION).add(HEADER, structs.replace(RUN, arguments={"a": value}))
+
+
+class OwnText(str):
+    """Text of somebody's own class."""
+
+
+class OwnNumber(float):
+    """A number of somebody's own class."""
+
+
+def test_texts_and_numbers_of_own_classes_are_written_as_such() -> None:
+    changes = {"tool": OwnText("f"), "duration_ms": OwnNumber(2), "arguments": {"a": OwnText("b")}}
+    run = structs.replace(RUN, **changes)
+    (found,) = said(log_of([[run]]))[1:]
+    assert isinstance(found, ToolRun)
+    assert (found.tool, found.duration_ms, found.arguments) == ("f", 2.0, {"a": "b"})
+
+
+def test_parameters_keep_their_types_beside_equal_ones() -> None:
+    calls = [
+        structs.replace(model_call(), evidence=call_evidence(None, parameters={"n": number}))
+        for number in (1, 1.0, True)
+    ]
+    found = [each for each in said(log_of([calls])) if isinstance(each, ModelCall)]
+    assert [repr(each.evidence.parameters["n"]) for each in found] == ["1", "1.0", "True"]
+
+
+def test_a_time_without_a_zone_counts_as_utc() -> None:
+    run = structs.replace(RUN, at=NOW.replace(tzinfo=None))
+    assert run.at == NOW
+    assert said(log_of([[run]]))[1:] == [run]
+
+
 def altered(log: bytes, old: bytes, new: bytes) -> bytes:
     """Return a log whose last line was changed and given a checksum that fits."""
     *first, last = [each.rpartition(b',"sum"')[0] + b"}" for each in log.splitlines()]

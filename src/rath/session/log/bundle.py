@@ -46,7 +46,7 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)
 """The earliest time of a zip: the same sessions are the same file."""
 
 _UNREADABLE = (zipfile.BadZipFile, struct.error, ValueError, TypeError, LookupError,
-               AttributeError, OSError, RuntimeError, PersistenceError)  # fmt: skip
+               AttributeError, OSError, EOFError, RuntimeError, PersistenceError)  # fmt: skip
 """What the parsers of damaged or forged bytes raise."""
 
 

@@ -257,7 +257,7 @@ class Encoder:
         self._session = session
         self._names_theirs = names_theirs
         self._known = set(known)
-        self._setups: list[tuple[tuple[object, ...], str]] = []
+        self._setups: list[tuple[tuple[object, ...], str, str]] = []
         self._blobs: list[Blob] = []
         self._json = msgspec.json.Encoder(enc_hook=self._hook)
         self.sum = after
@@ -307,6 +307,8 @@ class Encoder:
                 yield self._encode(_finished(event))
             case ToolRun():
                 yield self._encode(_tool_run(event))
+            case Decision() | Interrupt():
+                yield self._encode(_with_free(event))
             case _:
                 yield self._encode(event)
 
@@ -346,18 +348,22 @@ class Encoder:
         key = tuple(getattr(evidence, name) for name in _SETUP)
         if seen is not None:
             key += (seen.head_digest, seen.tools_digest, seen.renderer)
-        for known, digest in self._setups:
-            if known == key:
+        # To Python 1, 1.0 and True are equal.
+        exact = repr(evidence.parameters)
+        for known, said_as, digest in self._setups:
+            if known == key and said_as == exact:
                 return digest, None
         own = zip(_SETUP, key, strict=False)
         said = {name: value for name, value in own if value != _ABSENT.get(name, ())}
+        if evidence.parameters:
+            said["parameters"] = _free(evidence.parameters)
         common: Json = {"evidence": said}
         if seen is not None:
             sees = zip(_SEEN_SETUP, key[len(_SETUP) :], strict=True)
             common["seen"] = {name: value for name, value in sees if value is not None}
         body = self._encode(common)
         digest = sha256(body).hexdigest()[:_SETUP_DIGITS]
-        self._setups = [(key, digest), *self._setups[: _MAX_SETUPS - 1]]
+        self._setups = [(key, exact, digest), *self._setups[: _MAX_SETUPS - 1]]
         if digest in self._known:
             return digest, None
         self._known.add(digest)
@@ -423,6 +429,8 @@ def _own_evidence(evidence: CallEvidence, status: str) -> Json:
         value = getattr(evidence, name)
         if value != _ABSENT.get(name, ()):
             said[name] = value
+    if evidence.reasoning_blocks:
+        said["reasoning_blocks"] = _free(evidence.reasoning_blocks)
     if evidence.attempts:
         said["attempts"] = [
             {
@@ -434,7 +442,7 @@ def _own_evidence(evidence: CallEvidence, status: str) -> Json:
         ]
     usage = evidence.usage
     if usage is not None:
-        said["usage"] = usage_to_jsonable(usage)
+        said["usage"] = _free(usage_to_jsonable(usage))
     said["request_digest"] = evidence.request_digest
     if evidence.status != status:
         said["status"] = evidence.status
@@ -480,15 +488,47 @@ def _finished(event: Finished) -> Json:
 
 def _tool_run(entry: ToolRun) -> ToolRun | Json:
     """Return a tool run in the form of its line: as it is, where no inner value has a default."""
-    if entry.sandbox is None and not entry.file_effects:
+    if entry.sandbox is None and not entry.file_effects and not entry.arguments:
         return entry
     said = structs.asdict(entry)
     said = {name: value for name, value in said.items() if value is not None and value != ()}
+    if entry.arguments:
+        said["arguments"] = _free(entry.arguments)
     if entry.sandbox is not None:
         said["sandbox"] = _bare(entry.sandbox)
     if entry.file_effects:
         said["file_effects"] = [_bare(effect) for effect in entry.file_effects]
     return {"event": "tool_run", **said}
+
+
+_FREE = ("arguments", "edited", "schema")
+"""Members of decisions and interrupts that are JSON of any shape."""
+
+
+def _with_free(entry: Decision | Interrupt) -> Decision | Interrupt | Json:
+    """Return an entry in the form of its line, with what is JSON of any shape by `_free`."""
+    free = {name: value for name in _FREE if (value := getattr(entry, name, None))}
+    if not free:
+        return entry
+    absent = {each.name for each in structs.fields(entry) if each.default in (None, ())}
+    said = {
+        name: value
+        for name, value in structs.asdict(entry).items()
+        if name not in absent or value not in (None, ())
+    }
+    tag = entry.__struct_config__.tag
+    return {"event": tag, **said, **{name: _free(value) for name, value in free.items()}}
+
+
+def _free(value: object) -> msgspec.Raw:
+    """Return JSON of any shape as the json module writes it.
+
+    msgspec has forms for values that are none of JSON's, such as bytes and dates.
+
+    Raises:
+        TypeError: It holds something that JSON has no form for.
+    """
+    return msgspec.Raw(dump(value))
 
 
 def _bare(value: Any) -> Json:
@@ -572,6 +612,15 @@ def _plain(value: object) -> object:
             return dict(cast("Mapping[str, Any]", value))
         case set() | frozenset():
             return sorted(cast("set[Any]", value))
+        case msgspec.Raw():
+            return json.loads(bytes(value))
+        # Classes of somebody else that are text or numbers: the json module writes them as such.
+        case str():
+            return str.__str__(value)
+        case float():
+            return float(value)
+        case int():
+            return int(value)
         case _:
             kind = type(value).__name__
             raise TypeError(f"{kind} has no JSON form; use text, numbers, lists or objects")
@@ -721,7 +770,7 @@ class Decoder:
                 found = cast("Json", said)
                 return self.make_blob(digest, size, found.get("kept") is True)
             case _:
-                raise ValueError(f"expected a sha256 and a size, found {said!r:.100}")
+                raise ValueError("expected a sha256 and a size")
 
 
 def _chunk(stored: _StoredRow | _RowLine, row_id: RowId | None) -> ChunkRow:
