@@ -53,7 +53,6 @@ from rath.session.log.build import build as build
 from rath.session.log.chain import chained as chained
 from rath.session.log.document import entry_to_jsonable as entry_to_jsonable
 from rath.session.log.document import outcome_to_jsonable as outcome_to_jsonable
-from rath.session.log.format import dump as dump
 from rath.session.log.header import Identity as Identity
 from rath.session.log.header import RangeSource as RangeSource
 from rath.session.log.header import beginning as beginning
@@ -81,6 +80,7 @@ from rath.session.log.paths import PARTIAL_SUFFIX as PARTIAL_SUFFIX
 from rath.session.log.paths import partial_beside as partial_beside
 from rath.session.log.reader import decode_header as decode_header
 from rath.session.log.store import Log as Log
+from rath.session.log.values import dump as dump
 from rath.session.log.writer import find_log as find_log
 from rath.session.log.writer import read_log as read_log
 from rath.session.loop import call_site as call_site

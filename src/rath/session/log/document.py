@@ -15,7 +15,8 @@ from rath._core.blobs import Blob
 from rath.backend.effects import FileEffect
 from rath.session.chunk import RowId
 from rath.session.content import rows_digest
-from rath.session.log.format import output_to_plain, tools_digest
+from rath.session.log.format import tools_digest
+from rath.session.log.values import output_to_plain
 from rath.session.outcome import Completed, Outcome, OutputMissing, OutputValue
 from rath.session.record import Decision, Entry, ModelCall, Operation, ToolRun, Verdict
 

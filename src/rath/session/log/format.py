@@ -18,10 +18,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from hashlib import sha256
-from math import isfinite
 from typing import Any, Literal, cast, get_args
 from uuid import UUID
 
@@ -61,6 +60,7 @@ from rath.session.log.migrations import (
     CURRENT_SCHEMA_VERSION,
 )
 from rath.session.log.problems import decode_record, problem_of
+from rath.session.log.values import dump, free_json, has_odd_number, output_to_plain, to_json_value
 from rath.session.outcome import Completed, Outcome, OutputValue
 from rath.session.record import (
     Change,
@@ -356,7 +356,7 @@ class Encoder:
         own = zip(_SETUP, key, strict=False)
         said = {name: value for name, value in own if value != _ABSENT.get(name, ())}
         if evidence.parameters:
-            said["parameters"] = _free(evidence.parameters)
+            said["parameters"] = free_json(evidence.parameters)
         common: Json = {"evidence": said}
         if seen is not None:
             sees = zip(_SEEN_SETUP, key[len(_SETUP) :], strict=True)
@@ -404,15 +404,15 @@ class Encoder:
             return dump(msgspec.to_builtins(value, enc_hook=self._hook))
         # What is no number becomes null: rare, since what is None is mostly left out.
         if b"null" in data:
-            plain: object = msgspec.to_builtins(value, enc_hook=_plain)
-            if _has_odd_number(plain):
-                return dump(plain)
+            builtins: object = msgspec.to_builtins(value, enc_hook=to_json_value)
+            if has_odd_number(builtins):
+                return dump(builtins)
         return data
 
     def _hook(self, value: object) -> object:
         if isinstance(value, Blob) and value.is_kept:
             self._blobs.append(value)
-        return _plain(value)
+        return to_json_value(value)
 
 
 _SETUP_DIGITS = 16
@@ -430,7 +430,7 @@ def _own_evidence(evidence: CallEvidence, status: str) -> Json:
         if value != _ABSENT.get(name, ()):
             said[name] = value
     if evidence.reasoning_blocks:
-        said["reasoning_blocks"] = _free(evidence.reasoning_blocks)
+        said["reasoning_blocks"] = free_json(evidence.reasoning_blocks)
     if evidence.attempts:
         said["attempts"] = [
             {
@@ -442,7 +442,7 @@ def _own_evidence(evidence: CallEvidence, status: str) -> Json:
         ]
     usage = evidence.usage
     if usage is not None:
-        said["usage"] = _free(usage_to_jsonable(usage))
+        said["usage"] = free_json(usage_to_jsonable(usage))
     said["request_digest"] = evidence.request_digest
     if evidence.status != status:
         said["status"] = evidence.status
@@ -470,7 +470,7 @@ def usage_to_jsonable(usage: RathLLMTokenUsage | None) -> Json | None:
 
 def tools_digest(tools: tuple[RathLLMFunctionTool, ...]) -> str:
     """Return the sha256 over tool schemas, in hex."""
-    said = json.dumps([_bare(tool) for tool in tools], ensure_ascii=False, default=_plain)
+    said = json.dumps([_bare(tool) for tool in tools], ensure_ascii=False, default=to_json_value)
     return sha256(said.encode(errors="replace")).hexdigest()
 
 
@@ -493,7 +493,7 @@ def _tool_run(entry: ToolRun) -> ToolRun | Json:
     said = structs.asdict(entry)
     said = {name: value for name, value in said.items() if value is not None and value != ()}
     if entry.arguments:
-        said["arguments"] = _free(entry.arguments)
+        said["arguments"] = free_json(entry.arguments)
     if entry.sandbox is not None:
         said["sandbox"] = _bare(entry.sandbox)
     if entry.file_effects:
@@ -506,7 +506,7 @@ _FREE = ("arguments", "edited", "schema")
 
 
 def _with_free(entry: Decision | Interrupt) -> Decision | Interrupt | Json:
-    """Return an entry in the form of its line, with what is JSON of any shape by `_free`."""
+    """Return an entry in the form of its line, with what is JSON of any shape by `free_json`."""
     free = {name: value for name in _FREE if (value := getattr(entry, name, None))}
     if not free:
         return entry
@@ -517,18 +517,7 @@ def _with_free(entry: Decision | Interrupt) -> Decision | Interrupt | Json:
         if name not in absent or value not in (None, ())
     }
     tag = entry.__struct_config__.tag
-    return {"event": tag, **said, **{name: _free(value) for name, value in free.items()}}
-
-
-def _free(value: object) -> msgspec.Raw:
-    """Return JSON of any shape as the json module writes it.
-
-    msgspec has forms for values that are none of JSON's, such as bytes and dates.
-
-    Raises:
-        TypeError: It holds something that JSON has no form for.
-    """
-    return msgspec.Raw(dump(value))
+    return {"event": tag, **said, **{name: free_json(value) for name, value in free.items()}}
 
 
 def _bare(value: Any) -> Json:
@@ -583,61 +572,6 @@ def _stored(outcome: Outcome) -> Outcome:
         value: object = json.loads(dump(output_to_plain(outcome.output.value)))
         return Completed(OutputValue(value))
     return outcome
-
-
-def output_to_plain(value: object) -> object:
-    """Return what can be read of a typed answer without its class."""
-    to_json: object = getattr(value, "model_dump", None)
-    if callable(to_json):
-        return to_json(mode="json")
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return dataclasses.asdict(value)
-    return value
-
-
-def dump(value: object) -> bytes:
-    """Return compact JSON, in UTF-8 but for lone surrogates, which are escaped."""
-    try:
-        return _dump(value).encode()
-    except UnicodeEncodeError:
-        return json.dumps(value, default=_plain, separators=(",", ":")).encode()
-
-
-def _plain(value: object) -> object:
-    match value:
-        case Blob():
-            said: Json = {"sha256": value.digest, "size": value.size}
-            return {**said, "kept": True} if value.is_kept else said
-        case Mapping():
-            return dict(cast("Mapping[str, Any]", value))
-        case set() | frozenset():
-            return sorted(cast("set[Any]", value))
-        case msgspec.Raw():
-            return json.loads(bytes(value))
-        # Classes of somebody else that are text or numbers: the json module writes them as such.
-        case str():
-            return str.__str__(value)
-        case float():
-            return float(value)
-        case int():
-            return int(value)
-        case _:
-            kind = type(value).__name__
-            raise TypeError(f"{kind} has no JSON form; use text, numbers, lists or objects")
-
-
-# Made once: `json.dumps` with options makes an encoder at each call.
-_dump = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), default=_plain).encode
-
-
-def _has_odd_number(value: object) -> bool:
-    if isinstance(value, float):
-        return not isfinite(value)
-    if isinstance(value, dict):
-        return any(map(_has_odd_number, cast("dict[Any, object]", value).values()))
-    if isinstance(value, list | tuple):
-        return any(map(_has_odd_number, cast("list[object]", value)))
-    return False
 
 
 # ---------------------------------------------------------------- bytes to events
