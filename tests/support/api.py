@@ -56,8 +56,8 @@ from rath.session.log.document import outcome_to_jsonable as outcome_to_jsonable
 from rath.session.log.header import Identity as Identity
 from rath.session.log.header import RangeSource as RangeSource
 from rath.session.log.header import beginning as beginning
+from rath.session.log.header import count_in_ranges as count_in_ranges
 from rath.session.log.header import entry_parts as entry_parts
-from rath.session.log.header import n_told as n_told
 from rath.session.log.header import provider_without_secrets as provider_without_secrets
 from rath.session.log.header import row_parts as row_parts
 from rath.session.log.index.database import INDEX_VERSION as INDEX_VERSION

@@ -9,7 +9,7 @@ from rath.session import Session
 from rath.session.events import Finished, Header, Row
 from rath.session.log.format import Encoder
 from rath.session.persistence.store import SessionStore
-from tests.support.api import Event, RangeSource, entry_parts, n_told, row_parts
+from tests.support.api import Event, RangeSource, count_in_ranges, entry_parts, row_parts
 
 
 def header_for(session: Session, *sources: Session, at: datetime | None = None) -> Header:
@@ -43,7 +43,7 @@ def header_for(session: Session, *sources: Session, at: datetime | None = None) 
 def lines_for(session: Session, *sources: Session, at: datetime | None = None) -> list[Event]:
     """Return all lines of a session that has ended, perhaps at another time than now."""
     body, header = session.body.result(), header_for(session, *sources, at=at)
-    n_rows, n_entries = n_told(header.rows), n_told(header.entries)
+    n_rows, n_entries = count_in_ranges(header.rows), count_in_ranges(header.entries)
     rows = enumerate(body.table.since(n_rows), start=n_rows)
     late = session.record.since(len(body.record))
     return [

@@ -121,7 +121,7 @@ def keep_derivation(session: Saved) -> None:
         return
     try:
         store = given or default_store()
-        put = partial(_put_aside, store, _whole(session), runs_above.get())
+        put = partial(_store_in_background, store, _whole(session), runs_above.get())
         if not session.body.at_end(put):
             put()
     except (PersistenceError, RuntimeError, ValueError, LookupError, OSError) as exc:
@@ -143,7 +143,7 @@ def add_late(cell: Deferred[Any], record: Record, *lines: Event) -> None:
         _result(writer.keep_up_with(record, *lines))
 
 
-def add_late_aside(cell: Deferred[Any], session: UUID, record: Record) -> None:
+def add_late_in_background(cell: Deferred[Any], session: UUID, record: Record) -> None:
     """Have what came late added to the logs that hold a session; never waits.
 
     A failure is logged: nobody waits for it.
@@ -183,7 +183,9 @@ def remember_loaded(
     open_session_files().put(cell, LogWriter.of_stored(store, session, is_alone=True, place=place))
 
 
-def _put_aside(store: SessionStore, whole: CompleteSession, above: frozenset[UUID]) -> None:
+def _store_in_background(
+    store: SessionStore, whole: CompleteSession, above: frozenset[UUID]
+) -> None:
     if whole.cell.error() is not None:
         return
     ancestors = AncestorWriter(store, running=above)

@@ -20,7 +20,7 @@ from rath.llm.image import Image
 from rath.session.body import Body
 from rath.session.calls.asking import in_call
 from rath.session.content import ToolCall
-from rath.session.derive import add_late_aside
+from rath.session.derive import add_late_in_background
 from rath.session.open_calls import own_operation
 from rath.session.operation import hook_scope
 from rath.session.outcome import Cancelled, Suspended
@@ -233,7 +233,7 @@ def _amended(cell: Deferred[Body], chain: Sequence[PassedOn], session: UUID, bod
     entries = _outputs_changed(chain, session, body.record)
     record = body.record.extend(entries)
     if entries:
-        add_late_aside(cell, session, record)
+        add_late_in_background(cell, session, record)
     return replace(body, record=record)
 
 

@@ -267,6 +267,20 @@ def test_a_forged_file_is_read_or_refused(at: int, byte: int) -> None:
     assert {log.data for log in bundle.logs.values()} == {LOG.data}
 
 
+def test_a_name_longer_than_the_file_is_refused() -> None:
+    data = bytearray(zipped(manifest()))
+    data[26:28] = (60_000).to_bytes(2, "little")  # the length of the name in the first header
+    with pytest.raises(SessionDamaged, match="it is no bundle of sessions: "):
+        from_bytes(resummed(bytes(data)), "file")
+
+
+def test_an_extra_field_longer_than_the_file_is_refused() -> None:
+    data = bytearray(zipped(manifest()))
+    data[28:30] = (60_000).to_bytes(2, "little")
+    with pytest.raises(SessionDamaged, match="EOFError"):
+        from_bytes(resummed(bytes(data)), "file")
+
+
 def test_a_newer_bundle_is_refused() -> None:
     with pytest.raises(PersistenceError, match="version 3; this version of rath reads 2 and 1"):
         from_bytes(zipped(manifest(version=3)), "f")

@@ -17,7 +17,7 @@ from rath.llm.image import Image
 from rath.session import Session
 from rath.session.calls.asking import call_here
 from rath.session.content import AssistantTurn
-from rath.session.log.open_logs import recorded_beside
+from rath.session.log.open_logs import recording_as
 from rath.session.outcome import (
     BudgetExceeded,
     Cancelled,
@@ -152,7 +152,7 @@ class AgentTool(FlowToolCall):
         """Begin the task, and return what waits for its answer."""
         shown = _last_images(session) if self._images == "last" else ()
         pictures = [image.blob.data for image in shown if image.blob.data is not None]
-        with recorded_beside(session.id):
+        with recording_as(session.id):
             child = session.delegate(str(arguments["task"]), images=pictures)
             made = self._workflow(child)
         return _Answer(made)

@@ -44,7 +44,7 @@ class Writing:
 
     def write(self, path: str, content: Iterable[bytes], *, mode: int) -> str:
         """Have a file written, or a link made; return the sha256 of its content."""
-        waiting = self._place_aside()
+        waiting = self._temporary_path()
         digest = sha256()
         if stat.S_ISLNK(mode):
             target = b"".join(content)
@@ -87,7 +87,7 @@ class Writing:
 
     def _take_away(self, path: Path) -> None:
         """Move a file aside, or a directory that no files are left in."""
-        kept = self._place_aside()
+        kept = self._temporary_path()
         path.rename(kept)
         self._steps_back.append(partial(kept.rename, path))
 
@@ -98,7 +98,7 @@ class Writing:
         path.mkdir()
         self._steps_back.append(path.rmdir)
 
-    def _place_aside(self) -> Path:
+    def _temporary_path(self) -> Path:
         self._n_aside += 1
         return self._aside / str(self._n_aside)
 

@@ -160,7 +160,8 @@ def from_bytes(data: bytes, where: str) -> Bundle:
             if version == VERSION:
                 return _from_zip(file, manifest, where)
     except _UNREADABLE as exc:
-        raise SessionDamaged(f"it is no bundle of sessions: {exc}", where=where) from exc
+        problem = str(exc) or type(exc).__name__
+        raise SessionDamaged(f"it is no bundle of sessions: {problem}", where=where) from exc
     raise PersistenceError(
         f"{where}: the bundle has version {version!r}; this version of rath reads {VERSION} and 1"
     )

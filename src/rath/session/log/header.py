@@ -79,7 +79,7 @@ def entry_parts(
     return _parts(entries, parents, _entries_digest)
 
 
-def n_told(parts: Sequence[AncestorRange]) -> int:
+def count_in_ranges(parts: Sequence[AncestorRange]) -> int:
     """Return how many rows or entries parts tell."""
     return sum(part.stop - part.start for part in parts)
 
@@ -205,10 +205,10 @@ def beginning(
     )
     told = entry_parts(start.record, [RangeSource(edge.id, record_of(edge)) for edge in parents])
     header = header_line(who, rows=told_rows, entries=told, given=start.given)
-    first = n_told(told_rows)
+    first = count_in_ranges(told_rows)
     inline = [Row(at, row) for at, row in enumerate(own_rows.since(first), start=first)]
-    entries = start.record.since(n_told(told))
-    return Beginning([header, *inline, *entries], n_told(told), who.place)
+    entries = start.record.since(count_in_ranges(told))
+    return Beginning([header, *inline, *entries], count_in_ranges(told), who.place)
 
 
 def header_line(

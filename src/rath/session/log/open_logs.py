@@ -269,7 +269,7 @@ def recording_scope(store: SessionStore) -> Generator[None]:
 
 
 @contextmanager
-def recorded_beside(session: UUID) -> Generator[None]:
+def recording_as(session: UUID) -> Generator[None]:
     """Have what is made inside recorded as the run of `session` is.
 
     So a call that is made again when that run goes on finds what it had made. Nothing changes

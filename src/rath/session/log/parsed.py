@@ -183,7 +183,7 @@ class ParsedLog:
         return max(times)
 
     @property
-    def n_begun(self) -> int:
+    def n_inherited_rows(self) -> int:
         """How many rows the session begins with that are another's."""
         return sum(part.stop - part.start for part in self.header.rows)
 
@@ -254,7 +254,7 @@ class _Folding:
         self._calls = OpenCalls(content.header.session)
         self._partial: list[str] = []
         self._failure: Failed | None = None
-        self._n_rows = content.n_begun
+        self._n_rows = content.n_inherited_rows
 
     def take(self, line: Event) -> None:
         """Add what a line says.

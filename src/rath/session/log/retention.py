@@ -197,7 +197,7 @@ def _independent_lines(built: LoadedSession, lines: Sequence[Event], of: UUID) -
     entries, n_entries = _parts_before(header.entries, of)
     n_inherited = sum(part.stop - part.start for part in header.entries)
     own = {entry.id: entry for entry in built.entries.items.since(n_inherited)}
-    inline_rows = built.rows.items.prefix(built.content.n_begun).since(n_rows)
+    inline_rows = built.rows.items.prefix(built.content.n_inherited_rows).since(n_rows)
     inline_entries = built.entries.items.prefix(n_inherited).since(n_entries)
     # A merge has the record that the second parent had.
     later = (own[line.id] if isinstance(line, Operation) else line for line in lines[1:])

@@ -35,7 +35,7 @@ from rath.session.events import (
 )
 from rath.session.log import index
 from rath.session.log.format import Batch, Encoder
-from rath.session.log.header import Beginning, is_same_place, n_told, placement_line
+from rath.session.log.header import Beginning, count_in_ranges, is_same_place, placement_line
 from rath.session.log.reader import LineReader, LogLines, read_lines
 from rath.session.log.store import SessionLog, SessionStore, StoredLog
 from rath.session.record import Entry, Record, RecordEntry
@@ -278,7 +278,7 @@ def _counted(lines: Iterable[Event]) -> tuple[int, int, tuple[UUID, ...]]:
     for line in lines:
         match line:
             case Header():
-                n_rows, n_entries = n_told(line.rows), n_told(line.entries)
+                n_rows, n_entries = count_in_ranges(line.rows), count_in_ranges(line.entries)
             case Row():
                 n_rows += 1
             case RecordEntry():

@@ -223,7 +223,7 @@ def _meta(content: ParsedLog) -> PersistedSessionMeta:
         created_at=header.created_at,
         lineage_operator=header.operator,
         lineage_kind=header.kind,
-        chunk_count=content.n_begun + len(content.rows),
+        chunk_count=content.n_inherited_rows + len(content.rows),
         closed=content.trailer is not None,
     )
 

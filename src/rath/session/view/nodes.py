@@ -63,7 +63,7 @@ _HARMLESS = str.maketrans(
 )  # In JSON these stand inside of strings only.
 
 
-def shown(text: str, max_chars: int) -> Shown:
+def cut_text(text: str, max_chars: int) -> Shown:
     """Return a text of at most `max_chars` characters, with what is left out said."""
     if len(text) <= max_chars:
         return text

@@ -39,8 +39,8 @@ from rath.session.view.nodes import (
     PageNode,
     Shown,
     Totals,
+    cut_text,
     own_entries,
-    shown,
     totals,
 )
 
@@ -123,7 +123,7 @@ class EvidenceEncoder:
                 assert_never(entry)
 
     def _text(self, text: str | None) -> Shown | None:
-        return None if text is None else shown(text, self._limits.max_chars)
+        return None if text is None else cut_text(text, self._limits.max_chars)
 
     def _json(self, value: object) -> Shown | None:
         """Return any data as JSON text, which the page shows as it is."""
@@ -272,7 +272,7 @@ class EvidenceEncoder:
             after=None if effect.after is None else effect.after.size,
             digest=None if effect.after is None else effect.after.digest,
             modes=[_octal(mode) for mode in modes] if modes[0] != modes[1] else None,
-            diff=shown(diff, self._limits.max_diff_chars) if diff else None,
+            diff=cut_text(diff, self._limits.max_diff_chars) if diff else None,
         )
 
     def _verdict(self, entry: Verdict) -> dict[str, Any]:
@@ -380,7 +380,7 @@ class PageEncoder:
             parents=[self._id(parent) for parent in node.parents],
             extras=[[name, encode_plain(value)] for name, value in node.extras],
             state=node.state,
-            problem=shown(node.problem, self._limits.max_chars),
+            problem=cut_text(node.problem, self._limits.max_chars),
             rows=self._catalogue.row_ranges(node),
             entries=self._catalogue.entry_ranges(node),
             **_encode_totals(totals(node)),
@@ -400,19 +400,19 @@ class PageEncoder:
         limit = self._limits.max_chars
         match row.content:
             case SystemText(text):
-                return {"t": shown(text, limit)}
+                return {"t": cut_text(text, limit)}
             case UserText(text, images):
                 return without_empty(
-                    t=shown(text, limit), im=[self._image(each) for each in images]
+                    t=cut_text(text, limit), im=[self._image(each) for each in images]
                 )
             case AssistantTurn(text, calls):
-                listed = [[call.id, call.name, shown(call.arguments, limit)] for call in calls]
-                return without_empty(t=None if text is None else shown(text, limit), c=listed)
+                listed = [[call.id, call.name, cut_text(call.arguments, limit)] for call in calls]
+                return without_empty(t=None if text is None else cut_text(text, limit), c=listed)
             case ToolFeedback(call_id, name, body, images):
-                said = {"t": shown(body, limit), "tool": name, "call": call_id}
+                said = {"t": cut_text(body, limit), "tool": name, "call": call_id}
                 return {**said, **without_empty(im=[self._image(each) for each in images])}
             case Opaque(payload):
-                return {"t": shown(encode_plain(dict(payload)), limit)}
+                return {"t": cut_text(encode_plain(dict(payload)), limit)}
             case _:
                 assert_never(row.content)
 

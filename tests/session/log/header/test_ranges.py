@@ -9,7 +9,7 @@ from hypothesis import given
 from rath._core.vector import Vector
 from rath.session import ChunkRow, ChunkTable, Session
 from rath.session.events import AncestorRange
-from rath.session.log.header import RangeSource, entry_parts, n_told, row_parts
+from rath.session.log.header import RangeSource, count_in_ranges, entry_parts, row_parts
 from tests.support.api import rows_digest
 from tests.support.sessions import row_lists
 
@@ -44,7 +44,7 @@ def test_parts_of_a_merge_tell_all_of_its_rows(
     merged = mine.merge(other)
     sources = (rows_of(mine), rows_of(other))
     parts = row_parts(merged.chunk_table.vector, sources)
-    assert n_told(parts) == len(merged.chunk_table)
+    assert count_in_ranges(parts) == len(merged.chunk_table)
     assert told(parts, *sources) == list(merged.chunk_table)
 
 
@@ -53,7 +53,7 @@ def test_new_rows_are_in_no_part(base: list[ChunkRow], new: list[ChunkRow]) -> N
     root = Session(ChunkTable(base))
     table = root.chunk_table.born_in(uuid4(), new)
     parts = row_parts(table.vector, [rows_of(root)])
-    assert n_told(parts) == len(base)
+    assert count_in_ranges(parts) == len(base)
 
 
 def test_without_parents_nothing_is_told() -> None:

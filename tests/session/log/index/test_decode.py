@@ -53,7 +53,7 @@ def is_believed(data: bytes) -> bool:
 def test_the_facts_are_those_of_the_lines(log: LogMaker) -> None:
     facts, read = facts_of(log.session, log.data), content(log.data)
     calls = [entry for entry in read.entries if isinstance(entry, ModelCall)]
-    assert facts.n_rows == read.n_begun + len(read.rows)
+    assert facts.n_rows == read.n_inherited_rows + len(read.rows)
     assert facts.n_tool_runs == sum(isinstance(entry, ToolRun) for entry in read.entries)
     assert list(facts.calls) == [call.id for call in calls]
     usages = [call.evidence.usage for call in calls]

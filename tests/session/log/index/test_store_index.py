@@ -45,8 +45,12 @@ def test_it_equals_one_that_is_made_anew(data: st.DataObject) -> None:
     for _ in range(data.draw(st.integers(1, 6))):
         match data.draw(st.sampled_from(["write", "write", "append", "delete", "ask"])):
             case "write":
-                known.append(data.draw(made_logs(known=tuple(known))))
-                store.put(known[-1])
+                made = data.draw(made_logs(known=tuple(known)))
+                # A shorter log in the place of a longer one is damage, of which a new index that
+                # never saw the longer one cannot know.
+                if all(made.session != each.session for each in known):
+                    known.append(made)
+                    store.put(made)
             case "append" if known:
                 store.put(data.draw(st.sampled_from(known)).reopened().said("more of the parser"))
             case "delete" if known:

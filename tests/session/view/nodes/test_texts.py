@@ -5,12 +5,12 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rath.session.view.nodes import harmless, shown
+from rath.session.view.nodes import cut_text, harmless
 
 
 @given(st.text(), st.integers(1, 20))
 def test_a_long_text_keeps_its_ends_and_says_what_is_missing(text: str, max_chars: int) -> None:
-    made = shown(text, max_chars)
+    made = cut_text(text, max_chars)
     if len(text) <= max_chars:
         assert made == text
         return

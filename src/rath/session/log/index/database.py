@@ -180,7 +180,7 @@ def stored(text: str) -> str:
     return UNSPACED.sub(lambda run: _GAP + _GAP.join(run[0]) + _GAP, valid_unicode(text))
 
 
-def shown(text: str) -> str:
+def displayed_text(text: str) -> str:
     """Return what is stored as it was said."""
     return text.replace(_GAP, "")
 

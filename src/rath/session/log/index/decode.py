@@ -174,7 +174,7 @@ class _Folding:
             facts.given[given.session] = given.usage.total_tokens
 
     def _take_row(self, row: ChunkRow) -> None:
-        text = "\n".join(filter(None, _said(row.kind_name, row.payload)))
+        text = "\n".join(filter(None, _row_texts(row.kind_name, row.payload)))
         if text.strip():
             shown = valid_unicode(text[:_MAX_CHARS])
             self.facts.said.append(SaidRow(self.facts.n_rows, valid_unicode(row.kind_name), shown))
@@ -212,7 +212,7 @@ class _Folding:
                 self._take_row(result.shown)
 
 
-def _said(kind: str, payload: Mapping[str, Any]) -> Iterator[str | None]:
+def _row_texts(kind: str, payload: Mapping[str, Any]) -> Iterator[str | None]:
     """Yield what a row says, as texts."""
     if kind not in ("system", "user", "assistant", "tool_result"):
         return

@@ -14,10 +14,10 @@ from rath.session.log.index.database import (
     CallFacts,
     Database,
     SessionSummary,
+    displayed_text,
     from_micros,
     ids_in,
     match_of,
-    shown,
     to_micros,
 )
 
@@ -171,7 +171,7 @@ def hits(database: Database, question: str, limit: int) -> list[SearchHit]:
              WHERE words MATCH ? ORDER BY words.rank, sessions.created DESC, said.id LIMIT ?"""
     found: list[Any] = database.rows(sql, (match, limit))
     return [
-        SearchHit(UUID(bytes=session), at, kind, " ".join(shown(text).split()))
+        SearchHit(UUID(bytes=session), at, kind, " ".join(displayed_text(text).split()))
         for session, at, kind, text in found
     ]
 
