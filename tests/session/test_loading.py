@@ -127,7 +127,6 @@ def cut_off(store: FileStore, *more: Event) -> Any:
 def test_run_that_was_cut_off_waits_and_nothing_needs_to_be_decided(store: FileStore) -> None:
     loaded = cut_off(store)
     assert loaded.session.outcome == NeedsDecision(SESSION, ())
-    assert loaded.unfinished.operation == OPERATION.operation
     assert (loaded.is_finished, len(loaded.session.chunk_table)) == (False, 2)
 
 
@@ -135,7 +134,7 @@ def test_call_with_unknown_outcome_has_to_be_decided(store: FileStore) -> None:
     loaded = cut_off(store, intent(), intent(1, "b", "idempotent"))
     assert loaded.session.outcome == NeedsDecision(SESSION, ("a",))
     assert loaded.unfinished.intents == (intent(), intent(1, "b", "idempotent"))
-    assert loaded.session.body.result().unfinished is loaded.unfinished
+    assert loaded.session.body.result().unfinished == loaded.unfinished
 
 
 @pytest.mark.parametrize(

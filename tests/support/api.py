@@ -126,6 +126,7 @@ from rath.session.run.rounds import FULL as FULL
 from rath.session.run.rounds import ContentCache as ContentCache
 from rath.session.run.stored_programs import StoredSource as StoredSource
 from rath.session.run.stored_programs import program_of as program_of
+from rath.session.state import Unfinished as Unfinished
 from rath.session.tooling import ArgumentChecker as ArgumentChecker
 from rath.session.tooling import builtin_tools as builtin_tools
 from rath.session.tooling import offer as offer

@@ -7,12 +7,11 @@ from datetime import UTC, datetime
 
 from rath._async.lazy import Deferred
 from rath.session import Session
-from rath.session.body import Unfinished
 from rath.session.content import AssistantTurn
 from rath.session.events import Intent, PendingResult
 from rath.session.outcome import NeedsDecision
 from rath.session.record import ModelCall, ToolRun
-from tests.support.api import Body, Record, own_operation
+from tests.support.api import Body, Record, Unfinished, own_operation
 
 NOON = datetime(2026, 11, 1, 12, tzinfo=UTC)
 
@@ -33,7 +32,7 @@ def cut_off(
         known: Indices of those whose result was there.
     """
     if turn is None:
-        return _cut(session, _rows_before(session), Unfinished(operation=None))
+        return _cut(session, _rows_before(session), Unfinished())
     own = own_operation(session.record, session.id)
     assert own is not None
     at = _turns(session)[turn]
@@ -59,7 +58,7 @@ def cut_off(
         )
         for index in sorted(known)
     ]
-    left = Unfinished(operation=own.operation, intents=tuple(intents), results=tuple(results))
+    left = Unfinished(intents=tuple(intents), results=tuple(results))
     return _cut(session, at + 1, left)
 
 

@@ -17,7 +17,7 @@ from rath._core.vector import Vector
 from rath.llm.chat_response import RathLLMTokenUsage, add_usage
 from rath.llm.exchange import CallEvidence
 from rath.session.chunk import ChunkTable
-from rath.session.events import Failed, GivenUsage, Intent, PendingResult
+from rath.session.events import GivenUsage
 from rath.session.outcome import (
     Cancelled,
     Completed,
@@ -27,6 +27,7 @@ from rath.session.outcome import (
     Suspended,
 )
 from rath.session.record import Entry, ModelCall, Operation, Record, unite
+from rath.session.state import Unfinished
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,47 +94,6 @@ def _was_refused(evidence: CallEvidence) -> bool:
 
 def _sorted(counts: Counter[str]) -> tuple[tuple[str, int], ...]:
     return tuple(sorted(counts.items()))
-
-
-NON_IDEMPOTENT = "non_idempotent"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Unfinished:
-    """Where a run goes on that has no trailer yet."""
-
-    operation: UUID | None
-    """Id of the operation that makes the session; None where it was cut off before it said so."""
-
-    intents: tuple[Intent, ...] = ()
-    """Calls that were about to be made and whose end is not known, in the order of their rows."""
-
-    results: tuple[PendingResult, ...] = ()
-    """What became of calls whose round was not done: they are no rows and no entries yet."""
-
-    decided: tuple[str, ...] = ()
-    """Ids of calls of `intents` about which a `Decision` has been made since."""
-
-    partial_text: str = ""
-    """What a streamed answer had said when it broke off."""
-
-    failure: Failed | None = None
-    """Why the run ended, where its writer could still tell."""
-
-    has_ended: bool = False
-    """Whether the run has ended, and waits: its log has a trailer."""
-
-    inner: tuple[Any, ...] = ()
-    """Sessions inside its calls that wait, where this process has them."""
-
-    @property
-    def unknown_calls(self) -> tuple[str, ...]:
-        """Ids of the calls that may have taken effect and must not be repeated undecided."""
-        return tuple(
-            intent.call_id
-            for intent in self.intents
-            if intent.effects == NON_IDEMPOTENT and intent.call_id not in self.decided
-        )
 
 
 @dataclass(frozen=True, slots=True)

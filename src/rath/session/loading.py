@@ -18,7 +18,6 @@ from rath.backend.persistence.registry import PersistentSandboxRegistry, Reattac
 from rath.backend.workspace import live_sandbox
 from rath.errors import BackendNotFound, PersistenceError, RathError, SessionDamaged, WorkspaceLost
 from rath.session.bindings import Placement, StoredSandbox
-from rath.session.body import Unfinished
 from rath.session.derive import remember_loaded, settle
 from rath.session.events import Header, PlacementChange
 from rath.session.graph.legacy import SessionLineage
@@ -30,6 +29,7 @@ from rath.session.log.reader import LineReader
 from rath.session.log.records import provider_from_jsonable
 from rath.session.log.store import SessionStore, default_store, open_store
 from rath.session.session import Session
+from rath.session.state import Unfinished
 
 _logger = logging.getLogger(__name__)
 
@@ -270,7 +270,7 @@ def _loaded(content: ParsedLog, source: LogSource, *, is_finished: bool) -> Load
         session=session_of(built),
         header=header,
         place=content.place,
-        unfinished=content.unfinished,
+        unfinished=None if content.state.trailer else content.state.unfinished,
         is_finished=is_finished,
         where=content.where,
         size=reader.n_good,

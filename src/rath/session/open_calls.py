@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Reversible, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 from uuid import UUID
@@ -262,7 +262,7 @@ class OpenCall:
         return f"{self.call.id!r} ({self.call.name} {self.call.arguments})"
 
 
-def own_operation(record: Record, session: UUID) -> Operation | None:
+def own_operation(record: Reversible[Entry], session: UUID) -> Operation | None:
     """Return the operation that makes a session; None where the record does not begin one."""
     for entry in reversed(record):
         if isinstance(entry, Operation) and entry.session == session and _makes(entry):

@@ -23,7 +23,7 @@ from rath.llm.chat_response import (
 )
 from rath.llm.exchange import CallEvidence, Exchange
 from rath.session.bindings import Placement
-from rath.session.body import Body, Unfinished, cancelled_body
+from rath.session.body import Body, cancelled_body
 from rath.session.calls.asking import Answer, CurrentCall, Question
 from rath.session.calls.requests import Context
 from rath.session.calls.results import CallResult, CheckedCall
@@ -54,6 +54,7 @@ from rath.session.record import (
     is_inside_run,
     parent_sink,
 )
+from rath.session.state import Unfinished
 from rath.session.tooling import Offer
 
 SKIPPED = "the call was skipped by decision; whether it had taken effect before is not known"

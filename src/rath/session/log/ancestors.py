@@ -18,9 +18,10 @@ from rath.session.events import Event, Finished, Reopened, Row
 from rath.session.graph.recording import Edge
 from rath.session.log.header import Beginning, Identity, beginning
 from rath.session.log.open_logs import OpenLogs, open_logs_of, running_writer
+from rath.session.log.parsed import ParsedLog, parse_log
 from rath.session.log.reader import read_lines
 from rath.session.log.store import SessionLog, SessionStore, StoredLog
-from rath.session.log.writer import LogWriter, Opening, WrittenLog, written_log
+from rath.session.log.writer import LogWriter, Opening
 from rath.session.open_calls import own_operation
 from rath.session.outcome import Suspended
 from rath.session.record import Record
@@ -193,7 +194,7 @@ class AncestorWriter:
         written = _readable(log)
         if written is None:
             return False
-        return written.n_rows >= len(body.table) and written.n_entries >= len(body.record)
+        return written.state.n_rows >= len(body.table) and written.n_entries >= len(body.record)
 
     def _write(self, whole: CompleteSession) -> LogWriter:
         session, body = whole.who.session, whole.body
@@ -284,25 +285,26 @@ def _is_passed_on(edge: Edge) -> bool:
     return made is None or made.kind not in ("loop", "compress")
 
 
-def _readable(log: StoredLog) -> WrittenLog | None:
+def _readable(log: StoredLog) -> ParsedLog | None:
     """Return what an unfinished log holds, None where it cannot be believed."""
     try:
-        return written_log(log, read_lines(log.data, log.where, is_finished=log.is_finished))
+        read = read_lines(log.data, log.where, is_finished=log.is_finished)
+        return parse_log(read, is_finished=log.is_finished)
     except PersistenceError:
         return None
 
 
-def is_beginning(written: WrittenLog, body: Body) -> bool:
+def is_beginning(written: ParsedLog, body: Body) -> bool:
     """Tell whether a log holds the beginning of a session."""
-    if written.n_rows > len(body.table) or written.n_entries > len(body.record):
+    if written.state.n_rows > len(body.table) or written.n_entries > len(body.record):
         return False
-    own = body.record.since(written.n_entries - len(written.entries))
-    return all(mine == entry.id for mine, entry in zip(written.entries, own, strict=False))
+    own = body.record.since(written.n_begun_entries)
+    return all(mine.id == entry.id for mine, entry in zip(written.entries, own, strict=False))
 
 
-def lines_since(written: WrittenLog, body: Body) -> list[Event]:
+def lines_since(written: ParsedLog, body: Body) -> list[Event]:
     """Return the rows and entries of a session that are not in its log yet."""
-    rows = enumerate(body.table.since(written.n_rows), start=written.n_rows)
+    rows = enumerate(body.table.since(written.state.n_rows), start=written.state.n_rows)
     return [
         *(Row(at, row) for at, row in rows),
         *body.record.since(written.n_entries),
@@ -314,7 +316,7 @@ def _is_same(log: StoredLog, body: Body) -> bool:
     written = _readable(log)
     if written is None or not is_beginning(written, body):
         return False
-    return (written.n_rows, written.n_entries) == (len(body.table), len(body.record))
+    return (written.state.n_rows, written.n_entries) == (len(body.table), len(body.record))
 
 
 def _new_log(log: StoredLog | None, store: SessionStore, session: UUID) -> SessionLog | StoredLog:

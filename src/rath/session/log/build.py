@@ -159,7 +159,7 @@ class LoadedSession:
     @property
     def body(self) -> Body:
         """The content as the session itself holds it: with late entries, and what is left open."""
-        unfinished = None if self.problem else self.content.unfinished or self.content.kept
+        unfinished = None if self.problem else self.content.state.unfinished
         return replace(self.cell.result(), record=self.entries.items, unfinished=unfinished)
 
     def body_at(self, n_rows: int, n_entries: int) -> Body:
@@ -204,9 +204,10 @@ def _built(
         own, problem = _with_second_parents(content, entries.items, built)
         rows, entries = rows.extended(content.rows), entries.extended(sharing_effects(own))
         rows = _before_its_summary(content, rows, built)
-        n_of_run = n_begun + (len(own) if content.n_of_run is None else content.n_of_run)
+        n_own = content.state.n_of_run
+        n_of_run = n_begun + (len(own) if n_own is None else n_own)
         problem = problem or _miscounted(content, len(rows.items), n_of_run)
-        outcome = content.stands()
+        outcome = content.state.outcome
     damage = content.problem
     if problem is not None:
         damage = SessionDamaged(str(problem), where=content.where, line=1)
@@ -218,9 +219,7 @@ def _built(
         rows=rows,
         entries=entries,
         n_of_run=n_of_run,
-        cell=Deferred.of(
-            Body(table, record, outcome, _given(content), content.unfinished or content.kept)
-        ),
+        cell=Deferred.of(Body(table, record, outcome, _given(content), content.state.unfinished)),
         provenance=_provenance(header, built),
         problem=damage,
     )
@@ -231,7 +230,7 @@ def _before_its_summary(
 ) -> Ranges[ChunkRow]:
     """Return the rows of a log; of a compression that has none yet, those of its input."""
     made, parents = content.operation, content.header.parents
-    is_begun = content.trailer is None and not len(rows.items)
+    is_begun = content.state.trailer is None and not len(rows.items)
     if not is_begun or made is None or made.kind != "compress" or not parents:
         return rows
     user = built.get(parents[0])
@@ -268,7 +267,7 @@ def _place(known: LoadedSession) -> PlacementRef:
 
 
 def _given(content: ParsedLog) -> tuple[GivenUsage, ...]:
-    trailer = content.trailer
+    trailer = content.state.trailer
     if content.reader.takes_more or trailer is None or trailer.usage is None:
         return content.header.given
     # Version 1 kept no calls, but their sum.
@@ -329,7 +328,7 @@ def _with_second_parent(
 
 
 def _miscounted(content: ParsedLog, n_rows: int, n_entries: int) -> PersistenceError | None:
-    trailer = content.trailer
+    trailer = content.state.trailer
     if trailer is None or not content.reader.takes_more:
         return None
     if (trailer.n_rows, trailer.n_entries) == (n_rows, n_entries):

@@ -1,11 +1,10 @@
-"""The events of one log folded to rows, entries and open calls; and a set of such logs."""
+"""Logs that were read and folded, one or a set of them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass, field, replace
-from datetime import datetime
-from typing import TypeVar, assert_never
+from typing import TypeVar
 from uuid import UUID
 
 from msgspec import structs
@@ -13,154 +12,38 @@ from msgspec import structs
 from rath._core.blobs import Blob, is_digest
 from rath.errors import PersistenceError, SessionDamaged
 from rath.llm.image import Image
-from rath.session.body import Unfinished
-from rath.session.chunk import ChunkRow, RowId
-from rath.session.events import (
-    AgentRows,
-    CallSetup,
-    Event,
-    Failed,
-    Finished,
-    Header,
-    Intent,
-    OutcomeChange,
-    PartialText,
-    PendingResult,
-    PlacementChange,
-    Reopened,
-    RoundEnd,
-    Row,
-    ToolSchemas,
-)
+from rath.session.chunk import ChunkRow
+from rath.session.events import Header, PendingResult, PlacementChange, Row
 from rath.session.log.reader import LineReader, LogLines, read_lines
 from rath.session.log.store import SessionStore, StoredLog
-from rath.session.outcome import Cancelled, NeedsDecision, Outcome
-from rath.session.record import Decision, Entry, ModelCall, Operation, RecordEntry, ToolRun
-
-_Key = tuple[int, int]
-"""Index of the row in which a model asked, and which of its calls."""
-
-
-class OpenCalls:
-    """Follows the calls of a run through the lines of its log."""
-
-    def __init__(self, session: UUID) -> None:
-        self._session = session
-        self._intents: dict[_Key, Intent] = {}
-        self._results: dict[_Key, PendingResult] = {}
-        self._decided: set[_Key] = set()
-
-    @property
-    def intents(self) -> tuple[Intent, ...]:
-        """Calls without a result, by row and place in it."""
-        return tuple(self._intents[key] for key in sorted(self._intents))
-
-    @property
-    def results(self) -> tuple[PendingResult, ...]:
-        """Results without a row, by row and place in it."""
-        return tuple(self._results[key] for key in sorted(self._results))
-
-    @property
-    def decided(self) -> tuple[str, ...]:
-        """Calls without a result about which somebody has decided."""
-        undecided = {
-            each.call_id for key, each in self._intents.items() if key not in self._decided
-        }
-        decided = [self._intents[key].call_id for key in sorted(self._decided)]
-        return tuple(call_id for call_id in decided if call_id not in undecided)
-
-    def intend(self, line: Intent) -> None:
-        """Note a call that is about to be made, perhaps once more; a decision on it is used up."""
-        key = line.row, line.call
-        self._intents[key] = line
-        # One that had stopped to wait is made from its start.
-        self._results.pop(key, None)
-        self._decided.discard(key)
-
-    def decide(self, decision: Decision) -> None:
-        """Note that somebody has decided about a call of which it was not known what it did."""
-        if decision.choice not in ("retry", "skip", "done"):
-            return
-        for key, intent in self._intents.items():
-            asked_in = RowId(self._session, intent.row)
-            same_tool = decision.tool in (None, intent.tool) and decision.call in (
-                None,
-                intent.call,
-            )
-            same_row = asked_in in decision.rows or not decision.rows
-            if decision.call_id == intent.call_id and same_tool and same_row:
-                self._decided.add(key)
-
-    def keep(self, line: PendingResult) -> None:
-        """Note what became of a call."""
-        self._close(line.row, line.call)
-        self._results[line.row, line.call] = line
-
-    def end_call(self, run: ToolRun) -> None:
-        """Forget a call that has its entry, unless that says that it was cut off."""
-        for key in [key for key, line in self._results.items() if line.run.id == run.id]:
-            del self._results[key]
-        if run.status == "interrupted" and not run.rows:
-            return
-        for key in sorted(self._intents):
-            intent = self._intents[key]
-            # A run inside a call has calls of its own, perhaps under the same ids.
-            if (intent.operation, intent.call_id) == (run.operation, run.call_id):
-                self._close(*key)
-                return
-
-    def end_round(self, row: int, results: Iterable[UUID]) -> list[PendingResult]:
-        """Forget the calls of a row, and return what became of those that are named.
-
-        Raises:
-            KeyError: A result that is named is not there.
-        """
-        known = {line.run.id: line for line in self._results.values()}
-        done = [known[entry] for entry in results]
-        for key in [key for key in {*self._intents, *self._results} if key[0] == row]:
-            self._results.pop(key, None)
-            self._close(*key)
-        return done
-
-    def _close(self, row: int, call: int) -> None:
-        self._intents.pop((row, call), None)
-        self._decided.discard((row, call))
-
+from rath.session.open_calls import own_operation
+from rath.session.record import Entry, Operation
+from rath.session.state import State
 
 WithImages = Callable[[ChunkRow], ChunkRow]
 
 
 @dataclass(slots=True)
 class ParsedLog:
-    """The own rows and entries of a session, and how its run stands."""
+    """A log whose events were read and folded."""
 
     header: Header
     where: str
     reader: LineReader
     """Where the log can be gone on with."""
 
+    rows: list[ChunkRow]
+    """Its own; those that it begins with are others'."""
+
+    entries: list[Entry]
+    """Those of the run, and then those that came late."""
+
+    state: State
     n_torn: int = 0
     """Bytes at its end that a writer has left which was cut off."""
 
-    rows: list[ChunkRow] = field(default_factory=list[ChunkRow])
-    entries: list[Entry] = field(default_factory=list[Entry])
-    """Those of the run, and then those that came late."""
-
-    n_of_run: int | None = None
-    """How many of the entries the run has made, where it has ended."""
-
-    trailer: Finished | None = None
-    unfinished: Unfinished | None = None
-    """None once the run has ended."""
-
-    kept: Unfinished | None = None
-    """Results without a row of a run that has ended, and waits; None where there are none."""
-
-    outcome: Outcome | None = None
-    """How a decision says it stands, where that is another than the trailer's."""
-
-    moved: PlacementChange | None = None
-    """Where the session works since, where that is another place than the header's."""
+    is_finished: bool = False
+    """Whether the log has its final name."""
 
     problem: SessionDamaged | None = None
     """What could not be believed; the rest is from before it."""
@@ -168,31 +51,22 @@ class ParsedLog:
     @property
     def place(self) -> Header | PlacementChange:
         """Where the session works."""
-        return self.moved or self.header
+        return self.state.place or self.header
 
     @property
-    def last_written(self) -> datetime:
-        """When the log was last written to, as its lines tell."""
-        left = self.unfinished
-        failure = None if left is None else left.failure
-        times = [self.header.created_at]
-        times += [entry.at for entry in self.entries[-1:]]
-        times += [] if self.trailer is None else [self.trailer.closed_at]
-        times += [] if failure is None else [failure.at]
-        times += [intent.at for intent in (() if left is None else left.intents)]
-        return max(times)
+    def n_begun_entries(self) -> int:
+        """How many entries the session begins with that are another's."""
+        return sum(part.stop - part.start for part in self.header.entries)
 
     @property
-    def n_inherited_rows(self) -> int:
-        """How many rows the session begins with that are another's."""
-        return sum(part.stop - part.start for part in self.header.rows)
+    def n_entries(self) -> int:
+        """Of the whole record."""
+        return self.n_begun_entries + len(self.entries)
 
     @property
     def operation(self) -> Operation | None:
         """The operation that makes the session, where the log says it."""
-        made = self.header.session
-        own = (each for each in reversed(self.entries) if isinstance(each, Operation))
-        return next((each for each in own if each.session == made and _makes(each)), None)
+        return own_operation(self.entries, self.header.session)
 
     def require(self, session: UUID) -> None:
         """Refuse the log of another session.
@@ -208,165 +82,63 @@ class ParsedLog:
                 line=1,
             )
 
-    def stands(self) -> Outcome:
-        """Return how the run ended, or what it waits for."""
-        if self.trailer is not None:
-            return self.outcome or self.trailer.outcome
-        left = self.unfinished
-        if left is not None and left.failure is not None and left.failure.how == "cancelled":
-            return Cancelled(self.header.session)
-        return NeedsDecision(self.header.session, () if left is None else left.unknown_calls)
 
-
-def parse_log(read: LogLines, with_images: WithImages, *, recover: bool = False) -> ParsedLog:
-    """Return what the lines of a log say.
+def parse_log(
+    read: LogLines,
+    with_images: WithImages | None = None,
+    *,
+    recover: bool = False,
+    is_finished: bool = False,
+) -> ParsedLog:
+    """Return the fold of the lines of a log.
 
     Args:
         read: All that can be believed.
-        with_images: Gives the images of a row their bytes.
+        with_images: Gives the images of a row their bytes; None leaves them without.
         recover: Return what stands before a line that contradicts those before it, instead of
             raising.
+        is_finished: Whether the log has its final name.
 
     Raises:
         SessionDamaged: Lines contradict each other.
     """
     header, reader = read.header, read.reader
-    content = ParsedLog(header, reader.where, reader, read.n_torn, problem=read.problem)
-    folding = _Folding(content, with_images)
-    for number, line in enumerate(read.lines[1:], start=2):
+    rows: list[ChunkRow] = []
+    entries: list[Entry] = []
+    n_before = sum(part.stop - part.start for part in header.rows)
+    state = State(header.session, rows, entries, n_before=n_before)
+    problem = read.problem
+    for number, event in enumerate(read.lines, start=1):
+        if with_images is not None and isinstance(event, Row | PendingResult | Operation):
+            event = _with_images(event, with_images)
         try:
-            folding.take(line)
+            state.apply(event)
         except PersistenceError as exc:
             damage = SessionDamaged(str(exc), where=reader.where, line=number)
             if not recover:
                 raise damage from exc
-            content.problem = damage
+            problem = damage
             break
-    return folding.finished()
+    return ParsedLog(
+        header, reader.where, reader, rows, entries, state, read.n_torn, is_finished, problem
+    )
 
 
-class _Folding:
-    """Takes lines in order."""
-
-    def __init__(self, content: ParsedLog, with_images: WithImages) -> None:
-        self.content = content
-        self._with_images = with_images
-        self._calls = OpenCalls(content.header.session)
-        self._partial: list[str] = []
-        self._failure: Failed | None = None
-        self._n_rows = content.n_inherited_rows
-
-    def take(self, line: Event) -> None:
-        """Add what a line says.
-
-        Raises:
-            PersistenceError: It contradicts the lines before it.
-        """
-        match line:
-            case RecordEntry():
-                self._take_entry(line)
-            case Row(index, row):
-                self._take_row(index, row)
-            case Intent():
-                self._calls.intend(line)
-            case PendingResult(shown=shown):
-                if shown is not None and "images" in shown.payload:
-                    line = structs.replace(line, shown=self._with_images(shown))
-                self._calls.keep(line)
-            case RoundEnd():
-                self._end_round(line)
-            case PartialText(_, text):
-                self._partial.append(text)
-            case AgentRows() | ToolSchemas() | CallSetup():
-                pass  # The entries that name them hold them.
-            case PlacementChange():
-                self.content.moved = line
-            case Header():
-                raise PersistenceError("duplicate header")
-            case Failed() | Reopened() | OutcomeChange() | Finished():
-                self._take_state(line)
-            case _:
-                assert_never(line)
-
-    def finished(self) -> ParsedLog:
-        """Return what all lines together say."""
-        content, results = self.content, self._calls.results
-        operation = None if content.operation is None else content.operation.operation
-        if content.trailer is None:
-            content.unfinished = Unfinished(
-                operation=operation,
-                intents=self._calls.intents,
-                results=results,
-                decided=self._calls.decided,
-                partial_text="".join(self._partial),
-                failure=self._failure,
-            )
-        elif results:
-            content.kept = Unfinished(operation=operation, results=results, has_ended=True)
-        return content
-
-    def _take_row(self, index: int, row: ChunkRow) -> None:
-        if index != self._n_rows:
-            raise PersistenceError(f"row {index} stands where row {self._n_rows} is expected")
-        self.content.rows.append(self._with_images(row) if "images" in row.payload else row)
-        self._n_rows += 1
-        self._partial.clear()
-
-    def _take_entry(self, entry: Entry) -> None:
-        if isinstance(entry, Operation) and any("images" in row.payload for row in entry.head):
-            entry = structs.replace(entry, head=tuple(map(self._with_images, entry.head)))
-        self.content.entries.append(entry)
-        match entry:
-            case ToolRun():
-                self._calls.end_call(entry)
-            case ModelCall():
-                self._partial.clear()
-            case Decision():
-                self._calls.decide(entry)
-            case _:
-                pass
-
-    def _end_round(self, line: RoundEnd) -> None:
-        try:
-            done = self._calls.end_round(line.row, line.results)
-        except KeyError as exc:
-            raise PersistenceError(
-                f"the round of row {line.row} names result {exc}, which is in no line before"
-            ) from exc
-        for result in done:
-            run = result.run
-            if result.shown is not None:
-                # Which row it becomes is known only now, when all calls of the round are done.
-                named = RowId(self.content.header.session, self._n_rows)
-                self.content.rows.append(result.shown.with_id(named))
-                self._n_rows += 1
-                run = structs.replace(run, rows=(named,))
-            self.content.entries.append(run)
-
-    def _take_state(self, line: Failed | Reopened | OutcomeChange | Finished) -> None:
-        match line:
-            case Failed():
-                self._failure = line
-            case Reopened():
-                self._reopen()
-            case OutcomeChange(outcome):
-                self.content.outcome = outcome
-            case Finished():
-                self.content.trailer = line
-                self.content.n_of_run = len(self.content.entries)
-            case _:
-                assert_never(line)
-
-    def _reopen(self) -> None:
-        content = self.content
-        content.trailer = content.outcome = content.n_of_run = None
-        self._failure = None
-        self._partial.clear()
-
-
-def _makes(operation: Operation) -> bool:
-    """Tell whether an operation of this kind makes a session, rather than serving one."""
-    return operation.kind not in ("select", "check", "memory")
+def _with_images(
+    event: Row | PendingResult | Operation, with_images: WithImages
+) -> Row | PendingResult | Operation:
+    """Return an event whose images have their bytes."""
+    match event:
+        case Row(index, row):
+            return Row(index, with_images(row)) if "images" in row.payload else event
+        case PendingResult(shown=shown):
+            if shown is None or "images" not in shown.payload:
+                return event
+            return structs.replace(event, shown=with_images(shown))
+        case Operation(head=head):
+            if not any("images" in row.payload for row in head):
+                return event
+            return structs.replace(event, head=tuple(map(with_images, head)))
 
 
 Find = Callable[[UUID], ParsedLog | None]
@@ -481,7 +253,7 @@ class LogSource:
         read = read_lines(
             data, where, is_finished=is_finished, make_blob=self.make_blob, recover=self.recover
         )
-        return parse_log(read, self.with_images, recover=self.recover)
+        return parse_log(read, self.with_images, recover=self.recover, is_finished=is_finished)
 
     def find(self, session: UUID) -> ParsedLog | None:
         """Return what the log of a session says, None where there is none.

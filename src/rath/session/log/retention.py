@@ -137,7 +137,7 @@ def _ages(store: SessionStore, sessions: Iterable[UUID], limit: datetime) -> dic
             _logger.warning("kept, with nothing that it may have come from: %s", exc)
             continue
         if content is not None:
-            is_old = content.problem is None and content.last_written < limit
+            is_old = content.problem is None and content.state.last_at < limit
             is_old = is_old and not store.is_being_written(session)
             ages[session] = _Age(content.header.created_at, tuple(needed_by(content)), is_old)
     return ages
@@ -197,7 +197,7 @@ def _independent_lines(built: LoadedSession, lines: Sequence[Event], of: UUID) -
     entries, n_entries = _parts_before(header.entries, of)
     n_inherited = sum(part.stop - part.start for part in header.entries)
     own = {entry.id: entry for entry in built.entries.items.since(n_inherited)}
-    inline_rows = built.rows.items.prefix(built.content.n_inherited_rows).since(n_rows)
+    inline_rows = built.rows.items.prefix(built.content.state.n_before).since(n_rows)
     inline_entries = built.entries.items.prefix(n_inherited).since(n_entries)
     # A merge has the record that the second parent had.
     later = (own[line.id] if isinstance(line, Operation) else line for line in lines[1:])

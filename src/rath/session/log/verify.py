@@ -191,7 +191,7 @@ class _Checking:
                 f"{content.where}: the last {content.n_torn} bytes are no whole line: its writer "
                 "was cut off; they are left out",
             )
-        if content.unfinished is not None and content.problem is None:
+        if content.state.trailer is None and content.problem is None:
             self._add("note", "unfinished", session, f"{content.where}: the run has not ended")
         if not content.reader.takes_more:
             self._add(
@@ -203,7 +203,7 @@ class _Checking:
             )
 
     def _look_at_usage(self, content: ParsedLog, built: LoadedSession) -> None:
-        trailer = content.trailer
+        trailer = content.state.trailer
         if trailer is None or not content.reader.takes_more:
             return
         said, found = trailer.usage, built.cell.result().usage()
@@ -243,8 +243,7 @@ class _Checking:
 
 def _kept(content: ParsedLog) -> Iterator[Blob]:
     """Yield the contents that a log names and that were kept."""
-    left = content.unfinished or content.kept
-    results = () if left is None else left.results
+    results = content.state.results.values()
     for row in (*content.rows, *(each.shown for each in results if each.shown is not None)):
         yield from (image.blob for image in row.images if image.blob.is_kept)
     for entry in content.entries:

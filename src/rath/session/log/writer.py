@@ -8,9 +8,8 @@ import logging
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from typing import Any, Literal, NamedTuple, TypeVar
@@ -26,17 +25,15 @@ from rath.session.events import (
     Event,
     Failed,
     Header,
-    Intent,
     OutcomeChange,
-    PendingResult,
     PlacementChange,
     RoundEnd,
-    Row,
 )
 from rath.session.log import index
 from rath.session.log.format import Batch, Encoder
-from rath.session.log.header import Beginning, count_in_ranges, is_same_place, placement_line
-from rath.session.log.reader import LineReader, LogLines, read_lines
+from rath.session.log.header import Beginning, is_same_place, placement_line
+from rath.session.log.parsed import ParsedLog, parse_log
+from rath.session.log.reader import read_lines
 from rath.session.log.store import SessionLog, SessionStore, StoredLog
 from rath.session.record import Entry, Record, RecordEntry
 
@@ -87,36 +84,7 @@ class SerialQueue:
             del job, done
 
 
-@dataclass(frozen=True, slots=True)
-class WrittenLog:
-    """What stands in a log, as far as it matters for what is added to it."""
-
-    reader: LineReader
-    """Where its last line that counts ends."""
-
-    n_rows: int
-    """Of the whole table, with what the session begins with."""
-
-    n_entries: int
-    """Of the whole record."""
-
-    entries: tuple[UUID, ...]
-    """The ids of its own entries, which are the last ones."""
-
-    is_finished: bool
-    """Whether the log has its final name."""
-
-    n_torn: int = 0
-    """Bytes behind its last line that a writer has left which was cut off."""
-
-    open_lines: tuple[Intent | PendingResult, ...] = ()
-    """Calls that were made, and what came of them, after its last row and entry."""
-
-    place: Header | PlacementChange | None = None
-    """Where the session works, by the last line that tells it."""
-
-
-def read_log(store: SessionStore, session: UUID) -> WrittenLog:
+def read_log(store: SessionStore, session: UUID) -> ParsedLog:
     """Read the log of a session; blocks.
 
     Raises:
@@ -131,7 +99,7 @@ def read_log(store: SessionStore, session: UUID) -> WrittenLog:
     return written
 
 
-def find_log(store: SessionStore, session: UUID) -> WrittenLog | None:
+def find_log(store: SessionStore, session: UUID) -> ParsedLog | None:
     """Read the log of a session, None where there is none; blocks.
 
     Raises:
@@ -147,10 +115,10 @@ def find_log(store: SessionStore, session: UUID) -> WrittenLog | None:
             f"{log.where} is of schema version {read.reader.version}, to which nothing is added; "
             "fork the session and add to the fork"
         )
-    return written_log(log, read)
+    return parse_log(read, is_finished=log.is_finished)
 
 
-def find_whole_log(store: SessionStore, session: UUID) -> WrittenLog | None:
+def find_whole_log(store: SessionStore, session: UUID) -> ParsedLog | None:
     """Read the log of a session that is gone on with, None where there is none; blocks.
 
     A log that has lost its last lines is a beginning of itself: calls that these told of would be
@@ -165,7 +133,7 @@ def find_whole_log(store: SessionStore, session: UUID) -> WrittenLog | None:
     if written is None:
         return None
     reader = written.reader
-    held = LogExtent(written.n_rows, written.n_entries, reader.n_lines, reader.created_at)
+    held = LogExtent(written.state.n_rows, written.n_entries, reader.n_lines, reader.created_at)
     problem = lost_lines(store, session, held, memory)
     if problem is not None:
         raise SessionDamaged(problem, where=reader.where, line=reader.n_lines)
@@ -236,71 +204,19 @@ def _first_line(store: SessionStore, session: UUID, other: UUID) -> Header | Non
         return None  # what cannot be believed says nothing of others
 
 
-def written_log(log: StoredLog, read: LogLines) -> WrittenLog:
-    """Return where a log ends whose lines were read."""
-    n_rows, n_told, entries = _counted(read.lines)
-    n_entries = n_told + len(entries)
-    places = (line for line in reversed(read.lines) if isinstance(line, PlacementChange | Header))
-    return WrittenLog(
-        read.reader,
-        n_rows,
-        n_entries,
-        entries,
-        log.is_finished,
-        read.n_torn,
-        _open_lines(read.lines),
-        next(places, None),
-    )
-
-
-def knows_open_calls(written: WrittenLog, body: Body) -> bool:
+def knows_open_calls(written: ParsedLog, body: Body) -> bool:
     """Tell whether what a log says last of open calls is what a session knows of them.
 
     One that has made rows or entries since the log was written knows more than that.
     """
-    if (written.n_rows, written.n_entries) != (len(body.table), len(body.record)):
+    state, left = written.state, body.unfinished
+    if (state.n_rows, written.n_entries) != (len(body.table), len(body.record)):
         return True
-    left = body.unfinished
     begun = {(each.row, each.call, each.at) for each in (left.intents if left else ())}
     ended = {each.run.id for each in (left.results if left else ())}
-    last = {(line.row, line.call): line for line in written.open_lines}
-    return all(
-        line.run.id in ended if isinstance(line, PendingResult) else (*place, line.at) in begun
-        for place, line in last.items()
+    return all((each.row, each.call, each.at) in begun for each in state.intents) and all(
+        each.run.id in ended for each in state.results.values()
     )
-
-
-def _counted(lines: Iterable[Event]) -> tuple[int, int, tuple[UUID, ...]]:
-    """Return how many rows lines tell, how many entries of others, and the ids of their own."""
-    n_rows = n_entries = 0
-    entries: list[UUID] = []
-    without_row: set[UUID] = set()
-    for line in lines:
-        match line:
-            case Header():
-                n_rows, n_entries = count_in_ranges(line.rows), count_in_ranges(line.entries)
-            case Row():
-                n_rows += 1
-            case RecordEntry():
-                entries.append(line.id)
-            case PendingResult(run=run, shown=None):
-                without_row.add(run.id)
-            case RoundEnd(_, results):
-                n_rows += len(results) - len(without_row.intersection(results))
-                entries += results
-            case _:
-                pass
-    return n_rows, n_entries, tuple(entries)
-
-
-def _open_lines(lines: Sequence[Event]) -> tuple[Intent | PendingResult, ...]:
-    left: list[Intent | PendingResult] = []
-    for line in reversed(lines):
-        if isinstance(line, Row | RecordEntry | RoundEnd):
-            break
-        if isinstance(line, Intent | PendingResult):
-            left.append(line)
-    return tuple(left[::-1])
 
 
 _log = logging.getLogger("rath.session")
@@ -329,7 +245,7 @@ class LogWriter:
         store: SessionStore,
         session: UUID,
         *,
-        written: WrittenLog | None = None,
+        written: ParsedLog | None = None,
         is_alone: bool = False,
     ) -> None:
         self.store = store
@@ -651,11 +567,11 @@ class LogWriter:
             "and add to that one"
         )
 
-    def _go_on_after(self, written: WrittenLog) -> None:
+    def _go_on_after(self, written: ParsedLog) -> None:
         self._encoder = written.reader.encoder()
         self._size, self._n_torn = written.reader.n_good, written.n_torn
         self._n_entries = written.n_entries
-        self._read = (written.n_entries - len(written.entries), written.entries)
+        self._read = written.n_begun_entries, tuple(each.id for each in written.entries)
         self._place = written.place
 
     def _put(self, lines: Sequence[Event], *, durable: bool = False) -> None:

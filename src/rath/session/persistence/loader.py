@@ -223,8 +223,8 @@ def _meta(content: ParsedLog) -> PersistedSessionMeta:
         created_at=header.created_at,
         lineage_operator=header.operator,
         lineage_kind=header.kind,
-        chunk_count=content.n_inherited_rows + len(content.rows),
-        closed=content.trailer is not None,
+        chunk_count=content.state.n_rows,
+        closed=content.state.trailer is not None,
     )
 
 

@@ -13,7 +13,6 @@ from uuid import UUID
 from rath._async.bridge import call_either
 from rath._async.lazy import nesting
 from rath._async.workers import UserExit
-from rath.session.body import Unfinished
 from rath.session.calls.asking import InnerRun, Question
 from rath.session.calls.results import CallResult, CheckedCall, tool_run_entry
 from rath.session.chunk import ChunkRow, RowId
@@ -23,6 +22,7 @@ from rath.session.operation import call_scope, operation_scope
 from rath.session.outcome import NeedsApproval, NeedsInput, Outcome
 from rath.session.record import Entry, Interrupt, ToolRun
 from rath.session.session import Session
+from rath.session.state import Unfinished
 from rath.session.tooling import ApprovalRule, CallRequest, Offer, tool_digest
 
 _log = logging.getLogger("rath.session.loop")
@@ -215,7 +215,7 @@ def _kept(
         results.append(PendingResult(row=here.asked_in.index, call=at, run=run, shown=shown))
     if not results and not inner:
         return None
-    return Unfinished(operation=here.operation, results=tuple(results), has_ended=True, inner=inner)
+    return Unfinished(results=tuple(results), has_ended=True, inner=inner)
 
 
 def _recorded(here: Round, one: CallResult) -> tuple[ToolRun, ChunkRow]:

@@ -18,7 +18,7 @@ from rath.llm.chat_request import RathLLMFunctionTool
 from rath.llm.exchange import Exchange
 from rath.llm.provider import Provider
 from rath.session.bindings import Placement
-from rath.session.body import Body, Unfinished, suspension
+from rath.session.body import Body, suspension
 from rath.session.calls.asking import in_call
 from rath.session.calls.requests import (
     Candidate,
@@ -68,6 +68,7 @@ from rath.session.run.hook_calls import Answering, CallHooks
 from rath.session.run.recorder import Recorder, RecordingPlan, watched
 from rath.session.run.rounds import DispatchTool, ToolRounds
 from rath.session.session import Session
+from rath.session.state import Unfinished
 from rath.session.tooling import ApprovalRule, Offer
 
 

@@ -125,7 +125,7 @@ class StoredSource:
         That may have been made anew since, so that the log stands on what is not there any more.
         """
         content = self._content(session)
-        outcome = None if content is None else content.stands()
+        outcome = None if content is None else content.state.outcome
         if content is None or not isinstance(outcome, Suspended):
             return None
         made = content.operation
@@ -146,7 +146,7 @@ class StoredSource:
         if log is None or not (log.is_finished or b"\n" in log.data):
             return None
         content = self._source.find_ancestor(session)
-        if content is not None and content.trailer is not None:
+        if content is not None and content.state.trailer is not None:
             is_cut_off = content.reader.n_good < len(log.data)
             if is_cut_off or not log.is_finished:
                 self._finish(session, content.reader.n_good, len(log.data))

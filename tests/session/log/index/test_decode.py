@@ -53,14 +53,14 @@ def is_believed(data: bytes) -> bool:
 def test_the_facts_are_those_of_the_lines(log: LogMaker) -> None:
     facts, read = facts_of(log.session, log.data), content(log.data)
     calls = [entry for entry in read.entries if isinstance(entry, ModelCall)]
-    assert facts.n_rows == read.n_inherited_rows + len(read.rows)
+    assert facts.n_rows == read.state.n_rows
     assert facts.n_tool_runs == sum(isinstance(entry, ToolRun) for entry in read.entries)
     assert list(facts.calls) == [call.id for call in calls]
     usages = [call.evidence.usage for call in calls]
     assert [call.total_tokens for call in facts.calls.values()] == [
         0 if usage is None else usage.total_tokens for usage in usages
     ]
-    assert facts.updated_at >= read.last_written
+    assert facts.updated_at >= read.state.last_at
 
 
 @given(made_logs())
@@ -76,14 +76,15 @@ def test_what_is_known_of_costs_is_what_a_session_says(log: LogMaker) -> None:
 @given(made_logs())
 def test_the_state_is_how_the_loader_says_that_a_run_stands(log: LogMaker) -> None:
     facts, read = facts_of(log.session, log.data), content(log.data)
-    assert facts.is_open == (read.unfinished is not None)
-    if read.unfinished is None:
-        name = type(read.stands()).__name__
+    left = read.state.unfinished
+    assert facts.is_open == (read.state.trailer is None)
+    if read.state.trailer is not None:
+        name = type(read.state.outcome).__name__
         assert facts.state.replace("_", "") == name.lower()
-    elif read.unfinished.failure is not None:
-        assert facts.state == read.unfinished.failure.how
+    elif left is not None and left.failure is not None:
+        assert facts.state == left.failure.how
     else:
-        expected = "needs_decision" if read.unfinished.unknown_calls else "cut_off"
+        expected = "needs_decision" if left is not None and left.unknown_calls else "cut_off"
         assert facts.state == expected
 
 
@@ -122,7 +123,8 @@ def test_a_file_of_version_1_is_read(name: str) -> None:
     read = content(data)
     facts = facts_of(read.header.session, data)
     assert (facts.state, facts.n_rows) == ("completed", len(read.rows))
-    usage = None if read.trailer is None else read.trailer.usage
+    trailer = read.state.trailer
+    usage = None if trailer is None else trailer.usage
     given_tokens = {} if usage is None else {facts.session: usage.total_tokens}
     assert facts.given == given_tokens
 

@@ -271,7 +271,7 @@ def test_a_round_that_was_read_is_counted_before_more_is_added() -> None:
     go.set()
     written = find_log(FileStore(), out.id)
     assert written is not None
-    assert written.n_rows == len(out.chunk_table)
+    assert written.state.n_rows == len(out.chunk_table)
     assert written.n_entries == len(out.record)
     loaded = Session.load(out.id)
     loaded.add_entry(verdict())

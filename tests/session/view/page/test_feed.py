@@ -7,12 +7,12 @@ from msgspec.structs import replace
 
 from rath._core.blobs import Blob
 from rath.session import Session
-from rath.session.body import Unfinished
 from rath.session.events import Intent, PendingResult
 from rath.session.persistence.store import default_store
 from rath.session.record import ToolRun
 from rath.session.view.page import MAX_NOW, Feed, doing_now
 from tests.session.view.page.conftest import SlowRun
+from tests.support.api import Unfinished
 from tests.support.sessions import run
 
 AT = datetime(2026, 11, 22, 12, 30, tzinfo=UTC)
@@ -45,7 +45,6 @@ def test_nothing_is_done_by_a_run_that_is_over() -> None:
 
 def test_what_a_run_does_is_told_in_order() -> None:
     left = Unfinished(
-        operation=None,
         intents=(INTENT, replace(INTENT, call=1, tool="shell")),
         results=(PendingResult(row=1, call=2, run=RUN, shown=None),),
         partial_text="x" * MAX_NOW + "the end",

@@ -1,0 +1,360 @@
+"""The fold of a session's events: rows, record, open calls, and how its run stands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, ClassVar, Generic, Protocol, TypeVar, get_args
+from uuid import UUID
+
+from msgspec import structs
+
+from rath._core.vector import Vector
+from rath.errors import PersistenceError
+from rath.session.chunk import ChunkRow, RowId
+from rath.session.events import (
+    AgentRows,
+    CallSetup,
+    Event,
+    Failed,
+    Finished,
+    Header,
+    Intent,
+    OutcomeChange,
+    PartialText,
+    PendingResult,
+    PlacementChange,
+    Reopened,
+    RoundEnd,
+    Row,
+    ToolSchemas,
+)
+from rath.session.outcome import Cancelled, NeedsDecision, Outcome
+from rath.session.record import Decision, Entry, ModelCall, ToolRun
+
+NON_IDEMPOTENT = "non_idempotent"
+UNKNOWN_TIME = datetime(1970, 1, 1, tzinfo=UTC)
+"""Stands for the times of a log whose first line cannot be believed."""
+
+CallKey = tuple[int, int]
+"""Index of the row in which a model asked, and which of its calls."""
+
+T = TypeVar("T")
+T_contra = TypeVar("T_contra", contravariant=True)
+
+
+class Growing(Protocol[T_contra]):
+    """A list, or what grows like one."""
+
+    def append(self, item: T_contra, /) -> None: ...
+    def __len__(self) -> int: ...
+
+
+class GrowingVector(Generic[T]):
+    """A persistent vector that grows in place; `vector` is a snapshot in O(1)."""
+
+    __slots__ = ("vector",)
+
+    def __init__(self, vector: Vector[T]) -> None:
+        self.vector = vector
+
+    def append(self, item: T) -> None:
+        """Add an item at the end; O(1)."""
+        self.vector = self.vector.append(item)
+
+    def __len__(self) -> int:
+        return len(self.vector)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unfinished:
+    """The calls and the text that a run has left open."""
+
+    intents: tuple[Intent, ...] = ()
+    """Calls that were about to be made and whose end is not known, in the order of their rows."""
+
+    results: tuple[PendingResult, ...] = ()
+    """Results of calls whose round was not done: they are no rows and no entries yet."""
+
+    decided: tuple[str, ...] = ()
+    """Ids of calls of `intents` about which a `Decision` has been made since."""
+
+    partial_text: str = ""
+    """The beginning of a streamed answer that broke off."""
+
+    failure: Failed | None = None
+    """Why the run ended, where its writer could still tell."""
+
+    has_ended: bool = False
+    """Whether the run has ended, and waits: its log has a trailer."""
+
+    inner: tuple[Any, ...] = ()
+    """Sessions inside its calls that wait, where this process has them."""
+
+    @property
+    def unknown_calls(self) -> tuple[str, ...]:
+        """Ids of the calls that may have taken effect and must not be repeated undecided."""
+        return tuple(
+            intent.call_id
+            for intent in self.intents
+            if intent.effects == NON_IDEMPOTENT and intent.call_id not in self.decided
+        )
+
+
+class State:
+    """The rows, the record and the open calls of a session; only `apply` changes it.
+
+    A live run applies its events as it makes them, and a log that is read those of its lines: so
+    what is loaded is what was there.
+
+    Args:
+        session: The session that the events make.
+        rows: Takes the rows; empty, or with those that the session begins with.
+        record: Takes the entries; likewise.
+        n_before: How many rows the session begins with that are not in `rows`.
+    """
+
+    __slots__ = (
+        "_decided",
+        "_intents",
+        "_outcome",
+        "_results",
+        "failure",
+        "header",
+        "last_at",
+        "n_before",
+        "n_of_run",
+        "partial",
+        "place",
+        "record",
+        "rows",
+        "session",
+        "trailer",
+    )
+
+    def __init__(
+        self,
+        session: UUID,
+        rows: Growing[ChunkRow],
+        record: Growing[Entry],
+        *,
+        n_before: int = 0,
+    ) -> None:
+        self.session = session
+        self.rows = rows
+        self.record = record
+        self.n_before = n_before
+        self.n_of_run: int | None = None
+        """How many entries there were when the run ended; what follows came late."""
+
+        self.header: Header | None = None
+        self.place: Header | PlacementChange | None = None
+        """Where the session works, by the last event that tells it."""
+
+        self.trailer: Finished | None = None
+        self.failure: Failed | None = None
+        self.partial: list[str] = []
+        """The beginning of an answer that is being streamed."""
+
+        self.last_at = UNKNOWN_TIME
+        """The time of the last event that has one."""
+
+        self._outcome: Outcome | None = None
+        self._intents: dict[CallKey, Intent] = {}
+        self._results: dict[CallKey, PendingResult] = {}
+        self._decided: set[CallKey] = set()
+
+    @property
+    def n_rows(self) -> int:
+        """Rows of the whole table."""
+        return self.n_before + len(self.rows)
+
+    @property
+    def outcome(self) -> Outcome:
+        """How the run ended, or what it waits for."""
+        if self.trailer is not None:
+            return self._outcome or self.trailer.outcome
+        if self.failure is not None and self.failure.how == "cancelled":
+            return Cancelled(self.session)
+        left = self.unfinished
+        return NeedsDecision(self.session, () if left is None else left.unknown_calls)
+
+    @property
+    def intents(self) -> tuple[Intent, ...]:
+        """Calls without a result, by row and place in it."""
+        return tuple(self._intents[key] for key in sorted(self._intents))
+
+    @property
+    def results(self) -> Mapping[CallKey, PendingResult]:
+        """Results without a row."""
+        return self._results
+
+    @property
+    def unfinished(self) -> Unfinished | None:
+        """What the run has left open; None once it has ended and waits for nothing.
+
+        A live run has always left something open until it ends.
+        """
+        results = tuple(self._results[key] for key in sorted(self._results))
+        if self.trailer is not None:
+            return Unfinished(results=results, has_ended=True) if results else None
+        undecided = {
+            each.call_id for key, each in self._intents.items() if key not in self._decided
+        }
+        decided = (self._intents[key].call_id for key in sorted(self._decided))
+        return Unfinished(
+            intents=self.intents,
+            results=results,
+            decided=tuple(call_id for call_id in decided if call_id not in undecided),
+            partial_text="".join(self.partial),
+            failure=self.failure,
+        )
+
+    def apply(self, event: Event) -> None:
+        """Add an event.
+
+        Raises:
+            PersistenceError: It contradicts the events before it.
+        """
+        self._appliers[type(event)](self, event)
+
+    def resume(self, left: Unfinished | None) -> None:
+        """Take over the open calls that a run had left.
+
+        Args:
+            left: As `unfinished` gave it; None where nothing is open.
+        """
+        for intent in () if left is None else left.intents:
+            self._intents[intent.row, intent.call] = intent
+            if left is not None and intent.call_id in left.decided:
+                self._decided.add((intent.row, intent.call))
+        for result in () if left is None else left.results:
+            self._results[result.row, result.call] = result
+
+    def _begin(self, event: Header) -> None:
+        if self.header is not None:
+            raise PersistenceError("duplicate header")
+        self.header = self.place = event
+        self.last_at = event.created_at
+
+    def _add_row(self, event: Row) -> None:
+        if event.index != self.n_rows:
+            raise PersistenceError(f"row {event.index} stands where row {self.n_rows} is expected")
+        self.rows.append(event.row)
+        self.partial.clear()
+
+    def _add_entry(self, entry: Entry) -> None:
+        self.record.append(entry)
+        self.last_at = entry.at
+
+    def _add_model_call(self, entry: ModelCall) -> None:
+        self._add_entry(entry)
+        self.partial.clear()
+
+    def _add_tool_run(self, run: ToolRun) -> None:
+        """Add a call, which is closed unless the entry says that it was cut off."""
+        self._add_entry(run)
+        for key in [key for key, line in self._results.items() if line.run.id == run.id]:
+            del self._results[key]
+        if run.status == "interrupted" and not run.rows:
+            return
+        for key in sorted(self._intents):
+            intent = self._intents[key]
+            # A run inside a call has calls of its own, perhaps under the same ids.
+            if (intent.operation, intent.call_id) == (run.operation, run.call_id):
+                self._close(key)
+                return
+
+    def _add_decision(self, decision: Decision) -> None:
+        self._add_entry(decision)
+        if decision.choice not in ("retry", "skip", "done"):
+            return
+        for key, intent in self._intents.items():
+            about = decision.tool in (None, intent.tool) and decision.call in (None, intent.call)
+            same_row = not decision.rows or RowId(self.session, intent.row) in decision.rows
+            if about and same_row and decision.call_id == intent.call_id:
+                self._decided.add(key)
+
+    def _intend(self, event: Intent) -> None:
+        """Open a call, perhaps once more; a decision on it is used up."""
+        key = event.row, event.call
+        self._intents[key] = event
+        # One that had stopped to wait is made from its start.
+        self._results.pop(key, None)
+        self._decided.discard(key)
+        self.last_at = event.at
+
+    def _add_result(self, event: PendingResult) -> None:
+        key = event.row, event.call
+        self._close(key)
+        self._results[key] = event
+
+    def _end_round(self, event: RoundEnd) -> None:
+        known = {line.run.id: line for line in self._results.values()}
+        for name in event.results:
+            if name not in known:
+                raise PersistenceError(
+                    f"the round of row {event.row} names result {name!r}, which is in no line "
+                    "before"
+                )
+        for key in [key for key in {*self._intents, *self._results} if key[0] == event.row]:
+            self._results.pop(key, None)
+            self._close(key)
+        for result in (known[name] for name in event.results):
+            run = result.run
+            if result.shown is not None:
+                # Which row it becomes is known only now, when all calls of the round are done.
+                named = RowId(self.session, self.n_rows)
+                self.rows.append(result.shown.with_id(named))
+                run = structs.replace(run, rows=(named,))
+            self._add_entry(run)
+
+    def _add_text(self, event: PartialText) -> None:
+        self.partial.append(event.text)
+
+    def _move(self, event: PlacementChange) -> None:
+        self.place = event
+
+    def _fail(self, event: Failed) -> None:
+        self.failure = event
+        self.last_at = event.at
+
+    def _reopen(self, event: Reopened) -> None:
+        self.trailer = self._outcome = self.n_of_run = self.failure = None
+        self.partial.clear()
+        self.last_at = event.at
+
+    def _change_outcome(self, event: OutcomeChange) -> None:
+        self._outcome = event.outcome
+
+    def _finish(self, event: Finished) -> None:
+        self.trailer = event
+        self.n_of_run = len(self.record)
+        self.last_at = event.closed_at
+
+    def _define(self, event: AgentRows | ToolSchemas | CallSetup) -> None:
+        """Pass over a definition: the entries that name it hold it."""
+
+    def _close(self, key: CallKey) -> None:
+        self._intents.pop(key, None)
+        self._decided.discard(key)
+
+    _appliers: ClassVar[Mapping[type[Any], Callable[..., None]]] = {
+        **dict.fromkeys(get_args(Entry), _add_entry),
+        ModelCall: _add_model_call,
+        ToolRun: _add_tool_run,
+        Decision: _add_decision,
+        Header: _begin,
+        Row: _add_row,
+        Intent: _intend,
+        PendingResult: _add_result,
+        RoundEnd: _end_round,
+        PartialText: _add_text,
+        PlacementChange: _move,
+        Failed: _fail,
+        Reopened: _reopen,
+        OutcomeChange: _change_outcome,
+        Finished: _finish,
+        **dict.fromkeys((AgentRows, ToolSchemas, CallSetup), _define),
+    }
