@@ -117,8 +117,8 @@ from rath.session.run.budget import load_prices as load_prices
 from rath.session.run.cassette import Playback as Playback
 from rath.session.run.recorded import history_of as history_of
 from rath.session.run.recorder import WRITE_CHARS as WRITE_CHARS
-from rath.session.run.recorder import Recorder as Recorder
 from rath.session.run.recorder import RecordingPlan as RecordingPlan
+from rath.session.run.recorder import RunLog as RunLog
 from rath.session.run.recorder import default_durability as default_durability
 from rath.session.run.recorder import watched as watched
 from rath.session.run.replay_models import ReplayedClient as ReplayedClient

@@ -18,7 +18,7 @@ from rath.session.body import Body, cancelled_body, suspension
 from rath.session.calls.oneshot import OneShot, noting
 from rath.session.calls.requests import offload
 from rath.session.calls.stream import OnEventCb
-from rath.session.chunk import ChunkTable, RowId, user_text_chunk
+from rath.session.chunk import RowId, user_text_chunk
 from rath.session.content import rows_digest
 from rath.session.graph.kind import LineageKind
 from rath.session.graph.legacy import SessionLineage
@@ -39,17 +39,13 @@ from rath.session.outcome import Completed
 from rath.session.programs import RecordedSession, start_or_join
 from rath.session.provider_builtin import SessionLoopExecutor, candidates_for
 from rath.session.record import (
-    Entry,
-    InnerLog,
-    ModelCall,
     Operation,
     Summary,
-    parent_sink,
     report_to,
 )
 from rath.session.replay_context import ServedRun, begin_operation
 from rath.session.run.budget import Budget, check_budget
-from rath.session.run.recorder import Durability, Recorder, RecordingPlan, plan_recording
+from rath.session.run.recorder import Durability, RecordingPlan, RunLog, plan_recording
 from rath.session.run.resume import UnfinishedCompression, find_earlier_compression
 from rath.session.session import Session
 
@@ -178,10 +174,10 @@ def _submit(plan: _CompressPlan, user_session: Session, agent_session: Session) 
                 return await _CompressRun(cell, plan, user, before).execute(agent)
         stopped = suspension(user, agent)
         if stopped is not None:
-            passed_on = replace(user.inheriting(agent), outcome=stopped)
-            async with Recorder(plan.recording, plan.who, cell, lambda: passed_on) as recorder:
-                await recorder.begin(passed_on)
-            return passed_on
+            async with RunLog(plan.recording, plan.who, cell) as log:
+                log.start(replace(user.inheriting(agent), outcome=stopped))
+                await log.open()
+            return log.body
         with noting(f"in the compression that made session {made}, started at {site}"):
             return await _CompressRun(cell, plan, user.inheriting(agent)).execute(agent)
 
@@ -240,64 +236,51 @@ class _CompressRun:
         user: Body,
         before: UnfinishedCompression | None = None,
     ) -> None:
-        self._cell = cell
         self._plan = plan
         self._before = before
         self._user = user if before is None else before.begun_with(user)
-        self._body = self._user
-        self._has_own_rows = before is not None and before.has_summary
         first = plan.shot.candidates[0].provider
         self._budget = Budget(first, session=plan.session, run=plan.shot.operation)
-        self._recorder = Recorder(plan.recording, plan.who, cell, self._written)
-        self._tell_above = parent_sink()
-        cell.report(self._body)
+        self._log = RunLog(plan.recording, plan.who, cell, self._budget.count)
 
     async def execute(self, agent: Body) -> Body:
         """Ask for the summary and return the new content."""
-        for entry in () if self._before is None else self._before.own_entries:
-            self._tell_above(entry, None)
-        spent = await self._budget.begin(self._body, self._snapshot)
-        has_summary = self._has_own_rows
-        # What it ends with are the rows of the input only where no model is asked.
-        self._has_own_rows = has_summary or spent is not None
-        async with self._recorder as recorder:
-            await recorder.begin(
-                self._body,
-                begins_with_rows=self._has_own_rows,
-                goes_on=self._before is not None,
-            )
+        before, log = self._before, self._log
+        has_summary = before is not None and before.has_summary
+        earlier = () if before is None else before.own_entries
+        log.start(self._user, input_only=not has_summary, earlier=earlier)
+        spent = await self._budget.begin(log.body, self._snapshot)
+        if spent is not None:
+            log.start(self._user)  # no model is asked, so it ends with the rows of the input
+        async with log:
+            await log.open(goes_on=before is not None)
             if spent is None and not has_summary:
                 await self._summarise(agent)
             stopped = spent or await self._budget.after_call(self._snapshot)
             if stopped is not None:
-                self._set(replace(self._body, outcome=stopped))
-        return self._body
+                log.end(stopped)
+        return log.body
 
     async def _summarise(self, agent: Body) -> None:
-        table, shot, made = self._user.table, self._plan.shot, self._plan.session
+        table, shot, log = self._user.table, self._plan.shot, self._log
         digest = await offload(len(table), partial(rows_digest, table))
         if self._before is None:
-            self._note(self._operation(agent, digest))
+            log.note(self._operation(agent, digest))
         if self._before is None and self._plan.served is None:
             changes = passed_on_to(self._plan.provenance.parents[0].id)
             for change in inputs_changed(changes, shot.operation):
-                self._note(change)
-        with report_to(self._note):
-            said = await shot.ask_for(self._user, agent, self._note, read=_summary)
+                log.note(change)
+        with report_to(log.take):
+            said = await shot.ask_for(self._user, agent, log.note, read=_summary)
         summary = Summary(
             operation=shot.operation,
-            rows=(RowId(made, 0),),
+            rows=(RowId(self._plan.session, 0),),
             replaced=tuple(row.id for row in table if row.id is not None),
             replaced_digest=digest,
         )
-        self._note(summary)
-        rows = ChunkTable().born_in(made, [user_text_chunk(said)])
-        self._has_own_rows = True
-        self._set(replace(self._body, table=rows, outcome=Completed()))
-
-    def _written(self) -> Body:
-        """Return the content as its log holds it, which never has the rows that are replaced."""
-        return self._body if self._has_own_rows else replace(self._body, table=ChunkTable())
+        log.note(summary)
+        log.append(user_text_chunk(said))
+        log.end(Completed())
 
     def _operation(self, agent: Body, input_digest: str) -> Operation:
         return Operation(
@@ -311,22 +294,11 @@ class _CompressRun:
 
     def _snapshot(self) -> Session:
         return Session.from_body(
-            Deferred.of(self._body),
+            Deferred.of(self._log.body),
             self._plan.provenance,
             id=self._plan.session,
             placement=self._plan.placement,
         )
-
-    def _note(self, entry: Entry, inner: InnerLog | None = None) -> None:
-        self._set(self._body.with_entries(entry))
-        if isinstance(entry, ModelCall):
-            self._budget.count(entry)
-        self._recorder.follow(inner)
-        self._tell_above(entry, self._recorder.log or inner)
-
-    def _set(self, body: Body) -> None:
-        self._body = body
-        self._cell.report(body)
 
 
 def _run_id(

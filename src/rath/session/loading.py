@@ -270,7 +270,7 @@ def _loaded(content: ParsedLog, source: LogSource, *, is_finished: bool) -> Load
         session=session_of(built),
         header=header,
         place=content.place,
-        unfinished=None if content.state.trailer else content.state.unfinished,
+        unfinished=None if content.state.trailer else content.unfinished,
         is_finished=is_finished,
         where=content.where,
         size=reader.n_good,

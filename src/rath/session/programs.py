@@ -54,7 +54,6 @@ from rath.session.record import (
     is_inside_run,
     parent_sink,
 )
-from rath.session.state import Unfinished
 from rath.session.tooling import Offer
 
 SKIPPED = "the call was skipped by decision; whether it had taken effect before is not known"
@@ -67,10 +66,7 @@ class ResumePoint:
     """What a run knows that goes on."""
 
     body: Body
-    """Rows and record so far."""
-
-    left: Unfinished | None = None
-    """What the lines of its log say of the calls that are open."""
+    """Rows, record and open calls so far."""
 
     operation: Operation
     """That of the run."""
@@ -93,9 +89,6 @@ class ResumePoint:
     own_entries: tuple[Entry, ...]
     """What the run had noted by then, which the run around it may not know."""
 
-    known: frozenset[UUID]
-    """The ids of these."""
-
     differences: tuple[object, ...] = ()
     """In what tools and provider are not what they were, for a warning."""
 
@@ -117,15 +110,6 @@ class ResumePoint:
         """Return what is known, by result or decision, of the open calls by their index."""
         known = {each.index: _settled(each, tools.get(each.call.name)) for each in self.open_calls}
         return {index: finished for index, finished in known.items() if finished is not None}
-
-    @property
-    def beginning(self) -> Body:
-        """The content with which the run goes on; until it has made more it may be cut off too."""
-        left = self.left
-        return replace(
-            self.body,
-            unfinished=None if left is None else replace(left, failure=None, partial_text=""),
-        )
 
     @property
     def decided(self) -> frozenset[int]:
@@ -184,8 +168,7 @@ def resume_point(body: Body, session: UUID, *, late: Record | None = None) -> Re
             turns.append((row.content, exchange_of(row.content, call.evidence)))
             last_row = index
     return ResumePoint(
-        body=replace(body, record=record, outcome=Completed(), unfinished=None),
-        left=body.unfinished,
+        body=replace(body, record=record, outcome=Completed()),
         operation=operation,
         turns=tuple(turns),
         last_row=last_row,
@@ -193,7 +176,6 @@ def resume_point(body: Body, session: UUID, *, late: Record | None = None) -> Re
         was_asked=bool(calls),
         context=_context(calls),
         own_entries=own_entries,
-        known=frozenset(entry.id for entry in own_entries),
     )
 
 

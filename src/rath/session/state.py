@@ -122,6 +122,7 @@ class State:
         "_results",
         "failure",
         "header",
+        "inner",
         "last_at",
         "n_before",
         "n_of_run",
@@ -160,6 +161,9 @@ class State:
         self.last_at = UNKNOWN_TIME
         """The time of the last event that has one."""
 
+        self.inner: tuple[Any, ...] = ()
+        """Sessions inside calls that wait, where this process has them."""
+
         self._outcome: Outcome | None = None
         self._intents: dict[CallKey, Intent] = {}
         self._results: dict[CallKey, PendingResult] = {}
@@ -177,13 +181,7 @@ class State:
             return self._outcome or self.trailer.outcome
         if self.failure is not None and self.failure.how == "cancelled":
             return Cancelled(self.session)
-        left = self.unfinished
-        return NeedsDecision(self.session, () if left is None else left.unknown_calls)
-
-    @property
-    def intents(self) -> tuple[Intent, ...]:
-        """Calls without a result, by row and place in it."""
-        return tuple(self._intents[key] for key in sorted(self._intents))
+        return NeedsDecision(self.session, self.unfinished.unknown_calls)
 
     @property
     def results(self) -> Mapping[CallKey, PendingResult]:
@@ -191,24 +189,25 @@ class State:
         return self._results
 
     @property
-    def unfinished(self) -> Unfinished | None:
-        """What the run has left open; None once it has ended and waits for nothing.
+    def is_open(self) -> bool:
+        """Whether calls wait, or have begun, or have a result and no row."""
+        return bool(self._intents or self._results or self.inner)
 
-        A live run has always left something open until it ends.
-        """
-        results = tuple(self._results[key] for key in sorted(self._results))
-        if self.trailer is not None:
-            return Unfinished(results=results, has_ended=True) if results else None
+    @property
+    def unfinished(self) -> Unfinished:
+        """What the run has left open."""
         undecided = {
             each.call_id for key, each in self._intents.items() if key not in self._decided
         }
         decided = (self._intents[key].call_id for key in sorted(self._decided))
         return Unfinished(
-            intents=self.intents,
-            results=results,
+            intents=tuple(self._intents[key] for key in sorted(self._intents)),
+            results=tuple(self._results[key] for key in sorted(self._results)),
             decided=tuple(call_id for call_id in decided if call_id not in undecided),
             partial_text="".join(self.partial),
             failure=self.failure,
+            has_ended=self.trailer is not None,
+            inner=self.inner,
         )
 
     def apply(self, event: Event) -> None:
@@ -231,6 +230,7 @@ class State:
                 self._decided.add((intent.row, intent.call))
         for result in () if left is None else left.results:
             self._results[result.row, result.call] = result
+        self.inner = () if left is None else left.inner
 
     def _begin(self, event: Header) -> None:
         if self.header is not None:
@@ -243,6 +243,7 @@ class State:
             raise PersistenceError(f"row {event.index} stands where row {self.n_rows} is expected")
         self.rows.append(event.row)
         self.partial.clear()
+        self.inner = ()
 
     def _add_entry(self, entry: Entry) -> None:
         self.record.append(entry)
@@ -301,13 +302,14 @@ class State:
         for key in [key for key in {*self._intents, *self._results} if key[0] == event.row]:
             self._results.pop(key, None)
             self._close(key)
+        self.inner = ()
         for result in (known[name] for name in event.results):
             run = result.run
             if result.shown is not None:
                 # Which row it becomes is known only now, when all calls of the round are done.
-                named = RowId(self.session, self.n_rows)
-                self.rows.append(result.shown.with_id(named))
-                run = structs.replace(run, rows=(named,))
+                named, row = RowId(self.session, self.n_rows), result.shown
+                self.rows.append(row if row.id == named else row.with_id(named))
+                run = run if run.rows == (named,) else structs.replace(run, rows=(named,))
             self._add_entry(run)
 
     def _add_text(self, event: PartialText) -> None:

@@ -19,13 +19,13 @@ from rath.llm.registry import chat_client_for
 from rath.session import Session
 from rath.session.persistence.store import FileStore
 from rath.testing import ScriptedClient
-from tests.support.api import WRITE_CHARS, Candidate, Recorder, load_prices, prices_module, watched
+from tests.support.api import WRITE_CHARS, Candidate, RunLog, load_prices, prices_module, watched
 from tests.support.chat_replies import completion
 from tests.support.chat_server import ChatServer
 from tests.support.sessions import run
 
 
-class Notes(Recorder):
+class Notes(RunLog):
     """Remembers what it is told to write."""
 
     def __init__(self, *, is_listening: bool = True) -> None:
@@ -33,7 +33,7 @@ class Notes(Recorder):
         self.is_listening = is_listening
 
     @property
-    def is_on(self) -> bool:
+    def is_recorded(self) -> bool:
         return self.is_listening
 
     def add_partial(self, operation: object, text: str) -> None:

@@ -187,3 +187,10 @@ def tool_run_entry(
         effect_gaps=finished.effect_gaps,
         decision=finished.decision,
     )
+
+
+def recorded_call(finished: CallResult, operation: UUID) -> tuple[ToolRun, ChunkRow]:
+    """Return the entry and the row of a call: those that it has, or new ones."""
+    if finished.recorded is not None:
+        return finished.recorded
+    return tool_run_entry(finished, operation=operation), finished.shown_row

@@ -25,6 +25,7 @@ from rath.session.log.writer import LogWriter, Opening
 from rath.session.open_calls import own_operation
 from rath.session.outcome import Suspended
 from rath.session.record import Record
+from rath.session.state import Unfinished
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -241,8 +242,7 @@ def write_complete(
     """
     body = whole.body
     left = body.unfinished
-    if left is not None:
-        first = replace(first, lines=[*first.lines, *left.intents, *left.results])
+    first = replace(first, lines=[*first.lines, *open_lines(left)])
     begun = writer.open(opening, lambda: first)
     if is_whole and (left is None or left.has_ended):
         writer.finish(lambda: [trailer_of(body)]).result()
@@ -252,6 +252,15 @@ def write_complete(
     if whole.late is not None:
         writer.hold(whole.late).result()
     return writer
+
+
+def open_lines(left: Unfinished | None, *, known: Unfinished | None = None) -> list[Event]:
+    """Return the lines of calls that are open, but for those that are known."""
+    if left is None:
+        return []
+    there = () if known is None else (*known.intents, *known.results)
+    lines: list[Event] = [*left.intents, *left.results]
+    return [line for line in lines if line not in there]
 
 
 def trailer_of(body: Body, *, n_rows: int | None = None) -> Finished:

@@ -159,7 +159,7 @@ class LoadedSession:
     @property
     def body(self) -> Body:
         """The content as the session itself holds it: with late entries, and what is left open."""
-        unfinished = None if self.problem else self.content.state.unfinished
+        unfinished = None if self.problem else self.content.unfinished
         return replace(self.cell.result(), record=self.entries.items, unfinished=unfinished)
 
     def body_at(self, n_rows: int, n_entries: int) -> Body:
@@ -219,7 +219,7 @@ def _built(
         rows=rows,
         entries=entries,
         n_of_run=n_of_run,
-        cell=Deferred.of(Body(table, record, outcome, _given(content), content.state.unfinished)),
+        cell=Deferred.of(Body(table, record, outcome, _given(content), content.unfinished)),
         provenance=_provenance(header, built),
         problem=damage,
     )

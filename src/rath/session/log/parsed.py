@@ -18,7 +18,7 @@ from rath.session.log.reader import LineReader, LogLines, read_lines
 from rath.session.log.store import SessionStore, StoredLog
 from rath.session.open_calls import own_operation
 from rath.session.record import Entry, Operation
-from rath.session.state import State
+from rath.session.state import State, Unfinished
 
 WithImages = Callable[[ChunkRow], ChunkRow]
 
@@ -52,6 +52,12 @@ class ParsedLog:
     def place(self) -> Header | PlacementChange:
         """Where the session works."""
         return self.state.place or self.header
+
+    @property
+    def unfinished(self) -> Unfinished | None:
+        """What the run has left open; None once it has ended and waits for nothing."""
+        is_open = self.state.trailer is None or self.state.is_open
+        return self.state.unfinished if is_open else None
 
     @property
     def n_begun_entries(self) -> int:

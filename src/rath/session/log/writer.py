@@ -214,8 +214,9 @@ def knows_open_calls(written: ParsedLog, body: Body) -> bool:
         return True
     begun = {(each.row, each.call, each.at) for each in (left.intents if left else ())}
     ended = {each.run.id for each in (left.results if left else ())}
-    return all((each.row, each.call, each.at) in begun for each in state.intents) and all(
-        each.run.id in ended for each in state.results.values()
+    last = state.unfinished
+    return all((each.row, each.call, each.at) in begun for each in last.intents) and all(
+        each.run.id in ended for each in last.results
     )
 
 

@@ -14,15 +14,13 @@ from rath._async.bridge import call_either
 from rath._async.lazy import nesting
 from rath._async.workers import UserExit
 from rath.session.calls.asking import InnerRun, Question
-from rath.session.calls.results import CallResult, CheckedCall, tool_run_entry
-from rath.session.chunk import ChunkRow, RowId
+from rath.session.calls.results import CallResult, CheckedCall, recorded_call
+from rath.session.chunk import RowId
 from rath.session.content import ToolCall
-from rath.session.events import PendingResult
 from rath.session.operation import call_scope, operation_scope
 from rath.session.outcome import NeedsApproval, NeedsInput, Outcome
-from rath.session.record import Entry, Interrupt, ToolRun
+from rath.session.record import Entry, Interrupt
 from rath.session.session import Session
-from rath.session.state import Unfinished
 from rath.session.tooling import ApprovalRule, CallRequest, Offer, tool_digest
 
 _log = logging.getLogger("rath.session.loop")
@@ -121,21 +119,19 @@ class Suspending:
     entries: tuple[Entry, ...]
     """What is noted of it."""
 
-    left: Unfinished | None = None
-    """Results of the round that are no rows yet."""
+    inner: tuple[Session, ...] = ()
+    """Sessions inside its calls that wait."""
 
 
-def for_approval(here: Round, places: list[int], done: Mapping[int, CallResult]) -> Suspending:
+def for_approval(here: Round, places: list[int]) -> Suspending:
     """Return how a run ends that waits for approvals: none of its calls was made now.
 
     Args:
         here: The round.
         places: The calls that somebody must allow.
-        done: What is known of others from before.
     """
     entry = _interrupt(here, places, "approval")
-    outcome = NeedsApproval(here.asked_in.session, entry.calls)
-    return Suspending(outcome, (entry,), _kept(here, done))
+    return Suspending(NeedsApproval(here.asked_in.session, entry.calls), (entry,))
 
 
 def for_answers(here: Round, done: Mapping[int, CallResult]) -> Suspending | None:
@@ -154,7 +150,7 @@ def for_answers(here: Round, done: Mapping[int, CallResult]) -> Suspending | Non
     outcomes: list[Outcome] = []
     inner: list[InnerRun] = []
     for at, one, waits in waiting:
-        entries.append(_recorded(here, one)[0])
+        entries.append(recorded_call(one, here.operation)[0])
         match waits:
             case Question(text, schema):
                 asked = None if schema is None else dict(schema)
@@ -166,8 +162,7 @@ def for_answers(here: Round, done: Mapping[int, CallResult]) -> Suspending | Non
                 inner.append(run)
             case _:
                 assert_never(waits)
-    sessions = tuple(run.session for run in inner)
-    return Suspending(outcomes[0], tuple(entries), _kept(here, done, inner=sessions))
+    return Suspending(outcomes[0], tuple(entries), tuple(run.session for run in inner))
 
 
 def _inner_interrupt(here: Round, at: int, run: InnerRun) -> Interrupt:
@@ -200,25 +195,3 @@ def _interrupt(
         schema=schema,
         child=child,
     )
-
-
-def _kept(
-    here: Round, done: Mapping[int, CallResult], *, inner: tuple[object, ...] = ()
-) -> Unfinished | None:
-    """Return the results that are no rows yet; a decision is read again when the run goes on."""
-    results: list[PendingResult] = []
-    for at, one in sorted(done.items()):
-        is_decided = one.recorded is None and one.decision is not None
-        if one.is_cut_off or is_decided:
-            continue
-        run, shown = _recorded(here, one)
-        results.append(PendingResult(row=here.asked_in.index, call=at, run=run, shown=shown))
-    if not results and not inner:
-        return None
-    return Unfinished(results=tuple(results), has_ended=True, inner=inner)
-
-
-def _recorded(here: Round, one: CallResult) -> tuple[ToolRun, ChunkRow]:
-    if one.recorded is not None:
-        return one.recorded
-    return tool_run_entry(one, operation=here.operation), one.shown_row

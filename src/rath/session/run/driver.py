@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
-from typing import Protocol
 from uuid import UUID, uuid4
 
 from msgspec.structs import replace as replace_struct
@@ -29,9 +28,9 @@ from rath.session.calls.requests import (
     offload,
     turn_request,
 )
-from rath.session.calls.results import CallResult, interrupted, skipped_call, tool_run_entry
+from rath.session.calls.results import CallResult, interrupted, recorded_call, skipped_call
 from rath.session.calls.stream import Emitter, OnEventCb
-from rath.session.chunk import ChunkRow, ChunkTable, RowId, assistant_turn_chunk, user_text_chunk
+from rath.session.chunk import ChunkRow, RowId, assistant_turn_chunk, user_text_chunk
 from rath.session.content import AssistantTurn, ToolCall, rows_digest
 from rath.session.events import Intent, PendingResult
 from rath.session.graph.legacy import SessionLineage
@@ -46,11 +45,8 @@ from rath.session.programs import ResumePoint
 from rath.session.recall import HoldingRecall, Recall, recall_context
 from rath.session.record import (
     Change,
-    Entry,
-    InnerLog,
     ModelCall,
     Operation,
-    parent_sink,
     report_to,
 )
 from rath.session.replay_context import ServedRun
@@ -65,10 +61,9 @@ from rath.session.run.approvals import (
 from rath.session.run.budget import Budget, load_prices
 from rath.session.run.differences import log_differences
 from rath.session.run.hook_calls import Answering, CallHooks
-from rath.session.run.recorder import Recorder, RecordingPlan, watched
+from rath.session.run.recorder import RecordingPlan, RunLog, watched
 from rath.session.run.rounds import DispatchTool, ToolRounds
 from rath.session.session import Session
-from rath.session.state import Unfinished
 from rath.session.tooling import ApprovalRule, Offer
 
 
@@ -150,30 +145,40 @@ class RoundResults(dict[int, CallResult]):
     """What became of the calls of a row, by place; each is written as soon as it is set.
 
     Args:
-        recorder: Writes the run.
+        log: That of the run.
         operation: The run.
         row: Index of the row in which the model asked.
         known: What is known from before.
     """
 
     def __init__(
-        self, recorder: Recorder, operation: UUID, row: int, known: Mapping[int, CallResult]
+        self, log: RunLog, operation: UUID, row: int, known: Mapping[int, CallResult]
     ) -> None:
         super().__init__(known)
-        self._recorder = recorder
+        self._log = log
         self._operation = operation
         self._row = row
 
     def __setitem__(self, place: int, finished: CallResult) -> None:
-        run = tool_run_entry(finished, operation=self._operation)
-        shown = finished.shown_row
         # The entry is made once, so that log and memory hold the same one.
-        super().__setitem__(place, replace(finished, recorded=(run, shown)))
-        self._recorder.write_result(
-            PendingResult(
-                row=self._row, call=place, run=run, shown=None if finished.is_cut_off else shown
-            )
-        )
+        finished = replace(finished, recorded=recorded_call(finished, self._operation))
+        super().__setitem__(place, finished)
+        self._log.add_result(pending_result(finished, self._operation, self._row, place))
+
+
+def pending_result(finished: CallResult, operation: UUID, row: int, place: int) -> PendingResult:
+    """Return the event that says what became of a call.
+
+    Args:
+        finished: The call.
+        operation: The run.
+        row: Index of the row in which the model asked.
+        place: Which of the calls of that row it is.
+    """
+    run, shown = recorded_call(finished, operation)
+    if finished.decision not in (None, run.decision) and not finished.is_cut_off:
+        run = replace_struct(run, decision=finished.decision)
+    return PendingResult(row=row, call=place, run=run, shown=None if finished.is_cut_off else shown)
 
 
 def intents(
@@ -203,39 +208,75 @@ def intents(
     ]
 
 
-class RunContent(Protocol):
-    """The content of a run as its calls add to it."""
+@dataclass(slots=True)
+class Turn:
+    """The last turn of the model in a run."""
 
-    @property
-    def body(self) -> Body:
-        """What there is so far."""
-        ...
-
-    def append(self, rows: Sequence[ChunkRow]) -> None:
-        """Add rows."""
-        ...
-
-    def note(self, entry: Entry) -> None:
-        """Add an entry to the record."""
-        ...
-
-    def snapshot(self) -> Session:
-        """Return the session as tools see it."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class AskedCalls:
-    """The calls of one turn, and what is known of them."""
-
+    row: int
     calls: Sequence[ToolCall]
-    """All calls of the turn."""
-
     verdict: TurnVerdict
     """What the turn means."""
 
-    before: ResumePoint | None
-    """Where the run goes on, for the turn with which it does."""
+    open_calls: Sequence[int]
+    """Which of the calls have no result."""
+
+    earlier: ResumePoint | None = None
+    """What is known of these calls from before the run was resumed."""
+
+
+@dataclass(frozen=True, slots=True)
+class AskModel:
+    """Ask the model for its next turn."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunCalls:
+    """Make the open calls of the last turn."""
+
+    turn: Turn
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """Tell the model what was wrong with its answer."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """End the run."""
+
+    outcome: Outcome
+
+
+Step = AskModel | RunCalls | Reply | Finish
+
+
+def next_step(
+    turn: Turn | None, *, n_rows: int, n_calls: int, max_calls: int, stopped: Outcome | None
+) -> Step:
+    """Return what comes next in a run; a pure function, the same live, resumed and replayed.
+
+    Args:
+        turn: The last turn of the model; None before the first one.
+        n_rows: Rows of the session.
+        n_calls: Turns of the model in this run.
+        max_calls: How many it may take.
+        stopped: Why the run must end once no call of an answer is open, such as its budget.
+    """
+    if turn is not None:
+        verdict = turn.verdict
+        is_last = stopped is None or not verdict.others or verdict.outcome is not None
+        if turn.open_calls and is_last:
+            return RunCalls(turn)
+        if verdict.reply is not None and n_rows == turn.row + 1:
+            return Reply(verdict.reply)
+        if verdict.outcome is not None:
+            return Finish(verdict.outcome)
+    if stopped is not None:
+        return Finish(stopped)
+    return AskModel() if n_calls < max_calls else Finish(RoundLimit(max_calls))
 
 
 class TurnCalls:
@@ -244,17 +285,17 @@ class TurnCalls:
     Args:
         plan: What the run was given.
         operation: Its id.
-        recorder: Writes it.
-        content: What it has made.
+        log: Its log.
+        snapshot: Gives the session as tools see it.
     """
 
     def __init__(
-        self, plan: LoopPlan, operation: UUID, recorder: Recorder, content: RunContent
+        self, plan: LoopPlan, operation: UUID, log: RunLog, snapshot: Callable[[], Session]
     ) -> None:
         self._plan = plan
         self._id = operation
-        self._recorder = recorder
-        self._content = content
+        self._log = log
+        self._snapshot = snapshot
         rounds = ToolRounds if plan.served is None else plan.served.rounds
         self._rounds = rounds(plan.tools, plan.placement, plan.dispatch_tool)
         if plan.hooks.has_tool_hooks:
@@ -262,29 +303,27 @@ class TurnCalls:
             self._rounds.hooks = CallHooks(
                 plan.hooks, plan.session, operation, self._note_change, passed
             )
-        self.left: Unfinished | None = None
-        """Results that are no rows yet, of a run that ends because it waits."""
+        self.waiting: tuple[Session, ...] = ()
+        """Sessions inside calls for which the run waits."""
 
-    async def make(self, asked: AskedCalls, stopped: Outcome | None) -> Outcome | None:
-        """Make the calls of a turn, unless the run is stopped.
+    async def make(self, turn: Turn, stopped: Outcome | None) -> Outcome | None:
+        """Make the open calls of a turn, unless the run is stopped.
 
         Returns what the run waits for where somebody must say something first; else None, and the
         results are rows.
         """
-        calls, before = asked.calls, asked.before
-        row = len(self._content.body.table) - 1 if before is None else before.last_row
-        wanted = range(len(calls)) if before is None else [one.index for one in before.open_calls]
+        calls, before, row, wanted = turn.calls, turn.earlier, turn.row, turn.open_calls
         done = {} if before is None else before.known_results(self._plan.tools)
-        todo = [at for at in asked.verdict.places if at in wanted and at not in done]
+        todo = [at for at in turn.verdict.places if at in wanted and at not in done]
         made = calls if before is None else before.effective_calls(calls)
         asked_in = RowId(self._plan.session, row)
         here = Round(self._id, asked_in, {at: made[at] for at in todo}, self._plan.tools)
-        if self._recorder.is_on and len(wanted) > 1:
-            done = RoundResults(self._recorder, self._id, row, done)
+        if len(wanted) > 1:
+            done = RoundResults(self._log, self._id, row, done)
         if stopped is None and (first := await self._to_be_allowed(here, before)):
             for at, denied in self._denied_by_hooks(row).items():
                 done[at] = denied
-            return await self._suspend(for_approval(here, first, done))
+            return await self._suspend(for_approval(here, first))
         waits: Suspending | None = None
         try:
             if stopped is not None:
@@ -298,12 +337,10 @@ class TurnCalls:
             if waits is None:
                 if before is not None:
                     done = before.with_decisions(done)
-                results, body = asked.verdict.results(done), self._content.body
-                self._append_results({at: calls[at] for at in wanted}, results)
-                self._recorder.end_round(row, body, self._content.body, wanted)
+                self._end_round(turn, turn.verdict.results(done))
         if waits is not None:
             return await self._suspend(waits)
-        await self._recorder.flush(self._content.body)
+        await self._log.flush()
         if self._plan.served is None:
             await self._plan.placement.alook()
         if self._rounds.lost is not None:
@@ -315,12 +352,13 @@ class TurnCalls:
         self, here: Round, before: ResumePoint | None, done: dict[int, CallResult]
     ) -> Suspending | None:
         """Make calls; returns how the run ends, where some of them wait."""
-        row, session = here.asked_in.index, self._content.snapshot()
-        if self._recorder.is_on:
+        row, session = here.asked_in.index, self._snapshot()
+        if self._log.is_recorded:
             # A call is begun once its hooks have let it pass: until then it is shown to them anew.
             begun = await self._let_pass(here, session)
-            lines = intents(begun, self._plan.tools, operation=self._id, row=row)
-            await self._recorder.write_intents(lines)
+            await self._log.write_intents(
+                intents(begun, self._plan.tools, operation=self._id, row=row)
+            )
         await self._rounds.run(
             [*here.calls.values()],
             session,
@@ -330,6 +368,15 @@ class TurnCalls:
             given={} if before is None else before.answers(),
         )
         return for_answers(here, done)
+
+    def _end_round(self, turn: Turn, done: Mapping[int, CallResult]) -> None:
+        """Add the results of the calls of a turn, each as a row and an entry."""
+        results: list[PendingResult] = []
+        for at in turn.open_calls:
+            call = turn.calls[at]
+            finished = done.get(at) or interrupted(call, self._plan.tools.get(call.name))
+            results.append(pending_result(finished, self._id, turn.row, at))
+        self._log.end_round(results)
 
     def _denied_by_hooks(self, row: int) -> dict[int, CallResult]:
         """Return what the model reads of calls that hooks have denied: they are not asked again."""
@@ -362,7 +409,7 @@ class TurnCalls:
         }
         if not asked:
             return []
-        session, row = self._content.snapshot(), here.asked_in.index
+        session, row = self._snapshot(), here.asked_in.index
         prepared = await self._rounds.prepare_all([*asked.values()])
         # What is asked about is what would be made.
         shown = await self._rounds.show(prepared, session, row=row, places=[*asked])
@@ -372,58 +419,32 @@ class TurnCalls:
     async def _suspend(self, suspending: Suspending) -> Outcome:
         """Note for what the run waits; returns how it ends."""
         for entry in suspending.entries:
-            self._content.note(entry)
-        await self._recorder.flush(self._content.body)
-        self.left = suspending.left
+            self._log.note(entry)
+        await self._log.flush()
+        self.waiting = suspending.inner
         return suspending.outcome
-
-    def _append_results(
-        self, calls: Mapping[int, ToolCall], done: Mapping[int, CallResult]
-    ) -> None:
-        for index, call in calls.items():
-            finished = done.get(index) or interrupted(call, self._plan.tools.get(call.name))
-            if finished.recorded is not None:
-                entry, shown = finished.recorded
-            else:
-                entry = tool_run_entry(finished, operation=self._id)
-                shown = finished.shown_row
-            if not finished.is_cut_off:
-                row_id = RowId(self._plan.session, len(self._content.body.table))
-                decision = finished.decision or entry.decision
-                entry = replace_struct(entry, rows=(row_id,), decision=decision)
-                self._content.append([shown])
-            self._content.note(entry)
 
     def _note_change(self, change: Change) -> None:
         """Note what a hook did to a call; it stands in the log before what comes of the call."""
-        self._content.note(change)
-        self._recorder.write(self._content.body)
+        self._log.note(change)
+        self._log.commit()
 
 
 _log = logging.getLogger("rath.session.loop")
 
 
 class LoopRun:
-    """One run; `execute` is its coroutine, `body` what it has written so far."""
+    """One run; `execute` is its coroutine."""
 
     def __init__(self, plan: LoopPlan, cell: Deferred[Body]) -> None:
         self._plan = plan
         self._cell = cell
         self._id = _run_id(plan)
-        self._body = Body(ChunkTable())
         self._output = None if plan.output is None else OutputRun(plan.output)
         self._n_calls = 0
         self._budget = Budget(plan.provider, session=plan.session, run=self._id)
-        self._has_ended = False
-        self._recorder = Recorder(plan.recording, plan.who, cell, lambda: self._body)
-        self._calls = TurnCalls(plan, self._id, self._recorder, self)
-        # Inside `collecting` the context names this run; what is above it is found only here.
-        self._tell_above = parent_sink()
-
-    @property
-    def body(self) -> Body:
-        """What the run has made so far."""
-        return self._body
+        self._log = RunLog(plan.recording, plan.who, cell, self._budget.count)
+        self._calls = TurnCalls(plan, self._id, self._log, self.snapshot)
 
     async def execute(self) -> Body:
         """Run to the end and return the content of the new session."""
@@ -433,10 +454,7 @@ class LoopRun:
             agent = await self._plan.cells[1]
             try:
                 await self._require_workspace(user, agent)
-                if self._plan.goes_on is None:
-                    await self._execute(user, agent)
-                else:
-                    await self._go_on(self._plan.goes_on, user, agent)
+                await self._execute(user, agent)
             except Exception as exc:
                 if self._output is not None:
                     explain_refusal(exc)
@@ -447,12 +465,12 @@ class LoopRun:
                 )
                 raise
         finally:
-            self._has_ended = True
+            self._log.close()
             self._plan.placement.drop()
             recall: object = self._plan.recall
             if isinstance(recall, HoldingRecall):
                 recall.close()
-        return self._body
+        return self._log.body
 
     async def _require_workspace(self, user: Body, agent: Body) -> None:
         """Refuse to ask a model that is offered tools where their files are not there.
@@ -467,81 +485,108 @@ class LoopRun:
             await plan.placement.arequire()
 
     async def _execute(self, user: Body, agent: Body) -> None:
-        self._set(user.inheriting(agent))
-        async with self._recorder as recorder:
-            await recorder.begin(self._body)
-            suspended = suspension(user, agent)
+        before, log = self._plan.goes_on, self._log
+        if before is None:
+            log.start(user.inheriting(agent))
+        else:
+            if before.check is not None:
+                before.check(user, agent)
+            log.start(before.body, earlier=before.own_entries)
+        async with log:
+            await log.open(goes_on=before is not None)
+            suspended = suspension(user, agent) if before is None else None
             if suspended is not None:
-                self._finish(suspended)
+                log.end(suspended)
                 return
-            head = tuple(agent.table)
-            self.note(await self._operation(user, head))
-            for change in inputs_changed(self._plan.passed_on, self._id):
-                self.note(change)
-            recorder.write(self._body)
-            if recorder.is_on:
-                load_prices(self._plan.candidates)
+            if before is None:
+                head = tuple(agent.table)
+                await self._begin(user, head)
+            else:
+                head = before.operation.head
+                await log_differences(before, self.snapshot())
             # What this run calls belongs to no tool call that it may be inside.
-            with report_to(self._take), in_call(None):
-                await self._run_to_the_end(head)
+            with report_to(log.take), in_call(None):
+                log.end(await self._drive_in_time(head), self._calls.waiting)
 
-    async def _go_on(self, before: ResumePoint, user: Body, agent: Body) -> None:
-        if before.check is not None:
-            before.check(user, agent)
-        self._set(before.beginning)
-        for entry in before.own_entries:
-            self._tell_above(entry, None)
-        async with self._recorder as recorder:
-            await recorder.begin(replace(self._body, unfinished=before.left), goes_on=True)
-            await log_differences(before, self.snapshot())
-            with report_to(self._take), in_call(None):
-                await self._run_to_the_end(before.operation.head)
+    async def _begin(self, user: Body, head: tuple[ChunkRow, ...]) -> None:
+        """Note the operation, and by which hooks its input was changed."""
+        self._log.note(await self._operation(user, head))
+        for change in inputs_changed(self._plan.passed_on, self._id):
+            self._log.note(change)
+        self._log.commit()
+        if self._log.is_recorded:
+            load_prices(self._plan.candidates)
 
-    async def _run_to_the_end(self, head: Sequence[ChunkRow]) -> None:
+    async def _drive_in_time(self, head: Sequence[ChunkRow]) -> Outcome:
         if self._plan.timeout is None:
-            self._finish(await self._loop(head))
-            return
+            return await self._drive(head)
         deadline = asyncio.timeout(self._plan.timeout)
         try:
             async with deadline:
-                outcome = await self._loop(head)
+                return await self._drive(head)
         except TimeoutError:
             if not deadline.expired():
                 raise
-            outcome = DeadlineExceeded(self._plan.timeout)
-            self._cell.cancel_nested()
-        self._finish(outcome)
+        self._cell.cancel_nested()
+        return DeadlineExceeded(self._plan.timeout)
 
-    async def _loop(self, head: Sequence[ChunkRow]) -> Outcome:
-        before = self._plan.goes_on
+    async def _drive(self, head: Sequence[ChunkRow]) -> Outcome:
+        """Take one step after the other until the run has ended or waits."""
+        before, max_calls = self._plan.goes_on, self._plan.max_tool_rounds
         if before is not None and before.was_asked:
             context = before.context
         else:
             context = await recall_context(self._plan.recall, self.snapshot())
         conversation = self._open_conversation(head, context)
-        stopped = await self._budget.begin(self._body, self.snapshot)
-        ended = None if before is None else await self._close_the_tail(before, stopped)
-        if ended is not None:
-            return ended
-        for _ in range(self._n_calls, self._plan.max_tool_rounds):
-            stopped = stopped or await self._budget.before_call(self.snapshot)
-            if stopped is not None:
-                return stopped
-            turn, exchange = await self._turn(conversation)
-            stopped = await self._budget.after_call(self.snapshot)
-            verdict = await self._judge(turn, exchange)
-            if stopped is None or not verdict.others or verdict.outcome is not None:
-                ended = await self._carry_on(turn, verdict, stopped) or verdict.outcome
-                if ended is not None:
-                    return ended
-        if stopped is not None:
-            return stopped
-        _log.warning(
-            "session %s used all %d rounds (max_tool_rounds) and was not done",
-            self._plan.session,
-            self._plan.max_tool_rounds,
-        )
-        return RoundLimit(self._plan.max_tool_rounds)
+        stopped = await self._budget.begin(self._log.body, self.snapshot)
+        turn = None if before is None else await self._last_turn(before)
+        while True:
+            step = next_step(
+                turn,
+                n_rows=self._log.state.n_rows,
+                n_calls=self._n_calls,
+                max_calls=max_calls,
+                stopped=stopped,
+            )
+            match step:
+                case AskModel():
+                    stopped = await self._budget.before_call(self.snapshot)
+                    if stopped is None:
+                        said, exchange = await self._ask_model(conversation)
+                        row = self._log.state.n_rows - 1
+                        stopped = await self._budget.after_call(self.snapshot)
+                        verdict = await self._judge(said, exchange)
+                        turn = Turn(row, said.calls, verdict, range(len(said.calls)))
+                case RunCalls(turn):
+                    waits = await self._calls.make(turn, stopped)
+                    if waits is not None:
+                        return waits
+                    turn.open_calls = ()
+                case Reply(text):
+                    self._log.append(user_text_chunk(text))
+                    await self._log.flush()
+                case Finish(outcome):
+                    if isinstance(outcome, RoundLimit):
+                        _log.warning(
+                            "session %s used all %d rounds (max_tool_rounds) and was not done",
+                            self._plan.session,
+                            max_calls,
+                        )
+                    return outcome
+
+    async def _last_turn(self, before: ResumePoint) -> Turn | None:
+        """Return the turn with which a run goes on; None where no model had answered.
+
+        The meaning of earlier turns is judged again, since a typed answer counts its tries.
+        """
+        verdict: TurnVerdict | None = None
+        for said, exchange in before.turns:
+            self._n_calls += 1
+            verdict = await self._judge(said, exchange)
+        if verdict is None:
+            return None
+        open_calls = [each.index for each in before.open_calls]
+        return Turn(before.last_row, before.turns[-1][0].calls, verdict, open_calls, before)
 
     def _open_conversation(self, head: Sequence[ChunkRow], context: Context | None) -> Conversation:
         frame = RequestFrame(
@@ -552,24 +597,25 @@ class LoopRun:
         )
         return Conversation(self._plan.candidates, frame)
 
-    async def _turn(self, conversation: Conversation) -> tuple[AssistantTurn, Exchange]:
+    async def _ask_model(self, conversation: Conversation) -> tuple[AssistantTurn, Exchange]:
         """Return what the model said, and the call in which it did."""
         self._n_calls += 1
-        row_id = RowId(self._plan.session, len(self._body.table))
+        log = self._log
+        row_id = RowId(self._plan.session, log.state.n_rows)
         hooks = self._plan.hooks.model
         if not hooks:
-            exchange = await self._ask(conversation, row_id, self.note)
+            exchange = await self._ask(conversation, row_id, log.note)
             row = _row_of(exchange)
             for change in () if self._plan.served is None else self._plan.served.changes_of(row_id):
-                self.note(change)
+                log.note(change)
         else:
             with Answering(
-                hooks, self.note, row=row_id, operation=self._id, session=self.snapshot
+                hooks, log.note, row=row_id, operation=self._id, session=self.snapshot
             ) as answering:
                 exchange = await self._ask(conversation, row_id, answering.hold)
                 row = await answering.shown(_row_of(exchange))
-        self.append([row])
-        await self._recorder.write_turn(self._body)
+        log.append(row)
+        await log.write_turn()
         content = row.content
         assert isinstance(content, AssistantTurn)
         return content, exchange
@@ -579,57 +625,18 @@ class LoopRun:
     ) -> Exchange:
         purpose = "turn" if self._output is None else self._output.purpose
         ask = partial(
-            conversation.ask, self._body, note, operation=self._id, purpose=purpose, row=row
+            conversation.ask, self._log.body, note, operation=self._id, purpose=purpose, row=row
         )
         if self._plan.on_event is None:
             return await ask()
         async with Emitter(self._plan.on_event) as emitter:
-            return await ask(on_delta=watched(emitter.sink, self._recorder, self._id))
-
-    async def _close_the_tail(self, before: ResumePoint, stopped: Outcome | None) -> Outcome | None:
-        """Do what the last turn asked for and is not done; return the outcome if it was the last.
-
-        What earlier turns meant is judged again, since a typed answer counts its tries.
-        """
-        verdict: TurnVerdict | None = None
-        for turn, exchange in before.turns:
-            self._n_calls += 1
-            verdict = await self._judge(turn, exchange)
-        if verdict is None:
-            return None
-        turn = before.turns[-1][0]
-        is_said = len(self._body.table) > before.last_row + 1
-        if is_said and not before.open_calls:
-            return verdict.outcome
-        if stopped is None or not verdict.others or verdict.outcome is not None:
-            waits = await self._carry_on(turn, verdict, stopped, before)
-            return waits or verdict.outcome
-        return verdict.outcome
+            return await ask(on_delta=watched(emitter.sink, self._log, self._id))
 
     async def _judge(self, turn: AssistantTurn, exchange: Exchange) -> TurnVerdict:
         if self._output is None:
             return judge_plain(turn, exchange)
         may_repair = self._n_calls < self._plan.max_tool_rounds
         return await self._output.judge(turn, exchange, may_repair=may_repair)
-
-    async def _carry_on(
-        self,
-        turn: AssistantTurn,
-        verdict: TurnVerdict,
-        stopped: Outcome | None,
-        before: ResumePoint | None = None,
-    ) -> Outcome | None:
-        """Do what a turn asks for, unless the run is stopped; say what is to be said to it.
-
-        Returns what the run waits for before it can do so, None where it was done.
-        """
-        waits = None
-        if turn.calls:
-            waits = await self._calls.make(AskedCalls(turn.calls, verdict, before), stopped)
-        if verdict.reply is not None and waits is None:
-            self.append([user_text_chunk(verdict.reply)])
-            await self._recorder.flush(self._body)
-        return waits
 
     async def _operation(self, user: Body, head: tuple[ChunkRow, ...]) -> Operation:
         return Operation(
@@ -641,55 +648,19 @@ class LoopRun:
             head=head,
             tools=self._plan.schemas,
             output=self._plan.output_spec,
-            n_ours=len(user.record) if len(self._body.record) > len(user.record) else None,
+            n_ours=len(user.record) if len(self._log.body.record) > len(user.record) else None,
         )
 
     def snapshot(self) -> Session:
         """Return the session with what the run has made so far."""
         return Session.from_body(
-            Deferred.of(self._body),
+            Deferred.of(self._log.body),
             self._plan.provenance,
             id=self._plan.session,
             placement=self._plan.placement.share(),
             provider=self._plan.session_provider,
             lineage=self._plan.lineage,
         )
-
-    def _finish(self, outcome: Outcome) -> None:
-        self._set(replace(self._body, outcome=outcome, unfinished=self._calls.left))
-
-    def append(self, rows: Sequence[ChunkRow]) -> None:
-        """Add rows of this run."""
-        body = self._body
-        table = body.table.born_in(self._plan.session, rows)
-        self._set(Body(table, body.record, body.outcome, body.given))
-
-    def note(self, entry: Entry, inner: InnerLog | None = None) -> None:
-        """Add an entry of this run, and tell the run that it happens in.
-
-        Args:
-            entry: The entry.
-            inner: The log of the run inside this one that it came from.
-        """
-        # What is not done stays known, for whoever goes on with a run that fails.
-        body = self._body
-        record = body.record.append(entry)
-        self._set(Body(body.table, record, body.outcome, body.given, body.unfinished))
-        if isinstance(entry, ModelCall):
-            self._budget.count(entry)
-        self._tell_above(entry, self._recorder.log or inner)
-
-    def _take(self, entry: Entry, inner: InnerLog | None) -> None:
-        """Add an entry of a run inside this one, as long as this one goes on."""
-        before = self._plan.goes_on
-        if not self._has_ended and (before is None or entry.id not in before.known):
-            self.note(entry, inner)
-            # It was paid for, whatever becomes of the call that it was made in.
-            self._recorder.follow(inner, is_paid=isinstance(entry, ModelCall))
-
-    def _set(self, body: Body) -> None:
-        self._body = body
-        self._cell.report(body)
 
 
 def _row_of(exchange: Exchange) -> ChunkRow:

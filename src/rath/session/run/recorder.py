@@ -19,13 +19,14 @@ from msgspec import structs
 
 from rath import config
 from rath._async.lazy import Deferred, runs_above
+from rath._core.vector import Vector
 from rath.config.env import env_value
 from rath.config.paths import config_layer_paths
 from rath.errors import ConfigError, PersistenceError
 from rath.llm.chat_response import RathLLMStreamDelta
 from rath.session.autosave import is_autosaving
 from rath.session.body import Body
-from rath.session.chunk import ChunkTable
+from rath.session.chunk import ChunkRow, ChunkTable, RowId
 from rath.session.events import (
     Event,
     Failed,
@@ -37,7 +38,13 @@ from rath.session.events import (
     RoundEnd,
     Row,
 )
-from rath.session.log.ancestors import AncestorWriter, is_beginning, lines_since, trailer_of
+from rath.session.log.ancestors import (
+    AncestorWriter,
+    is_beginning,
+    lines_since,
+    open_lines,
+    trailer_of,
+)
 from rath.session.log.files import FileStore
 from rath.session.log.header import Beginning, Identity, beginning
 from rath.session.log.open_logs import (
@@ -53,10 +60,11 @@ from rath.session.log.open_logs import (
 )
 from rath.session.log.store import SessionLog, SessionStore, StoredLog, default_store
 from rath.session.log.writer import LogWriter, find_whole_log, knows_open_calls
-from rath.session.outcome import Cancelled
+from rath.session.outcome import Cancelled, Outcome
 from rath.session.programs import current_source
-from rath.session.record import InnerLog, ToolRun
+from rath.session.record import Entry, InnerLog, ModelCall, parent_sink
 from rath.session.replay_context import current_replay
+from rath.session.state import GrowingVector, State, Unfinished
 
 Durability = Literal["turn", "row", "none"]
 """What survives a loss of power; whatever the choice, a process that is killed loses nothing that
@@ -193,19 +201,20 @@ MAX_ERROR_CHARS = 4000
 """Longest text of an error that a log repeats; a guess."""
 
 
-class Recorder:
-    """Writes a run; does nothing without a plan.
+class RunLog:
+    """The log of one run: its state, and its lines where the run is recorded.
 
-    Everything that blocks is done on worker threads, in order. The run waits where durability
-    demands it: before a tool call that is not idempotent, and at its end. A write that fails fails
-    the run at the next of these calls, and the log gets no trailer. Its methods are called on the
-    runtime thread.
+    An event is applied to the state at once. `commit` hands over what was added since, as one
+    group that is written whole or not at all. All that blocks is done on worker threads, in order.
+    The run waits where durability demands it: before a tool call that is not idempotent, and at its
+    end. A write that fails fails the run at the next of these calls, and the log gets no trailer.
+    The methods are called on the runtime thread.
 
     Args:
-        plan: Where it is written.
+        plan: Where the run is recorded; None for nowhere.
         who: The session.
-        cell: Its content.
-        latest: Gives the content as it is now.
+        cell: Gets the content after each event.
+        on_call: Gets the model calls, also those of runs inside this one.
     """
 
     def __init__(
@@ -213,36 +222,63 @@ class Recorder:
         plan: RecordingPlan | None,
         who: Identity,
         cell: Deferred[Body],
-        latest: Callable[[], Body],
+        on_call: Callable[[ModelCall], object] = lambda _: None,
     ) -> None:
         self._plan = plan
         self._who = who
         self._cell = cell
-        self._latest = latest
+        self._on_call = on_call
         self._durability = "none" if plan is None else plan.durability
         self._writer: LogWriter | None = None
-        self._n_rows = self._n_entries = 0
-        self._written_results: dict[UUID, ToolRun] = {}
+        # While runs inside report to this one the context names this one; above it is found here.
+        self._tell_above = parent_sink()
+        self._pending: list[Event] = []
         self._inner: set[InnerLog] = set()
         """Logs that have to have their entries before the next lines of this one are written."""
 
-        self._has_ended = False
-        self.log: InnerLog | None = None
+        self._known = frozenset[UUID]()
+        self._has_ended = self._is_closed = False
+        self._log: InnerLog | None = None
         """Where the run is written, for the run around it; None where it is not written."""
 
+        self.body = Body(ChunkTable())
+        """The content as it is now."""
+
     @property
-    def is_on(self) -> bool:
+    def is_recorded(self) -> bool:
         """Whether the run is written at all."""
         return self._writer is not None
 
-    async def begin(
-        self, start: Body, *, begins_with_rows: bool = True, goes_on: bool = False
+    @property
+    def state(self) -> State:
+        """The fold of all events."""
+        return self._state
+
+    def start(
+        self, content: Body, *, input_only: bool = False, earlier: Sequence[Entry] = ()
     ) -> None:
+        """Begin with the content of the input, or with what the run had made before.
+
+        Args:
+            content: Rows, record, and the calls that were left open.
+            input_only: Whether the rows are shown until the run has its own, and are none of them.
+            earlier: Entries of the run from before, which the run around it may not know.
+        """
+        self._rows = GrowingVector(Vector[ChunkRow]() if input_only else content.table.vector)
+        self._record = GrowingVector(content.record)
+        self._input = content.table if input_only else None
+        self._outcome, self._given = content.outcome, content.given
+        self._state = State(self._who.session, self._rows, self._record)
+        self._state.resume(content.unfinished)
+        for entry in earlier:
+            self._tell_above(entry, None)
+        self._known = frozenset(entry.id for entry in earlier)
+        self._report_content()
+
+    async def open(self, *, goes_on: bool = False) -> None:
         """Open the log and write what the session begins with.
 
         Args:
-            start: The content with which it begins; for a run that goes on, with its open calls.
-            begins_with_rows: Whether the rows of `start` are its first ones, not its input alone.
             goes_on: Whether the run had begun before, and what it had made is in the log.
 
         Raises:
@@ -262,78 +298,105 @@ class Recorder:
         if not plan.is_alone:
             parents = self._who.provenance.parents
             await _wait(plan.open_logs.lane.put(partial(ancestors.keep_ancestors, parents)))
-        self._n_rows = len(start.table) if begins_with_rows else 0
-        self._n_entries = len(start.record)
-        if not begins_with_rows:
-            start = replace(start, table=ChunkTable())
+        start = replace(self.body, table=ChunkTable(self._rows.vector))
         if goes_on:
             await self._open_again(plan, ancestors, start)
         else:
-            await self._open(plan, ancestors, start)
+            await self._open_new(plan, ancestors, start)
 
-    def write(self, body: Body, *, durable: bool = False) -> None:
-        """Hand over what came since; what it concerns stands together or not at all.
+    def add(self, *events: Event) -> None:
+        """Add events; they are written with the next commit."""
+        for event in events:
+            self._state.apply(event)
+        if self._plan is not None:
+            self._pending += events
+        self._report_content()
+
+    def append(self, row: ChunkRow) -> None:
+        """Add a row of this run."""
+        self.add(self.row_event(row))
+
+    def row_event(self, row: ChunkRow) -> Row:
+        """Return the event that adds a row next, under its name in this session."""
+        index = self._state.n_rows
+        return Row(index, row.with_id(RowId(self._who.session, index)))
+
+    def note(self, entry: Entry, inner: InnerLog | None = None) -> None:
+        """Add an entry of this run, and tell the run that it happens in.
 
         Args:
-            body: The content as it is now.
-            durable: Have it survive a loss of power, unless that is not wanted at all.
+            entry: The entry.
+            inner: The log of the run inside this one that it came from.
         """
-        if self._write(body, durable=durable):
-            self._report()
+        self.add(entry)
+        if isinstance(entry, ModelCall):
+            self._on_call(entry)
+        self._tell_above(entry, self._log or inner)
 
-    def follow(self, inner: InnerLog | None, *, is_paid: bool = False) -> None:
-        """Have what a run inside has noted written, but only once its own log has it.
+    def take(self, entry: Entry, inner: InnerLog | None) -> None:
+        """Add an entry of a run inside this one, as long as this one goes on.
 
-        Else a process that is killed in between would leave a call that the caller's log has as
-        made, and that the inner run makes again when it goes on.
-
-        Args:
-            inner: The log of that run; None where there is nothing to wait for.
-            is_paid: Whether it is written soon, and not with what the caller writes next.
+        It is written, but only once the log of the inner run has it. Else a process that is killed
+        in between would leave a call that this log has as made, and that the inner run makes again
+        when it goes on.
         """
+        if self._is_closed or entry.id in self._known:
+            return
+        self.note(entry, inner)
         if self._writer is None:
             return
+        # It was paid for, whatever becomes of the call that it was made in.
+        is_paid = isinstance(entry, ModelCall)
         if inner is None:
             if is_paid:
-                self.write(self._latest())
+                self.commit()
             return
         self._inner.add(inner)
         if is_paid:
-            inner.on_write = lambda: self.write(self._latest())
+            inner.on_write = self.commit
 
-    async def flush(self, body: Body) -> None:
-        """Hand over what came since, and wait where every row is to survive a loss of power.
+    def end(self, outcome: Outcome, inner: tuple[Any, ...] = ()) -> None:
+        """Set how the run ends.
+
+        Args:
+            outcome: What came of it, or what it waits for.
+            inner: Sessions inside its calls that wait.
+        """
+        self._outcome = outcome
+        self._state.inner = inner
+        self._report_content(has_ended=True)
+
+    def commit(self, *, durable: bool = False) -> None:
+        """Hand over what was added; it stands together or not at all.
+
+        Args:
+            durable: Have it survive a loss of power, unless that is not wanted at all.
+        """
+        is_durable = self._durability == "row" or (durable and self._durability == "turn")
+        if self._writer is not None and self._pending and not self._has_ended:
+            self._writer.write(*self._taken(self._writer), durable=is_durable)
+            self._report_written()
+
+    async def flush(self) -> None:
+        """Commit, and wait where every row is to survive a loss of power.
 
         Raises:
             PersistenceError: This write failed, or one before it.
         """
-        writer = self._writer
-        if writer is None:
-            return
-        self.write(body, durable=True)
-        await self._hold_up(writer)
+        self.commit(durable=True)
+        await self._hold_up()
 
-    async def write_turn(self, body: Body) -> None:
+    async def write_turn(self) -> None:
         """Hand over a turn of the model: it is written with what it leads to, a moment later.
 
         Raises:
             PersistenceError: A write before it failed.
         """
-        writer = self._writer
-        if writer is None:
-            return
         if self._durability == "row":
-            self.write(body)
-        else:
-            self._wait_for_inner(writer)
-            writer.queue(*self._new_lines(body))
-        await self._hold_up(writer)
-
-    async def _hold_up(self, writer: LogWriter) -> None:
-        if writer.error is not None:
-            raise writer.error
-        if self._durability == "row" or writer.n_waiting > MAX_WAITING:
-            await _wait(writer.settled())
+            self.commit()
+        elif self._writer is not None:
+            self._writer.queue(*self._taken(self._writer))
+        await self._hold_up()
 
     async def write_intents(self, intents: Sequence[Intent]) -> None:
         """Write that calls are about to be made; returns when it is safe to make them.
@@ -341,66 +404,52 @@ class Recorder:
         Raises:
             PersistenceError: This write failed, or one before it.
         """
+        self.add(*intents)
         writer = self._writer
         if writer is None or not intents:
             return
         is_durable = self._durability != "none"
-        written = writer.write(*intents, durable=is_durable)
-        self._report()
+        written = writer.write(*self._taken(writer), durable=is_durable)
+        self._report_written()
         is_unsafe = any(intent.effects == "non_idempotent" for intent in intents)
         if is_durable and (is_unsafe or self._durability == "row"):
             await _wait(written)
 
-    def write_result(self, line: PendingResult) -> None:
+    def add_result(self, result: PendingResult) -> None:
         """Write what became of a call while others of its round go on.
 
         What was noted meanwhile stands with it: a call whose result is known is not made again, so
         what runs inside it have noted, and paid, would be told to nobody.
         """
-        assert self._writer is not None, "asked only where the run is written"
-        self._written_results[line.run.id] = line.run
-        self._wait_for_inner(self._writer)
-        noted = self._new_lines(self._latest())
-        self._writer.write(*noted, line, durable=self._durability == "row")
-        self._report()
+        self.add(result)
+        self.commit()
 
-    def end_round(self, row: int, before: Body, after: Body, calls: Sequence[int]) -> None:
+    def end_round(self, results: Sequence[PendingResult]) -> None:
         """Write that the calls of a row are done: what they came to are rows and entries now.
 
         Args:
-            row: Index of the row in which the model asked.
-            before: The content before they were.
-            after: The content with them, and nothing else that is new.
-            calls: Which of the calls of that row they are, in order.
+            results: Of all calls of the row that had none before, in order.
         """
-        if self._writer is None:
+        self.commit()
+        known = self._state.results
+        if len(results) == 1 and not known:
+            (result,) = results
+            self._end_call(result)
+            self.commit(durable=True)
             return
-        self._write(before)
-        told, self._written_results = self._written_results, {}
-        if len(calls) > 1 or told:
-            runs = after.record.since(len(before.record))
-            shown = {
-                new.id: new for new in after.table.since(len(before.table)) if new.id is not None
-            }
-            lines: list[Event] = []
-            for call, run in zip(calls, runs, strict=True):
-                assert isinstance(run, ToolRun)
-                known = told.get(run.id)
-                if known is None or structs.replace(known, rows=run.rows) != run:
-                    row_of_it = shown[run.rows[0]] if run.rows else None
-                    lines.append(PendingResult(row=row, call=call, run=run, shown=row_of_it))
-            lines.append(RoundEnd(row, tuple(run.id for run in runs)))
-            self._n_rows, self._n_entries = len(after.table), len(after.record)
-            self._writer.write(*lines, durable=self._durability != "none")
-        else:
-            self._write(after, durable=True)
-        # Only now: who is told may ask for all that was noted, which is in other lines above.
-        self._report()
+        new = [each for each in results if known.get((each.row, each.call)) != each]
+        self.add(*new, RoundEnd(results[0].row, tuple(each.run.id for each in results)))
+        for run in self._record.vector.since(len(self._record) - len(results)):
+            self._tell_above(run, self._log)
+        if self._writer is not None and not self._has_ended:
+            is_durable = self._durability != "none"
+            self._writer.write(*self._taken(self._writer), durable=is_durable)
+            self._report_written()
 
     def add_partial(self, operation: UUID, text: str) -> None:
         """Write more text of an answer that is being streamed."""
-        assert self._writer is not None, "asked only where the run is written"
-        self._writer.write(PartialText(operation, text))
+        self.add(PartialText(operation, text))
+        self.commit()
 
     async def __aenter__(self) -> Self:
         return self
@@ -414,18 +463,31 @@ class Recorder:
         writer = self._writer
         if writer is None:
             return
-        body = self._latest()
         if error is None:
-            await self._finish(writer, body)
+            await self._finish(writer)
         else:
-            await self._leave(writer, body, error)
+            await self._leave(writer, error)
 
-    async def _open(self, plan: RecordingPlan, ancestors: AncestorWriter, start: Body) -> None:
+    def close(self) -> None:
+        """Take no more entries of runs inside this one."""
+        self._is_closed = True
+
+    def _end_call(self, result: PendingResult) -> None:
+        """Add the only call of a round as a row and an entry."""
+        run = result.run
+        if result.shown is not None:
+            row = self.row_event(result.shown)
+            self.add(row)
+            run = structs.replace(run, rows=(row.row.id,))
+        self.note(run)
+
+    async def _open_new(self, plan: RecordingPlan, ancestors: AncestorWriter, start: Body) -> None:
         writer = LogWriter(plan.store, self._who.session, is_alone=plan.is_alone)
 
         def first() -> Beginning:
             parents = () if plan.is_alone else ancestors.stored(self._who.provenance.parents)
-            return beginning(self._who, start, parents=parents)
+            told = beginning(self._who, start, parents=parents)
+            return replace(told, lines=[*told.lines, *open_lines(start.unfinished)])
 
         await self._opened(plan, writer, writer.open(plan.begin, first))
 
@@ -436,7 +498,7 @@ class Recorder:
         session = self._who.session
         written = await _wait(plan.open_logs.lane.put(partial(find_whole_log, plan.store, session)))
         if written is None:
-            await self._open(plan, ancestors, start)
+            await self._open_new(plan, ancestors, start)
             return
         if not (is_beginning(written, start) and knows_open_calls(written, start)):
             raise PersistenceError(
@@ -449,7 +511,8 @@ class Recorder:
 
         def first() -> Beginning:
             reopened = Reopened(datetime.now(UTC))
-            return Beginning([reopened, *lines_since(written, start)], 0, self._who.place)
+            left = open_lines(start.unfinished, known=written.unfinished)
+            return Beginning([reopened, *lines_since(written, start), *left], 0, self._who.place)
 
         opening = writer.open(
             lambda store, _: store.reopen(session, size, size=size + written.n_torn), first
@@ -459,25 +522,22 @@ class Recorder:
     async def _opened(self, plan: RecordingPlan, writer: LogWriter, done: Future[None]) -> None:
         # Before it is open: from now on whatever ends the run lets go of it.
         self._writer = writer
-        self.log = InnerLog(partial(self._hand_over, writer))
+        self._log = InnerLog(partial(self._hand_over, writer))
         plan.open_logs.put(self._cell, writer)
         begin_writing(writer)
         await _wait(done)
 
-    def _write(self, body: Body, *, durable: bool = False) -> bool:
-        """Hand over what came since; tell whether there was any."""
+    async def _hold_up(self) -> None:
         writer = self._writer
-        if writer is None or self._has_ended:
-            return False
-        self._wait_for_inner(writer)
-        lines = self._new_lines(body)
-        if lines:
-            is_durable = self._durability == "row" or (durable and self._durability == "turn")
-            writer.write(*lines, durable=is_durable)
-        return bool(lines)
+        if writer is None:
+            return
+        if writer.error is not None:
+            raise writer.error
+        if self._durability == "row" or writer.n_waiting > MAX_WAITING:
+            await _wait(writer.settled())
 
-    def _wait_for_inner(self, writer: LogWriter) -> None:
-        """Have the next lines wait for the logs of the runs inside that they hold entries of.
+    def _taken(self, writer: LogWriter) -> list[Event]:
+        """Take the events that were added, and have them wait for the logs that they came from.
 
         It waits for jobs that are in the queues of these logs already, and they for those of runs
         still deeper inside, so no wait is for itself.
@@ -485,33 +545,37 @@ class Recorder:
         inner, self._inner = self._inner, set()
         for log in inner:
             writer.write_after(log.flush())
+        # Rows stand before the entries that name them.
+        events = sorted(self._pending, key=lambda event: not isinstance(event, Row))
+        self._pending = []
+        return events
 
     def _hand_over(self, writer: LogWriter) -> Future[None]:
-        self._write(self._latest())
+        self.commit()
         return writer.settled()
 
-    def _report(self) -> None:
+    def _report_written(self) -> None:
         """Let the run around this one write what it has of it: it is in the queue of this log."""
-        if self.log is not None and self.log.on_write is not None:
-            write, self.log.on_write = self.log.on_write, None
+        if self._log is not None and self._log.on_write is not None:
+            write, self._log.on_write = self._log.on_write, None
             write()
 
-    def _new_lines(self, body: Body) -> list[Event]:
-        first = self._n_rows
-        rows = body.table.since(first)
-        entries = body.record.since(self._n_entries)
-        self._n_rows, self._n_entries = first + len(rows), self._n_entries + len(entries)
-        lines: list[Event] = [Row(at, row) for at, row in enumerate(rows, start=first)]
-        lines += entries
-        return lines
+    def _report_content(self, *, has_ended: bool = False) -> None:
+        left: Unfinished | None = None
+        state = self._state
+        if state.is_open:
+            left = replace(state.unfinished, partial_text="", has_ended=has_ended)
+        is_own = self._input is None or len(self._rows) > 0
+        table = ChunkTable(self._rows.vector) if is_own or self._input is None else self._input
+        self.body = Body(table, self._record.vector, self._outcome, self._given, left)
+        self._cell.report(self.body)
 
-    async def _finish(self, writer: LogWriter, body: Body) -> None:
-        self._wait_for_inner(writer)
-        lines = self._new_lines(body)
+    async def _finish(self, writer: LogWriter) -> None:
+        lines, body = self._taken(writer), self.body
         done = writer.finish(lambda: [*lines, trailer_of(body)])
         self._has_ended = True
         done.add_done_callback(lambda _: end_writing(writer))
-        self._report()
+        self._report_written()
         try:
             await _wait(done)
         except asyncio.CancelledError:
@@ -519,15 +583,15 @@ class Recorder:
             writer.change_outcome(OutcomeChange(Cancelled(self._who.session)))
             raise
 
-    async def _leave(self, writer: LogWriter, body: Body, error: BaseException) -> None:
+    async def _leave(self, writer: LogWriter, error: BaseException) -> None:
         is_cancelled = isinstance(error, asyncio.CancelledError)
-        self._write(body)
+        self.commit()
         said = f"{type(error).__name__}: {error}"[:MAX_ERROR_CHARS]
         line = Failed("cancelled" if is_cancelled else "failed", said, datetime.now(UTC))
         done = writer.leave(line)
         self._has_ended = True
         done.add_done_callback(lambda _: end_writing(writer))
-        self._report()
+        self._report_written()
         if not is_cancelled:
             # A cancelled run must not be held up by a disk.
             with contextlib.suppress(PersistenceError):
@@ -549,13 +613,13 @@ Sink = Callable[[RathLLMStreamDelta], Awaitable[None] | None]
 
 def watched(
     sink: Sink | None,
-    recorder: Recorder,
+    log: RunLog,
     operation: UUID,
     *,
     clock: Callable[[], float] = time.monotonic,
 ) -> Sink | None:
     """Return `sink`, with what passes through it written; as it is where nothing is recorded."""
-    if sink is None or not recorder.is_on:
+    if sink is None or not log.is_recorded:
         return sink
     waiting: list[str] = []
     n_chars, last = 0, clock()
@@ -568,7 +632,7 @@ def watched(
             n_chars += len(text)
             now = clock()
             if n_chars >= WRITE_CHARS or now - last >= WRITE_SECONDS:
-                recorder.add_partial(operation, "".join(waiting))
+                log.add_partial(operation, "".join(waiting))
                 waiting.clear()
                 n_chars, last = 0, now
         return sink(delta)

@@ -81,10 +81,10 @@ def test_the_state_is_how_the_loader_says_that_a_run_stands(log: LogMaker) -> No
     if read.state.trailer is not None:
         name = type(read.state.outcome).__name__
         assert facts.state.replace("_", "") == name.lower()
-    elif left is not None and left.failure is not None:
+    elif left.failure is not None:
         assert facts.state == left.failure.how
     else:
-        expected = "needs_decision" if left is not None and left.unknown_calls else "cut_off"
+        expected = "needs_decision" if left.unknown_calls else "cut_off"
         assert facts.state == expected
 
 
