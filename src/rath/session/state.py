@@ -193,6 +193,15 @@ class State:
         """Whether calls wait, or have begun, or have a result and no row."""
         return bool(self._intents or self._results or self.inner)
 
+    def is_begun(self, row: int, call: int) -> bool:
+        """Tell whether a call was begun, and has no result.
+
+        Args:
+            row: Index of the row in which the model asked for it.
+            call: Which of the calls of that row it is.
+        """
+        return (row, call) in self._intents
+
     @property
     def unfinished(self) -> Unfinished:
         """What the run has left open."""

@@ -26,9 +26,9 @@ from rath.session.content import json_digest
 from rath.session.files.changes import net_changes
 from rath.session.files.session_files import SessionFiles
 from rath.session.open_calls import REPEATABLE, own_operation
-from rath.session.programs import ResumePoint
 from rath.session.provider_builtin import candidates_for
 from rath.session.record import ModelCall, Operation, Record, ToolRun
+from rath.session.run.resume import ResumePoint
 from rath.session.session import Session
 from rath.session.tooling import Offer, SystemTools, Tool, tool_digest, tool_schemas, tool_table
 
@@ -146,81 +146,59 @@ def file_differences(session: _SessionWithFiles) -> tuple[FileDiffers | Workspac
         return (WorkspaceUnknown(str(exc)),)
 
 
-def require_open_tools(before: ResumePoint, tools: Iterable[RathLLMFunctionTool]) -> None:
-    """Refuse to make a call whose tool is another one by now.
+def require_same_tools(
+    before: ResumePoint, schemas: Iterable[RathLLMFunctionTool], offers: Mapping[str, Offer]
+) -> None:
+    """Refuse to make open calls with other tools than they were asked of.
 
     Args:
         before: Where the run goes on.
-        tools: What is offered.
+        schemas: What the model is told of the tools.
+        offers: The tools.
 
     Raises:
-        ResumeMismatch: The tool of an open call is gone, or takes other arguments.
+        ResumeMismatch: The tool of such a call is gone, or takes other arguments; or somebody was
+            asked about the call, and schema, description or origin of its tool are others; or the
+            call was begun and may be repeated by its record, and not by its tool, and nobody has
+            decided about it.
     """
-    known, now = _digests(before.operation.tools), _digests(tools)
+    known, now = _digests(before.operation.tools), _digests(schemas)
     for each in before.open_calls:
         name = each.call.name
+        tool, offer = f"tool {name!r}", offers.get(name)
+        mismatch = partial(_mismatch, before.operation, f"call {each}")
         if each.is_made and name in known and known[name] != now.get(name):
-            place = before.operation.place
-            raise ResumeMismatch(
-                f"call {each} is open, and its tool is another one",
-                where=f"{place.path}#{place.ordinal}",
-                expected=f"tool {name!r} with the schema {known[name][:12]}",
+            raise mismatch(
+                "{} is open, and its tool is another one",
+                expected=f"{tool} with the schema {known[name][:12]}",
                 found=f"schema {now[name][:12]}" if name in now else "no such tool",
             )
-
-
-def require_bound_tools(before: ResumePoint, offers: Mapping[str, Offer]) -> None:
-    """Refuse to call another tool than the one that somebody was asked about.
-
-    Args:
-        before: Where the run goes on.
-        offers: What is offered.
-
-    Raises:
-        ResumeMismatch: The tool of such a call is gone, or its schema, its description or its
-            origin is another one.
-    """
-    for each in before.open_calls:
-        bound = each.said.bound_to(each.index)
-        if not each.is_made or bound is None:
-            continue
-        now = offers.get(each.call.name)
-        if now is None or tool_digest(now) != bound:
-            place = before.operation.place
-            raise ResumeMismatch(
-                f"somebody was asked about call {each}, and its tool is another one",
-                where=f"{place.path}#{place.ordinal}",
-                expected=f"tool {each.call.name!r} as it was: schema, description and origin "
-                f"{bound[:12]}",
-                found="no such tool" if now is None else f"{tool_digest(now)[:12]}, {now.origin}",
+        bound = each.said.bound_to(each.index) if each.is_made else None
+        if bound is not None and (offer is None or tool_digest(offer) != bound):
+            raise mismatch(
+                "somebody was asked about {}, and its tool is another one",
+                expected=f"{tool} as it was: schema, description and origin {bound[:12]}",
+                found="no such tool"
+                if offer is None
+                else f"{tool_digest(offer)[:12]}, {offer.origin}",
             )
-
-
-def require_as_careful(before: ResumePoint, offers: Mapping[str, Offer]) -> None:
-    """Refuse to repeat a call by what its tool declared then, where it declares more effects now.
-
-    Args:
-        before: Where the run goes on.
-        offers: What is offered.
-
-    Raises:
-        ResumeMismatch: A call that was begun may be repeated by its record, and not by its tool;
-            nobody has decided about it.
-    """
-    for each in before.open_calls:
-        now = offers.get(each.call.name)
-        may_be_repeated = each.state == "begun" and each.effects in REPEATABLE
-        if not may_be_repeated or now is None or now.effects in REPEATABLE:
+        is_repeated = each.state == "begun" and each.decision is None
+        if not is_repeated or offer is None or each.effects not in REPEATABLE:
             continue
-        if each.decision is None:
-            place = before.operation.place
-            raise ResumeMismatch(
-                f"call {each} was begun, and may have taken effect; say what became of it with "
+        if offer.effects not in REPEATABLE:
+            raise mismatch(
+                "{} was begun, and may have taken effect; say what became of it with "
                 "session.decide(...), or give its tool as it was",
-                where=f"{place.path}#{place.ordinal}",
-                expected=f"tool {each.call.name!r} with effects {each.effects!r}",
-                found=repr(now.effects),
+                expected=f"{tool} with effects {each.effects!r}",
+                found=repr(offer.effects),
             )
+
+
+def _mismatch(
+    made: Operation, call: str, problem: str, *, expected: str, found: str
+) -> ResumeMismatch:
+    where = f"{made.place.path}#{made.place.ordinal}"
+    return ResumeMismatch(problem.format(call), where=where, expected=expected, found=found)
 
 
 def _digests(tools: Iterable[RathLLMFunctionTool]) -> dict[str, str]:
@@ -306,9 +284,7 @@ def check_compatible(
             any way another one than the one that somebody has allowed to be called, or answered;
             or it does not say any more that a call which was begun may be repeated.
     """
-    require_open_tools(before, tools)
-    require_bound_tools(before, offers)
-    require_as_careful(before, offers)
+    require_same_tools(before, tools, offers)
     made = before.operation
     differences = (
         *tool_differences(made, tools),

@@ -41,7 +41,6 @@ from rath.session.operation import Place
 from rath.session.outcome import DeadlineExceeded, Outcome, RoundLimit
 from rath.session.output import OutputPlan, OutputRun, TurnVerdict, explain_refusal, judge_plain
 from rath.session.output_schema import OutputSpec
-from rath.session.programs import ResumePoint
 from rath.session.recall import HoldingRecall, Recall, recall_context
 from rath.session.record import (
     Change,
@@ -62,6 +61,7 @@ from rath.session.run.budget import Budget, load_prices
 from rath.session.run.differences import log_differences
 from rath.session.run.hook_calls import Answering, CallHooks
 from rath.session.run.recorder import RecordingPlan, RunLog, watched
+from rath.session.run.resume import ResumePoint
 from rath.session.run.rounds import DispatchTool, ToolRounds
 from rath.session.session import Session
 from rath.session.tooling import ApprovalRule, Offer

@@ -421,8 +421,10 @@ class RunLog:
         What was noted meanwhile stands with it: a call whose result is known is not made again, so
         what runs inside it have noted, and paid, would be told to nobody.
         """
-        self.add(result)
-        self.commit()
+        # What no model reads is only told to end an intent.
+        if result.shown is not None or self._state.is_begun(result.row, result.call):
+            self.add(result)
+            self.commit()
 
     def end_round(self, results: Sequence[PendingResult]) -> None:
         """Write that the calls of a row are done: what they came to are rows and entries now.
