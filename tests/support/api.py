@@ -97,7 +97,6 @@ from rath.session.output_schema import output_spec as output_spec
 from rath.session.programs import exchange_of as exchange_of
 from rath.session.programs import find_selection as find_selection
 from rath.session.programs import find_verdict as find_verdict
-from rath.session.programs import resuming_from as resuming_from
 from rath.session.provider_builtin import resolve_executor as resolve_executor
 from rath.session.questions.comparison import preview as preview
 from rath.session.questions.comparison import texts_of as texts_of
@@ -126,6 +125,7 @@ from rath.session.run.rounds import FULL as FULL
 from rath.session.run.rounds import ContentCache as ContentCache
 from rath.session.run.stored_programs import StoredSource as StoredSource
 from rath.session.run.stored_programs import program_of as program_of
+from rath.session.scope import resuming_from as resuming_from
 from rath.session.state import Unfinished as Unfinished
 from rath.session.tooling import ArgumentChecker as ArgumentChecker
 from rath.session.tooling import builtin_tools as builtin_tools

@@ -21,8 +21,8 @@ from rath.session import Session
 from rath.session.calls.decisions import Choice
 from rath.session.open_calls import own_operation
 from rath.session.outcome import Cancelled, Suspended
-from rath.session.programs import CancelledRuns
 from rath.session.run.differences import resume_differences
+from rath.session.scope import CancelledRuns
 
 __all__ = ["app"]
 

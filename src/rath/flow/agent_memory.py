@@ -33,7 +33,7 @@ from rath.session.calls.requests import offload
 from rath.session.content import AssistantTurn, SystemText, UserText
 from rath.session.recall import HoldingRecall, Note, Recall
 from rath.session.record import ModelCall, Record
-from rath.session.replay_context import current_replay
+from rath.session.scope import current_replay
 
 MemoryArg: TypeAlias = MemoryStore | MemoryStoreSpec | str | None
 _Commit = Callable[[Lease, Session], Coroutine[Any, Any, MemoryResult]]

@@ -22,9 +22,7 @@ from rath.session.derive import keep_derivation
 from rath.session.hooks import PassedOn, note_output, passing_on, waits
 from rath.session.log.store import SessionStore
 from rath.session.operation import operation_scope
-from rath.session.programs import CancelledRuns, resuming_from
-from rath.session.replay_context import recorded_call
-from rath.session.run.stored_programs import program_of
+from rath.session.scope import CancelledRuns, recorded_call, resuming_from
 
 __all__ = ["Workflow"]
 
@@ -123,6 +121,9 @@ class Workflow(TaskTaking):
         """
         if not _is_session(session):
             raise TypeError(f"resume takes a Session, got {type(session).__name__}")
+        # Loaded here, since most programs never resume one.
+        from rath.session.run.stored_programs import program_of  # noqa: PLC0415
+
         program = program_of(session, store, cancelled=cancelled)
         place = program.place()
         segment = _segment(None, self)

@@ -11,6 +11,7 @@ from uuid import UUID, uuid4
 
 from rath._async.runtime import runtime
 from rath._core.blobs import Blob
+from rath._core.late import late_function
 from rath._core.text import cut_middle, decode_output
 from rath.backend.abc import BackendSandbox
 from rath.backend.effects import observe_effects
@@ -21,7 +22,6 @@ from rath.session.bindings import Placement
 from rath.session.content import encode_result, full_blob
 from rath.session.files.changes import Step, here_of, inner_operations, line_of
 from rath.session.operation import Place, next_place
-from rath.session.programs import find_verdict
 from rath.session.record import (
     CHECK_ORIGIN,
     Entry,
@@ -31,7 +31,10 @@ from rath.session.record import (
     Verdict,
     parent_sink,
 )
-from rath.session.replay_context import collect_session, current_replay
+from rath.session.scope import collect_session, current_replay, current_source
+
+# Only where a program is resumed.
+_find_verdict = late_function("rath.session.programs", "find_verdict")
 
 MAX_REPORT_CHARS = 8000
 """Longest report of a verdict; the whole output is a blob of the tool run beside it. A guess."""
@@ -102,9 +105,10 @@ class Checking:
         self.synchronize()
         place = next_place()
         judge = cmd if isinstance(cmd, str) else shlex.join(cmd)
-        known = find_verdict(place, self.record, name=name, judge=judge)
-        if known is not None:
-            return known
+        if current_source() is not None:
+            known: Verdict | None = _find_verdict(place, self.record, name=name, judge=judge)
+            if known is not None:
+                return known
         context = current_replay()
         if context is not None:
             entries = context.check(self, name, judge)

@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 from uuid import UUID, uuid4
 
 from rath._async.lazy import Deferred
+from rath._core.late import late_function
 from rath._core.text import short_id
 from rath.llm.chat_response import RathLLMChatChoice
 from rath.llm.draft import ProviderOrigin
@@ -33,21 +35,26 @@ from rath.session.loop import (
     check_may_wait,
     provider_for,
     register_run,
+    submit_once,
 )
 from rath.session.operation import Place
 from rath.session.outcome import Completed
-from rath.session.programs import RecordedSession, start_or_join
 from rath.session.provider_builtin import SessionLoopExecutor, candidates_for
 from rath.session.record import (
     Operation,
     Summary,
     report_to,
 )
-from rath.session.replay_context import ServedRun, begin_operation
 from rath.session.run.budget import Budget, check_budget
 from rath.session.run.recorder import Durability, RecordingPlan, RunLog, plan_recording
-from rath.session.run.resume import UnfinishedCompression, find_earlier_compression
+from rath.session.scope import RecordedSession, ServedRun, begin_operation, current_source
 from rath.session.session import Session
+
+if TYPE_CHECKING:
+    from rath.session.run.resume import UnfinishedCompression
+
+# Only where a program is resumed.
+_find_earlier_compression = late_function("rath.session.run.resume", "find_earlier_compression")
 
 DEFAULT_INSTRUCTION = (
     "Summarise the conversation above in one message: what was asked for, what was done and what "
@@ -114,7 +121,10 @@ def run_session_compress(
     check_budget("run_session_compress", candidates)
     place, served = begin_operation("compress", user_session, agent_session, candidates)
     cells = (user_session.body, agent_session.body)
-    before = None if served is not None else find_earlier_compression(place, cells)
+    found: RecordedSession | UnfinishedCompression | None = None
+    if served is None and current_source() is not None:
+        found = _find_earlier_compression(place, cells)
+    known, before = (found, None) if isinstance(found, RecordedSession) else (None, found)
     made = place.new_id()
     shot = OneShot(
         purpose="compress",
@@ -151,6 +161,7 @@ def run_session_compress(
             sandbox_handle_id=sandbox_handle_id,
         ),
         served=served,
+        known=known,
         before=before,
     )
     out = _submit(plan, user_session, agent_session)
@@ -168,7 +179,7 @@ def _submit(plan: _CompressPlan, user_session: Session, agent_session: Session) 
 
     async def execute(cell: Deferred[Body]) -> Body:
         user, agent = inherited(await cells[0]), await cells[1]
-        if isinstance(before, UnfinishedCompression):
+        if before is not None:
             before.check(user, agent)
             with noting(f"in the compression that made session {made}, gone on with at {site}"):
                 return await _CompressRun(cell, plan, user, before).execute(agent)
@@ -191,11 +202,10 @@ def _submit(plan: _CompressPlan, user_session: Session, agent_session: Session) 
     def start() -> Deferred[Body]:
         return Deferred.start(execute, owner=made, label=label, inputs=cells, on_cancel=on_cancel)
 
-    if isinstance(before, RecordedSession):
-        cell = before.body
+    if plan.known is not None:
+        cell = plan.known.body
     else:
-        origin = before.origin if isinstance(before, UnfinishedCompression) else None
-        cell, _ = start_or_join(made, origin, start)
+        cell, _ = submit_once(made, None if before is None else before.origin, start)
     out = Session.from_body(
         cell,
         plan.provenance,
@@ -204,7 +214,7 @@ def _submit(plan: _CompressPlan, user_session: Session, agent_session: Session) 
         provider=user_session.provider,
         lineage=plan.who.lineage,
     )
-    return out.taking_over(before.late) if isinstance(before, RecordedSession) else out
+    return out if plan.known is None else out.taking_over(plan.known.late)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,8 +230,11 @@ class _CompressPlan:
     served: ServedRun | None
     """The recorded compression that answers in a replay."""
 
-    before: RecordedSession | UnfinishedCompression | None
-    """What was made of it before."""
+    known: RecordedSession | None
+    """The session that was made by it before, complete or still being made."""
+
+    before: UnfinishedCompression | None
+    """What had been made of it when it was cut off."""
 
     who: Identity
 
@@ -301,10 +314,8 @@ class _CompressRun:
         )
 
 
-def _run_id(
-    served: ServedRun | None, before: RecordedSession | UnfinishedCompression | None
-) -> UUID:
-    if isinstance(before, UnfinishedCompression):
+def _run_id(served: ServedRun | None, before: UnfinishedCompression | None) -> UUID:
+    if before is not None:
         return before.operation.operation
     return uuid4() if served is None else served.run_id
 

@@ -14,6 +14,7 @@ from uuid import UUID, uuid4
 
 from rath._async.lazy import Deferred, runs_above
 from rath._async.runtime import wait_interruptibly
+from rath._core.late import late_function
 from rath.errors import PersistenceError
 from rath.llm.image import ImageSource
 from rath.llm.provider import Provider
@@ -43,11 +44,19 @@ from rath.session.log.paths import PARTIAL_SUFFIX
 from rath.session.log.store import SessionStore, default_store, open_store
 from rath.session.log.writer import LogWriter
 from rath.session.operation import Place
-from rath.session.programs import RecordedSession, current_source, find_derivation
 from rath.session.record import Operation, OperationKind, Record, ToolRun, Workspace
-from rath.session.replay_context import collect_session, current_replay, derived_place
+from rath.session.scope import (
+    RecordedSession,
+    collect_session,
+    current_replay,
+    current_source,
+    derived_place,
+)
 
 _log = logging.getLogger("rath.session")
+
+# Only where a program is resumed.
+_find_derivation = late_function("rath.session.programs", "find_derivation")
 
 
 class Saved(Protocol):
@@ -530,10 +539,15 @@ class Branching(Bindings):
 
     def _made(self, plan: _Derivation, derive: Callable[..., Body], *cells: Deferred[Body]) -> Self:
         made = plan.id
-        inputs = (plan.parents, cells)
-        before = find_derivation(
-            plan.place, plan.operation, inputs, workspace=plan.workspace, rows=plan.begins_with
-        )
+        before: RecordedSession | None = None
+        if current_source() is not None:
+            before = _find_derivation(
+                plan.place,
+                plan.operation,
+                (plan.parents, cells),
+                workspace=plan.workspace,
+                rows=plan.begins_with,
+            )
         # A derivation is its own run: one id serves the session and the operation.
         entry = Operation(
             operation=made,

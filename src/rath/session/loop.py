@@ -6,14 +6,16 @@ import inspect
 import logging
 import os
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, cast
 from uuid import UUID
 
 import rath
 from rath._async.lazy import Deferred
 from rath._async.runtime import runtime
+from rath._core.late import late_function
 from rath._core.text import short_id
 from rath.errors import SelfWaitError
 from rath.llm.call import ProviderOrigin
@@ -26,8 +28,8 @@ from rath.session.graph.legacy import SessionLineage
 from rath.session.graph.recording import Provenance, note_content, stamped
 from rath.session.hooks import NO_HOOKS, LoopHooks, passed_on_to
 from rath.session.manager import session_registry
+from rath.session.outcome import Suspended
 from rath.session.output import plan_output
-from rath.session.programs import start_or_join
 from rath.session.provider_builtin import (
     DefaultSessionLoopExecutor,
     SessionLoopExecutor,
@@ -36,13 +38,15 @@ from rath.session.provider_builtin import (
     resolve_executor,
 )
 from rath.session.recall import HoldingRecall, Recall
-from rath.session.replay_context import begin_operation, collect_session, current_replay
 from rath.session.run.budget import check_budget
-from rath.session.run.differences import check_compatible
 from rath.session.run.driver import LoopPlan, LoopRun
 from rath.session.run.recorder import Durability, plan_recording
-from rath.session.run.resume import find_earlier_run
-from rath.session.run.stored_programs import inside_calls
+from rath.session.scope import (
+    begin_operation,
+    collect_session,
+    current_replay,
+    current_source,
+)
 from rath.session.session import Session
 from rath.session.tooling import (
     ApprovalRule,
@@ -53,6 +57,15 @@ from rath.session.tooling import (
     tool_schemas,
     tool_table,
 )
+
+if TYPE_CHECKING:
+    from rath.session.run.resume import EarlierRun
+
+# Only a run that was made or begun before needs them, and most programs have none.
+_check_compatible = late_function("rath.session.run.differences", "check_compatible")
+_find_earlier_run = late_function("rath.session.run.resume", "find_earlier_run")
+_inside_calls = late_function("rath.session.run.stored_programs", "inside_calls")
+_start_or_join = late_function("rath.session.programs", "start_or_join")
 
 # With the separator, or a caller in `rathskeller/` beside the package would be taken for it.
 _PACKAGE = str(Path(rath.__file__).parent) + os.sep
@@ -271,14 +284,16 @@ def run_session_loop(
     schemas = (() if executor is None else _schemas_of(executor)) or tool_schemas(table)
     taken = {*table, *(schema.name for schema in schemas)}
     place, served = begin_operation("loop", user_session, agent_session, candidates)
-    before = None if served is not None else find_earlier_run(user_session, agent_session, place)
+    before: EarlierRun | None = None
+    if served is None and _may_have_begun(user_session):
+        before = _find_earlier_run(user_session, agent_session, place)
     if before is not None and before.made is not None:
         out = _not_run(before.made, recall)
         register_run(user_session, agent_session, out)
         return out if lazy else out.synchronize()
     goes_on = None if before is None else before.goes_on
     if goes_on is not None:
-        goes_on = check_compatible(goes_on, schemas, candidates[0], offers)
+        goes_on = _check_compatible(goes_on, schemas, candidates[0], offers)
     made = place.new_id() if before is None else before.session
     plan = LoopPlan(
         session=made,
@@ -352,7 +367,7 @@ def _submit(plan: LoopPlan, user_session: Session, origin: Deferred[Body] | None
         return latest.cancelled(plan.session)
 
     def start() -> Deferred[Body]:
-        with inside_calls(user_session, is_going_on=plan.goes_on is not None):
+        with nullcontext() if plan.goes_on is None else _inside_calls(user_session):
             return Deferred.start(
                 execute,
                 owner=plan.session,
@@ -362,7 +377,7 @@ def _submit(plan: LoopPlan, user_session: Session, origin: Deferred[Body] | None
             )
 
     placement = plan.placement.share()  # before the run can give it back
-    cell, is_ours = start_or_join(plan.session, origin, start)
+    cell, is_ours = submit_once(plan.session, origin, start)
     if not is_ours:
         plan.placement.drop()
         _let_go(plan.recall)
@@ -376,6 +391,24 @@ def _submit(plan: LoopPlan, user_session: Session, origin: Deferred[Body] | None
     )
     note_content(out)
     return out
+
+
+def submit_once(
+    session: UUID, origin: Deferred[Body] | None, start: Callable[[], Deferred[Body]]
+) -> tuple[Deferred[Body], bool]:
+    """Submit a run, unless the same one was submitted meanwhile; see `start_or_join`."""
+    if origin is None and current_source() is None:
+        return start(), True
+    submitted: tuple[Deferred[Body], bool] = _start_or_join(session, origin, start)
+    return submitted
+
+
+def _may_have_begun(user_session: Session) -> bool:
+    """Tell whether the run that is asked for may have been made, or begun, before."""
+    cell = user_session.body
+    if current_source() is not None:
+        return True
+    return cell.done() and cell.error() is None and isinstance(cell.result().outcome, Suspended)
 
 
 def _schemas_of(executor: SessionLoopExecutor) -> tuple[RathLLMFunctionTool, ...]:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextvars
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
-from typing import Literal, Protocol, TypeVar
+from typing import TypeVar
 from uuid import UUID
 
 from rath._async.lazy import Deferred
@@ -20,16 +18,14 @@ from rath.llm.chat_response import (
     RathLLMFinishReason,
 )
 from rath.llm.exchange import CallEvidence, Exchange
-from rath.session.bindings import Placement
 from rath.session.body import Body, cancelled_body
 from rath.session.chunk import ChunkRow, ChunkTable
 from rath.session.content import (
     AssistantTurn,
     rows_digest,
 )
-from rath.session.graph.recording import Edge, Provenance
+from rath.session.graph.recording import Edge
 from rath.session.log.open_logs import alias, claim, is_superseded, latest_run
-from rath.session.log.store import SessionStore
 from rath.session.open_calls import entries_since, own_operation
 from rath.session.operation import Place
 from rath.session.outcome import Suspended
@@ -44,6 +40,7 @@ from rath.session.record import (
     is_inside_run,
     parent_sink,
 )
+from rath.session.scope import RecordedSession, current_source
 
 
 def exchange_of(turn: AssistantTurn, evidence: CallEvidence) -> Exchange:
@@ -65,103 +62,9 @@ def exchange_of(turn: AssistantTurn, evidence: CallEvidence) -> Exchange:
     return Exchange(response, evidence)
 
 
-CancelledRuns = Literal["keep", "go_on"]
-"""What becomes of a run that was cancelled when its program runs again."""
-
-
-@dataclass(frozen=True, slots=True)
-class RecordedSession:
-    """A session that was made at a place before."""
-
-    id: UUID
-    body: Deferred[Body]
-    provenance: Provenance
-    late: Record | None = None
-    """The record with what came after the run, None where nothing did."""
-
-    placement: Placement | None = None
-    """Where it works by its log; None where that is not known."""
-
-    is_moved: bool = False
-    """Whether somebody has placed it elsewhere since."""
-
-    def placed(self, now: Placement) -> Placement:
-        """Return where it goes on.
-
-        What a program says of it when it runs again is less than where its files are.
-
-        Args:
-            now: Where the program that runs again places it.
-        """
-        own = self.placement
-        if own is None or not own.is_chosen or own.is_in_workspace_of(now):
-            return now
-        return own if self.is_moved or own.has_files or not now.is_chosen else now
-
-    @property
-    def written(self) -> Body:
-        """What its run had written; it has written something."""
-        body = self.body.latest
-        assert body is not None
-        return body
-
-    @property
-    def content(self) -> Body | None:
-        """What there is of it, with late entries; None where there is nothing yet."""
-        body = self.body.latest
-        if body is None or self.late is None:
-            return body
-        return Body(body.table, self.late, body.outcome, body.given, body.unfinished)
-
-
-class ResumeSource(Protocol):
-    """What a run had made before."""
-
-    cancelled: CancelledRuns
-
-    @property
-    def store(self) -> SessionStore | None:
-        """Where what is made is written too, None where it need not be."""
-        ...
-
-    def find(self, session: UUID) -> RecordedSession | None:
-        """Return a session by its id, None where it was never made."""
-        ...
-
-    def drop(self, session: UUID) -> None:
-        """Forget a session that is made anew."""
-        ...
-
-    def begin(
-        self, session: UUID, start: Callable[[], Deferred[Body]]
-    ) -> tuple[Deferred[Body], bool]:
-        """Have a session made that was not found, unless that has begun meanwhile; see `claim`."""
-        ...
-
-
-_known: contextvars.ContextVar[ResumeSource | None] = contextvars.ContextVar(
-    "rath_known", default=None
-)
-
-
-@contextmanager
-def resuming_from(known: ResumeSource) -> Generator[None]:
-    """Let what is made inside be looked for in `known` first."""
-    token = _known.set(known)
-    try:
-        yield
-    finally:
-        _known.reset(token)
-
-
-def current_source() -> ResumeSource | None:
-    """Return what is known of the run that goes on here, None where a program runs anew."""
-    return _known.get()
-
-
 def find_recorded(place: Place) -> RecordedSession | None:
     """Return the session that was made at a place before, None where there is none."""
-    known = _known.get()
+    known = current_source()
     found = None if known is None or place.run is None else known.find(place.new_id())
     if found is None or not is_superseded(found.body):
         return found
@@ -183,13 +86,13 @@ def start_or_join(
     """
     if origin is not None:
         return claim(origin, start)
-    known = _known.get()
+    known = current_source()
     return (start(), True) if known is None else known.begin(session, start)
 
 
 def discard_recorded(place: Place) -> None:
     """Forget the session that was made at a place before."""
-    known = _known.get()
+    known = current_source()
     assert known is not None, "found, so something is known"
     known.drop(place.new_id())
 

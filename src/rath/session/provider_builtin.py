@@ -17,7 +17,7 @@ from rath.llm.provider import Provider
 from rath.llm.registry import chat_client_for
 from rath.session.calls.requests import Candidate
 from rath.session.calls.stream import OnEventCb
-from rath.session.replay_context import current_replay
+from rath.session.scope import current_replay
 from rath.session.session import Session
 from rath.session.tooling import Tool
 

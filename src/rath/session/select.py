@@ -11,6 +11,7 @@ from typing import cast
 from uuid import UUID, uuid4
 
 from rath._async.lazy import Deferred
+from rath._core.late import late_function
 from rath._core.text import one_line_preview, short_id
 from rath.llm.chat_response import RathLLMChatChoice
 from rath.llm.draft import ProviderOrigin
@@ -21,12 +22,14 @@ from rath.session.calls.requests import offload
 from rath.session.content import rows_digest
 from rath.session.loop import call_site, check_executor, provider_for
 from rath.session.operation import Place
-from rath.session.programs import current_source, find_selection
 from rath.session.provider_builtin import SessionLoopExecutor, candidates_for
 from rath.session.record import Entry, ModelCall, Operation, parent_sink
-from rath.session.replay_context import begin_operation, collect_session
 from rath.session.run.budget import Budget, check_budget
+from rath.session.scope import begin_operation, collect_session, current_source
 from rath.session.session import Session
+
+# Only where a program is resumed.
+_find_selection = late_function("rath.session.programs", "find_selection")
 
 NOTHING = -1
 """The index that means: none of them."""
@@ -167,7 +170,8 @@ def _chosen_before(
     place: Place, user: Session, agent: Session, question: str
 ) -> RathLLMChatChoice | None:
     bodies = (user.inherited(user.body.result()), agent.body.result())
-    return find_selection(place, user.record, bodies, question)
+    known: RathLLMChatChoice | None = _find_selection(place, user.record, bodies, question)
+    return known
 
 
 def _menu(descriptions: tuple[str, ...]) -> str:

@@ -30,7 +30,7 @@ from rath.session.outcome import (
     RoundLimit,
 )
 from rath.session.output import plain_answer
-from rath.session.run.stored_programs import pass_on
+from rath.session.run.approvals import pass_on
 from rath.session.tooling import ApprovalRule, ToolEffects
 
 __all__ = ["AgentTool", "AgentToolOptions", "PassedImages"]

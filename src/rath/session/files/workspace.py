@@ -18,7 +18,7 @@ from rath.errors import BackendError
 from rath.session.bindings import Placement
 from rath.session.body import Body
 from rath.session.files.merge import Merge, merge_effects, merge_trees
-from rath.session.replay_context import current_replay
+from rath.session.scope import current_replay
 
 Frozen = Deferred[FrozenWorkspace | None]
 """The files of a session, frozen when its run has ended; None where that was cut off."""

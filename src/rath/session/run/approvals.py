@@ -13,12 +13,12 @@ from uuid import UUID
 from rath._async.bridge import call_either
 from rath._async.lazy import nesting
 from rath._async.workers import UserExit
-from rath.session.calls.asking import InnerRun, Question
+from rath.session.calls.asking import InnerRun, Question, current_call
 from rath.session.calls.results import CallResult, CheckedCall, recorded_call
 from rath.session.chunk import RowId
 from rath.session.content import ToolCall
 from rath.session.operation import call_scope, operation_scope
-from rath.session.outcome import NeedsApproval, NeedsInput, Outcome
+from rath.session.outcome import NeedsApproval, NeedsDecision, NeedsInput, Outcome
 from rath.session.record import Entry, Interrupt
 from rath.session.session import Session
 from rath.session.tooling import ApprovalRule, CallRequest, Offer, tool_digest
@@ -195,3 +195,23 @@ def _interrupt(
         schema=schema,
         child=child,
     )
+
+
+def pass_on(child: Session) -> Session:
+    """Return a session that a tool has made, unless it waits for somebody: then the caller waits.
+
+    The run that called the tool ends then, with the outcome of `child`, which names that session.
+    When it goes on the tool is called again from its start, and makes `child` again: that one is
+    found by its place and goes on too. What the tool does before must be idempotent.
+
+    Args:
+        child: A session that was made inside this call; waits for its run.
+
+    Raises:
+        RuntimeError: It is called outside of a tool call.
+    """
+    call = current_call("pass_on")
+    outcome = child.outcome
+    if isinstance(outcome, NeedsApproval | NeedsInput | NeedsDecision):
+        call.wait_for(InnerRun(outcome.session, outcome, child))
+    return child

@@ -36,7 +36,6 @@ from rath.session.operation import Place
 from rath.session.outcome import Outcome, Suspended
 from rath.session.recall import HoldingRecall, Recall
 from rath.session.record import Entry, Operation, Verdict
-from rath.session.replay_context import DerivedKind, ServedKind, ServedRun, gathering, replaying_in
 from rath.session.run.recorded import (
     History,
     RecordedNode,
@@ -49,6 +48,7 @@ from rath.session.run.recorded import (
 )
 from rath.session.run.replay_models import ReplayedClient, ReplayModels
 from rath.session.run.rounds import ToolRounds
+from rath.session.scope import DerivedKind, ServedKind, ServedRun, gathering, replaying_in
 from rath.session.session import Session
 
 _RUNS = ("loop", "compress", "select", "check")

@@ -8,11 +8,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
+from typing import TYPE_CHECKING
 from uuid import UUID, uuid4
 
 from msgspec.structs import replace as replace_struct
 
 from rath._async.lazy import Deferred
+from rath._core.late import late_function
 from rath.llm.chat_request import RathLLMFunctionTool
 from rath.llm.exchange import Exchange
 from rath.llm.provider import Provider
@@ -48,7 +50,6 @@ from rath.session.record import (
     Operation,
     report_to,
 )
-from rath.session.replay_context import ServedRun
 from rath.session.run.approvals import (
     Round,
     Suspending,
@@ -58,13 +59,18 @@ from rath.session.run.approvals import (
     to_be_allowed,
 )
 from rath.session.run.budget import Budget, load_prices
-from rath.session.run.differences import log_differences
 from rath.session.run.hook_calls import Answering, CallHooks
 from rath.session.run.recorder import RecordingPlan, RunLog, watched
-from rath.session.run.resume import ResumePoint
 from rath.session.run.rounds import DispatchTool, ToolRounds
+from rath.session.scope import ServedRun
 from rath.session.session import Session
 from rath.session.tooling import ApprovalRule, Offer
+
+if TYPE_CHECKING:
+    from rath.session.run.resume import ResumePoint
+
+# It looks at files, and only a resumed run needs it.
+_log_differences = late_function("rath.session.run.differences", "log_differences")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -503,7 +509,7 @@ class LoopRun:
                 await self._begin(user, head)
             else:
                 head = before.operation.head
-                await log_differences(before, self.snapshot())
+                await _log_differences(before, self.snapshot())
             # What this run calls belongs to no tool call that it may be inside.
             with report_to(log.take), in_call(None):
                 log.end(await self._drive_in_time(head), self._calls.waiting)

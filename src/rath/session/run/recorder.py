@@ -61,9 +61,8 @@ from rath.session.log.open_logs import (
 from rath.session.log.store import SessionLog, SessionStore, StoredLog, default_store
 from rath.session.log.writer import LogWriter, find_whole_log, knows_open_calls
 from rath.session.outcome import Cancelled, Outcome
-from rath.session.programs import current_source
 from rath.session.record import Entry, InnerLog, ModelCall, parent_sink
-from rath.session.replay_context import current_replay
+from rath.session.scope import current_replay, current_source
 from rath.session.state import GrowingVector, State, Unfinished
 
 Durability = Literal["turn", "row", "none"]

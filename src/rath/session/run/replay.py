@@ -57,7 +57,6 @@ from rath.session.record import (
     ToolRun,
     report_to,
 )
-from rath.session.replay_context import DerivedKind, ServedKind, ServedRun, replaying_in
 from rath.session.run.recorded import (
     RecordedNode,
     RecordedOperation,
@@ -73,6 +72,7 @@ from rath.session.run.replay_models import (
     provider_of,
     recorded_candidates,
 )
+from rath.session.scope import DerivedKind, ServedKind, ServedRun, replaying_in
 from rath.session.session import Session
 from rath.session.tooling import Tool, builtin_tools
 

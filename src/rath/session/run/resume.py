@@ -33,9 +33,7 @@ from rath.session.open_calls import OpenCall, entries_since, open_calls, own_ope
 from rath.session.operation import Place
 from rath.session.outcome import Cancelled, Completed, NeedsDecision, Suspended
 from rath.session.programs import (
-    RecordedSession,
     check_equal,
-    current_source,
     discard_recorded,
     exchange_of,
     find_recorded,
@@ -44,6 +42,7 @@ from rath.session.programs import (
     serve_recorded,
 )
 from rath.session.record import Entry, ModelCall, Operation, Record, Summary
+from rath.session.scope import RecordedSession, current_source
 from rath.session.session import Session
 from rath.session.tooling import Offer
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import get_args
 from uuid import UUID
@@ -13,7 +13,6 @@ from uuid import UUID
 from rath._async.lazy import Deferred
 from rath.errors import PersistenceError, SessionDamaged
 from rath.session.body import Body
-from rath.session.calls.asking import InnerRun, current_call
 from rath.session.chunk import ChunkTable
 from rath.session.derive import remember_loaded
 from rath.session.graph.recording import Edge, Provenance
@@ -25,7 +24,8 @@ from rath.session.log.store import SessionStore, default_store, open_store
 from rath.session.open_calls import open_calls, own_operation
 from rath.session.operation import Place
 from rath.session.outcome import NeedsApproval, NeedsDecision, NeedsInput, Suspended
-from rath.session.programs import CancelledRuns, RecordedSession, current_source, resuming_from
+from rath.session.run.approvals import pass_on as pass_on
+from rath.session.scope import CancelledRuns, RecordedSession, current_source, resuming_from
 from rath.session.session import Session
 
 
@@ -370,23 +370,20 @@ class InsideCalls:
         return start(), True
 
 
-@contextmanager
-def inside_calls(session: Session, *, is_going_on: bool) -> Generator[None]:
-    """Have the calls of a run that is submitted here find what they had made before.
+def inside_calls(session: Session) -> AbstractContextManager[None]:
+    """Have the calls of a resumed run that is submitted here find what they had made before.
 
     Without that a call which is made again would make sessions anew under the ids they have.
+    Nothing is done where a whole program is resumed.
 
     Args:
         session: The one that goes on.
-        is_going_on: Nothing is done where it does not, or where a whole program runs again.
     """
-    if not is_going_on or current_source() is not None:
-        yield
-        return
+    if current_source() is not None:
+        return contextlib.nullcontext()
     # A file of its own holds no other session: theirs are where all others are.
     of_all = (writer.store for writer in writers_of(session.body) if not writer.is_alone)
-    with resuming_from(InsideCalls(StoredSource(next(of_all, None) or default_store()), session)):
-        yield
+    return resuming_from(InsideCalls(StoredSource(next(of_all, None) or default_store()), session))
 
 
 def _is_inside_call(place: Place) -> bool:
@@ -423,26 +420,6 @@ def _inner_edges(edge: Edge) -> list[Edge]:
     body: object = None if edge.body is None else edge.body.latest
     left = body.unfinished if isinstance(body, Body) else None
     return [] if left is None else [session.as_parent() for session in left.inner]
-
-
-def pass_on(child: Session) -> Session:
-    """Return a session that a tool has made, unless it waits for somebody: then the caller waits.
-
-    The run that called the tool ends then, with the outcome of `child`, which names that session.
-    When it goes on the tool is called again from its start, and makes `child` again: that one is
-    found by its place and goes on too. What the tool does before must be idempotent.
-
-    Args:
-        child: A session that was made inside this call; waits for its run.
-
-    Raises:
-        RuntimeError: It is called outside of a tool call.
-    """
-    call = current_call("rath.session.approvals.waiting.pass_on")
-    outcome = child.outcome
-    if isinstance(outcome, NeedsApproval | NeedsInput | NeedsDecision):
-        call.wait_for(InnerRun(outcome.session, outcome, child))
-    return child
 
 
 def waiting_sessions(session: Session) -> tuple[Session, ...]:

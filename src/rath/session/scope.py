@@ -1,28 +1,33 @@
-"""What every operation asks first: whether it is served from a record instead of being done.
+"""The scope of an operation: the record that serves it, and the run that is resumed.
 
-Sessions are no types here: their class is built on what asks this.
+Sessions are no types here: their class is built on this.
 """
 
 from __future__ import annotations
 
 import contextvars
 from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from rath._async.lazy import runs_above
+from rath.session.body import Body
 from rath.session.operation import next_place
 
 if TYPE_CHECKING:
     from uuid import UUID
 
+    from rath._async.lazy import Deferred
     from rath.llm.base import ChatClient
     from rath.llm.provider import Provider
-    from rath.session.body import Body
+    from rath.session.bindings import Placement
     from rath.session.calls.requests import Candidate
     from rath.session.chunk import RowId
+    from rath.session.graph.recording import Provenance
+    from rath.session.log.store import SessionStore
     from rath.session.operation import Place
-    from rath.session.record import Entry
+    from rath.session.record import Entry, Record
 
 
 ServedKind = Literal["loop", "compress", "select"]
@@ -98,14 +103,94 @@ class ReplayContext(Protocol):
         ...
 
 
-class _Scope(NamedTuple):
+CancelledRuns = Literal["keep", "go_on"]
+"""What becomes of a run that was cancelled when its program runs again."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedSession:
+    """A session that was made at a place before."""
+
+    id: UUID
+    body: Deferred[Body]
+    provenance: Provenance
+    late: Record | None = None
+    """The record with what came after the run, None where nothing did."""
+
+    placement: Placement | None = None
+    """Where it works by its log; None where that is not known."""
+
+    is_moved: bool = False
+    """Whether somebody has placed it elsewhere since."""
+
+    def placed(self, now: Placement) -> Placement:
+        """Return where it goes on.
+
+        What a program says of it when it runs again is less than where its files are.
+
+        Args:
+            now: Where the program that runs again places it.
+        """
+        own = self.placement
+        if own is None or not own.is_chosen or own.is_in_workspace_of(now):
+            return now
+        return own if self.is_moved or own.has_files or not now.is_chosen else now
+
+    @property
+    def written(self) -> Body:
+        """What its run had written; it has written something."""
+        body = self.body.latest
+        assert body is not None
+        return body
+
+    @property
+    def content(self) -> Body | None:
+        """What there is of it, with late entries; None where there is nothing yet."""
+        body = self.body.latest
+        if body is None or self.late is None:
+            return body
+        return Body(body.table, self.late, body.outcome, body.given, body.unfinished)
+
+
+class ResumeSource(Protocol):
+    """What a run had made before."""
+
+    cancelled: CancelledRuns
+
+    @property
+    def store(self) -> SessionStore | None:
+        """Where what is made is written too, None where it need not be."""
+        ...
+
+    def find(self, session: UUID) -> RecordedSession | None:
+        """Return a session by its id, None where it was never made."""
+        ...
+
+    def drop(self, session: UUID) -> None:
+        """Forget a session that is made anew."""
+        ...
+
+    def begin(
+        self, session: UUID, start: Callable[[], Deferred[Body]]
+    ) -> tuple[Deferred[Body], bool]:
+        """Have a session made that was not found, unless that has begun meanwhile; see `claim`."""
+        ...
+
+
+class Scope(NamedTuple):
     """Who serves the operations that are made here, and who is told of their sessions."""
 
     context: ReplayContext | None = None
+    """Serves them in a replay."""
+
+    source: ResumeSource | None = None
+    """What had been made before, where a program is resumed."""
+
     take: Callable[[Any], None] | None = None
+    """Gets the sessions that are made."""
 
 
-_scope: contextvars.ContextVar[_Scope] = contextvars.ContextVar("rath_replay", default=_Scope())  # noqa: B039  # a tuple
+_scope: contextvars.ContextVar[Scope] = contextvars.ContextVar("rath_scope", default=Scope())  # noqa: B039  # a tuple
 
 
 def current_replay() -> ReplayContext | None:
@@ -113,14 +198,33 @@ def current_replay() -> ReplayContext | None:
     return _scope.get().context
 
 
+def current_source() -> ResumeSource | None:
+    """Return what had been made before, None where no program is resumed."""
+    return _scope.get().source
+
+
 @contextmanager
-def replaying_in(context: ReplayContext) -> Generator[None]:
-    """Have the operations that are made inside served by `context`."""
-    token = _scope.set(_scope.get()._replace(context=context))
+def _scoped(scope: Scope) -> Generator[None]:
+    token = _scope.set(scope)
     try:
         yield
     finally:
         _scope.reset(token)
+
+
+def replaying_in(context: ReplayContext) -> AbstractContextManager[None]:
+    """Have the operations that are made inside served by `context`."""
+    return _scoped(_scope.get()._replace(context=context))
+
+
+def resuming_from(source: ResumeSource) -> AbstractContextManager[None]:
+    """Let what is made inside be looked for in `source` first."""
+    return _scoped(_scope.get()._replace(source=source))
+
+
+def gathering(take: Callable[[Any], None]) -> AbstractContextManager[None]:
+    """Let `take` have every session that an operation makes or serves inside."""
+    return _scoped(_scope.get()._replace(take=take))
 
 
 def begin_operation(
@@ -153,16 +257,6 @@ def derived_place(kind: DerivedKind, *parents: Any) -> Place:
     """Return the place of a derivation made now, in a replay the one it recorded."""
     context, place = current_replay(), next_place()
     return place if context is None else context.derive(kind, place, parents)
-
-
-@contextmanager
-def gathering(take: Callable[[Any], None]) -> Generator[None]:
-    """Let `take` have every session that an operation makes or serves inside."""
-    token = _scope.set(_scope.get()._replace(take=take))
-    try:
-        yield
-    finally:
-        _scope.reset(token)
 
 
 def collect_session(*sessions: Any) -> None:
