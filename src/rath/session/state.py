@@ -121,6 +121,7 @@ class State:
         "_outcome",
         "_results",
         "failure",
+        "has_ended",
         "header",
         "inner",
         "last_at",
@@ -154,6 +155,9 @@ class State:
         """Where the session works, by the last event that tells it."""
 
         self.trailer: Finished | None = None
+        self.has_ended = False
+        """Whether the run has ended, and perhaps waits."""
+
         self.failure: Failed | None = None
         self.partial: list[str] = []
         """The beginning of an answer that is being streamed."""
@@ -215,7 +219,7 @@ class State:
             decided=tuple(call_id for call_id in decided if call_id not in undecided),
             partial_text="".join(self.partial),
             failure=self.failure,
-            has_ended=self.trailer is not None,
+            has_ended=self.has_ended,
             inner=self.inner,
         )
 
@@ -333,6 +337,7 @@ class State:
 
     def _reopen(self, event: Reopened) -> None:
         self.trailer = self._outcome = self.n_of_run = self.failure = None
+        self.has_ended = False
         self.partial.clear()
         self.last_at = event.at
 
@@ -340,7 +345,7 @@ class State:
         self._outcome = event.outcome
 
     def _finish(self, event: Finished) -> None:
-        self.trailer = event
+        self.trailer, self.has_ended = event, True
         self.n_of_run = len(self.record)
         self.last_at = event.closed_at
 

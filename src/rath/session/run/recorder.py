@@ -63,7 +63,7 @@ from rath.session.log.writer import LogWriter, find_whole_log, knows_open_calls
 from rath.session.outcome import Cancelled, Outcome
 from rath.session.record import Entry, InnerLog, ModelCall, parent_sink
 from rath.session.scope import current_replay, current_source
-from rath.session.state import GrowingVector, State, Unfinished
+from rath.session.state import GrowingVector, State
 
 Durability = Literal["turn", "row", "none"]
 """What survives a loss of power; whatever the choice, a process that is killed loses nothing that
@@ -362,8 +362,8 @@ class RunLog:
             inner: Sessions inside its calls that wait.
         """
         self._outcome = outcome
-        self._state.inner = inner
-        self._report_content(has_ended=True)
+        self._state.inner, self._state.has_ended = inner, True
+        self._report_content()
 
     def commit(self, *, durable: bool = False) -> None:
         """Hand over what was added; it stands together or not at all.
@@ -449,8 +449,10 @@ class RunLog:
 
     def add_partial(self, operation: UUID, text: str) -> None:
         """Write more text of an answer that is being streamed."""
-        self.add(PartialText(operation, text))
-        self.commit()
+        # The log alone needs it: what is whole becomes a row.
+        if self._writer is not None:
+            self._writer.write(PartialText(operation, text))
+            self._report_written()
 
     async def __aenter__(self) -> Self:
         return self
@@ -561,13 +563,10 @@ class RunLog:
             write, self._log.on_write = self._log.on_write, None
             write()
 
-    def _report_content(self, *, has_ended: bool = False) -> None:
-        left: Unfinished | None = None
-        state = self._state
-        if state.is_open:
-            left = replace(state.unfinished, partial_text="", has_ended=has_ended)
-        is_own = self._input is None or len(self._rows) > 0
-        table = ChunkTable(self._rows.vector) if is_own or self._input is None else self._input
+    def _report_content(self) -> None:
+        left = self._state.unfinished if self._state.is_open else None
+        table = self._input if self._input is not None and not len(self._rows) else None
+        table = ChunkTable(self._rows.vector) if table is None else table
         self.body = Body(table, self._record.vector, self._outcome, self._given, left)
         self._cell.report(self.body)
 
