@@ -314,6 +314,7 @@ def read_together(
     *,
     recover: bool = False,
     is_sound: Callable[[T], bool] = lambda _: True,
+    first: LogSource | None = None,
 ) -> T:
     """Return what `read` makes of several logs, once these belong together.
 
@@ -326,12 +327,13 @@ def read_together(
         read: Reads them; called again with a new source.
         recover: As for `LogSource`.
         is_sound: Tells whether there is no damage in what was made.
+        first: The source with which to begin; a new one by default.
 
     Raises:
         SessionDamaged: What `read` raises of logs that stay as they are.
     """
     for _ in range(MAX_READS - 1):
-        source = LogSource(store, recover)
+        source, first = first or LogSource(store, recover), None
         try:
             made = read(source)
         except SessionDamaged:

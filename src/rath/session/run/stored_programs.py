@@ -19,7 +19,7 @@ from rath.session.graph.recording import Edge, Provenance
 from rath.session.loading import session_of
 from rath.session.log.build import LoadedSession, build
 from rath.session.log.open_logs import begin, open_logs_of, started_sessions, writers_of
-from rath.session.log.parsed import MAX_READS, LogSource, ParsedLog, closure
+from rath.session.log.parsed import LogSource, ParsedLog, closure, read_together
 from rath.session.log.store import SessionStore, default_store, open_store
 from rath.session.open_calls import open_calls, own_operation
 from rath.session.operation import Place
@@ -98,17 +98,15 @@ class StoredSource:
             self._built.clear()
 
     def _build(self, session: UUID) -> LoadedSession | None:
-        for _ in range(MAX_READS - 1):
-            try:
-                return self._build_once(session)
-            except SessionDamaged:
-                if not self._source.has_changed():
-                    raise
+        def read(source: LogSource) -> LoadedSession | None:
+            if source is not self._source:
                 # What was read before has grown since, and others begin with more of it.
-                self._source = LogSource(self.store)
+                self._source = source
                 self._contents.clear()
                 self._built.clear()
-        return self._build_once(session)
+            return self._build_once(session)
+
+        return read_together(self.store, read, first=self._source)
 
     def _build_once(self, session: UUID) -> LoadedSession | None:
         content = self._content(session)
