@@ -6,7 +6,7 @@ import shlex
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, cast
+from typing import Any, cast
 from uuid import UUID, uuid4
 
 from rath._async.runtime import runtime
@@ -18,15 +18,14 @@ from rath.backend.effects import observe_effects
 from rath.backend.results import CommandResult, ToolExecutionFailure, ToolResult
 from rath.backend.tool_types import BackendToolCommandRun
 from rath.errors import BackendError
-from rath.session.bindings import Placement
 from rath.session.content import encode_result, full_blob
 from rath.session.files.changes import Step, here_of, inner_operations, line_of
+from rath.session.open_calls import SessionLike
 from rath.session.operation import Place, next_place
 from rath.session.record import (
     CHECK_ORIGIN,
     Entry,
     Operation,
-    Record,
     ToolRun,
     Verdict,
     parent_sink,
@@ -53,29 +52,13 @@ class VerdictStatus:
     """What happened since, None while it is not stale."""
 
 
-class _Checked(Protocol):
-    """What is asked of a session to check it."""
-
-    @property
-    def id(self) -> UUID: ...
-
-    @property
-    def record(self) -> Record: ...
-    @property
-    def placement(self) -> Placement: ...
-    @property
-    def verdicts(self) -> tuple[VerdictStatus, ...]: ...
-    def add_entries(self, *entries: Entry) -> None: ...
-    def synchronize(self) -> object: ...
-
-
 class Checking:
     """What a session is told of the quality of its work."""
 
     __slots__ = ()
 
     def check(
-        self: _Checked,
+        self: SessionLike,
         name: str,
         cmd: str | Sequence[str],
         *,
@@ -126,30 +109,22 @@ class Checking:
         return verdict
 
     @property
-    def verdicts(self: _Checked) -> tuple[VerdictStatus, ...]:
+    def verdicts(self: SessionLike) -> tuple[VerdictStatus, ...]:
         """The verdicts in the record, in order, and which of them the record shows to be stale.
 
         One is stale as soon as a call after it changed files or may have done so. What somebody
         else did is not in the record: `is_current` looks at the files. Waits for the run.
         """
-        record = self.record
-        line = line_of(record, here_of(self.placement)).current
-        standing = {step.entry.id: at for at, step in enumerate(line)}
-        inner = inner_operations(record)
-        return tuple(
-            _status(entry, line, standing.get(entry.id))
-            for entry in record
-            if isinstance(entry, Verdict) and (entry.id in standing or entry.operation not in inner)
-        )
+        return _verdicts(self)
 
-    def is_current(self: _Checked, verdict: Verdict) -> bool:
+    def is_current(self: SessionLike, verdict: Verdict) -> bool:
         """Tell whether a verdict speaks of the files as they are now; looks at them, and waits.
 
         Raises:
             ValueError: The record does not hold the verdict.
             RuntimeError: The session has no sandbox, or it was closed.
         """
-        known = next((one for one in self.verdicts if one.verdict.id == verdict.id), None)
+        known = next((one for one in _verdicts(self) if one.verdict.id == verdict.id), None)
         if known is None:
             raise ValueError(f"verdict {verdict.name!r} is not in the record of session {self.id}")
         if known.is_stale:
@@ -158,6 +133,18 @@ class Checking:
         digest = runtime().run(sandbox.aworkspace_digest, label="a digest of the workspace")
         # A backend that has no digest leaves the record as the only witness.
         return None in (digest, verdict.workspace_digest) or digest == verdict.workspace_digest
+
+
+def _verdicts(session: SessionLike) -> tuple[VerdictStatus, ...]:
+    record = session.record
+    line = line_of(record, here_of(session.placement)).current
+    standing = {step.entry.id: at for at, step in enumerate(line)}
+    inner = inner_operations(record)
+    return tuple(
+        _status(entry, line, standing.get(entry.id))
+        for entry in record
+        if isinstance(entry, Verdict) and (entry.id in standing or entry.operation not in inner)
+    )
 
 
 async def _ajudge(

@@ -9,7 +9,7 @@ from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Protocol, Self, get_args
+from typing import Any, Literal, NamedTuple, Self, get_args
 from uuid import UUID, uuid4
 
 from rath._async.lazy import Deferred, runs_above
@@ -59,27 +59,8 @@ _log = logging.getLogger("rath.session")
 _find_derivation = late_function("rath.session.programs", "find_derivation")
 
 
-class Saved(Protocol):
-    """What is asked of a session to store it."""
-
-    @property
-    def id(self) -> UUID: ...
-
-    @property
-    def body(self) -> Deferred[Body]: ...
-    @property
-    def provenance(self) -> Provenance: ...
-    @property
-    def placement(self) -> Placement: ...
-    @property
-    def provider(self) -> Provider | None: ...
-    @property
-    def lineage(self) -> SessionLineage | None: ...
-    def as_parent(self) -> Edge: ...
-
-
 def save(
-    session: Saved, *, path: Path | str | None = None, store: SessionStore | str | None = None
+    session: Branching, *, path: Path | str | None = None, store: SessionStore | str | None = None
 ) -> str:
     """Store a session whose run has ended, and return where it stands; blocks.
 
@@ -119,7 +100,7 @@ def stands_at(store: SessionStore, session: UUID) -> str:
     return f"{store.where}/{session}"
 
 
-def keep_derivation(session: Saved) -> None:
+def keep_derivation(session: Branching) -> None:
     """Store a derivation as soon as its content is there, where every session is; never waits.
 
     A failure is logged: nobody waits for it.
@@ -214,7 +195,7 @@ def _tell_late_failure(session: UUID, done: Future[None]) -> None:
         _log.error("what came late to session %s is not stored: %s", session, error)
 
 
-def _whole(session: Saved) -> CompleteSession:
+def _whole(session: Branching) -> CompleteSession:
     edge = session.as_parent()
     who = Identity.of(
         session.id,

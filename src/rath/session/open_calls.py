@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Reversible, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, Protocol
 from uuid import UUID
 
+from rath._async.lazy import Deferred
+from rath.llm.provider import Provider
 from rath.llm.tool_args import parse_tool_arguments
+from rath.session.bindings import Placement
 from rath.session.body import Body
 from rath.session.chunk import ChunkRow, ChunkTable, RowId
 from rath.session.content import AssistantTurn, ToolCall, ToolFeedback, json_digest
+from rath.session.graph.legacy import SessionLineage
+from rath.session.graph.recording import Edge, Provenance
+from rath.session.outcome import Outcome
 from rath.session.record import (
     Change,
     Decision,
@@ -24,6 +30,35 @@ from rath.session.record import (
 
 if TYPE_CHECKING:
     from rath.session.events import PendingResult
+
+
+class SessionLike(Protocol):
+    """A session, for what its own class is built on."""
+
+    @property
+    def id(self) -> UUID: ...
+
+    @property
+    def body(self) -> Deferred[Body]: ...
+    @property
+    def chunk_table(self) -> ChunkTable: ...
+    @property
+    def record(self) -> Record: ...
+    @property
+    def outcome(self) -> Outcome: ...
+    @property
+    def provenance(self) -> Provenance: ...
+    @property
+    def placement(self) -> Placement: ...
+    @property
+    def provider(self) -> Provider | None: ...
+    @property
+    def lineage(self) -> SessionLineage | None: ...
+    @property
+    def open_calls(self) -> tuple[OpenCall, ...]: ...
+    def as_parent(self) -> Edge: ...
+    def add_entries(self, *entries: Entry) -> None: ...
+    def synchronize(self) -> object: ...
 
 
 Allowance = Literal["approve", "deny", "edit"]

@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, TypeVar, assert_never, cast, get_args
+from typing import Any, Literal, TypeVar, assert_never, cast, get_args
 from uuid import UUID
 
-from rath._async.lazy import Deferred
 from rath._core.text import valid_unicode
 from rath.llm.tool_args import parse_tool_arguments
 from rath.session.body import Body
@@ -17,6 +16,7 @@ from rath.session.open_calls import (
     ANSWER,
     Allowance,
     OpenCall,
+    SessionLike,
     last_interrupt,
     open_calls,
     own_operation,
@@ -30,24 +30,7 @@ Choice = Literal["retry", "skip", "done"]
 carried out, and the model reads so."""
 
 
-class Decided(Protocol):
-    """What is asked of a session to decide about its calls."""
-
-    @property
-    def id(self) -> UUID: ...
-
-    @property
-    def body(self) -> Deferred[Body]: ...
-    @property
-    def record(self) -> Record: ...
-    @property
-    def outcome(self) -> Outcome: ...
-    @property
-    def open_calls(self) -> tuple[OpenCall, ...]: ...
-    def add_entries(self, *entries: Entry) -> None: ...
-
-
-S = TypeVar("S", bound=Decided)
+S = TypeVar("S", bound=SessionLike)
 
 
 class Deciding:
@@ -56,7 +39,7 @@ class Deciding:
     __slots__ = ()
 
     @property
-    def open_calls(self: Decided) -> tuple[OpenCall, ...]:
+    def open_calls(self: SessionLike) -> tuple[OpenCall, ...]:
         """The calls of the last turn that have no result, and what is known of each; waits."""
         return open_calls(self.body.result(), self.id, late=self.record)
 
@@ -113,7 +96,7 @@ def _check_choice(choice: object, result: object) -> None:
         raise ValueError(f"a result goes with the choice 'done', not with {choice!r}")
 
 
-def _waits(session: Decided) -> Suspended:
+def _waits(session: SessionLike) -> Suspended:
     outcome = session.outcome
     if isinstance(outcome, Suspended) and outcome.session == session.id:
         return outcome
@@ -185,23 +168,13 @@ class OpenQuestion:
     call: OpenCall = field(repr=False)
 
 
-class _Waiting(Decided, Protocol):
-    """What is asked of a session to say something to its calls."""
-
-    @property
-    def questions(self) -> tuple[OpenQuestion, ...]: ...
-
-
-W = TypeVar("W", bound=_Waiting)
-
-
 class Approving:
     """What somebody can say to calls that wait for it before they are made, or go on."""
 
     __slots__ = ()
 
     @property
-    def questions(self: _Waiting) -> tuple[OpenQuestion, ...]:
+    def questions(self: SessionLike) -> tuple[OpenQuestion, ...]:
         """What tools have asked with `rath.ask` and nobody has answered, in call order; waits."""
         return tuple(
             OpenQuestion(
@@ -215,7 +188,7 @@ class Approving:
             if each.waits_for == "input"
         )
 
-    def approve(self: W, call_id: str | OpenCall, *, by: str = "Session.approve") -> W:
+    def approve(self: S, call_id: str | OpenCall, *, by: str = "Session.approve") -> S:
         """Allow a call that waits for it.
 
         Nothing runs yet: the decision is added to the record, and the run goes on when nothing
@@ -238,7 +211,7 @@ class Approving:
         """
         return _allow(self, call_id, "approve", by=by)
 
-    def deny(self: W, call_id: str | OpenCall, reason: str = "", *, by: str = "Session.deny") -> W:
+    def deny(self: S, call_id: str | OpenCall, reason: str = "", *, by: str = "Session.deny") -> S:
         """Have a call that waits for an approval not made; see `approve`.
 
         Args:
@@ -256,12 +229,12 @@ class Approving:
         return _allow(self, call_id, "deny", by=by, text=valid_unicode(reason) or None)
 
     def edit(
-        self: W,
+        self: S,
         call_id: str | OpenCall,
         arguments: Mapping[str, Any],
         *,
         by: str = "Session.edit",
-    ) -> W:
+    ) -> S:
         """Allow a call with other arguments, of which the model is told; see `approve`.
 
         Args:
@@ -282,8 +255,8 @@ class Approving:
         return _allow(self, call_id, "edit", by=by, edited=cast("dict[str, Any]", edited))
 
     def answer(
-        self: W, value: Any, call_id: str | OpenCall | None = None, *, by: str = "Session.answer"
-    ) -> W:
+        self: S, value: Any, call_id: str | OpenCall | None = None, *, by: str = "Session.answer"
+    ) -> S:
         """Answer what a tool has asked with `rath.ask`; see `approve`.
 
         Args:
@@ -313,14 +286,14 @@ class Approving:
 
 
 def _allow(
-    session: W,
+    session: S,
     call: str | OpenCall,
     choice: Allowance,
     *,
     by: str,
     text: str | None = None,
     edited: Mapping[str, Any] | None = None,
-) -> W:
+) -> S:
     asked = _find_waiting_call(session, call, "approval")
     if edited is not None:
         _check_edited(session, asked, edited)
@@ -332,7 +305,7 @@ def _allow(
     return session
 
 
-def _check_edited(session: _Waiting, asked: OpenCall, edited: Mapping[str, Any]) -> None:
+def _check_edited(session: SessionLike, asked: OpenCall, edited: Mapping[str, Any]) -> None:
     """Check arguments against the schema that the run offered, where the record has it."""
     made = own_operation(session.record, session.id)
     offered = () if made is None else made.tools
@@ -345,7 +318,7 @@ def _check_edited(session: _Waiting, asked: OpenCall, edited: Mapping[str, Any])
         raise ValueError(f"call {asked} cannot be made with these arguments: {exc}") from exc
 
 
-def _find_waiting_call(session: _Waiting, call: str | OpenCall | None, wanted: str) -> OpenCall:
+def _find_waiting_call(session: SessionLike, call: str | OpenCall | None, wanted: str) -> OpenCall:
     """Return the call that is meant, once it is sure that it waits for just that.
 
     Raises:
@@ -404,7 +377,7 @@ _METHODS = {
 
 
 def _not_waiting(
-    session: _Waiting, call: str | OpenCall | None, wanted: str, calls: Sequence[OpenCall]
+    session: SessionLike, call: str | OpenCall | None, wanted: str, calls: Sequence[OpenCall]
 ) -> str:
     """Say what a session waits for, and how that is said."""
     waiting = [each for each in calls if each.waits_for is not None]

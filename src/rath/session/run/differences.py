@@ -7,8 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import sha256
-from typing import Literal, Protocol
-from uuid import UUID
+from typing import Literal
 
 from rath._async.runtime import runtime
 from rath.backend.abc import BackendSandbox
@@ -19,9 +18,7 @@ from rath.errors import BackendError, ResumeMismatch
 from rath.llm.chat_request import RathLLMFunctionTool
 from rath.llm.draft import open_draft
 from rath.llm.provider import Provider
-from rath.session.bindings import Placement
 from rath.session.calls.requests import Candidate, side_request
-from rath.session.chunk import ChunkTable
 from rath.session.content import json_digest
 from rath.session.files.changes import net_changes
 from rath.session.files.session_files import SessionFiles
@@ -88,18 +85,6 @@ class ProviderDiffers:
 ResumeDifference = FileDiffers | WorkspaceUnknown | ToolDiffers | ProviderDiffers
 
 
-class _SessionWithFiles(Protocol):
-    @property
-    def id(self) -> UUID: ...
-
-    @property
-    def chunk_table(self) -> ChunkTable: ...
-    @property
-    def record(self) -> Record: ...
-    @property
-    def placement(self) -> Placement: ...
-
-
 def tool_differences(
     made: Operation, tools: Iterable[RathLLMFunctionTool]
 ) -> tuple[ToolDiffers, ...]:
@@ -130,7 +115,7 @@ def provider_differences(
     return tuple(each for each in pairs if each.expected != each.found)
 
 
-def file_differences(session: _SessionWithFiles) -> tuple[FileDiffers | WorkspaceUnknown, ...]:
+def file_differences(session: Session) -> tuple[FileDiffers | WorkspaceUnknown, ...]:
     """Return which files are not as the session left them; opens its sandbox, and blocks.
 
     Nothing is opened for a session that changed none.
