@@ -35,7 +35,7 @@ from rath.session.hooks import (
     ToolResultText,
 )
 from rath.session.output import output_form
-from rath.session.run.recorder import Durability
+from rath.session.run.run_log import Durability
 from rath.session.tooling import ApprovalRule, CallRequest, check_approval
 
 

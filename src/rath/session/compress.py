@@ -26,13 +26,13 @@ from rath.session.graph.kind import LineageKind
 from rath.session.graph.legacy import SessionLineage
 from rath.session.graph.recording import Provenance, note_content, stamped
 from rath.session.hooks import inputs_changed, passed_on_to
-from rath.session.log.header import Identity
 from rath.session.loop import (
     announce_end,
     call_site,
     check_callable,
     check_executor,
     check_may_wait,
+    plan_recording,
     provider_for,
     register_run,
     submit_once,
@@ -46,11 +46,12 @@ from rath.session.record import (
     report_to,
 )
 from rath.session.run.budget import Budget, check_budget
-from rath.session.run.recorder import Durability, RecordingPlan, RunLog, plan_recording
+from rath.session.run.run_log import Durability, RunLog
 from rath.session.scope import RecordedSession, ServedRun, begin_operation, current_source
 from rath.session.session import Session
 
 if TYPE_CHECKING:
+    from rath.session.run.recorder import Recorder, RecordingPlan
     from rath.session.run.resume import UnfinishedCompression
 
 # Only where a program is resumed.
@@ -152,14 +153,8 @@ def run_session_compress(
             sandbox_handle_id=sandbox_handle_id,
             durability=durability,
         ),
-        who=Identity.of(
-            made,
-            provenance,
-            placement,
-            provider=user_session.provider,
-            lineage=lineage,
-            sandbox_handle_id=sandbox_handle_id,
-        ),
+        provider=user_session.provider,
+        lineage=lineage,
         served=served,
         known=known,
         before=before,
@@ -185,7 +180,7 @@ def _submit(plan: _CompressPlan, user_session: Session, agent_session: Session) 
                 return await _CompressRun(cell, plan, user, before).execute(agent)
         stopped = suspension(user, agent)
         if stopped is not None:
-            async with RunLog(plan.recording, plan.who, cell) as log:
+            async with RunLog(made, cell, plan.recorder(cell)) as log:
                 log.start(replace(user.inheriting(agent), outcome=stopped))
                 await log.open()
             return log.body
@@ -212,7 +207,7 @@ def _submit(plan: _CompressPlan, user_session: Session, agent_session: Session) 
         id=made,
         placement=plan.placement,
         provider=user_session.provider,
-        lineage=plan.who.lineage,
+        lineage=plan.lineage,
     )
     return out if plan.known is None else out.taking_over(plan.known.late)
 
@@ -236,7 +231,21 @@ class _CompressPlan:
     before: UnfinishedCompression | None
     """What had been made of it when it was cut off."""
 
-    who: Identity
+    provider: Provider | None
+    lineage: SessionLineage
+
+    def recorder(self, cell: Deferred[Body]) -> Recorder | None:
+        """Return what writes the run; None where it is not recorded."""
+        if self.recording is None:
+            return None
+        return self.recording.recorder(
+            self.session,
+            cell,
+            self.provenance,
+            self.placement,
+            provider=self.provider,
+            lineage=self.lineage,
+        )
 
 
 class _CompressRun:
@@ -254,7 +263,7 @@ class _CompressRun:
         self._user = user if before is None else before.begun_with(user)
         first = plan.shot.candidates[0].provider
         self._budget = Budget(first, session=plan.session, run=plan.shot.operation)
-        self._log = RunLog(plan.recording, plan.who, cell, self._budget.count)
+        self._log = RunLog(plan.session, cell, plan.recorder(cell), self._budget.count)
 
     async def execute(self, agent: Body) -> Body:
         """Ask for the summary and return the new content."""

@@ -15,18 +15,21 @@ from rath._async.bridge import call_either
 from rath._async.lazy import Deferred, nesting
 from rath._async.workers import UserExit
 from rath._core.blobs import Blob
+from rath._core.late import late_function
 from rath._core.origins import origin_of
 from rath.llm.image import Image
 from rath.session.body import Body
 from rath.session.calls.asking import in_call
 from rath.session.content import ToolCall
-from rath.session.derive import add_late_in_background
 from rath.session.open_calls import own_operation
 from rath.session.operation import hook_scope
 from rath.session.outcome import Cancelled, Suspended
 from rath.session.record import Change, Record
 from rath.session.session import Session
 from rath.session.tooling import CallRequest
+
+# What writes logs is loaded where something is written.
+_add_late_in_background = late_function("rath.session.saving", "add_late_in_background")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -233,7 +236,7 @@ def _amended(cell: Deferred[Body], chain: Sequence[PassedOn], session: UUID, bod
     entries = _outputs_changed(chain, session, body.record)
     record = body.record.extend(entries)
     if entries:
-        add_late_in_background(cell, session, record)
+        _add_late_in_background(cell, session, record)
     return replace(body, record=record)
 
 

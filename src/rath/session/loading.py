@@ -18,7 +18,6 @@ from rath.backend.persistence.registry import PersistentSandboxRegistry, Reattac
 from rath.backend.workspace import live_sandbox
 from rath.errors import BackendNotFound, PersistenceError, RathError, SessionDamaged, WorkspaceLost
 from rath.session.bindings import Placement, StoredSandbox
-from rath.session.derive import remember_loaded, settle
 from rath.session.events import Header, PlacementChange
 from rath.session.graph.legacy import SessionLineage
 from rath.session.log.build import LoadedSession, built_from
@@ -28,6 +27,7 @@ from rath.session.log.paths import PARTIAL_SUFFIX, checked_id
 from rath.session.log.reader import LineReader
 from rath.session.log.records import provider_from_jsonable
 from rath.session.log.store import SessionStore, default_store, open_store
+from rath.session.saving import remember_loaded, settle
 from rath.session.session import Session
 from rath.session.state import Unfinished
 

@@ -21,6 +21,7 @@ from rath.errors import SelfWaitError
 from rath.llm.call import ProviderOrigin
 from rath.llm.chat_request import RathLLMFunctionTool
 from rath.llm.provider import Provider
+from rath.session.autosave import is_autosaving
 from rath.session.body import Body, cancelled_body
 from rath.session.calls.stream import OnEventCb
 from rath.session.graph.kind import LineageKind
@@ -40,12 +41,13 @@ from rath.session.provider_builtin import (
 from rath.session.recall import HoldingRecall, Recall
 from rath.session.run.budget import check_budget
 from rath.session.run.driver import LoopPlan, LoopRun
-from rath.session.run.recorder import Durability, plan_recording
+from rath.session.run.run_log import Durability
 from rath.session.scope import (
     begin_operation,
     collect_session,
     current_replay,
     current_source,
+    recording_store,
 )
 from rath.session.session import Session
 from rath.session.tooling import (
@@ -59,12 +61,14 @@ from rath.session.tooling import (
 )
 
 if TYPE_CHECKING:
+    from rath.session.run.recorder import RecordingPlan
     from rath.session.run.resume import EarlierRun
 
-# Only a run that was made or begun before needs them, and most programs have none.
+# Only runs that are recorded, or were made or begun before, need them; most programs have none.
 _check_compatible = late_function("rath.session.run.differences", "check_compatible")
 _find_earlier_run = late_function("rath.session.run.resume", "find_earlier_run")
 _inside_calls = late_function("rath.session.run.stored_programs", "inside_calls")
+_plan_recording = late_function("rath.session.run.recorder", "plan_recording")
 _start_or_join = late_function("rath.session.programs", "start_or_join")
 
 # With the separator, or a caller in `rathskeller/` beside the package would be taken for it.
@@ -391,6 +395,31 @@ def _submit(plan: LoopPlan, user_session: Session, origin: Deferred[Body] | None
     )
     note_content(out)
     return out
+
+
+def plan_recording(
+    session: UUID,
+    *,
+    persist: bool,
+    path: Path | None,
+    durability: Durability | None = None,
+    goes_on_from: Deferred[Body] | None = None,
+    sandbox_handle_id: str | None = None,
+) -> RecordingPlan | None:
+    """Return where a run is written; see `rath.session.run.recorder.plan_recording`."""
+    is_wanted = persist or path is not None or durability is not None or is_autosaving()
+    around = goes_on_from or current_source() or recording_store()
+    if not is_wanted and around is None:
+        return None
+    plan: RecordingPlan | None = _plan_recording(
+        session,
+        persist=persist,
+        path=path,
+        sandbox_handle_id=sandbox_handle_id,
+        durability=durability,
+        goes_on_from=goes_on_from,
+    )
+    return plan
 
 
 def submit_once(

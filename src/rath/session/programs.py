@@ -40,6 +40,7 @@ from rath.session.record import (
     is_inside_run,
     parent_sink,
 )
+from rath.session.scope import CancelledRuns as CancelledRuns
 from rath.session.scope import RecordedSession, current_source
 
 

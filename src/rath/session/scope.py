@@ -189,6 +189,9 @@ class Scope(NamedTuple):
     take: Callable[[Any], None] | None = None
     """Gets the sessions that are made."""
 
+    store: SessionStore | None = None
+    """Has the runs and derivations recorded that are made."""
+
 
 _scope: contextvars.ContextVar[Scope] = contextvars.ContextVar("rath_scope", default=Scope())  # noqa: B039  # a tuple
 
@@ -225,6 +228,16 @@ def resuming_from(source: ResumeSource) -> AbstractContextManager[None]:
 def gathering(take: Callable[[Any], None]) -> AbstractContextManager[None]:
     """Let `take` have every session that an operation makes or serves inside."""
     return _scoped(_scope.get()._replace(take=take))
+
+
+def recording_scope(store: SessionStore) -> AbstractContextManager[None]:
+    """Have runs and derivations that are made inside recorded in `store`."""
+    return _scoped(_scope.get()._replace(store=store))
+
+
+def recording_store() -> SessionStore | None:
+    """Return where what is made here is recorded because of what is around it, None if nowhere."""
+    return _scope.get().store
 
 
 def begin_operation(

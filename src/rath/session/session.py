@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from rath._async.lazy import Deferred
@@ -29,7 +29,7 @@ from rath.session.chunk import (
     user_text_chunk,
 )
 from rath.session.content import AssistantTurn, SystemText, ToolFeedback, UserText
-from rath.session.derive import Branching, add_late, save
+from rath.session.derive import Branching
 from rath.session.events import GivenUsage
 from rath.session.files.session_files import SessionFiles
 from rath.session.graph.kind import LineageKind
@@ -41,14 +41,18 @@ from rath.session.graph.recording import (
     Provenance,
     note_content,
 )
-from rath.session.log.store import SessionStore
 from rath.session.operation import next_place
 from rath.session.outcome import Outcome, outcome_extras
 from rath.session.output import TypedReading
 from rath.session.record import Entry, Record, evidence_of, last_text
 from rath.session.tooling import Tool
 
-# Both make sessions, and are written against the class.
+if TYPE_CHECKING:
+    from rath.session.log.store import SessionStore
+
+# They are written against the class.
+_add_late = late_function("rath.session.saving", "add_late")
+_save = late_function("rath.session.saving", "save")
 _load_stored = late_function("rath.session.loading", "load_stored")
 _replay_session = late_function("rath.session.run.replay", "replay_session")
 
@@ -335,7 +339,8 @@ class Session(Approving, Branching, Checking, Deciding, Replaying, TypedReading)
             PersistenceError: It cannot be written.
         """
         self._cell.result()
-        return save(self, path=path, store=store)
+        where: str = _save(self, path=path, store=store)
+        return where
 
     # What needs the rows waits for them.
 
@@ -471,7 +476,7 @@ class Session(Approving, Branching, Checking, Deciding, Replaying, TypedReading)
             self._late = (body.record if before is None else before).extend(entries)
             late = self._late
         try:
-            add_late(self._cell, late)
+            _add_late(self._cell, late)
         except PersistenceError:
             with _late_lock:
                 newest = self._late
@@ -480,7 +485,7 @@ class Session(Approving, Branching, Checking, Deciding, Replaying, TypedReading)
             if newest is late:
                 raise
             # Another thread has added more since, and may have written ours with it.
-            add_late(self._cell, newest)
+            _add_late(self._cell, newest)
 
     def __repr__(self) -> str:
         if self.is_pending:

@@ -23,10 +23,10 @@ from rath.flow.workflow import Workflow
 from rath.session import Session
 from rath.session.graph.kind import LineageKind
 from rath.session.graph.recording import Edge, LineageRecorder
-from rath.session.log.open_logs import recording_scope
 from rath.session.log.store import SessionStore, default_store
 from rath.session.outcome import Cancelled, Suspended
 from rath.session.record import Entry, report_to
+from rath.session.scope import recording_scope
 
 OPERATOR = "serve_mcp"
 """Lineage operator of the sessions with which calls begin."""

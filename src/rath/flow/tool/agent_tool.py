@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Generator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, assert_never, get_args
 
+from rath._core.late import late_function
 from rath._core.origins import origin_of
 from rath.backend.results import ToolExecutionFailure
 from rath.flow.tool.base import FlowToolCall
@@ -17,7 +18,6 @@ from rath.llm.image import Image
 from rath.session import Session
 from rath.session.calls.asking import call_here
 from rath.session.content import AssistantTurn
-from rath.session.log.open_logs import recording_as
 from rath.session.outcome import (
     BudgetExceeded,
     Cancelled,
@@ -34,6 +34,9 @@ from rath.session.run.approvals import pass_on
 from rath.session.tooling import ApprovalRule, ToolEffects
 
 __all__ = ["AgentTool", "AgentToolOptions", "PassedImages"]
+
+# It reads and writes logs, which most programs do not.
+_recording_as = late_function("rath.session.run.recorder", "recording_as")
 
 PassedImages = Literal["none", "last"]
 """`last`: the agent sees the pictures of the last row in which the user shows some."""
@@ -152,7 +155,7 @@ class AgentTool(FlowToolCall):
         """Begin the task, and return what waits for its answer."""
         shown = _last_images(session) if self._images == "last" else ()
         pictures = [image.blob.data for image in shown if image.blob.data is not None]
-        with recording_as(session.id):
+        with _recording_as(session.id):
             child = session.delegate(str(arguments["task"]), images=pictures)
             made = self._workflow(child)
         return _Answer(made)

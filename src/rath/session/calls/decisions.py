@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar, assert_never, cast, get_args
 from uuid import UUID
 
+from rath._core.late import late_function
 from rath._core.text import valid_unicode
 from rath.llm.tool_args import parse_tool_arguments
 from rath.session.body import Body
-from rath.session.log.open_logs import require_waiting
 from rath.session.open_calls import (
     ANSWER,
     Allowance,
@@ -31,6 +31,10 @@ carried out, and the model reads so."""
 
 
 S = TypeVar("S", bound=SessionLike)
+
+
+# Loads what writes logs, where anything is decided.
+_require_waiting = late_function("rath.session.log.open_logs", "require_waiting")
 
 
 class Deciding:
@@ -66,7 +70,7 @@ class Deciding:
             TypeError: `result` is no text.
         """
         _check_choice(choice, result)
-        require_waiting(self.body, self.id)
+        _require_waiting(self.body, self.id)
         waiting = _waits(self)
         asked = _find_unknown_call(call, self.open_calls, self.id)
         operation = own_operation(self.record, self.id)
@@ -324,7 +328,7 @@ def _find_waiting_call(session: SessionLike, call: str | OpenCall | None, wanted
     Raises:
         ValueError: It does not.
     """
-    require_waiting(session.body, session.id)
+    _require_waiting(session.body, session.id)
     outcome = session.outcome
     if isinstance(outcome, Suspended) and outcome.session != session.id:
         raise ValueError(

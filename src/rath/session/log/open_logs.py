@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import contextvars
 import os
 import threading
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 from uuid import UUID
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from rath._async.lazy import Deferred
 from rath.session.body import Body
-from rath.session.log.store import SessionStore, default_store
+from rath.session.log.store import SessionStore
 from rath.session.log.writer import LogWriter, SerialQueue
 
 _lock = threading.RLock()
@@ -251,39 +249,3 @@ def _forget_writers_after_fork() -> None:
 
 if hasattr(os, "register_at_fork"):  # pragma: no branch  # Windows has no fork
     os.register_at_fork(after_in_child=_forget_writers_after_fork)
-
-
-_store: contextvars.ContextVar[SessionStore | None] = contextvars.ContextVar(
-    "rath_store_beside", default=None
-)
-
-
-@contextmanager
-def recording_scope(store: SessionStore) -> Generator[None]:
-    """Have runs and derivations that are made inside recorded in `store`."""
-    token = _store.set(store)
-    try:
-        yield
-    finally:
-        _store.reset(token)
-
-
-@contextmanager
-def recording_as(session: UUID) -> Generator[None]:
-    """Have what is made inside recorded as the run of `session` is.
-
-    So a call that is made again when that run goes on finds what it had made. Nothing changes
-    where that run is not recorded.
-    """
-    writer = running_writer(session)
-    if writer is None:
-        yield
-        return
-    # A file of its own holds no other session: theirs are where all others are.
-    with recording_scope(default_store() if writer.is_alone else writer.store):
-        yield
-
-
-def recording_store() -> SessionStore | None:
-    """Return where what is made here is recorded because of what is around it, None if nowhere."""
-    return _store.get()

@@ -26,7 +26,6 @@ from rath.session.body import Body
 from rath.session.calls.requests import Candidate
 from rath.session.chunk import ChunkRow, RowId
 from rath.session.content import rows_digest
-from rath.session.derive import save
 from rath.session.loading import session_of
 from rath.session.log.build import build
 from rath.session.log.bundle import Bundle, BundleStore, pack, read_bundle, write_bundle
@@ -48,6 +47,7 @@ from rath.session.run.recorded import (
 )
 from rath.session.run.replay_models import ReplayedClient, ReplayModels
 from rath.session.run.rounds import ToolRounds
+from rath.session.saving import save
 from rath.session.scope import DerivedKind, ServedKind, ServedRun, gathering, replaying_in
 from rath.session.session import Session
 

@@ -38,7 +38,6 @@ from rath.session.events import Intent, PendingResult
 from rath.session.graph.legacy import SessionLineage
 from rath.session.graph.recording import Provenance
 from rath.session.hooks import NO_HOOKS, LoopHooks, PassedOn, inputs_changed
-from rath.session.log.header import Identity
 from rath.session.operation import Place
 from rath.session.outcome import DeadlineExceeded, Outcome, RoundLimit
 from rath.session.output import OutputPlan, OutputRun, TurnVerdict, explain_refusal, judge_plain
@@ -60,13 +59,14 @@ from rath.session.run.approvals import (
 )
 from rath.session.run.budget import Budget, load_prices
 from rath.session.run.hook_calls import Answering, CallHooks
-from rath.session.run.recorder import RecordingPlan, RunLog, watched
 from rath.session.run.rounds import DispatchTool, ToolRounds
+from rath.session.run.run_log import RunLog, watched
 from rath.session.scope import ServedRun
 from rath.session.session import Session
 from rath.session.tooling import ApprovalRule, Offer
 
 if TYPE_CHECKING:
+    from rath.session.run.recorder import Recorder, RecordingPlan
     from rath.session.run.resume import ResumePoint
 
 # It looks at files, and only a resumed run needs it.
@@ -133,17 +133,17 @@ class LoopPlan:
         """How the typed answer is asked for, if any is."""
         return None if self.output is None else self.output.spec
 
-    @property
-    def who(self) -> Identity:
-        """The session, as its log tells who it is."""
-        recording = self.recording
-        return Identity.of(
+    def recorder(self, cell: Deferred[Body]) -> Recorder | None:
+        """Return what writes the run; None where it is not recorded."""
+        if self.recording is None:
+            return None
+        return self.recording.recorder(
             self.session,
+            cell,
             self.provenance,
             self.placement,
             provider=self.session_provider,
             lineage=self.lineage,
-            sandbox_handle_id=None if recording is None else recording.sandbox_handle_id,
         )
 
 
@@ -449,7 +449,7 @@ class LoopRun:
         self._output = None if plan.output is None else OutputRun(plan.output)
         self._n_calls = 0
         self._budget = Budget(plan.provider, session=plan.session, run=self._id)
-        self._log = RunLog(plan.recording, plan.who, cell, self._budget.count)
+        self._log = RunLog(plan.session, cell, plan.recorder(cell), self._budget.count)
         self._calls = TurnCalls(plan, self._id, self._log, self.snapshot)
 
     async def execute(self) -> Body:

@@ -14,7 +14,6 @@ from rath._async.lazy import Deferred
 from rath.errors import PersistenceError, SessionDamaged
 from rath.session.body import Body
 from rath.session.chunk import ChunkTable
-from rath.session.derive import remember_loaded
 from rath.session.graph.recording import Edge, Provenance
 from rath.session.loading import session_of
 from rath.session.log.build import LoadedSession, build
@@ -25,6 +24,7 @@ from rath.session.open_calls import open_calls, own_operation
 from rath.session.operation import Place
 from rath.session.outcome import NeedsApproval, NeedsDecision, NeedsInput, Suspended
 from rath.session.run.approvals import pass_on as pass_on
+from rath.session.saving import remember_loaded
 from rath.session.scope import CancelledRuns, RecordedSession, current_source, resuming_from
 from rath.session.session import Session
 
