@@ -86,6 +86,7 @@ from rath.session.open_calls import open_calls as open_calls
 from rath.session.open_calls import own_operation as own_operation
 from rath.session.outcome import Outcome as Outcome
 from rath.session.outcome import Suspended as Suspended
+from rath.session.output import TurnVerdict as TurnVerdict
 from rath.session.output import output_form as output_form
 from rath.session.output import plain_answer as plain_answer
 from rath.session.output_schema import Unfit as Unfit
