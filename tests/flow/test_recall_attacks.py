@@ -28,13 +28,14 @@ from rath.session import (
 from rath.session.record import ModelCall, RecalledNote
 from rath.testing import ScriptedClient
 from tests.support import anthropic_replies, anthropic_rules, chat_replies, openai_rules
-from tests.support.api import n_tokens, rerender_call
+from tests.support.api import n_tokens
 from tests.support.asking import KEY
 from tests.support.chat_replies import Reply
 from tests.support.chat_server import CapturedRequest, ChatServer
 from tests.support.fake_memory import FakeMemory
 from tests.support.fences import quoted_notes
 from tests.support.hostile_notes import HOSTILE_NOTES
+from tests.support.rendering import rerender_call
 
 Said = tuple[str, str]
 """A role and a text."""

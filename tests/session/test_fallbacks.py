@@ -22,10 +22,10 @@ from rath.session import Session, load_session, run_session_compress, select_ses
 from rath.session.record import ModelCall
 from tests.support import anthropic_replies, chat_replies
 from tests.support.anthropic_rules import check_body
-from tests.support.api import rerender_call
 from tests.support.chat_replies import Cut, Gate, Reply
 from tests.support.chat_server import ChatServer
 from tests.support.offline_vendor import OfflineVendor, Says
+from tests.support.rendering import rerender_call
 from tests.support.sessions import FunctionTool, run
 
 AGENT = Session.from_agent_prompt("You are a test.")

@@ -22,11 +22,11 @@ from rath.session import ChunkRow, ChunkTable, Session, load_session, user_text_
 from rath.session.record import ModelCall, Summary
 from rath.testing import ScriptedClient
 from tests.support import anthropic_replies
-from tests.support.api import rerender_call
 from tests.support.asking import KEY
 from tests.support.chat_replies import completion, status_error, text_stream
 from tests.support.chat_server import ChatServer
 from tests.support.images import picture
+from tests.support.rendering import rerender_call
 from tests.support.sessions import row_lists, run
 
 CAT, DOG = picture(b"cat"), picture(b"dog", mime="image/jpeg")

@@ -49,8 +49,6 @@ from rath.session.log import header as header_module
 from rath.session.log.blobs import BlobStore as BlobStore
 from rath.session.log.build import build as build
 from rath.session.log.chain import chained as chained
-from rath.session.log.document import entry_to_jsonable as entry_to_jsonable
-from rath.session.log.document import outcome_to_jsonable as outcome_to_jsonable
 from rath.session.log.header import Identity as Identity
 from rath.session.log.header import RangeSource as RangeSource
 from rath.session.log.header import beginning as beginning
@@ -97,8 +95,10 @@ from rath.session.programs import find_verdict as find_verdict
 from rath.session.provider_builtin import resolve_executor as resolve_executor
 from rath.session.questions.comparison import preview as preview
 from rath.session.questions.comparison import texts_of as texts_of
+from rath.session.questions.encode import entry_to_jsonable as entry_to_jsonable
+from rath.session.questions.encode import outcome_to_jsonable as outcome_to_jsonable
 from rath.session.questions.lineage import sessions_of as sessions_of
-from rath.session.questions.requests import rerender_call as rerender_call
+from rath.session.questions.requests import rows_seen as rows_seen
 from rath.session.recall import HoldingRecall as HoldingRecall
 from rath.session.recall import n_tokens as n_tokens
 from rath.session.record import CHECK_ORIGIN as CHECK_ORIGIN
@@ -133,11 +133,11 @@ from rath.session.tooling import builtin_tools as builtin_tools
 from rath.session.tooling import offer as offer
 from rath.session.tooling import tool_registry as tool_registry
 from rath.session.tooling import tool_table as tool_table
-from rath.session.view.nodes import nodes_of as nodes_of
 from rath.session.view.page import Feed as Feed
 from rath.session.view.page import LiveServer as LiveServer
 from rath.session.view.page_data import PageEncoder as PageEncoder
 from rath.session.view.page_data import encode_plain as encode_plain
+from rath.session.view.page_data import nodes_of as nodes_of
 
 # `name as name` exports a name; these have another one here, or stand for a whole module.
 __all__ = [

@@ -40,7 +40,7 @@ from rath.session.body import Body
 from rath.session.chunk import ChunkRow
 from rath.session.graph.recording import lineage_extras_to_jsonable
 from rath.session.loading import Loaded
-from rath.session.log.document import entry_to_jsonable, outcome_to_jsonable
+from rath.session.questions.encode import entry_to_jsonable, outcome_to_jsonable
 from rath.session.record import Entry, ModelCall, Operation, Record, ToolRun
 from rath.session.run.stored_programs import waiting_sessions
 

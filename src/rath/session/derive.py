@@ -17,8 +17,7 @@ from rath.session.autosave import is_autosaving_lately
 from rath.session.bindings import Bindings, Placement
 from rath.session.body import Body, branched, delegated, derived, merged
 from rath.session.chunk import ChunkTable, user_text_chunk
-from rath.session.files.changes import here_of
-from rath.session.files.undo import plan_undo
+from rath.session.files.changes import here_of, plan_undo
 from rath.session.files.workspace import CopyOrigin, MergeOrigin, UndoOrigin, freeze, origin_above
 from rath.session.graph.kind import LineageKind
 from rath.session.graph.legacy import SessionLineage

@@ -13,7 +13,6 @@ from uuid import UUID
 import rath
 from rath.errors import MissingExtra
 from rath.llm.endpoint import is_azure
-from rath.llm.exchange import CallEvidence
 from rath.session.chunk import ChunkTable, RowId
 from rath.session.content import ToolFeedback
 from rath.session.loop import on_run_end
@@ -23,7 +22,7 @@ from rath.session.session import Session
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.resources import Resource
-    from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
+    from opentelemetry.sdk.trace import SpanProcessor
     from opentelemetry.trace import SpanContext
 
 
@@ -56,118 +55,19 @@ class Span:
     """What went wrong, None where nothing did."""
 
 
-Attributes = dict[str, Attribute]
-
+_NUMBERS = (int, float)
 _PARAMETERS: Mapping[str, tuple[str, tuple[type, ...]]] = {
-    "temperature": ("gen_ai.request.temperature", (int, float)),
-    "top_p": ("gen_ai.request.top_p", (int, float)),
-    "max_tokens": ("gen_ai.request.max_tokens", (int,)),
-    "max_completion_tokens": ("gen_ai.request.max_tokens", (int,)),
-    "frequency_penalty": ("gen_ai.request.frequency_penalty", (int, float)),
-    "presence_penalty": ("gen_ai.request.presence_penalty", (int, float)),
-    "seed": ("gen_ai.request.seed", (int,)),
-    "n": ("gen_ai.request.choice.count", (int,)),
-    "stream": ("gen_ai.request.stream", (bool,)),
+    "temperature": ("temperature", _NUMBERS),
+    "top_p": ("top_p", _NUMBERS),
+    "max_tokens": ("max_tokens", (int,)),
+    "max_completion_tokens": ("max_tokens", (int,)),
+    "frequency_penalty": ("frequency_penalty", _NUMBERS),
+    "presence_penalty": ("presence_penalty", _NUMBERS),
+    "seed": ("seed", (int,)),
+    "n": ("choice.count", (int,)),
+    "stream": ("stream", (bool,)),
 }
-
-
-def encode_operation(operation: Operation) -> Attributes:
-    """Return what is said of a run as a whole."""
-    said: Attributes = {
-        "gen_ai.operation.name": "invoke_agent",
-        "gen_ai.conversation.id": str(operation.session),
-        "rath.operation": operation.kind,
-        "rath.session.id": str(operation.session),
-    }
-    if operation.place.path:
-        said["gen_ai.agent.name"] = operation.place.path.rpartition(".")[2]
-        said["rath.place"] = f"{operation.place.path}#{operation.place.ordinal}"
-    return said
-
-
-def encode_call(call: ModelCall, operation: Operation) -> Attributes:
-    """Return what is said of a model call."""
-    evidence = call.evidence
-    said: Attributes = {
-        "gen_ai.operation.name": "chat",
-        "gen_ai.provider.name": provider_name(evidence),
-        "gen_ai.conversation.id": str(operation.session),
-        "rath.call.purpose": call.purpose,
-        "rath.call.attempts": len(evidence.attempts),
-        "rath.session.id": str(operation.session),
-    }
-    counts = evidence.usage
-    _put(said, "gen_ai.request.model", evidence.requested_model)
-    _put(said, "gen_ai.response.model", evidence.served_model)
-    _put(said, "gen_ai.response.id", evidence.response_id)
-    _put(said, "gen_ai.usage.input_tokens", None if counts is None else counts.prompt_tokens)
-    _put(said, "gen_ai.usage.output_tokens", None if counts is None else counts.completion_tokens)
-    _put(said, "gen_ai.usage.cache_read.input_tokens", evidence.cached_tokens)
-    _put(said, "gen_ai.usage.cache_creation.input_tokens", evidence.cache_write_tokens)
-    _put(said, "rath.fallback_from", evidence.fallback_from)
-    if evidence.finish_reason is not None:
-        said["gen_ai.response.finish_reasons"] = (evidence.finish_reason,)
-    if evidence.first_token_ms is not None:
-        said["gen_ai.response.time_to_first_chunk"] = evidence.first_token_ms / 1000
-    return {**said, **_parameters(evidence), **_server(evidence.endpoint), **_error(call)}
-
-
-def encode_tool(run: ToolRun, operation: Operation) -> Attributes:
-    """Return what is said of a tool call."""
-    said: Attributes = {
-        "gen_ai.operation.name": "execute_tool",
-        "gen_ai.tool.name": run.tool,
-        "gen_ai.tool.call.id": run.call_id,
-        "gen_ai.tool.type": "function",
-        "gen_ai.conversation.id": str(operation.session),
-        "rath.tool.origin": run.origin,
-        "rath.tool.status": run.status,
-        "rath.session.id": str(operation.session),
-    }
-    if run.sandbox is not None:
-        said["rath.sandbox.backend"] = run.sandbox.backend
-        said["rath.sandbox.isolation"] = run.sandbox.isolation
-    _put(said, "process.exit.code", run.exit_code)
-    if run.status != "done":
-        said["error.type"] = run.error_kind or run.status
-    return said
-
-
-def provider_name(evidence: CallEvidence) -> str:
-    """Return the conventions' name of the provider, else that of its kind here."""
-    if evidence.provider_kind == "openai" and is_azure(evidence.endpoint):
-        return "azure.ai.openai"
-    return evidence.provider_kind
-
-
-def _parameters(evidence: CallEvidence) -> Attributes:
-    said: Attributes = {}
-    for name, (attribute, kinds) in _PARAMETERS.items():
-        value = evidence.parameters.get(name)
-        if type(value) in kinds and isinstance(value, bool | int | float):
-            said[attribute] = value
-    return said
-
-
-def _server(endpoint: str | None) -> Attributes:
-    parts = urlsplit(endpoint or "")
-    said: Attributes = {}
-    if parts.hostname:
-        said["server.address"] = parts.hostname
-        said["server.port"] = parts.port or (443 if parts.scheme == "https" else 80)
-    return said
-
-
-def _error(call: ModelCall) -> Attributes:
-    if call.status == "done":
-        return {}
-    tries = [attempt for attempt in call.evidence.attempts if attempt.status is not None]
-    return {"error.type": str(tries[-1].status) if tries else call.status}
-
-
-def _put(said: Attributes, name: str, value: Attribute | None) -> None:
-    if value is not None:
-        said[name] = value
+"""Parameters that the conventions know, by what they call them, and the types they may have."""
 
 
 def spans_of(session: Session) -> tuple[Span, ...]:
@@ -197,8 +97,10 @@ def _spans(record: Sequence[Entry], table: ChunkTable, only: UUID | None) -> tup
     of_runs: dict[UUID, list[Span]] = {run: [] for run in operations}
     for entry in record:
         operation = operations.get(entry.operation)
-        if operation is not None and isinstance(entry, ModelCall | ToolRun):
-            of_runs[entry.operation].append(_span_of(entry, operation, calls))
+        if operation is not None and isinstance(entry, ModelCall):
+            of_runs[entry.operation].append(_of_call(entry, operation))
+        elif operation is not None and isinstance(entry, ToolRun):
+            of_runs[entry.operation].append(_of_tool(entry, operation, calls))
     latest = {operation.session: operation for operation in operations.values()}
     made: list[Span] = []
     for run, operation in operations.items():
@@ -210,12 +112,16 @@ def _spans(record: Sequence[Entry], table: ChunkTable, only: UUID | None) -> tup
 
 def _of_run(operation: Operation, inner: Sequence[Span], known: dict[UUID, Operation]) -> Span:
     place = operation.place
+    agent = place.path.rpartition(".")[2] if place.path else None
     root = None if place.root is None else known.get(place.root)
     links = () if root is None or _is_in_call(operation) else ((_trace(root), root.operation),)
-    failed = next((span.error for span in reversed(inner) if span.kind == "client"), None)
-    name = place.path.rpartition(".")[2] if place.path else operation.kind
+    attributes: dict[str, Attribute | None] = {
+        "rath.operation": operation.kind,
+        "gen_ai.agent.name": agent,
+        "rath.place": f"{place.path}#{place.ordinal}" if place.path else None,
+    }
     return Span(
-        name=f"invoke_agent {name}",
+        name=f"invoke_agent {agent or operation.kind}",
         kind="internal",
         trace=_trace(operation),
         id=operation.operation,
@@ -223,41 +129,88 @@ def _of_run(operation: Operation, inner: Sequence[Span], known: dict[UUID, Opera
         links=links,
         start=min([operation.at, *(span.start for span in inner)]),
         end=max([operation.at, *(span.end for span in inner)]),
-        attributes=encode_operation(operation),
-        error=failed,
+        attributes=_attributes("invoke_agent", operation, attributes),
+        error=next((span.error for span in reversed(inner) if span.kind == "client"), None),
     )
 
 
-def _span_of(entry: ModelCall | ToolRun, operation: Operation, calls: dict[RowId, UUID]) -> Span:
-    if isinstance(entry, ModelCall):
-        model = entry.evidence.requested_model or entry.evidence.served_model
-        start, elapsed_ms = entry.evidence.started, entry.evidence.duration_ms
-        return Span(
-            name=f"chat {model}" if model else "chat",
-            kind="client",
-            trace=_trace(operation),
-            id=entry.id,
-            parent=operation.operation,
-            start=start,
-            end=start + timedelta(milliseconds=elapsed_ms),
-            attributes=encode_call(entry, operation),
-            error=(entry.evidence.error or entry.status) if entry.status != "done" else None,
-        )
+def _of_call(call: ModelCall, operation: Operation) -> Span:
+    evidence, usage = call.evidence, call.evidence.usage
+    model = evidence.requested_model or evidence.served_model
+    is_done, reason, ttft = call.status == "done", evidence.finish_reason, evidence.first_token_ms
+    is_hosted = evidence.provider_kind == "openai" and is_azure(evidence.endpoint)
+    server = urlsplit(evidence.endpoint or "")
+    refusals = [attempt.status for attempt in evidence.attempts if attempt.status is not None]
+    attributes: dict[str, Attribute | None] = {
+        "gen_ai.provider.name": "azure.ai.openai" if is_hosted else evidence.provider_kind,
+        "rath.call.purpose": call.purpose,
+        "rath.call.attempts": len(evidence.attempts),
+        "gen_ai.request.model": evidence.requested_model,
+        "gen_ai.response.model": evidence.served_model,
+        "gen_ai.response.id": evidence.response_id,
+        "gen_ai.usage.input_tokens": None if usage is None else usage.prompt_tokens,
+        "gen_ai.usage.output_tokens": None if usage is None else usage.completion_tokens,
+        "gen_ai.usage.cache_read.input_tokens": evidence.cached_tokens,
+        "gen_ai.usage.cache_creation.input_tokens": evidence.cache_write_tokens,
+        "rath.fallback_from": evidence.fallback_from,
+        "gen_ai.response.finish_reasons": None if reason is None else (reason,),
+        "gen_ai.response.time_to_first_chunk": None if ttft is None else ttft / 1000,
+        "server.address": server.hostname or None,
+        "error.type": None if is_done else str(refusals[-1]) if refusals else call.status,
+    }
+    for name, (attribute, kinds) in _PARAMETERS.items():
+        value = evidence.parameters.get(name)
+        if type(value) in kinds and isinstance(value, bool | int | float):
+            attributes[f"gen_ai.request.{attribute}"] = value
+    if server.hostname:
+        attributes["server.port"] = server.port or (443 if server.scheme == "https" else 80)
     return Span(
-        name=f"execute_tool {entry.tool}",
+        name=f"chat {model}" if model else "chat",
+        kind="client",
+        trace=_trace(operation),
+        id=call.id,
+        parent=operation.operation,
+        start=evidence.started,
+        end=evidence.started + timedelta(milliseconds=evidence.duration_ms),
+        attributes=_attributes("chat", operation, attributes),
+        error=None if is_done else (evidence.error or call.status),
+    )
+
+
+def _of_tool(run: ToolRun, operation: Operation, calls: dict[RowId, UUID]) -> Span:
+    problem = None if run.status == "done" else run.error_kind or run.status
+    attributes: dict[str, Attribute | None] = {
+        "gen_ai.tool.name": run.tool,
+        "gen_ai.tool.call.id": run.call_id,
+        "gen_ai.tool.type": "function",
+        "rath.tool.origin": run.origin,
+        "rath.tool.status": run.status,
+        "rath.sandbox.backend": None if run.sandbox is None else run.sandbox.backend,
+        "rath.sandbox.isolation": None if run.sandbox is None else run.sandbox.isolation,
+        "process.exit.code": run.exit_code,
+        "error.type": problem,
+    }
+    return Span(
+        name=f"execute_tool {run.tool}",
         kind="internal",
         trace=_trace(operation),
-        id=next((calls[row] for row in entry.rows if row in calls), entry.id),
+        id=next((calls[row] for row in run.rows if row in calls), run.id),
         parent=operation.operation,
-        start=_began(entry),
-        end=entry.at,
-        attributes=encode_tool(entry, operation),
-        error=(entry.error_kind or entry.status) if entry.status != "done" else None,
+        start=run.at - timedelta(milliseconds=run.duration_ms),
+        end=run.at,
+        attributes=_attributes("execute_tool", operation, attributes),
+        error=problem,
     )
 
 
-def _began(run: ToolRun) -> datetime:
-    return run.at - timedelta(milliseconds=run.duration_ms)
+def _attributes(
+    name: str, operation: Operation, known: Mapping[str, Attribute | None]
+) -> Mapping[str, Attribute]:
+    """Return the attributes that have a value, with those of every span."""
+    session = str(operation.session)
+    every = {"gen_ai.operation.name": name, "gen_ai.conversation.id": session}
+    own = {key: value for key, value in known.items() if value is not None}
+    return {**every, "rath.session.id": session, **own}
 
 
 def _trace(operation: Operation) -> UUID:
@@ -296,49 +249,40 @@ def export_spans(
     Raises:
         MissingExtra: The SDK is not installed.
     """
-    make = _Maker(resource)
-    for span in spans:
-        processor.on_end(make.readable(span))
+    try:
+        from opentelemetry import trace  # noqa: PLC0415  # the optional SDK
+        from opentelemetry.sdk import resources  # noqa: PLC0415
+        from opentelemetry.sdk import trace as sdk  # noqa: PLC0415
+        from opentelemetry.sdk.util import instrumentation  # noqa: PLC0415
+    except ImportError as exc:
+        raise MissingExtra("otel", "exporting spans") from exc
+    about = resource or resources.Resource.create()
+    scope = instrumentation.InstrumentationScope("rath", rath.__version__)
+    kinds = {"client": trace.SpanKind.CLIENT, "internal": trace.SpanKind.INTERNAL}
 
-
-class _Maker:
-    """Makes spans of the SDK."""
-
-    def __init__(self, resource: Resource | None) -> None:
-        try:
-            from opentelemetry import trace  # noqa: PLC0415  # the optional SDK
-            from opentelemetry.sdk import resources  # noqa: PLC0415
-            from opentelemetry.sdk import trace as sdk  # noqa: PLC0415
-            from opentelemetry.sdk.util import instrumentation  # noqa: PLC0415
-        except ImportError as exc:
-            raise MissingExtra("otel", "exporting spans") from exc
-        self._trace, self._sdk = trace, sdk
-        self._resource = resource or resources.Resource.create()
-        self._scope = instrumentation.InstrumentationScope("rath", rath.__version__)
-
-    def readable(self, span: Span) -> ReadableSpan:
-        trace = self._trace
-        kinds = {"client": trace.SpanKind.CLIENT, "internal": trace.SpanKind.INTERNAL}
-        code = trace.StatusCode.UNSET if span.error is None else trace.StatusCode.ERROR
-        return self._sdk.ReadableSpan(
-            name=span.name,
-            context=self._context(span.trace, span.id),
-            parent=None if span.parent is None else self._context(span.trace, span.parent),
-            resource=self._resource,
-            attributes=dict(span.attributes),
-            links=[trace.Link(self._context(*link)) for link in span.links],
-            kind=kinds[span.kind],
-            status=trace.Status(code, span.error),
-            start_time=int(span.start.timestamp() * 1e6) * 1000,
-            end_time=int(span.end.timestamp() * 1e6) * 1000,
-            instrumentation_scope=self._scope,
-        )
-
-    def _context(self, trace_id: UUID, span_id: UUID) -> SpanContext:
-        flags = self._trace.TraceFlags(self._trace.TraceFlags.SAMPLED)
+    def context(trace_id: UUID, span_id: UUID) -> SpanContext:
+        flags = trace.TraceFlags(trace.TraceFlags.SAMPLED)
         # A span id has 64 bits, never all zero: those of a UUID that are random or a hash.
         short = span_id.int & ((1 << 64) - 1) or 1
-        return self._trace.SpanContext(trace_id.int or 1, short, False, flags)
+        return trace.SpanContext(trace_id.int or 1, short, False, flags)
+
+    for span in spans:
+        code = trace.StatusCode.UNSET if span.error is None else trace.StatusCode.ERROR
+        processor.on_end(
+            sdk.ReadableSpan(
+                name=span.name,
+                context=context(span.trace, span.id),
+                parent=None if span.parent is None else context(span.trace, span.parent),
+                resource=about,
+                attributes=dict(span.attributes),
+                links=[trace.Link(context(*link)) for link in span.links],
+                kind=kinds[span.kind],
+                status=trace.Status(code, span.error),
+                start_time=int(span.start.timestamp() * 1e6) * 1000,
+                end_time=int(span.end.timestamp() * 1e6) * 1000,
+                instrumentation_scope=scope,
+            )
+        )
 
 
 @contextmanager

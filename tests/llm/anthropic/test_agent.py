@@ -17,9 +17,9 @@ from rath.session.record import ModelCall
 from tests.support import anthropic_replies as replies
 from tests.support import chat_replies
 from tests.support.anthropic_rules import check_body
-from tests.support.api import rerender_call
 from tests.support.asking import KEY, WEATHER
 from tests.support.chat_server import ChatServer
+from tests.support.rendering import rerender_call
 from tests.support.sessions import FunctionTool
 
 USED = replies.tool_use("weather", {"city": "Ulm"}, id="toolu_01A")

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from rath.backend import BackendSandbox
 from rath.llm import Provider
+from rath.llm.chat_response import RathLLMTokenUsage
 from rath.session import run_session_compress, select_session
 from rath.session.graph import (
     LineageJournal,
@@ -40,13 +41,6 @@ def scripted(*turns: Turn) -> Provider:
 
 
 @dataclass(frozen=True)
-class Usage:
-    prompt_tokens: int = 1
-    completion_tokens: int = 2
-    total_tokens: int = 3
-
-
-@dataclass(frozen=True)
 class Exported:
     id: UUID
     parent_session_ids: tuple[UUID, ...] = ()
@@ -54,13 +48,14 @@ class Exported:
     lineage_kind: LineageKind = LineageKind.OP_MERGE
     lineage_extras: tuple[tuple[str, Any], ...] = ()
     chunk_table: Sized = (1, 2)
-    cumulative_usage: Usage | None = None
+    cumulative_usage: RathLLMTokenUsage | None = None
 
 
 def test_row_has_the_documented_keys_in_order() -> None:
     parents = (UUID(int=1), UUID(int=2))
     extras = (("a", 1),)
-    session = Exported(UUID(int=3), parents, lineage_extras=extras, cumulative_usage=Usage())
+    usage = RathLLMTokenUsage(1, 2, 3)
+    session = Exported(UUID(int=3), parents, lineage_extras=extras, cumulative_usage=usage)
     assert list(session_to_jsonl_row(session).items()) == [
         ("id", str(UUID(int=3))),
         ("parent_session_ids", [str(UUID(int=1)), str(UUID(int=2))]),

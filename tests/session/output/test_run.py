@@ -26,11 +26,11 @@ from rath.session.record import ModelCall, Operation, ToolRun
 from rath.session.tooling import Tool
 from rath.testing import ScriptedClient, Turn, tool_call
 from tests.support.anthropic_replies import message, text, tool_use
-from tests.support.api import rerender_call
 from tests.support.asking import KEY, openai_client
 from tests.support.chat_replies import Reply, completion, status_error, text_stream
 from tests.support.chat_replies import tool_call as call_on_wire
 from tests.support.chat_server import ChatServer
+from tests.support.rendering import rerender_call
 from tests.support.sessions import FunctionTool, run
 from tests.support.waiting import PATIENCE
 

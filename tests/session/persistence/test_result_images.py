@@ -27,9 +27,10 @@ from rath.session.persistence.bundle import BundleStore, pack, read_bundle, writ
 from rath.session.persistence.store import FileStore
 from rath.session.record import ModelCall, Operation, ToolRun
 from rath.testing import ScriptedClient, tool_call
-from tests.support.api import BlobStore, rerender_call
+from tests.support.api import BlobStore
 from tests.support.chat_server import ChatServer
 from tests.support.images import pictures
+from tests.support.rendering import rerender_call
 from tests.support.result_images import (
     ANSWERS,
     CAMERA,

@@ -23,8 +23,8 @@ from rath.session import Session, run_session_compress, run_session_loop, select
 from rath.session.record import ModelCall, RecalledNote
 from rath.testing import ScriptedClient, tool_call
 from tests.support import chat_replies as replies
-from tests.support.api import rerender_call
 from tests.support.chat_server import ChatServer
+from tests.support.rendering import rerender_call
 from tests.support.sessions import FunctionTool, run
 
 AGENT = Session.from_agent_prompt("You are a test.")

@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from hashlib import file_digest, sha256
 from pathlib import Path, PurePosixPath
 
@@ -158,8 +158,6 @@ class _Found:
     behind: str | None = None
     """The path above that is no directory, so that there is nothing."""
 
-    is_behind_link: bool = False
-
     @cached_property
     def digest(self) -> str | None:
         """The sha256 of a file or of a link's target, None for anything else."""
@@ -176,11 +174,6 @@ class _Found:
         """Whether at most the permission bits are to be changed."""
         is_same_kind = stat.S_IFMT(self.mode or 0) == stat.S_IFMT(one.mode)
         return is_same_kind and self.digest == one.after
-
-    def has_mode(self, one: _Wanted) -> bool:
-        """Whether nothing of the permission bits has to be changed."""
-        mode = self.mode or 0
-        return stat.S_ISLNK(mode) or (mode ^ one.mode) & 0o111 == 0
 
     @property
     def is_directory(self) -> bool:
@@ -267,19 +260,15 @@ class _Check:
         self._root = root
         self._wanted = wanted
         self._contents = contents
-        self._seen: dict[str, _Found] = {}
-
-    def found(self, path: str) -> _Found:
-        """Return what stands at a path."""
-        if path not in self._seen:
-            self._seen[path] = self._look(path)
-        return self._seen[path]
+        self.found = cache(self._look)
+        """Returns what stands at a path."""
 
     def is_done(self, one: _Wanted) -> bool:
         """Tell whether a path is as the changes leave it."""
         found = self.found(one.path)
         if one.after is not None:
-            return found.has_content(one) and found.has_mode(one)
+            mode = found.mode or 0
+            return found.has_content(one) and (stat.S_ISLNK(mode) or (mode ^ one.mode) & 0o111 == 0)
         # A file made way for a directory.
         return found.mode is None or (
             found.is_directory
@@ -297,7 +286,7 @@ class _Check:
         found = self.found(one.path)
         if found.behind is not None:
             above = self._wanted.get(found.behind)
-            if found.is_behind_link and above is None:
+            if above is None and stat.S_ISLNK(self.found(found.behind).mode or 0):
                 return f"{one.path!r} lies behind the symbolic link {found.behind!r}"
             if one.after is not None and (above is None or above.after is not None):
                 return f"{one.path!r} lies behind {found.behind!r}, which is no directory"
@@ -320,7 +309,7 @@ class _Check:
         for above in [*PurePosixPath(path).parents][::-1][1:]:  # but for the root itself
             mode = _mode(self._root / above)
             if mode is not None and not stat.S_ISDIR(mode):
-                return _Found(place, None, str(above), stat.S_ISLNK(mode))
+                return _Found(place, None, str(above))
         return _Found(place, _mode(place))
 
     def _misfit(self, one: _Wanted, found: _Found) -> str | None:

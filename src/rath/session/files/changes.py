@@ -1,32 +1,32 @@
-"""File changes that a record tells: by call, deduplicated, as one history."""
+"""File changes that a record tells: by call, deduplicated, as one history; and their undo."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal, get_args
+from itertools import takewhile
+from typing import Literal, NamedTuple, get_args
 from uuid import UUID
 
 from rath._core.blobs import Blob
+from rath._core.text import did_you_mean
 from rath.backend.effects import Attribution, EffectKind, FileEffect
 from rath.session.bindings import Placement
-from rath.session.record import Entry, Operation, ToolRun, Verdict
+from rath.session.body import Body
+from rath.session.chunk import ChunkKind, ChunkTable
+from rath.session.content import AssistantTurn, ToolFeedback
+from rath.session.outcome import Completed
+from rath.session.record import CHECK_ORIGIN, Entry, Operation, ToolRun, Verdict
 
 _SURENESS: dict[Attribution, int] = {"exact": 0, "window": 1, "ambiguous": 2}
-_REVERSE: dict[EffectKind, EffectKind] = {
-    "created": "deleted",
-    "changed": "changed",
-    "deleted": "created",
-    "renamed": "renamed",
-}
 
 
-@dataclass(frozen=True, slots=True)
-class _Version:
+class Version(NamedTuple):
     """A file at one moment; without a blob there is none."""
 
-    blob: Blob | None
-    mode: int | None
+    blob: Blob | None = None
+    mode: int | None = None
 
 
 @dataclass(slots=True)
@@ -34,7 +34,7 @@ class _Tracked:
     """A file that is there now: where it stood at first, if it was there, and what it holds."""
 
     origin: str | None
-    now: _Version
+    now: Version
     attribution: Attribution = "exact"
 
 
@@ -42,7 +42,7 @@ class _Tracked:
 class _Net:
     """Follows the effects one after another; knows only the paths that they touch."""
 
-    before: dict[str, _Version] = field(default_factory=dict[str, _Version])
+    before: dict[str, Version] = field(default_factory=dict[str, Version])
     """The files that were there at the beginning, by path."""
 
     now: dict[str, _Tracked] = field(default_factory=dict[str, _Tracked])
@@ -51,7 +51,7 @@ class _Net:
 
     def take(self, effect: FileEffect) -> None:
         """Follow one effect."""
-        after = _Version(effect.after, effect.after_mode)
+        after = Version(effect.after, effect.after_mode)
         if effect.kind == "renamed" and effect.renamed_from is not None:
             moved = self._found(effect.renamed_from, effect)
             del self.now[effect.renamed_from]
@@ -63,7 +63,11 @@ class _Net:
             self._found(effect.path, effect)
             self._lose(effect.path, effect.attribution)
         elif effect.before is None and effect.path not in self.now:
-            self.now[effect.path] = self._returned(effect, after)
+            # One that was deleted before is that file again.
+            lost = self.gone.pop(effect.path, None)
+            origin = None if lost is None else effect.path
+            sure = _least_sure(lost or "exact", effect.attribution)
+            self.now[effect.path] = _Tracked(origin, after, sure)
         else:
             file = self._found(effect.path, effect)
             file.now = after
@@ -82,18 +86,19 @@ class _Net:
             file = self.now.get(path)
             origin = renamed.get(path)
             if file is not None and origin is not None:
-                yield _effect(path, self.before[origin], file.now, file.attribution, origin)
+                yield effect_between(path, self.before[origin], file.now, file.attribution, origin)
             elif path not in renamed.values():
-                before = self.before.get(path, _Version(None, None))
-                after = _Version(None, None) if file is None else file.now
+                before = self.before.get(path, Version())
+                after = Version() if file is None else file.now
                 sure = self.gone.get(path, "exact") if file is None else file.attribution
-                if before.blob != after.blob or _differ(before.mode, after.mode):
-                    yield _effect(path, before, after, sure)
+                modes = {before.mode, after.mode}
+                if before.blob != after.blob or (len(modes) > 1 and None not in modes):
+                    yield effect_between(path, before, after, sure)
 
     def _found(self, path: str, effect: FileEffect) -> _Tracked:
         """Return the file at `path`, noting that it was there when it is met for the first time."""
         if path not in self.now:
-            version = _Version(effect.before, effect.before_mode)
+            version = Version(effect.before, effect.before_mode)
             if path in self.before:  # it came back unseen: what was noted first counts
                 self.gone.pop(path, None)
             else:
@@ -105,13 +110,6 @@ class _Net:
         lost = self.now.pop(path, None)
         if lost is not None and lost.origin is not None:
             self.gone[lost.origin] = _least_sure(lost.attribution, attribution)
-
-    def _returned(self, effect: FileEffect, after: _Version) -> _Tracked:
-        """Return a file that was created: one that was deleted before is that file again."""
-        if effect.path not in self.gone:
-            return _Tracked(None, after, effect.attribution)
-        attribution = _least_sure(self.gone.pop(effect.path), effect.attribution)
-        return _Tracked(effect.path, after, attribution)
 
 
 def net_changes(effects: Iterable[FileEffect]) -> tuple[FileEffect, ...]:
@@ -128,26 +126,21 @@ def net_changes(effects: Iterable[FileEffect]) -> tuple[FileEffect, ...]:
 
 def reversed_effect(effect: FileEffect) -> FileEffect:
     """Return the effect that takes `effect` back."""
-    turned = replace(
-        effect,
-        kind=_REVERSE[effect.kind],
-        before=effect.after,
-        after=effect.before,
-        before_mode=effect.after_mode,
-        after_mode=effect.before_mode,
-    )
+    before = Version(effect.before, effect.before_mode)
+    after = Version(effect.after, effect.after_mode)
     if effect.renamed_from is None:
-        return turned
-    return replace(turned, path=effect.renamed_from, renamed_from=effect.path)
+        return effect_between(effect.path, after, before, effect.attribution)
+    return effect_between(effect.renamed_from, after, before, effect.attribution, effect.path)
 
 
-def _effect(
+def effect_between(
     path: str,
-    before: _Version,
-    after: _Version,
-    attribution: Attribution,
+    before: Version,
+    after: Version,
+    attribution: Attribution = "exact",
     renamed_from: str | None = None,
 ) -> FileEffect:
+    """Return what made the version after of the version before."""
     kind: EffectKind = "changed"
     if renamed_from is not None:
         kind = "renamed"
@@ -155,20 +148,8 @@ def _effect(
         kind = "created"
     elif after.blob is None:
         kind = "deleted"
-    return FileEffect(
-        path,
-        kind,
-        before.blob,
-        after.blob,
-        attribution,
-        renamed_from,
-        before_mode=before.mode,
-        after_mode=after.mode,
-    )
-
-
-def _differ(before: int | None, after: int | None) -> bool:
-    return None not in (before, after) and before != after
+    blobs, modes = (before.blob, after.blob), (before.mode, after.mode)
+    return FileEffect(path, kind, *blobs, attribution, renamed_from, *modes)
 
 
 def _least_sure(one: Attribution, other: Attribution) -> Attribution:
@@ -302,7 +283,9 @@ def line_of(record: Iterable[Entry], here: Here = _UNKNOWN) -> Line:
     for begin, steps in reversed(stretches):
         if begin is not None:
             told.append(Step(begin, _taken_back(current, begin)))
-            current = _begun(current, begin)
+            parts = _parted(current, begin.undone)
+            current = current if parts is None else parts[0]
+            current = [*(current if begin.workspace != "three-way" else []), Step(begin)]
         told += steps
         current += steps
     return Line(told, current)
@@ -372,12 +355,21 @@ def undone_effects(line: Sequence[Step], call: ToolRun) -> tuple[FileEffect, ...
     Raises:
         ValueError: The line does not hold the call.
     """
-    at = next((at for at, step in enumerate(line) if step.entry.id == call.id), None)
-    if at is None:
+    parts = _parted(line, call.id)
+    if parts is None:
         raise ValueError(f"call {call.call_id!r} is not behind the files of this session")
-    inside = _told_by(call)
-    first = (effect for step in line[:at] for effect in step.effects if id(effect) in inside)
-    return (*first, *(effect for step in line[at:] for effect in step.effects))
+    return parts[1]
+
+
+def _index_of(line: Sequence[Step], entry: UUID | None) -> int | None:
+    """Return where an entry stands in a line."""
+    return next((at for at, step in enumerate(line) if step.entry.id == entry), None)
+
+
+def gap_reasons(steps: Iterable[Step]) -> list[str]:
+    """Return why effects of steps may be missing, as errors say it."""
+    gaps = (gap for step in steps for gap in step.gaps())
+    return [f"{gap.call.tool} ({gap.call.call_id}): {gap.reason}" for gap in gaps]
 
 
 def inner_operations(entries: Iterable[Entry]) -> set[UUID]:
@@ -495,37 +487,184 @@ def _steps(mine: Sequence[Entry], others: Sequence[Entry], place: str | None) ->
     return steps
 
 
-def _begun(line: list[Step], begin: Operation) -> list[Step]:
-    """Return the line of the files with which a workspace began, and what made it."""
-    if begin.workspace == "three-way":
-        return [Step(begin)]
-    if begin.undone is not None:
-        line = _before_call(line, begin.undone)
-    line.append(Step(begin))
-    return line
+def _parted(
+    line: Sequence[Step], call_id: UUID | None
+) -> tuple[list[Step], tuple[FileEffect, ...]] | None:
+    """Return the steps before a call, and the effects of it and of all that came later.
+
+    What calls inside it did and found is no step before it. None where the line has no such call.
+    """
+    at = _index_of(line, call_id)
+    call = None if at is None else line[at].entry
+    if not isinstance(call, ToolRun):
+        return None
+    inside = _told_by(call)
+    before: list[Step] = []
+    since: list[FileEffect] = []
+    for step in line[:at]:
+        others = tuple(effect for effect in step.effects if id(effect) not in inside)
+        since += (effect for effect in step.effects if id(effect) in inside)
+        if not (since and isinstance(step.entry, Verdict)):
+            before.append(step if not step.effects else replace(step, effects=others))
+    since += (effect for step in line[at:] for effect in step.effects)
+    return before, tuple(since)
 
 
 def _taken_back(line: Sequence[Step], operation: Operation) -> tuple[FileEffect, ...]:
     """Return the effects of an undo; of another operation none."""
-    call = next((step.entry for step in line if step.entry.id == operation.undone), None)
-    if not isinstance(call, ToolRun):
-        return ()
-    return tuple(reversed_effect(each) for each in net_changes(undone_effects(line, call)))
+    parts = _parted(line, operation.undone)
+    return () if parts is None else tuple(map(reversed_effect, net_changes(parts[1])))
 
 
-def _before_call(line: list[Step], undone: UUID) -> list[Step]:
-    """Return the steps before a call, without what the calls inside it did and found."""
-    at = next((place for place, step in enumerate(line) if step.entry.id == undone), len(line))
-    if at == len(line):
-        return line
-    call = line[at].entry
-    assert isinstance(call, ToolRun)
-    inside = _told_by(call)
-    kept: list[Step] = []
-    has_begun = False
-    for step in line[:at]:
-        effects = tuple(effect for effect in step.effects if id(effect) not in inside)
-        has_begun = has_begun or len(effects) < len(step.effects)
-        if not (has_begun and isinstance(step.entry, Verdict)):
-            kept.append(step if not step.effects else replace(step, effects=effects))
-    return kept
+def find_call(record: Iterable[Entry], call: str | ToolRun, *, own: Sequence[Step] = ()) -> ToolRun:
+    """Return the tool run that `call` names.
+
+    Args:
+        record: Where to look.
+        call: A call id, or the run itself.
+        own: Steps in which an id counts that stands several times in the record.
+
+    Raises:
+        ValueError: There is none, or several and not exactly one of them in `own`.
+    """
+    runs = [entry for entry in record if isinstance(entry, ToolRun)]
+    if isinstance(call, ToolRun):
+        wanted = [run for run in runs if run.id == call.id]
+        name = call.call_id
+    else:
+        wanted = [run for run in runs if run.call_id == call]
+        name = call
+    if len(wanted) > 1:
+        mine = {step.entry.id for step in own}
+        wanted = [run for run in wanted if run.id in mine] or wanted
+    if len(wanted) == 1:
+        return wanted[0]
+    if wanted:
+        raise ValueError(
+            f"{len(wanted)} calls have the id {name!r}; give the ToolRun of the record itself"
+        )
+    known = list(dict.fromkeys(run.call_id for run in runs))
+    raise ValueError(
+        f"the record holds no call {name!r}.{did_you_mean(name, known)} "
+        f"Known: {', '.join(map(repr, known)) or 'none'}"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Undo:
+    """How a call is undone."""
+
+    call: ToolRun
+    body: Body
+    """Rows before the call, and the whole record."""
+
+    changes: tuple[FileEffect, ...]
+    """What the call and all after it changed, one effect for each path."""
+
+
+def plan_undo(
+    body: Body,
+    call: str | ToolRun,
+    *,
+    session: UUID,
+    gaps: Literal["refuse", "ignore"],
+    here: Here,
+) -> Undo:
+    """Return how a call is undone.
+
+    Raises:
+        ValueError: It cannot be undone; says why.
+    """
+    require_gaps(gaps)
+    wanted = find_call(body.record, call, own=own_steps(body.record, session))
+    line = line_of(body.record, here).current
+    at = _index_of(line, wanted.id)
+    if at is None:
+        raise ValueError(
+            f"call {wanted.call_id!r} is not behind the files of this session: it was undone "
+            "before, or it ran in another sandbox, before a three-way merge, or in a session that "
+            "was merged into this one; undo it in the session in which it ran"
+        )
+    undone = undone_effects(line, wanted)
+    if gaps == "refuse":
+        _refuse_gaps(wanted, line[at:], _shared(undone, line[:at]))
+    changes = net_changes(undone)
+    _require_contents(wanted, changes)
+    table = body.table.prefix(_rows_before(body.table, wanted))
+    # Whatever ended the session came later, so it goes on from here as any other.
+    return Undo(wanted, Body(table, body.record, Completed(), body.given), changes)
+
+
+def _rows_before(table: ChunkTable, call: ToolRun) -> int:
+    """Return how many rows stand before a call; before its turn, if it is the first one in it."""
+    if call.origin == CHECK_ORIGIN:
+        raise ValueError(
+            f"{call.call_id!r} is the command of a check, which has no row to go back to; undo the "
+            "call before it, or fork the session that was checked"
+        )
+    for at, row in enumerate(table):
+        if row.id in call.rows:
+            is_first = at > 0 and table[at - 1].kind == ChunkKind.ASSISTANT
+            return at - 1 if is_first else at
+    if call.status == "interrupted" and not call.rows:
+        before = _turn_cut_off(table, call)
+        if before is not None:
+            return before
+    raise ValueError(
+        f"call {call.call_id!r} has no row in this session: it ran inside another call, or its "
+        "row was summed up; undo the call around it, or undo it in the session in which it ran"
+    )
+
+
+def _turn_cut_off(table: ChunkTable, call: ToolRun) -> int | None:
+    """Return how many rows stand before a call that was cut off and has no result."""
+    for at, row in reversed(list(enumerate(table))):
+        turn = row.content
+        asked = [each.id for each in turn.calls] if isinstance(turn, AssistantTurn) else []
+        if call.call_id not in asked:
+            continue
+        earlier = set(asked[: asked.index(call.call_id)])
+        results = takewhile(lambda row: isinstance(row.content, ToolFeedback), table.since(at + 1))
+        n_kept = sum(
+            isinstance(row.content, ToolFeedback) and row.content.call_id in earlier
+            for row in results
+        )
+        return at + 1 + n_kept if n_kept else at
+    return None
+
+
+def _shared(undone: Iterable[FileEffect], before: Iterable[Step]) -> list[str]:
+    """Return the paths that a call may have changed that is not undone.
+
+    Every call that ran then tells of the change: who is told of by one alone had one beside it of
+    which the record tells nothing.
+    """
+    unsure = Counter(effect for effect in undone if effect.attribution == "ambiguous")
+    earlier = {each for step in before for each in step.effects if each in unsure}
+    return sorted({each.path for each, n in unsure.items() if n < 2 or each in earlier})
+
+
+def _refuse_gaps(call: ToolRun, steps: list[Step], shared: list[str]) -> None:
+    reasons = gap_reasons(steps)
+    reasons += [f"a call beside it may have changed {path!r} instead" for path in shared]
+    if reasons:
+        raise ValueError(
+            f"call {call.call_id!r} cannot be undone for sure, since not all is known of what it "
+            f"changed: {'; '.join(reasons)}. Give gaps='ignore' to undo what the record says"
+        )
+
+
+def _require_contents(call: ToolRun, changes: tuple[FileEffect, ...]) -> None:
+    lost = [
+        change.renamed_from or change.path
+        for change in changes
+        if change.before is not None
+        and change.before.data is None
+        and (change.after is None or change.after.digest != change.before.digest)
+    ]
+    if lost:
+        raise ValueError(
+            f"call {call.call_id!r} cannot be undone: the contents before were not kept of "
+            f"{', '.join(map(repr, lost))}; they were too large, or the policy of effects says "
+            "keep_contents=False"
+        )

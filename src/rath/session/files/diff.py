@@ -5,7 +5,8 @@ from __future__ import annotations
 import stat
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from difflib import Match, SequenceMatcher
 from typing import NamedTuple
 
 from rath._core.blobs import Blob
@@ -189,8 +190,7 @@ class _Path:
         return None
 
 
-@dataclass(frozen=True, slots=True)
-class _Way:
+class _Way(NamedTuple):
     """A run and the way to it; ways share their beginnings."""
 
     last: Run
@@ -311,46 +311,27 @@ def _section(change: FileEffect, before_mode: int, after_mode: int) -> Iterator[
         yield from _hunks(before, after)
 
 
-class _Change(NamedTuple):
-    """Lines of both texts that are not the same, from the first to before the last."""
+class _Matcher(SequenceMatcher[str]):
+    """Groups of changes between texts, by the runs that are found here."""
 
-    a: int
-    a_end: int
-    b: int
-    b_end: int
+    def __init__(self, before: list[str], after: list[str]) -> None:
+        super().__init__(None, before, after, autojunk=False)
+        self._runs = common_runs(before, after)
+
+    def get_matching_blocks(self) -> list[Match]:
+        return [Match(*run) for run in self._runs]
 
 
 def _hunks(before: list[str], after: list[str]) -> Iterator[str]:
-    hunk: list[_Change] = []
-    for change in _changed_lines(before, after):
-        if hunk and change.a - hunk[-1].a_end > 2 * _CONTEXT:
-            yield from _hunk(hunk, before, after)
-            hunk = []
-        hunk.append(change)
-    yield from _hunk(hunk, before, after)
-
-
-def _changed_lines(before: list[str], after: list[str]) -> Iterator[_Change]:
-    a = b = 0
-    for run in common_runs(before, after):
-        if (a, b) != (run.a, run.b):
-            yield _Change(a, run.a, b, run.b)
-        a, b = run.a + run.size, run.b + run.size
-
-
-def _hunk(changes: list[_Change], before: list[str], after: list[str]) -> Iterator[str]:
-    first, last = changes[0], changes[-1]
-    at = max(0, first.a - _CONTEXT)
-    end = min(len(before), last.a_end + _CONTEXT)
-    old = _range(at, end)
-    new = _range(first.b - (first.a - at), last.b_end + (end - last.a_end))
-    yield f"@@ -{old} +{new} @@\n"
-    for change in changes:
-        yield from _marked(" ", before[at : change.a])
-        yield from _marked("-", before[change.a : change.a_end])
-        yield from _marked("+", after[change.b : change.b_end])
-        at = change.a_end
-    yield from _marked(" ", before[at:end])
+    for hunk in _Matcher(before, after).get_grouped_opcodes(_CONTEXT):
+        (_, a, _, b, _), (_, _, a_end, _, b_end) = hunk[0], hunk[-1]
+        yield f"@@ -{_range(a, a_end)} +{_range(b, b_end)} @@\n"
+        for tag, a, a_end, b, b_end in hunk:
+            if tag == "equal":
+                yield from _marked(" ", before[a:a_end])
+            else:
+                yield from _marked("-", before[a:a_end])
+                yield from _marked("+", after[b:b_end])
 
 
 def _marked(mark: str, lines: list[str]) -> Iterator[str]:

@@ -3,33 +3,25 @@
 from __future__ import annotations
 
 import stat
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import takewhile
 from typing import Literal, Protocol, TypeVar
+from uuid import UUID
 
 from rath._async.runtime import runtime
 from rath._core.blobs import MAX_BLOB_BYTES, Blob
-from rath.backend.effects import EffectKind, FileEffect
+from rath.backend.effects import FileEffect
 from rath.backend.frozen import NewFile
 from rath.backend.manifest import FileState, Manifest
 from rath.backend.parts import split_lines
 from rath.errors import BackendError
-from rath.session.files.changes import line_of, net_changes
+from rath.session.files.changes import Version, effect_between, line_of, net_changes
 from rath.session.files.diff import PLAIN_FILE, common_runs, is_text
 from rath.session.record import Entry, Operation
 
 V = TypeVar("V")
-
-
-@dataclass(frozen=True, slots=True)
-class _Common:
-    """Lines that stand in all three texts, with no change in between."""
-
-    base: int
-    ours: int
-    theirs: int
-    size: int
 
 
 def merge_texts(base: str, ours: str, theirs: str) -> str | None:
@@ -47,19 +39,13 @@ def merge_lines(
 ) -> list[str] | None:
     """Return the merged lines, None for a conflict."""
     merged: list[str] = []
-    at = _Common(0, 0, 0, 0)
-    for common in _in_all(base, ours, theirs):
-        between = chosen(
-            base[at.base : common.base],
-            ours[at.ours : common.ours],
-            theirs[at.theirs : common.theirs],
-        )
+    a = b = c = 0
+    for in_base, in_ours, in_theirs, size in _in_all(base, ours, theirs):
+        between = chosen(base[a:in_base], ours[b:in_ours], theirs[c:in_theirs])
         if between is None:
             return None
-        merged += between
-        merged += base[common.base : common.base + common.size]
-        end = common.size
-        at = _Common(common.base + end, common.ours + end, common.theirs + end, 0)
+        merged += [*between, *base[in_base : in_base + size]]
+        a, b, c = in_base + size, in_ours + size, in_theirs + size
     return merged
 
 
@@ -70,20 +56,25 @@ def chosen(base: V, ours: V, theirs: V) -> V | None:
     return ours if theirs == base else None
 
 
-def _in_all(base: Sequence[str], ours: Sequence[str], theirs: Sequence[str]) -> Iterator[_Common]:
-    """Yield what is common to all three, in order; at last an empty one at the end."""
+def _in_all(
+    base: Sequence[str], ours: Sequence[str], theirs: Sequence[str]
+) -> Iterator[tuple[int, int, int, int]]:
+    """Yield where runs begin in each text that are common to all, and their size, in order.
+
+    At last comes an empty one at the end.
+    """
     mine, others = common_runs(base, ours), common_runs(base, theirs)
     i = j = 0
     while i < len(mine) and j < len(others):
         a, b = mine[i], others[j]
         start, end = max(a.a, b.a), min(a.a + a.size, b.a + b.size)
         if start < end:
-            yield _Common(start, a.b + start - a.a, b.b + start - b.a, end - start)
+            yield start, a.b + start - a.a, b.b + start - b.a, end - start
         if a.a + a.size <= b.a + b.size:
             i += 1
         else:
             j += 1
-    yield _Common(len(base), len(ours), len(theirs), 0)
+    yield len(base), len(ours), len(theirs), 0
 
 
 ConflictKind = Literal[
@@ -142,11 +133,8 @@ class Merge:
     """Sorted by path."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Trees:
-    base: Tree
-    ours: Tree
-    theirs: Tree
+_Trees = tuple[Tree, Tree, Tree]
+"""Of the base, ours, theirs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,34 +169,24 @@ async def merge_trees(base: Tree, ours: Tree, theirs: Tree) -> Merge:
 
     What only one side changed is taken from it; texts that both changed are merged by lines.
     """
-    trees = _Trees(base, ours, theirs)
-    before, mine, others = (
-        await base.amanifest(),
-        await ours.amanifest(),
-        await theirs.amanifest(),
-    )
-    paths = [_States(*each) for each in _side_by_side(before, mine, others)]
+    trees = (base, ours, theirs)
+    manifests = [await tree.amanifest() for tree in trees]
+    paths = [
+        _States(path, *(manifest.get(path) for manifest in manifests))
+        for path in sorted(set[str]().union(*manifests))
+    ]
     clashing = _clashing(paths)
     changes: dict[str, NewFile | None] = {}
     conflicts: list[FileConflict] = []
     for states in paths:
         outcome = "directory" if states.path in clashing else await _outcome(trees, states)
-        if isinstance(outcome, str):
-            conflicts.append(await _conflict(trees, states, outcome))
-        elif outcome is not _KEEP:
-            changes[states.path] = outcome.new
+        if not isinstance(outcome, str):
+            changes |= outcome
+            continue
+        sides = zip(trees, (states.base, states.ours, states.theirs), strict=True)
+        versions = [await _version(tree, states.path, state) for tree, state in sides]
+        conflicts.append(FileConflict(states.path, outcome, *versions))
     return Merge(changes, tuple(conflicts))
-
-
-@dataclass(frozen=True, slots=True)
-class _OwnChange:
-    """What our file becomes; None takes it away."""
-
-    new: NewFile | None
-
-
-_KEEP = _OwnChange(None)
-"""Our file stays as it is; known by identity."""
 
 
 async def merge_effects(merge: Merge, ours: Tree) -> tuple[FileEffect, ...]:
@@ -216,42 +194,25 @@ async def merge_effects(merge: Merge, ours: Tree) -> tuple[FileEffect, ...]:
     manifest = await ours.amanifest()
     effects: list[FileEffect] = []
     for path, new in merge.changes.items():
-        before = await _version(ours, path, manifest.get(path))
-        after = None if new is None else FileVersion(Blob.from_bytes(new.data), new.mode)
-        kind: EffectKind = "deleted" if after is None else "changed" if before else "created"
-        effects.append(
-            FileEffect(
-                path,
-                kind,
-                None if before is None else before.content,
-                None if after is None else after.content,
-                before_mode=None if before is None else before.mode,
-                after_mode=None if after is None else after.mode,
-            )
-        )
+        known = await _version(ours, path, manifest.get(path))
+        before = Version() if known is None else Version(known.content, known.mode)
+        after = Version() if new is None else Version(Blob.from_bytes(new.data), new.mode)
+        effects.append(effect_between(path, before, after))
     return tuple(effects)
 
 
-async def _outcome(trees: _Trees, states: _States) -> _OwnChange | ConflictKind:
-    """Return what becomes of one path, or why that cannot be told."""
-    base, ours, theirs = states.base, states.ours, states.theirs
+async def _outcome(trees: _Trees, states: _States) -> dict[str, NewFile | None] | ConflictKind:
+    """Return what one path of ours becomes, if that changes, or why it cannot be told."""
+    path, base, ours, theirs = states.path, states.base, states.ours, states.theirs
     if states.is_same or theirs == base:
-        return _KEEP
+        return {}
     if ours == base:
-        if theirs is None:
-            return _OwnChange(None)
-        return _OwnChange(NewFile(await trees.theirs.aread(states.path), theirs.mode))
+        new = None if theirs is None else NewFile(await trees[2].aread(path), theirs.mode)
+        return {path: new}
     if base is None:
         return "added"
     if ours is None or theirs is None:
         return "deleted"
-    return await _both_changed(trees, states.path, base, (ours, theirs))
-
-
-async def _both_changed(
-    trees: _Trees, path: str, base: FileState, sides: tuple[FileState, FileState]
-) -> _OwnChange | ConflictKind:
-    ours, theirs = sides
     mode = chosen(base.mode, ours.mode, theirs.mode)
     types = [stat.S_IFMT(each.mode) for each in (base, ours, theirs)]
     if len(set(types)) > 1:
@@ -260,28 +221,18 @@ async def _both_changed(
         return "mode"
     digest = chosen(base.digest, ours.digest, theirs.digest)
     if digest is not None:
-        tree = trees.ours if digest == ours.digest else trees.theirs
-        return _OwnChange(NewFile(await tree.aread(path), mode))
+        tree = trees[1 if digest == ours.digest else 2]
+        return {path: NewFile(await tree.aread(path), mode)}
     if stat.S_ISLNK(mode):
         return "link"
     if max(base.size, ours.size, theirs.size) > MAX_BLOB_BYTES:
         return "too_large"
-    texts = [await tree.aread(path) for tree in (trees.base, trees.ours, trees.theirs)]
+    texts = [await tree.aread(path) for tree in trees]
     if not all(map(is_text, texts)):
         return "binary"
     merging = partial(merge_texts, *(text.decode() for text in texts))
     merged = await runtime().call_in_worker(merging)
-    return "content" if merged is None else _OwnChange(NewFile(merged.encode(), mode))
-
-
-async def _conflict(trees: _Trees, states: _States, kind: ConflictKind) -> FileConflict:
-    sides = (
-        (trees.base, states.base),
-        (trees.ours, states.ours),
-        (trees.theirs, states.theirs),
-    )
-    base, ours, theirs = [await _version(tree, states.path, state) for tree, state in sides]
-    return FileConflict(states.path, kind, base, ours, theirs)
+    return "content" if merged is None else {path: NewFile(merged.encode(), mode)}
 
 
 async def _version(tree: Tree, path: str, state: FileState | None) -> FileVersion | None:
@@ -289,13 +240,6 @@ async def _version(tree: Tree, path: str, state: FileState | None) -> FileVersio
         return None
     data = await tree.aread(path) if state.size <= MAX_BLOB_BYTES else None
     return FileVersion(Blob(state.digest, state.size, data), state.mode)
-
-
-def _side_by_side(
-    base: Manifest, ours: Manifest, theirs: Manifest
-) -> Iterator[tuple[str, FileState | None, FileState | None, FileState | None]]:
-    for path in sorted(base.keys() | ours.keys() | theirs.keys()):
-        yield path, base.get(path), ours.get(path), theirs.get(path)
 
 
 def _clashing(paths: list[_States]) -> set[str]:
@@ -313,40 +257,12 @@ def _clashing(paths: list[_States]) -> set[str]:
     return {path for path in clashing if not standing[path].is_same}
 
 
-NetEffects = Callable[[Sequence[Entry], frozenset[object]], Iterable[FileEffect]]
-"""Gives the effects that entries tell of, but for those of entries with the given ids."""
-
-
 @dataclass(frozen=True, slots=True)
 class RecordedMerge:
     """What a merge changed in the files of its first side, and what it left as it was there."""
 
     effects: tuple[FileEffect, ...]
     conflicts: tuple[FileConflict, ...]
-
-
-def recorded_merge(
-    merge: Operation, before: Sequence[Entry], effects_of: NetEffects
-) -> RecordedMerge:
-    """Return what a three-way merge of files did.
-
-    Args:
-        merge: The operation.
-        before: The entries before it in the record in which it stands.
-        effects_of: Reads effects from entries.
-
-    Raises:
-        BackendError: Contents that both sides changed were not kept.
-    """
-    ours = tuple(before if merge.n_ours is None else before[: merge.n_ours])
-    theirs = tuple(merge.theirs or ())
-    shared: list[object] = []
-    for mine, other in zip(ours, theirs, strict=False):
-        if mine.id != other.id:
-            break
-        shared.append(mine.id)
-    known = frozenset(shared)
-    return _merged(net_changes(effects_of(ours, known)), net_changes(effects_of(theirs, known)))
 
 
 def _merged(ours: Sequence[FileEffect], theirs: Sequence[FileEffect]) -> RecordedMerge:
@@ -431,10 +347,14 @@ def merge_in(entries: Sequence[Entry], merge: Operation) -> RecordedMerge:
             f"what the merge that made session {merge.session} did to files is not known: the "
             "record does not hold both its sides"
         )
-    return recorded_merge(merge, before, _effects)
+    ours, theirs = before[: merge.n_ours], tuple(merge.theirs or ())
+    pairs = takewhile(lambda pair: pair[0].id == pair[1].id, zip(ours, theirs, strict=False))
+    known = {mine.id for mine, _ in pairs}
+    return _merged(net_changes(_effects(ours, known)), net_changes(_effects(theirs, known)))
 
 
-def _effects(entries: Sequence[Entry], without: frozenset[object]) -> Iterator[FileEffect]:
+def _effects(entries: Sequence[Entry], without: set[UUID]) -> Iterator[FileEffect]:
+    """Yield the effects that entries tell of, but for those of some entries."""
     for step in line_of(entries).told:
         entry = step.entry
         if entry.id in without:

@@ -22,6 +22,8 @@ from rath.session.files.changes import (
     Step,
     begins_here,
     effects_in,
+    find_call,
+    gap_reasons,
     here_of,
     net_changes,
     own_steps,
@@ -32,7 +34,6 @@ from rath.session.files.changes import (
 )
 from rath.session.files.diff import unified_diff
 from rath.session.files.merge import FileConflict, merge_in
-from rath.session.files.undo import find_call
 from rath.session.files.workspace import MergeOrigin, atells_all, merge_origin
 from rath.session.record import Operation, Record, ToolRun
 
@@ -161,15 +162,12 @@ class SessionFiles:
         origin = self._session.placement.origin
         if isinstance(origin, MergeOrigin):
             return runtime().run(origin.amerge, label="a merge of files").conflicts
-        merge = self._own_merge()
-        return () if merge is None else merge_in(tuple(self._session.record), merge).conflicts
-
-    def _own_merge(self) -> Operation | None:
-        """Return the merge of files that made the session, None for any other session."""
-        for entry in self._session.record:
-            if isinstance(entry, Operation) and entry.session == self._session.id:
-                return entry if entry.workspace == "three-way" else None
-        return None
+        record = self._session.record
+        operations = (entry for entry in record if isinstance(entry, Operation))
+        made = next((each for each in operations if each.session == self._session.id), None)
+        if made is None or made.workspace != "three-way":
+            return ()
+        return merge_in(tuple(record), made).conflicts
 
     def apply_to(
         self,
@@ -197,9 +195,7 @@ class SessionFiles:
             OSError: Something could not be written; the directory is as it was.
         """
         require_gaps(gaps)
-        reasons = [
-            f"{gap.call.tool} ({gap.call.call_id}): {gap.reason}" for gap in self.gaps(scope=scope)
-        ]
+        reasons = gap_reasons(self._steps(scope))
         changes, placement = self.changes(scope=scope), self._session.placement
         told = partial(atells_all, placement, changes)
         if scope == "workspace" and not runtime().run(told, label="a look at the workspace"):

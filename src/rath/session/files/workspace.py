@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import stat
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import partial
 from hashlib import sha256
 from uuid import UUID, uuid4
 
@@ -40,13 +42,14 @@ def freeze(cell: Deferred[Body], placement: Placement, session: UUID) -> Frozen:
         return Deferred.of(sandbox.freeze())
     if not sandbox.backend.capabilities().supports_workspace_copy:
         sandbox.backend.freeze(sandbox)  # raises, and says what would help
-    taking = _Taking(placement.share())
-    if not cell.at_end(taking.take):
-        taking.take()
+    taken: Future[FrozenWorkspace] = Future()
+    take = partial(_take, placement.share(), taken)
+    if not cell.at_end(take):
+        take()
 
     async def wait_and_tell(_: Frozen) -> FrozenWorkspace | None:
         await cell
-        return taking.result()
+        return taken.result() if taken.done() else None
 
     return Deferred.start(
         wait_and_tell,
@@ -57,34 +60,24 @@ def freeze(cell: Deferred[Body], placement: Placement, session: UUID) -> Frozen:
     )
 
 
-class _Taking:
-    """Freezes files at the end of a run: when a reader sees the end, they may change again."""
+def _take(share: Placement, taken: Future[FrozenWorkspace]) -> None:
+    """Freeze files at the end of a run, and give back the share of their sandbox.
 
-    def __init__(self, share: Placement) -> None:
-        self._share = share
-        self._frozen: FrozenWorkspace | None = None
-        self._error: RuntimeError | None = None
-
-    def take(self) -> None:
-        """Freeze the files and give back the share of the sandbox."""
-        try:
-            self._frozen = self._share.held().freeze()
-        except RuntimeError as exc:  # told to who asks for the files
-            self._error = exc
-        except BaseException as exc:  # noqa: BLE001  # the same, by a backend of somebody else
-            self._error = BackendError(
-                f"the files were not copied: the {self._share.backend} backend, asked to freeze "
-                f"them, raised {type(exc).__name__}; fork without workspace='copy', or mend it"
-            )
-            self._error.__cause__ = exc
-        finally:
-            self._share.drop()
-
-    def result(self) -> FrozenWorkspace | None:
-        """Return the frozen files, or raise what stood against it."""
-        if self._error is not None:
-            raise self._error
-        return self._frozen
+    When a reader sees the end, they may change again. An error is told to who asks for the files.
+    """
+    try:
+        taken.set_result(share.held().freeze())
+    except RuntimeError as exc:
+        taken.set_exception(exc)
+    except BaseException as exc:  # noqa: BLE001  # the same, by a backend of somebody else
+        error = BackendError(
+            f"the files were not copied: the {share.backend} backend, asked to freeze "
+            f"them, raised {type(exc).__name__}; fork without workspace='copy', or mend it"
+        )
+        error.__cause__ = exc
+        taken.set_exception(error)
+    finally:
+        share.drop()
 
 
 @dataclass(frozen=True, slots=True)

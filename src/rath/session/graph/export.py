@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from rath._core.files import atomic_write_text
 from rath._core.text import valid_unicode
+from rath.llm.chat_response import RathLLMTokenUsage
 from rath.session.graph.recording import LineageJournal, lineage_extras_to_jsonable
 from rath.session.graph.traverse import LineageCarrier, lineage_view_dataclass
 from rath.session.manager import session_registry
@@ -23,17 +24,6 @@ __all__ = [
 ]
 
 
-class TokenUsage(Protocol):
-    """Token counts of model calls."""
-
-    @property
-    def prompt_tokens(self) -> int: ...
-    @property
-    def completion_tokens(self) -> int: ...
-    @property
-    def total_tokens(self) -> int: ...
-
-
 class ExportableSession(LineageCarrier, Protocol):
     """A session, as far as the export needs to know it."""
 
@@ -43,7 +33,7 @@ class ExportableSession(LineageCarrier, Protocol):
         ...
 
     @property
-    def cumulative_usage(self) -> TokenUsage | None:
+    def cumulative_usage(self) -> RathLLMTokenUsage | None:
         """What its model calls used; waits for the run."""
         ...
 
@@ -58,7 +48,7 @@ def session_to_jsonl_row(session: ExportableSession) -> dict[str, Any]:
     return _row(session, session.chunk_table, session.cumulative_usage)
 
 
-def _row(session: LineageCarrier, table: Sized, usage: TokenUsage | None) -> dict[str, Any]:
+def _row(session: LineageCarrier, table: Sized, usage: RathLLMTokenUsage | None) -> dict[str, Any]:
     view = lineage_view_dataclass(session)
     return {
         "id": str(view.session_id),
@@ -71,14 +61,9 @@ def _row(session: LineageCarrier, table: Sized, usage: TokenUsage | None) -> dic
     }
 
 
-def _counts(usage: TokenUsage | None) -> dict[str, int] | None:
-    if usage is None:
-        return None
-    return {
-        "prompt_tokens": usage.prompt_tokens,
-        "completion_tokens": usage.completion_tokens,
-        "total_tokens": usage.total_tokens,
-    }
+def _counts(usage: RathLLMTokenUsage | None) -> dict[str, int] | None:
+    names = ("prompt_tokens", "completion_tokens", "total_tokens")
+    return None if usage is None else {name: getattr(usage, name) for name in names}
 
 
 def export_jsonl_string(sessions: Iterable[ExportableSession]) -> str:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import json
 import weakref
-from collections.abc import Generator, Sized
+from collections import deque
+from collections.abc import Generator, Iterable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from rath._async.lazy import Deferred
@@ -63,35 +64,7 @@ class LineageStamp:
     extras: Extras = ()
 
 
-@runtime_checkable
-class Stampable(Protocol):
-    """A session, as far as the recorder needs to know it."""
-
-    @property
-    def id(self) -> UUID:
-        """Identity of the session."""
-        ...
-
-    def stamp_lineage(self, stamp: LineageStamp) -> None:
-        """Take over where the session comes from."""
-        ...
-
-
-class _WithContent(Protocol):
-    """A session, as far as a journal needs to know it."""
-
-    @property
-    def id(self) -> UUID: ...
-    @property
-    def body(self) -> Any: ...
-    @property
-    def provenance(self) -> Any: ...
-    @property
-    def lineage(self) -> Any: ...
-    def from_body(self, body: Any, provenance: Any, *, id: UUID, lineage: Any) -> object: ...
-
-
-def note_content(session: _WithContent) -> None:
+def note_content(session: Any) -> None:
     """Let the current journal, if there is one, hold the content of a session that was just made.
 
     What makes a session calls it, and not its constructor, which makes snapshots as well.
@@ -114,6 +87,15 @@ class _Recording(NamedTuple):
 _recording: ContextVar[_Recording] = ContextVar("rath_lineage", default=_Recording(True, None))  # noqa: B039  # a tuple
 
 
+@contextlib.contextmanager
+def _changed(**changes: Any) -> Generator[None]:
+    token = _recording.set(_recording.get()._replace(**changes))
+    try:
+        yield
+    finally:
+        _recording.reset(token)
+
+
 def session_graph_mode() -> bool:
     """Return whether lineage is recorded here; true unless it was switched off."""
     return _recording.get().is_on
@@ -122,11 +104,8 @@ def session_graph_mode() -> bool:
 @contextlib.contextmanager
 def session_graph_mode_override(enabled: bool) -> Generator[None]:
     """Switch the recording of lineage on or off inside a `with` block."""
-    token = _recording.set(_recording.get()._replace(is_on=enabled))
-    try:
+    with _changed(is_on=enabled):
         yield
-    finally:
-        _recording.reset(token)
 
 
 def lineage_journal_optional() -> LineageJournal | None:
@@ -145,11 +124,8 @@ def lineage_journal_tracking(*, journal: LineageJournal | None = None) -> Genera
         journal: Where to write; a new journal by default.
     """
     current = LineageJournal() if journal is None else journal
-    token = _recording.set(_recording.get()._replace(journal=current))
-    try:
+    with _changed(journal=current):
         yield current
-    finally:
-        _recording.reset(token)
 
 
 class LineageRecorder:
@@ -191,19 +167,20 @@ class LineageRecorder:
         Raises:
             TypeError: `session` is not a Session.
         """
-        if not isinstance(session, Stampable):
+        known: Any = session
+        if not hasattr(session, "stamp_lineage"):
             raise TypeError(
                 f"cannot stamp a {type(session).__name__} with lineage; expected a Session"
             )
         stamp = LineageRecorder.record_operation(
-            session.id,
+            known.id,
             parent_session_ids=parent_session_ids,
             operator=lineage_operator,
             kind=lineage_kind,
             extras=lineage_extras,
         )
         if stamp is not None:
-            session.stamp_lineage(stamp)
+            known.stamp_lineage(stamp)
 
 
 def lineage_extras_to_jsonable(extras: tuple[tuple[str, Any], ...]) -> list[list[Any]]:
@@ -227,13 +204,6 @@ RESUMED_FROM = "resumed_from"
 and the operation in its record is not its own."""
 
 
-class BodyLike(Protocol):
-    """The content of a parent, as far as an edge needs to know it."""
-
-    @property
-    def table(self) -> Sized: ...
-
-
 @dataclass(frozen=True, slots=True)
 class Edge:
     """One parent, held by its content and never as a session, so that no sandbox stays open."""
@@ -254,9 +224,7 @@ class Edge:
     @property
     def n_rows(self) -> int | None:
         """The parent's row count at that moment; None while it is pending or when unknown."""
-        body: BodyLike | None = None
-        if self.body is not None and self.body.done():
-            body = self.body.latest
+        body = self.body.latest if self.body is not None and self.body.done() else None
         return None if body is None else len(body.table)
 
 
@@ -304,6 +272,53 @@ def stamped(
         extras=extras,
     )
     return Provenance() if stamp is None else Provenance(operator, kind, parents, extras)
+
+
+def content_of(edge: Edge) -> Any:
+    """Return what is known by now of a session's content, with late entries; None for nothing."""
+    body = None if edge.body is None else edge.body.latest
+    return body if body is None or edge.late is None else replace(body, record=edge.late)
+
+
+def parents_of(edge: Edge) -> tuple[Edge, ...]:
+    """Return the parents of a session, as far as they are known."""
+    return () if edge.provenance is None else edge.provenance.parents
+
+
+def ancestry(heads: Iterable[Edge]) -> Iterable[Edge]:
+    """Return sessions and what they came from, each once, parents first.
+
+    Of a session that is met at several moments the one counts at which most was known of it.
+    """
+    found: dict[UUID, Edge] = {}
+    for head in heads:
+        # Chains may be longer than the stack of Python.
+        stack: list[tuple[Edge, bool]] = [(head, False)]
+        while stack:
+            edge, has_parents = stack.pop()
+            known = found.get(edge.id)
+            if has_parents or (known is not None and _n_known(known) < _n_known(edge)):
+                found[edge.id] = edge
+            elif known is None:
+                stack.append((edge, True))
+                stack.extend((parent, False) for parent in reversed(parents_of(edge)))
+    return found.values()
+
+
+def nearest_first(head: Edge) -> Iterator[Edge]:
+    """Yield a session and what it came from, each once, the nearest first."""
+    todo, known = deque([head]), set[UUID]()
+    while todo:
+        edge = todo.popleft()
+        if edge.id not in known:
+            known.add(edge.id)
+            yield edge
+            todo.extend(parents_of(edge))
+
+
+def _n_known(edge: Edge) -> int:
+    body = content_of(edge)
+    return 0 if body is None else 1 + len(body.record) + len(body.table)
 
 
 __all__ = [

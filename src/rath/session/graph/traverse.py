@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
 from typing import Any, Protocol, runtime_checkable
 from uuid import UUID
 
@@ -133,26 +134,16 @@ def validate_acyclic(by_id: Mapping[UUID, GraphNode]) -> None:
     Raises:
         LineageConsistencyError: A parent is missing, or there is a cycle; names one session of it.
     """
-    waiting_for: dict[UUID, int] = dict.fromkeys(by_id, 0)
-    children: dict[UUID, list[UUID]] = {}
     for parent_id, child_id in edge_pairs(by_id):
         if parent_id not in by_id:
             raise _missing_parent(parent_id, child_id)
-        waiting_for[child_id] += 1
-        children.setdefault(parent_id, []).append(child_id)
-    ready = [node_id for node_id, count in waiting_for.items() if count == 0]
-    while ready:
-        node_id = ready.pop()
-        del waiting_for[node_id]
-        for child_id in children.get(node_id, ()):
-            waiting_for[child_id] -= 1
-            if waiting_for[child_id] == 0:
-                ready.append(child_id)
-    if waiting_for:
+    try:
+        TopologicalSorter({id: node.parent_session_ids for id, node in by_id.items()}).prepare()
+    except CycleError as exc:
         raise LineageConsistencyError(
-            f"session {next(iter(waiting_for))} is on or below a cycle of the lineage graph; a "
-            "session can only come from older ones"
-        )
+            f"session {exc.args[1][0]} is on a cycle of the lineage graph; a session can only come "
+            "from older ones"
+        ) from None
 
 
 def edge_pairs(by_id: Mapping[UUID, GraphNode]) -> Iterator[tuple[UUID, UUID]]:

@@ -6,84 +6,44 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rath.session.loading import load_stored as load_stored
-    from rath.session.log.paths import (
-        SESSION_FILE_SUFFIX,
-        SESSION_PARTIAL_SUFFIX,
-        SESSIONS_DIR_NAME,
-        ensure_sessions_dir,
-        session_file,
-        session_partial_file,
-        sessions_dir,
-    )
-    from rath.session.log.records import PersistedSessionHeader
-    from rath.session.persistence.errors import PersistenceError
-    from rath.session.persistence.loader import (
-        PersistedSession,
-        PersistedSessionMeta,
-        delete_session,
-        list_persisted_sessions,
-        load_session,
-        prune_sessions,
-    )
-    from rath.session.persistence.migrations import (
-        CURRENT_SCHEMA_VERSION,
-        register_chunk_migration,
-        register_header_migration,
-    )
-    from rath.session.persistence.writer import SessionWriter
+    from rath.session.log.migrations import CURRENT_SCHEMA_VERSION as CURRENT_SCHEMA_VERSION
+    from rath.session.log.migrations import register_chunk_migration as register_chunk_migration
+    from rath.session.log.migrations import register_header_migration as register_header_migration
+    from rath.session.log.paths import SESSION_FILE_SUFFIX as SESSION_FILE_SUFFIX
+    from rath.session.log.paths import SESSION_PARTIAL_SUFFIX as SESSION_PARTIAL_SUFFIX
+    from rath.session.log.paths import SESSIONS_DIR_NAME as SESSIONS_DIR_NAME
+    from rath.session.log.paths import ensure_sessions_dir as ensure_sessions_dir
+    from rath.session.log.paths import session_file as session_file
+    from rath.session.log.paths import session_partial_file as session_partial_file
+    from rath.session.log.paths import sessions_dir as sessions_dir
+    from rath.session.log.records import PersistedSessionHeader as PersistedSessionHeader
+    from rath.session.persistence.errors import PersistenceError as PersistenceError
+    from rath.session.persistence.loader import PersistedSession as PersistedSession
+    from rath.session.persistence.loader import PersistedSessionMeta as PersistedSessionMeta
+    from rath.session.persistence.loader import delete_session as delete_session
+    from rath.session.persistence.loader import list_persisted_sessions as list_persisted_sessions
+    from rath.session.persistence.loader import load_session as load_session
+    from rath.session.persistence.loader import prune_sessions as prune_sessions
+    from rath.session.persistence.writer import SessionWriter as SessionWriter
 else:
     from rath._core.late import late_names
 
-    __getattr__, __dir__ = late_names(
-        __name__,
-        {
-            "errors": ("PersistenceError",),
-            "loader": (
-                "PersistedSession",
-                "PersistedSessionMeta",
-                "delete_session",
-                "list_persisted_sessions",
-                "load_session",
-                "prune_sessions",
-            ),
-            "rath.session.loading": ("load_stored",),
-            "migrations": (
-                "CURRENT_SCHEMA_VERSION",
-                "register_chunk_migration",
-                "register_header_migration",
-            ),
-            "rath.session.log.paths": (
-                "SESSIONS_DIR_NAME",
-                "SESSION_FILE_SUFFIX",
-                "SESSION_PARTIAL_SUFFIX",
-                "ensure_sessions_dir",
-                "session_file",
-                "session_partial_file",
-                "sessions_dir",
-            ),
-            "rath.session.log.records": ("PersistedSessionHeader",),
-            "writer": ("SessionWriter",),
-        },
-    )
-
-__all__ = [
-    "CURRENT_SCHEMA_VERSION",
-    "SESSIONS_DIR_NAME",
-    "SESSION_FILE_SUFFIX",
-    "SESSION_PARTIAL_SUFFIX",
-    "PersistedSession",
-    "PersistedSessionHeader",
-    "PersistedSessionMeta",
-    "PersistenceError",
-    "SessionWriter",
-    "delete_session",
-    "ensure_sessions_dir",
-    "list_persisted_sessions",
-    "load_session",
-    "prune_sessions",
-    "register_chunk_migration",
-    "register_header_migration",
-    "session_file",
-    "session_partial_file",
-    "sessions_dir",
-]
+    _MODULES = {
+        "errors": ("PersistenceError",),
+        "loader": (
+            *("PersistedSession", "PersistedSessionMeta", "delete_session", "load_session"),
+            *("list_persisted_sessions", "prune_sessions"),
+        ),
+        "rath.session.log.migrations": (
+            *("CURRENT_SCHEMA_VERSION", "register_chunk_migration", "register_header_migration"),
+        ),
+        "paths": (
+            *("SESSIONS_DIR_NAME", "SESSION_FILE_SUFFIX", "SESSION_PARTIAL_SUFFIX"),
+            *("ensure_sessions_dir", "session_file", "session_partial_file", "sessions_dir"),
+        ),
+        "rath.session.log.records": ("PersistedSessionHeader",),
+        "writer": ("SessionWriter",),
+    }
+    __all__ = [name for names in _MODULES.values() for name in names]
+    _LATE = {"rath.session.loading": ("load_stored",), **_MODULES}
+    __getattr__, __dir__ = late_names(__name__, _LATE)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections import deque
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -17,10 +16,11 @@ from rath.session.body import Body
 from rath.session.chunk import ChunkKind, ChunkRow, ChunkTable
 from rath.session.content import SystemText
 from rath.session.graph.kind import LineageKind
-from rath.session.graph.recording import Provenance
+from rath.session.graph.recording import nearest_first, parents_of
 from rath.session.loading import Loaded, load, load_file, placement_of
-from rath.session.log import index
 from rath.session.log.files import FileStore
+from rath.session.log.index.query import ListedLog
+from rath.session.log.index.store_index import StoreIndex
 from rath.session.log.parsed import LogSource, ParsedLog
 from rath.session.log.paths import checked_id
 from rath.session.log.records import PersistedSessionHeader, header_of
@@ -132,8 +132,9 @@ class PersistedSession:
         )
         if agent_prompt is not None:
             return user, Session.from_agent_prompt(agent_prompt)
-        rows = _agent_rows(stored) or _first_system_row(self.chunk_table)
-        return user, Session(ChunkTable(rows))
+        first = (row for row in self.chunk_table if row.kind is ChunkKind.SYSTEM)
+        texts = ((row,) for row in first if isinstance(row.content, SystemText))
+        return user, Session(ChunkTable(_agent_rows(stored) or next(texts, ())))
 
 
 def load_session(
@@ -171,19 +172,16 @@ def list_persisted_sessions() -> list[PersistedSessionMeta]:
     """
     source = LogSource(default_store())
     found: list[PersistedSessionMeta] = []
-    with index.StoreIndex(source.store) as known:
+    with StoreIndex(source.store) as known:
         logs = known.logs()
     for session, log in logs.items():
-        if log is not None:
-            found.append(_listed(session, log, source.store))
-            continue
         try:
-            content = source.find(session)
+            facts = log or _listed(source.find(session))
         except PersistenceError as exc:
             _logger.warning("left out of the list: %s", exc)
             continue
-        if content is not None:
-            found.append(_meta(content))
+        if facts is not None:
+            found.append(_meta(session, facts, source.store))
     return sorted(found, key=lambda meta: meta.created_at)
 
 
@@ -201,7 +199,15 @@ def _persisted(loaded: Loaded) -> PersistedSession:
     )
 
 
-def _listed(session: UUID, log: index.ListedLog, store: SessionStore) -> PersistedSessionMeta:
+def _listed(log: ParsedLog | None) -> ListedLog | None:
+    if log is None:
+        return None
+    header, n_rows = log.header, log.state.n_rows
+    is_open = log.state.trailer is None
+    return ListedLog(log.where, header.created_at, header.operator, header.kind, n_rows, is_open)
+
+
+def _meta(session: UUID, log: ListedLog, store: SessionStore) -> PersistedSessionMeta:
     path = Path(log.where)
     return PersistedSessionMeta(
         id=session,
@@ -215,19 +221,6 @@ def _listed(session: UUID, log: index.ListedLog, store: SessionStore) -> Persist
     )
 
 
-def _meta(content: ParsedLog) -> PersistedSessionMeta:
-    header = content.header
-    return PersistedSessionMeta(
-        id=header.session,
-        path=Path(content.where),
-        created_at=header.created_at,
-        lineage_operator=header.operator,
-        lineage_kind=header.kind,
-        chunk_count=content.state.n_rows,
-        closed=content.state.trailer is not None,
-    )
-
-
 def _agent_rows(session: Session) -> tuple[ChunkRow, ...]:
     """Return the agent's rows of the last loop behind a session, itself included."""
     loops = {
@@ -235,27 +228,14 @@ def _agent_rows(session: Session) -> tuple[ChunkRow, ...]:
         for made in session.record
         if isinstance(made, Operation) and made.kind == "loop"
     }
-    seen = set[UUID]()
-    nearest: deque[tuple[UUID, Provenance | None]] = deque([(session.id, session.provenance)])
-    while nearest:
-        made, provenance = nearest.popleft()
-        if made in loops:
-            return loops[made]
-        if provenance is None or made in seen:
+    for made in nearest_first(session.as_parent()):
+        if made.id in loops:
+            return loops[made.id]
+        parents = parents_of(made)
+        if made.provenance is None or made.provenance.kind is not LineageKind.OP_SESSION_LOOP:
             continue
-        seen.add(made)
-        if provenance.kind is LineageKind.OP_SESSION_LOOP and len(provenance.parents) == 2:
+        if len(parents) == 2 and parents[1].body is not None:
             # What a writer has left without its record may still name a stored agent.
-            agent = provenance.parents[1].body
-            if agent is not None:
-                body: Body = agent.result()
-                return body.table.rows
-        nearest += ((edge.id, edge.provenance) for edge in provenance.parents)
-    return ()
-
-
-def _first_system_row(table: ChunkTable) -> tuple[ChunkRow, ...]:
-    for row in table:
-        if row.kind is ChunkKind.SYSTEM and isinstance(row.content, SystemText):
-            return (row,)
+            agent: Body = parents[1].body.result()
+            return agent.table.rows
     return ()

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Literal, assert_never, cast
+from itertools import zip_longest
+from typing import Literal, NamedTuple, assert_never, cast
 from uuid import UUID
 
 from rath._core.blobs import Blob
@@ -21,10 +22,8 @@ from rath.session.questions.lineage import (
     EvidenceKind,
     Lineage,
     Missing,
-    changes_by_row,
     find_missing,
     lineage_of,
-    turns_of,
 )
 from rath.session.questions.origin import By, made_by, what_changed
 from rath.session.record import (
@@ -33,7 +32,6 @@ from rath.session.record import (
     Entry,
     ModelCall,
     Operation,
-    Record,
     Summary,
     ToolRun,
     Verdict,
@@ -42,40 +40,6 @@ from rath.session.session import Session
 
 _AROUND = 40
 """Characters on either side of a find that an excerpt shows."""
-
-
-class Needle:
-    """A text that is looked for.
-
-    Raises:
-        ValueError: It holds nothing but blanks.
-    """
-
-    def __init__(self, text: str) -> None:
-        self.text = _plain(text)
-        if not self.text:
-            raise ValueError("there is nothing to look for: the text is blank")
-
-    def found_in(self, texts: Iterator[str]) -> str | None:
-        """Return what stands around the text in the first of `texts` that holds it, else None."""
-        for text in texts:
-            plain = _plain(text)
-            at = plain.find(self.text)
-            if at >= 0:
-                start, end = max(0, at - _AROUND), at + len(self.text) + _AROUND
-                before, after = "…" * (start > 0), "…" * (end < len(plain))
-                return f"{before}{plain[start:end]}{after}"
-        return None
-
-    def in_row(self, row: ChunkRow) -> str | None:
-        """Return an excerpt of a row that holds the text, else None."""
-        return self.found_in(texts_of(row))
-
-    def in_blob(self, blob: Blob | None) -> str | None:
-        """Return an excerpt of a file that holds the text, else None."""
-        if blob is None or blob.data is None or not is_text(blob.data):
-            return None
-        return self.found_in(iter((blob.data.decode(),)))
 
 
 def texts_of(row: ChunkRow) -> Iterator[str]:
@@ -214,22 +178,14 @@ class Comparison:
 def compare(left: Session, right: Session) -> Comparison:
     """Return two sessions side by side; O(rows and entries). Waits for both runs."""
     n_common = left.chunk_table.common_prefix(right.chunk_table)
-    mine, theirs = left.chunk_table.since(n_common), right.chunk_table.since(n_common)
-    pairs = (
-        RowPair(
-            n_common + at,
-            mine[at] if at < len(mine) else None,
-            theirs[at] if at < len(theirs) else None,
-        )
-        for at in range(max(len(mine), len(theirs)))
-    )
+    pairs = zip_longest(left.chunk_table.since(n_common), right.chunk_table.since(n_common))
     ours = {each.path: each for each in what_changed(left).files}
     others = {each.path: each for each in what_changed(right).files}
     return Comparison(
         left=left.id,
         right=right.id,
         n_common=n_common,
-        rows=tuple(pairs),
+        rows=tuple(RowPair(at, *pair) for at, pair in enumerate(pairs, start=n_common)),
         files=tuple(
             FilePair(path, ours.get(path), others.get(path))
             for path in sorted(ours.keys() | others.keys())
@@ -249,25 +205,20 @@ def _count(session: Session) -> Counts:
         rows=len(table),
         turns=sum(isinstance(row.content, AssistantTurn) for row in table),
         model_calls=len(calls),
-        retries=sum(_n_retries(call) for call in calls),
+        retries=sum(
+            max(0, len(call.evidence.attempts) - 1) + (call.status == "failed") for call in calls
+        ),
         tool_runs=len(runs),
         failed_tool_runs=sum(run.status != "done" for run in runs),
-        branches=_n_branches(record),
+        branches=sum(
+            isinstance(e, Operation) and e.kind in ("fork", "detach", "merge") for e in record
+        ),
         checks=len(verdicts),
         failed_checks=sum(not verdict.passed for verdict in verdicts),
         tokens=0 if usage is None else usage.total_tokens,
         usd=cost.usd,
         is_priced=cost.is_complete,
     )
-
-
-def _n_retries(call: ModelCall) -> int:
-    tries = max(0, len(call.evidence.attempts) - 1)
-    return tries + (call.status == "failed")
-
-
-def _n_branches(record: Record) -> int:
-    return sum(isinstance(e, Operation) and e.kind in ("fork", "detach", "merge") for e in record)
 
 
 Place = Literal["instructions", "note", "row", "file", "result", "verdict", "replaced"]
@@ -343,23 +294,33 @@ def blame(session: Session, text: str) -> Blame:
     Raises:
         ValueError: The text is blank.
     """
-    search = _Search(lineage_of(session), Needle(text))
+    search = _Search(lineage_of(session), text)
     found = tuple(search.appearances())
-    return Blame(session.id, search.needle.text, found, tuple(search.missing(found)))
+    return Blame(session.id, search.text, found, tuple(search.missing(found)))
+
+
+class _Find(NamedTuple):
+    """A place that an entry brought, what names it, and an excerpt if it holds the text."""
+
+    place: Place
+    excerpt: str | None
+    row: RowId | None = None
+    path: str = ""
+    uri: str = ""
 
 
 class _Search:
     """One text, and all that may hold it."""
 
-    def __init__(self, lineage: Lineage, needle: Needle) -> None:
-        self.needle = needle
+    def __init__(self, lineage: Lineage, text: str) -> None:
+        self.text = _plain(text)
+        if not self.text:
+            raise ValueError("there is nothing to look for: the text is blank")
         self._lineage = lineage
-        self._turns = turns_of(lineage)
         self._heads: set[UUID] = set()
         self._notes: set[tuple[str, str]] = set()
         self._makers: dict[RowId, Entry] = {}
         self._summaries: dict[RowId, Summary] = {}
-        self._changes = changes_by_row(lineage)
         self._loose: list[Entry] = []
         """Entries that made no row of the lineage."""
 
@@ -377,9 +338,11 @@ class _Search:
             maker = self._makers.get(row_id)
             if maker is not None:
                 yield from self._around(maker, birth.turn)
-            yield from self._row(row_id, birth, maker)
+            excerpt = self._in_row(birth.row)
+            if excerpt is not None:
+                yield self._row(row_id, birth, maker, excerpt)
         for entry in self._loose:
-            yield from self._around(entry, self._turns.get(entry.id))
+            yield from self._around(entry, self._lineage.turns.get(entry.id))
 
     def missing(self, found: tuple[Appearance, ...]) -> Iterator[Missing]:
         """Yield the evidence without which what was found is not told to the end."""
@@ -395,12 +358,9 @@ class _Search:
         told = (*find_missing(self._lineage, "seen"), *find_missing(self._lineage, "where"))
         yield from (each for each in told if each.kind in kinds)
 
-    def _row(self, row_id: RowId, birth: Birth, maker: Entry | None) -> Iterator[Appearance]:
-        excerpt = self.needle.in_row(birth.row)
-        if excerpt is None:
-            return
+    def _row(self, row_id: RowId, birth: Birth, maker: Entry | None, excerpt: str) -> Appearance:
         is_answer = isinstance(birth.row.content, AssistantTurn) or row_id in self._summaries
-        yield Appearance(
+        return Appearance(
             place="row",
             by=made_by(self._lineage, birth.row),
             session=row_id.session,
@@ -414,95 +374,91 @@ class _Search:
 
     def _put_there(self, row: RowId) -> str:
         """Return the hook by which a row came to hold the text, "" where none did that."""
-        for change in reversed(self._changes.get(row, ())):
-            if change.what != "arguments" and self.needle.in_blob(change.before) is None:
-                return change.hook if self.needle.in_blob(change.after) is not None else ""
+        for change in reversed(self._lineage.changes.get(row, ())):
+            if change.what != "arguments" and self._in_blob(change.before) is None:
+                return change.hook if self._in_blob(change.after) is not None else ""
         return ""
 
     def _read(self, row_id: RowId, birth: Birth, maker: Entry | None) -> Iterator[TextSource]:
         """Yield what the model had read before it wrote a row."""
-        needle, births = self.needle, self._lineage.births
+        births = self._lineage.births
         if isinstance(maker, ModelCall):
             begun = self._begun(maker)
-            if begun is not None and any(map(needle.in_row, begun.head)):
+            if begun is not None and any(map(self._in_row, begun.head)):
                 yield TextSource("instructions")
             for note in () if maker.seen is None else maker.seen.recalled:
-                if needle.found_in(iter((note.text,))) is not None:
+                if self._in_text(note.text) is not None:
                     yield TextSource("note", uri=note.uri, score=note.score)
         summary = self._summaries.get(row_id)
         if summary is not None:
             before = [births[row].row for row in summary.replaced if row in births]
         else:
             before = list(self._lineage.nodes[birth.session].table.prefix(birth.index))
-        yield from (TextSource("row", row.id) for row in before if needle.in_row(row) is not None)
+        yield from (TextSource("row", row.id) for row in before if self._in_row(row) is not None)
 
     def _around(self, entry: Entry, turn: int | None) -> Iterator[Appearance]:
         """Yield what an entry brought with it beside its row."""
-        if isinstance(entry, ModelCall):
-            yield from self._instructions(entry, turn)
-            yield from self._recalled(entry, turn)
-        elif isinstance(entry, ToolRun):
-            yield from self._files(entry, turn)
-        elif isinstance(entry, Verdict):
-            excerpt = self.needle.found_in(iter((entry.report,)))
-            if excerpt is not None:
-                yield self._brought("verdict", entry, turn, excerpt)
-        elif isinstance(entry, Change) and entry.what not in ("input", "output"):
-            excerpt = self.needle.in_blob(entry.before)
-            if excerpt is not None and self.needle.in_blob(entry.after) is None:
-                yield self._brought("replaced", entry, turn, excerpt)
-
-    def _instructions(self, call: ModelCall, turn: int | None) -> Iterator[Appearance]:
-        begun = self._begun(call)
-        if begun is None or begun.id in self._heads:
-            return
-        self._heads.add(begun.id)
-        for row in begun.head:
-            excerpt = self.needle.in_row(row)
-            # The agent's session is a parent of the run: mostly its rows are there already.
-            if excerpt is not None and row.id not in self._lineage.births:
-                yield self._brought("instructions", call, turn, excerpt, row=row.id)
-
-    def _recalled(self, call: ModelCall, turn: int | None) -> Iterator[Appearance]:
-        for note in () if call.seen is None else call.seen.recalled:
-            excerpt = self.needle.found_in(iter((note.text,)))
-            if excerpt is not None and (note.uri, note.text) not in self._notes:
-                self._notes.add((note.uri, note.text))
-                yield self._brought("note", call, turn, excerpt, uri=note.uri)
-
-    def _files(self, run: ToolRun, turn: int | None) -> Iterator[Appearance]:
-        for effect in run.file_effects:
-            excerpt = self.needle.in_blob(effect.after)
-            if excerpt is not None and self.needle.in_blob(effect.before) is None:
-                yield self._brought("file", run, turn, excerpt, path=effect.path)
-        excerpt = self.needle.in_blob(run.full)
-        if excerpt is not None:
-            yield self._brought("result", run, turn, excerpt)
-
-    def _brought(
-        self,
-        place: Place,
-        entry: Entry,
-        turn: int | None,
-        excerpt: str,
-        *,
-        row: RowId | None = None,
-        path: str = "",
-        uri: str = "",
-    ) -> Appearance:
         begun = self._begun(entry)
-        return Appearance(
-            place=place,
-            by="tool" if isinstance(entry, ToolRun) else None,
-            hook=entry.hook if isinstance(entry, Change) else "",
-            session=None if begun is None else begun.session,
-            row=row,
-            turn=turn,
-            entry=entry,
-            excerpt=excerpt,
-            path=path,
-            uri=uri,
-        )
+        for found in self._brought(entry, begun):
+            if found.excerpt is not None:
+                yield Appearance(
+                    place=found.place,
+                    by="tool" if isinstance(entry, ToolRun) else None,
+                    hook=entry.hook if isinstance(entry, Change) else "",
+                    session=None if begun is None else begun.session,
+                    row=found.row,
+                    turn=turn,
+                    entry=entry,
+                    excerpt=found.excerpt,
+                    path=found.path,
+                    uri=found.uri,
+                )
+
+    def _brought(self, entry: Entry, begun: Operation | None) -> Iterator[_Find]:
+        if isinstance(entry, ModelCall):
+            if begun is not None and begun.id not in self._heads:
+                self._heads.add(begun.id)
+                # The agent's session is a parent of the run: mostly its rows are there already.
+                new = (row for row in begun.head if row.id not in self._lineage.births)
+                yield from (_Find("instructions", self._in_row(row), row.id) for row in new)
+            for note in () if entry.seen is None else entry.seen.recalled:
+                if (note.uri, note.text) not in self._notes:
+                    self._notes.add((note.uri, note.text))
+                    yield _Find("note", self._in_text(note.text), uri=note.uri)
+        elif isinstance(entry, ToolRun):
+            for effect in entry.file_effects:
+                excerpt = self._in_blob(effect.after)
+                if excerpt is not None and self._in_blob(effect.before) is None:
+                    yield _Find("file", excerpt, path=effect.path)
+            yield _Find("result", self._in_blob(entry.full))
+        elif isinstance(entry, Verdict):
+            yield _Find("verdict", self._in_text(entry.report))
+        elif isinstance(entry, Change) and entry.what not in ("input", "output"):
+            excerpt = self._in_blob(entry.before)
+            if excerpt is not None and self._in_blob(entry.after) is None:
+                yield _Find("replaced", excerpt)
 
     def _begun(self, entry: Entry) -> Operation | None:
         return self._lineage.operations.get(entry.operation)
+
+    def _found_in(self, texts: Iterable[str]) -> str | None:
+        """Return what stands around the text in the first of `texts` that holds it, else None."""
+        for text in texts:
+            plain = _plain(text)
+            at = plain.find(self.text)
+            if at >= 0:
+                start, end = max(0, at - _AROUND), at + len(self.text) + _AROUND
+                before, after = "…" * (start > 0), "…" * (end < len(plain))
+                return f"{before}{plain[start:end]}{after}"
+        return None
+
+    def _in_text(self, text: str) -> str | None:
+        return self._found_in((text,))
+
+    def _in_row(self, row: ChunkRow) -> str | None:
+        return self._found_in(texts_of(row))
+
+    def _in_blob(self, blob: Blob | None) -> str | None:
+        if blob is None or blob.data is None or not is_text(blob.data):
+            return None
+        return self._in_text(blob.data.decode())

@@ -1,35 +1,36 @@
-"""The answers as JSON: members are named as the fields are, and names stay as they are."""
+"""Answers, entries and outcomes as JSON, whatever the format of a log.
+
+Members are named as the fields are, and names stay as they are.
+"""
 
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import fields, is_dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import MISSING, fields, is_dataclass
 from datetime import datetime
 from decimal import Decimal
+from functools import cache
 from typing import Any, cast
 from uuid import UUID
 
-from msgspec import Struct
+from msgspec import NODEFAULT, Struct, structs
 
 from rath._core.blobs import Blob
-from rath.session.chunk import ChunkRow, ChunkTable
-from rath.session.outcome import Outcome, OutputValue
+from rath.backend.effects import FileEffect
+from rath.session.chunk import ChunkRow, ChunkTable, RowId
+from rath.session.content import rows_digest
+from rath.session.log.format import tools_digest
+from rath.session.log.index.query import OUTCOME_STATES
+from rath.session.log.values import output_to_plain
+from rath.session.outcome import Completed, Outcome, OutputMissing, OutputValue
 from rath.session.questions.comparison import Blame, Comparison
 from rath.session.questions.origin import AnsweredCall, WhatChanged, WhereFrom, WhoAnswered
 from rath.session.questions.requests import SeenCall, WhatWasSeen, WhereToolsRan
-from rath.session.record import Entry, ModelCall, Operation, ToolRun
+from rath.session.record import Decision, Entry, ModelCall, Operation, ToolRun, Verdict
 
 Json = dict[str, Any]
 Answer = WhatWasSeen | WhoAnswered | WhereToolsRan | WhatChanged | WhereFrom | Blame | Comparison
-
-
-_TEXTS: Mapping[type, Callable[[Any], str]] = {
-    Decimal: lambda value: f"{value:f}",
-    UUID: str,
-    datetime: datetime.isoformat,
-}
 
 
 def encode_answer(answer: Answer) -> Json:
@@ -56,30 +57,21 @@ def encode_answer(answer: Answer) -> Json:
 
 def _seen(each: SeenCall) -> Json:
     seen = each.call.seen
+    # Of all turns together the rows of the requests would be very many.
+    rows = None if each.rows is None or each.body is None else each.rows
     return {
         **_about_call(each.call, each.turn),
-        "session": _plain(each.session),
-        "head": _plain(each.head),
+        **_members(each, "session", "head"),
         "n_rows": None if seen is None else seen.n_rows,
-        "row_ids": _row_ids(each),
-        "context_at": each.context_at,
-        "recalled": _plain(each.recalled),
-        "question": each.question,
+        "row_ids": None if rows is None else [_plain(row.id) for row in rows],
+        **_members(each, "context_at", "recalled", "question"),
         "tools": [tool.name for tool in each.tools],
-        "parameters": _plain(each.call.evidence.parameters),
+        **_members(each.call.evidence, "parameters"),
         "renderer": None if seen is None else seen.renderer,
         "request_digest": None if seen is None else seen.request_digest,
-        "proof": each.proof,
-        "problem": each.problem,
+        **_members(each, "proof", "problem"),
         "request": None if each.body is None else json.loads(each.body),
     }
-
-
-def _row_ids(each: SeenCall) -> list[Any] | None:
-    """Return the rows of a request by name; of all turns together they would be very many."""
-    if each.rows is None or each.body is None:
-        return None
-    return [_plain(row.id) for row in each.rows]
 
 
 def _answered(each: AnsweredCall) -> Json:
@@ -90,29 +82,25 @@ def _answered(each: AnsweredCall) -> Json:
         "n_retries": each.n_retries,
         **_members(evidence),
         "origins": dict(evidence.origins),
-        "cost": _plain(evidence.cost),
+        **_members(evidence, "cost"),
     }
 
 
 def _about_call(call: ModelCall, turn: int | None) -> Json:
-    about = {"turn": turn, "id": call.id, "at": call.at, "operation": call.operation,
-             "purpose": call.purpose, "rows": call.rows}  # fmt: skip
-    return {**{name: _plain(value) for name, value in about.items()}, "status": call.status}
-
-
-def _operation(entry: Operation) -> Json:
-    """Return an operation without what its requests held: that is told with what a model saw."""
-    place = entry.place
-    told = {"kind": "operation", "id": entry.id, "operation": entry.operation, "at": entry.at,
-            "does": entry.kind, "session": entry.session, "path": place.path,
-            "ordinal": place.ordinal, "run": place.run, "workspace": entry.workspace,
-            "undone": entry.undone}  # fmt: skip
-    return {name: _plain(value) for name, value in told.items()}
+    return {"turn": turn, **_members(call, "id", "at", "operation", "purpose", "rows", "status")}
 
 
 def _entry(entry: Entry) -> Json:
     if isinstance(entry, Operation):
-        return _operation(entry)
+        # What its requests held is told with what a model saw.
+        return {
+            "kind": "operation",
+            **_members(entry, "id", "operation", "at"),
+            "does": entry.kind,
+            **_members(entry, "session"),
+            **_members(entry.place, "path", "ordinal", "run"),
+            **_members(entry, "workspace", "undone"),
+        }
     if isinstance(entry, ModelCall):
         return {"kind": "model_call", **_answered(AnsweredCall(None, entry))}
     kind = "tool_run" if isinstance(entry, ToolRun) else type(entry).__name__.lower()
@@ -128,11 +116,11 @@ def _plain(value: object) -> Any:
             return {str(name): _plain(item) for name, item in items}
         case ChunkTable():
             return len(value)
-        case _ if type(value) in _TEXTS:
-            return _TEXTS[type(value)](value)
-        case Struct() | Blob():
-            return _told(value)
-        case _ if is_dataclass(value) and not isinstance(value, type):
+        case Decimal():
+            return f"{value:f}"
+        case datetime():
+            return value.isoformat()
+        case _ if _is_record(value) or isinstance(value, Blob):
             return _told(value)
         case Iterable():
             return [_plain(item) for item in cast("Iterable[object]", value)]
@@ -154,17 +142,105 @@ def _told(value: object) -> Json:
         case _ if isinstance(value, Entry):
             return _entry(value)
         case _ if isinstance(value, Outcome):
-            state = re.sub(r"(?<=.)(?=[A-Z])", "_", type(value).__name__).lower()
-            return {"state": state, **_members(value)}
+            return {"state": OUTCOME_STATES[type(value).__name__], **_members(value)}
         case _:
             return _members(value)
 
 
-def _members(value: object) -> Json:
-    """Return the fields of a struct or a dataclass."""
-    if isinstance(value, Struct):
-        names = value.__struct_fields__
-    else:
-        assert is_dataclass(value)
-        names = tuple(each.name for each in fields(value))
-    return {name: _plain(getattr(value, name)) for name in names}
+def _members(value: object, *names: str) -> Json:
+    """Return fields of a struct or a dataclass, all of them where none are named."""
+    kind: Any = type(value)
+    wanted = names or [name for name, _ in _fields(kind)]
+    return {name: _plain(getattr(value, name)) for name in wanted}
+
+
+def _is_record(value: object) -> bool:
+    """Tell whether a value has fields."""
+    return isinstance(value, Struct) or (is_dataclass(value) and not isinstance(value, type))
+
+
+@cache
+def _fields(kind: Any) -> tuple[tuple[str, object], ...]:
+    """Return the fields of a struct or a dataclass, each with its default, `...` for none."""
+    listed = structs.fields(kind) if issubclass(kind, Struct) else fields(kind)
+    absent = (NODEFAULT, MISSING)
+    return tuple((each.name, ... if each.default in absent else each.default) for each in listed)
+
+
+_APART = frozenset({"head", "tools", "theirs"})
+"""Members of an operation that are named by a digest, or by their number."""
+
+_ALWAYS: Mapping[type, frozenset[str]] = {
+    ToolRun: frozenset(
+        (
+            *("schema_digest", "arguments", "sandbox", "error_kind", "exit_code", "signal"),
+            *("full", "file_effects"),
+        )
+    ),
+    Verdict: frozenset({"score", "workspace_digest"}),
+    Decision: frozenset({"call_id", "arguments"}),
+    FileEffect: frozenset({"before", "after"}),
+}
+"""Members that stand there also where they are None or empty."""
+
+
+def entry_to_jsonable(entry: Entry) -> Json:
+    """Return an entry of the record as JSON."""
+    said: Json = {"entry": type(entry).__struct_config__.tag, **_entry_members(entry)}
+    if isinstance(entry, Operation):
+        if entry.head:
+            said["head"] = rows_digest(entry.head)
+        if entry.tools:
+            said["tools"] = tools_digest(entry.tools)
+        if entry.theirs is not None:
+            said["n_theirs"] = len(entry.theirs)
+    elif isinstance(entry, ModelCall):
+        cost = entry.evidence.cost
+        if cost is not None:
+            said["evidence"]["cost"] = _entry_members(cost)
+    return said
+
+
+def outcome_to_jsonable(outcome: Outcome) -> Json:
+    """Return how a run ended as JSON."""
+    said: Json = {"is": type(outcome).__name__}
+    if not isinstance(outcome, Completed):
+        return {**said, **_entry_members(outcome)}
+    if isinstance(outcome.output, OutputMissing):
+        said["output_problem"] = outcome.output.problem
+    elif outcome.output is not None:
+        said["output"] = output_to_plain(outcome.output.value)
+    return said
+
+
+def _entry_members(value: object) -> Json:
+    """Return the fields of a value; one is left out where it has its default, None or ()."""
+    kind: Any = type(value)
+    always = _ALWAYS.get(kind, frozenset())
+    said: Json = {}
+    for name, default in _fields(kind):
+        member = getattr(value, name)
+        is_left_out = (member is None or member == ()) and member == default
+        is_apart = kind is Operation and name in _APART
+        if not is_apart and (name in always or not is_left_out):
+            said[name] = _jsonable(member)
+    return said
+
+
+def _jsonable(value: object) -> object:
+    match value:
+        case UUID() | Decimal():
+            return str(value)
+        case datetime():
+            return value.isoformat()
+        case RowId(session, index):
+            return f"{session}:{index}"
+        case Blob(digest, size):
+            said: Json = {"sha256": digest, "size": size}
+            return {**said, "kept": True} if value.is_kept else said
+        case tuple():
+            return [_jsonable(each) for each in cast("tuple[object, ...]", value)]
+        case _ if _is_record(value):
+            return _entry_members(value)
+        case _:
+            return value

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
-from typing import Literal
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal, TypeVar
 from uuid import UUID
 
 from rath.session.body import Body
 from rath.session.chunk import ChunkRow, ChunkTable, RowId
 from rath.session.content import AssistantTurn, ToolFeedback
-from rath.session.derive import with_late
-from rath.session.graph.recording import Edge, Provenance
+from rath.session.graph.recording import Provenance, ancestry, content_of
 from rath.session.outcome import Completed, Outcome
 from rath.session.record import (
     CHECK_ORIGIN,
@@ -36,6 +35,8 @@ DERIVATIONS = frozenset({"Session.fork", "Session.detach", "Session.merge", "Ses
 
 BRANCHES = DERIVATIONS | {"Session.delegate", "Session.replay"}
 """Operators that note an operation of kind fork, detach, merge or delegate."""
+
+E = TypeVar("E", bound=Entry)
 
 _MAKERS = frozenset({"loop", "compress", "fork", "detach", "merge", "delegate"})
 """Kinds of operations that make a session."""
@@ -83,19 +84,28 @@ class Birth:
     """Which answer of a model it is or follows, counted from 1 over the lineage."""
 
 
-@dataclass(frozen=True, slots=True)
 class Lineage:
-    """What a session came from, parents before children, itself last."""
+    """What a session came from, parents before children, itself last; waits for the run.
 
-    session: UUID
-    nodes: Mapping[UUID, LineageNode]
-    record: Record
-    births: Mapping[RowId, Birth]
-    operations: Mapping[UUID, Operation]
-    """By run id."""
+    It costs O(rows and entries of all of them).
+    """
 
-    made_by: Mapping[UUID, Operation] = field(repr=False)
-    """The operation that made a session, by the session's id."""
+    def __init__(self, session: Session) -> None:
+        self.session = session.id
+        self.record: Record = session.record
+        heads = [session.synchronize().as_parent()]
+        self.nodes: dict[UUID, LineageNode] = {
+            edge.id: LineageNode(edge.id, content_of(edge), edge.provenance)
+            for edge in ancestry(heads)
+        }
+        operations = [entry for entry in self.record if isinstance(entry, Operation)]
+        self.operations = {entry.operation: entry for entry in operations}
+        """By run id."""
+
+        self.made_by = {entry.session: entry for entry in operations if entry.kind in _MAKERS}
+        """The operation that made a session, by the session's id."""
+
+        self.births = self._births()
 
     @property
     def own(self) -> LineageNode:
@@ -118,193 +128,119 @@ class Lineage:
         node = self.nodes.get(row.session)
         return node is None or node.operator in RUNS | DERIVATIONS
 
+    def is_summary(self, row: RowId) -> bool:
+        """Tell whether a row is the one that a compression made."""
+        made, node = self.made_by.get(row.session), self.nodes.get(row.session)
+        is_compressed = node is not None and node.operator == "run_session_compress"
+        return row.index == 0 and (is_compressed if made is None else made.kind == "compress")
 
-def lineage_of(session: Session) -> Lineage:
-    """Return what a session came from; O(rows and entries of all of them). Waits for the run."""
-    record = session.record
-    body = with_late(record, session.synchronize().body.result())
-    nodes = {node.id: node for node in _walk(session.id, body, session.provenance)}
-    operations = [entry for entry in record if isinstance(entry, Operation)]
-    made_by = {entry.session: entry for entry in operations if entry.kind in _MAKERS}
-    compressed = {node.id for node in nodes.values() if node.operator == "run_session_compress"}
-    compressed |= {made for made, entry in made_by.items() if entry.kind == "compress"}
-    return Lineage(
-        session=session.id,
-        nodes=nodes,
-        record=record,
-        births=_births(nodes, compressed),
-        operations={entry.operation: entry for entry in operations},
-        made_by=made_by,
-    )
+    def in_turn(self, kind: type[E], turn: int | None) -> Iterator[tuple[int | None, E]]:
+        """Yield the entries of a kind, each with its turn; where one is given, only those of it."""
+        for entry in self.record:
+            its_turn = self.turns.get(entry.id)
+            if isinstance(entry, kind) and turn in (None, its_turn):
+                yield its_turn, entry
 
+    @cached_property
+    def turns(self) -> Mapping[UUID, int]:
+        """The turns of the model calls and tool runs that belong to one, by entry id.
 
-def _walk(session: UUID, body: Body, provenance: Provenance) -> Iterator[LineageNode]:
-    """Yield a session after all its ancestors; without recursion, since chains are long."""
-    todo: list[tuple[LineageNode, bool]] = [(LineageNode(session, body, provenance), False)]
-    known: set[UUID] = set()
-    while todo:
-        node, is_visited = todo.pop()
-        if is_visited:
-            yield node
-            continue
-        if node.id in known:
-            continue
-        known.add(node.id)
-        todo.append((node, True))
-        parents = () if node.provenance is None else node.provenance.parents
-        todo += [(_node_of(edge), False) for edge in reversed(parents)]
-
-
-def _node_of(edge: Edge) -> LineageNode:
-    body: object = None if edge.body is None else edge.body.latest
-    if not isinstance(body, Body):
-        return LineageNode(edge.id, None, edge.provenance)
-    return LineageNode(edge.id, with_late(edge.late, body), edge.provenance)
-
-
-def _births(nodes: Mapping[UUID, LineageNode], compressed: AbstractSet[UUID]) -> dict[RowId, Birth]:
-    """Return where each row stands first; turns are counted as they come."""
-    births: dict[RowId, Birth] = {}
-    n_turns = 0
-    for node in nodes.values():
-        above = (nodes[parent].table for parent in node.parents if parent in nodes)
-        shared = max((node.table.common_prefix(table) for table in above), default=0)
-        turn = _turn_at(node.table, shared, births)
-        for index, row in enumerate(node.table.since(shared), start=shared):
-            if row.id is None:
+        Turns are counted by rows, so that they stay the same whatever is missing of the record. A
+        failed call belongs to the turn that came of it in the end, what ran inside a tool call to
+        the turn of that call. A selection, a check, and a call after which no answer came, have no
+        turn.
+        """
+        turns: dict[UUID, int] = {}
+        asked_in = {
+            call.id: birth.turn
+            for birth in self.births.values()
+            if isinstance(birth.row.content, AssistantTurn)
+            for call in birth.row.content.calls
+        }
+        for entry in self.record:
+            births = (self.births.get(row) for row in entry.rows)
+            turn = next((birth.turn for birth in births if birth is not None), None)
+            if turn is None and isinstance(entry, ToolRun) and not entry.rows:
+                turn = asked_in.get(entry.call_id)
+            if turn is not None and isinstance(entry, ModelCall | ToolRun):
+                turns[entry.id] = turn
+        # What made no row belongs to the turn that follows: a retry's answer, a call around it.
+        answers: dict[UUID, int] = {}
+        around: int | None = None
+        for entry in reversed(tuple(self.record)):
+            turn = turns.get(entry.id)
+            later = around
+            if isinstance(entry, ModelCall) and entry.purpose != "select":
+                later = answers.get(entry.operation) or around
+                if turn is not None:
+                    answers[entry.operation], around = turn, None
+            elif isinstance(entry, ToolRun) and entry.origin != CHECK_ORIGIN:
+                around = turn or around
+            else:
                 continue
-            known = births.get(row.id)
-            if known is not None:
-                turn = known.turn
-                continue
-            if isinstance(row.content, AssistantTurn) or _is_summary(row.id, compressed):
-                n_turns += 1
-                turn = n_turns
-            elif not isinstance(row.content, ToolFeedback):
-                turn = None
-            births[row.id] = Birth(row, node.id, index, turn)
-    return births
+            if turn is None and later is not None:
+                turns[entry.id] = later
+        return turns
+
+    @cached_property
+    def changes(self) -> Mapping[RowId, tuple[Change, ...]]:
+        """The changes of answers by their row, those of calls by the row of the result."""
+        found: dict[RowId, tuple[Change, ...]] = {}
+        open_ones: dict[tuple[UUID, str | None], tuple[Change, ...]] = {}
+        for entry in self.record:
+            if isinstance(entry, Change) and entry.what == "answer":
+                for row in entry.rows:
+                    found[row] = (*found.get(row, ()), entry)
+            elif isinstance(entry, Change):
+                call = (entry.operation, entry.call_id)
+                open_ones[call] = (*open_ones.get(call, ()), entry)
+            elif isinstance(entry, ToolRun) and entry.rows:
+                changes = open_ones.pop((entry.operation, entry.call_id), ())
+                found |= dict.fromkeys(entry.rows if changes else (), changes)
+        return found
+
+    def _births(self) -> Mapping[RowId, Birth]:
+        """Return where each row stands first; turns are counted as they come."""
+        births: dict[RowId, Birth] = {}
+        n_turns = 0
+        for node in self.nodes.values():
+            above = (self.nodes[parent].table for parent in node.parents if parent in self.nodes)
+            shared = max((node.table.common_prefix(table) for table in above), default=0)
+            last = node.table[shared - 1].id if shared else None
+            turn = births[last].turn if last is not None and last in births else None
+            for index, row in enumerate(node.table.since(shared), start=shared):
+                if row.id is None:
+                    continue
+                known = births.get(row.id)
+                if known is not None:
+                    turn = known.turn
+                    continue
+                if isinstance(row.content, AssistantTurn) or self.is_summary(row.id):
+                    n_turns += 1
+                    turn = n_turns
+                elif not isinstance(row.content, ToolFeedback):
+                    turn = None
+                births[row.id] = Birth(row, node.id, index, turn)
+        return births
 
 
-def _turn_at(table: ChunkTable, index: int, births: Mapping[RowId, Birth]) -> int | None:
-    row_id = table[index - 1].id if index else None
-    return births[row_id].turn if row_id is not None and row_id in births else None
+def lineage_of(session: Session, turn: int | None = None) -> Lineage:
+    """Return what a session came from.
 
-
-def _is_summary(row: RowId, compressed: AbstractSet[UUID]) -> bool:
-    return row.index == 0 and row.session in compressed
-
-
-def changes_by_row(lineage: Lineage) -> Mapping[RowId, tuple[Change, ...]]:
-    """Return the changes of answers by their row, those of calls by the row of the result."""
-    found: dict[RowId, tuple[Change, ...]] = {}
-    open_ones: dict[tuple[UUID, str | None], tuple[Change, ...]] = {}
-    for entry in lineage.record:
-        if isinstance(entry, Change) and entry.what == "answer":
-            for row in entry.rows:
-                found[row] = (*found.get(row, ()), entry)
-        elif isinstance(entry, Change):
-            call = (entry.operation, entry.call_id)
-            open_ones[call] = (*open_ones.get(call, ()), entry)
-        elif isinstance(entry, ToolRun) and entry.rows:
-            changes = open_ones.pop((entry.operation, entry.call_id), ())
-            for row in entry.rows if changes else ():
-                found[row] = changes
-    return found
-
-
-def changes_by_session(lineage: Lineage) -> Mapping[UUID, tuple[Change, ...]]:
-    """Return by which hooks a session began with another one, or stands for another one."""
-    found: dict[UUID, tuple[Change, ...]] = {}
-    for entry in lineage.record:
-        if isinstance(entry, Change) and entry.what in ("input", "output"):
-            begun = lineage.operations.get(entry.operation)
-            made = _session_after(entry) if begun is None else begun.session
-            if made is not None:
-                found[made] = (*found.get(made, ()), entry)
-    return found
+    Raises:
+        ValueError: The lineage has no such turn.
+    """
+    lineage = Lineage(session)
+    if turn is not None and not 1 <= turn <= lineage.n_turns:
+        known = f"turns 1 to {lineage.n_turns}" if lineage.n_turns else "no turns"
+        raise ValueError(f"there is no turn {turn}: session {session.id} has {known}")
+    return lineage
 
 
 def sessions_of(change: Change) -> tuple[str, str]:
     """Return the ids of the sessions before and after a hook, "" where they are lost."""
     before, after = change.before.data, change.after.data
     return (before or b"").decode(), (after or b"").decode()
-
-
-def _session_after(change: Change) -> UUID | None:
-    _, after = sessions_of(change)
-    return UUID(after) if after else None
-
-
-def turns_of(lineage: Lineage) -> Mapping[UUID, int]:
-    """Return the turns of the model calls and tool runs that belong to one, by entry id.
-
-    Turns are counted by rows, so that they stay the same whatever is missing of the record. A
-    failed call belongs to the turn that came of it in the end, what ran inside a tool call to the
-    turn of that call. A selection, a check, and a call after which no answer came, have no turn.
-    """
-    entries = tuple(lineage.record)
-    turns = _told_by_rows(lineage, entries)
-    _give_to_earlier(entries, turns)
-    return turns
-
-
-def require_turn(lineage: Lineage, turn: int | None) -> None:
-    """Refuse a turn that there is not.
-
-    Raises:
-        ValueError: The lineage has no such turn.
-    """
-    if turn is not None and not 1 <= turn <= lineage.n_turns:
-        told = f"turns 1 to {lineage.n_turns}" if lineage.n_turns else "no turns"
-        raise ValueError(f"there is no turn {turn}: session {lineage.session} has {told}")
-
-
-def _told_by_rows(lineage: Lineage, entries: Sequence[Entry]) -> dict[UUID, int]:
-    asked_in = _turns_of_calls(lineage)
-    turns: dict[UUID, int] = {}
-    for entry in entries:
-        births = (lineage.births.get(row) for row in entry.rows)
-        turn = next((birth.turn for birth in births if birth is not None), None)
-        if turn is None and isinstance(entry, ToolRun) and not entry.rows:
-            turn = asked_in.get(entry.call_id)
-        if turn is not None and isinstance(entry, ModelCall | ToolRun):
-            turns[entry.id] = turn
-    return turns
-
-
-def _turns_of_calls(lineage: Lineage) -> dict[str, int]:
-    """Return the last turn in which a tool call with an id was asked for."""
-    asked: dict[str, int] = {}
-    for birth in lineage.births.values():
-        content = birth.row.content
-        if isinstance(content, AssistantTurn) and birth.turn is not None:
-            asked |= dict.fromkeys((call.id for call in content.calls), birth.turn)
-    return asked
-
-
-def _give_to_earlier(entries: Sequence[Entry], turns: dict[UUID, int]) -> None:
-    """Give what came of no row to the turn that follows: a retry's answer, a call around it."""
-    answers: dict[UUID, int] = {}
-    around: int | None = None
-    for entry in reversed(entries):
-        known = turns.get(entry.id)
-        if isinstance(entry, ModelCall) and entry.purpose != "select":
-            if known is not None:
-                answers[entry.operation] = known
-                around = None
-            else:
-                _set(turns, entry, answers.get(entry.operation) or around)
-        elif isinstance(entry, ToolRun) and entry.origin != CHECK_ORIGIN:
-            if known is not None:
-                around = known
-            else:
-                _set(turns, entry, around)
-
-
-def _set(turns: dict[UUID, int], entry: Entry, turn: int | None) -> None:
-    if turn is not None:
-        turns[entry.id] = turn
 
 
 EvidenceKind = Literal[
@@ -342,25 +278,17 @@ class Missing:
 
 def find_missing(lineage: Lineage, question: Question) -> tuple[Missing, ...]:
     """Return what is missing for a question; O(rows and entries)."""
-    if _has_no_record(lineage):
+    if not len(lineage.record) and any(map(_has_begun, lineage.nodes.values())):
         return tuple(Missing(kind, 1, NO_RECORD) for kind in NEEDS[question])
-    told: dict[EvidenceKind, list[str]] = {
+    found: dict[EvidenceKind, list[str]] = {
         kind: list(_SIGNS[kind](lineage)) for kind in NEEDS[question]
     }
+    more = {kind: f", and {len(signs) - 1} more like it" for kind, signs in found.items()}
     return tuple(
-        Missing(kind, len(signs), signs[0] if len(signs) == 1 else _and_more(signs))
-        for kind, signs in told.items()
+        Missing(kind, len(signs), signs[0] + more[kind] * (len(signs) > 1))
+        for kind, signs in found.items()
         if signs
     )
-
-
-def _and_more(signs: Collection[str]) -> str:
-    first = next(iter(signs))
-    return f"{first}, and {len(signs) - 1} more like it"
-
-
-def _has_no_record(lineage: Lineage) -> bool:
-    return not len(lineage.record) and any(map(_has_begun, lineage.nodes.values()))
 
 
 def _of(lineage: Lineage, *kinds: type[Entry]) -> Iterator[Entry]:
@@ -430,15 +358,8 @@ def _without_summaries(lineage: Lineage) -> Iterator[str]:
     """Yield compressed sessions of which nothing says what was replaced."""
     summed = _rows_of(lineage, Summary)
     for row_id in lineage.births:
-        if row_id.index == 0 and row_id not in summed and _is_compressed(lineage, row_id.session):
+        if row_id not in summed and lineage.is_summary(row_id):
             yield f"{_place(row_id)} stands for rows that nothing names"
-
-
-def _is_compressed(lineage: Lineage, session: UUID) -> bool:
-    made, node = lineage.made_by.get(session), lineage.nodes.get(session)
-    if made is not None:
-        return made.kind == "compress"
-    return node is not None and node.operator == "run_session_compress"
 
 
 def _without_verdicts(lineage: Lineage) -> Iterator[str]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 from uuid import UUID
@@ -18,7 +18,6 @@ from rath.session.files.changes import (
     CallEffect,
     EffectGap,
     Scope,
-    Step,
     here_of,
     net_changes,
     scoped_steps,
@@ -28,14 +27,10 @@ from rath.session.files.merge import FileConflict, merge_in
 from rath.session.outcome import Outcome
 from rath.session.questions.lineage import (
     Lineage,
-    LineageNode,
     Missing,
-    changes_by_row,
-    changes_by_session,
     find_missing,
     lineage_of,
-    require_turn,
-    turns_of,
+    sessions_of,
 )
 from rath.session.record import Change, Decision, Interrupt, ModelCall, Operation, Summary, ToolRun
 from rath.session.session import Session
@@ -83,15 +78,6 @@ class WhatChanged:
         return tuple(each for each in self.steps if each.change.effect.attribution != "exact")
 
 
-@dataclass(frozen=True, slots=True)
-class _Told:
-    """What one step did to files."""
-
-    effects: tuple[CallEffect, ...]
-    conflicts: tuple[FileConflict, ...] = ()
-    unknown: str = ""
-
-
 def what_changed(
     session: Session, *, turn: int | None = None, scope: Scope = "whole"
 ) -> WhatChanged:
@@ -105,42 +91,38 @@ def what_changed(
     Raises:
         ValueError: There is no such turn, or no such scope.
     """
-    lineage = lineage_of(session)
-    require_turn(lineage, turn)
-    turns = turns_of(lineage)
-    here = here_of(session.placement)
-    steps = [
-        step
-        for step in scoped_steps(lineage.record, session.id, scope, here)
-        if turn in (None, turns.get(step.entry.id))
-    ]
-    told = [_told(step, lineage) for step in steps]
-    changes = tuple(
-        ToldChange(turns.get(change.call.id), change) for each in told for change in each.effects
-    )
-    files = net_changes(each.change.effect for each in changes)
+    lineage = lineage_of(session, turn)
+    effects: list[CallEffect] = []
+    gaps: list[EffectGap] = []
+    conflicts: list[FileConflict] = []
+    unknown: list[str] = []
+    for step in scoped_steps(lineage.record, session.id, scope, here_of(session.placement)):
+        entry = step.entry
+        if turn not in (None, lineage.turns.get(entry.id)):
+            continue
+        gaps += step.gaps()
+        if not isinstance(entry, Operation) or entry.workspace != "three-way":
+            effects += step.call_effects()
+            continue
+        try:
+            merge = merge_in(tuple(lineage.record), entry)
+        except BackendError as exc:
+            unknown.append(str(exc))
+        else:
+            effects += (CallEffect(entry, each) for each in merge.effects)
+            conflicts += merge.conflicts
+    files = net_changes(each.effect for each in effects)
     return WhatChanged(
         session=session.id,
         files=files,
-        steps=changes,
+        steps=tuple(ToldChange(lineage.turns.get(each.call.id), each) for each in effects),
         diff=unified_diff(files),
-        gaps=tuple(gap for step in steps for gap in step.gaps()),
-        conflicts=tuple(conflict for each in told for conflict in each.conflicts),
-        unknown=tuple(each.unknown for each in told if each.unknown),
+        gaps=tuple(gaps),
+        conflicts=tuple(conflicts),
+        unknown=tuple(unknown),
         verdicts=session.verdicts if turn is None else (),
         missing=find_missing(lineage, "changed"),
     )
-
-
-def _told(step: Step, lineage: Lineage) -> _Told:
-    entry = step.entry
-    if not isinstance(entry, Operation) or entry.workspace != "three-way":
-        return _Told(tuple(step.call_effects()))
-    try:
-        merge = merge_in(tuple(lineage.record), entry)
-    except BackendError as exc:
-        return _Told((), unknown=str(exc))
-    return _Told(tuple(CallEffect(entry, each) for each in merge.effects), merge.conflicts)
 
 
 By = Literal["written", "model", "tool", "summary"]
@@ -225,19 +207,18 @@ def where_from(session: Session, *, turn: int | None = None) -> WhereFrom:
     Raises:
         ValueError: There is no such turn.
     """
-    lineage = lineage_of(session)
-    require_turn(lineage, turn)
-    changes = changes_by_row(lineage)
-    kept, rows = set(lineage.nodes), tuple(_rows(lineage, changes))
+    lineage = lineage_of(session, turn)
+    rows, wanted = list(enumerate(lineage.own.table)), set(lineage.nodes)
     if turn is not None:
         births = [birth for birth in lineage.births.values() if birth.turn == turn]
-        rows = tuple(_born(lineage, birth.index, birth.row, changes) for birth in births)
-        kept = _leading_to(lineage, {birth.session for birth in births})
-    about = _About(lineage)
+        rows = [(birth.index, birth.row) for birth in births]
+        wanted = {birth.session for birth in births}
+        for node in reversed(lineage.nodes.values()):  # children before what they came from
+            wanted.update(node.parents if node.id in wanted else ())
     return WhereFrom(
         session=session.id,
-        ancestors=tuple(about.ancestor(node) for node in lineage.nodes.values() if node.id in kept),
-        rows=rows,
+        ancestors=tuple(each for each in _ancestors(lineage) if each.session in wanted),
+        rows=tuple(_born(lineage, index, row) for index, row in rows),
         missing=find_missing(lineage, "origin"),
     )
 
@@ -253,77 +234,53 @@ def made_by(lineage: Lineage, row: ChunkRow) -> By:
     return "written" if birth is None or birth.turn is None else "summary"
 
 
-_Changes = Mapping[RowId, tuple[Change, ...]]
+def _born(lineage: Lineage, index: int, row: ChunkRow) -> BornRow:
+    if row.id is None:
+        return BornRow(index, row, None, made_by(lineage, row), None)
+    turn, changes = lineage.births[row.id].turn, lineage.changes.get(row.id, ())
+    return BornRow(index, row, row.id, made_by(lineage, row), turn, changes)
 
 
-def _rows(lineage: Lineage, changes: _Changes) -> Iterator[BornRow]:
-    for index, row in enumerate(lineage.own.table):
-        yield _born(lineage, index, row, changes)
-
-
-def _born(lineage: Lineage, index: int, row: ChunkRow, changes: _Changes) -> BornRow:
-    birth = None if row.id is None else lineage.births[row.id]
-    turn = None if birth is None else birth.turn
-    changed = () if row.id is None else changes.get(row.id, ())
-    return BornRow(index, row, row.id, made_by(lineage, row), turn, changed)
-
-
-def _leading_to(lineage: Lineage, sessions: set[UUID]) -> set[UUID]:
-    kept: set[UUID] = set()
-    todo = list(sessions)
-    while todo:
-        node = lineage.nodes[todo.pop()]
-        if node.id not in kept:
-            kept.add(node.id)
-            todo += node.parents
-    return kept
-
-
-class _About:
-    """What the record tells of each session."""
-
-    def __init__(self, lineage: Lineage) -> None:
-        self._made_by = lineage.made_by
-        self._n_born = Counter(birth.session for birth in lineage.births.values())
-        self._summaries: dict[UUID, Summary] = {}
-        self._runs: dict[UUID, ToolRun] = {}
-        self._selections: dict[UUID, list[Operation]] = {}
-        self._waits: dict[UUID, list[Interrupt | Decision]] = {}
-        self._changes = changes_by_session(lineage)
-        for entry in lineage.record:
-            if isinstance(entry, Summary):
-                self._summaries |= {row.session: entry for row in entry.rows}
-            elif isinstance(entry, ToolRun):
-                self._runs[entry.id] = entry
-            elif isinstance(entry, Operation) and entry.kind == "select":
-                self._selections.setdefault(entry.session, []).append(entry)
-            elif isinstance(entry, Interrupt | Decision):
-                session = _session_of(lineage.operations, entry)
-                self._waits.setdefault(session, []).append(entry)
-
-    def ancestor(self, node: LineageNode) -> Ancestor:
-        made = self._made_by.get(node.id)
-        undone = None if made is None or made.undone is None else self._runs.get(made.undone)
-        return Ancestor(
+def _ancestors(lineage: Lineage) -> Iterator[Ancestor]:
+    """Yield what the record tells of each session."""
+    n_born = Counter(birth.session for birth in lineage.births.values())
+    summaries: dict[UUID, Summary] = {}
+    runs: dict[UUID | None, ToolRun] = {}
+    selections: dict[UUID, list[Operation]] = defaultdict(list)
+    waits: dict[UUID, list[Interrupt | Decision]] = defaultdict(list)
+    changes: dict[UUID, list[Change]] = defaultdict(list)
+    for entry in lineage.record:
+        begun = lineage.operations.get(entry.operation)
+        # The operation itself stands for its session where it is missing.
+        session = entry.operation if begun is None else begun.session
+        if isinstance(entry, Summary):
+            summaries |= {row.session: entry for row in entry.rows}
+        elif isinstance(entry, ToolRun):
+            runs[entry.id] = entry
+        elif isinstance(entry, Operation) and entry.kind == "select":
+            selections[entry.session].append(entry)
+        elif isinstance(entry, Interrupt | Decision):
+            waits[session].append(entry)
+        elif isinstance(entry, Change) and entry.what in ("input", "output"):
+            _, after = sessions_of(entry)
+            if begun is not None or after:
+                changes[session if begun is not None else UUID(after)].append(entry)
+    for node in lineage.nodes.values():
+        made = lineage.made_by.get(node.id)
+        yield Ancestor(
             session=node.id,
             operator=node.operator,
             parents=node.parents,
             operation=made,
             outcome=node.outcome,
             n_rows=len(node.table),
-            n_born=self._n_born[node.id],
-            summary=self._summaries.get(node.id),
-            undone=undone,
-            selections=tuple(self._selections.get(node.id, ())),
-            waits=tuple(self._waits.get(node.id, ())),
-            changes=self._changes.get(node.id, ()),
+            n_born=n_born[node.id],
+            summary=summaries.get(node.id),
+            undone=None if made is None else runs.get(made.undone),
+            selections=tuple(selections[node.id]),
+            waits=tuple(waits[node.id]),
+            changes=tuple(changes[node.id]),
         )
-
-
-def _session_of(operations: Mapping[UUID, Operation], entry: Interrupt | Decision) -> UUID:
-    """Return the session whose run waited; the operation itself where it is missing."""
-    begun = operations.get(entry.operation)
-    return entry.operation if begun is None else begun.session
 
 
 @dataclass(frozen=True, slots=True)
@@ -375,14 +332,8 @@ def who_answered(session: Session, *, turn: int | None = None) -> WhoAnswered:
     Raises:
         ValueError: There is no such turn.
     """
-    lineage = lineage_of(session)
-    require_turn(lineage, turn)
-    turns = turns_of(lineage)
-    calls = tuple(
-        AnsweredCall(turns.get(entry.id), entry)
-        for entry in lineage.record
-        if isinstance(entry, ModelCall) and turn in (None, turns.get(entry.id))
-    )
+    lineage = lineage_of(session, turn)
+    calls = tuple(AnsweredCall(*each) for each in lineage.in_turn(ModelCall, turn))
     usages = [each.call.evidence.usage for each in calls]
     return WhoAnswered(
         session=session.id,

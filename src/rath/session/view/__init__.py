@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rath.session.view.nodes import PageLimits
 from rath.session.view.page import write_page
+from rath.session.view.page_data import PageLimits
 
 __all__ = ["PageLimits", "write_page"]

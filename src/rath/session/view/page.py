@@ -28,8 +28,7 @@ from rath.session.loading import load
 from rath.session.log.store import SessionStore
 from rath.session.session import Session
 from rath.session.state import Unfinished
-from rath.session.view.nodes import PageLimits, PageNode, harmless, nodes_of
-from rath.session.view.page_data import PageEncoder
+from rath.session.view.page_data import PageEncoder, PageLimits, PageNode, harmless, nodes_of
 
 STYLES = ("base.css", "panes.css", "rows.css", "evidence.css")
 SCRIPTS = (
@@ -100,13 +99,7 @@ def page_html(data: str, heads: Sequence[Edge], *, title: str, events: str = "")
         "data": harmless(data),
         "code": code,
     }
-    page = _asset("page.html")
-    pieces = page.split("{{")
-    made = [pieces[0]]
-    for piece in pieces[1:]:
-        name, _, rest = piece.partition("}}")
-        made += (parts[name], rest)
-    return "".join(made)
+    return re.sub(r"\{\{(\w+)\}\}", lambda found: parts[found[1]], _asset("page.html"))
 
 
 def _title(session: Session) -> str:
@@ -373,7 +366,10 @@ class LiveServer:
         self._snapshot = await runtime().call_in_worker(self._feed.read)
         try:
             async with asyncio.TaskGroup() as group:
-                connected = partial(self._connected, group)
+
+                def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+                    group.create_task(self._converse(reader, writer))
+
                 server = await asyncio.start_server(
                     connected, HOST, self._port, limit=MAX_HEAD_BYTES
                 )
@@ -400,14 +396,6 @@ class LiveServer:
                 self._grown.notify_all()
         assert self._snapshot is not None
         await runtime().call_in_worker(partial(on_end, self._snapshot.state))
-
-    def _connected(
-        self,
-        group: asyncio.TaskGroup,
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
-    ) -> None:
-        group.create_task(self._converse(reader, writer))
 
     async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         # A client that goes away is no error of the server.

@@ -1,25 +1,42 @@
-"""The data of the page as JSON."""
+"""Sessions of a page as JSON: each once, rows and entries by number, what is long cut."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
-from typing import Any, assert_never, cast
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import Any, Generic, TypeAlias, TypeVar, assert_never, cast
 from uuid import UUID
 
+from rath._async.lazy import Deferred
 from rath._core.blobs import Blob
-from rath._core.text import decode_output, valid_unicode
+from rath._core.text import decode_output, one_line_preview, valid_unicode
 from rath.backend.abc import SandboxIdentity
 from rath.backend.effects import FileEffect
-from rath.llm.chat_request import RathLLMFunctionTool
 from rath.llm.exchange import CallEvidence
 from rath.llm.image import Image
-from rath.session.chunk import ChunkRow
+from rath.session.body import Body, model_of, sum_costs
+from rath.session.chunk import ChunkRow, ChunkTable, RowId
 from rath.session.content import AssistantTurn, Opaque, SystemText, ToolFeedback, UserText
+from rath.session.derive import with_late
 from rath.session.files.changes import inner_operations
 from rath.session.files.diff import unified_diff
+from rath.session.graph.kind import LineageKind
+from rath.session.graph.recording import Edge, Provenance, ancestry
+from rath.session.log.index.query import OUTCOME_STATES
+from rath.session.outcome import (
+    BudgetExceeded,
+    Cancelled,
+    Completed,
+    DeadlineExceeded,
+    NeedsApproval,
+    NeedsDecision,
+    NeedsInput,
+    Outcome,
+    RoundLimit,
+)
 from rath.session.record import (
     Change,
     Decision,
@@ -32,308 +49,262 @@ from rath.session.record import (
     ToolRun,
     Verdict,
 )
-from rath.session.view.nodes import (
-    Catalogue,
-    Numbered,
-    PageLimits,
-    PageNode,
-    Shown,
-    Totals,
-    cut_text,
-    own_entries,
-    totals,
-)
 
 
-class EvidenceEncoder:
-    """Encodes entries whose rows are numbered already.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PageLimits:
+    """Sizes above which the page shows a part; all are guesses that keep a page below 20 MB."""
 
-    Args:
-        limits: How much of a text is shown.
-        catalogue: Numbers rows and entries.
-        share: Gives the number under which the page has what many entries name.
-        number: Gives the number of a session's id.
-    """
+    max_chars: int = 20_000
+    """Of one text: a message, arguments, a result. Both ends of a longer one are shown."""
 
-    def __init__(
-        self,
-        limits: PageLimits,
-        catalogue: Catalogue,
-        share: Callable[[Any], int],
-        number: Callable[[UUID], int],
-    ) -> None:
-        self._limits = limits
-        self._catalogue = catalogue
-        self._share = share
-        self._number = number
-        self._operations: dict[UUID, int] = {}
+    max_diff_chars: int = 40_000
+    """Of the diff of one file."""
 
-    def encode(self, entry: Entry) -> dict[str, Any]:
-        """Return an entry as the page reads it; what is empty is left out."""
-        if isinstance(entry, Operation):
-            number = self._catalogue.entry(entry.id)
-            assert number is not None
-            self._operations[entry.operation] = number
-        rows = [self._catalogue.rows.find(row) for row in entry.rows]
-        return without_empty(
-            op=self._operations.get(entry.operation),
-            at=int(entry.at.timestamp() * 1000),
-            rows=[row for row in rows if row is not None],
-            **self._fields(entry),
-        )
+    max_image_bytes: int = 300_000
+    """Of one image; of a larger one the page says type, size and digest."""
 
-    def _fields(self, entry: Entry) -> dict[str, Any]:
-        match entry:
-            case Operation():
-                return self._operation(entry)
-            case ModelCall():
-                return self._model_call(entry)
-            case ToolRun():
-                return self._tool_run(entry)
-            case Summary():
-                known = (self._catalogue.rows.find(row) for row in entry.replaced)
-                return {
-                    "k": "summary",
-                    "replaced": [row for row in known if row is not None],
-                    "n": len(entry.replaced),
-                    "digest": entry.replaced_digest,
-                }
-            case Verdict():
-                return self._verdict(entry)
-            case Interrupt():
-                return {
-                    "k": "interrupt",
-                    "reason": entry.reason,
-                    "calls": list(entry.calls),
-                    "question": self._text(entry.question),
-                    "child": None if entry.child is None else str(entry.child),
-                }
-            case Decision():
-                return self._decision(entry)
-            case Change():
-                return {
-                    "k": "change",
-                    "what": entry.what,
-                    "hook": entry.hook,
-                    "call": entry.call_id,
-                    "before": self._full(entry.before),
-                    "after": self._full(entry.after),
-                }
-            case _:
-                assert_never(entry)
+    max_all_images_bytes: int = 8_000_000
+    """Of all images of a page together."""
 
-    def _text(self, text: str | None) -> Shown | None:
-        return None if text is None else cut_text(text, self._limits.max_chars)
-
-    def _json(self, value: object) -> Shown | None:
-        """Return any data as JSON text, which the page shows as it is."""
-        return None if value is None else self._text(encode_plain(value))
-
-    def _operation(self, entry: Operation) -> dict[str, Any]:
-        return {
-            "k": "operation",
-            "kind": entry.kind,
-            "path": entry.place.path,
-            "ordinal": entry.place.ordinal,
-            "session": self._number(entry.session),
-            "head": self._shared([self._head_row(row) for row in entry.head]),
-            "tools": self._shared([self._tool(each) for each in entry.tools]),
-            "output": None if entry.output is None else self._json(asdict(entry.output)),
-            "workspace": entry.workspace,
-            "undone": self._catalogue.entry(entry.undone),
-            "origin": entry.origin,
-        }
-
-    def _shared(self, listed: list[Any]) -> int | None:
-        return self._share(listed) if listed else None
-
-    def _head_row(self, row: ChunkRow) -> list[Any]:
-        content = row.content
-        if isinstance(content, SystemText | UserText):
-            return [row.kind_name, self._text(content.text)]
-        return [row.kind_name, self._text(encode_plain(dict(row.payload)))]
-
-    def _tool(self, tool: RathLLMFunctionTool) -> list[Any]:
-        return [
-            tool.name,
-            self._text(tool.description),
-            self._json(tool.parameters),
-        ]
-
-    def _model_call(self, entry: ModelCall) -> dict[str, Any]:
-        call = entry.evidence
-        usage, cost = call.usage, call.cost
-        return {
-            "k": "model",
-            "purpose": entry.purpose,
-            "status": entry.status,
-            "who": self._share(self._asked(call)),
-            "seen": None if entry.seen is None else self._seen(entry.seen),
-            "answer": self._text(entry.answer),
-            "partial": self._text(call.partial_text or None) if entry.status != "done" else None,
-            "error": self._text(call.error),
-            "id": call.response_id,
-            "began": int(call.started.timestamp() * 1000),
-            "ttft": _number(call.first_token_ms),
-            "ms": _number(call.duration_ms),
-            "queued": _number(call.queued_ms) or None,
-            "unsent": None if call.was_sent else 1,
-            "finish": call.finish_reason,
-            "raw": call.finish_reason_raw,
-            "usage": usage and [usage.prompt_tokens, usage.completion_tokens, usage.total_tokens],
-            "cached": call.cached_tokens,
-            "written": call.cache_write_tokens,
-            "thought": call.reasoning_tokens,
-            "usd": None if cost is None else f"{cost.usd:f}",
-            "price": None if cost is None else f"{cost.price_id}, {cost.source}",
-            "reasoning": self._text(call.reasoning),
-            "blocks": len(call.reasoning_blocks) or None,
-            "attempts": [
-                [each.number, each.error, each.status, _number(each.elapsed_ms), each.wait]
-                for each in call.attempts
-                if each.error is not None or len(call.attempts) > 1
-            ],
-            "fallback": call.fallback_from,
-        }
-
-    def _asked(self, call: CallEvidence) -> dict[str, Any]:
-        """Return what calls of one run have in common: whom they asked, and how."""
-        sdk = " ".join(part for part in (call.sdk, call.sdk_version) if part)
-        return without_empty(
-            kind=call.provider_kind,
-            adapter=f"{call.adapter} {call.adapter_version}",
-            sdk=sdk,
-            endpoint=call.endpoint,
-            asked=call.requested_model,
-            served=call.served_model,
-            tier=call.service_tier,
-            fingerprint=call.fingerprint,
-            parameters=self._json(call.parameters) if call.parameters else None,
-            origins=[[name, where] for name, where in call.origins],
-            credential=call.credential,
-        )
-
-    def _seen(self, seen: Seen) -> dict[str, Any]:
-        return without_empty(
-            n=seen.n_rows,
-            contextAt=seen.context_at,
-            context=self._text(seen.context),
-            notes=[
-                [
-                    each.uri,
-                    self._text(each.text),
-                    _number(each.score),
-                    each.n_left_out,
-                ]
-                for each in seen.recalled
-            ],
-            question=self._text(seen.question),
-            head=seen.head_digest,
-            tools=seen.tools_digest,
-            renderer=seen.renderer,
-            digest=seen.request_digest,
-        )
-
-    def _tool_run(self, entry: ToolRun) -> dict[str, Any]:
-        return {
-            "k": "tool",
-            "call": entry.call_id,
-            "tool": entry.tool,
-            "origin": entry.origin,
-            "schema": entry.schema_digest,
-            "effects": entry.effects_declared,
-            "args": self._json(entry.arguments),
-            "where": None if entry.sandbox is None else self._share(_place(entry.sandbox)),
-            "status": entry.status,
-            "error": entry.error_kind,
-            "exit": entry.exit_code,
-            "signal": entry.signal,
-            "ms": _number(entry.duration_ms),
-            "shown": entry.shown.size,
-            "full": None if entry.full is None else self._full(entry.full),
-            "files": [self._change(effect) for effect in entry.file_effects],
-            "gaps": list(entry.effect_gaps),
-            "decision": self._catalogue.entry(entry.decision),
-        }
-
-    def _full(self, blob: Blob) -> dict[str, Any]:
-        text = None if blob.data is None else self._text(decode_output(blob.data))
-        return without_empty(n=blob.size, digest=blob.digest, text=text)
-
-    def _change(self, effect: FileEffect) -> dict[str, Any]:
-        diff = unified_diff([effect])
-        modes = (effect.before_mode, effect.after_mode)
-        return without_empty(
-            path=effect.path,
-            kind=effect.kind,
-            old=effect.renamed_from,
-            by=effect.attribution if effect.attribution != "exact" else None,
-            before=None if effect.before is None else effect.before.size,
-            after=None if effect.after is None else effect.after.size,
-            digest=None if effect.after is None else effect.after.digest,
-            modes=[_octal(mode) for mode in modes] if modes[0] != modes[1] else None,
-            diff=cut_text(diff, self._limits.max_diff_chars) if diff else None,
-        )
-
-    def _verdict(self, entry: Verdict) -> dict[str, Any]:
-        return {
-            "k": "verdict",
-            "name": entry.name,
-            "judge": self._text(entry.judge),
-            "passed": int(entry.passed),
-            "score": _number(entry.score),
-            "report": self._text(entry.report),
-            "workspace": entry.workspace_digest,
-        }
-
-    def _decision(self, entry: Decision) -> dict[str, Any]:
-        return {
-            "k": "decision",
-            "interrupt": self._catalogue.entry(entry.interrupt),
-            "choice": self._text(entry.choice),
-            "by": entry.by,
-            "call": entry.call_id,
-            "tool": entry.tool,
-            "args": self._json(entry.arguments),
-            "text": self._text(entry.text),
-            "edited": None if entry.edited is None else self._json(entry.edited),
-        }
+    def __post_init__(self) -> None:
+        for name in ("max_chars", "max_diff_chars"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        for name in ("max_image_bytes", "max_all_images_bytes"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} must not be negative, got {getattr(self, name)}")
 
 
-def without_empty(**fields: Any) -> dict[str, Any]:
-    """Return the fields that say something; 0 does."""
-    return {name: value for name, value in fields.items() if value not in (None, "", [])}
+Shown: TypeAlias = "str | list[str | int]"
+"""A text; or head, number of characters left out, and tail of one that was too long."""
+
+_HARMLESS = str.maketrans(
+    {char: f"\\u{ord(char):04x}" for char in "<>&\u2028\u2029"}
+)  # In JSON these stand inside of strings only.
 
 
-def encode_plain(value: object) -> str:
-    """Return any data as text for a person: a string as it is, all else as JSON."""
-    if isinstance(value, str):
-        return value
-    try:
-        return json.dumps(value, ensure_ascii=False, indent=1, default=_plain_data)
-    except (TypeError, ValueError, RecursionError):
-        return f"{value!r:.2000}"
+def cut_text(text: str, max_chars: int) -> Shown:
+    """Return a text of at most `max_chars` characters, with what is left out said."""
+    if len(text) <= max_chars:
+        return text
+    head = max_chars - max_chars // 3
+    tail = len(text) - max_chars // 3
+    return [text[:head], tail - head, text[tail:]]
 
 
-def _plain_data(value: object) -> object:
-    if isinstance(value, Mapping):
-        return dict(cast("Mapping[str, object]", value))
-    if isinstance(value, Sequence):
-        return list(cast("Sequence[object]", value))
-    return str(value)
+def harmless(json_text: str) -> str:
+    """Return the same JSON so that no HTML parser finds the end of a script in it."""
+    return json_text.translate(_HARMLESS)
 
 
-def _number(value: float | None) -> float | None:
-    """Return a number that JSON has a form for, to a tenth."""
-    return None if value is None or not math.isfinite(value) else round(value, 3)
+MAX_TITLE = 120
+"""Characters of a session's title."""
 
 
-def _octal(mode: int | None) -> str | None:
-    return None if mode is None else f"{mode:06o}"
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PageNode:
+    """A session of the page."""
+
+    id: UUID
+    operator: str
+    kind: LineageKind
+    parents: tuple[UUID, ...]
+    extras: tuple[tuple[str, Any], ...]
+    body: Body | None
+    """Its content, as far as it is there; None for a session that is known by its id alone."""
+
+    state: str
+    """As `SessionSummary.state`, or "absent"."""
+
+    problem: str = ""
+    """Why it failed, or what it waits for."""
 
 
-def _place(where: SandboxIdentity) -> dict[str, Any]:
-    return {name: str(value) for name, value in asdict(where).items() if value is not None}
+def nodes_of(heads: Iterable[Edge]) -> tuple[PageNode, ...]:
+    """Return the sessions behind `heads`, each once and after all that it came from."""
+    return tuple(map(_node, ancestry(heads)))
+
+
+def own_entries(node: PageNode) -> Sequence[Entry]:
+    """Return what happened in the session itself: from its own operation on; O(entries)."""
+    if node.body is None:
+        return ()
+    record = node.body.record
+    for at, entry in enumerate(record):
+        if isinstance(entry, Operation) and entry.session == node.id:
+            return record.since(at)
+    return () if node.parents else record.since(0)
+
+
+def totals(node: PageNode) -> dict[str, Any]:
+    """Return what a session did itself, without what it came from; O(rows + entries)."""
+    entries = own_entries(node)
+    calls = [entry for entry in entries if isinstance(entry, ModelCall)]
+    runs = [entry for entry in entries if isinstance(entry, ToolRun)]
+    usages = [call.evidence.usage for call in calls if call.evidence.usage is not None]
+    places = (entry.place.path for entry in entries if isinstance(entry, Operation))
+    cost = sum_costs(calls)
+    started = _ms(entries[0].at) if entries else None
+    return {
+        "title": _title(node),
+        "path": next(places, ""),
+        "calls": len(calls),
+        "tools": len(runs),
+        "tokens": sum(usage.total_tokens for usage in usages),
+        "usd": f"{cost.usd:f}" if cost.n_priced else None,
+        "unpriced": sum(n for _, n in (*cost.unpriced, *cost.uncounted)),
+        "models": list(dict.fromkeys(model_of(call.evidence) for call in calls)),
+        "backends": list(dict.fromkeys(run.sandbox.backend for run in runs if run.sandbox)),
+        "at": started,
+        "ms": None if started is None else max(map(_end_ms, entries)) - started,
+    }
+
+
+def _node(edge: Edge) -> PageNode:
+    provenance = edge.provenance or Provenance()
+    cell: Deferred[Body] | None = edge.body
+    if cell is None:
+        body, state, problem = None, "absent", "it is known by its id alone"
+    else:
+        body = with_late(edge.late, cell.latest or Body(ChunkTable()))
+        state, problem = _state(cell, body)
+    return PageNode(
+        id=edge.id,
+        operator=provenance.operator,
+        kind=provenance.kind,
+        parents=provenance.parent_ids,
+        extras=provenance.extras,
+        body=body,
+        state=state,
+        problem=problem,
+    )
+
+
+def _state(cell: Deferred[Body], body: Body) -> tuple[str, str]:
+    if not cell.done():
+        return "running", ""
+    error = cell.error()
+    if error is not None:
+        return "failed", f"{type(error).__name__}: {error}"
+    left = body.unfinished
+    if left is not None and left.failure is not None and left.failure.how == "failed":
+        return "failed", left.failure.error
+    return outcome_state(body.outcome)
+
+
+_REASONS: Mapping[type[Outcome], Callable[[Any], str]] = {
+    Completed: lambda _: "",
+    RoundLimit: lambda it: f"it used its {it.max_tool_rounds} rounds and still wanted tools",
+    BudgetExceeded: str,
+    DeadlineExceeded: lambda it: f"it took longer than {it.timeout:g} s",
+    Cancelled: lambda it: f"the run of session {it.session} was ended from outside",
+    NeedsApproval: lambda it: f"calls to approve: {', '.join(it.calls)}",
+    NeedsInput: lambda it: it.question,
+    NeedsDecision: lambda it: f"it is not known what came of {', '.join(it.calls)}",
+}
+"""What there is to say about an outcome."""
+
+
+def outcome_state(outcome: Outcome) -> tuple[str, str]:
+    """Return an outcome as `SessionSummary.state` names it, and what there is to say about it."""
+    if isinstance(outcome, NeedsDecision) and not outcome.calls:
+        return "cut_off", "its run has no end: it still goes on, or was cut off and can be resumed"
+    return OUTCOME_STATES[type(outcome).__name__], _REASONS[type(outcome)](outcome)
+
+
+def _title(node: PageNode) -> str:
+    if node.body is None:
+        return ""
+    texts = (
+        row.content.text
+        for row in node.body.table
+        if row.id is not None and row.id.session == node.id and isinstance(row.content, UserText)
+    )
+    return one_line_preview(next(texts, ""), MAX_TITLE)
+
+
+def _end_ms(entry: Entry) -> int:
+    if isinstance(entry, ModelCall):
+        return max(_ms(entry.at), _ms(entry.evidence.started) + int(entry.evidence.duration_ms))
+    return _ms(entry.at)
+
+
+def _ms(at: datetime) -> int:
+    """Return milliseconds since 1970."""
+    return int(at.timestamp() * 1000)
+
+
+T = TypeVar("T")
+Range = tuple[int, int]
+"""First index, and how many."""
+
+
+class Numbered(Generic[T]):
+    """Things by number, in the order in which they came; `fresh` gives those since it was asked."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[Hashable, int] = {}
+        self._fresh: list[T] = []
+
+    def number(self, key: Hashable, thing: T) -> int:
+        """Return the number of `key`; under a new key `thing` gets the next one."""
+        known = self._numbers.get(key)
+        if known is not None:
+            return known
+        self._fresh.append(thing)
+        self._numbers[key] = number = len(self._numbers)
+        return number
+
+    def find(self, key: Hashable) -> int | None:
+        """Return the number of `key`, None where there is none."""
+        return self._numbers.get(key)
+
+    def fresh(self) -> list[T]:
+        """Return what came since this was last asked, in order."""
+        fresh, self._fresh = self._fresh, []
+        return fresh
+
+
+class Catalogue:
+    """Numbers the rows and entries of sessions; a session is then a few ranges of numbers."""
+
+    def __init__(self) -> None:
+        self.rows: Numbered[ChunkRow] = Numbered()
+        self.entries: Numbered[Entry] = Numbered()
+        self._contents: dict[Hashable, ChunkRow] = {}
+
+    def row_ranges(self, node: PageNode) -> list[Range]:
+        """Number the rows of a session; O(rows)."""
+        return _ranges(map(self._row_number, () if node.body is None else node.body.table))
+
+    def entry_ranges(self, node: PageNode) -> list[Range]:
+        """Number the entries of a session's record; O(entries)."""
+        record = () if node.body is None else node.body.record
+        return _ranges(self.entries.number(entry.id, entry) for entry in record)
+
+    def entry(self, entry: UUID | None) -> int | None:
+        """Return the number of an entry by its id."""
+        return None if entry is None else self.entries.find(entry)
+
+    def _row_number(self, row: ChunkRow) -> int:
+        key: Hashable = row.id
+        known = self._contents.setdefault(key, row)
+        # A run that was made again from a copy of its past may use a name twice.
+        if known is not row and known != row:
+            key = (row.id, row.digest)
+        return self.rows.number(key, row)
+
+
+def _ranges(numbers: Iterable[int]) -> list[Range]:
+    """Return consecutive numbers as ranges, in the same order."""
+    ranges: list[Range] = []
+    for number in numbers:
+        if ranges and sum(ranges[-1]) == number:
+            ranges[-1] = (ranges[-1][0], ranges[-1][1] + 1)
+        else:
+            ranges.append((number, 1))
+    return ranges
 
 
 _dumps = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
@@ -348,7 +319,7 @@ class PageEncoder:
         self._ids: Numbered[str] = Numbered()
         self._shared: Numbered[Any] = Numbered()
         self._images_left = limits.max_all_images_bytes
-        self._evidence = EvidenceEncoder(limits, self._catalogue, self._share, self._id)
+        self._operations: dict[UUID, int] = {}
 
     def encode(self, nodes: Sequence[PageNode]) -> str:
         """Return as JSON the sessions, and the rows and entries that were not told before."""
@@ -383,36 +354,224 @@ class PageEncoder:
             problem=cut_text(node.problem, self._limits.max_chars),
             rows=self._catalogue.row_ranges(node),
             entries=self._catalogue.entry_ranges(node),
-            **_encode_totals(totals(node)),
+            **totals(node),
         )
 
     def _entry(self, entry: Entry, inside: set[UUID]) -> dict[str, Any]:
-        encoded = self._evidence.encode(entry)
-        if entry.operation in inside:
-            encoded["in"] = 1
-        return encoded
+        """Return an entry as the page reads it; what is empty is left out."""
+        if isinstance(entry, Operation):
+            number = self._catalogue.entry(entry.id)
+            assert number is not None
+            self._operations[entry.operation] = number
+        return without_empty(
+            op=self._operations.get(entry.operation),
+            at=_ms(entry.at),
+            rows=self._row_numbers(entry.rows),
+            **self._fields(entry),
+            **({"in": 1} if entry.operation in inside else {}),
+        )
+
+    def _fields(self, entry: Entry) -> dict[str, Any]:
+        match entry:
+            case Operation():
+                return self._operation(entry)
+            case ModelCall():
+                return self._model_call(entry)
+            case ToolRun():
+                return self._tool_run(entry)
+            case Summary():
+                return {
+                    "k": "summary",
+                    "replaced": self._row_numbers(entry.replaced),
+                    "n": len(entry.replaced),
+                    "digest": entry.replaced_digest,
+                }
+            case Verdict():
+                return {
+                    "k": "verdict",
+                    "name": entry.name,
+                    "judge": self._text(entry.judge),
+                    "passed": int(entry.passed),
+                    "score": _number(entry.score),
+                    "report": self._text(entry.report),
+                    "workspace": entry.workspace_digest,
+                }
+            case Interrupt():
+                return {
+                    "k": "interrupt",
+                    "reason": entry.reason,
+                    "calls": list(entry.calls),
+                    "question": self._text(entry.question),
+                    "child": None if entry.child is None else str(entry.child),
+                }
+            case Decision():
+                return {
+                    "k": "decision",
+                    "interrupt": self._catalogue.entry(entry.interrupt),
+                    "choice": self._text(entry.choice),
+                    **_named(entry, by="by", call="call_id", tool="tool"),
+                    "args": self._json(entry.arguments),
+                    "text": self._text(entry.text),
+                    "edited": self._json(entry.edited),
+                }
+            case Change():
+                return {
+                    "k": "change",
+                    **_named(entry, what="what", hook="hook", call="call_id"),
+                    "before": self._full(entry.before),
+                    "after": self._full(entry.after),
+                }
+            case _:
+                assert_never(entry)
+
+    def _row_numbers(self, rows: Iterable[RowId]) -> list[int]:
+        found = (self._catalogue.rows.find(row) for row in rows)
+        return [row for row in found if row is not None]
+
+    def _text(self, text: str | None) -> Shown | None:
+        return None if text is None else cut_text(text, self._limits.max_chars)
+
+    def _json(self, value: object) -> Shown | None:
+        """Return any data as JSON text, which the page shows as it is."""
+        return None if value is None else self._text(encode_plain(value))
+
+    def _operation(self, entry: Operation) -> dict[str, Any]:
+        head = [self._head_row(row) for row in entry.head]
+        tools = [
+            [tool.name, self._text(tool.description), self._json(tool.parameters)]
+            for tool in entry.tools
+        ]
+        return {
+            "k": "operation",
+            "kind": entry.kind,
+            **_named(entry.place, path="path", ordinal="ordinal"),
+            "session": self._id(entry.session),
+            "head": self._share(head) if head else None,
+            "tools": self._share(tools) if tools else None,
+            "output": None if entry.output is None else self._json(asdict(entry.output)),
+            "workspace": entry.workspace,
+            "undone": self._catalogue.entry(entry.undone),
+            "origin": entry.origin,
+        }
+
+    def _head_row(self, row: ChunkRow) -> list[Any]:
+        content = row.content
+        if isinstance(content, SystemText | UserText):
+            return [row.kind_name, self._text(content.text)]
+        return [row.kind_name, self._json(dict(row.payload))]
+
+    def _model_call(self, entry: ModelCall) -> dict[str, Any]:
+        call = entry.evidence
+        usage, cost = call.usage, call.cost
+        return {
+            "k": "model",
+            **_named(entry, purpose="purpose", status="status"),
+            "who": self._share(self._asked(call)),
+            "seen": None if entry.seen is None else self._seen(entry.seen),
+            "answer": self._text(entry.answer),
+            "partial": self._text(call.partial_text or None) if entry.status != "done" else None,
+            "error": self._text(call.error),
+            "id": call.response_id,
+            "began": _ms(call.started),
+            "ttft": _number(call.first_token_ms),
+            "ms": _number(call.duration_ms),
+            "queued": _number(call.queued_ms) or None,
+            "unsent": None if call.was_sent else 1,
+            **_named(call, finish="finish_reason", raw="finish_reason_raw"),
+            "usage": usage and [usage.prompt_tokens, usage.completion_tokens, usage.total_tokens],
+            **_named(call, cached="cached_tokens", written="cache_write_tokens"),
+            "thought": call.reasoning_tokens,
+            "usd": None if cost is None else f"{cost.usd:f}",
+            "price": None if cost is None else f"{cost.price_id}, {cost.source}",
+            "reasoning": self._text(call.reasoning),
+            "blocks": len(call.reasoning_blocks) or None,
+            "attempts": [
+                [each.number, each.error, each.status, _number(each.elapsed_ms), each.wait]
+                for each in call.attempts
+                if each.error is not None or len(call.attempts) > 1
+            ],
+            "fallback": call.fallback_from,
+        }
+
+    def _asked(self, call: CallEvidence) -> dict[str, Any]:
+        """Return what calls of one run have in common: whom they asked, and how."""
+        return without_empty(
+            kind=call.provider_kind,
+            adapter=f"{call.adapter} {call.adapter_version}",
+            sdk=" ".join(part for part in (call.sdk, call.sdk_version) if part),
+            **_named(call, endpoint="endpoint", asked="requested_model", served="served_model"),
+            **_named(call, tier="service_tier", fingerprint="fingerprint"),
+            parameters=self._json(call.parameters) if call.parameters else None,
+            origins=[[name, where] for name, where in call.origins],
+            credential=call.credential,
+        )
+
+    def _seen(self, seen: Seen) -> dict[str, Any]:
+        notes = [
+            [each.uri, self._text(each.text), _number(each.score), each.n_left_out]
+            for each in seen.recalled
+        ]
+        return without_empty(
+            **_named(seen, n="n_rows", contextAt="context_at"),
+            context=self._text(seen.context),
+            notes=notes,
+            question=self._text(seen.question),
+            **_named(seen, head="head_digest", tools="tools_digest"),
+            **_named(seen, renderer="renderer", digest="request_digest"),
+        )
+
+    def _tool_run(self, entry: ToolRun) -> dict[str, Any]:
+        return {
+            "k": "tool",
+            **_named(entry, call="call_id", tool="tool", origin="origin"),
+            **_named(entry, schema="schema_digest", effects="effects_declared"),
+            "args": self._json(entry.arguments),
+            "where": None if entry.sandbox is None else self._share(_place(entry.sandbox)),
+            **_named(entry, status="status", error="error_kind", exit="exit_code", signal="signal"),
+            "ms": _number(entry.duration_ms),
+            "shown": entry.shown.size,
+            "full": None if entry.full is None else self._full(entry.full),
+            "files": [self._change(effect) for effect in entry.file_effects],
+            "gaps": list(entry.effect_gaps),
+            "decision": self._catalogue.entry(entry.decision),
+        }
+
+    def _full(self, blob: Blob) -> dict[str, Any]:
+        text = None if blob.data is None else self._text(decode_output(blob.data))
+        return without_empty(n=blob.size, digest=blob.digest, text=text)
+
+    def _change(self, effect: FileEffect) -> dict[str, Any]:
+        diff = unified_diff([effect])
+        modes = (effect.before_mode, effect.after_mode)
+        return without_empty(
+            **_named(effect, path="path", kind="kind", old="renamed_from"),
+            by=effect.attribution if effect.attribution != "exact" else None,
+            before=None if effect.before is None else effect.before.size,
+            after=None if effect.after is None else effect.after.size,
+            digest=None if effect.after is None else effect.after.digest,
+            modes=[_octal(mode) for mode in modes] if modes[0] != modes[1] else None,
+            diff=cut_text(diff, self._limits.max_diff_chars) if diff else None,
+        )
 
     def _row(self, row: ChunkRow) -> dict[str, Any]:
         name = {} if row.id is None else {"s": self._id(row.id.session), "i": row.id.index}
         return {"k": row.kind_name, **name, **self._content(row)}
 
     def _content(self, row: ChunkRow) -> dict[str, Any]:
-        limit = self._limits.max_chars
         match row.content:
             case SystemText(text):
-                return {"t": cut_text(text, limit)}
+                return {"t": self._text(text)}
             case UserText(text, images):
-                return without_empty(
-                    t=cut_text(text, limit), im=[self._image(each) for each in images]
-                )
+                listed = [self._image(each) for each in images]
+                return without_empty(t=self._text(text), im=listed)
             case AssistantTurn(text, calls):
-                listed = [[call.id, call.name, cut_text(call.arguments, limit)] for call in calls]
-                return without_empty(t=None if text is None else cut_text(text, limit), c=listed)
+                asked = [[call.id, call.name, self._text(call.arguments)] for call in calls]
+                return without_empty(t=self._text(text), c=asked)
             case ToolFeedback(call_id, name, body, images):
-                said = {"t": cut_text(body, limit), "tool": name, "call": call_id}
+                said = {"t": self._text(body), "tool": name, "call": call_id}
                 return {**said, **without_empty(im=[self._image(each) for each in images])}
             case Opaque(payload):
-                return {"t": cut_text(encode_plain(dict(payload)), limit)}
+                return {"t": self._json(dict(payload))}
             case _:
                 assert_never(row.content)
 
@@ -430,18 +589,42 @@ class PageEncoder:
         return {**said, "b": image.to_base64()}
 
 
-def _encode_totals(made: Totals) -> dict[str, Any]:
-    cost = made.cost
-    return without_empty(
-        title=made.title,
-        path=made.path,
-        calls=made.n_calls,
-        tools=made.n_tool_runs,
-        tokens=made.tokens,
-        usd=f"{cost.usd:f}" if cost.n_priced else None,
-        unpriced=sum(n for _, n in (*cost.unpriced, *cost.uncounted)),
-        models=list(made.models),
-        backends=list(made.backends),
-        at=made.started_ms,
-        ms=made.duration_ms,
-    )
+def without_empty(**fields: Any) -> dict[str, Any]:
+    """Return the fields that say something; 0 does."""
+    return {name: value for name, value in fields.items() if value not in (None, "", [])}
+
+
+def _named(value: object, **names: str) -> dict[str, Any]:
+    """Return attributes of a value by the names that the page has for them."""
+    return {short: getattr(value, name) for short, name in names.items()}
+
+
+def encode_plain(value: object) -> str:
+    """Return any data as text for a person: a string as it is, all else as JSON."""
+    if isinstance(value, str):
+        return value
+    try:
+        return json.dumps(value, ensure_ascii=False, indent=1, default=_plain_data)
+    except (TypeError, ValueError, RecursionError):
+        return f"{value!r:.2000}"
+
+
+def _plain_data(value: object) -> object:
+    if isinstance(value, Mapping):
+        return dict(cast("Mapping[str, object]", value))
+    if isinstance(value, Sequence):
+        return list(cast("Sequence[object]", value))
+    return str(value)
+
+
+def _number(value: float | None) -> float | None:
+    """Return a number that JSON has a form for, to a tenth."""
+    return None if value is None or not math.isfinite(value) else round(value, 3)
+
+
+def _octal(mode: int | None) -> str | None:
+    return None if mode is None else f"{mode:06o}"
+
+
+def _place(where: SandboxIdentity) -> dict[str, Any]:
+    return {name: str(value) for name, value in asdict(where).items() if value is not None}

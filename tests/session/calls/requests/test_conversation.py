@@ -39,8 +39,9 @@ from rath.session import (
 )
 from rath.session.outcome import Cancelled, Completed
 from rath.session.record import ModelCall
-from tests.support.api import MANY_ROWS, rerender_call
+from tests.support.api import MANY_ROWS
 from tests.support.offline_vendor import OfflineVendor, Says
+from tests.support.rendering import rerender_call
 from tests.support.sessions import FunctionTool, run
 from tests.support.waiting import PATIENCE
 

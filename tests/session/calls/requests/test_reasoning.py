@@ -22,8 +22,9 @@ from rath.session.calls.requests import OwnAnswers
 from rath.session.operation import Place
 from rath.session.record import ModelCall, Operation
 from tests.support.answered import EVIDENCE, FACTS, call_of
-from tests.support.api import Entry, rerender_call
+from tests.support.api import Entry
 from tests.support.offline_vendor import OfflineVendor, Says
+from tests.support.rendering import rerender_call
 from tests.support.sessions import FunctionTool, run
 
 SESSION = UUID(int=1)

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 from hashlib import sha256
-from typing import Any
-from uuid import uuid4
 
 import pytest
-from msgspec import structs
 
 from rath.errors import ProviderServerError
 from rath.llm import Provider, chat_client_for
 from rath.session import ChunkTable, Session, run_session_compress
-from rath.session.questions.requests import rerender_call
 from rath.session.record import ModelCall
 from rath.testing import ScriptedClient
 from tests.support.offline_vendor import OfflineVendor, Says
+from tests.support.rendering import rerender_call
 from tests.support.sessions import FunctionTool, run
 
 CLIENT = ScriptedClient(["done"])
@@ -27,35 +24,6 @@ def session_and_call() -> tuple[Session, ModelCall]:
     out = run([], agent_provider=client.provider).synchronize()
     (call,) = [entry for entry in out.record if isinstance(entry, ModelCall)]
     return out, call
-
-
-@pytest.mark.parametrize(
-    "missing",
-    [{"seen": None}, {"id": uuid4()}, {"operation": uuid4()}],
-    ids=["nothing seen", "another call", "another operation"],
-)
-def test_a_record_that_does_not_hold_what_a_call_saw_is_refused(missing: dict[str, Any]) -> None:
-    session, call = session_and_call()
-    with pytest.raises(ValueError, match="the record does not hold what model call"):
-        rerender_call(
-            session, structs.replace(call, **missing), client=CLIENT, provider=CLIENT.provider
-        )
-
-
-def test_another_agent_than_the_call_saw_is_refused() -> None:
-    session, call = session_and_call()
-    assert call.seen is not None
-    other = structs.replace(call, seen=structs.replace(call.seen, head_digest="0" * 64))
-    with pytest.raises(ValueError, match="the agent's rows"):
-        rerender_call(session, other, client=CLIENT, provider=CLIENT.provider)
-
-
-def test_a_call_of_another_renderer_is_refused() -> None:
-    session, call = session_and_call()
-    assert call.seen is not None
-    other = structs.replace(call, seen=structs.replace(call.seen, renderer="rath-rows/0 x"))
-    with pytest.raises(ValueError, match="rath-rows/0"):
-        rerender_call(session, other, client=CLIENT, provider=CLIENT.provider)
 
 
 def test_rows_are_found_wherever_they_still_are_among_those_that_a_session_came_from() -> None:

@@ -5,7 +5,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rath.session.view.nodes import cut_text, harmless
+from rath.session.view.page_data import cut_text, harmless
 
 
 @given(st.text(), st.integers(1, 20))

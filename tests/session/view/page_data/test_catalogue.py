@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from rath._async.lazy import Deferred
 from rath.session import ChunkTable, Session, user_text_chunk
-from rath.session.view.nodes import Catalogue, Numbered, Range
+from rath.session.view.page_data import Catalogue, Numbered, Range
 from tests.support.api import Body, nodes_of
 from tests.support.sessions import row_lists, run
 

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import threading
-from decimal import Decimal
 from uuid import UUID, uuid4
 
 import pytest
@@ -17,7 +16,7 @@ from rath.session.outcome import (
     NeedsInput,
     RoundLimit,
 )
-from rath.session.view.nodes import PageNode, nodes_of, outcome_state, own_entries, totals
+from rath.session.view.page_data import PageNode, nodes_of, outcome_state, own_entries, totals
 from rath.testing import tool_call
 from tests.support.api import Outcome
 from tests.support.sessions import cancelled_session, run
@@ -84,7 +83,7 @@ def test_a_parent_that_is_known_by_its_id_alone_is_absent() -> None:
     absent, _ = nodes_of([session.as_parent()])
     assert (absent.id, absent.state, absent.body) == (parent, "absent", None)
     assert own_entries(absent) == ()
-    assert totals(absent).title == ""
+    assert totals(absent)["title"] == ""
 
 
 def test_a_run_that_goes_on_is_running_and_then_completed() -> None:
@@ -118,31 +117,30 @@ def test_totals_count_what_a_session_did_itself() -> None:
     first = run([tool_call("echo", {}), "one"], echo()).synchronize()
     second = run(["two"], user=first.merge(Session.from_user_message("more"))).synchronize()
     made = totals(node_of(second))
-    assert (made.n_calls, made.n_tool_runs, made.models) == (1, 0, ("scripted",))
-    assert made.tokens == second.record[-1].evidence.usage.total_tokens  # type: ignore[union-attr]  # the last one is a model call
-    assert made.cost.usd == Decimal(0)
-    assert made.started_ms is not None
-    assert made.duration_ms is not None
-    assert made.duration_ms >= 0
+    assert (made["calls"], made["tools"], made["models"]) == (1, 0, ["scripted"])
+    assert made["tokens"] == second.record[-1].evidence.usage.total_tokens  # type: ignore[union-attr]  # the last one is a model call
+    assert (made["usd"], made["unpriced"]) == (None, 1)
+    assert made["at"] is not None
+    assert made["ms"] >= 0
 
 
 def test_what_a_fork_or_a_detached_session_inherited_is_not_its_own() -> None:
     asked = run(["one"]).synchronize()
-    assert totals(node_of(asked.fork())).n_calls == 0
-    assert totals(node_of(asked.detach())).n_calls == 0
+    assert totals(node_of(asked.fork()))["calls"] == 0
+    assert totals(node_of(asked.detach()))["calls"] == 0
 
 
 def test_late_entries_of_a_session_without_an_operation_are_its_own() -> None:
     asked = run(["one"]).synchronize()
     leaf = Session.from_user_message("hello")
     leaf.add_entries(*asked.record)
-    assert totals(node_of(leaf)).n_calls == 1
+    assert totals(node_of(leaf))["calls"] == 1
 
 
 def test_the_title_is_the_first_thing_a_user_said_in_it() -> None:
     asked = Session.from_user_message("first\nwords")
-    assert totals(node_of(asked)).title == "first\\nwords"
-    assert totals(node_of(asked.fork())).title == ""
+    assert totals(node_of(asked))["title"] == "first\\nwords"
+    assert totals(node_of(asked.fork()))["title"] == ""
 
 
 def test_a_parent_known_by_its_id_is_told_whole_where_it_is_given_too() -> None:
