@@ -44,11 +44,11 @@ from rath.session.hooks import PassedOn as PassedOn
 from rath.session.hooks import note_output as note_output
 from rath.session.loading import session_of as session_of
 from rath.session.log import ancestors as ancestors_module
+from rath.session.log import files as files_module
 from rath.session.log import format as format_module
 from rath.session.log import header as header_module
-from rath.session.log.blobs import BlobStore as BlobStore
 from rath.session.log.build import build as build
-from rath.session.log.chain import chained as chained
+from rath.session.log.files import BlobStore as BlobStore
 from rath.session.log.header import Identity as Identity
 from rath.session.log.header import RangeSource as RangeSource
 from rath.session.log.header import beginning as beginning
@@ -59,6 +59,8 @@ from rath.session.log.header import row_parts as row_parts
 from rath.session.log.index.database import INDEX_VERSION as INDEX_VERSION
 from rath.session.log.index.database import UNKNOWN_TIME as UNKNOWN_TIME
 from rath.session.log.index.database import Database as Database
+from rath.session.log.json_lines import chained as chained
+from rath.session.log.json_lines import dump as dump
 from rath.session.log.migrations import usage_from_jsonable as usage_from_jsonable
 from rath.session.log.open_logs import begin_writing as begin_writing
 from rath.session.log.open_logs import end_writing as end_writing
@@ -74,7 +76,6 @@ from rath.session.log.paths import PARTIAL_SUFFIX as PARTIAL_SUFFIX
 from rath.session.log.paths import partial_beside as partial_beside
 from rath.session.log.reader import decode_header as decode_header
 from rath.session.log.store import Log as Log
-from rath.session.log.values import dump as dump
 from rath.session.log.writer import find_log as find_log
 from rath.session.log.writer import read_log as read_log
 from rath.session.loop import call_site as call_site
@@ -144,6 +145,7 @@ __all__ = [
     "CLOCK_READERS",
     "LogSource",
     "RangeSource",
+    "files_module",
     "format_module",
     "hook_answers_module",
     "prices_module",

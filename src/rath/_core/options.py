@@ -1,7 +1,10 @@
-"""Values that know where they came from, and the first of several that is set."""
+"""Values that know where they came from, the first of several that is set, values for a block."""
 
 from __future__ import annotations
 
+from collections.abc import Generator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar, cast
 
@@ -33,3 +36,13 @@ def first_set(*candidates: Sourced[T | None]) -> Sourced[T] | None:
         if value is not None:
             return Sourced(value, candidate.origin)
     return None
+
+
+@contextmanager
+def value_scope(variable: ContextVar[T], value: T) -> Generator[None]:
+    """Give a context variable a value in a block; afterwards it has the one from before."""
+    token = variable.set(value)
+    try:
+        yield
+    finally:
+        variable.reset(token)

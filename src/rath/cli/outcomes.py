@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rath.session.log.index.query import OUTCOME_STATES
+from rath.session.log.index.database import OUTCOME_STATES
 from rath.session.outcome import Outcome, Suspended
 
 __all__ = ["told_outcome"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rath.session.log.index.query import OUTCOME_STATES
+from rath.session.log.index.database import OUTCOME_STATES
 
 if TYPE_CHECKING:
     from rath.session.loading import Loaded

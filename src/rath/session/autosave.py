@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from types import TracebackType
 
@@ -17,7 +16,6 @@ _PERSIST_ENV = "OPENRATH_PERSIST"
 _LOOK_SECONDS = 1.0
 """How long what was found is believed: forks ask, and looking takes longer than a fork."""
 
-_lock = threading.Lock()
 _said: bool | None = None
 """What the program said last, None where it said nothing."""
 
@@ -102,8 +100,7 @@ def look_again() -> None:
 def _say(on: bool | None) -> bool | None:
     """Set what the program says, and return what it said before."""
     global _said  # the whole process is recorded, or is not
-    with _lock:
-        before, _said = _said, on
+    before, _said = _said, on
     return before
 
 

@@ -11,19 +11,9 @@ from typing import Any, Protocol, assert_never, cast
 
 from rath._core.blobs import Blob, is_digest
 from rath._core.text import cut_middle, decode_output, valid_unicode
+from rath.backend import results
 from rath.backend.kept_output import output_path
 from rath.backend.parts import n_lines
-from rath.backend.results import (
-    CodeResult,
-    CommandResult,
-    FileContent,
-    FileEditResult,
-    FileEntries,
-    FileEntry,
-    FileWriteResult,
-    ToolExecutionFailure,
-    ToolResult,
-)
 from rath.llm.image import MAX_IMAGE_BYTES, Image
 
 
@@ -152,19 +142,17 @@ class Album:
         return found
 
     def _take(self, image: Image) -> str:
-        problem = image.problem or self._beyond(image)
+        n_bytes = self._n_bytes + image.blob.size
+        problem = image.problem
+        if problem is None and len(self._shown) >= MAX_RESULT_IMAGES:
+            problem = f"the result has more than {MAX_RESULT_IMAGES} images"
+        if problem is None and n_bytes > MAX_RESULT_IMAGE_BYTES:
+            problem = f"the images of the result have more than {MAX_RESULT_IMAGE_BYTES} bytes"
         if problem is not None:
             return f"{image.label} (not shown: {problem})"
         self._shown.append(image)
-        self._n_bytes += image.blob.size
+        self._n_bytes = n_bytes
         return image.label
-
-    def _beyond(self, image: Image) -> str | None:
-        if len(self._shown) >= MAX_RESULT_IMAGES:
-            return f"the result has more than {MAX_RESULT_IMAGES} images"
-        if self._n_bytes + image.blob.size > MAX_RESULT_IMAGE_BYTES:
-            return f"the images of the result have more than {MAX_RESULT_IMAGE_BYTES} bytes"
-        return None
 
 
 _NEVER_SEEN = (
@@ -272,14 +260,13 @@ def _images(listed: object) -> tuple[Image, ...]:
     """Return the images of a payload, known by digest; what names none is some other data."""
     entries = cast("list[object]", listed) if isinstance(listed, list) else ()
     mappings = [cast("Mapping[str, Any]", e) for e in entries if isinstance(e, Mapping)]
-    return tuple(_image(entry) for entry in mappings if "sha256" in entry)
-
-
-def _image(entry: Mapping[str, Any]) -> Image:
-    digest, size = str(entry["sha256"]), entry.get("size")
-    blob = Blob(digest, size if isinstance(size, int) else 0)
-    wrong = None if is_digest(digest) else "its row does not name it by a sha256"
-    return Image(_text(entry.get("mime")) or "", blob, wrong)
+    found: list[Image] = []
+    for entry in (each for each in mappings if "sha256" in each):
+        digest, size = str(entry["sha256"]), entry.get("size")
+        blob = Blob(digest, size if isinstance(size, int) else 0)
+        wrong = None if is_digest(digest) else "its row does not name it by a sha256"
+        found.append(Image(_text(entry.get("mime")) or "", blob, wrong))
+    return tuple(found)
 
 
 def _text(value: object) -> str | None:
@@ -409,29 +396,29 @@ def encode_result(value: object) -> ResultText:
     match value:
         case bool():
             return ResultText(json.dumps({"ok": value}))
-        case ToolExecutionFailure(kind, message, detail):
+        case results.ToolExecutionFailure(kind, message, detail):
             return _encode_returned_failure(kind, message, detail)
-        case CommandResult(exit_code=exit_code, elapsed_ms=elapsed_ms):
+        case results.CommandResult(exit_code=exit_code, elapsed_ms=elapsed_ms):
             payload = {"exit_code": exit_code, **_streams(value), "elapsed_ms": elapsed_ms}
             return _encode_output(value, payload, exit_code=exit_code)
-        case CodeResult(text=text, error=error):
+        case results.CodeResult(text=text, error=error):
             return _encode_output(value, {"text": text, **_streams(value), "error": error})
-        case FileContent():
+        case results.FileContent():
             return _encode_content(value)
-        case FileEditResult(n_replaced, diff):
+        case results.FileEditResult(n_replaced, diff):
             return _cut_fields({"replaced": n_replaced, "diff": diff}, MAX_FILE_CHARS)
-        case FileEntries(entries):
+        case results.FileEntries(entries):
             return _encode_entries(entries)
-        case FileWriteResult(bytes_written):
+        case results.FileWriteResult(bytes_written):
             return ResultText(json.dumps({"bytes_written": bytes_written}))
-        case ToolResult():
+        case results.ToolResult():
             note = {"type": type(value).__name__, "note": "unserialised result"}
             return ResultText(json.dumps(note))
         case _:
             return _encode_any(value)
 
 
-def _encode_entries(entries: tuple[FileEntry, ...]) -> ResultText:
+def _encode_entries(entries: tuple[results.FileEntry, ...]) -> ResultText:
     listed = [{"name": entry.name, "path": entry.path, "is_dir": entry.is_dir} for entry in entries]
     if len(listed) <= MAX_ENTRIES:
         return ResultText(json.dumps({"entries": listed}))
@@ -454,12 +441,15 @@ def _encode_returned_failure(kind: str, message: str, detail: str | None) -> Res
     return ResultText(text, full, failure=failure)
 
 
-def _streams(result: CommandResult | CodeResult) -> dict[str, Any]:
+_Printed = results.CommandResult | results.CodeResult
+
+
+def _streams(result: _Printed) -> dict[str, Any]:
     return {"stdout": decode_output(result.stdout), "stderr": decode_output(result.stderr)}
 
 
 def _encode_output(
-    result: CommandResult | CodeResult, payload: dict[str, Any], *, exit_code: int | None = None
+    result: _Printed, payload: dict[str, Any], *, exit_code: int | None = None
 ) -> ResultText:
     """Cut long streams; the whole has what was kept of them, the rest is told by its digest."""
     whole = dict(payload)
@@ -482,7 +472,7 @@ def _encode_output(
     return replace(found, shown=json.dumps(shown))
 
 
-def _encode_content(content: FileContent) -> ResultText:
+def _encode_content(content: results.FileContent) -> ResultText:
     data = content.data
     payload: dict[str, Any] = {"data": data if isinstance(data, str) else decode_output(data)}
     unit = "lines" if isinstance(data, str) else "bytes"

@@ -57,7 +57,7 @@ class AncestorRange(Struct, frozen=True, array_like=True):
     """Of rows: `rows_digest` of the range. Of entries: sha256 over their ids, 16 bytes each."""
 
 
-class _Event(Struct, frozen=True, tag_field="event", omit_defaults=True):
+class _Event(Struct, frozen=True, tag_field="event", omit_defaults=True, gc=False):
     pass
 
 

@@ -12,10 +12,11 @@ from typing import Any, Literal
 from uuid import UUID
 
 from rath._async.bridge import call_either
-from rath._async.lazy import Deferred, nesting
+from rath._async.lazy import nesting
 from rath._async.workers import UserExit
 from rath._core.blobs import Blob
 from rath._core.late import late_function
+from rath._core.options import value_scope
 from rath._core.origins import origin_of
 from rath.llm.image import Image
 from rath.session.body import Body
@@ -146,11 +147,8 @@ _passed_on: ContextVar[tuple[PassedOn, ...]] = ContextVar("rath_passed_on", defa
 @contextmanager
 def passing_on(changes: Sequence[PassedOn]) -> Generator[None]:
     """Let runs that begin inside know what hooks have passed on."""
-    token = _passed_on.set((*_passed_on.get(), *changes))
-    try:
+    with value_scope(_passed_on, (*_passed_on.get(), *changes)):
         yield
-    finally:
-        _passed_on.reset(token)
 
 
 def passed_on_to(session: UUID) -> tuple[PassedOn, ...]:
@@ -223,21 +221,22 @@ def note_output(output: Session, changes: Sequence[PassedOn]) -> None:
     Never waits for a run: of one that is still going it is noted at its end, before anybody can
     read what came of it. A failed one gets no entry.
     """
-    chain = chain_to(output.id, changes)
-    if not chain or output.body.amend(partial(_amended, output.body, chain, output.id)):
+    # A run that is still going keeps these, and not the session.
+    cell, session, chain = output.body, output.id, chain_to(output.id, changes)
+
+    def amended(body: Body) -> Body:
+        entries = _outputs_changed(chain, session, body.record)
+        record = body.record.extend(entries)
+        if entries:
+            _add_late_in_background(cell, session, record)
+        return replace(body, record=record)
+
+    if not chain or cell.amend(amended):
         return
-    if output.body.error() is None:
-        entries = _outputs_changed(chain, output.id, output.record)
+    if cell.error() is None:
+        entries = _outputs_changed(chain, session, output.record)
         if entries:
             output.add_entries(*entries)
-
-
-def _amended(cell: Deferred[Body], chain: Sequence[PassedOn], session: UUID, body: Body) -> Body:
-    entries = _outputs_changed(chain, session, body.record)
-    record = body.record.extend(entries)
-    if entries:
-        _add_late_in_background(cell, session, record)
-    return replace(body, record=record)
 
 
 def _outputs_changed(chain: Sequence[PassedOn], session: UUID, record: Record) -> list[Change]:

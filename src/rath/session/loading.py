@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -23,7 +24,7 @@ from rath.session.graph.legacy import SessionLineage
 from rath.session.log.build import LoadedSession, built_from
 from rath.session.log.files import FileStore, read_whole
 from rath.session.log.parsed import LogSource, ParsedLog, missing, read_together
-from rath.session.log.paths import PARTIAL_SUFFIX, checked_id
+from rath.session.log.paths import PARTIAL_SUFFIX, checked_id, os_errors
 from rath.session.log.reader import LineReader
 from rath.session.log.records import provider_from_jsonable
 from rath.session.log.store import SessionStore, default_store, open_store
@@ -85,7 +86,7 @@ def lazy_placement(place: Place) -> Placement:
     known_as, backend = place.sandbox_handle_id, _backend_of(place)
     if backend is None:
         return Placement(place.sandbox_backend, place.sandbox_spec)
-    if known_as and _can_attach(backend):
+    if known_as and isinstance(backend, Reattachable):
         return Placement(sandbox=AwaySandbox(backend, place.sandbox_spec, known_as))
     return _placed_again(place, backend)
 
@@ -97,7 +98,7 @@ def placement_of(header: Place) -> Placement:
     says so. It never becomes another sandbox by itself.
     """
     known_as, backend = header.sandbox_handle_id, _backend_of(header)
-    if not known_as or backend is None or not _can_attach(backend):
+    if not known_as or backend is None or not isinstance(backend, Reattachable):
         return lazy_placement(header)
     try:
         return Placement(sandbox=_attach(known_as))
@@ -141,10 +142,6 @@ def _backend_of(place: Place) -> Backend | None:
     return None
 
 
-def _can_attach(backend: Backend) -> bool:
-    return isinstance(backend, Reattachable)
-
-
 def _placed_again(place: Place, backend: Backend) -> Placement:
     """Return a placement in the workspace that a log names: as it is open here, or as it was."""
     stored, spec = place.workspace, place.sandbox_spec
@@ -170,7 +167,7 @@ class Loaded:
 
     session: Session
     header: Header
-    place: Header | PlacementChange
+    place: Place
     """Where the session works."""
 
     unfinished: Unfinished | None
@@ -220,15 +217,15 @@ def load(store: SessionStore, session: UUID | str, *, recover: bool = False) -> 
     wanted = checked_id(session)
     settle(wanted)
 
-    def read(source: LogSource) -> Loaded:
+    def find(source: LogSource) -> ParsedLog:
         log = source.read(wanted)
         if log is None:
             raise missing(wanted, store)
         content = source.content(log.data, log.where, is_finished=log.is_finished)
         content.require(wanted)
-        return _loaded(content, source, is_finished=log.is_finished)
+        return content
 
-    return _remembered(read_together(store, read, recover=recover, is_sound=_is_sound), store)
+    return _load(find, store, store, recover=recover)
 
 
 def load_file(path: Path, store: SessionStore, *, recover: bool = False) -> Loaded:
@@ -239,12 +236,11 @@ def load_file(path: Path, store: SessionStore, *, recover: bool = False) -> Load
         SessionDamaged: It, or the log of an ancestor, is not what was written.
     """
 
-    def read(source: LogSource) -> Loaded:
+    def find(source: LogSource) -> ParsedLog:
         is_finished = not path.name.endswith(PARTIAL_SUFFIX)
-        content = source.content(read_file(path), str(path), is_finished=is_finished)
-        return _loaded(content, source, is_finished=is_finished)
+        return source.content(read_file(path), str(path), is_finished=is_finished)
 
-    return _remembered(read_together(store, read, recover=recover, is_sound=_is_sound), path)
+    return _load(find, store, path, recover=recover)
 
 
 def read_file(path: Path) -> bytes:
@@ -253,40 +249,41 @@ def read_file(path: Path) -> bytes:
     Raises:
         PersistenceError: It is not there or cannot be read.
     """
-    try:
+    with os_errors(path, "cannot be read"), contextlib.suppress(FileNotFoundError):
         return read_whole(path)
-    except FileNotFoundError:
-        raise PersistenceError(
-            f"session file not found: {path}; list_persisted_sessions() tells what is there"
-        ) from None
-    except OSError as exc:
-        raise PersistenceError(f"{path} cannot be read: {exc.strerror or exc}") from exc
-
-
-def _loaded(content: ParsedLog, source: LogSource, *, is_finished: bool) -> Loaded:
-    built = built_from(content, source)
-    header, reader = content.header, content.reader
-    return Loaded(
-        session=session_of(built),
-        header=header,
-        place=content.place,
-        unfinished=None if content.state.trailer else content.unfinished,
-        is_finished=is_finished,
-        where=content.where,
-        size=reader.n_good,
-        n_torn=content.n_torn,
-        reader=reader,
-        problem=built.problem,
+    raise PersistenceError(
+        f"session file not found: {path}; list_persisted_sessions() tells what is there"
     )
 
 
-def _is_sound(loaded: Loaded) -> bool:
-    return loaded.problem is None
+def _load(
+    find: Callable[[LogSource], ParsedLog],
+    store: SessionStore,
+    where: SessionStore | Path,
+    *,
+    recover: bool,
+) -> Loaded:
+    """Return the session of a log that `find` reads."""
 
+    def read(source: LogSource) -> Loaded:
+        content = find(source)
+        built = built_from(content, source)
+        return Loaded(
+            session=session_of(built),
+            header=content.header,
+            place=content.place,
+            unfinished=None if content.state.trailer else content.unfinished,
+            is_finished=content.is_finished,
+            where=content.where,
+            size=content.reader.n_good,
+            n_torn=content.n_torn,
+            reader=content.reader,
+            problem=built.problem,
+        )
 
-def _remembered(loaded: Loaded, where: SessionStore | Path) -> Loaded:
-    """Have what comes to the session late added to its log, where that takes more lines."""
+    loaded = read_together(store, read, recover=recover, is_sound=lambda made: made.problem is None)
     if loaded.problem is None and loaded.reader.takes_more:
+        # So that what comes to the session late is added to its log.
         session = loaded.session
         remember_loaded(session.body, session.id, where, place=loaded.place)
     return loaded
@@ -323,20 +320,12 @@ def load_stored(
         PersistenceError: It is not there or cannot be read.
         SessionDamaged: Its log, or that of one it came from, is not what was written.
     """
-    named = _named(session)
+    named: UUID | str | Path = session
+    if isinstance(session, str):
+        with contextlib.suppress(ValueError):
+            named = UUID(session)
+    opened = open_store(store) if isinstance(store, str) else store
     if isinstance(named, UUID):
-        return load(_opened(store) or default_store(), named, recover=recover)
-    return load_file(named, _opened(store) or FileStore(named.parent), recover=recover)
-
-
-def _named(session: UUID | str | Path) -> UUID | Path:
-    if not isinstance(session, str):
-        return session
-    try:
-        return UUID(session)
-    except ValueError:
-        return Path(session)
-
-
-def _opened(store: SessionStore | str | None) -> SessionStore | None:
-    return open_store(store) if isinstance(store, str) else store
+        return load(opened or default_store(), named, recover=recover)
+    path = Path(named)
+    return load_file(path, opened or FileStore(path.parent), recover=recover)

@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from uuid import UUID, uuid4, uuid5
 
+from rath._core.options import value_scope
+
 
 @dataclass(frozen=True, slots=True)
 class Place:
@@ -79,7 +81,7 @@ def operation_scope(
         inner = _Scope(segment, call, root, call)
     else:
         inner = replace(outer, path=f"{outer.path}.{segment}")
-    with _entered(inner):
+    with value_scope(_scope, inner):
         yield inner.path
 
 
@@ -118,17 +120,8 @@ def _inside_run(session: UUID, segment: str, run: UUID) -> Generator[None]:
     outer = _scope.get()
     path = segment if outer is None else f"{outer.path}.{segment}"
     trace = session if outer is None else outer.trace
-    with _entered(_Scope(path, run, session, trace)):
+    with value_scope(_scope, _Scope(path, run, session, trace)):
         yield
-
-
-@contextmanager
-def _entered(scope: _Scope) -> Generator[None]:
-    token = _scope.set(scope)
-    try:
-        yield
-    finally:
-        _scope.reset(token)
 
 
 def next_place() -> Place:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from types import MappingProxyType, UnionType
@@ -17,11 +17,10 @@ from rath._core.text import one_line_preview
 from rath.errors import InvalidRequestError, OutputError
 from rath.llm.exchange import Exchange
 from rath.llm.exchange import evidence_of as exchange_evidence
-from rath.llm.provider import Provider
 from rath.llm.tool_args import parse_tool_arguments
 from rath.session.calls.requests import Candidate
 from rath.session.calls.results import CallResult, CheckedCall
-from rath.session.chunk import ChunkRow, ChunkTable
+from rath.session.chunk import ChunkTable
 from rath.session.content import AssistantTurn, ToolCall, encode_failure, encode_result
 from rath.session.outcome import Completed, Outcome, OutputMissing, OutputValue
 from rath.session.output_schema import FINAL_ANSWER, WRAPPED, OutputSpec, Unfit, output_spec
@@ -149,12 +148,12 @@ class TypedReading:
             OutputError: The last answer does not fit it, or there is none.
         """
         form = output_form(model)
-        for row in reversed(self.chunk_table):
-            if isinstance(row.content, AssistantTurn):
-                given = _answering(row.content, _asked_by(self.record, row))
-                said = given or [row.content.text or ""]
-                return _read_first(self.id, form, said)
-        raise OutputError(f"session {self.id} holds no answer of a model to read as {form.name}")
+        found = _last_turn(self)
+        if found is None:
+            raise OutputError(
+                f"session {self.id} holds no answer of a model to read as {form.name}"
+            )
+        return _read_first(self.id, form, _answering(*found) or [found[0].text or ""])
 
 
 def plain_answer(session: _Ended) -> Any:
@@ -168,35 +167,27 @@ def plain_answer(session: _Ended) -> Any:
         from rath.session.output_types import to_plain  # noqa: PLC0415
 
         return to_plain(outcome.output.value)
-    row = next((row for row in reversed(session.chunk_table) if _is_said(row)), None)
-    asked = None if row is None else _asked_by(session.record, row)
-    if row is not None and asked is not None and asked.output is not None:
-        content = row.content
-        assert isinstance(content, AssistantTurn)
-        for said in _answering(content, asked) or [content.text or ""]:
-            with contextlib.suppress(ValueError, RecursionError):
-                return _unwrapped(json.loads(said))
+    found = _last_turn(session)
+    if found is not None:
+        turn, asked = found
+        if asked is not None and asked.output is not None:
+            for said in _answering(turn, asked) or [turn.text or ""]:
+                with contextlib.suppress(ValueError, RecursionError):
+                    given: Any = json.loads(said)
+                    members = cast("dict[str, Any]", given) if isinstance(given, dict) else {}
+                    return members[WRAPPED] if members.keys() == {WRAPPED} else cast("Any", given)
     return last_text(session.chunk_table, session.record)
 
 
-def _unwrapped(given: Any) -> Any:
-    if not isinstance(given, dict):
-        return given
-    members = cast("dict[str, Any]", given)
-    return members[WRAPPED] if members.keys() == {WRAPPED} else members
-
-
-def _is_said(row: ChunkRow) -> bool:
-    return isinstance(row.content, AssistantTurn)
-
-
-def _asked_by(record: Record, row: ChunkRow) -> Operation | None:
-    """Return the run that asked for the answer in `row`, None where the record does not tell."""
-    call = evidence_of(record, row)
-    if call is None:
-        return None
-    runs = (entry for entry in record if isinstance(entry, Operation))
-    return next((run for run in runs if run.operation == call.operation), None)
+def _last_turn(session: _Ended) -> tuple[AssistantTurn, Operation | None] | None:
+    """Return the last answer of a model, and the run that asked for it where the record tells."""
+    for row in reversed(session.chunk_table):
+        if isinstance(row.content, AssistantTurn):
+            call = evidence_of(session.record, row)
+            runs = (entry for entry in session.record if isinstance(entry, Operation))
+            asked = (run for run in runs if call is not None and run.operation == call.operation)
+            return row.content, next(asked, None)
+    return None
 
 
 def _answering(turn: AssistantTurn, asked_by: Operation | None) -> list[str]:
@@ -253,21 +244,11 @@ class FinalAnswer:
     """The tool that takes the answer."""
 
     form: OutputForm
-    spec: OutputSpec
+    name: str
+    description: str | None
+    parameters: Mapping[str, Any]
     origin: str = "built-in"
     effects: str = "read_only"
-
-    @property
-    def name(self) -> str:
-        return self.spec.tool.name
-
-    @property
-    def description(self) -> str | None:
-        return self.spec.tool.description
-
-    @property
-    def parameters(self) -> Mapping[str, Any]:
-        return self.spec.tool.parameters
 
     def resource_key(self, arguments: Mapping[str, Any]) -> tuple[str, ...]:
         return (self.name,)
@@ -304,10 +285,15 @@ def plan_output(
     if output is None:
         return None
     form = output_form(output)
-    for candidate in candidates:
-        _check_format(candidate.provider)
+    for provider in (candidate.provider for candidate in candidates):
+        if provider.response_format is not None or "response_format" in provider.extra_create_args:
+            raise ValueError(
+                "output= cannot be used with a provider that has a response_format of its own; "
+                "leave one of the two out"
+            )
     spec = form.spec.beside(taken)
-    return OutputPlan(form, spec, retries, offer(FinalAnswer(form, spec)))
+    tool = FinalAnswer(form, spec.tool.name, spec.tool.description, spec.tool.parameters)
+    return OutputPlan(form, spec, retries, offer(tool))
 
 
 def explain_refusal(error: Exception) -> None:
@@ -381,7 +367,7 @@ class OutputRun:
             return TurnVerdict(turn.calls)
         others = [call for at, call in enumerate(turn.calls) if at not in own]
         # The validators are the user's code, and may take their time.
-        reading = partial(self._read, turn, list(own.values()))
+        reading = partial(self._read, turn, own.values())
         read = [_blamed(one, exchange) for one in await runtime().call_in_worker(reading)]
         self._n_tries += 1
         found = next((one for one in read if isinstance(one, OutputValue)), None)
@@ -398,34 +384,32 @@ class OutputRun:
             return TurnVerdict(others, own=self._results(own, read, again))
         return TurnVerdict(others, reply=self._reply(exchange, problem))
 
-    def _read(self, turn: AssistantTurn, own: Sequence[ToolCall]) -> list[_Read]:
+    def _read(self, turn: AssistantTurn, own: Collection[ToolCall]) -> list[_Read]:
         """Read the calls that give an answer, or the text where there are none."""
-        if own:
-            return [self._read_call(call) for call in own]
-        return [_caught(partial(self._plan.form.read_said, turn.text or ""))]
-
-    def _read_call(self, call: ToolCall) -> _Read:
-        arguments, is_error = parse_tool_arguments(call.arguments)
-        if is_error:
-            return Unfit("the arguments are no JSON object")
-        return _caught(partial(self._plan.offer.tool, None, arguments or {}))
+        if not own:
+            return [_caught(partial(self._plan.form.read_said, turn.text or ""))]
+        parsed = [parse_tool_arguments(call.arguments) for call in own]
+        return [
+            Unfit("the arguments are no JSON object")
+            if is_error
+            else _caught(partial(self._plan.offer.tool, None, arguments or {}))
+            for arguments, is_error in parsed
+        ]
 
     def _results(
         self, own: Mapping[int, ToolCall], read: Sequence[_Read], again: str
     ) -> dict[int, CallResult]:
+        done: dict[int, CallResult] = {}
         # A text has no calls that wait for a result.
-        return {
-            at: self._finished(call, one, again)
-            for (at, call), one in zip(own.items(), read, strict=bool(own))
-        }
-
-    def _finished(self, call: ToolCall, read: _Read, again: str) -> CallResult:
-        arguments, _ = parse_tool_arguments(call.arguments)
-        prepared = CheckedCall(call, self._plan.offer, arguments)
-        if isinstance(read, OutputValue):
-            return CallResult(prepared, encode_result(True), "done")
-        message = f"the answer cannot be used: {read}.{again}"
-        return CallResult(prepared, encode_failure("invalid_tool_arguments", message), "failed")
+        for (at, call), one in zip(own.items(), read, strict=bool(own)):
+            checked = CheckedCall(call, self._plan.offer, parse_tool_arguments(call.arguments)[0])
+            if isinstance(one, OutputValue):
+                done[at] = CallResult(checked, encode_result(True), "done")
+            else:
+                problem = f"the answer cannot be used: {one}.{again}"
+                failure = encode_failure("invalid_tool_arguments", problem)
+                done[at] = CallResult(checked, failure, "failed")
+        return done
 
     def _reply(self, exchange: Exchange, problem: str) -> str:
         wrong = f"The answer cannot be used: {problem}."
@@ -481,11 +465,3 @@ def _is_refused(exchange: Exchange) -> bool:
 
 def _is_paused(exchange: Exchange) -> bool:
     return exchange.response.primary_choice.finish_reason == "pause_turn"
-
-
-def _check_format(provider: Provider) -> None:
-    if provider.response_format is not None or "response_format" in provider.extra_create_args:
-        raise ValueError(
-            "output= cannot be used with a provider that has a response_format of its own; leave "
-            "one of the two out"
-        )

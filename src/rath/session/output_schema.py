@@ -61,7 +61,10 @@ class OutputSpec:
 
     def beside(self, taken: Iterable[str]) -> OutputSpec:
         """Return the same for a run that offers tools of the names `taken`."""
-        name = _free_name(set(taken))
+        names, name, count = set(taken), FINAL_ANSWER, 1
+        while name in names:
+            count += 1
+            name = f"{FINAL_ANSWER}_{count}"
         return self if name == self.tool.name else replace(self, tool=replace(self.tool, name=name))
 
 
@@ -186,11 +189,3 @@ def _choice(values: Sequence[object]) -> dict[str, Any]:
         for kind, same in by_type.items()
     ]
     return parts[0] if len(parts) == 1 else {"anyOf": parts}
-
-
-def _free_name(taken: set[str]) -> str:
-    name, count = FINAL_ANSWER, 1
-    while name in taken:
-        count += 1
-        name = f"{FINAL_ANSWER}_{count}"
-    return name

@@ -123,15 +123,8 @@ class AnswerType:
     """A type that an answer shall have."""
 
     schema: Mapping[str, Any]
-    adapter: TypeAdapter[Any]
-
-    def read(self, text: str) -> Any:
-        """Return the object that a JSON text makes.
-
-        Raises:
-            ValueError: It makes none.
-        """
-        return self.adapter.validate_json(text)
+    read: Parse
+    """Gives the object that a JSON text makes, or raises a ValueError."""
 
 
 def answer_type(wanted: Any) -> AnswerType:
@@ -142,7 +135,8 @@ def answer_type(wanted: Any) -> AnswerType:
     """
     try:
         adapter: TypeAdapter[Any] = TypeAdapter(wanted)
-        return AnswerType(adapter.json_schema(schema_generator=ReadableSchemas), adapter)
+        schema = adapter.json_schema(schema_generator=ReadableSchemas)
+        return AnswerType(schema, adapter.validate_json)
     except (PydanticUserError, PydanticSchemaGenerationError) as exc:
         raise TypeError(
             f"the schema of a question must be a JSON Schema or a type that has one, not "

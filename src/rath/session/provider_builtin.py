@@ -139,17 +139,6 @@ def candidates_for(
             `on_event` or with fallbacks. For a fallback the text says which one it is.
         TypeError: `on_event` was given and a client cannot stream.
     """
-    made = _candidates(provider, executor, on_event, origin)
-    context = current_replay()
-    return made if context is None else context.candidates(made)
-
-
-def _candidates(
-    provider: Provider,
-    executor: SessionLoopExecutor | None,
-    on_event: object,
-    origin: ProviderOrigin,
-) -> tuple[Candidate, ...]:
     if executor is not None:
         refuse_both(executor, on_event)
         if provider.fallbacks:
@@ -157,26 +146,21 @@ def _candidates(
                 "fallbacks cannot be used with a custom executor: the executor makes the calls. "
                 "Give it dataclasses.replace(provider, fallbacks=()), and let it fall back itself"
             )
-        return (Candidate(ExecutorClient(provider, executor), provider, origin),)
-    first = Candidate(_client(provider, on_event), provider, origin)
-    if not provider.fallbacks:
-        return (first,)
-    others = enumerate(provider.fallbacks, start=1)
-    return (first, *(_fallback(number, other, on_event, origin) for number, other in others))
-
-
-def _fallback(
-    number: int, provider: Provider, on_event: object, origin: ProviderOrigin
-) -> Candidate:
-    try:
-        client = _client(provider, on_event)
-    except (TypeError, ValueError) as exc:
-        kind = TypeError if isinstance(exc, TypeError) else ValueError
-        raise kind(f"fallback {number} of the provider cannot be used: {exc}") from exc
-    except RathError as exc:
-        exc.add_note(f"fallback {number} of the provider cannot be used")
-        raise
-    return Candidate(client, provider, origin)
+        made = [Candidate(ExecutorClient(provider, executor), provider, origin)]
+    else:
+        made = [Candidate(_client(provider, on_event), provider, origin)]
+    for number, other in enumerate(provider.fallbacks, start=1):
+        problem = f"fallback {number} of the provider cannot be used"
+        try:
+            made.append(Candidate(_client(other, on_event), other, origin))
+        except (TypeError, ValueError) as exc:
+            kind = TypeError if isinstance(exc, TypeError) else ValueError
+            raise kind(f"{problem}: {exc}") from exc
+        except RathError as exc:
+            exc.add_note(problem)
+            raise
+    context = current_replay()
+    return tuple(made) if context is None else context.candidates(tuple(made))
 
 
 def _client(provider: Provider, on_event: object) -> ChatClient:

@@ -14,6 +14,7 @@ from uuid import UUID, uuid4
 from msgspec import Meta, Struct, field, structs
 
 from rath._core.blobs import Blob
+from rath._core.options import value_scope
 from rath._core.vector import Vector
 from rath.backend.abc import SandboxIdentity
 from rath.backend.effects import FileEffect
@@ -45,7 +46,9 @@ def _now() -> datetime:
     return datetime.now(UTC)
 
 
-class RecordEntry(Struct, frozen=True, kw_only=True, tag_field="event", omit_defaults=True):
+class RecordEntry(
+    Struct, frozen=True, kw_only=True, tag_field="event", omit_defaults=True, gc=False
+):
     """What all entries of a record have."""
 
     operation: UUID
@@ -145,7 +148,7 @@ class RecalledNote(Struct, frozen=True, omit_defaults=True):
         return f"{label}{self.text}{CUT if self.n_left_out else ''}"
 
 
-class Seen(Struct, frozen=True, kw_only=True):
+class Seen(Struct, frozen=True, kw_only=True, gc=False):
     """What the model saw in one call; with the rows of the session it gives back the request."""
 
     head_digest: str
@@ -384,11 +387,8 @@ def is_inside_run() -> bool:
 @contextmanager
 def report_to(sink: Sink) -> Generator[None]:
     """Let `sink` have the entries of every run that is submitted inside."""
-    token = _above.set(sink)
-    try:
+    with value_scope(_above, sink):
         yield
-    finally:
-        _above.reset(token)
 
 
 def _drop(_: Entry, __: InnerLog | None) -> None:

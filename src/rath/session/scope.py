@@ -6,12 +6,13 @@ Sessions are no types here: their class is built on this.
 from __future__ import annotations
 
 import contextvars
-from collections.abc import Callable, Generator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from rath._async.lazy import runs_above
+from rath._core.options import value_scope
 from rath.session.body import Body
 from rath.session.operation import next_place
 
@@ -206,33 +207,24 @@ def current_source() -> ResumeSource | None:
     return _scope.get().source
 
 
-@contextmanager
-def _scoped(scope: Scope) -> Generator[None]:
-    token = _scope.set(scope)
-    try:
-        yield
-    finally:
-        _scope.reset(token)
-
-
 def replaying_in(context: ReplayContext) -> AbstractContextManager[None]:
     """Have the operations that are made inside served by `context`."""
-    return _scoped(_scope.get()._replace(context=context))
+    return value_scope(_scope, _scope.get()._replace(context=context))
 
 
 def resuming_from(source: ResumeSource) -> AbstractContextManager[None]:
     """Let what is made inside be looked for in `source` first."""
-    return _scoped(_scope.get()._replace(source=source))
+    return value_scope(_scope, _scope.get()._replace(source=source))
 
 
 def gathering(take: Callable[[Any], None]) -> AbstractContextManager[None]:
     """Let `take` have every session that an operation makes or serves inside."""
-    return _scoped(_scope.get()._replace(take=take))
+    return value_scope(_scope, _scope.get()._replace(take=take))
 
 
 def recording_scope(store: SessionStore) -> AbstractContextManager[None]:
     """Have runs and derivations that are made inside recorded in `store`."""
-    return _scoped(_scope.get()._replace(store=store))
+    return value_scope(_scope, _scope.get()._replace(store=store))
 
 
 def recording_store() -> SessionStore | None:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Literal, NamedTuple, Protocol, cast, runtime_checkable
+from typing import Any, Literal, Protocol, cast, runtime_checkable
 
 from rath._async.bridge import is_async
 from rath._core.origins import origin_of
@@ -299,10 +299,9 @@ class ArgumentChecker:
         """
         validator = self._validators.get(tool)
         if validator is None:
-            validator = self._validators[tool] = _compile(schema)
-        errors = sorted(validator.iter_errors(dict(arguments)), key=lambda error: error.json_path)
-        if errors:
-            listed = "; ".join(f"{error.json_path}: {error.message}" for error in errors[:5])
+            validator = self._validators[tool] = load_library()(schema)
+        listed = _misfits(validator, dict(arguments))
+        if listed:
             raise BadArguments(
                 f"the arguments for tool {tool!r} do not fit its schema: {listed}",
                 json.dumps(dict(arguments), ensure_ascii=False, default=str)[:MAX_RAW_CHARS],
@@ -316,47 +315,39 @@ def check_value(schema: Mapping[str, Any], value: object) -> None:
         BadArguments: It does not fit, or the schema is none.
     """
     try:
-        validator = _compile(schema)
-        strict = validator.evolve(format_checker=validator.FORMAT_CHECKER)
-        errors = sorted(strict.iter_errors(value), key=lambda error: error.json_path)
+        validator = load_library()(schema)
+        listed = _misfits(validator.evolve(format_checker=validator.FORMAT_CHECKER), value)
     except Exception as exc:  # what the library says of a broken schema has many classes
         raise BadArguments(f"its schema cannot be used: {type(exc).__name__}: {exc}") from exc
-    if errors:
-        listed = "; ".join(f"{error.json_path}: {error.message}" for error in errors[:5])
+    if listed:
         raise BadArguments(listed)
 
 
-class _Library(NamedTuple):
-    """What is used of jsonschema, which costs tens of milliseconds to import."""
-
-    validator_for: Any
-    default: Any
-    registry: Any
+def _misfits(validator: Any, value: object) -> str:
+    """Return where a value does not fit, and what was expected; "" where it does."""
+    errors = sorted(validator.iter_errors(value), key=lambda error: error.json_path)
+    return "; ".join(f"{error.json_path}: {error.message}" for error in errors[:5])
 
 
 @cache
-def load_library() -> None:
-    """Import the schema library; blocks, so it is called on a worker before the first check."""
-    _library()
+def load_library() -> Callable[[Mapping[str, Any]], Any]:
+    """Import the schema library, which takes tens of milliseconds, and return its compiler.
 
-
-def is_library_loaded() -> bool:
-    """Tell whether the schema library was imported."""
-    return load_library.cache_info().currsize > 0
-
-
-@cache
-def _library() -> _Library:
+    Blocks, so it is called on a worker before the first check.
+    """
     # On first use: many runs call no tool.
     from jsonschema import Draft202012Validator  # noqa: PLC0415
     from jsonschema.validators import validator_for  # noqa: PLC0415
     from referencing.jsonschema import EMPTY_REGISTRY  # noqa: PLC0415
 
-    return _Library(validator_for, Draft202012Validator, EMPTY_REGISTRY)
+    def compile_schema(schema: Mapping[str, Any]) -> Any:
+        kind: Any = validator_for(dict(schema), default=Draft202012Validator)
+        # With a registry of its own the library never fetches a remote reference.
+        return kind(dict(schema), registry=EMPTY_REGISTRY)
+
+    return compile_schema
 
 
-def _compile(schema: Mapping[str, Any]) -> Any:
-    library = _library()
-    # With a registry of its own the library never fetches a remote reference.
-    kind = library.validator_for(dict(schema), default=library.default)
-    return kind(dict(schema), registry=library.registry)
+def is_library_loaded() -> bool:
+    """Tell whether the schema library was imported."""
+    return load_library.cache_info().currsize > 0

@@ -24,8 +24,6 @@ from rath.errors import PersistenceError
 from rath.llm.image import MAX_IMAGE_BYTES
 from rath.persistence import gc
 from rath.session.chunk import ChunkRow, ChunkTable, user_text_chunk
-from rath.session.log import blobs as blobs_module
-from rath.session.log.blobs import BlobStore
 from rath.session.persistence import (
     SessionWriter,
     delete_session,
@@ -36,7 +34,7 @@ from rath.session.persistence import (
 )
 from rath.session.persistence.store import FileStore
 from rath.session.session import Session
-from tests.support.api import partial_beside
+from tests.support.api import BlobStore, files_module, partial_beside
 from tests.support.images import picture, pictures
 from tests.support.sessions import row_lists
 from tests.support.stored_lines import write as write_stored
@@ -175,7 +173,7 @@ def test_bytes_that_cannot_be_written_fail_the_write(monkeypatch: pytest.MonkeyP
 
     session = Session.from_user_message("look", images=[CAT])
     writer = SessionWriter(session)
-    monkeypatch.setattr(blobs_module, "atomic_write_bytes", fail)
+    monkeypatch.setattr(files_module, "atomic_write_bytes", fail)
     with pytest.raises(PersistenceError, match="cannot be written: No space left"):
         writer.write_chunk(0, session.chunk_table[0])
     with pytest.raises(PersistenceError, match="stays unfinished"):
@@ -195,7 +193,7 @@ def test_a_directory_that_cannot_be_made_fails_the_write() -> None:
 
 def test_a_store_that_stays_locked_fails_the_write(monkeypatch: pytest.MonkeyPatch) -> None:
     stored(DOG)
-    monkeypatch.setattr(blobs_module, "_LOCK_SECONDS", 0.02)
+    monkeypatch.setattr(files_module, "_LOCK_SECONDS", 0.02)
     session = Session.from_user_message("look", images=[CAT])
     with FileLock(sessions_dir() / "blobs" / ".lock"):
         writer = SessionWriter(session)
@@ -399,7 +397,7 @@ def test_prune_of_a_home_without_sessions_makes_nothing(home: Path) -> None:
 def test_a_digest_is_found_wherever_it_lies(
     at: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(blobs_module, "_CHUNK_BYTES", 64)
+    monkeypatch.setattr(files_module, "_CHUNK_BYTES", 64)
     store, digest = BlobStore(tmp_path), sha256(CAT).hexdigest()
     store.path.mkdir()
     (store.path / digest).write_bytes(CAT)

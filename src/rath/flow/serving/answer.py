@@ -9,7 +9,7 @@ from rath._core.text import cut_middle
 from rath.errors import RathError
 from rath.llm.chat_response import RathLLMTokenUsage
 from rath.session import Session
-from rath.session.log.index.query import OUTCOME_STATES
+from rath.session.log.index.database import OUTCOME_STATES
 from rath.session.outcome import (
     BudgetExceeded,
     Cancelled,

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn, cast
 from uuid import UUID
 
+from rath._core.options import value_scope
 from rath._core.text import valid_unicode
 from rath.session.content import json_digest
 
@@ -104,11 +105,8 @@ _current: contextvars.ContextVar[CurrentCall | None] = contextvars.ContextVar(
 @contextmanager
 def in_call(call: CurrentCall | None) -> Generator[None]:
     """Say that what runs inside is `call`; None for what belongs to no call of its own."""
-    token = _current.set(call)
-    try:
+    with value_scope(_current, call):
         yield
-    finally:
-        _current.reset(token)
 
 
 def call_here() -> CurrentCall | None:

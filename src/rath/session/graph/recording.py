@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from rath._async.lazy import Deferred
+from rath._core.options import value_scope
 from rath.session.graph.kind import LineageKind
 
 Extras = tuple[tuple[str, Any], ...]
@@ -87,15 +88,6 @@ class _Recording(NamedTuple):
 _recording: ContextVar[_Recording] = ContextVar("rath_lineage", default=_Recording(True, None))  # noqa: B039  # a tuple
 
 
-@contextlib.contextmanager
-def _changed(**changes: Any) -> Generator[None]:
-    token = _recording.set(_recording.get()._replace(**changes))
-    try:
-        yield
-    finally:
-        _recording.reset(token)
-
-
 def session_graph_mode() -> bool:
     """Return whether lineage is recorded here; true unless it was switched off."""
     return _recording.get().is_on
@@ -104,7 +96,7 @@ def session_graph_mode() -> bool:
 @contextlib.contextmanager
 def session_graph_mode_override(enabled: bool) -> Generator[None]:
     """Switch the recording of lineage on or off inside a `with` block."""
-    with _changed(is_on=enabled):
+    with value_scope(_recording, _recording.get()._replace(is_on=enabled)):
         yield
 
 
@@ -124,7 +116,7 @@ def lineage_journal_tracking(*, journal: LineageJournal | None = None) -> Genera
         journal: Where to write; a new journal by default.
     """
     current = LineageJournal() if journal is None else journal
-    with _changed(journal=current):
+    with value_scope(_recording, _recording.get()._replace(journal=current)):
         yield current
 
 

@@ -22,6 +22,7 @@ import zipfile
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from graphlib import CycleError, TopologicalSorter
 from hashlib import sha256
 from pathlib import Path
@@ -32,7 +33,7 @@ from rath._core.blobs import Blob
 from rath._core.files import atomic_write_bytes
 from rath.errors import PersistenceError, SessionDamaged
 from rath.session.events import AgentRows, Event, PendingResult, Row
-from rath.session.log.chain import checked_sum
+from rath.session.log.json_lines import checked_sum
 from rath.session.log.paths import os_errors
 from rath.session.log.reader import read_lines
 from rath.session.log.store import SessionLog, SessionStore, StoredLog
@@ -48,10 +49,6 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)
 _UNREADABLE = (zipfile.BadZipFile, struct.error, ValueError, TypeError, LookupError,
                AttributeError, OSError, EOFError, RuntimeError, PersistenceError)  # fmt: skip
 """What the parsers of damaged or forged bytes raise."""
-
-
-def _now() -> datetime:
-    return datetime.now(UTC)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +70,7 @@ class Bundle:
     lacks: tuple[UUID, ...] = field(default=(), compare=False)
     """What a session came from and the store did not hold, where it was packed just now."""
 
-    created_at: datetime = field(default_factory=_now)
+    created_at: datetime = field(default_factory=partial(datetime.now, UTC))
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,18 +232,16 @@ def import_bundle(
         SessionDamaged: A log of the bundle is not what was written.
     """
     plans = [(log, *_plan(bundle, log, store)) for log in bundle.logs.values()]
-    added: list[UUID] = []
-    grown: list[UUID] = []
-    kept: list[UUID] = []
+    done: dict[str, list[UUID]] = {"added": [], "grown": [], "kept": []}
     for n_done, (log, blobs, known) in enumerate(plans, start=1):
         if known is None or len(known.data) < len(log.data):
             _write(log, blobs, known, store)
-            (added if known is None else grown).append(log.session)
+            done["added" if known is None else "grown"].append(log.session)
         else:
-            kept.append(log.session)
+            done["kept"].append(log.session)
         if report is not None:
             report(n_done, len(plans))
-    return Imported(tuple(added), tuple(grown), tuple(kept))
+    return Imported(**{name: tuple(sessions) for name, sessions in done.items()})
 
 
 class BundleStore(SessionStore):

@@ -6,6 +6,7 @@
 <id>.jsonl.__partial__.<n>       what was cut off when a log was reopened
 .trash/<id>.jsonl.<n>/           the files of one deletion; the last has the highest number
 blobs/<sha256>                   content that logs name
+blobs/.lock                      held while a line that names content is written, and by a sweep
 """
 
 from __future__ import annotations
@@ -15,15 +16,17 @@ import glob
 import itertools
 import logging
 import os
+import re
 import stat
 import sys
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping
+from hashlib import file_digest, sha256
 from pathlib import Path
 from typing import Self
 from urllib.parse import unquote, urlsplit
 from uuid import UUID
 
-from rath._core.blobs import Blob
+from rath._core.blobs import Blob, is_digest
 from rath._core.files import (
     FileLock,
     StrPath,
@@ -33,8 +36,9 @@ from rath._core.files import (
 )
 from rath._core.trash import TRASH_DIR_NAME, empty_trash, in_trash
 from rath.errors import PersistenceError
-from rath.session.log.blobs import BlobStore
+from rath.llm.image import MAX_IMAGE_BYTES
 from rath.session.log.paths import (
+    INDEX_FILE_NAME,
     PARTIAL_SUFFIX,
     SESSION_FILE_SUFFIX,
     SESSION_PARTIAL_SUFFIX,
@@ -45,7 +49,7 @@ from rath.session.log.paths import (
 )
 from rath.session.log.store import Log, LogDriver, LogStore, StoredLog
 
-__all__ = ["FileStore", "file_store", "read_whole"]
+__all__ = ["BlobStore", "FileStore", "file_store", "read_whole"]
 
 _BINARY = getattr(os, "O_BINARY", 0)
 _EXISTING = os.O_RDWR | os.O_APPEND | _BINARY
@@ -53,6 +57,18 @@ _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _BINARY
 
 _WAIT_SECONDS = 0.2
 """Long enough for who only looks whether somebody writes, or adds a late line; a guess."""
+
+_BLOBS = "blobs"
+_LOCK_NAME = ".lock"
+_LOCK_SECONDS = 60.0
+"""Far longer than the lock is ever held; a guess."""
+
+_CHUNK_BYTES = 1 << 20
+_DIGEST = re.compile(rb"[0-9a-f]{64}")
+_HEADER_BYTES = 1 << 16
+"""How far a session file is looked for its header, whose first member says what it is."""
+
+_HEADER = re.compile(rb'"record_type"\s*:\s*"header"')
 
 _ID_CHARACTERS = 36
 _logger = logging.getLogger(__name__)
@@ -82,11 +98,6 @@ class LockedFile:
     def size(self) -> int:
         """How many bytes the file has."""
         return os.fstat(self.fd).st_size
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether somebody else may have the file now."""
-        return self.fd < 0
 
     def is_still_there(self) -> bool:
         """Tell whether the open file still has its name; it may have been renamed or removed."""
@@ -121,12 +132,12 @@ class LockedFile:
             self.close()
         self.path.replace(target)
         self.path = target
-        if self.is_closed:
+        if self.fd < 0:
             self._open(_EXISTING)
 
     def close(self) -> None:
         """Let go of the file; an unfinished one that holds nothing is removed."""
-        if self.is_closed:
+        if self.fd < 0:
             return
         is_partial = self.path.name.endswith(PARTIAL_SUFFIX)
         with contextlib.suppress(OSError):
@@ -605,3 +616,171 @@ def _link(path: Path, name: Path) -> None:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
+
+
+class BlobStore:
+    """The bytes that the session files of one directory name; all its methods block.
+
+    A writer saves bytes, then takes the lock, sees that they are still there, and writes its row.
+    A sweep removes under the same lock what no row names. So bytes are never removed between
+    their writing and that of the row.
+
+    Args:
+        directory: Where the session files stand.
+    """
+
+    __slots__ = ("_directory", "path")
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self.path = directory / _BLOBS
+        """Where the bytes stand; made when the first are written."""
+
+    @contextlib.contextmanager
+    def holding(self, blobs: Collection[Blob]) -> Generator[None, None, None]:
+        """Write the bytes of `blobs`, and keep them from every sweep while the block runs.
+
+        What has no bytes is left out: a row may name images that were lost already.
+
+        Raises:
+            PersistenceError: They cannot be written.
+        """
+        whole = {blob.digest: blob.data for blob in blobs if blob.data is not None}
+        if not whole:
+            yield
+            return
+        ensure_private(self.path)
+        for digest, content in whole.items():
+            self._save(digest, content)
+        with self._locked():
+            for digest, content in whole.items():
+                if not self._file(digest).exists():
+                    self._save(digest, content)
+            yield
+
+    def read(self, digest: str) -> bytes | None:
+        """Return content by its sha256, None where it is not there or damaged.
+
+        Raises:
+            PersistenceError: It is there and cannot be read.
+        """
+        if not is_digest(digest):
+            return None
+        file = self._file(digest)
+        missing = contextlib.suppress(FileNotFoundError, NotADirectoryError)
+        with os_errors(file, "cannot be read"), missing:
+            status = file.stat()
+            # One that has no end, or does not fit into memory, is not ours.
+            is_ours = stat.S_ISREG(status.st_mode) and status.st_size <= MAX_IMAGE_BYTES
+            content = file.read_bytes() if is_ours else b""
+            return content if sha256(content).hexdigest() == digest else None
+        return None
+
+    def sweep(self) -> None:
+        """Remove what no file of the directory names any more.
+
+        A file counts that is named like a session file or begins like one, whether it can be
+        believed or not; where one cannot be read, everything is kept. Cost: those files are read,
+        and the beginning of every other, unless there is nothing to remove.
+        """
+        unnamed = self._digests()
+        seen: dict[Path, tuple[int, int]] = {}
+        try:
+            # Without the lock first: afterwards only what has changed since is read again.
+            unnamed -= self._mentioned(seen) if unnamed else set()
+            if not unnamed:
+                return
+            with self._locked():
+                for digest in unnamed - self._mentioned(seen):
+                    self._file(digest).unlink(missing_ok=True)
+        except (OSError, PersistenceError) as exc:
+            _logger.warning("nothing more is removed from %s: %s", self.path, exc)
+
+    def _file(self, digest: str) -> Path:
+        assert is_digest(digest)
+        return self.path / digest
+
+    def _digests(self) -> set[str]:
+        return {file.name for file in _entries(self.path) if is_digest(file.name)}
+
+    def _mentioned(self, seen: dict[Path, tuple[int, int]]) -> set[str]:
+        """Return what looks like a digest in files of sessions that are new or have changed.
+
+        Args:
+            seen: Size and time of each file when it was read; is kept up to date.
+
+        Raises:
+            OSError: A file cannot be read.
+        """
+        found: set[str] = set()
+        # Twice: a listing may miss a file that is being renamed, and the next one has it.
+        for _ in range(2):
+            directories = (self._directory, *in_trash(self._directory))
+            for path in (each for directory in directories for each in _entries(directory)):
+                with contextlib.suppress(FileNotFoundError):
+                    status = path.stat()
+                    stamp = (status.st_size, status.st_mtime_ns)
+                    if stat.S_ISREG(status.st_mode) and seen.get(path) != stamp:
+                        found |= _digests_in(path) if _may_be_session(path) else set()
+                        seen[path] = stamp
+        return found
+
+    def _save(self, digest: str, content: bytes) -> None:
+        file = self._file(digest)
+        with os_errors(file, "cannot be written"):
+            if not _is_whole(file, digest):
+                atomic_write_bytes(file, content, mode=0o600)
+
+    @contextlib.contextmanager
+    def _locked(self) -> Generator[None, None, None]:
+        lock = FileLock(self.path / _LOCK_NAME)
+        with os_errors(self.path, "cannot be locked"):
+            is_held = lock.acquire(timeout=_LOCK_SECONDS)
+        if not is_held:
+            raise PersistenceError(
+                f"{self.path} was locked by another process for {_LOCK_SECONDS:g} s; end that "
+                "process if it hangs"
+            )
+        try:
+            yield
+        finally:
+            lock.release()
+
+
+def _entries(directory: Path) -> list[Path]:
+    """Return what lies in a directory; nothing where it is gone, or is none."""
+    try:
+        return list(directory.iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def _may_be_session(path: Path) -> bool:
+    """Tell whether a file may be that of a session; copies and renamed ones count."""
+    if path.name.startswith(INDEX_FILE_NAME):
+        return False  # It holds what was said in sessions, whatever that looks like.
+    if SESSION_FILE_SUFFIX in path.name or path.name.endswith(PARTIAL_SUFFIX):
+        return True
+    # A run is written under any name that its caller gives.
+    with path.open("rb") as file:
+        return _HEADER.search(file.read(_HEADER_BYTES)) is not None
+
+
+def _digests_in(path: Path) -> set[str]:
+    """Return all text in a file that looks like a digest."""
+    found: set[bytes] = set()
+    before = b""
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK_BYTES):
+            text = before + chunk
+            found.update(_DIGEST.findall(text))
+            before = text[-63:]  # one that lies across the border
+    return {digest.decode() for digest in found}
+
+
+def _is_whole(file: Path, digest: str) -> bool:
+    try:
+        with file.open("rb") as handle:
+            return file_digest(handle, "sha256").hexdigest() == digest
+    except FileNotFoundError:
+        return False

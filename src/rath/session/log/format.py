@@ -6,7 +6,7 @@ r"""The events of a log as bytes, format version 3: one compact JSON object a li
 The first line is the header; every other one begins with the kind of its event. What must not be
 torn apart is written as a group: all lines but the last have `"more":1` before the sum, and a log
 that ends inside a group is read up to where the group begins. The last member of a line is its
-checksum, chained with that of the line before: see `rath.session.log.chain`.
+checksum, chained with that of the line before: see `rath.session.log.json_lines`.
 
 A member that has its default is left out. What repeats is said once and named by its digest: the
 agent's rows, the tool schemas, and what the model calls of a run have in common.
@@ -20,6 +20,7 @@ import dataclasses
 import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import reduce
 from hashlib import sha256
 from typing import Any, Literal, cast, get_args
 from uuid import UUID
@@ -32,7 +33,6 @@ from rath.backend.persistence.spec_json import spec_from_jsonable, spec_to_jsona
 from rath.backend.workspace import StoredWorkspace
 from rath.errors import PersistenceError
 from rath.llm.chat_request import RathLLMFunctionTool
-from rath.llm.chat_response import RathLLMTokenUsage
 from rath.llm.exchange import CallEvidence
 from rath.llm.prices import Cost
 from rath.session.chunk import ChunkRow, RowId
@@ -41,41 +41,38 @@ from rath.session.events import (
     AgentRows,
     CallSetup,
     Event,
-    Failed,
     Finished,
     Header,
-    Intent,
     OutcomeChange,
-    PartialText,
     PendingResult,
     PlacementChange,
-    Reopened,
-    RoundEnd,
     Row,
     ToolSchemas,
 )
 from rath.session.graph.recording import lineage_extras_to_jsonable
-from rath.session.log.chain import chained
+from rath.session.log.json_lines import (
+    chained,
+    dump,
+    free_json,
+    has_odd_number,
+    output_to_plain,
+    to_json_value,
+)
 from rath.session.log.migrations import (
     CURRENT_SCHEMA_VERSION,
 )
 from rath.session.log.problems import decode_record, problem_of
-from rath.session.log.values import dump, free_json, has_odd_number, output_to_plain, to_json_value
 from rath.session.outcome import Completed, Outcome, OutputValue
 from rath.session.record import (
-    Change,
     Decision,
     Interrupt,
     ModelCall,
     Operation,
     OperationFields,
     Purpose,
-    RecalledNote,
     RecordEntry,
     Seen,
-    Summary,
     ToolRun,
-    Verdict,
 )
 
 __all__ = ["Batch", "Decoder", "Encoder", "MakeBlob"]
@@ -122,20 +119,6 @@ class _OperationLine(OperationFields, frozen=True, kw_only=True, tag="operation"
     theirs: tuple[UUID, ...] = ()
 
 
-class _SeenLine(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    head_digest: str
-    n_rows: int
-    context_at: int | None = None
-    context: str | None = None
-    recalled: tuple[RecalledNote, ...] = ()
-    tools_digest: str | None = None
-    renderer: str
-    request_digest: str | None = None
-    """None where it is that of the evidence."""
-
-    question: str | None = None
-
-
 class _ModelCallLine(RecordEntry, frozen=True, kw_only=True, tag="model_call"):
     purpose: Purpose
     status: Literal["done", "failed", "cancelled"] = "done"
@@ -161,29 +144,15 @@ class _PlacementLine(_Line, frozen=True, kw_only=True, tag="placement"):
     sandbox_workspace: StoredWorkspace | None = None
 
 
-_LineForm = (
-    _RowLine
-    | _AgentRowsLine
-    | ToolSchemas
-    | CallSetup
-    | _OperationLine
-    | _ModelCallLine
-    | ToolRun
-    | Summary
-    | Verdict
-    | Interrupt
-    | Decision
-    | Change
-    | Intent
-    | _ResultLine
-    | RoundEnd
-    | PartialText
-    | Failed
-    | Reopened
-    | OutcomeChange
-    | _PlacementLine
-    | Finished
-)
+# Events that have a form of their own in a log; the others stand in it as they are.
+_OWN = (_RowLine, _AgentRowsLine, _OperationLine, _ModelCallLine, _ResultLine, _PlacementLine)
+_FORMS: dict[str, Any] = {
+    str(form.__struct_config__.tag): form
+    for form in (_RowLine, *get_args(Event), *_OWN)
+    if form is not Header
+}
+_ANY_FORM: Any = reduce(lambda one, other: one | other, _FORMS.values())
+_AS_THEY_ARE = frozenset({*_FORMS.values()} - {*_OWN, ToolSchemas, CallSetup})
 
 _SETUP = (
     *("provider_kind", "adapter", "adapter_version", "sdk", "sdk_version", "endpoint"),
@@ -193,6 +162,12 @@ _SETUP = (
 """Members of the evidence that are the same in most calls of a run."""
 
 _SEEN_SETUP = ("head_digest", "tools_digest", "renderer")
+_SEEN_OWN = ("n_rows", "context_at", "context", "recalled", "question")
+_SEEN_ABSENT: Json = {
+    **dict.fromkeys(("context_at", "context", "tools_digest", "question")),
+    "recalled": (),
+}
+"""What stands for a member of what was seen that is left out."""
 
 _ABSENT: Json = {
     **dict.fromkeys(
@@ -216,7 +191,7 @@ _ABSENT: Json = {
 _ATTEMPT: Json = {"error": None, "status": None, "elapsed_ms": 0.0, "wait": 0.0}
 """What stands for a member of an attempt that is left out."""
 
-_OWN = tuple(
+_OWN_EVIDENCE = tuple(
     name
     for name in CallEvidence.__struct_fields__
     if name not in {*_SETUP, "attempts", "usage", "status", "request_digest"}
@@ -285,13 +260,9 @@ class Encoder:
             case Operation():
                 yield from self._operation(event)
             case PendingResult(row=row, call=call, run=run, shown=shown):
-                run_line = self._encode(_tool_run(run))
-                line = b'{"event":"result","row":%d,"call":%d,"run":%s' % (
-                    *(row, call),
-                    run_line,
-                )
+                made = row, call, self._encode(_entry(run))
                 end = b"}" if shown is None else b',"shown":%s}' % dump(self._row(shown, None))
-                yield line + end
+                yield b'{"event":"result","row":%d,"call":%d,"run":%s' % made + end
             case Header():
                 # What begins with nothing of others has all of it in itself.
                 self._names_theirs = self._names_theirs or not event.entries
@@ -305,10 +276,8 @@ class Encoder:
                 yield self._encode(OutcomeChange(_stored(outcome)))
             case Finished():
                 yield self._encode(_finished(event))
-            case ToolRun():
-                yield self._encode(_tool_run(event))
-            case Decision() | Interrupt():
-                yield self._encode(_with_free(event))
+            case ToolRun() | Decision() | Interrupt():
+                yield self._encode(_entry(event))
             case _:
                 yield self._encode(event)
 
@@ -334,8 +303,7 @@ class Encoder:
             said["status"] = entry.status
         said["setup"] = setup
         if seen is not None:
-            own = {name: getattr(seen, name) for name in _SEEN_OWN}
-            said["seen"] = {name: value for name, value in own.items() if value not in (None, ())}
+            said["seen"] = _present(seen, _SEEN_ABSENT, _SEEN_OWN)
             if seen.request_digest != evidence.request_digest:
                 said["seen"]["request_digest"] = seen.request_digest
         said["evidence"] = _own_evidence(evidence, entry.status)
@@ -353,14 +321,12 @@ class Encoder:
         for known, said_as, digest in self._setups:
             if known == key and said_as == exact:
                 return digest, None
-        own = zip(_SETUP, key, strict=False)
-        said = {name: value for name, value in own if value != _ABSENT.get(name, ())}
+        said = _present(evidence, _ABSENT, _SETUP)
         if evidence.parameters:
             said["parameters"] = free_json(evidence.parameters)
         common: Json = {"evidence": said}
         if seen is not None:
-            sees = zip(_SEEN_SETUP, key[len(_SETUP) :], strict=True)
-            common["seen"] = {name: value for name, value in sees if value is not None}
+            common["seen"] = _present(seen, _SEEN_ABSENT, _SEEN_SETUP)
         body = self._encode(common)
         digest = sha256(body).hexdigest()[:_SETUP_DIGITS]
         self._setups = [(key, exact, digest), *self._setups[: _MAX_SETUPS - 1]]
@@ -389,7 +355,7 @@ class Encoder:
             said["n_theirs"] = len(entry.theirs)
         said["place"] = _bare(entry.place)
         if entry.output is not None:
-            said["output"] = {**_members(entry.output), "tool": _bare(entry.output.tool)}
+            said["output"] = {**_bare(entry.output), "tool": _bare(entry.output.tool)}
         said = {name: value for name, value in said.items() if value is not None and value != ()}
         yield self._encode({"event": "operation", **said})
 
@@ -419,52 +385,27 @@ _SETUP_DIGITS = 16
 _MAX_SETUPS = 8
 """Of so many setups the members are compared, before a digest is taken; a guess."""
 
-_SEEN_OWN = ("n_rows", "context_at", "context", "recalled", "question")
+
+def _present(value: Any, absent: Json, names: Iterable[str] = ()) -> Json:
+    """Return the members of these names, by default all, that are not what stands for none."""
+    listed = ((name, getattr(value, name)) for name in names or value.__struct_fields__)
+    return {name: each for name, each in listed if name not in absent or each != absent[name]}
 
 
 def _own_evidence(evidence: CallEvidence, status: str) -> Json:
     """Return the members of the evidence of one call that are no part of its setup."""
-    said: Json = {}
-    for name in _OWN:
-        value = getattr(evidence, name)
-        if value != _ABSENT.get(name, ()):
-            said[name] = value
+    said = _present(evidence, _ABSENT, _OWN_EVIDENCE)
     if evidence.reasoning_blocks:
         said["reasoning_blocks"] = free_json(evidence.reasoning_blocks)
     if evidence.attempts:
-        said["attempts"] = [
-            {
-                name: value
-                for name, value in structs.asdict(each).items()
-                if value != _ATTEMPT.get(name, ())
-            }
-            for each in evidence.attempts
-        ]
-    usage = evidence.usage
-    if usage is not None:
-        said["usage"] = free_json(usage_to_jsonable(usage))
+        said["attempts"] = [_present(each, _ATTEMPT) for each in evidence.attempts]
+    if evidence.usage is not None:
+        said["usage"] = free_json(_bare(evidence.usage))
     said["request_digest"] = evidence.request_digest
     if evidence.status != status:
         said["status"] = evidence.status
-    cost = evidence.cost
-    if cost is not None:
-        said["cost"] = cost
-    return said
-
-
-def usage_to_jsonable(usage: RathLLMTokenUsage | None) -> Json | None:
-    """Return token counts as JSON, with the details that a vendor gave."""
-    if usage is None:
-        return None
-    said: Json = {
-        "prompt_tokens": usage.prompt_tokens,
-        "completion_tokens": usage.completion_tokens,
-        "total_tokens": usage.total_tokens,
-    }
-    if usage.completion_tokens_details is not None:
-        said["completion_tokens_details"] = usage.completion_tokens_details
-    if usage.prompt_tokens_details is not None:
-        said["prompt_tokens_details"] = usage.prompt_tokens_details
+    if evidence.cost is not None:
+        said["cost"] = evidence.cost
     return said
 
 
@@ -482,51 +423,40 @@ def _finished(event: Finished) -> Json:
         "final_entry_count": event.n_entries,
     }
     if event.usage is not None:
-        said["cumulative_usage"] = usage_to_jsonable(event.usage)
+        said["cumulative_usage"] = _bare(event.usage)
     return {**said, "outcome": _stored(event.outcome)}
 
 
-def _tool_run(entry: ToolRun) -> ToolRun | Json:
-    """Return a tool run in the form of its line: as it is, where no inner value has a default."""
-    if entry.sandbox is None and not entry.file_effects and not entry.arguments:
-        return entry
-    said = structs.asdict(entry)
-    said = {name: value for name, value in said.items() if value is not None and value != ()}
-    if entry.arguments:
-        said["arguments"] = free_json(entry.arguments)
-    if entry.sandbox is not None:
-        said["sandbox"] = _bare(entry.sandbox)
-    if entry.file_effects:
-        said["file_effects"] = [_bare(effect) for effect in entry.file_effects]
-    return {"event": "tool_run", **said}
-
-
 _FREE = ("arguments", "edited", "schema")
-"""Members of decisions and interrupts that are JSON of any shape."""
+"""Members of entries that are JSON of any shape."""
+
+_ENTRY_ABSENT: dict[type[Struct], Json] = {
+    form: {each.name: each.default for each in structs.fields(form) if each.default in (None, ())}
+    for form in (ToolRun, Decision, Interrupt)
+}
+"""What stands for a member of an entry that is left out."""
 
 
-def _with_free(entry: Decision | Interrupt) -> Decision | Interrupt | Json:
-    """Return an entry in the form of its line, with what is JSON of any shape by `free_json`."""
-    free = {name: value for name in _FREE if (value := getattr(entry, name, None))}
-    if not free:
+def _entry(entry: ToolRun | Decision | Interrupt) -> Struct | Json:
+    """Return an entry in the form of its line: as it is where no member has another form there."""
+    said: Json = {name: free_json(each) for name in _FREE if (each := getattr(entry, name, None))}
+    if isinstance(entry, ToolRun) and entry.sandbox is not None:
+        said["sandbox"] = _bare(entry.sandbox)
+    if isinstance(entry, ToolRun) and entry.file_effects:
+        said["file_effects"] = [_bare(effect) for effect in entry.file_effects]
+    if not said:
         return entry
-    absent = {each.name for each in structs.fields(entry) if each.default in (None, ())}
-    said = {
-        name: value
-        for name, value in structs.asdict(entry).items()
-        if name not in absent or value not in (None, ())
+    return {
+        "event": entry.__struct_config__.tag,
+        **_present(entry, _ENTRY_ABSENT[type(entry)]),
+        **said,
     }
-    tag = entry.__struct_config__.tag
-    return {"event": tag, **said, **{name: free_json(value) for name, value in free.items()}}
 
 
 def _bare(value: Any) -> Json:
     """Return the fields of a dataclass that are not None."""
-    return {name: member for name, member in _members(value).items() if member is not None}
-
-
-def _members(value: Any) -> Json:
-    return {each.name: getattr(value, each.name) for each in dataclasses.fields(value)}
+    found = ((each.name, getattr(value, each.name)) for each in dataclasses.fields(value))
+    return {name: member for name, member in found if member is not None}
 
 
 def _header(header: Header) -> Json:
@@ -544,8 +474,7 @@ def _header(header: Header) -> Json:
     for name, ranges in (("rows", header.rows), ("entries", header.entries)):
         said[name] = [[str(each.session), each.start, each.stop, each.digest] for each in ranges]
     said["given"] = [
-        {"session": str(each.session), "usage": usage_to_jsonable(each.usage)}
-        for each in header.given
+        {"session": str(each.session), "usage": _bare(each.usage)} for each in header.given
     ]
     if header.lineage is not None:
         user, agent, operator = header.lineage
@@ -598,10 +527,10 @@ class Decoder:
     theirs: dict[UUID, tuple[UUID, ...]] = field(default_factory=dict[UUID, tuple[UUID, ...]])
     """By entry id of a merge: which entries that were, where they are named."""
 
-    _fast: msgspec.json.Decoder[_LineForm] = field(init=False)
+    _fast: msgspec.json.Decoder[Any] = field(init=False)
 
     def __post_init__(self) -> None:
-        self._fast = msgspec.json.Decoder(_LineForm, dec_hook=self._hook)
+        self._fast = msgspec.json.Decoder(_ANY_FORM, dec_hook=self._hook)
 
     def take(self, line: bytes) -> Event:
         """Return the event on a line of version 3 that is no header.
@@ -614,8 +543,7 @@ class Decoder:
         except (msgspec.MsgspecError, ValueError, RecursionError):
             # Perhaps something that only the json module reads; else it says what is wrong.
             return self.take_record(decode_record(line))
-        finish = _FINISH.get(type(found))
-        return cast("Event", found) if finish is None else self._guarded(finish, found)
+        return cast("Event", found) if type(found) in _AS_THEY_ARE else self._event(found)
 
     def take_record(self, record: Json) -> Event:
         """Return the event that a record of version 3 says; see `take`."""
@@ -629,12 +557,39 @@ class Decoder:
             found = msgspec.convert(record, form, dec_hook=self._hook)
         except (msgspec.ValidationError, RecursionError, OverflowError) as exc:
             raise PersistenceError(f"malformed {kind}: {problem_of(exc, form, record)}") from exc
-        finish = _FINISH.get(form)
-        return found if finish is None else self._guarded(finish, found)
+        return self._event(found)
 
-    def _guarded(self, finish: Callable[[Decoder, Any], Event], found: Struct) -> Event:
+    def _event(self, found: Any) -> Event:
+        """Return the event that a line says, in the place of a form of its own."""
         try:
-            return finish(self, found)
+            match found:
+                case _RowLine(index=index):
+                    assert self.session is not None, "a log begins with its header"
+                    return Row(index, _chunk(found, RowId(self.session, index)))
+                case _ModelCallLine():
+                    return self._call(found)
+                case _OperationLine():
+                    return self._operation(found)
+                case _AgentRowsLine(digest=digest, rows=rows):
+                    self.heads[digest] = head = tuple(map(_chunk, rows))
+                    return AgentRows(digest, head)
+                case ToolSchemas(digest, tools):
+                    self.tools[digest] = tools
+                case CallSetup(digest, evidence, seen):
+                    self.setups[digest] = {**_ABSENT, **evidence}, seen
+                case _ResultLine(row=row, call=call, run=run, shown=shown):
+                    chunk = None if shown is None else _chunk(shown)
+                    return PendingResult(row=row, call=call, run=run, shown=chunk)
+                case _PlacementLine(sandbox_spec=spec, sandbox_workspace=workspace):
+                    return PlacementChange(
+                        sandbox_backend=found.sandbox_backend,
+                        sandbox_spec=spec_from_jsonable(spec),
+                        sandbox_handle_id=found.sandbox_handle_id,
+                        workspace=workspace,
+                    )
+                case _:
+                    pass
+            return cast("Event", found)
         except msgspec.ValidationError as exc:
             problem = problem_of(exc, CallEvidence, None)
         except KeyError as exc:
@@ -643,11 +598,7 @@ class Decoder:
             problem = f"{type(exc).__name__}: {exc}"
         raise PersistenceError(f"malformed {found.__struct_config__.tag}: {problem}")
 
-    def row(self, index: int, stored: _RowLine) -> Row:
-        assert self.session is not None, "a log begins with its header"
-        return Row(index, _chunk(stored, stored.id or RowId(self.session, index)))
-
-    def call(self, line: _ModelCallLine) -> ModelCall:
+    def _call(self, line: _ModelCallLine) -> ModelCall:
         evidence, seen = _ABSENT, Json()
         if line.setup is not None:
             evidence, seen = self.setups[line.setup]
@@ -660,32 +611,13 @@ class Decoder:
         made.settle_cost(None if cost is None else msgspec.convert(cost, Cost))
         saw: Seen | None = None
         if line.seen is not None:
-            form = msgspec.convert({**seen, **line.seen}, _SeenLine)
-            digest = form.request_digest
-            saw = Seen(
-                head_digest=form.head_digest,
-                n_rows=form.n_rows,
-                context_at=form.context_at,
-                context=form.context,
-                recalled=form.recalled,
-                tools_digest=form.tools_digest,
-                renderer=form.renderer,
-                request_digest=made.request_digest if digest is None else digest,
-                question=form.question,
-            )
-        return ModelCall(
-            operation=line.operation,
-            rows=line.rows,
-            id=line.id,
-            at=line.at,
-            purpose=line.purpose,
-            status=line.status,
-            seen=saw,
-            evidence=made,
-            answer=line.answer,
-        )
+            common = {**_SEEN_ABSENT, "request_digest": made.request_digest}
+            saw = msgspec.convert({**common, **seen, **line.seen}, Seen)
+        found: Json = {**structs.asdict(line), "seen": saw, "evidence": made}
+        del found["setup"]
+        return ModelCall(**found)
 
-    def operation(self, line: _OperationLine) -> Operation:
+    def _operation(self, line: _OperationLine) -> Operation:
         if line.n_theirs is not None:
             self.n_theirs[line.id] = line.n_theirs
         if line.theirs:
@@ -707,51 +639,7 @@ class Decoder:
                 raise ValueError("expected a sha256 and a size")
 
 
-def _chunk(stored: _StoredRow | _RowLine, row_id: RowId | None) -> ChunkRow:
+def _chunk(stored: _StoredRow | _RowLine, stands_at: RowId | None = None) -> ChunkRow:
     if not stored.kind:
         raise ValueError("bad chunk kind ''; expected a name")
-    return ChunkRow(stored.kind, stored.payload, row_id)
-
-
-def _finish_agent_rows(decoder: Decoder, line: _AgentRowsLine) -> Event:
-    rows = tuple(_chunk(each, each.id) for each in line.rows)
-    decoder.heads[line.digest] = rows
-    return AgentRows(line.digest, rows)
-
-
-def _finish_tools(decoder: Decoder, event: ToolSchemas) -> Event:
-    decoder.tools[event.digest] = event.tools
-    return event
-
-
-def _finish_setup(decoder: Decoder, event: CallSetup) -> Event:
-    decoder.setups[event.digest] = {**_ABSENT, **event.evidence}, event.seen
-    return event
-
-
-def _finish_result(decoder: Decoder, line: _ResultLine) -> Event:
-    shown = None if line.shown is None else _chunk(line.shown, line.shown.id)
-    return PendingResult(row=line.row, call=line.call, run=line.run, shown=shown)
-
-
-def _finish_placement(decoder: Decoder, line: _PlacementLine) -> Event:
-    return PlacementChange(
-        sandbox_backend=line.sandbox_backend,
-        sandbox_spec=spec_from_jsonable(line.sandbox_spec),
-        sandbox_handle_id=line.sandbox_handle_id,
-        workspace=line.sandbox_workspace,
-    )
-
-
-_FINISH: dict[type[Any], Callable[[Decoder, Any], Event]] = {
-    _RowLine: lambda decoder, line: decoder.row(line.index, line),
-    _ModelCallLine: Decoder.call,
-    _OperationLine: Decoder.operation,
-    _AgentRowsLine: _finish_agent_rows,
-    ToolSchemas: _finish_tools,
-    CallSetup: _finish_setup,
-    _ResultLine: _finish_result,
-    _PlacementLine: _finish_placement,
-}
-
-_FORMS: dict[str, Any] = {str(form.__struct_config__.tag): form for form in get_args(_LineForm)}
+    return ChunkRow(stored.kind, stored.payload, stored.id or stands_at)

@@ -34,19 +34,26 @@ def latest_run(cell: Deferred[Body]) -> Deferred[Body]:
     A run that failed before it had anything counts for nothing.
     """
     with _lock:
-        return _newest(cell)
+        cell = original(cell)
+        while (made := _gone_on.get(cell)) is not None:
+            if made.done() and made.error() is not None and made.latest is None:
+                break
+            cell = original(made)
+        return cell
 
 
 def original(cell: Deferred[Any]) -> Deferred[Any]:
     """Return the content of which this only tells again what is in it; it itself for any other."""
     with _lock:
-        return _first(cell)
+        while (before := _same.get(cell)) is not None:
+            cell = before
+        return cell
 
 
 def is_superseded(cell: Deferred[Body]) -> bool:
     """Tell whether a run has gone on with this content."""
     with _lock:
-        return _newest(cell) is not _first(cell)
+        return latest_run(cell) is not original(cell)
 
 
 def require_waiting(cell: Deferred[Body], session: UUID) -> None:
@@ -66,7 +73,7 @@ def alias(cell: Deferred[Body], as_in: Deferred[Body]) -> None:
     """Note that content tells again what is in another cell, so that one run goes on with both."""
     if cell is not as_in:
         with _lock:
-            _same[cell] = _first(as_in)
+            _same[cell] = original(as_in)
 
 
 def claim(cell: Deferred[Body], start: Callable[[], Deferred[Body]]) -> tuple[Deferred[Body], bool]:
@@ -80,8 +87,8 @@ def claim(cell: Deferred[Body], start: Callable[[], Deferred[Body]]) -> tuple[De
         What the run makes, and whether it was started here.
     """
     with _lock:
-        first = _first(cell)
-        made = _newest(first)
+        first = original(cell)
+        made = latest_run(first)
         if made is not first:
             return made, False
         made = _gone_on[first] = start()
@@ -91,7 +98,7 @@ def claim(cell: Deferred[Body], start: Callable[[], Deferred[Body]]) -> tuple[De
 def started_sessions(cell: Deferred[Body]) -> dict[UUID, Deferred[Body]]:
     """Return what a program has begun that goes on from this content, by session; see `begin`."""
     with _lock:
-        return _begun.setdefault(_first(cell), {})
+        return _begun.setdefault(original(cell), {})
 
 
 def begin(
@@ -106,87 +113,53 @@ def begin(
         return made, True
 
 
-def _first(cell: Deferred[Body]) -> Deferred[Body]:
-    while (before := _same.get(cell)) is not None:
-        cell = before
-    return cell
-
-
-def _newest(cell: Deferred[Body]) -> Deferred[Body]:
-    cell = _first(cell)
-    while (made := _gone_on.get(cell)) is not None:
-        if made.done() and made.error() is not None and made.latest is None:
-            break
-        cell = _first(made)
-    return cell
-
-
-def _forget_after_fork() -> None:
-    """Start afresh in a forked child, where whoever held the lock is not; what is known stays."""
-    global _lock
-    _lock = threading.RLock()
-
-
-if hasattr(os, "register_at_fork"):  # pragma: no branch  # Windows has no fork
-    os.register_at_fork(after_in_child=_forget_after_fork)
-
-
 class OpenLogs:
     """The logs of one store that this process has written or seen, by the content they hold.
 
     It is forgotten with the content, so it grows with nothing but the sessions that are alive.
+    Any thread may ask and tell: each step is one of a dict, which Python makes whole.
     """
 
     def __init__(self) -> None:
         self.lane = SerialQueue()
         """For what is stored beside runs: ancestors, derivations, and what is saved by hand."""
 
-        self._lock = threading.Lock()
         self._writers: WeakKeyDictionary[Deferred[Any], LogWriter] = WeakKeyDictionary()
         self._by_session: WeakValueDictionary[UUID, LogWriter] = WeakValueDictionary()
         self._outdated: set[UUID] = set()
 
     def put(self, cell: Deferred[Any], writer: LogWriter) -> None:
         """Remember which log holds the content of `cell`."""
-        cell = original(cell)
-        with self._lock:
-            self._writers[cell] = writer
-            self._by_session[writer.session] = writer
+        self._writers[original(cell)] = writer
+        self._by_session[writer.session] = writer
 
     def get(self, cell: Deferred[Any]) -> LogWriter | None:
         """Return the log that holds the content of `cell`, None where none is known.
 
         What a resumed program gives again is in the log of the content that it gives again.
         """
-        cell = original(cell)
-        with self._lock:
-            return self._writers.get(cell)
+        return self._writers.get(original(cell))
 
     def outdate(self, session: UUID) -> None:
         """Note that the log of a session is to be replaced by the next content of that session.
 
         It stays until then: what was made of it stands on it, and somebody may know its id.
         """
-        with self._lock:
-            self._outdated.add(session)
+        self._outdated.add(session)
 
     def is_outdated(self, session: UUID) -> bool:
         """Tell whether the log of a session waits to be replaced."""
-        with self._lock:
-            return session in self._outdated
+        return session in self._outdated
 
     def renew(self, session: UUID) -> None:
         """Note that the log of a session is replaced."""
-        with self._lock:
-            self._outdated.discard(session)
+        self._outdated.discard(session)
 
     def of_session(self, session: UUID) -> LogWriter | None:
         """Return the log of a session, None where none is known."""
-        with self._lock:
-            return self._by_session.get(session)
+        return self._by_session.get(session)
 
 
-_writers_lock = threading.Lock()
 _by_store: dict[tuple[str, str], OpenLogs] = {}
 _FILES = ("", "")
 """The key of the files that hold one session each, wherever they are."""
@@ -196,31 +169,24 @@ _writing: dict[UUID, LogWriter] = {}
 
 def open_logs_of(store: SessionStore) -> OpenLogs:
     """Return what is known of a store."""
-    with _writers_lock:
-        return _by_store.setdefault((store.name, store.where), OpenLogs())
+    return _by_store.setdefault((store.name, store.where), OpenLogs())
 
 
 def open_session_files() -> OpenLogs:
     """Return what is known of files that hold a whole session each."""
-    with _writers_lock:
-        return _by_store.setdefault(_FILES, OpenLogs())
+    return _by_store.setdefault(_FILES, OpenLogs())
 
 
 def writers_of(cell: Deferred[Any]) -> tuple[LogWriter, ...]:
     """Return the logs that hold the content of `cell`, in whatever stores."""
-    found = (open_logs.get(cell) for open_logs in _all_open_logs())
+    found = [open_logs.get(cell) for open_logs in tuple(_by_store.values())]
     return tuple(writer for writer in found if writer is not None and writer.error is None)
 
 
 def writer_of(session: UUID) -> LogWriter | None:
     """Return the first log that is known of a session, None where none is."""
-    found = (open_logs.of_session(session) for open_logs in _all_open_logs())
+    found = [open_logs.of_session(session) for open_logs in tuple(_by_store.values())]
     return next((writer for writer in found if writer is not None), None)
-
-
-def _all_open_logs() -> list[OpenLogs]:
-    with _writers_lock:
-        return list(_by_store.values())
 
 
 def begin_writing(writer: LogWriter) -> None:
@@ -239,13 +205,13 @@ def running_writer(session: UUID) -> LogWriter | None:
     return _writing.get(session)
 
 
-def _forget_writers_after_fork() -> None:
-    """Start afresh in a forked child: the threads that write are not in it."""
-    global _writers_lock
-    _writers_lock = threading.Lock()
+def _forget_after_fork() -> None:
+    """Start afresh in a forked child, where the threads that write or hold the lock are not."""
+    global _lock
+    _lock = threading.RLock()
     _by_store.clear()
     _writing.clear()
 
 
 if hasattr(os, "register_at_fork"):  # pragma: no branch  # Windows has no fork
-    os.register_at_fork(after_in_child=_forget_writers_after_fork)
+    os.register_at_fork(after_in_child=_forget_after_fork)

@@ -29,8 +29,8 @@ from rath.session.events import (
     ToolSchemas,
 )
 from rath.session.graph.kind import LineageKind
-from rath.session.log.chain import SUM_BYTES, checked_sum
 from rath.session.log.format import Decoder, Encoder, MakeBlob, bare_blob
+from rath.session.log.json_lines import SUM_BYTES, checked_sum
 from rath.session.log.migrations import (
     CURRENT_SCHEMA_VERSION,
     upgrade_header,
@@ -60,6 +60,7 @@ _LATE = (RecordEntry, AgentRows, ToolSchemas, CallSetup, OutcomeChange, Placemen
 """What may stand after the end: entries that came late, what they name, and the place."""
 
 _MORE = b',"more":1'
+"""Stands right before the checksum: elsewhere the brace of an inner object comes between."""
 _NEW = b'{"event":"'
 
 
@@ -150,39 +151,45 @@ class LineReader:
         """
         number = self._n_read + 1
         try:
-            event, has_more = self._take(line)
+            if self.version > FIRST_CHAINED:
+                # Before it is parsed: what cannot be believed may be anything.
+                after = checked_sum(line, self._sum, is_compact=True)
+                event, has_more = self.decoder.take(line), line.endswith(_MORE, 0, -SUM_BYTES)
+            else:
+                event, has_more, after = self._take_older(line)
+            kind = type(event)
+            if self._is_over and not isinstance(event, _LATE) and self.takes_more:
+                tag = kind.__struct_config__.tag
+                raise PersistenceError(f"{tag} after the end, with which a run is over")
         except PersistenceError as exc:
             raise SessionDamaged(str(exc), where=self.where, line=number) from exc
-        self._n_read, self._n_bytes = number, self._n_bytes + len(line) + 1
-        self._open.append(event)
-        if has_more:
-            return ()
-        group, self._open = tuple(self._open), []
-        self.n_lines, self.n_good, self.sum = self._n_read, self._n_bytes, self._sum
-        return group
-
-    def _take(self, line: bytes) -> tuple[Event, bool]:
-        if not self.version:
-            return self._take_header(line), False
-        if self.version < FIRST_CHAINED:
-            return self._take_unchained(line), False
-        # Before it is parsed: what cannot be believed may be anything.
-        is_new = self.version > FIRST_CHAINED or line.startswith(_NEW)
-        after = checked_sum(line, self._sum, is_compact=is_new)
-        if is_new:
-            event, has_more = self.decoder.take(line), _has_more(line)
-        else:
-            record = decode_record(line)
-            event, has_more = self._upgraded(record), record.get("more") == 1
-        if self._is_over and not isinstance(event, _LATE):
-            kind = type(event).__struct_config__.tag
-            raise PersistenceError(f"{kind} after the end, with which a run is over")
-        if isinstance(event, Finished):
+        if kind is Finished:
             self._is_over, self._end = True, line
-        elif isinstance(event, Reopened):
+        elif kind is Reopened:
             self._is_over = False
         self._sum = after
-        return event, has_more
+        self._n_read, self._n_bytes = number, self._n_bytes + len(line) + 1
+        if has_more:
+            self._open.append(event)
+            return ()
+        group, self._open = (*self._open, event), []
+        self.n_lines, self.n_good, self.sum = number, self._n_bytes, after
+        return group
+
+    def _take_older(self, line: bytes) -> tuple[Event, bool, str]:
+        """Return a header, or the event on a line of version 1 or 2."""
+        if not self.version:
+            header = self._take_header(line)
+            return header, False, self._sum
+        if self.version < FIRST_CHAINED:
+            return self._take_unchained(line), False, self._sum
+        # A log of version 2 goes on in lines of version 3.
+        is_new = line.startswith(_NEW)
+        after = checked_sum(line, self._sum, is_compact=is_new)
+        if is_new:
+            return self.decoder.take(line), line.endswith(_MORE, 0, -SUM_BYTES), after
+        record = decode_record(line)
+        return self._upgraded(record), record.get("more") == 1, after
 
     def _take_header(self, line: bytes) -> Header:
         record = decode_record(line)
@@ -237,11 +244,6 @@ class LineReader:
             count = record.get("final_chunk_count")
             record = {**record, "final_chunk_count": count if isinstance(count, int) else n_rows}
         return self._upgraded(record)
-
-
-def _has_more(line: bytes) -> bool:
-    # Exactly there: the brace of an inner object would stand between it and the sum.
-    return line.endswith(_MORE, 0, len(line) - SUM_BYTES)
 
 
 @dataclass(frozen=True, slots=True)

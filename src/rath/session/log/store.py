@@ -26,7 +26,7 @@ from rath._core.registry import Registry
 from rath.config.env import env_value
 from rath.config.paths import config_layer_paths
 from rath.errors import ConfigError, PersistenceError, StoreNotFound
-from rath.session.log.paths import SESSIONS_DIR_NAME
+from rath.session.log.paths import SESSIONS_DIR_NAME, os_errors
 
 
 @dataclass(frozen=True, slots=True)
@@ -340,14 +340,12 @@ class Log(SessionLog):
         with self._busy:
             if self.closed:
                 raise RuntimeError(f"the log {self.where} is closed; reopen it to write more")
-            self._check_whole()
             try:
-                self._driver.append(data, blobs, durable=durable)
-            except BaseException as exc:
+                with self._writing():
+                    self._driver.append(data, blobs, durable=durable)
+            except BaseException:
                 # An interrupt, too, may have cut a line in two.
                 self._is_broken = True
-                if isinstance(exc, OSError):
-                    raise self._unwritable(exc) from exc
                 raise
 
     def finish(self) -> None:
@@ -355,10 +353,8 @@ class Log(SessionLog):
             if self.closed:
                 return
             try:
-                self._check_whole()
-                self._driver.publish()
-            except OSError as exc:
-                raise self._unwritable(exc) from exc
+                with self._writing():
+                    self._driver.publish()
             finally:
                 self._driver.release()
 
@@ -366,16 +362,15 @@ class Log(SessionLog):
         with self._busy:
             self._driver.release()
 
-    def _check_whole(self) -> None:
+    def _writing(self) -> contextlib.AbstractContextManager[None]:
+        """Refuse to write after a failure, and say what cannot be written."""
         if self._is_broken:
             raise PersistenceError(
                 f"{self.where} stays unfinished: an earlier write to it failed; what was written "
                 "before that can still be read"
             )
-
-    def _unwritable(self, exc: OSError) -> PersistenceError:
-        before = "what was written before can still be read"
-        return PersistenceError(f"{self.where} cannot be written: {exc.strerror or exc}; {before}")
+        before = "; what was written before can still be read"
+        return os_errors(self.where, "cannot be written", before)
 
 
 class LogStore(SessionStore):
@@ -414,8 +409,8 @@ class LogStore(SessionStore):
             return Log(driver)
 
     def reopen(self, session: UUID, keep: int, *, size: int | None = None) -> Log:
-        problem = "cannot be gone on with: {}; it can still be read"
-        with self._changing(self._lock(session), session, problem) as driver:
+        problem, advice = "cannot be gone on with", "; it can still be read"
+        with self._changing(self._lock(session), session, problem, advice) as driver:
             self._check(driver, keep, size)
             driver.truncate(keep)
             return Log(driver)
@@ -440,7 +435,7 @@ class LogStore(SessionStore):
         driver = self._lock(session)
         if driver is None:
             return False
-        with self._changing(driver, session, "cannot be moved to the trash: {}"):
+        with self._changing(driver, session, "cannot be moved to the trash", ""):
             if driver.exists:
                 driver.remove()
             driver.release()
@@ -450,7 +445,7 @@ class LogStore(SessionStore):
         driver = self._lock(session)
         if driver is None:
             return False
-        with self._changing(driver, session, "cannot be moved out of the trash: {}"):
+        with self._changing(driver, session, "cannot be moved out of the trash", ""):
             was_there = driver.has_removed()
             if was_there and driver.exists:
                 raise PersistenceError(
@@ -503,7 +498,8 @@ class LogStore(SessionStore):
         self,
         driver: LogDriver | None,
         session: UUID,
-        problem: str = "cannot be written: {}; it is as it was",
+        problem: str = "cannot be written",
+        advice: str = "; it is as it was",
     ) -> Generator[LogDriver]:
         """Change a log that was locked, and release it where that fails.
 
@@ -513,12 +509,10 @@ class LogStore(SessionStore):
         if driver is None:
             raise self._missing(session)
         try:
-            yield driver
-        except BaseException as exc:
+            with os_errors(self._place(session), problem, advice):
+                yield driver
+        except BaseException:
             driver.release()
-            if isinstance(exc, OSError):
-                reason = problem.format(exc.strerror or exc)
-                raise PersistenceError(f"{self._place(session)} {reason}") from exc
             raise
 
     def _missing(self, session: UUID) -> PersistenceError:

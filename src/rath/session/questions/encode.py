@@ -21,8 +21,8 @@ from rath.backend.effects import FileEffect
 from rath.session.chunk import ChunkRow, ChunkTable, RowId
 from rath.session.content import rows_digest
 from rath.session.log.format import tools_digest
-from rath.session.log.index.query import OUTCOME_STATES
-from rath.session.log.values import output_to_plain
+from rath.session.log.index.database import OUTCOME_STATES
+from rath.session.log.json_lines import output_to_plain
 from rath.session.outcome import Completed, Outcome, OutputMissing, OutputValue
 from rath.session.questions.comparison import Blame, Comparison
 from rath.session.questions.origin import AnsweredCall, WhatChanged, WhereFrom, WhoAnswered

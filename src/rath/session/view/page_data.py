@@ -25,7 +25,7 @@ from rath.session.files.changes import inner_operations
 from rath.session.files.diff import unified_diff
 from rath.session.graph.kind import LineageKind
 from rath.session.graph.recording import Edge, Provenance, ancestry
-from rath.session.log.index.query import OUTCOME_STATES
+from rath.session.log.index.database import OUTCOME_STATES
 from rath.session.outcome import (
     BudgetExceeded,
     Cancelled,

@@ -7,11 +7,14 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rath.session.log.index.database import CallFacts, SessionSummary
     from rath.session.log.index.database import to_micros as to_micros
-    from rath.session.log.index.decode import facts_of as facts_of
-    from rath.session.log.index.query import ListedLog as ListedLog
-    from rath.session.log.index.query import SearchHit, SessionFilter
     from rath.session.log.index.store_index import IndexMemory as IndexMemory
-    from rath.session.log.index.store_index import StoreIndex, index_file
+    from rath.session.log.index.store_index import ListedLog as ListedLog
+    from rath.session.log.index.store_index import (
+        SearchHit,
+        SessionFilter,
+        StoreIndex,
+        index_file,
+    )
     from rath.session.log.index.store_index import index_memory as index_memory
     from rath.session.log.index.store_index import lines_are_missing as lines_are_missing
 else:
@@ -20,11 +23,12 @@ else:
     __getattr__, __dir__ = late_names(
         __name__,
         {
-            "decode": ("facts_of",),
             "database": ("CallFacts", "SessionSummary", "to_micros"),
-            "query": ("ListedLog", "SearchHit", "SessionFilter"),
             "store_index": (
                 "IndexMemory",
+                "ListedLog",
+                "SearchHit",
+                "SessionFilter",
                 "StoreIndex",
                 "index_file",
                 "index_memory",

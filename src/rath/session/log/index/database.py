@@ -6,22 +6,42 @@ import os
 import re
 import sqlite3
 import weakref
-from collections.abc import Generator, Iterable, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass, field
+from collections.abc import (
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+    Sized,
+)
+from contextlib import closing, nullcontext
+from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final, Literal
 from uuid import UUID
 
 from rath._core.scripts import UNSPACED
-from rath._core.sqlite_files import opening
+from rath._core.sqlite_files import DerivedDatabase, opening
 from rath._core.text import valid_unicode
 from rath.session.graph.kind import LineageKind
 
 UNKNOWN_TIME = datetime(1970, 1, 1, tzinfo=UTC)
 """Stands for the times of a log whose first line cannot be believed."""
+
+OUTCOME_STATES: Mapping[str, str] = {
+    "Completed": "completed",
+    "RoundLimit": "round_limit",
+    "BudgetExceeded": "budget_exceeded",
+    "DeadlineExceeded": "deadline_exceeded",
+    "Cancelled": "cancelled",
+    "NeedsApproval": "needs_approval",
+    "NeedsInput": "needs_input",
+    "NeedsDecision": "needs_decision",
+}
+"""By the name of the class, which is what a log says."""
 
 CallPrice = Literal["known", "unpriced", "uncounted", "nothing"]
 """What is known of the cost of a call; `nothing` for one that was refused or never sent."""
@@ -208,10 +228,9 @@ INDEX_VERSION = 2
 BUSY_SECONDS = 5.0
 """How long to wait for a writer in another process, unless told otherwise; a guess."""
 
-_APPLICATION_ID = 0x52415349
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
-_SCHEMA = f"""
+_SCHEMA = """
 CREATE TABLE sessions (
     n INTEGER PRIMARY KEY, id BLOB NOT NULL UNIQUE, stamp TEXT NOT NULL, place TEXT NOT NULL,
     created INTEGER NOT NULL, updated INTEGER NOT NULL,
@@ -239,60 +258,34 @@ CREATE TABLE given (
 CREATE TABLE said (id INTEGER PRIMARY KEY, n INTEGER NOT NULL, at INTEGER NOT NULL, kind TEXT);
 CREATE INDEX said_by_session ON said (n);
 CREATE VIRTUAL TABLE words USING fts5 (text, tokenize = 'unicode61 remove_diacritics 2');
-PRAGMA application_id = {_APPLICATION_ID};
-PRAGMA user_version = {INDEX_VERSION};
 """
 
 _TITLE_CHARS = 200
 
 
-class IndexMismatch(Exception):
-    """The file is of another version, or no index of ours."""
-
-
-class Database:
-    """One connection; callers see to it that one thread uses it at a time.
-
-    Args:
-        path: The file, made when it is missing; None keeps all in memory.
-        busy_seconds: How long to wait for a writer in another process.
+class Database(DerivedDatabase):
+    """One connection to the index of a store; see `DerivedDatabase`.
 
     Raises:
-        sqlite3.Error: The file cannot be opened, written or believed.
         OSError: Something else stands there, or it cannot be made.
-        IndexMismatch: The file holds something else.
     """
 
+    schema = _SCHEMA
+    application_id = 0x52415349
+    version = INDEX_VERSION
+
     def __init__(self, path: Path | None, *, busy_seconds: float = BUSY_SECONDS) -> None:
-        self.path = path
-        if path is None:
-            self._connect(":memory:", busy_seconds)
-            return
-        with opening(path, seconds=busy_seconds):
-            # Made here, since SQLite would let others read it. What it makes beside it, it makes
-            # with the same rights.
-            os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
-            self._connect(str(path), busy_seconds)
+        with nullcontext() if path is None else opening(path, seconds=busy_seconds):
+            if path is not None:
+                # Made here, since SQLite would let others read it. What it makes beside it, it
+                # makes with the same rights.
+                os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+            super().__init__(path, busy_seconds=busy_seconds)
+        # A connection that nobody closes would warn when it goes.
+        weakref.finalize(self, self._connection.close)
 
-    def close(self) -> None:
-        """Close the connection."""
-        self._end()
-
-    @contextmanager
-    def writing(self) -> Generator[None]:
-        """Hold the index for one writer among all threads and processes; all or nothing."""
-        self._connection.execute("BEGIN IMMEDIATE")
-        try:
-            yield
-        except BaseException:
-            # SQLite itself may have ended the transaction.
-            with suppress(sqlite3.Error):
-                self._connection.execute("ROLLBACK")
-            raise
-        self._connection.execute("COMMIT")
-
-    def rows(self, sql: str, values: Sequence[object] = ()) -> list[tuple[object, ...]]:
-        """Return the rows of a query."""
+    def rows(self, sql: str, values: Sequence[object] = ()) -> list[Any]:
+        """Return the rows of a query, each a tuple."""
         with closing(self._connection.execute(sql, tuple(values))) as cursor:
             return cursor.fetchall()
 
@@ -316,67 +309,41 @@ class Database:
                 for table in ("edges", "calls", "given", "said"):
                     self._connection.execute(f"DELETE FROM {table} WHERE n = ?", (n,))
 
-    def keep(self, facts: LogFacts, stamp: str) -> None:
-        """Store what a log says, in place of what was known of it."""
-        summary = _summary_row(facts, stamp)
+    def keep(self, read: Collection[tuple[LogFacts, str]], gone: Collection[bytes] = ()) -> None:
+        """Store what logs say, and their stamps, in place of what was known of them.
+
+        Args:
+            read: What is stored.
+            gone: Sessions to take out.
+        """
+        if read or gone:
+            with self.writing():
+                self.forget(gone)
+                for facts, stamp in read:
+                    self._keep(facts, stamp)
+
+    def _keep(self, facts: LogFacts, stamp: str) -> None:
+        summary = to_row((None, facts.session, stamp, facts.where, *_summary(facts)))
         try:
             n = self._insert("sessions", summary)
         except sqlite3.IntegrityError:
             # Most logs are new, and then there is nothing to forget.
             self.forget([facts.session.bytes])
             n = self._insert("sessions", summary)
-        run = self._connection.executemany
-        edges = [(n, at, parent.bytes) for at, parent in enumerate(facts.parents)]
-        run("INSERT INTO edges VALUES (?, ?, ?)", edges)
-        run(f"INSERT INTO calls VALUES ({_marks(12)})", _call_rows(n, facts))
-        given = [(n, session.bytes, tokens) for session, tokens in facts.given.items()]
-        run("INSERT INTO given VALUES (?, ?, ?)", given)
+        for at, parent in enumerate(facts.parents):
+            self._insert("edges", (n, at, parent.bytes))
+        for call in facts.calls.values():
+            self._insert("calls", (n, *to_row(getattr(call, name) for name in CALL_FIELDS)))
+        for session, tokens in facts.given.items():
+            self._insert("given", (n, session.bytes, tokens))
         for row in facts.said:
             said = self._insert("said", (None, n, row.index, row.kind))
             sql = "INSERT INTO words (rowid, text) VALUES (?, ?)"
             self._connection.execute(sql, (said, stored(row.text)))
 
     def _insert(self, table: str, values: Sequence[object]) -> int:
-        sql = f"INSERT INTO {table} VALUES ({_marks(len(values))})"
-        made = self._connection.execute(sql, values).lastrowid
-        assert made is not None
-        return made
-
-    def _connect(self, name: str, busy_seconds: float) -> None:
-        self._connection = sqlite3.connect(
-            name, timeout=busy_seconds, isolation_level=None, check_same_thread=False
-        )
-        # A connection that nobody closes would warn when it goes.
-        self._end = weakref.finalize(self, self._connection.close)
-        try:
-            self._set_up()
-        except BaseException:
-            self.close()
-            raise
-
-    def _set_up(self) -> None:
-        # The busy timeout also covers the change to WAL and the schema, where processes meet that
-        # open a new index at the same time.
-        self._connection.execute("PRAGMA journal_mode = WAL")
-        # The logs are the truth; what a power cut takes from the index is read again from them.
-        self._connection.execute("PRAGMA synchronous = NORMAL")
-        if self._identity() == (0, 0):
-            with self.writing():
-                if self._identity() == (0, 0):
-                    self._create()
-        if self._identity() != (_APPLICATION_ID, INDEX_VERSION):
-            raise IndexMismatch(f"{self.path} is no index of version {INDEX_VERSION}")
-
-    def _create(self) -> None:
-        if self.rows("SELECT 1 FROM sqlite_schema"):
-            raise IndexMismatch(f"{self.path} is no index")
-        for statement in filter(str.strip, _SCHEMA.split(";\n")):
-            self._connection.execute(statement)
-
-    def _identity(self) -> tuple[int, int]:
-        (application,) = self._connection.execute("PRAGMA application_id").fetchone()
-        (version,) = self._connection.execute("PRAGMA user_version").fetchone()
-        return application, version
+        sql = f"INSERT INTO {table} VALUES ({marks(values)})"
+        return self._connection.execute(sql, values).lastrowid or 0
 
 
 def to_micros(time: datetime) -> int:
@@ -389,72 +356,76 @@ def from_micros(micros: int) -> datetime:
     return _EPOCH + timedelta(microseconds=micros)
 
 
-def _marks(number: int) -> str:
-    return ", ".join("?" * number)
+def marks(values: Sized) -> str:
+    """Return a place for each value of a statement."""
+    return ", ".join("?" * len(values))
 
 
-def _summary_row(facts: LogFacts, stamp: str) -> tuple[object, ...]:
-    calls, title = facts.calls.values(), facts.title
+CALL_FIELDS = tuple(each.name for each in fields(CallFacts))
+"""In the order of the columns of a call."""
+
+
+def to_row(values: Iterable[object]) -> list[object]:
+    """Return values as columns have them."""
+    return [_TO_COLUMN.get(type(value), _same)(value) for value in values]
+
+
+def from_row(names: Sequence[str], row: Sequence[object]) -> dict[str, Any]:
+    """Return the columns of a row as what the fields of these names hold."""
+    return {
+        name: None if value is None else _FROM_COLUMN.get(name, _same)(value)
+        for name, value in zip(names, row, strict=True)
+    }
+
+
+def _same(value: object) -> object:
+    return value
+
+
+def _uuid(packed: bytes) -> UUID:
+    return UUID(bytes=packed)
+
+
+_KINDS = {kind.value: kind for kind in LineageKind}
+_TO_COLUMN: Mapping[type, Callable[[Any], object]] = {
+    UUID: lambda value: value.bytes,
+    datetime: to_micros,
+    Decimal: str,
+    LineageKind: lambda value: value.value,
+    tuple: lambda value: b"".join(each.bytes for each in value),
+}
+_FROM_COLUMN: Mapping[str, Callable[[Any], object]] = {
+    **dict.fromkeys(("id", "run", "session"), _uuid),
+    **dict.fromkeys(("at", "created_at", "updated_at"), from_micros),
+    "usd": Decimal,
+    "kind": lambda value: _KINDS.get(value, LineageKind.UNKNOWN),
+    # Each takes 16 bytes.
+    "parents": lambda packed: tuple(
+        UUID(bytes=packed[at : at + 16]) for at in range(0, len(packed), 16)
+    ),
+    "models": lambda text: tuple(text.split("\n")) if text else (),
+    "is_priced": bool,
+    "is_open": bool,
+}
+
+
+def _summary(facts: LogFacts) -> Iterator[object]:
+    """Yield what the columns of a session say, from its times on."""
+    calls = facts.calls.values()
+    yield from (facts.created_at, facts.updated_at, facts.operator, facts.kind, facts.parents)
+    yield from (facts.run, facts.path, facts.ordinal)
+    title = facts.title
+    yield None if title is None else " ".join(title.text.split())[:_TITLE_CHARS]
+    yield None if title is None else title.index
     begins = facts.begins_with[0] if facts.begins_with else None
-    prices = [call.price for call in calls]
-    usd = sum((call.usd for call in calls if call.usd is not None), Decimal(0))
-    return (
-        None,
-        facts.session.bytes,
-        stamp,
-        facts.where,
-        to_micros(facts.created_at),
-        to_micros(facts.updated_at),
-        facts.operator,
-        facts.kind.value,
-        b"".join(parent.bytes for parent in facts.parents),
-        None if facts.run is None else facts.run.bytes,
-        facts.path,
-        facts.ordinal,
-        None if title is None else " ".join(title.text.split())[:_TITLE_CHARS],
-        None if title is None else title.index,
-        None if begins is None else begins.session.bytes,
-        None if begins is None else begins.start,
-        None if begins is None else begins.stop,
-        facts.n_rows,
-        len(facts.calls),
-        facts.n_tool_runs,
-        sum(call.total_tokens for call in calls),
-        str(usd),
-        not facts.given and all(price in ("known", "nothing") for price in prices),
-        "\n".join(dict.fromkeys(call.model for call in calls if call.status == "done")),
-        facts.backend,
-        facts.state,
-        facts.is_open,
-        facts.problem,
-        facts.size,
-        facts.n_lines,
-    )
+    yield from (None,) * 3 if begins is None else (begins.session, begins.start, begins.stop)
+    yield from (facts.n_rows, len(calls), facts.n_tool_runs)
+    yield sum(call.total_tokens for call in calls)
+    yield sum((call.usd for call in calls if call.usd is not None), Decimal(0))
+    yield not facts.given and all(call.price in ("known", "nothing") for call in calls)
+    yield "\n".join(dict.fromkeys(call.model for call in calls if call.status == "done"))
+    yield from (facts.backend, facts.state, facts.is_open, facts.problem)
+    yield from (facts.size, facts.n_lines)
 
 
-def _call_rows(n: int, facts: LogFacts) -> list[tuple[object, ...]]:
-    return [
-        (
-            n,
-            call.id.bytes,
-            to_micros(call.at),
-            call.model,
-            call.purpose,
-            call.status,
-            call.prompt_tokens,
-            call.cached_tokens,
-            call.completion_tokens,
-            call.total_tokens,
-            None if call.usd is None else str(call.usd),
-            call.price,
-        )
-        for call in facts.calls.values()
-    ]
-
-
-def ids_in(packed: bytes) -> tuple[UUID, ...]:
-    """Return the ids of which each takes 16 bytes."""
-    return tuple(UUID(bytes=packed[at : at + 16]) for at in range(0, len(packed), 16))
-
-
-__all__ = ["BUSY_SECONDS", "INDEX_VERSION", "Database", "IndexMismatch", "from_micros", "to_micros"]
+__all__ = ["BUSY_SECONDS", "INDEX_VERSION", "Database", "from_micros", "to_micros"]

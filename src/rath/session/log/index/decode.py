@@ -9,8 +9,14 @@ from uuid import UUID
 from rath._core.text import valid_unicode
 from rath.errors import SessionDamaged
 from rath.llm.exchange import CallEvidence
-from rath.session.log.index.database import CallFacts, CallPrice, LogFacts, RowRange, SaidRow
-from rath.session.log.index.query import OUTCOME_STATES
+from rath.session.log.index.database import (
+    OUTCOME_STATES,
+    CallFacts,
+    CallPrice,
+    LogFacts,
+    RowRange,
+    SaidRow,
+)
 from rath.session.log.parsed import ParsedLog, parse_log
 from rath.session.log.reader import read_lines
 from rath.session.outcome import NeedsDecision

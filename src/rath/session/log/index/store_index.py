@@ -5,31 +5,37 @@ from __future__ import annotations
 import logging
 import sqlite3
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field, fields, replace
+from datetime import datetime
 from hashlib import sha256
 from pathlib import Path
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Any, Literal, Self, TypeVar
 from uuid import UUID
 
 from rath._core.late import late_function
-from rath._core.sqlite_files import identity_of, take_away
+from rath._core.sqlite_files import IndexMismatch, identity_of, take_away
 from rath._core.text import valid_unicode
 from rath.config.paths import resolve_config_dir
 from rath.errors import PersistenceError
+from rath.session.graph.kind import LineageKind
 from rath.session.log.files import FileStore
-from rath.session.log.index import query
 from rath.session.log.index.database import (
     BUSY_SECONDS,
+    CALL_FIELDS,
     CallFacts,
     Database,
-    IndexMismatch,
     LogFacts,
     SessionSummary,
+    displayed_text,
+    from_row,
+    marks,
+    match_of,
     to_micros,
+    to_row,
 )
-from rath.session.log.index.query import FoundSession, ListedLog, SearchHit, SessionFilter
 from rath.session.log.paths import INDEX_FILE_NAME
 from rath.session.log.store import SessionStore
 
@@ -71,6 +77,88 @@ _MEMORY_SECONDS = 0.5
 
 _logger = logging.getLogger(__name__)
 
+_AT_ONCE = 500
+"""Values in one statement; older versions of SQLite take 999."""
+
+_NO_END = 1 << 62
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionFilter:
+    """Which sessions are asked for: those that fit in every respect."""
+
+    states: Collection[str] = ()
+    """Any of these, as in `SessionSummary.state`."""
+
+    since: datetime | None = None
+    """Begun then or later."""
+
+    until: datetime | None = None
+    """Begun before."""
+
+    operator: str | None = None
+    """Its operator, or the name of its kind."""
+
+    model: str | None = None
+    """One of its own calls was answered by a model with this in its name."""
+
+    text: str | None = None
+    """One of its own rows says this; see `StoreIndex.search`."""
+
+    is_said: bool = False
+    """Leave out where nobody was asked and nobody answered: instructions of agents, empty ones."""
+
+    parent: UUID | None = None
+    run: UUID | None = None
+    limit: int | None = None
+    order: Literal["newest", "oldest"] = "newest"
+    """By when they were begun."""
+
+
+@dataclass(frozen=True, slots=True)
+class SearchHit:
+    """A row that says what was looked for."""
+
+    session: UUID
+    row: int
+    """Its index in the table of the session."""
+
+    kind: str
+    snippet: str
+    """What stands around the words, on one line."""
+
+
+@dataclass(frozen=True, slots=True)
+class ListedLog:
+    """The beginning and the end of a log that can be believed."""
+
+    where: str
+    """Where it stood when it was read, as `StoredLog` says."""
+
+    created_at: datetime
+    operator: str
+    kind: LineageKind
+    n_rows: int
+    is_open: bool
+    """Whether its run has not ended, as far as the log says."""
+
+
+_MEMBERS = (*(each.name for each in fields(SessionSummary) if each.name != "title"), "is_open")
+_COLUMNS = ", ".join(name.removesuffix("_at") for name in _MEMBERS)
+_TITLE = "title, title_at, begins_with, begins_at, begins_to"
+_SELECT = f"SELECT {_COLUMNS}, {_TITLE} FROM sessions"
+_CONDITIONS = {
+    "since": "created >= ?",
+    "until": "created < ?",
+    "operator": "? IN (operator, kind)",
+    "model": "instr(lower(models), lower(?))",
+    "run": "run = ?",
+    "parent": "n IN (SELECT n FROM edges WHERE parent = ?)",
+}
+"""By the member of a filter that gives the one value."""
+
+_SAYS = "n IN (SELECT n FROM said WHERE id IN (SELECT rowid FROM words WHERE words MATCH ?))"
+
 
 @dataclass(frozen=True, slots=True)
 class IndexMemory:
@@ -97,19 +185,17 @@ def index_memory(store: SessionStore, session: UUID) -> IndexMemory:
     path = index_file(store)
     if path is None or not path.is_file():
         return IndexMemory()
+    sql = """SELECT id FROM edges JOIN sessions USING (n) WHERE parent = ?
+             UNION SELECT id FROM sessions WHERE begins_with = ?"""
     try:
-        database = Database(path, busy_seconds=_MEMORY_SECONDS)
+        with closing(Database(path, busy_seconds=_MEMORY_SECONDS)) as database:
+            begun, n_lines = database.length(session.bytes) or (None, 0)
+            rows = database.rows(sql, (session.bytes, session.bytes))
+            children = frozenset(UUID(bytes=child) for (child,) in rows)
+            stamps = {UUID(bytes=each): stamp for each, stamp in database.stamps().items()}
     except (sqlite3.Error, IndexMismatch, OSError):
         return IndexMemory()
-    try:
-        begun, n_lines = database.length(session.bytes) or (None, 0)
-        children = frozenset(query.children_of(database, session))
-        stamps = {UUID(bytes=each): stamp for each, stamp in database.stamps().items()}
-        return IndexMemory(begun, n_lines, children, stamps)
-    except sqlite3.Error:
-        return IndexMemory()
-    finally:
-        database.close()
+    return IndexMemory(begun, n_lines, children, stamps)
 
 
 def lines_are_missing(n_lines: int, n_known: int) -> str:
@@ -179,7 +265,12 @@ class StoreIndex:
             PersistenceError: The store cannot be read.
         """
         asked = asked or SessionFilter()
-        found = self._standing(self._ask(lambda database: query.select(database, asked)))
+        where, values = _where(asked)
+        order = "DESC" if asked.order == "newest" else "ASC"
+        # The states of those that are open change without their logs.
+        limit = -1 if asked.limit is None or asked.states else asked.limit
+        sql = f"{_SELECT} WHERE {where} ORDER BY created {order}, id LIMIT ?"
+        found = self._summaries(self._rows(sql, [*values, limit]))
         if asked.states:
             found = [each for each in found if each.state in asked.states]
         return tuple(found[: asked.limit])
@@ -192,22 +283,26 @@ class StoreIndex:
         Raises:
             PersistenceError: The store cannot be read.
         """
-        return self._ask(lambda database: query.listed(database, self._stamps))
+        names = ("where", "created_at", "operator", "kind", "n_rows", "is_open")
+        sql = """SELECT id, stamp, place, created, operator, kind, n_rows, is_open FROM sessions
+                 WHERE state != 'damaged'"""
+        known = {row[:2]: ListedLog(**from_row(names, row[2:])) for row in self._rows(sql)}
+        return {each: known.get((each.bytes, stamp)) for each, stamp in self._stamps.items()}
 
     def count(self, asked: SessionFilter) -> int:
         """Return how many sessions fit, whatever the limit."""
         if asked.states:
             return len(self.summaries(replace(asked, limit=None)))
-        return self._ask(lambda database: query.count(database, asked))
+        where, values = _where(asked)
+        return int(self._rows(f"SELECT count(*) FROM sessions WHERE {where}", values)[0][0])
 
     def summary(self, session: UUID) -> SessionSummary | None:
         """Return what is known of one session, None where the store has no log of it."""
-        found = self._standing(self._ask(lambda database: query.by_ids(database, [session])))
-        return found[0] if found else None
+        return next(iter(self.known([session])), None)
 
     def known(self, sessions: Collection[UUID]) -> list[SessionSummary]:
         """Return what is known of those of these sessions of which the store has a log."""
-        return self._standing(self._ask(lambda database: query.by_ids(database, sessions)))
+        return self._summaries(self._rows_of(f"{_SELECT} WHERE id IN ({{}})", sessions))
 
     def search(self, text: str, *, limit: int = 100) -> tuple[SearchHit, ...]:
         """Return the rows in which something was said, the best first.
@@ -216,19 +311,30 @@ class StoreIndex:
         accents do not count, words are found by their beginnings, and what stands in double quotes
         as it is.
         """
-        return tuple(self._ask(lambda database: query.hits(database, text, limit)))
+        match = match_of(text)
+        if match is None:
+            return ()
+        sql = """SELECT sessions.id, said.at, said.kind, snippet(words, 0, '', '', ' … ', 24)
+                 FROM words JOIN said ON said.id = words.rowid JOIN sessions ON sessions.n = said.n
+                 WHERE words MATCH ? ORDER BY words.rank, sessions.created DESC, said.id LIMIT ?"""
+        return tuple(
+            SearchHit(UUID(bytes=session), at, kind, " ".join(displayed_text(found).split()))
+            for session, at, kind, found in self._rows(sql, (match, limit))
+        )
 
     def children(self, session: UUID) -> tuple[UUID, ...]:
         """Return the sessions that were made from one, the oldest first."""
-        return tuple(self._ask(lambda database: query.children(database, session)))
+        sql = """SELECT DISTINCT id, created FROM edges JOIN sessions USING (n) WHERE parent = ?
+                 ORDER BY created, id"""
+        return self._ids(sql, session.bytes)
 
     def ancestors(self, session: UUID) -> tuple[UUID, ...]:
         """Return all that a session came from, the nearest first, also what has no log."""
-        return tuple(self._ask(lambda database: _reached(database, session, query.parents)))
+        return _reached(session, self._parents)
 
     def descendants(self, session: UUID) -> tuple[UUID, ...]:
         """Return all that came from a session, the nearest first."""
-        return tuple(self._ask(lambda database: _reached(database, session, query.children)))
+        return _reached(session, self.children)
 
     def made_in(self, run: UUID) -> tuple[SessionSummary, ...]:
         """Return the sessions that were made in a workflow call, the oldest first."""
@@ -236,18 +342,29 @@ class StoreIndex:
 
     def runs(self) -> tuple[UUID, ...]:
         """Return the workflow calls in which sessions of the store were made, the newest first."""
-        return tuple(self._ask(query.runs))
+        sql = """SELECT run FROM sessions WHERE run IS NOT NULL
+                 GROUP BY run ORDER BY max(created) DESC, run"""
+        return self._ids(sql)
 
     def calls(self, sessions: Collection[UUID]) -> tuple[tuple[UUID, CallFacts], ...]:
         """Return the model calls in the logs of these sessions, with whose log it is, by time.
 
         A call of a run inside a run stands in the logs of both, under one id.
         """
-        return tuple(self._ask(lambda database: list(query.calls(database, sessions))))
+        sql = """SELECT sessions.id, calls.id, at, model, purpose, status, prompt, cached,
+                        completion, total, calls.usd, price
+                 FROM calls JOIN sessions USING (n)
+                 WHERE sessions.id IN ({}) ORDER BY at, calls.id"""
+        return tuple(
+            (UUID(bytes=session), CallFacts(**from_row(CALL_FIELDS, call)))
+            for session, *call in self._rows_of(sql, sessions)
+        )
 
     def given_tokens(self, sessions: Collection[UUID]) -> dict[UUID, int]:
         """Return the tokens that came without a call, by the session that they came with."""
-        return self._ask(lambda database: query.given(database, sessions))
+        sql = """SELECT given.session, given.tokens FROM given JOIN sessions USING (n)
+                 WHERE sessions.id IN ({})"""
+        return {UUID(bytes=each): tokens for each, tokens in self._rows_of(sql, sessions)}
 
     def close(self) -> None:
         """Close the index; the next question opens it again."""
@@ -265,14 +382,59 @@ class StoreIndex:
     ) -> None:
         self.close()
 
-    def _standing(self, found: Iterable[FoundSession]) -> list[SessionSummary]:
-        return [self._now(each) for each in found]
+    def _parents(self, session: UUID) -> tuple[UUID, ...]:
+        sql = "SELECT parent FROM edges JOIN sessions USING (n) WHERE id = ? ORDER BY position"
+        return self._ids(sql, session.bytes)
 
-    def _now(self, found: FoundSession) -> SessionSummary:
-        # Whether somebody is at work stands in no log.
-        if found.is_open and self.store.is_being_written(found.summary.id):
-            return replace(found.summary, state="running", problem="")
-        return found.summary
+    def _ids(self, sql: str, *values: object) -> tuple[UUID, ...]:
+        return tuple(UUID(bytes=row[0]) for row in self._rows(sql, values))
+
+    def _rows(self, sql: str, values: Sequence[object] = ()) -> list[Any]:
+        return self._ask(lambda database: database.rows(sql, values))
+
+    def _rows_of(self, sql: str, sessions: Collection[UUID]) -> list[Any]:
+        """Return the rows of a query that asks for some sessions."""
+        ids = [session.bytes for session in dict.fromkeys(sessions)]
+        parts = [ids[at : at + _AT_ONCE] for at in range(0, len(ids), _AT_ONCE)]
+        return [row for part in parts for row in self._rows(sql.format(marks(part)), part)]
+
+    def _summaries(self, rows: Sequence[Any]) -> list[SessionSummary]:
+        """Return what rows of sessions say."""
+        n_members = len(_MEMBERS)
+        titles = {row[0]: row[n_members:] for row in rows}
+        found: list[SessionSummary] = []
+        for row in rows:
+            members = from_row(_MEMBERS, row[:n_members])
+            is_open = members.pop("is_open")
+            # Whether somebody is at work stands in no log.
+            if is_open and self.store.is_being_written(members["id"]):
+                members |= {"state": "running", "problem": ""}
+            found.append(SessionSummary(**members, title=self._title(row[0], titles)))
+        return found
+
+    def _title(self, session: bytes, known: dict[bytes, Any]) -> str:
+        """Return the first words of a user, also where a session begins with them.
+
+        Args:
+            session: Of which session.
+            known: The columns that tell it by session; is kept up to date.
+        """
+        said, start, stop = "", 0, _NO_END
+        seen: set[bytes] = set()
+        while session not in seen:
+            seen.add(session)
+            if session not in known:
+                found = self._rows(f"SELECT {_TITLE} FROM sessions WHERE id = ?", (session,))
+                known[session] = found[0] if found else (None,) * 5
+            title, at, begins_with, begins_at, begins_to = known[session]
+            # What a session begins with was said before its own rows, so the last one found counts.
+            if at is not None and start <= at < stop:
+                said = title
+            if begins_with is None:
+                break
+            start, stop = begins_at + start, min(begins_to, begins_at + stop)
+            session = begins_with
+        return said
 
     def _ask(self, question: Callable[[Database], T]) -> T:
         """Return the answer of an index that is up to date, by whatever way there is one."""
@@ -289,9 +451,56 @@ class StoreIndex:
     def _answer(self, question: Callable[[Database], T]) -> T:
         database = self._opened()
         if not self._is_fresh:
-            self._stamps = _Update(self.store, database, self._progress).run()
+            self._stamps = self._update(database)
             self._is_fresh = True
         return question(database)
+
+    def _update(self, database: Database) -> Mapping[UUID, str]:
+        """Bring the index up to date, and return the stamps that the logs have now."""
+        # In this order: what another process adds meanwhile is not taken for gone.
+        known = database.stamps()
+        found = self.store.stamps()
+        stamps = {session.bytes: stamp for session, stamp in found.items()}
+        gone = known.keys() - stamps.keys()
+        changed = [session for session, stamp in stamps.items() if known.get(session) != stamp]
+        read: list[tuple[LogFacts, str]] = []
+        n_bytes = 0
+        for number, session in enumerate(changed, start=1):
+            facts = self._read(UUID(bytes=session), database)
+            if facts is None:
+                gone.add(session)
+            else:
+                read.append((facts, stamps[session]))
+                n_bytes += facts.size
+            if self._progress and (number % _REPORT_EVERY == 0 or number == len(changed)):
+                self._progress(number, len(changed))
+            if len(read) >= _LOGS_AT_ONCE or n_bytes > _BYTES_AT_ONCE:
+                database.keep(read)
+                read, n_bytes = [], 0
+        # The logs were read before, so that no other process waits for that.
+        database.keep(read, gone)
+        return found
+
+    def _read(self, session: UUID, database: Database) -> LogFacts | None:
+        try:
+            log = self.store.read(session)
+        except PersistenceError as exc:
+            return LogFacts(
+                session=session, size=0, state="damaged", is_open=False, problem=str(exc)
+            )
+        if log is None:
+            return None
+        # What reads a log is loaded with the first one: most questions need none.
+        facts: LogFacts = _facts_of(session, log.data, is_finished=log.is_finished)
+        facts.where = valid_unicode(log.where)
+        begun, n_lines = database.length(session.bytes) or (None, 0)
+        # One that became shorter; another log under the same id begins at another time.
+        if begun == to_micros(facts.created_at) and facts.n_lines < n_lines:
+            if facts.state != "damaged":
+                facts.state, facts.is_open = "damaged", False
+                facts.problem = lines_are_missing(facts.n_lines, n_lines)
+            facts.n_lines = n_lines
+        return facts
 
     def _opened(self) -> Database:
         if self._database is None:
@@ -336,85 +545,34 @@ class StoreIndex:
         self._database, self._identity, self._is_fresh = None, None, False
 
 
-class _Update:
-    """Reads the logs that have changed since they were read last."""
-
-    def __init__(self, store: SessionStore, database: Database, progress: Progress | None) -> None:
-        self._store = store
-        self._database = database
-        self._progress = progress
-
-    def run(self) -> Mapping[UUID, str]:
-        """Bring the index up to date, and return the stamps that the logs have now."""
-        # In this order: what another process adds meanwhile is not taken for gone.
-        known = self._database.stamps()
-        found = self._store.stamps()
-        stamps = {session.bytes: stamp for session, stamp in found.items()}
-        gone = known.keys() - stamps.keys()
-        changed = [session for session, stamp in stamps.items() if known.get(session) != stamp]
-        read: list[tuple[LogFacts, str]] = []
-        n_bytes = 0
-        for number, session in enumerate(changed, start=1):
-            facts = self._read(UUID(bytes=session))
-            if facts is None:
-                gone.add(session)
-            else:
-                read.append((facts, stamps[session]))
-                n_bytes += facts.size
-            if self._progress and (number % _REPORT_EVERY == 0 or number == len(changed)):
-                self._progress(number, len(changed))
-            if len(read) >= _LOGS_AT_ONCE or n_bytes > _BYTES_AT_ONCE:
-                self._keep(read)
-                read, n_bytes = [], 0
-        self._keep(read, gone)
-        return found
-
-    def _read(self, session: UUID) -> LogFacts | None:
-        try:
-            log = self._store.read(session)
-        except PersistenceError as exc:
-            return LogFacts(
-                session=session, size=0, state="damaged", is_open=False, problem=str(exc)
-            )
-        if log is None:
-            return None
-        # What reads a log is loaded with the first one: most questions need none.
-        facts: LogFacts = _facts_of(session, log.data, is_finished=log.is_finished)
-        facts.where = valid_unicode(log.where)
-        self._compare(facts)
-        return facts
-
-    def _compare(self, facts: LogFacts) -> None:
-        """Tell of a log that has become shorter, and remember how long it was."""
-        begun, n_lines = self._database.length(facts.session.bytes) or (None, 0)
-        # Another log under the same id begins at another time.
-        if begun != to_micros(facts.created_at) or facts.n_lines >= n_lines:
-            return
-        if facts.state != "damaged":
-            facts.state, facts.is_open = "damaged", False
-            facts.problem = lines_are_missing(facts.n_lines, n_lines)
-        facts.n_lines = n_lines
-
-    def _keep(self, read: list[tuple[LogFacts, str]], gone: Collection[bytes] = ()) -> None:
-        # The logs were read before, so that no other process waits for that.
-        if read or gone:
-            with self._database.writing():
-                self._database.forget(gone)
-                for facts, stamp in read:
-                    self._database.keep(facts, stamp)
-
-
-def _reached(
-    database: Database, session: UUID, step: Callable[[Database, UUID], list[UUID]]
-) -> list[UUID]:
+def _reached(session: UUID, step: Callable[[UUID], Iterable[UUID]]) -> tuple[UUID, ...]:
     """Return what can be reached from a session by steps, each once, the nearest first."""
     found: dict[UUID, None] = {}
     frontier = [session]
     while frontier:
-        nearer = [other for each in frontier for other in step(database, each)]
+        nearer = [other for each in frontier for other in step(each)]
         frontier = [each for each in dict.fromkeys(nearer) if each not in found and each != session]
         found |= dict.fromkeys(frontier)
-    return list(found)
+    return tuple(found)
+
+
+def _where(asked: SessionFilter) -> tuple[str, list[object]]:
+    """Return the condition of a filter, and its values."""
+    simple = {name: value for name in _CONDITIONS if (value := getattr(asked, name)) is not None}
+    conditions, values = [_CONDITIONS[name] for name in simple], to_row(simple.values())
+    if asked.states:
+        # What a writer is at work on is running, whatever its log says.
+        conditions.append(f"(is_open OR state IN ({marks(asked.states)}))")
+        values += asked.states
+    if asked.is_said:
+        conditions.append(
+            "NOT (n_calls = 0 AND title IS NULL AND parents = x'' AND state = 'completed')"
+        )
+    if asked.text is not None:
+        match = match_of(asked.text)
+        conditions.append("0" if match is None else _SAYS)
+        values += [] if match is None else [match]
+    return " AND ".join(conditions) or "1", values
 
 
 def _is_unusable(exc: Exception) -> bool:

@@ -22,12 +22,12 @@ from pathlib import Path
 from typing import TypeVar
 
 from rath._async.runtime import runtime
-from rath._core.sqlite_files import identity_of, take_away
+from rath._core.sqlite_files import IndexMismatch, identity_of, take_away
 from rath.memory.adapters.local.files.drafts import mark_as_ours, remove_stale_drafts
 from rath.memory.adapters.local.files.syncing import Syncing
 from rath.memory.adapters.local.finding.ranking import Ranked, Ranking
 from rath.memory.adapters.local.indexing.forking import hold_at_fork
-from rath.memory.adapters.local.indexing.index import BUSY_SECONDS, IndexMismatch, NoteIndex
+from rath.memory.adapters.local.indexing.index import BUSY_SECONDS, NoteIndex
 from rath.memory.adapters.local.indexing.opening import open_index
 from rath.memory.adapters.local.indexing.walk import (
     time_of,

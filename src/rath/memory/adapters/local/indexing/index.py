@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from rath._core.sqlite_files import DerivedDatabase
 from rath.memory.adapters.local.files.about import NOTHING_KNOWN, NoteAbout
 from rath.memory.adapters.local.indexing.vocabulary import VOCABULARY_SCHEMA, entries
 from rath.memory.adapters.local.layout import Kind
@@ -19,7 +20,6 @@ INDEX_VERSION = 3
 BUSY_SECONDS = 5.0
 """How long a writer waits for one in another process, unless it is told otherwise."""
 
-_CHECKPOINT_PAGES = 4000
 _APPLICATION_ID = 0x52415448
 TABLES: dict[Kind, str] = {"note": "notes", "transcript": "transcripts"}
 
@@ -53,8 +53,6 @@ INSERT INTO notes (notes, rank) VALUES ('automerge', {_MERGED_AT_ONCE});
 INSERT INTO transcripts (transcripts, rank) VALUES ('automerge', {_MERGED_AT_ONCE});
 CREATE VIRTUAL TABLE notes_terms USING fts5vocab('notes', 'row');
 CREATE VIRTUAL TABLE transcripts_terms USING fts5vocab('transcripts', 'row');
-PRAGMA application_id = {_APPLICATION_ID};
-PRAGMA user_version = {INDEX_VERSION};
 """
 
 
@@ -86,50 +84,17 @@ class Totals:
     terms: int
 
 
-class IndexMismatch(Exception):
-    """An index file is of another version, or not an index of ours."""
+class NoteIndex(DerivedDatabase):
+    """One connection to the index of a store; see `DerivedDatabase`."""
 
-
-class NoteIndex:
-    """One connection to an index; callers see to it that one thread uses it at a time.
-
-    Args:
-        path: The file, created when it is missing; None keeps the index in memory.
-        busy_seconds: How long to wait for a writer in another process.
-
-    Raises:
-        sqlite3.Error: The file cannot be opened, written or believed.
-        IndexMismatch: The file holds something else.
-    """
+    schema = _SCHEMA
+    application_id = _APPLICATION_ID
+    version = INDEX_VERSION
+    # Each note changes about twelve pages; a checkpoint waits for the disk.
+    checkpoint_pages = 4000
 
     def __init__(self, path: Path | None, *, busy_seconds: float = BUSY_SECONDS) -> None:
-        self.path = path
-        self._connection = sqlite3.connect(
-            ":memory:" if path is None else path,
-            timeout=busy_seconds,
-            isolation_level=None,
-            check_same_thread=False,
-        )
-        try:
-            self._set_up()
-        except BaseException:
-            self._connection.close()
-            raise
-
-    def close(self) -> None:
-        """Close the connection."""
-        self._connection.close()
-
-    @contextmanager
-    def writing(self) -> Generator[None]:
-        """Hold the index for one writer among all threads and processes; all or nothing."""
-        self.begin()
-        try:
-            yield
-        except BaseException:
-            self.roll_back()
-            raise
-        self.commit()
+        super().__init__(path, busy_seconds=busy_seconds)
 
     @contextmanager
     def reading(self) -> Generator[None]:
@@ -139,19 +104,6 @@ class NoteIndex:
             yield
         finally:
             self.roll_back()
-
-    def begin(self) -> None:
-        """Wait for other writers, at most `busy_seconds`, and keep them out until the end."""
-        self._connection.execute("BEGIN IMMEDIATE")
-
-    def commit(self) -> None:
-        """End what `begin` began, with its changes."""
-        self._connection.execute("COMMIT")
-
-    def roll_back(self) -> None:
-        """End what `begin` began, without its changes."""
-        if self._connection.in_transaction:
-            self._connection.execute("ROLLBACK")
 
     def rows(self, sql: str, *values: object) -> list[tuple[object, ...]]:
         """Return the rows of a query."""
@@ -335,34 +287,3 @@ class NoteIndex:
                 self._connection.execute(sql, (found[0][0], *word))
                 return
         self._connection.execute(f"DELETE FROM vocabulary {here}", tuple(word))
-
-    def _set_up(self) -> None:
-        # The busy timeout also covers the change to WAL and the schema, where processes meet that
-        # open a new store at the same time.
-        self._connection.execute("PRAGMA journal_mode = WAL")
-        # The files are the truth; what a power cut takes from the index is read again from them.
-        self._connection.execute("PRAGMA synchronous = NORMAL")
-        # Each note changes about twelve pages; a checkpoint waits for the disk.
-        self._connection.execute(f"PRAGMA wal_autocheckpoint = {_CHECKPOINT_PAGES}")
-        if self._identity() == (0, 0):
-            with self.writing():
-                if self._identity() == (0, 0):
-                    self._create()
-        if self._identity() != (_APPLICATION_ID, INDEX_VERSION):
-            raise IndexMismatch(f"{self.path} is no index of version {INDEX_VERSION}")
-
-    def _create(self) -> None:
-        if self.rows("SELECT 1 FROM sqlite_schema"):
-            raise IndexMismatch(f"{self.path} is no index")
-        for statement in _statements(_SCHEMA):
-            self._connection.execute(statement)
-
-    def _identity(self) -> tuple[int, int]:
-        (application,) = self._connection.execute("PRAGMA application_id").fetchone()
-        (version,) = self._connection.execute("PRAGMA user_version").fetchone()
-        return application, version
-
-
-def _statements(script: str) -> Iterable[str]:
-    # `executescript` would commit the open transaction first.
-    return (statement for statement in script.split(";") if statement.strip())

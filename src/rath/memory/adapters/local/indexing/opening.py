@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rath._core.sqlite_files import opening
-from rath.memory.adapters.local.indexing.index import BUSY_SECONDS, IndexMismatch, NoteIndex
+from rath._core.sqlite_files import IndexMismatch, opening
+from rath.memory.adapters.local.indexing.index import BUSY_SECONDS, NoteIndex
 
 
 def open_index(path: Path, *, busy_seconds: float = BUSY_SECONDS) -> NoteIndex:

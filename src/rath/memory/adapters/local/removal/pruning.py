@@ -11,11 +11,11 @@ from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+from rath._core.sqlite_files import IndexMismatch
 from rath._core.trash import empty_trash, move_to_trash
 from rath._core.use import claimed, is_old, is_used, use_file
 from rath.memory.adapters.local.extraction.archive import Archive
 from rath.memory.adapters.local.indexing.catalog import Catalog
-from rath.memory.adapters.local.indexing.index import IndexMismatch
 from rath.memory.adapters.local.layout import INDEX_NAME, TRANSCRIPT_NAME
 from rath.memory.persistence.paths import local_memory_root
 from rath.memory.persistence.registry import kept_stores

@@ -7,8 +7,9 @@ import time
 from functools import partial
 from pathlib import Path
 
+from rath._core.sqlite_files import IndexMismatch
 from rath.memory.adapters.local.files.about_file import about_path, told_about
-from rath.memory.adapters.local.indexing.index import IndexMismatch, NoteIndex
+from rath.memory.adapters.local.indexing.index import NoteIndex
 from rath.memory.adapters.local.indexing.walk import BATCH, counting_as_read, update_file
 from rath.memory.adapters.local.layout import INDEX_NAME, VECTOR_SUFFIX, logger
 from rath.memory.adapters.local.removal.scrubbing import Trash, is_to_scrub, scrub
