@@ -112,10 +112,10 @@ from rath.session.run import hook_calls as hook_answers_module
 from rath.session.run import recorder as recorder_module
 from rath.session.run.budget import load_prices as load_prices
 from rath.session.run.cassette import Playback as Playback
+from rath.session.run.cassette import ReplayedClient as ReplayedClient
 from rath.session.run.recorded import history_of as history_of
 from rath.session.run.recorder import RecordingPlan as RecordingPlan
 from rath.session.run.recorder import default_durability as default_durability
-from rath.session.run.replay_models import ReplayedClient as ReplayedClient
 from rath.session.run.rounds import FULL as FULL
 from rath.session.run.rounds import ContentCache as ContentCache
 from rath.session.run.run_log import WRITE_CHARS as WRITE_CHARS

@@ -38,20 +38,14 @@ DerivedKind = Literal["fork", "detach", "merge", "delegate"]
 class ServedRun(Protocol):
     """A run of a model that is served from the record of one that was made."""
 
-    @property
-    def place(self) -> Place:
-        """Where the recorded one was made, and which session it made."""
-        ...
+    place: Place
+    """Where the recorded one was made, and which session it made."""
 
-    @property
-    def run_id(self) -> UUID:
-        """Its operation."""
-        ...
+    run_id: UUID
+    """Its operation."""
 
-    @property
-    def rounds(self) -> Callable[..., Any]:
-        """Makes what stands for the tools; takes what `ToolRounds` takes."""
-        ...
+    rounds: Callable[..., Any]
+    """Makes what stands for the tools; takes what `ToolRounds` takes."""
 
     def recall(self, given: Any) -> Any:
         """Return what gives the recorded notes; lets go of the one that was given."""

@@ -6,7 +6,7 @@ import asyncio
 import json
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from hashlib import sha256
 from typing import Literal, TypeVar, assert_never
@@ -261,6 +261,9 @@ class Candidate:
     origin: ProviderOrigin = "call"
     """Who gave the provider."""
 
+    builder: RequestBuilder | None = field(default=None, compare=False, repr=False)
+    """Requests that hold the first rows of the session already; a run goes on from them."""
+
 
 def turn_request(
     tools: Sequence[RathLLMFunctionTool], output: OutputSpec | None, candidate: Candidate
@@ -403,7 +406,7 @@ class OwnAnswers:
         self._facts = facts
         self._before: _Before | None = None
         self._answers: dict[RowId, CallEvidence] = {}
-        self._n_entries = 0
+        self._record = Record()
 
     def stand_behind(self, head_digest: str, context: Context | None) -> None:
         """Say what stands before and among the rows of the session, for what is learned later."""
@@ -412,7 +415,7 @@ class OwnAnswers:
 
     def learn(self, record: Record) -> None:
         """Take in what came to the record since; O(new entries)."""
-        for entry in record.since(self._n_entries):
+        for entry in record.since(record.common_prefix(self._record)):
             if isinstance(entry, Change) and entry.what == "answer":
                 # What a hook changed is the model's own word no more: nothing of it is signed.
                 for row in entry.rows:
@@ -421,7 +424,7 @@ class OwnAnswers:
                 evidence = self._sendable(entry)
                 for row in entry.rows:
                     self._answers[row] = evidence
-        self._n_entries = len(record)
+        self._record = record
 
     def __call__(self, row: RowId) -> CallEvidence | None:
         """Return the evidence of the call that wrote `row`, None for a row of somebody else."""
@@ -527,7 +530,7 @@ class Conversation:
     def __init__(self, candidates: Sequence[Candidate], frame: RequestFrame) -> None:
         self._candidates = candidates
         self._frame = frame
-        self._renditions: list[RequestBuilder | None] = [None] * len(candidates)
+        self._renditions = [candidate.builder for candidate in candidates]
         self._last = 0
         """Index of the candidate that answered last."""
         self._displaced: str | None = None

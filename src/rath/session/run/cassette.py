@@ -1,4 +1,4 @@
-"""Replay of a program from a stored recording."""
+"""Models, operations and whole programs that are served from a record; cassettes of programs."""
 
 from __future__ import annotations
 
@@ -6,53 +6,283 @@ import functools
 import inspect
 import tempfile
 import threading
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
-from functools import partial
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar, cast, get_args
-from uuid import UUID, uuid4
+from uuid import UUID
 
 from rath._async.lazy import Deferred
 from rath._core.text import short_id
 from rath.config.env import env_value
 from rath.errors import PersistenceError, ReplayDifference
 from rath.llm.base import ChatClient
+from rath.llm.call import CallFacts, OnDelta, ProviderOrigin
+from rath.llm.chat_request import RathLLMChatRequest, RathLLMMessage
+from rath.llm.chat_response import RathLLMStreamDelta
 from rath.llm.clients import Unusable, make_client
+from rath.llm.draft import ChatDraft, open_draft, output_mode
+from rath.llm.exchange import CallEvidence, Exchange
+from rath.llm.fold import split
+from rath.llm.foreign import ForeignDraft
 from rath.llm.offline import offline
-from rath.llm.provider import Provider
-from rath.session.body import Body
+from rath.llm.provider import OutputMode, Provider
+from rath.llm.recorded import RecordedClient, can_write_again
+from rath.llm.sampling import SAMPLING_FIELDS
 from rath.session.calls.requests import Candidate
-from rath.session.chunk import ChunkRow, RowId
+from rath.session.chunk import ChunkTable
 from rath.session.content import rows_digest
 from rath.session.loading import session_of
 from rath.session.log.build import build
-from rath.session.log.bundle import Bundle, BundleStore, pack, read_bundle, write_bundle
+from rath.session.log.bundle import BundleStore, pack, read_bundle, write_bundle
 from rath.session.log.files import FileStore
 from rath.session.log.parsed import LogSource, ParsedLog, closure
 from rath.session.operation import Place
-from rath.session.outcome import Outcome, Suspended
-from rath.session.recall import HoldingRecall, Recall
-from rath.session.record import Entry, Operation, Verdict
+from rath.session.outcome import Suspended
+from rath.session.record import Entry, Verdict
 from rath.session.run.recorded import (
+    EmptyRun,
     History,
-    RecordedNode,
     RecordedOperation,
     RecordedRun,
+    difference,
+    error_of,
     history_of,
+    kind_at,
     name_of,
-    named,
+    response_of,
     rows_differ,
 )
-from rath.session.run.replay_models import ReplayedClient, ReplayModels
-from rath.session.run.rounds import ToolRounds
 from rath.session.saving import save
 from rath.session.scope import DerivedKind, ServedKind, ServedRun, gathering, replaying_in
 from rath.session.session import Session
 
 _RUNS = ("loop", "compress", "select", "check")
 _SILENT = {"loop": "run_session_loop", "compress": "run_session_compress"}
+"""Operators of the nodes that a run makes also without an operation."""
+
+
+def writing_client(provider: Provider) -> ChatClient:
+    """Return the client of a provider, which writes requests here and sends none.
+
+    Raises:
+        ValueError: There is none, and not for want of a key.
+    """
+    client = make_client(provider)
+    if isinstance(client, Unusable):
+        # What it lacks is a key, on a machine that needs none for this.
+        given = replace(provider, api_key=provider.api_key or "replay", fallbacks=())
+        client = make_client(given)
+    if isinstance(client, Unusable):
+        raise ValueError(client.problem)  # noqa: TRY004  # as where the client is made to be used
+    return client
+
+
+@dataclass(eq=False)
+class ReplayModels:
+    """The models of one run that is replayed; they get their script when the run is known."""
+
+    script: RecordedRun | None = None
+
+    def next_call(self) -> CallEvidence | None:
+        """Return the evidence of the recorded call that comes next, None where none is known."""
+        call = None if self.script is None else self.script.next_call()
+        return None if call is None else call.evidence
+
+
+@dataclass(frozen=True, eq=False)
+class ReplayedClient:
+    """Stands for one model of a run."""
+
+    provider: Provider
+    """What the run was given for it."""
+
+    models: ReplayModels
+    writer: ChatClient | None = None
+    """Writes the requests; by default each is written as the recorded call was."""
+
+    @property
+    def takes_loose_schema(self) -> bool:
+        """Whether the client that writes the requests takes a schema that is not strict."""
+        return bool(getattr(self.writer, "takes_loose_schema", False))
+
+    def complete(self, req: RathLLMChatRequest) -> Any:
+        """Refuse: a run goes through drafts, and the record knows no other calls."""
+        raise RuntimeError("a replayed model answers only within a run")
+
+    complete_stream = complete
+
+    def output_mode(self, *, with_tools: bool) -> OutputMode:
+        """Return how the client that writes the requests asks for a typed answer."""
+        writer = self.writer
+        if writer is None:
+            return "tool"
+        return output_mode(writer, writer.provider, with_tools=with_tools, strict=True)
+
+    def open_draft(
+        self, request: RathLLMChatRequest, *, streaming: bool, provider_origin: ProviderOrigin
+    ) -> ReplayedDraft:
+        """Return a draft that is written by the real client and answered by the script."""
+        return ReplayedDraft(self, request, streaming, provider_origin)
+
+
+def _rewriting_client(evidence: CallEvidence) -> ChatClient:
+    if can_write_again(evidence.renderer):
+        return RecordedClient(evidence)
+    try:
+        return writing_client(provider_of(evidence))
+    except ValueError as exc:
+        raise PersistenceError(
+            f"requests that {evidence.adapter} wrote as {evidence.renderer!r} cannot be written "
+            f"again: {exc}; import the module that registers the provider kind "
+            f"{evidence.provider_kind!r}"
+        ) from None
+
+
+class ReplayedDraft:
+    """A conversation that is written again; see `rath.llm.draft.ChatDraft`."""
+
+    def __init__(
+        self,
+        client: ReplayedClient,
+        request: RathLLMChatRequest,
+        streaming: bool,
+        origin: ProviderOrigin,
+    ) -> None:
+        self._client = client
+        self._request = request
+        self._streaming = streaming
+        self._origin: ProviderOrigin = origin
+        self._messages: list[RathLLMMessage] = []
+        self._n_written = 0
+        """How many of these the draft below holds."""
+
+        self._draft: ChatDraft | None = None
+        self._style: tuple[object, str] | None = None
+        """Parameters and renderer with which it writes."""
+
+        self._last: CallEvidence | None = None
+        evidence = client.models.next_call()
+        facts = self._written(evidence).facts
+        if evidence is not None and facts.requested_model == evidence.requested_model:
+            # A scripted client, and one on another machine, has another name in the record: its
+            # own answers are known by that one.
+            facts = replace(
+                facts,
+                provider_kind=evidence.provider_kind,
+                endpoint=evidence.endpoint,
+                adapter=evidence.adapter,
+            )
+        self._facts = facts
+
+    @property
+    def facts(self) -> CallFacts:
+        return self._facts
+
+    @property
+    def digest(self) -> str:
+        return self._written(self._client.models.next_call()).digest
+
+    def append(self, messages: Sequence[RathLLMMessage]) -> None:
+        self._messages += messages
+        self._written(self._client.models.next_call())
+
+    def body(self) -> bytes:
+        return self._written(self._client.models.next_call()).body()
+
+    def last_evidence(self) -> CallEvidence | None:
+        return self._last
+
+    async def asend(self, *, on_delta: OnDelta | None = None) -> Exchange:
+        """Return the recorded answer, once the request is the recorded one.
+
+        Raises:
+            ReplayDifference: It is another one, or the record has no further call.
+            ProviderError: The recorded call failed.
+            CancelledError: It was cut off.
+        """
+        self._last = None
+        script = self._client.models.script
+        if script is None:
+            raise ReplayDifference(
+                "the run asks a model, and the recorded one was made without a question",
+                where="the program",
+            )
+        call = script.take_call()
+        evidence = call.evidence
+        script.check_request(call, self._written(evidence), self._request)
+        self._last = evidence
+        row = script.run.row_of(call)
+        if call.status == "cancelled" or (call.rows and row is None):
+            raise script.end("the record has no row with the answer")
+        if call.status == "failed":
+            if evidence.partial_text:
+                await _tell(RathLLMStreamDelta(evidence.partial_text), on_delta)
+            raise error_of(evidence)
+        response = response_of(call, row)
+        for delta in split(response) if on_delta is not None and response.choices else ():
+            await _tell(delta, on_delta)
+        return Exchange(response, evidence)
+
+    def _written(self, evidence: CallEvidence | None) -> ChatDraft:
+        """Return the request as it is written for a call, with all messages in it."""
+        style = None if evidence is None else (evidence.parameters, evidence.renderer)
+        # A vendor's rules may change the parameters from call to call.
+        is_other = self._client.writer is None and style not in (None, self._style)
+        if self._draft is None or is_other:
+            self._draft, self._n_written, self._style = self._open(evidence), 0, style
+        self._draft.append(self._messages[self._n_written :])
+        self._n_written = len(self._messages)
+        return self._draft
+
+    def _open(self, evidence: CallEvidence | None) -> ChatDraft:
+        """Return a draft that writes requests as those of a recorded call were written.
+
+        Raises:
+            PersistenceError: The adapter that wrote them is not known here.
+        """
+        writer, streaming = self._client.writer, self._streaming
+        if writer is None:
+            if evidence is None:
+                # The run will be told so when it asks.
+                return ForeignDraft(
+                    self._client, self._request, streaming=streaming, provider_origin=self._origin
+                )
+            writer = _rewriting_client(evidence)
+            streaming = evidence.parameters.get("stream") is True
+        return open_draft(
+            writer,
+            self._request,
+            streaming=streaming,
+            provider_origin=self._origin,
+            provider=self._client.provider,
+        )
+
+
+async def _tell(delta: RathLLMStreamDelta, on_delta: OnDelta | None) -> None:
+    waiting = None if on_delta is None else on_delta(delta)
+    if inspect.isawaitable(waiting):
+        await waiting
+
+
+_SCHEMAS = ("response_format", "output_config")
+"""Parameters by which a typed answer is asked for by its schema."""
+
+
+def provider_of(evidence: CallEvidence) -> Provider:
+    """Return a provider with the kind, the model and the parameters of a recorded call.
+
+    It has no endpoint: a record must not say where a key is sent.
+    """
+    given: Mapping[str, Any] = evidence.parameters
+    names = set(SAMPLING_FIELDS) - {"model", "extra_create_args", "tool_choice", "response_format"}
+    return Provider(
+        model=evidence.requested_model,
+        provider_kind=evidence.provider_kind,
+        output_mode="schema" if any(name in given for name in _SCHEMAS) else "tool",
+        **{name: given[name] for name in names if name in given},
+    )
 
 
 class Playback:
@@ -63,16 +293,22 @@ class Playback:
     """
 
     def __init__(self, history: History) -> None:
-        self._runs = [run for run in history.runs if run.operation.kind in _RUNS]
-        self._derived = [run for run in history.runs if run.operation.kind not in _RUNS]
-        self._silent = [node for node in history.nodes if _is_silent(node, history)]
+        self._runs = list(history.runs)
+        made = {run.operation.session for run in history.runs}
+        self._silent = [
+            node
+            for node in history.nodes
+            if node.provenance.operator in _SILENT.values()
+            and not node.provenance.is_copy
+            and node.id not in made
+        ]
         self._calls = _calls(history)
         self._recorded = {node.id: node for node in history.nodes}
         self._same: dict[UUID, UUID] = {}
         """Sessions of the program that have another id in the record, by their own."""
 
         self._lock = threading.Lock()
-        self._scripts: list[tuple[RecordedRun, Session | None]] = []
+        self._scripts: list[RecordedRun] = []
         self.first: ReplayDifference | None = None
         """The first difference of all."""
 
@@ -87,9 +323,9 @@ class Playback:
 
     def candidates(self, given: tuple[Candidate, ...]) -> tuple[Candidate, ...]:
         """Return models that write their requests as ever, and are answered by the record."""
-        cast = ReplayModels()
+        models = ReplayModels()
         return tuple(
-            replace(each, client=ReplayedClient(each.provider, cast, partial(_given, each.client)))
+            replace(each, client=ReplayedClient(each.provider, models, each.client))
             for each in given
         )
 
@@ -100,23 +336,27 @@ class Playback:
         sessions: tuple[Session, Session],
         candidates: Sequence[Candidate],
     ) -> ServedRun:
-        """Return the recorded run that begins now; see `Stage`.
+        """Return the recorded run that begins now; see `ReplayContext`.
 
         Raises:
             ReplayDifference: There is none that fits.
         """
+        user, agent = sessions
         with self._lock:
-            silent = self._take_silent(kind, place, sessions[0])
+            silent = self._take_silent(kind, place, user)
             if silent is not None:
                 return silent
-            run = self._match(kind, place, *sessions)
-            self._runs.remove(run)
+            run = self._take(
+                kind, lambda run: _is_made(run, place, agent) and self._fits(run, user)
+            )
+            if run is None:
+                raise self.differs(self._explained(kind, place, user, agent))
             for mine, theirs in zip(sessions, run.parents, strict=False):
                 self._same[mine.id] = theirs
         client = candidates[0].client
         assert isinstance(client, ReplayedClient)
-        script = client.cast.script = RecordedRun(run, found=self.differs)
-        self._scripts.append((script, sessions[0]))
+        script = client.models.script = RecordedRun(run, self.differs)
+        self._scripts.append(script)
         return script
 
     def call(self, segment: str, session: Session) -> UUID | None:
@@ -131,15 +371,14 @@ class Playback:
 
     def derive(self, kind: DerivedKind, place: Place, parents: Sequence[Session]) -> Place:
         """Return the place of a derivation, with the recorded id where there is one."""
+
+        def fits(run: RecordedOperation) -> bool:
+            above = run.parents or tuple(parent.id for parent in parents)
+            return run.operation.place == place and all(map(self._is_same, parents, above))
+
         with self._lock:
-            for run in self._derived:
-                operation = run.operation
-                if operation.kind == kind and _is_at(operation, place):
-                    above = run.parents or tuple(parent.id for parent in parents)
-                    if all(map(self._is_same, parents, above)):
-                        self._derived.remove(run)
-                        return replace(operation.place, made=operation.session)
-        return place
+            run = self._take(kind, fits)
+        return place if run is None else replace(run.operation.place, made=run.operation.session)
 
     def check(self, session: Session, name: str, judge: str) -> tuple[Entry, ...]:
         """Return the entries of the recorded check of a session.
@@ -147,22 +386,18 @@ class Playback:
         Raises:
             ReplayDifference: There is none of that name and command.
         """
+
+        def fits(run: RecordedOperation) -> bool:
+            judged = ((each.name, each.judge) for each in run.own if isinstance(each, Verdict))
+            return (name, judge) in judged and self._is_same(session, run.operation.session)
+
         with self._lock:
-            for run in self._runs:
-                verdict = next((each for each in run.own if isinstance(each, Verdict)), None)
-                if verdict is None or not self._is_same(session, run.operation.session):
-                    continue
-                if (verdict.name, verdict.judge) == (name, judge):
-                    self._runs.remove(run)
-                    return tuple(run.own)
-        raise self.differs(
-            ReplayDifference(
-                f"the record has no check {name!r} by {judge!r:.200}",
-                where=f"session {short_id(session.id)}",
-                found=f"check {name!r}",
-                expected=self._expected("check"),
-            )
-        )
+            run = self._take("check", fits)
+        if run is not None:
+            return tuple(run.own)
+        problem = f"the record has no check {name!r} by {judge!r:.200}"
+        where, found = f"session {short_id(session.id)}", f"check {name!r}"
+        raise self.differs(difference(problem, where, self._expected("check"), found))
 
     def remember(self, what: str) -> None:
         """Refuse an operation on a memory: what it would give is in no record.
@@ -188,46 +423,41 @@ class Playback:
     def at_the_end(self) -> ReplayDifference | None:
         """Return the first difference of all, or what was not asked for; waits for the runs."""
         for session in self.made:
-            _wait(session)
-        if self.first is not None:
-            return self.first
-        for script, _ in self._scripts:
-            left = script.left()
-            if left is not None:
-                return left
-        if not self._runs:
-            return None
-        names = ", ".join(name_of(run.operation) for run in self._runs[:5])
-        more = f" and {len(self._runs) - 5} more" if len(self._runs) > 5 else ""
-        return ReplayDifference(
-            "the program did not ask for all that the record has",
-            where="the end of the replay",
-            expected=f"{names}{more}",
-            found="the end of the program",
-        )
+            with suppress(Exception):  # its readers get its error
+                session.synchronize()
+        first = self.first or next(filter(None, (each.left() for each in self._scripts)), None)
+        left = [run for run in self._runs if run.operation.kind in _RUNS]
+        if first is not None or not left:
+            return first
+        names = ", ".join(name_of(run.operation) for run in left[:5])
+        more = f" and {len(left) - 5} more" if len(left) > 5 else ""
+        problem = "the program did not ask for all that the record has"
+        found = "the end of the program"
+        return difference(problem, "the end of the replay", f"{names}{more}", found)
 
     # Finding what was recorded.
 
-    def _match(
-        self, kind: ServedKind, place: Place, user: Session, agent: Session
-    ) -> RecordedOperation:
-        alike = [run for run in self._runs if run.operation.kind == kind]
-        here = [run for run in alike if _is_at(run.operation, place)]
-        for run in here:
-            if self._fits(run, user) and _fits_head(run, agent):
-                return run
-        raise self.differs(self._explained(kind, place, here or alike, user, agent))
+    def _take(
+        self, kind: str, fits: Callable[[RecordedOperation], bool]
+    ) -> RecordedOperation | None:
+        """Return the first operation of a kind that fits, which is served by that."""
+        for at, run in enumerate(self._runs):
+            if run.operation.kind == kind and fits(run):
+                return self._runs.pop(at)
+        return None
 
     def _take_silent(self, kind: str, place: Place, user: Session) -> EmptyRun | None:
         """Return the node that a run on a suspended session made without an operation."""
-        suspended = _known_outcome(user)
+        latest = None if user.is_pending else user.body.latest
         for node in self._silent:
             above = node.provenance.parent_ids
             is_one = node.provenance.operator == _SILENT.get(kind) and bool(above)
             if is_one and self._is_same(user, above[0]):
                 self._silent.remove(node)
                 return EmptyRun(replace(place, made=node.id), node.body.outcome)
-        return EmptyRun(place, suspended) if isinstance(suspended, Suspended) else None
+        if latest is not None and isinstance(latest.outcome, Suspended):
+            return EmptyRun(place, latest.outcome)
+        return None
 
     def _fits(self, run: RecordedOperation, user: Session) -> bool:
         """Tell whether a session may be the one that a recorded run began with."""
@@ -248,75 +478,34 @@ class Playback:
         return session.partial_table == node.body.table
 
     def _explained(
-        self,
-        kind: ServedKind,
-        place: Place,
-        nearest: Sequence[RecordedOperation],
-        user: Session,
-        agent: Session,
+        self, kind: ServedKind, place: Place, user: Session, agent: Session
     ) -> ReplayDifference:
-        """Say what of the operation is another than what the record has next."""
-        asked = named(kind, place.path, place.ordinal)
-        if not nearest:
-            return ReplayDifference(
-                f"{asked} is not in the record, which has no further one of its kind",
-                where=asked,
-                expected=self._expected(None),
-                found=asked,
-            )
-        run = nearest[0]
-        where = f"{asked}, in the record {name_of(run.operation)}"
-        if not _is_at(run.operation, place):
-            return ReplayDifference(
-                "it is made at another place of the program",
-                where=where,
-                expected=name_of(run.operation),
-                found=asked,
-            )
-        if not _fits_head(run, agent):
-            rows = agent.partial_table.rows
-            difference = rows_differ(run.operation.head, rows, where=where, what="the agent")
-            if difference is not None:
-                return difference
-        rows = () if user.is_pending else user.partial_table.rows
-        difference = rows_differ(_input_of(run), rows, where=where, what="the input")
-        return difference or ReplayDifference(
-            "it is made of another session",
-            where=where,
-            expected=f"session {short_id(run.parents[0])}" if run.parents else "another one",
-            found=f"session {short_id(user.id)}",
-        )
+        """Say what of an operation is another than what the record has next."""
+        asked = kind_at(kind, place)
+        alike = [run for run in self._runs if run.operation.kind == kind]
+        if not alike:
+            problem = f"{asked} is not in the record, which has no further one of its kind"
+            return difference(problem, asked, self._expected(*_RUNS), asked)
+        here = [run for run in alike if run.operation.place == place]
+        nearest = (here or alike)[0]
+        made = nearest.operation
+        where = f"{asked}, in the record {name_of(made)}"
+        if not here:
+            problem = "it is made at another place of the program"
+            return difference(problem, where, name_of(made), asked)
+        head = ChunkTable(made.head)
+        for what, recorded, found in (("agent", head, agent), ("input", nearest.input, user)):
+            rows = recorded if found.is_pending else found.partial_table
+            differs = rows_differ(recorded, rows, where=where, what=f"the {what}")
+            if differs is not None:
+                return differs
+        parent = f"session {short_id(nearest.parents[0])}" if nearest.parents else "another one"
+        problem = "it is made of another session"
+        return difference(problem, where, parent, f"session {short_id(user.id)}")
 
-    def _expected(self, kind: str | None) -> str:
-        left = [run for run in self._runs if kind in (None, run.operation.kind)]
-        return name_of(left[0].operation) if left else "no further operation"
-
-
-class EmptyRun:
-    """A run that is made without a question: its input was cut off, waits, or had no budget."""
-
-    def __init__(self, place: Place, outcome: Outcome | None) -> None:
-        self.place = place
-        self.run_id = uuid4()
-        self._outcome = outcome
-        self.rounds: Callable[..., ToolRounds] = ToolRounds
-
-    def recall(self, given: Recall | None) -> Recall | None:
-        """Recall nothing."""
-        waiting: object = given
-        if isinstance(waiting, HoldingRecall):
-            waiting.close()
-        return None
-
-    def changes_of(self, row: RowId) -> Sequence[Entry]:
-        """Return nothing: it answered nothing."""
-        return ()
-
-    def cut_off(self, latest: Body, session: UUID) -> Body:
-        """Return the content as it was, with the recorded outcome."""
-        if self._outcome is None:
-            return latest.cancelled(session)
-        return replace(latest, outcome=self._outcome)
+    def _expected(self, *kinds: str) -> str:
+        left = (run for run in self._runs if run.operation.kind in kinds)
+        return next((name_of(run.operation) for run in left), "no further operation")
 
 
 def _calls(history: History) -> dict[UUID, tuple[str, UUID | None]]:
@@ -329,58 +518,10 @@ def _calls(history: History) -> dict[UUID, tuple[str, UUID | None]]:
     return calls
 
 
-def _is_silent(node: RecordedNode, history: History) -> bool:
-    if node.provenance.operator not in _SILENT.values() or node.provenance.is_copy:
-        return False
-    return all(run.operation.session != node.id for run in history.runs)
-
-
-def _known_outcome(session: Session) -> Outcome | None:
-    if session.is_pending:
-        return None
-    latest = session.body.latest
-    return None if latest is None else latest.outcome
-
-
-def _is_at(operation: Operation, place: Place) -> bool:
-    return (operation.place.path, operation.place.ordinal) == (place.path, place.ordinal)
-
-
-def _fits_head(run: RecordedOperation, agent: Session) -> bool:
-    return agent.is_pending or tuple(agent.partial_table) == run.operation.head
-
-
-def _input_of(run: RecordedOperation) -> Sequence[ChunkRow]:
-    """Return the rows that a recorded run began with, as far as they are known."""
-    rows = run.node.body.table.rows
-    if run.operation.kind != "loop" or not run.is_found:
-        return rows
-    return [row for row in rows if row.id is None or row.id.session != run.operation.session]
-
-
-def _given(client: ChatClient, _: object) -> ChatClient:
-    return client
-
-
-def writing_client(provider: Provider) -> ChatClient:
-    """Return the client of a provider, which writes requests here and sends none.
-
-    Raises:
-        ValueError: There is none, and not for want of a key.
-    """
-    client = make_client(provider)
-    if not isinstance(client, Unusable):
-        return client
-    # What it lacks is a key, on a machine that needs none for this.
-    second = make_client(replace(provider, api_key=provider.api_key or "replay", fallbacks=()))
-    if isinstance(second, Unusable):
-        raise ValueError(client.problem)  # noqa: TRY004  # as where the client is made to be used
-    return second
-
-
-def _wait(session: Session) -> None:
-    with suppress(Exception):  # its readers get its error
-        session.synchronize()
+def _is_made(run: RecordedOperation, place: Place, agent: Session) -> bool:
+    made = run.operation
+    is_its = agent.is_pending or tuple(agent.partial_table) == made.head
+    return is_its and made.place == place
 
 
 @contextmanager
@@ -484,7 +625,7 @@ class Cassette:
             with _recording(self.path):
                 yield
             return
-        with replay(*sessions_on(self.path)):
+        with replay(*_sessions_on(self.path)):
             yield
 
 
@@ -532,32 +673,20 @@ def _recording(path: Path) -> Generator[None]:
         write_bundle(pack(store, list(made), note=_NOTE), path)
 
 
-def sessions_on(path: Path) -> list[Session]:
-    """Return the sessions that a bundle names, with what they came from.
+def _sessions_on(path: Path) -> list[Session]:
+    """Return the sessions that a bundle names, with what they came from; each log is read once.
 
     Raises:
         PersistenceError: It cannot be read.
         SessionDamaged: It is not what was written.
     """
-    return sessions_of(read_bundle(path), str(path))
-
-
-def sessions_of(bundle: Bundle, where: str) -> list[Session]:
-    """Return the sessions that a bundle names; each log is read once."""
-    source = LogSource(BundleStore(bundle, where))
-    read: dict[UUID, ParsedLog | None] = {}
+    bundle = read_bundle(path)
+    find = functools.cache(LogSource(BundleStore(bundle, str(path))).find)
     contents: dict[UUID, ParsedLog] = {}
-
-    def find(session: UUID) -> ParsedLog | None:
-        if session not in read:
-            read[session] = source.find(session)
-        return read[session]
-
     for session in bundle.sessions:
         content = find(session)
-        if content is not None and session not in contents:
-            for each in closure(content, find):
-                contents.setdefault(each.header.session, each)
+        for each in () if content is None else closure(content, find):
+            contents.setdefault(each.header.session, each)
     built = build(contents.values())
     return [session_of(built[session]) for session in bundle.sessions]
 
@@ -566,12 +695,10 @@ def _ended(session: Session) -> Session:
     """Wait for a run and return its session; one that failed as far as it came."""
     with suppress(Exception):  # the code under test has seen its error, or did not want to
         return session.synchronize()
-    latest = session.body.latest
-    if latest is None:
+    if session.body.latest is None:
         return Session(session.partial_table, id=session.id)
-    content = latest.cancelled(session.id)
     return Session.from_body(
-        Deferred.of(content),
+        Deferred.of(session.body.latest.cancelled(session.id)),
         session.provenance,
         id=session.id,
         provider=session.provider,

@@ -1,29 +1,47 @@
-"""A recorded run as a script of answers and results, and how a replay differs from it."""
+"""What sessions say of the runs that made them, one run served again, and how a replay differs."""
 
 from __future__ import annotations
 
 import asyncio
+import builtins
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cache, cached_property, partial
 from hashlib import sha256
-from itertools import zip_longest
-from types import MappingProxyType
-from typing import Any
-from uuid import UUID
+from itertools import islice, takewhile, zip_longest
+from typing import Any, NamedTuple, cast
+from uuid import UUID, uuid4
 
+import rath.errors
 from rath._core.text import one_line_preview, short_id
-from rath.errors import ReplayDifference
+from rath.errors import ProviderError, ReplayDifference, StreamInterrupted
 from rath.llm.chat_request import RathLLMChatRequest, RathLLMFunctionTool
+from rath.llm.chat_response import (
+    RathLLMAssistantMessage,
+    RathLLMChatChoice,
+    RathLLMChatResponse,
+    RathLLMFinishReason,
+)
 from rath.llm.draft import ChatDraft
+from rath.llm.exchange import CallEvidence
+from rath.llm.failure import network_error_class
+from rath.llm.fold import tool_call_part
 from rath.llm.tool_args import parse_tool_arguments
 from rath.session.body import Body
-from rath.session.calls.asking import CurrentCall
 from rath.session.calls.results import CallResult, CheckedCall
-from rath.session.chunk import ChunkRow, RowId, format_chunk_row_brief
-from rath.session.content import ResultText, ToolCall, ToolFeedback
+from rath.session.chunk import ChunkRow, ChunkTable, RowId, format_chunk_row_brief
+from rath.session.content import (
+    AssistantTurn,
+    ResultText,
+    ToolCall,
+    ToolFeedback,
+    UserText,
+    json_digest,
+    rows_digest,
+)
 from rath.session.derive import with_late
 from rath.session.files.changes import inner_operations
 from rath.session.graph.recording import Edge, Provenance
@@ -44,6 +62,7 @@ from rath.session.record import (
 )
 from rath.session.run.rounds import ToolRounds
 from rath.session.session import Session
+from rath.session.tooling import Offer
 
 MAX_SHOWN = 200
 """Characters of a row or of parameters that an error shows."""
@@ -52,24 +71,29 @@ _KINDS: Mapping[str, str] = {
     "loop": "run_session_loop",
     "compress": "run_session_compress",
     "select": "select_session",
-    "check": "check",
 }
 
 
 def name_of(operation: Operation) -> str:
-    """Return how a recorded operation is named in an error."""
-    return named(operation.kind, operation.place.path, operation.place.ordinal, operation.session)
+    """Return the name of a recorded operation in an error."""
+    session = short_id(operation.session)
+    return f"{kind_at(operation.kind, operation.place)} of session {session}"
 
 
-def named(kind: str, path: str, ordinal: int, session: object = None) -> str:
-    """Return how an operation is named in an error: its kind, place and session."""
-    place = f" at {path}#{ordinal}" if path else ""
-    of = "" if session is None else f" of session {short_id(session)}"  # type: ignore[arg-type]  # a UUID
-    return f"{_KINDS.get(kind, kind)}{place}{of}"
+def kind_at(kind: str, place: Place) -> str:
+    """Return the kind and the place of an operation for an error."""
+    at = f" at {place.path}#{place.ordinal}" if place.path else ""
+    return f"{_KINDS.get(kind, kind)}{at}"
+
+
+def difference(problem: str, where: str, recorded: str, found: str) -> ReplayDifference:
+    """Return an error that shows of two texts the part around where they begin to differ."""
+    expected, given = _excerpt(recorded, found), _excerpt(found, recorded)
+    return ReplayDifference(problem, where=where, expected=expected, found=given)
 
 
 def rows_differ(
-    recorded: Sequence[ChunkRow], found: Sequence[ChunkRow], *, where: str, what: str
+    recorded: ChunkTable, found: ChunkTable, *, where: str, what: str
 ) -> ReplayDifference | None:
     """Return the error for the first row that differs, None where all are equal.
 
@@ -79,82 +103,31 @@ def rows_differ(
         where: The session.
         what: Whose rows they are, such as "the input".
     """
-    for index, (mine, theirs) in enumerate(zip_longest(recorded, found)):
+    shared = recorded.vector.common_prefix(found.vector)
+    pairs = zip_longest(recorded.since(shared), found.since(shared))
+    for index, (mine, theirs) in enumerate(pairs, shared):
         if mine != theirs:
-            return ReplayDifference(
-                f"row {index} of {what} is not the recorded one",
-                where=f"{where}, row {index}",
-                expected=shown_row(index, mine, theirs),
-                found=shown_row(index, theirs, mine),
-            )
+            problem = f"row {index} of {what} is not the recorded one"
+            texts = _row_text(index, mine), _row_text(index, theirs)
+            return difference(problem, f"{where}, row {index}", *texts)
     return None
 
 
-def tools_differ(
-    recorded: Sequence[RathLLMFunctionTool],
-    found: Sequence[RathLLMFunctionTool],
-    *,
-    where: str,
-) -> ReplayDifference | None:
-    """Return the error for the first tool schema that differs, None where all are equal."""
-    mine, theirs = ({tool.name: tool for tool in tools} for tools in (recorded, found))
-    for name in sorted({*mine, *theirs}):
-        expected, given = mine.get(name), theirs.get(name)
-        if expected != given:
-            first, second = _schema(expected), _schema(given)
-            return ReplayDifference(
-                f"the schema of tool {name!r} is not the recorded one",
-                where=where,
-                expected=excerpt(first, second),
-                found=excerpt(second, first),
-            )
-    return None
-
-
-def parameters_differ(
-    recorded: Mapping[str, Any], found: Mapping[str, Any], *, where: str
-) -> ReplayDifference | None:
-    """Return the error for the first parameter of a request that differs, None without any."""
-    for name in dict.fromkeys((*recorded, *found)):
-        expected, given = _json(recorded.get(name)), _json(found.get(name))
-        if expected != given:
-            return ReplayDifference(
-                f"the parameter {name!r} of the request is not the recorded one",
-                where=where,
-                expected=excerpt(expected, given),
-                found=excerpt(given, expected),
-            )
-    return None
-
-
-def shown_row(index: int, row: ChunkRow | None, other: ChunkRow | None) -> str:
-    """Return a row as an error shows it: where it begins to differ from `other`."""
+def _row_text(index: int, row: ChunkRow | None) -> str:
     if row is None:
         return "no such row"
-    mine = format_chunk_row_brief(index, row, max_payload=1 << 20)
-    theirs = "" if other is None else format_chunk_row_brief(index, other, max_payload=1 << 20)
-    return excerpt(mine, theirs)
+    return format_chunk_row_brief(index, row, max_payload=1 << 20)
 
 
-def excerpt(text: str, other: str) -> str:
+def _excerpt(text: str, other: str) -> str:
     """Return the part of `text` around the first character in which it differs from `other`."""
-    at = next((n for n, (a, b) in enumerate(zip(text, other, strict=False)) if a != b), None)
-    at = min(len(text), len(other)) if at is None else at
+    pairs = enumerate(zip(text, other, strict=False))
+    at = next((n for n, (a, b) in pairs if a != b), min(len(text), len(other)))
     start = max(0, at - MAX_SHOWN // 2) if len(text) > MAX_SHOWN else 0
     shown = text[start : start + MAX_SHOWN]
     before = "..." if start else ""
     after = "..." if start + MAX_SHOWN < len(text) else ""
     return one_line_preview(f"{before}{shown}{after}", MAX_SHOWN + 6)
-
-
-def _schema(tool: RathLLMFunctionTool | None) -> str:
-    if tool is None:
-        return "no such tool"
-    return _json({"description": tool.description, "parameters": tool.parameters})
-
-
-def _json(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False, default=repr, sort_keys=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,21 +166,6 @@ class RecordedOperation:
         return (entry for entry in self.entries if entry.operation == self.operation.operation)
 
     @property
-    def calls(self) -> tuple[ModelCall, ...]:
-        """Its model calls."""
-        return tuple(entry for entry in self.own if isinstance(entry, ModelCall))
-
-    @property
-    def answers_changed(self) -> Mapping[RowId, Sequence[Change]]:
-        """What hooks had made of its answers, by their rows."""
-        found: dict[RowId, list[Change]] = {}
-        for entry in self.own:
-            if isinstance(entry, Change) and entry.what == "answer":
-                for row in entry.rows:
-                    found.setdefault(row, []).append(entry)
-        return found
-
-    @property
     def is_found(self) -> bool:
         """Whether the session that it made or served is there, and not only what it left."""
         return self.operation.session == self.node.id
@@ -215,14 +173,12 @@ class RecordedOperation:
     @property
     def outcome(self) -> Outcome | None:
         """How it ended, None where it failed, or made no session, or that is not known."""
-        is_known = self.is_found and not self.node.has_failed
-        return self.node.body.outcome if is_known and not self.is_beginning else None
-
-    @property
-    def is_beginning(self) -> bool:
-        """Whether more came of it: what one of its tool calls made knows it up to that call."""
         body = self.node.body
-        return body.outcome == Completed() and bool(open_calls(body, self.node.id))
+        if not self.is_found or self.node.has_failed:
+            return None
+        # What one of its tool calls made knows it up to that call, and nothing of its end.
+        is_beginning = body.outcome == Completed() and bool(open_calls(body, self.node.id))
+        return None if is_beginning else body.outcome
 
     @property
     def parents(self) -> tuple[UUID, ...]:
@@ -231,15 +187,46 @@ class RecordedOperation:
             return (self.operation.session,)
         return self.node.provenance.parent_ids if self.is_found else ()
 
+    @property
+    def own_rows(self) -> tuple[ChunkRow, ...]:
+        """The rows that it made, at the end of its session."""
+        table, made = self.node.body.table, self.operation.session
+        own = takewhile(lambda row: row.id is not None and row.id.session == made, reversed(table))
+        return table.since(len(table) - sum(1 for _ in own))
+
+    @property
+    def input(self) -> ChunkTable:
+        """The rows with which it began, as far as its own session tells."""
+        table = self.node.body.table
+        is_run = self.operation.kind == "loop" and self.is_found
+        return table.prefix(len(table) - len(self.own_rows)) if is_run else table
+
+    def row_of(self, entry: Entry) -> ChunkRow | None:
+        """Return the first row that an entry made, None where it made none."""
+        return self.rows.get(entry.rows[0]) if entry.rows else None
+
+    def check_input(self, table: ChunkTable) -> None:
+        """Compare rows with those with which it began.
+
+        Raises:
+            ReplayDifference: They are not the same.
+        """
+        recorded, digest = self.operation.input_digest, rows_digest(table)
+        if recorded not in (None, digest):
+            rows = f"the {len(table)} rows with which it begins"
+            problem = f"{rows} are not those that the run began with"
+            where = f"session {short_id(self.operation.session)}, {name_of(self.operation)}"
+            raise difference(problem, where, f"sha256 {recorded}", f"sha256 {digest}")
+
 
 @dataclass(frozen=True, slots=True)
 class History:
     """What sessions and those that they came from say together; each session stands once."""
 
-    nodes: tuple[RecordedNode, ...]
+    nodes: tuple[RecordedNode, ...] = ()
     """Parents stand before what was made of them."""
 
-    runs: tuple[RecordedOperation, ...]
+    runs: tuple[RecordedOperation, ...] = ()
     """In the order of the records; what happened inside tool calls is left out."""
 
 
@@ -262,27 +249,25 @@ def history_of(*sessions: Session) -> History:
         since = enumerate(record.since(shared), start=shared)
         new = [(at, entry) for at, entry in since if entry.id not in known]
         known.update(entry.id for _, entry in new)
-        runs += _runs(new, node, rows)
-    found = {run.operation.operation: by_id.get(run.operation.session, run.node) for run in runs}
-    return History(nodes, tuple(_at(run, found[run.operation.operation]) for run in runs))
+        runs += _runs(new, by_id, node, rows)
+    return History(nodes, tuple(runs))
 
 
 def _runs(
-    numbered: list[tuple[int, Entry]], node: RecordedNode, rows: Mapping[RowId, ChunkRow]
+    numbered: list[tuple[int, Entry]],
+    nodes: Mapping[UUID, RecordedNode],
+    node: RecordedNode,
+    rows: Mapping[RowId, ChunkRow],
 ) -> Iterator[RecordedOperation]:
-    """Yield the operations among entries that stand next to each other in a record."""
+    """Yield the operations among entries that stand next to each other in the record of a node."""
     entries = [entry for _, entry in numbered]
     inner = inner_operations(entries)
     last = {entry.operation: at for at, entry in enumerate(entries)}
     for index, (at, entry) in enumerate(numbered):
         if isinstance(entry, Operation) and entry.operation not in inner:
             part = tuple(entries[index : last[entry.operation] + 1])
-            yield RecordedOperation(operation=entry, entries=part, at=at, node=node, rows=rows)
-
-
-def _at(run: RecordedOperation, node: RecordedNode) -> RecordedOperation:
-    """Return a run with the session that it made, where that is in the history."""
-    return run if run.node is node else replace(run, node=node)
+            made = nodes.get(entry.session, node)
+            yield RecordedOperation(operation=entry, entries=part, at=at, node=made, rows=rows)
 
 
 def _ended(session: Session) -> RecordedNode:
@@ -304,13 +289,11 @@ def _nodes(roots: Iterable[RecordedNode]) -> Iterator[RecordedNode]:
         node, is_open = todo.pop()
         if is_open:
             yield node
-            continue
-        if node.id in known:
-            continue
-        known.add(node.id)
-        todo.append((node, True))
-        above = [_of_edge(edge) for edge in node.provenance.parents]
-        todo += [(each, False) for each in reversed(above) if each is not None]
+        elif node.id not in known:
+            known.add(node.id)
+            todo.append((node, True))
+            above = map(_of_edge, reversed(node.provenance.parents))
+            todo += [(each, False) for each in above if each is not None]
 
 
 def _of_edge(edge: Edge) -> RecordedNode | None:
@@ -320,205 +303,252 @@ def _of_edge(edge: Edge) -> RecordedNode | None:
     return RecordedNode(edge.id, with_late(edge.late, body), edge.provenance or Provenance())
 
 
-_NO_PARAMETERS = frozenset({"messages", "system", "tools"})
+_OWN_ERROR = re.compile(r"\S+:\S+ failed: (\w+): (.*)", re.DOTALL)
+"""How the record tells of an error that a client of the program raised itself."""
 
 
-def body_parameters(body: bytes) -> dict[str, Any] | None:
-    """Return the parameters in the body of a request, None for one that is no JSON object."""
-    try:
-        said: dict[str, Any] = dict(json.loads(body))
-    except (TypeError, ValueError):
+def response_of(call: ModelCall, row: ChunkRow | None) -> RathLLMChatResponse:
+    """Return what a model answered.
+
+    Args:
+        call: An answered call.
+        row: The row that the answer became, None where it became none: then the call says it.
+    """
+    evidence = call.evidence
+    message = _message(call, row)
+    reason = evidence.finish_reason or ("tool_calls" if message and message.tool_calls else "stop")
+    # The record holds the reason in the words of the type.
+    finish = cast("RathLLMFinishReason", reason)
+    return RathLLMChatResponse(
+        id=evidence.response_id or "",
+        choices=() if message is None else (RathLLMChatChoice(0, finish, message),),
+        created=0,
+        model=evidence.served_model or evidence.requested_model or "",
+        service_tier=evidence.service_tier,
+        system_fingerprint=evidence.fingerprint,
+        usage=evidence.usage,
+    )
+
+
+def _message(call: ModelCall, row: ChunkRow | None) -> RathLLMAssistantMessage | None:
+    reasoning = call.evidence.reasoning
+    content = None if row is None else row.content
+    if isinstance(content, AssistantTurn):
+        parts = tuple(
+            tool_call_part(each.id, each.name, each.arguments, kind=each.type)
+            for each in content.calls
+        )
+        return RathLLMAssistantMessage(
+            content=content.text,
+            refusal=content.text if call.evidence.finish_reason == "refusal" else None,
+            reasoning_content=reasoning,
+            tool_calls=parts or None,
+        )
+    said = content.text if isinstance(content, UserText) else call.answer  # a summary, or no row
+    if said is None:
         return None
-    return {name: value for name, value in said.items() if name not in _NO_PARAMETERS}
+    return RathLLMAssistantMessage(content=said, reasoning_content=reasoning)
 
 
-_NOTHING_GIVEN: Mapping[int, CurrentCall] = MappingProxyType({})
+def error_of(evidence: CallEvidence) -> Exception:
+    """Return the error with which a recorded call failed, of the class that it had.
+
+    The own error of a client is made again where it was one of Python's; of another one the record
+    has the text, and the class of rath for it.
+    """
+    name, _, message = (evidence.error or "").partition(": ")
+    kind = getattr(rath.errors, name, None)
+    own = _OWN_ERROR.fullmatch(message)
+    builtin = None if own is None else getattr(builtins, own[1], None)
+    if own is not None and isinstance(builtin, type) and issubclass(builtin, Exception):
+        with suppress(TypeError):  # one that is made of more than a text
+            made = builtin(own[2])
+            if network_error_class(made) is kind:
+                return made
+    status = evidence.attempts[-1].status if evidence.attempts else None
+    error: ProviderError
+    if not (isinstance(kind, type) and issubclass(kind, ProviderError)):
+        error = ProviderError(evidence.error or "the call failed", endpoint=evidence.endpoint)
+    elif issubclass(kind, StreamInterrupted):
+        text = evidence.partial_text
+        error = kind(message, endpoint=evidence.endpoint, partial_text=text)
+    else:
+        error = kind(message, endpoint=evidence.endpoint, status=status)
+    error.evidence = evidence
+    return error
+
+
+def check_derivation(node: RecordedNode, nodes: Mapping[UUID, RecordedNode]) -> None:
+    """Compare the rows of a fork or a merge with what its parents make.
+
+    Raises:
+        ReplayDifference: They are not the same.
+    """
+    operator, edges = node.provenance.operator, node.provenance.parents
+    above = [nodes[edge.id].body for edge in edges if edge.id in nodes]
+    if not above or len(above) != len(edges):
+        return
+    if operator == "Session.fork":
+        expected = above[0].table
+    elif operator == "Session.merge":
+        expected = above[0].merged(above[1]).table
+    else:
+        return
+    where, what = f"session {short_id(node.id)}", f"what {operator} made"
+    differs = rows_differ(expected, node.body.table, where=where, what=what)
+    if differs is not None:
+        raise differs
 
 
 class RecordEnds(asyncio.CancelledError):
     """The recorded run was ended from outside at this point."""
 
 
-class RecordedRun:
-    """Serves the entries of one run in their order; used on the runtime loop only.
+class EmptyRun:
+    """A run that is made without a question: its input was cut off, waits, or had no budget.
 
     Args:
-        run: What was recorded.
-        found: Is told of the first difference, also where nobody reads the run.
+        place: Where the recorded run was made, and which session it made.
+        outcome: How it ended, None where that is not known.
     """
 
-    def __init__(
-        self, run: RecordedOperation, *, found: Callable[[ReplayDifference], object] | None = None
-    ) -> None:
-        self.run = run
-        self._entries: Sequence[Entry] = run.entries[1:]
-        self._at = 0
-        self._own = run.operation.operation
-        self._found = found
-        self._served: set[UUID] = set()
-        self._is_cut = False
-        self._rewritten = frozenset(
-            entry.call_id
-            for entry in run.own
-            if isinstance(entry, Change)
-            or (isinstance(entry, Decision) and entry.edited is not None)
-        )
-        """Ids of calls to which hooks or somebody gave other arguments, or another result."""
-
-        self._answers_changed = run.answers_changed
-        self.n_calls = 0
-        """Model calls that were served so far."""
-
-        self.where = f"session {short_id(run.operation.session)}"
-
-    @property
-    def place(self) -> Place:
-        """Where the recorded run was made; it gives its id to the session that is made."""
-        operation = self.run.operation
-        return replace(operation.place, made=operation.session)
-
-    @property
-    def run_id(self) -> UUID:
+    def __init__(self, place: Place, outcome: Outcome | None) -> None:
+        self.place = place
+        self.run_id = uuid4()
         """The operation of the recorded run."""
-        return self._own
 
-    @property
-    def rounds(self) -> Callable[..., ToolRounds]:
+        self.rounds: Callable[..., Any] = ToolRounds
         """Makes what stands for the tools of the run."""
-        return partial(ServedRounds, script=self)
+
+        self.notes: tuple[RecalledNote, ...] = ()
+        """What was recalled for it."""
+
+        self._ends_as = outcome
 
     def recall(self, given: Recall | None) -> Recall | None:
         """Return what gives the recorded notes; the one that was given is let go."""
         waiting: object = given
         if isinstance(waiting, HoldingRecall):
             waiting.close()
-        seen = next((call.seen for call in self.run.calls if call.seen is not None), None)
-        notes: tuple[RecalledNote, ...] = () if seen is None else seen.recalled
-        return (lambda _: notes) if notes else None
-
-    def next_call(self) -> ModelCall | None:
-        """Return the model call that comes next, None where there is none."""
-        return next((call for _, call in self._calls_ahead()), None)
-
-    def serve_call(
-        self, written: ChatDraft, request: RathLLMChatRequest
-    ) -> tuple[ModelCall, ChunkRow | None]:
-        """Return the next call and the row that it made, once the request is the recorded one.
-
-        Args:
-            written: The request, as the replay would send it.
-            request: What it was made of, without the messages.
-
-        Raises:
-            ReplayDifference: The request is another one, or the record has no further call.
-        """
-        digest = written.digest
-        call = self._take_call()
-        if call is None:
-            raise self.end("the run asks for another model call than the record has")
-        where = f"{self.where}, model call {self.n_calls}"
-        seen = call.seen
-        if seen is not None and seen.request_digest != digest:
-            raise self.differs(self._explained(call, written, request, where))
-        row = self.run.rows.get(call.rows[0]) if call.rows else None
-        return call, row
-
-    def serve_round(
-        self, calls: Sequence[ToolCall], places: Sequence[int], rounds: ToolRounds
-    ) -> dict[int, CallResult]:
-        """Return what became of the calls of a turn, by their place in it.
-
-        Raises:
-            ReplayDifference: A call is not in the record, or its result is not the recorded one.
-            CancelledError: The recorded run was cut off before all of them had a result.
-        """
-        left = self._runs_of_turn()
-        done: dict[int, CallResult] = {}
-        cut: list[str] = []
-        for at, call in zip(places, calls, strict=True):
-            # One that was cut off may have been made again when the run went on.
-            made = [each for each in left if self._is_of(each, call)]
-            run = next((each for each in made if each.rows), made[0] if made else None)
-            if run is None:
-                raise self.end(f"the run makes tool call {call.id!r} ({call.name}) which is new")
-            left.remove(run)
-            self._served.add(run.id)
-            finished = self._finished(call, run, rounds)
-            if finished is None:
-                cut.append(call.id)
-            else:
-                done[at] = finished
-        if cut:
-            calls_cut = ", ".join(map(repr, cut))
-            end = self.end(f"the record has no result of tool calls {calls_cut}")
-            raise _Cut(done, end)
-        return done
-
-    def end(self, problem: str = "") -> BaseException:
-        """Return what ends a run that asks for more than the record has."""
-        outcome = self.run.outcome
-        ended_outside = isinstance(outcome, BudgetExceeded | DeadlineExceeded | Suspended)
-        if ended_outside or outcome is None:
-            self._is_cut = True
-            return RecordEnds()
-        return self.differs(
-            ReplayDifference(problem, where=f"{self.where}, {name_of(self.run.operation)}")
-        )
-
-    def differs(self, difference: ReplayDifference) -> ReplayDifference:
-        """Note a difference and return it."""
-        if self._found is not None:
-            self._found(difference)
-        return difference
+        return (lambda _: self.notes) if self.notes else None
 
     def changes_of(self, row: RowId) -> Sequence[Change]:
         """Return what hooks had made of the answer that a row holds."""
-        return self._answers_changed.get(row, ())
+        return ()
 
     def cut_off(self, latest: Body, session: UUID) -> Body:
         """Return the content of the replay where it was ended, as the recorded run was."""
-        outcome = self.run.outcome
-        if not self._is_cut or outcome is None:
+        if self._ends_as is None:
             return latest.cancelled(session)
-        if not isinstance(outcome, Suspended):
-            return replace(latest, outcome=outcome)
+        return replace(latest, outcome=self._ends_as)
+
+
+class _Step(NamedTuple):
+    """A model call of a run, and the tool runs that came of it."""
+
+    at: int
+    """Index of the call among the entries of the run."""
+
+    call: ModelCall
+    runs: list[tuple[int, ToolRun]]
+    """With their indices."""
+
+
+class RecordedRun(EmptyRun):
+    """Serves the entries of one run in their order; used on the runtime loop only.
+
+    Args:
+        run: What was recorded.
+        note: Is told of the first difference, also where nobody reads the run, and returns it.
+    """
+
+    def __init__(
+        self,
+        run: RecordedOperation,
+        note: Callable[[ReplayDifference], ReplayDifference] = lambda difference: difference,
+    ) -> None:
+        made = run.operation
+        super().__init__(replace(made.place, made=made.session), None)
+        self.run = run
+        self.run_id = made.operation
+        self.rounds = partial(ServedRounds, script=self)
+        self.where = f"session {short_id(made.session)}"
+        self._note = note
+        self._entries: Sequence[Entry] = run.entries[1:]
+        self._at = 0
+        """How many of them were served, or told again."""
+
+        self._steps: list[_Step] = []
+        self.n_calls = 0
+        """Model calls that were served so far."""
+
+        self._rewritten: set[str | None] = set()
+        """Ids of calls to which hooks or somebody gave other arguments, or another result."""
+
+        self._answers: dict[RowId, list[Change]] = {}
+        for at, entry in enumerate(self._entries):
+            if entry.operation == self.run_id:
+                self._take(at, entry)
+        seen = next((step.call.seen for step in self._steps if step.call.seen is not None), None)
+        self.notes = () if seen is None else seen.recalled
+        self._schemas: dict[str, str] | None = None
+
+    def _take(self, at: int, entry: Entry) -> None:
+        match entry:
+            case ModelCall():
+                self._steps.append(_Step(at, entry, []))
+            case ToolRun() if self._steps:
+                self._steps[-1].runs.append((at, entry))
+            case Change():
+                self._rewritten.add(entry.call_id)
+                for row in entry.rows if entry.what == "answer" else ():
+                    self._answers.setdefault(row, []).append(entry)
+            case Decision() if entry.edited is not None:
+                self._rewritten.add(entry.call_id)
+            case _:
+                pass
+
+    def changes_of(self, row: RowId) -> Sequence[Change]:
+        """Return what hooks had made of the answer that a row holds."""
+        return self._answers.get(row, ())
+
+    def cut_off(self, latest: Body, session: UUID) -> Body:
+        """Return the content of the replay where it was ended, as the recorded run was."""
+        if not isinstance(self._ends_as, Suspended):
+            return super().cut_off(latest, session)
         # It waits as the recorded one did: for the same things, with the same results kept.
-        ours = latest.with_entries(*self._waited_for())
-        return replace(ours, outcome=outcome, unfinished=self.run.node.body.unfinished)
+        last = self._steps[-1].at if self._steps else 0
+        waits = (
+            entry
+            for entry in self._entries[last:]
+            if entry.operation == self.run_id and isinstance(entry, Interrupt | Decision)
+        )
+        ours = latest.with_entries(*waits)
+        return replace(ours, outcome=self._ends_as, unfinished=self.run.node.body.unfinished)
 
-    def left(self) -> ReplayDifference | None:
-        """Return the error for what the record has and the replay did not ask for, if anything."""
-        for entry in self._entries[self._at :]:
-            if entry.operation != self._own or entry.id in self._served:
-                continue
-            if isinstance(entry, ModelCall):
-                return ReplayDifference(
-                    "the record has a model call that the replay did not make",
-                    where=self.where,
-                    expected=f"{entry.purpose} call of {entry.evidence.requested_model!r}",
-                    found="the end of the run",
-                )
-        return None
+    @property
+    def calls(self) -> list[ModelCall]:
+        """All model calls of the run."""
+        return [step.call for step in self._steps]
 
-    def _waited_for(self) -> list[Entry]:
-        """Return what the record says of waiting since its last model call."""
-        told: list[Entry] = []
-        for entry in reversed(self._entries):
-            if entry.operation != self._own:
-                continue
-            if isinstance(entry, ModelCall):
-                break
-            if isinstance(entry, Interrupt | Decision):
-                told.append(entry)
-        return told[::-1]
+    def next_call(self) -> ModelCall | None:
+        """Return the model call that comes next, None where there is none."""
+        return self._steps[self.n_calls].call if self.n_calls < len(self._steps) else None
 
-    def _take_call(self) -> ModelCall | None:
-        """Step to the next model call of the run; what happened before it is noted again."""
-        for at, call in self._calls_ahead():
+    def take_call(self) -> ModelCall:
+        """Step to the next model call; what happened before it is noted again.
+
+        Raises:
+            ReplayDifference: The record has no further call.
+            RecordEnds: It was ended here.
+        """
+        while (call := self.next_call()) is not None:
+            at = self._steps[self.n_calls].at
             self._note_inner(at)
             self._at = at + 1
             self.n_calls += 1
-            later = (after.evidence.fallback_from for _, after in self._calls_ahead())
+            after = islice(self._steps, self.n_calls, None)
+            later = (step.call.evidence.fallback_from for step in after)
             # The run may have ended here and gone on later: then the question was asked again.
             if call.purpose == "compress":
                 is_past = None in later
@@ -527,75 +557,140 @@ class RecordedRun:
             if not is_past:
                 return call
             parent_sink()(call, None)
+        raise self.end("the run asks for another model call than the record has")
+
+    def check_request(
+        self, call: ModelCall, written: ChatDraft, request: RathLLMChatRequest
+    ) -> None:
+        """Compare a request with the one that a call had sent.
+
+        Args:
+            call: The call.
+            written: The request, as the replay would send it.
+            request: What it was made of, without the messages.
+
+        Raises:
+            ReplayDifference: It is another one; the text says in what, as far as that is known.
+        """
+        seen, digest = call.seen, written.digest
+        if seen is None or seen.request_digest == digest:
+            return
+        made, where = self.run.operation, f"{self.where}, model call {self.n_calls}"
+        own = None if made.output is None else made.output.tool.name
+        offered = [tool for tool in request.tools or () if tool.name != own]
+        recorded = _parts(made.tools if made.kind == "loop" else (), call.evidence.parameters)
+        found = _parts(offered, _parameters_in(written.body()) or call.evidence.parameters)
+        for part in dict.fromkeys((*recorded, *found)):
+            kind, name = part
+            texts = [said.get(part, f"no such {kind.split()[-1]}") for said in (recorded, found)]
+            if texts[0] != texts[1]:
+                problem = f"the {kind} {name!r} of the request is not the recorded one"
+                raise self._note(difference(problem, where, *texts))
+        problem = (
+            f"the request is not the one that was sent: the agent's rows, rows 0 to "
+            f"{seen.n_rows} of the session, recalled notes, or how they are written, changed"
+        )
+        digests = f"sha256 {seen.request_digest}", f"sha256 {digest}"
+        raise self._note(difference(problem, where, *digests))
+
+    def serve_round(
+        self,
+        calls: Mapping[int, ToolCall],
+        table: Mapping[str, Offer],
+        done: dict[int, CallResult],
+    ) -> None:
+        """Put into `done` what became of the calls of a turn, by their place in it.
+
+        Raises:
+            ReplayDifference: A call is not in the record, or its result is not the recorded one.
+            RecordEnds: The recorded run was cut off before all of them had a result.
+        """
+        runs = self._steps[self.n_calls - 1].runs if self.n_calls else []
+        left = [run for _, run in runs]
+        self._note_inner(max((at + 1 for at, _ in runs), default=self._at))
+        cut: list[str] = []
+        for at, call in calls.items():
+            # One that was cut off may have been made again when the run went on.
+            made = [run for run in left if self._is_of(run, call)]
+            run = next((each for each in made if each.rows), made[0] if made else None)
+            if run is None:
+                raise self.end(f"the run makes tool call {call.id!r} ({call.name}) which is new")
+            left.remove(run)
+            self._check_schema(call, run, table.get(call.name))
+            if run.rows:
+                done[at] = self._result(call, run)
+            else:
+                cut.append(repr(call.id))
+        if cut:
+            raise self.end(f"the record has no result of tool calls {', '.join(cut)}")
+
+    @cached_property
+    def outcome(self) -> Outcome | None:
+        """How the run ended, None where that is not known."""
+        return self.run.outcome
+
+    def end(self, problem: str = "") -> BaseException:
+        """Return what ends a run that asks for more than the record has."""
+        outcome = self.outcome
+        if outcome is None or isinstance(outcome, BudgetExceeded | DeadlineExceeded | Suspended):
+            self._ends_as = outcome
+            return RecordEnds()
+        where = f"{self.where}, {name_of(self.run.operation)}"
+        return self._note(ReplayDifference(problem, where=where))
+
+    def left(self) -> ReplayDifference | None:
+        """Return the error for a model call that the replay did not make, if there is one."""
+        call = self.next_call()
+        if call is None:
+            return None
+        problem = "the record has a model call that the replay did not make"
+        recorded = f"{call.purpose} call of {call.evidence.requested_model!r}"
+        return difference(problem, self.where, recorded, "the end of the run")
+
+    def compare(self, made: Body) -> None:
+        """Compare what was made again with the record: rows, calls, own entries and outcome.
+
+        Raises:
+            ReplayDifference: Something is not the recorded one.
+        """
+        recorded = self.run.node.body.table
+        differs = rows_differ(recorded, made.table, where=self.where, what="the session")
+        differs = differs or self.left() or self._entries_differ(made)
+        outcome = self.outcome
+        if differs is None and outcome is not None and outcome != made.outcome:
+            problem = "the run ended in another way"
+            differs = difference(problem, self.where, repr(outcome), repr(made.outcome))
+        if differs is not None:
+            raise differs
+
+    def _entries_differ(self, made: Body) -> ReplayDifference | None:
+        """Compare what a run noted itself: its operation, calls and summaries."""
+        run = self.run
+        since = made.record.since(run.at if run.operation.kind == "loop" else 0)
+        own = (entry for entry in since if entry.operation == self.run_id)
+        # A call that was cut off when it was answered is noted as one that was cut off before.
+        there = (entry for entry in run.own if not entry.rows or run.row_of(entry) is not None)
+        for mine, theirs in zip(filter(_counts, there), filter(_counts, own), strict=False):
+            kind = type(mine).__name__
+            at = f"{self.where}, {kind} {mine.id}"
+            if type(mine) is not type(theirs):
+                problem = f"the kind of a {kind} is not the recorded one"
+                return difference(problem, at, kind, type(theirs).__name__)
+            for name in _compared(type(mine)):
+                expected, found = getattr(mine, name), getattr(theirs, name)
+                if expected is not found and expected != found:
+                    problem = f"{name} of a {kind} is not the recorded one"
+                    return difference(problem, at, repr(expected), repr(found))
         return None
 
-    def _calls_ahead(self) -> Iterator[tuple[int, ModelCall]]:
-        for at in range(self._at, len(self._entries)):
-            entry = self._entries[at]
-            if isinstance(entry, ModelCall) and entry.operation == self._own:
-                yield at, entry
-
     def _note_inner(self, until: int) -> None:
-        """Tell the run again of what others had done inside it."""
-        note = parent_sink()
+        """Tell the run again of what others had done inside it, and hooks with its tool calls."""
         for entry in self._entries[self._at : until]:
-            if entry.operation != self._own or _is_beside(entry):
-                note(entry, None)
+            # What hooks made of an answer is told with that answer.
+            is_beside = isinstance(entry, Change) and entry.what != "answer"
+            if is_beside or entry.operation != self.run_id:
+                parent_sink()(entry, None)
         self._at = until
-
-    def _runs_of_turn(self) -> list[ToolRun]:
-        """Return the tool runs before the next model call; what happened inside is noted again."""
-        runs: list[ToolRun] = []
-        until = self._at
-        for at in range(self._at, len(self._entries)):
-            entry = self._entries[at]
-            if entry.operation != self._own:
-                continue
-            if isinstance(entry, ModelCall):
-                break
-            if isinstance(entry, ToolRun):
-                runs.append(entry)
-                until = at + 1
-        self._note_inner(until)
-        return runs
-
-    def _finished(self, call: ToolCall, run: ToolRun, rounds: ToolRounds) -> CallResult | None:
-        """Return what became of a call, None where it was cut off."""
-        offer = rounds.table.get(call.name)
-        where = f"{self.where}, tool call {call.id!r}"
-        schemas = (run.schema_digest, None if offer is None else offer.schema_digest)
-        if None not in schemas and schemas[0] != schemas[1]:
-            raise self.differs(
-                ReplayDifference(
-                    f"the schema of tool {call.name!r} is not the recorded one",
-                    where=where,
-                    expected=f"sha256 {schemas[0]}",
-                    found=f"sha256 {schemas[1]}",
-                )
-            )
-        if not run.rows:
-            return None
-        row = self.run.rows.get(run.rows[0])
-        if row is None or not isinstance(row.content, ToolFeedback):
-            raise self.differs(
-                ReplayDifference("the record has no row with the result", where=where)
-            )
-        self._check_result(run, row, where)
-        said = row.content
-        shown = ResultText(
-            said.body, failure=run.error_kind, exit_code=run.exit_code, images=said.images
-        )
-        return CallResult(
-            CheckedCall(call, offer, None if run.arguments is None else dict(run.arguments)),
-            shown,
-            run.status,
-            run.duration_ms,
-            run.file_effects,
-            run.effect_gaps,
-            run.sandbox,
-            decision=run.decision,
-            recorded=(run, row),
-        )
 
     def _is_of(self, run: ToolRun, call: ToolCall) -> bool:
         """Tell whether a recorded run is that of a call."""
@@ -605,55 +700,72 @@ class RecordedRun:
             return True
         return dict(run.arguments) == (parse_tool_arguments(call.arguments)[0] or {})
 
-    def _check_result(self, run: ToolRun, row: ChunkRow, where: str) -> None:
-        assert isinstance(row.content, ToolFeedback)
-        digest = sha256(row.content.body.encode()).hexdigest()
+    def _check_schema(self, call: ToolCall, run: ToolRun, offer: Offer | None) -> None:
+        """Compare the schema of a tool with the one that it had in a call."""
+        if self._schemas is None:
+            tools = self.run.operation.tools
+            self._schemas = {tool.name: json_digest(tool.parameters) for tool in tools}
+        found = self._schemas.get(call.name) if offer is None else offer.schema_digest
+        if None not in (run.schema_digest, found) and run.schema_digest != found:
+            problem = f"the schema of tool {call.name!r} is not the recorded one"
+            where = f"{self.where}, tool call {call.id!r}"
+            digests = f"sha256 {run.schema_digest}", f"sha256 {found}"
+            raise self._note(difference(problem, where, *digests))
+
+    def _result(self, call: ToolCall, run: ToolRun) -> CallResult:
+        """Return what a call gave, once the row that holds it is what the run says."""
+        row, where = self.run.row_of(run), f"{self.where}, tool call {call.id!r}"
+        if row is None or not isinstance(row.content, ToolFeedback):
+            raise self._note(ReplayDifference("the record has no row with the result", where=where))
+        body = row.content.body
+        digest = sha256(body.encode()).hexdigest()
         if digest != run.shown.digest:
             index = run.rows[0].index
-            raise self.differs(
-                ReplayDifference(
-                    f"the result of tool {run.tool!r} in row {index} is not what its run gave",
-                    where=f"{where}, row {index}",
-                    expected=f"{run.shown.size} bytes with sha256 {run.shown.digest}",
-                    found=f"sha256 {digest}: {excerpt(row.content.body, '')}",
-                )
-            )
-
-    def _explained(
-        self, call: ModelCall, written: ChatDraft, request: RathLLMChatRequest, where: str
-    ) -> ReplayDifference:
-        """Say what of a request is another than what was sent, as far as that is known."""
-        seen = call.seen
-        assert seen is not None
-        offered = request.tools or ()
-        recorded = self.run.operation.tools if self.run.operation.kind == "loop" else ()
-        output = self.run.operation.output
-        if output is not None:
-            offered = tuple(tool for tool in offered if tool.name != output.tool.name)
-        tools = tools_differ(recorded, offered, where=where)
-        said = body_parameters(written.body())
-        parameters = call.evidence.parameters
-        differ = None if said is None else parameters_differ(parameters, said, where=where)
-        return (
-            tools
-            or differ
-            or ReplayDifference(
-                f"the request is not the one that was sent: the agent's rows, rows 0 to "
-                f"{seen.n_rows} of the session, recalled notes, or how they are written, changed",
-                where=where,
-                expected=f"sha256 {seen.request_digest}",
-                found=f"sha256 {written.digest}",
-            )
+            problem = f"the result of tool {run.tool!r} in row {index} is not what its run gave"
+            recorded = f"sha256 {run.shown.digest}, {run.shown.size} bytes"
+            found = f"sha256 {digest}: {one_line_preview(body[:MAX_SHOWN], MAX_SHOWN)}"
+            raise self._note(difference(problem, f"{where}, row {index}", recorded, found))
+        prepared = CheckedCall(call, None)
+        return CallResult(
+            prepared, ResultText(body), run.status, decision=run.decision, recorded=(run, row)
         )
 
 
-class _Cut(RecordEnds):
-    """A round that was cut off, with what had come by then."""
+def _counts(entry: Entry) -> bool:
+    # Calls that were cut off are noted anew, a run that went on had waited for somebody, and what
+    # hooks did is only told again.
+    if isinstance(entry, Interrupt | Decision | Change):
+        return False
+    return not isinstance(entry, ToolRun) or bool(entry.rows)
 
-    def __init__(self, done: dict[int, CallResult], end: BaseException) -> None:
-        super().__init__()
-        self.done = done
-        self.end = end
+
+_NOT_COMPARED = frozenset({"id", "at", "n_ours", "place", "theirs", "duration_ms", "evidence"})
+
+
+@cache
+def _compared(kind: type[Entry]) -> tuple[str, ...]:
+    return tuple(name for name in kind.__struct_fields__ if name not in _NOT_COMPARED)
+
+
+def _parameters_in(body: bytes) -> dict[str, Any] | None:
+    """Return the parameters in the body of a request, None for one that is no JSON object."""
+    try:
+        said: dict[str, Any] = dict(json.loads(body))
+    except (TypeError, ValueError):
+        return None
+    return {name: said[name] for name in said if name not in ("messages", "system", "tools")}
+
+
+def _parts(
+    tools: Iterable[RathLLMFunctionTool], parameters: Mapping[str, Any]
+) -> dict[tuple[str, str], str]:
+    """Return what a request says beside its messages, as JSON, by the kind and name of each."""
+    said: dict[tuple[str, str], Any] = {
+        ("schema of tool", tool.name): [tool.description, tool.parameters] for tool in tools
+    }
+    said |= {("parameter", name): value for name, value in parameters.items()}
+    to_text = partial(json.dumps, ensure_ascii=False, default=repr, sort_keys=True)
+    return {part: to_text(value) for part, value in said.items()}
 
 
 @dataclass(slots=True)
@@ -668,25 +780,11 @@ class ServedRounds(ToolRounds):
         session: Session,
         done: dict[int, CallResult],
         *,
-        row: int = 0,
         places: Sequence[int] | None = None,
-        given: Mapping[int, CurrentCall] = _NOTHING_GIVEN,
+        **_: object,
     ) -> list[CallResult]:
         """Give the recorded results; see `ToolRounds.run`."""
         assert self.script is not None
-        at = range(len(calls)) if places is None else places
-        try:
-            served = self.script.serve_round(calls, at, self)
-        except _Cut as cut:
-            done.update(cut.done)
-            raise cut.end from None
-        done.update(served)
-        return [served[place] for place in at]
-
-
-def _is_beside(entry: Entry) -> bool:
-    """Tell whether an entry of a run is told again with what others had done inside it.
-
-    What hooks made of an answer is told with that answer.
-    """
-    return isinstance(entry, Change) and entry.what != "answer"
+        asked = dict(zip(range(len(calls)) if places is None else places, calls, strict=True))
+        self.script.serve_round(asked, self.table, done)
+        return [done[at] for at in asked]

@@ -2,40 +2,42 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import operator
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
+from itertools import takewhile
 from typing import Any
 from uuid import UUID
 
 from rath._async.lazy import Deferred
 from rath._async.runtime import runtime
 from rath._core.text import did_you_mean, short_id
-from rath.errors import PersistenceError, ReplayDifference
+from rath.errors import PersistenceError, ReplayDifference, SelfWaitError
 from rath.llm.base import ChatClient
-from rath.llm.chat_request import RathLLMChatRequest, RathLLMFunctionTool
-from rath.llm.chat_response import RathLLMChatResponse
 from rath.llm.clients import Unusable, make_client
 from rath.llm.draft import open_draft
 from rath.llm.provider import Provider
 from rath.llm.tool_args import parse_tool_arguments
+from rath.session.bindings import Placement
 from rath.session.body import Body
 from rath.session.calls.oneshot import OneShot
-from rath.session.calls.requests import Candidate, side_request
+from rath.session.calls.requests import (
+    Candidate,
+    RequestBuilder,
+    RequestFrame,
+    offload,
+    side_request,
+    turn_request,
+)
 from rath.session.chunk import ChunkRow, ChunkTable, tool_feedback_chunk, user_text_chunk
 from rath.session.compress import run_session_compress
-from rath.session.content import (
-    AssistantTurn,
-    ToolCall,
-    ToolFeedback,
-    UserText,
-    encode_result,
-    rows_digest,
-)
+from rath.session.content import AssistantTurn, ToolFeedback, UserText, encode_result
 from rath.session.graph.kind import LineageKind
+from rath.session.graph.legacy import SessionLineage
 from rath.session.graph.recording import (
     Provenance,
     note_content,
@@ -43,42 +45,282 @@ from rath.session.graph.recording import (
     stamped,
 )
 from rath.session.loop import run_session_loop
-from rath.session.operation import Place, next_place
+from rath.session.operation import next_place
 from rath.session.outcome import Completed, OutputMissing, RoundLimit
-from rath.session.output import OutputForm
+from rath.session.output import OutputForm, plan_output
 from rath.session.output_schema import OutputSpec, Unfit
-from rath.session.record import (
-    Change,
-    Decision,
-    Entry,
-    Interrupt,
-    ModelCall,
-    Operation,
-    ToolRun,
-    report_to,
-)
+from rath.session.record import ModelCall, Operation, report_to
+from rath.session.run.cassette import Playback, ReplayedClient, ReplayModels, provider_of
+from rath.session.run.driver import LoopPlan, LoopRun
 from rath.session.run.recorded import (
+    History,
     RecordedNode,
     RecordedOperation,
     RecordedRun,
-    excerpt,
+    RecordEnds,
+    check_derivation,
     history_of,
-    name_of,
-    rows_differ,
 )
-from rath.session.run.replay_models import (
-    RecordedStandIn,
-    ReplayModels,
-    provider_of,
-    recorded_candidates,
-)
-from rath.session.scope import DerivedKind, ServedKind, ServedRun, replaying_in
+from rath.session.scope import replaying_in
 from rath.session.session import Session
 from rath.session.tooling import Tool, builtin_tools
 
-_BEFORE = "cannot be used: "
-_AFTER = (". Give the whole answer", ". Call ")
 MANY = 1 << 30
+
+
+def replay_session(
+    session: Session,
+    at: int | None,
+    prompt: str | None,
+    provider: Provider | None,
+    tool_results: Mapping[str, object] | None,
+    agent: Callable[[Session], Session] | None,
+    tools: Sequence[Tool] | None,
+) -> Session:
+    """Return the session that is replayed from its record, or a branch; see `Session.replay`."""
+    if all(each is None for each in (at, prompt, provider, tool_results, agent, tools)):
+        return _replay_strictly(session)
+    body = session.inherited(session.body.result())
+    table, results = body.table, dict(tool_results or {})
+    start = _start(table, at, results)
+    rows = _with_results(table, start, results)
+    if prompt is not None:
+        rows.append(user_text_chunk(prompt))
+    if agent is not None:
+        beside = [
+            name for name, one in (("provider", provider), ("tools", tools)) if one is not None
+        ]
+        if beside:
+            raise ValueError(
+                f"{' and '.join(beside)} cannot be given beside agent=, which has its own; set "
+                "them on the agent"
+            )
+        return agent(_branch(session, body, start, rows))
+    made = _operation(session, body, start)
+    provider = provider or session.provider or _recorded_provider(body, made)
+    offered = _tools(made, tools or ())
+    own = {tool.name for tool in tools or ()}
+    return run_session_loop(
+        _branch(session, body, start, rows),
+        Session(ChunkTable(made.head)),
+        agent_provider=provider,
+        tools=[tool for name, tool in offered.items() if name in own],
+        system_tools=[name for name in offered if name not in own],
+    )
+
+
+def _replay_strictly(session: Session) -> Session:
+    """Return `session` as its record makes it again."""
+    history = history_of(session)
+    if history.runs and runtime().is_own_thread():
+        raise SelfWaitError(
+            "Session.replay waits for all runs of the record, and that would stop everything on "
+            "this event loop of rath; call it with `await asyncio.to_thread(session.replay)`"
+        )
+    nodes = {node.id: node for node in history.nodes}
+    for node in history.nodes:
+        check_derivation(node, nodes)
+    replayed = StrictReplay(history.runs, nodes)
+    # Nobody above counts what a replay does, and no journal notes it.
+    with session_graph_mode_override(False), report_to(_ignore):
+        runtime().run(replayed.run, label=f"a replay of session {short_id(session.id)}")
+    body = session.inherited(session.body.result())
+    table = replayed.tables.get(session.id, body.table)
+    return Session.from_body(
+        Deferred.of(replace(body, table=table)),
+        session.provenance,
+        id=session.id,
+        provider=session.provider,
+        lineage=session.lineage,
+    )
+
+
+class _KnownRun(Playback):
+    """Serves the one run that it is given, with the models that it had."""
+
+    def __init__(self, script: RecordedRun, models: tuple[Candidate, ...]) -> None:
+        super().__init__(History())
+        self._known = script
+        self._models = models
+
+    def client(self, provider: Provider) -> ChatClient:
+        """Return a client of the record."""
+        return self._models[0].client
+
+    def candidates(self, given: tuple[Candidate, ...]) -> tuple[Candidate, ...]:
+        """Return the models of the record."""
+        return self._models
+
+    def begin(self, *_: Any, **__: Any) -> RecordedRun:
+        """Return the run."""
+        return self._known
+
+
+class StrictReplay:
+    """The runs of a history, each made again from its record and compared with it; in one task."""
+
+    def __init__(
+        self, runs: Sequence[RecordedOperation], nodes: Mapping[UUID, RecordedNode]
+    ) -> None:
+        self._runs = runs
+        self._nodes = nodes
+        self.tables: dict[UUID, ChunkTable] = {}
+        """The rows that the runs made, by their sessions."""
+
+        self._models = ReplayModels()
+        self._asked: tuple[object, RequestBuilder, ChunkTable] | None = None
+        """The requests of the last run, what must be the same to go on from them, and its rows."""
+
+    async def run(self) -> None:
+        """Run all of them again.
+
+        Raises:
+            ReplayDifference: Something is not as the record says.
+        """
+        makers = {"loop": self._loop, "compress": self._compress, "select": self._select}
+        for run in self._runs:
+            make = makers.get(run.operation.kind)
+            if make is None or not run.is_found:
+                continue
+            script = self._models.script = RecordedRun(run)
+            made = await make(script, _recorded_models(script.calls, self._models))
+            if made is not None:
+                await offload(len(run.entries), partial(script.compare, made))
+                self.tables[run.operation.session] = made.table
+            await asyncio.sleep(0)  # a long replay shares the loop with others
+
+    async def _loop(self, script: RecordedRun, models: tuple[Candidate, ...]) -> Body:
+        run = script.run
+        made, own = run.operation, run.own_rows
+        user = Body(run.input, run.node.body.record.prefix(run.at))
+        run.check_input(user.table)
+        output, rounds, outcome = None, MANY, script.outcome
+        if isinstance(outcome, RoundLimit):
+            rounds = outcome.max_tool_rounds
+        if made.output is not None:
+            taken = [tool.name for tool in made.tools]
+            output = plan_output(_form(made.output, own), MANY, candidates=(), taken=taken)
+            if isinstance(outcome, Completed) and isinstance(outcome.output, OutputMissing):
+                rounds = sum(isinstance(row.content, AssistantTurn) for row in own)
+        builder = await self._requests(script, models[0], user)
+        plan = LoopPlan(
+            session=made.session,
+            user=lambda body: body,
+            cells=(Deferred.of(user), Deferred.of(Body(ChunkTable(made.head)))),
+            provider=models[0].provider,
+            candidates=(replace(models[0], builder=builder), *models[1:]),
+            dispatch_tool=None,
+            tools={},
+            schemas=made.tools,
+            output=output,
+            max_tool_rounds=rounds,
+            on_event=None,
+            recall=script.recall(None),
+            timeout=None,
+            placement=Placement(),
+            provenance=Provenance(),
+            session_provider=None,
+            lineage=SessionLineage(made.session, made.session),
+            place=script.place,
+            started_at="Session.replay",
+            recording=None,
+            served=script,
+        )
+        cell: Deferred[Body] = Deferred(made.session, ())
+        return await _end_of(script, cell, LoopRun(plan, cell).execute())
+
+    async def _compress(self, script: RecordedRun, models: tuple[Candidate, ...]) -> Body | None:
+        run = script.run
+        parent = self._nodes.get(run.parents[0]) if run.parents else None
+        if parent is None:
+            return None
+        run.check_input(parent.body.table)
+        seen = next((call.seen for call in script.calls if call.seen is not None), None)
+        agent = Body(ChunkTable(run.operation.head))
+        with replaying_in(_KnownRun(script, models)):
+            out = run_session_compress(
+                Session.from_body(Deferred.of(parent.body), Provenance(), id=parent.id),
+                Session.from_body(Deferred.of(agent), Provenance()),
+                agent_provider=Provider(model="recorded"),
+                compress_instruction=None if seen is None else seen.question,
+                register_sessions=False,
+                lazy=True,
+            )
+        return await _end_of(script, out.body, out.body)
+
+    async def _select(self, script: RecordedRun, models: tuple[Candidate, ...]) -> None:
+        run = script.run
+        made, body = run.operation, run.node.body
+        run.check_input(body.table)
+        user, agent = replace(body, record=body.record.prefix(run.at)), Body(ChunkTable(made.head))
+        is_answered = bool(script.calls) and script.calls[-1].status == "done"
+        for call in script.calls if is_answered else ():
+            if call.status == "done":
+                shot = OneShot(
+                    purpose="select",
+                    operation=made.operation,
+                    candidates=models,
+                    question=(call.seen and call.seen.question) or "",
+                )
+                await shot.ask(user, agent, _ignore)
+
+    async def _requests(
+        self, script: RecordedRun, model: Candidate, user: Body
+    ) -> RequestBuilder | None:
+        """Return the requests of a run, which go on from those of the run before where they can."""
+        made, table = script.run.operation, script.run.node.body.table
+        before, self._asked = self._asked, None
+        if script.notes or not script.calls:
+            return None
+        same = (_model_of(script.calls[0]), made.head, made.tools, made.output)
+        if before is not None and before[0] == same:
+            builder = before[1]
+            # What is said before a question stands in no request where no answer follows.
+            if user.table.vector.common_prefix(before[2].vector) > builder.n_rows:
+                self._asked = (same, builder, table)
+                return builder
+        request = partial(turn_request, made.tools, made.output)
+        frame = RequestFrame(head=made.head, request=request)
+        builder = await offload(len(user.table), partial(RequestBuilder, model, frame, user))
+        self._asked = (same, builder, table)
+        return builder
+
+
+async def _end_of(script: RecordedRun, cell: Deferred[Body], running: Awaitable[Body]) -> Body:
+    """Wait for a run and return what it made, also where it failed or was cut off as recorded."""
+    try:
+        return await running
+    except RecordEnds:
+        return script.cut_off(cell.latest or Body(ChunkTable()), script.run.operation.session)
+    except Exception as exc:
+        if isinstance(exc, ReplayDifference) or not script.run.node.has_failed:
+            raise
+    return cell.latest or Body(ChunkTable())
+
+
+def _model_of(call: ModelCall) -> tuple[str | None, ...]:
+    """Return by what a model is known in the record."""
+    evidence = call.evidence
+    where = (evidence.provider_kind, evidence.endpoint)
+    return (*where, evidence.requested_model, evidence.adapter)
+
+
+def _recorded_models(calls: Sequence[ModelCall], models: ReplayModels) -> tuple[Candidate, ...]:
+    """Return the models that a run asked, in the order of their first calls.
+
+    The last one stands there more than once where one of the same name took its place.
+    """
+    first: dict[tuple[str | None, ...], Provider] = {}
+    longest = chain = 1
+    for call in calls:
+        key = _model_of(call)
+        if key not in first:
+            first[key] = provider_of(call.evidence)
+        chain = chain + 1 if call.status == "failed" else 1
+        longest = max(longest, chain if call is not calls[-1] else chain - 1)
+    asked = [*first.values()] or [Provider(model="none")]
+    asked += asked[-1:] * (longest - len(asked))
+    return tuple(Candidate(ReplayedClient(each, models), each) for each in asked)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -94,445 +336,46 @@ class RecordedForm(OutputForm):
         return self.read(text)
 
 
-def recorded_form(run: RecordedOperation, spec: OutputSpec) -> tuple[RecordedForm, int]:
-    """Return the form of a run's typed answer, and how many tries may follow one that fails."""
-    reads = deque(_reads(run, spec))
+def _form(spec: OutputSpec, rows: Sequence[ChunkRow]) -> RecordedForm:
+    """Return the form of a run's typed answer, by the rows that the run made."""
+    problems = deque(_problems(spec.tool.name, rows))
 
     def read(text: str) -> Any:
-        found = reads.popleft() if reads else None
-        if isinstance(found, Unfit):
-            raise found
-        return found
+        problem = problems.popleft() if problems else None
+        if problem is not None:
+            raise Unfit(problem)
+        return text
 
-    form = RecordedForm(spec.name, spec.schema, spec, False, read)
-    outcome = run.outcome
-    is_missing = isinstance(outcome, Completed) and isinstance(outcome.output, OutputMissing)
-    n_turns = sum(1 for _ in _judged(run, spec))
-    return form, n_turns - 1 if is_missing else MANY
+    return RecordedForm(spec.name, spec.schema, spec, False, read)
 
 
-def _judged(
-    run: RecordedOperation, spec: OutputSpec
-) -> Iterator[tuple[ModelCall, AssistantTurn, list[ToolCall]]]:
-    """Yield the turns that were taken for answers, with the calls that gave them."""
-    for call in run.calls:
-        row = run.rows.get(call.rows[0]) if call.rows else None
-        turn = None if row is None else row.content
-        if not isinstance(turn, AssistantTurn) or call.evidence.finish_reason == "pause_turn":
+def _problems(tool: str, rows: Sequence[ChunkRow]) -> Iterator[str | None]:
+    """Yield for each answer that was read why it did not fit, None where it did."""
+    contents = [row.content for row in rows]
+    for at, turn in enumerate(contents):
+        if not isinstance(turn, AssistantTurn):
             continue
-        own = [each for each in turn.calls if each.name == spec.tool.name]
-        if own or not turn.calls:
-            yield call, turn, own
-
-
-def _reads(run: RecordedOperation, spec: OutputSpec) -> Iterator[Any]:
-    runs = deque(entry for entry in run.own if isinstance(entry, ToolRun))
-    for call, turn, own in _judged(run, spec):
-        if not own:
-            yield _read_text(run, call, turn)
-        for each in own:
-            arguments, is_error = parse_tool_arguments(each.arguments)
-            made = next((r for r in runs if (r.call_id, r.tool) == (each.id, each.name)), None)
-            if made is not None:
-                runs.remove(made)
-            if not is_error:
-                yield _read_call(run, made, arguments)
-
-
-def _read_call(run: RecordedOperation, made: ToolRun | None, arguments: object) -> Any:
-    if made is None or made.status == "done":
-        return arguments
-    row = run.rows.get(made.rows[0]) if made.rows else None
-    body = row.content.body if row is not None and isinstance(row.content, ToolFeedback) else "{}"
-    return Unfit(_problem(str(json.loads(body).get("message", ""))))
-
-
-def _read_text(run: RecordedOperation, call: ModelCall, turn: AssistantTurn) -> Any:
-    after = call.rows[0].index + 1
-    following = run.rows.get(type(call.rows[0])(call.rows[0].session, after))
-    if following is not None and isinstance(following.content, UserText):
-        return Unfit(_problem(following.content.text))
-    outcome = run.outcome
-    if isinstance(outcome, Completed) and isinstance(outcome.output, OutputMissing):
-        return Unfit("it did not fit")
-    return turn.text
+        after = list(takewhile(lambda one: not isinstance(one, AssistantTurn), contents[at + 1 :]))
+        if not turn.calls and after and isinstance(after[0], UserText):
+            yield _problem(after[0].text)
+        results = (one for one in after if isinstance(one, ToolFeedback) and one.name == tool)
+        for call in turn.calls:
+            if call.name == tool:
+                result = next(results, None)
+                if not parse_tool_arguments(call.arguments)[1]:
+                    message = json.loads(result.body).get("message") if result else None
+                    yield None if message is None else _problem(message)
 
 
 def _problem(said: str) -> str:
     """Return what was wrong, out of what the model was told of it."""
-    _, _, told = said.partition(_BEFORE)
-    ends = [at for end in _AFTER if (at := told.rfind(end)) >= 0]
+    told = said.partition("cannot be used: ")[2]
+    ends = [at for end in (". Give the whole answer", ". Call ") if (at := told.rfind(end)) >= 0]
     return told[: min(ends)] if ends else told.removesuffix(".")
-
-
-def replay_strictly(session: Session) -> Session:
-    """Return `session` as its record makes it again; see `Session.replay`."""
-    history = history_of(session)
-    nodes = {node.id: node for node in history.nodes}
-    for node in history.nodes:
-        _check_derivation(node, nodes)
-    tables: dict[UUID, ChunkTable] = {}
-    # Nobody above counts what a replay does, and no journal notes it.
-    with session_graph_mode_override(False), report_to(_ignore):
-        for run in history.runs:
-            table = _replayed(run, nodes)
-            if table is not None:
-                tables[run.operation.session] = table
-    body = session.inherited(session.body.result())
-    return Session.from_body(
-        Deferred.of(replace(body, table=tables.get(session.id, body.table))),
-        session.provenance,
-        id=session.id,
-        provider=session.provider,
-        lineage=session.lineage,
-    )
-
-
-def _replayed(run: RecordedOperation, nodes: Mapping[UUID, RecordedNode]) -> ChunkTable | None:
-    """Run an operation again and return the rows of what it makes; None where it makes none."""
-    match run.operation.kind:
-        case "loop" if run.is_found:
-            return _replay_loop(run)
-        case "compress" if run.is_found:
-            parent = nodes.get(run.parents[0]) if run.parents else None
-            return None if parent is None else _replay_compression(run, parent)
-        case "select" if run.is_found:
-            _replay_selection(run)
-            return None
-        case _:
-            return None
-
-
-def _replay_loop(run: RecordedOperation) -> ChunkTable:
-    operation, body = run.operation, run.node.body
-    n_own = 0
-    for row in reversed(body.table):
-        if row.id is None or row.id.session != operation.session:
-            break
-        n_own += 1
-    user = Body(body.table.prefix(len(body.table) - n_own), body.record.prefix(run.at))
-    _check_input(run, user.table)
-    context = OneRun(run)
-    output, retries = None, 2
-    if operation.output is not None:
-        output, retries = recorded_form(run, operation.output)
-    outcome = run.outcome
-    with replaying_in(context):
-        out = run_session_loop(
-            _session(user, run.parents[0] if run.parents else None),
-            _session(Body(ChunkTable(operation.head))),
-            agent_provider=Provider(model="recorded"),
-            tools=[_Offered(tool) for tool in operation.tools],
-            executor=_Schemas(operation.tools),
-            max_tool_rounds=outcome.max_tool_rounds if isinstance(outcome, RoundLimit) else MANY,
-            system_tools=False,
-            output=output,
-            output_retries=retries,
-        )
-    return _compared(run, context.script, out)
-
-
-def _replay_compression(run: RecordedOperation, parent: RecordedNode) -> ChunkTable:
-    _check_input(run, parent.body.table)
-    context = OneRun(run)
-    question = next((call.seen.question for call in run.calls if call.seen is not None), None)
-    with replaying_in(context):
-        out = run_session_compress(
-            _session(parent.body, parent.id),
-            _session(Body(ChunkTable(run.operation.head))),
-            agent_provider=Provider(model="recorded"),
-            compress_instruction=question,
-            register_sessions=False,
-            lazy=True,
-        )
-    return _compared(run, context.script, out)
-
-
-def _replay_selection(run: RecordedOperation) -> None:
-    body = run.node.body
-    _check_input(run, body.table)
-    cast = ReplayModels()
-    cast.script = RecordedRun(run)
-    shot = OneShot(
-        purpose="select",
-        operation=run.operation.operation,
-        candidates=recorded_candidates(run, cast),
-        question="",
-    )
-    user = replace(body, record=body.record.prefix(run.at))
-    agent = Body(ChunkTable(run.operation.head))
-    if not run.calls or run.calls[-1].status != "done":
-        return
-    for call in run.calls:
-        if call.status == "done":
-            question = (call.seen and call.seen.question) or ""
-            ask = partial(replace(shot, question=question).ask, user, agent, _ignore)
-            runtime().run(ask, label="a replayed selection")
-
-
-def _compared(run: RecordedOperation, script: RecordedRun, out: Session) -> ChunkTable:
-    """Wait for a replay and return its rows, once they and its record are the recorded ones."""
-    try:
-        out.synchronize()
-    except ReplayDifference:
-        raise
-    except Exception:
-        if not run.node.has_failed:
-            raise
-    where = f"session {short_id(run.operation.session)}"
-    found = out.partial_table
-    recorded = run.node.body.table
-    differs = rows_differ(recorded.rows, found.rows, where=where, what="the session")
-    differs = differs or script.left() or _entries_differ(run, out, where)
-    if differs is not None:
-        raise differs
-    expected, latest = run.outcome, out.body.latest
-    if expected is not None and latest is not None and expected != latest.outcome:
-        raise ReplayDifference(
-            "the run ended in another way",
-            where=where,
-            expected=excerpt(repr(expected), repr(latest.outcome)),
-            found=excerpt(repr(latest.outcome), repr(expected)),
-        )
-    return found
-
-
-def _entries_differ(run: RecordedOperation, out: Session, where: str) -> ReplayDifference | None:
-    """Compare what a run noted itself: its operation, calls and summaries."""
-    mine = [entry for entry in run.own if _counts(entry)]
-    own = run.operation.operation
-    record = out.partial_record.since(run.at if run.operation.kind == "loop" else 0)
-    theirs = [entry for entry in record if entry.operation == own and _counts(entry)]
-    for expected, found in zip(mine, theirs, strict=False):
-        difference = _entry_differs(expected, found)
-        if difference is not None:
-            name, first, second = difference
-            return ReplayDifference(
-                f"{name} of a {type(expected).__name__} is not the recorded one",
-                where=f"{where}, {type(expected).__name__} {expected.id}",
-                expected=excerpt(first, second),
-                found=excerpt(second, first),
-            )
-    return None
-
-
-def _counts(entry: Entry) -> bool:
-    # Calls that were cut off are noted anew, a run that went on had waited for somebody, and what
-    # hooks did is only told again.
-    if isinstance(entry, Interrupt | Decision | Change):
-        return False
-    return not isinstance(entry, ToolRun) or bool(entry.rows)
-
-
-_NOT_COMPARED = frozenset({"id", "at", "n_ours", "place", "theirs", "duration_ms", "evidence"})
-
-
-def _entry_differs(expected: Entry, found: Entry) -> tuple[str, str, str] | None:
-    if type(expected) is not type(found):
-        return "the kind", type(expected).__name__, type(found).__name__
-    if expected is found:
-        return None
-    for name in _compared_names(type(expected)):
-        mine, theirs = getattr(expected, name), getattr(found, name)
-        if mine is not theirs and mine != theirs:
-            return name, repr(mine), repr(theirs)
-    return None
-
-
-def _compared_names(kind: type[Entry]) -> Sequence[str]:
-    names = _names.get(kind)
-    if names is None:
-        every = kind.__struct_fields__
-        names = _names[kind] = tuple(name for name in every if name not in _NOT_COMPARED)
-    return names
-
-
-_names: dict[type[Entry], tuple[str, ...]] = {}
-
-
-def _check_input(run: RecordedOperation, table: ChunkTable) -> None:
-    digest = rows_digest(table)
-    if run.operation.input_digest not in (None, digest):
-        raise ReplayDifference(
-            f"the {len(table)} rows with which it begins are not those that the run began with",
-            where=f"session {short_id(run.operation.session)}, {name_of(run.operation)}",
-            expected=f"sha256 {run.operation.input_digest}",
-            found=f"sha256 {digest}",
-        )
-
-
-def _check_derivation(node: RecordedNode, nodes: Mapping[UUID, RecordedNode]) -> None:
-    """Compare the rows of a fork or a merge with what its parents make."""
-    parents = [nodes.get(edge.id) for edge in node.provenance.parents]
-    above = [each.body for each in parents if each is not None]
-    if not above or len(above) != len(parents):
-        return
-    table, operator = node.body.table, node.provenance.operator
-    if operator == "Session.fork":
-        expected = above[0].table
-    elif operator == "Session.merge":
-        expected = above[0].merged(above[1]).table
-    else:
-        return
-    if table.vector.common_prefix(expected.vector) == len(table) == len(expected):
-        return
-    where = f"session {short_id(node.id)}"
-    differs = rows_differ(expected.rows, table.rows, where=where, what=f"what {operator} made")
-    if differs is not None:
-        raise differs
-
-
-@dataclass(frozen=True, slots=True)
-class _Schemas:
-    """Offers the recorded tool schemas in their order; nothing is asked of it or called."""
-
-    recorded: tuple[RathLLMFunctionTool, ...]
-
-    def tool_schemas(self) -> tuple[RathLLMFunctionTool, ...]:
-        return self.recorded
-
-    def complete(self, req: RathLLMChatRequest) -> RathLLMChatResponse:
-        raise RuntimeError("a replay asks nobody")
-
-    def dispatch_tool(
-        self, session: Session, tool: object, arguments: Mapping[str, object]
-    ) -> object:
-        raise RuntimeError("a replay calls no tool")
-
-
-@dataclass(frozen=True, slots=True)
-class _Offered:
-    """A recorded tool, of which only the schema is left."""
-
-    schema: RathLLMFunctionTool
-
-    @property
-    def name(self) -> str:
-        return self.schema.name
-
-    @property
-    def description(self) -> str | None:
-        return self.schema.description
-
-    @property
-    def parameters(self) -> Mapping[str, object]:
-        return self.schema.parameters
-
-    def resource_key(self, arguments: Mapping[str, object]) -> tuple[str, ...]:
-        return (self.name,)
-
-    def __call__(self, session: object, arguments: Mapping[str, object]) -> object:
-        raise RuntimeError("a replay calls no tool")
-
-
-class OneRun:
-    """The context of the replay of one run that is known beforehand."""
-
-    def __init__(self, run: RecordedOperation) -> None:
-        self._cast = ReplayModels()
-        self.script = self._cast.script = RecordedRun(run)
-        self._run = run
-
-    def client(self, provider: Provider) -> ChatClient:
-        """Return what is never asked."""
-        return RecordedStandIn(provider)
-
-    def candidates(self, given: tuple[Candidate, ...]) -> tuple[Candidate, ...]:
-        """Return the recorded models."""
-        return recorded_candidates(self._run, self._cast)
-
-    def begin(
-        self,
-        kind: ServedKind,
-        place: Place,
-        sessions: tuple[Session, Session],
-        candidates: Sequence[Candidate],
-    ) -> ServedRun:
-        """Return the run."""
-        return self.script
-
-    def call(self, segment: str, session: Session) -> UUID | None:
-        """Say nothing: a run calls no workflow."""
-        return None
-
-    def derive(self, kind: DerivedKind, place: Place, parents: Sequence[Session]) -> Place:
-        """Leave it as it is: within a run nothing is derived."""
-        return place
-
-    def check(self, session: object, name: str, judge: str) -> tuple[Entry, ...]:
-        """Refuse: a run makes no checks."""
-        raise RuntimeError("a replay makes no checks")
-
-    def remember(self, what: str) -> None:
-        """Refuse: a run asks no memory."""
-        raise RuntimeError("a replay asks no memory")
-
-
-def _session(body: Body, id: UUID | None = None) -> Session:
-    return Session.from_body(Deferred.of(body), Provenance(), id=id)
 
 
 def _ignore(*_: object) -> None:
     return
-
-
-@dataclass(frozen=True, slots=True)
-class Overrides:
-    """What is to be another than it was."""
-
-    prompt: str | None = None
-    provider: Provider | None = None
-    tool_results: Mapping[str, object] | None = None
-    agent: Callable[[Session], Session] | None = None
-    tools: Sequence[Tool] | None = None
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether nothing was asked for."""
-        return all(getattr(self, each.name) is None for each in fields(self))
-
-
-def replay_session(
-    session: Session,
-    at: int | None,
-    prompt: str | None,
-    provider: Provider | None,
-    tool_results: Mapping[str, object] | None,
-    agent: Callable[[Session], Session] | None,
-    tools: Sequence[Tool] | None,
-) -> Session:
-    """Return the session that is replayed from its record, or a branch; see `Session.replay`."""
-    overrides = Overrides(prompt, provider, tool_results, agent, tools)
-    if at is None and overrides.is_empty:
-        return replay_strictly(session)
-    return replay_live(session, at, overrides)
-
-
-def replay_live(session: Session, at: int | None, overrides: Overrides) -> Session:
-    """Return the run that goes on from row `at`."""
-    body = session.inherited(session.body.result())
-    table = body.table
-    results = dict(overrides.tool_results or {})
-    start = _start(table, at, results)
-    rows = _with_results(table, start, results)
-    if overrides.prompt is not None:
-        rows.append(user_text_chunk(overrides.prompt))
-    if overrides.agent is not None:
-        _refuse_beside_agent(overrides)
-        return overrides.agent(_branch(session, body, start, rows))
-    begun = _operation(session, body, start)
-    provider = overrides.provider or session.provider or _recorded_provider(body, begun)
-    tools = _tools(begun, overrides.tools or ())
-    branch = _branch(session, body, start, rows)
-    agent = Session(ChunkTable(begun.head))
-    names = {tool.name for tool in overrides.tools or ()}
-    return run_session_loop(
-        branch,
-        agent,
-        agent_provider=provider,
-        tools=[tool for tool in tools if tool.name in names],
-        system_tools=[tool.name for tool in tools if tool.name not in names],
-    )
 
 
 def _start(table: ChunkTable, at: int | None, results: Mapping[str, object]) -> int:
@@ -568,42 +411,32 @@ def _with_results(table: ChunkTable, start: int, results: Mapping[str, object]) 
     Raises:
         ValueError: A result is given for a call that the turn did not make.
     """
-    calls, n_results = _last_calls(table, start)
     if not results:
         return []
+    before = takewhile(_is_result, reversed(table.prefix(start)))
+    n_results = sum(1 for _ in before)
+    turn = table[start - n_results - 1].content if n_results < start else None
+    calls = turn.calls if isinstance(turn, AssistantTurn) else ()
     for call_id in results:
         if all(call.id != call_id for call in calls):
             raise _no_such_call(call_id, table.prefix(start))
-    known = _recorded_results(table, start)
+    known: dict[str, deque[ChunkRow]] = {}
+    for row in takewhile(_is_result, table.since(start)):
+        assert isinstance(row.content, ToolFeedback)
+        bare = ChunkRow(row.kind, row.payload).with_images(row.images)
+        known.setdefault(row.content.call_id, deque()).append(bare)
     rows: list[ChunkRow] = []
     for call in calls[n_results:]:
         if call.id in results:
             made = encode_result(results[call.id])
             rows.append(tool_feedback_chunk(call.id, call.name, made.shown, images=made.images))
         elif known.get(call.id):
-            rows.append(known[call.id].pop(0))
+            rows.append(known[call.id].popleft())
     return rows
 
 
-def _last_calls(table: ChunkTable, start: int) -> tuple[Sequence[ToolCall], int]:
-    """Return the calls of the turn that stands last before a row, and how many have results."""
-    for n_results, row in enumerate(reversed(table.prefix(start))):
-        if isinstance(row.content, AssistantTurn):
-            return row.content.calls, n_results
-        if not isinstance(row.content, ToolFeedback):
-            break
-    return (), 0
-
-
-def _recorded_results(table: ChunkTable, start: int) -> dict[str, list[ChunkRow]]:
-    """Return the results that follow a row in the same round, by call id."""
-    found: dict[str, list[ChunkRow]] = {}
-    for row in table.since(start):
-        if not isinstance(row.content, ToolFeedback):
-            break
-        bare = ChunkRow(row.kind, row.payload).with_images(row.images)
-        found.setdefault(row.content.call_id, []).append(bare)
-    return found
+def _is_result(row: ChunkRow) -> bool:
+    return isinstance(row.content, ToolFeedback)
 
 
 def _branch(session: Session, body: Body, start: int, rows: Sequence[ChunkRow]) -> Session:
@@ -639,12 +472,10 @@ def _operation(session: Session, body: Body, start: int) -> Operation:
         for entry in body.record
         if isinstance(entry, Operation) and entry.kind == "loop"
     }
-    made: dict[object, Operation] = {}
-    for entry in body.record:
-        if entry.operation in runs:
-            made.update(dict.fromkeys(entry.rows, runs[entry.operation]))
-    own = (row.id for row in (*body.table.since(start), *reversed(body.table.prefix(start))))
-    found = next((made[row] for row in own if row in made), next(reversed(runs.values()), None))
+    own = (entry for entry in body.record if entry.operation in runs)
+    made: dict[object, Operation] = {row: runs[each.operation] for each in own for row in each.rows}
+    near = (row.id for row in (*body.table.since(start), *reversed(body.table.prefix(start))))
+    found = next((made[row] for row in near if row in made), next(reversed(runs.values()), None))
     if found is None:
         raise PersistenceError(
             f"session {session.id} has no run in its record, so its agent is not known; give "
@@ -653,20 +484,17 @@ def _operation(session: Session, body: Body, start: int) -> Operation:
     return found
 
 
-def _recorded_provider(body: Body, begun: Operation) -> Provider:
+def _recorded_provider(body: Body, made_by: Operation) -> Provider:
     """Return a provider for the model that answered first in a run.
 
     Raises:
         ValueError: This machine would ask it somewhere else, or cannot ask it.
     """
-    calls = [
-        entry
-        for entry in body.record
-        if isinstance(entry, ModelCall) and entry.operation == begun.operation
-    ]
-    if not calls:
+    calls = (entry for entry in body.record if isinstance(entry, ModelCall))
+    first = next((call for call in calls if call.operation == made_by.operation), None)
+    if first is None:
         raise ValueError("the run asked no model, so give the one to ask with provider=")
-    evidence = calls[0].evidence
+    evidence = first.evidence
     provider = replace(provider_of(evidence), output_mode=None)
     client = make_client(provider)
     if isinstance(client, Unusable):
@@ -683,30 +511,22 @@ def _recorded_provider(body: Body, begun: Operation) -> Provider:
     return provider
 
 
-def _tools(begun: Operation, given: Sequence[Tool]) -> list[Tool]:
+def _tools(made: Operation, given: Sequence[Tool]) -> dict[str, Tool]:
     """Return the tools that a run had, by name: those that were given, else the built-in ones.
 
     Raises:
         ValueError: One of them is neither.
     """
-    known: dict[str, Tool] = {**builtin_tools(), **{tool.name: tool for tool in given}}
-    missing = [tool.name for tool in begun.tools if tool.name not in known]
+    own = {tool.name: tool for tool in given}
+    known = {**builtin_tools(), **own}
+    recorded = {tool.name for tool in made.tools}
+    missing = [tool.name for tool in made.tools if tool.name not in known]
     if missing:
         raise ValueError(
             f"the recorded agent had the tools {', '.join(map(repr, missing))}, which are not "
             "built in; give them with tools=[...], or go on with agent="
         )
-    recorded = {tool.name for tool in begun.tools}
-    return [tool for name, tool in known.items() if name in recorded or tool in given]
-
-
-def _refuse_beside_agent(overrides: Overrides) -> None:
-    beside = [name for name in ("provider", "tools") if getattr(overrides, name) is not None]
-    if beside:
-        raise ValueError(
-            f"{' and '.join(beside)} cannot be given beside agent=, which has its own; set them "
-            "on the agent"
-        )
+    return {name: tool for name, tool in known.items() if name in recorded or name in own}
 
 
 def _no_such_call(call_id: str, table: ChunkTable) -> ValueError:

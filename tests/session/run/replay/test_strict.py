@@ -19,8 +19,14 @@ from msgspec import structs
 from pydantic import BaseModel
 
 from rath._async.lazy import Deferred
-from rath.errors import ProviderError, ProviderServerError, RateLimitError, ReplayDifference
-from rath.llm import Provider
+from rath.errors import (
+    ProviderError,
+    ProviderServerError,
+    RateLimitError,
+    ReplayDifference,
+    SelfWaitError,
+)
+from rath.llm import Provider, RathLLMStreamDelta
 from rath.session import (
     ChunkRow,
     ChunkTable,
@@ -74,6 +80,45 @@ def test_any_session_that_was_stored_replays_where_it_is_loaded(program: Program
         loaded = Session.load(session.id, store=directory)
         assert_replays(loaded, program.effects)
     assert loaded.chunk_table == session.chunk_table
+
+
+@given(program=programs)
+def test_runs_of_one_model_on_top_of_one_another_replay(program: Program) -> None:
+    script = [turn for each in program.scripts for turn in each]
+    steps = [step for step in program.steps if step not in ("compress", "select")]
+    client = ScriptedClient([*script, *["more"] * 10])
+    assert_replays(replace(program, steps=steps)(client.provider), program.effects)
+
+
+def test_what_is_said_before_a_question_that_was_cut_off_stands_in_no_later_request() -> None:
+    client = ScriptedClient(["one", "two words", "three"])
+    is_there = threading.Event()
+
+    def cancel(_: RathLLMStreamDelta) -> None:
+        assert is_there.wait(PATIENCE)
+        cut.cancel()
+
+    first = run([], agent=AGENT, agent_provider=client.provider)
+    cut = run([], user=first, agent=AGENT, agent_provider=client.provider, on_event=cancel)
+    is_there.set()
+    assert isinstance(cut.synchronize().outcome, Cancelled)
+    asked = cut.replay(at=len(cut.chunk_table), prompt="again", agent=lambda branch: branch)
+    last = run([], user=asked, agent=AGENT, agent_provider=client.provider)
+    assert last.text() == "three"
+    assert_replays(last)
+
+
+def test_a_replay_is_refused_where_it_would_block_a_loop() -> None:
+    stored = a_session()
+
+    async def look(_: Session, __: dict[str, Any]) -> str:
+        with pytest.raises(SelfWaitError, match="to_thread"):
+            stored.replay()
+        again = await asyncio.to_thread(stored.replay)
+        return again.text() or ""
+
+    out = run([tool_call("look"), "done"], AsyncFunctionTool("look", look)).synchronize()
+    assert '"ok"' in out.chunk_table[2].payload["content"]
 
 
 @given(program=programs, data=st.data())
