@@ -52,16 +52,17 @@ from rath.session.events import (
 from rath.session.graph.recording import lineage_extras_to_jsonable
 from rath.session.log.json_lines import (
     chained,
+    decode_record,
     dump,
     free_json,
     has_odd_number,
     output_to_plain,
+    problem_of,
     to_json_value,
 )
 from rath.session.log.migrations import (
     CURRENT_SCHEMA_VERSION,
 )
-from rath.session.log.problems import decode_record, problem_of
 from rath.session.outcome import Completed, Outcome, OutputValue
 from rath.session.record import (
     Decision,

@@ -1,4 +1,4 @@
-r"""JSON of any shape as bytes, and lines of it whose checksums are chained.
+r"""JSON of any shape as bytes, lines of it whose checksums are chained, and their problems.
 
 So a changed line is named and never believed. A line is a JSON object whose last member is `"sum"`:
 the first 16 hex digits of the sha256 over the sum of the line before (ASCII, "" for the first line)
@@ -17,7 +17,7 @@ import re
 from collections.abc import Iterable, Mapping
 from hashlib import sha256
 from math import isfinite
-from typing import Any, cast
+from typing import Any, cast, get_args, get_type_hints
 
 import msgspec
 
@@ -146,3 +146,54 @@ def checked_sum(line: bytes, after: str, *, is_compact: bool = False) -> str:
 def _sum(after: str, body: bytes) -> str:
     # The last value and not the closing brace: so that nothing has to be put together again.
     return sha256(after.encode() + body).hexdigest()[:SUM_DIGITS]
+
+
+def decode_record(line: bytes) -> Json:
+    """Return the JSON object on a line.
+
+    Raises:
+        PersistenceError: It is none, in UTF-8.
+    """
+    try:
+        record: object = json.loads(line)
+    except (ValueError, RecursionError) as exc:
+        raise PersistenceError(f"invalid JSON: {exc}") from exc
+    if not isinstance(record, dict):
+        raise PersistenceError(f"expected a JSON object, found {type(record).__name__}")
+    return cast("Json", record)
+
+
+_PLACE = re.compile(r"(?P<problem>.*?)(?: - at `(?P<place>[^`]*)`)?\Z", re.DOTALL)
+_EXPECTED = re.compile(r"[Ee]xpected (?P<what>.*?), got .*", re.DOTALL)
+_MISSING = re.compile(r"Object missing required field `(?P<name>[^`]*)`")
+_STEP = re.compile(r"\.(?P<name>\w+)|\[(?P<index>\d+)\]")
+
+
+def problem_of(exc: Exception, form: Any, record: object) -> str:
+    """Return what is wrong with a line: where, what was found, and what was expected."""
+    if isinstance(exc, RecursionError):
+        return "it is nested too deeply"
+    said = _PLACE.match(str(exc))
+    assert said is not None, "every text fits"
+    place = (said["place"] or "").removeprefix("$")
+    problem, name = said["problem"].replace("`", ""), place.removeprefix(".")
+    missing = _MISSING.search(said["problem"])
+    if missing is not None:
+        return f"member {'.'.join(filter(None, (name, missing['name'])))!r} is missing"
+    found = "" if record is None else f", found {_at(record, place)!r:.60}"
+    expected = _EXPECTED.match(problem)
+    choices = get_args(get_type_hints(form, include_extras=False).get(name)) if name else ()
+    if expected is not None:
+        problem = f"expected {expected['what']}"
+    elif problem.startswith("Invalid enum value") and choices:
+        problem = f"expected one of {', '.join(map(repr, choices))}"
+    return f"{name or 'the line'}: {problem}{found}"
+
+
+def _at(value: Any, place: str) -> object:
+    for step in _STEP.finditer(place):
+        try:
+            value = value[step["name"] or int(step["index"])]
+        except (LookupError, TypeError):
+            return "something else"
+    return cast("object", value)

@@ -30,7 +30,7 @@ from rath.session.events import (
 )
 from rath.session.graph.kind import LineageKind
 from rath.session.log.format import Decoder, Encoder, MakeBlob, bare_blob
-from rath.session.log.json_lines import SUM_BYTES, checked_sum
+from rath.session.log.json_lines import SUM_BYTES, checked_sum, decode_record
 from rath.session.log.migrations import (
     CURRENT_SCHEMA_VERSION,
     upgrade_header,
@@ -38,7 +38,6 @@ from rath.session.log.migrations import (
     usage_from_jsonable,
     utc,
 )
-from rath.session.log.problems import decode_record
 from rath.session.record import (
     RecordEntry,
 )
