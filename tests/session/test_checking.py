@@ -85,11 +85,6 @@ def test_an_argument_list_is_judge_too() -> None:
     assert (verdict.judge, verdict.report) == ("printenv A", "b\n")
 
 
-def test_a_check_waits_for_the_run_and_sees_its_files() -> None:
-    done = worked(placed(), writing("a", "written"))
-    assert done.check("content", "cat a").report == "written"
-
-
 def test_a_check_needs_a_place() -> None:
     with pytest.raises(RuntimeError, match="the session has no sandbox; place it first"):
         Session.from_user_message("go").check("tests", "true")
@@ -286,14 +281,6 @@ def test_a_verdict_of_a_session_that_merges_its_own_undo_does_not_become_fresh()
     session.check("tests", "cat a")
     done = worked(session, writing("a", "2", id="w"))
     assert stale(done.merge(done.undo("w"))) == ["write_workspace_file (w) changed 'a'"]
-
-
-def test_a_verdict_of_another_place_is_stale() -> None:
-    session = placed({"a": "1"})
-    verdict = session.check("tests", "cat a")
-    session.to("local", spec="elsewhere")
-    assert [each.is_stale for each in session.verdicts] == [True]
-    assert not session.is_current(verdict)
 
 
 def test_a_verdict_inside_a_call_that_was_undone_does_not_hold() -> None:

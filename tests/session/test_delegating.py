@@ -50,13 +50,6 @@ def test_it_is_a_child_that_goes_on_counting() -> None:
     assert (made.kind, made.session, made.workspace) == ("delegate", child.id, "share")
 
 
-def test_it_is_lazy_where_its_parent_is() -> None:
-    user = run(["much was said"])
-    child = user.delegate("look")
-    assert child.text() is None
-    assert len(child.chunk_table) == 1
-
-
 def test_it_works_in_the_same_sandbox_with_the_same_provider() -> None:
     provider = ScriptedClient([]).provider
     user = Session.from_user_message("go").to("local", provider=provider)
@@ -82,12 +75,6 @@ def test_a_parent_that_waits_is_passed_on_and_one_that_was_stopped_is_not() -> N
     stopped = run([tool_call("f")], FunctionTool("f", lambda *_: "x"), max_tool_rounds=1)
     assert stopped.outcome == RoundLimit(1)
     assert stopped.delegate("look").outcome == Completed()
-
-
-def test_merging_parent_and_child_counts_each_call_once() -> None:
-    user = run(["much was said"])
-    child = run(["found"], user=user.delegate("look"))
-    assert user.merge(child).cumulative_usage == child.cumulative_usage
 
 
 def test_a_stored_one_is_what_it_was(tmp_path: Path) -> None:
@@ -122,17 +109,6 @@ def test_one_made_in_a_call_knows_its_parent_up_to_there(tmp_path: Path) -> None
     (edge,) = begun.parents
     assert (edge.id, edge.n_rows, len(out.chunk_table)) == (out.id, 2, 4)
     assert loaded.replay().text() == "found"
-
-
-def test_a_fork_made_in_a_call_is_replayed_too() -> None:
-    made: list[Session] = []
-
-    def ask(session: Session, _: object) -> str | None:
-        made.append(run(["found"], user=session.fork()))
-        return made[-1].text()
-
-    run([tool_call("ask"), "done"], FunctionTool("ask", ask)).synchronize()
-    assert made[0].replay().text() == "found"
 
 
 class Handing(Workflow):

@@ -1,9 +1,10 @@
-"""Images in a session, from the first message to the bytes that a model's endpoint gets."""
+"""Images in messages and in results of tools, up to the bytes that a model's endpoint gets."""
 
 from __future__ import annotations
 
 import base64
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
@@ -13,23 +14,51 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import rath
 from rath import flow
 from rath._async.lazy import Deferred
 from rath.errors import InvalidRequestError, PersistenceError
 from rath.flow import Compressor
-from rath.llm import Provider, RathLLMStreamDelta, chat_client_for
-from rath.session import ChunkRow, ChunkTable, Session, load_session, user_text_chunk
+from rath.llm import Provider, chat_client_for
+from rath.llm.image import Image
+from rath.session import (
+    ChunkRow,
+    ChunkTable,
+    Session,
+    chunk_table_to_messages,
+    format_chunk_row_brief,
+    load_session,
+    tool_feedback_chunk,
+    user_text_chunk,
+)
+from rath.session.provider_builtin import DefaultSessionLoopExecutor
 from rath.session.record import ModelCall, Summary
-from rath.testing import ScriptedClient
-from tests.support import anthropic_replies
+from rath.session.tooling import Tool
+from rath.testing import ScriptedClient, Turn, tool_call
+from tests.support.api import preview, texts_of
 from tests.support.asking import KEY
-from tests.support.chat_replies import completion, status_error, text_stream
+from tests.support.chat_replies import completion, status_error
 from tests.support.chat_server import ChatServer
+from tests.support.cut_off import cut_off
 from tests.support.images import picture
 from tests.support.rendering import rerender_call
-from tests.support.sessions import row_lists, run
+from tests.support.result_images import (
+    CAMERA,
+    CAT,
+    CHECKS,
+    CLOCK,
+    DOG,
+    KINDS,
+    asked,
+    digests,
+    never,
+    program,
+    scripted,
+    shown_in,
+)
+from tests.support.sessions import AsyncFunctionTool, FunctionTool, row_lists, run
 
-CAT, DOG = picture(b"cat"), picture(b"dog", mime="image/jpeg")
+CAT_PNG, DOG_JPEG = picture(b"cat"), picture(b"dog", mime="image/jpeg")
 
 
 def url(content: bytes, mime: str = "image/png") -> dict[str, Any]:
@@ -59,77 +88,21 @@ def digest_of(call: ModelCall) -> str:
 
 
 def test_the_endpoint_gets_images_and_text(tmp_path: Path) -> None:
-    (tmp_path / "cat.png").write_bytes(CAT)
+    (tmp_path / "cat.png").write_bytes(CAT_PNG)
     with ChatServer() as server:
         server.queue(completion("a cat and a dog"))
-        user = Session.from_user_message("What is it?", images=[tmp_path / "cat.png", DOG])
+        user = Session.from_user_message("What is it?", images=[tmp_path / "cat.png", DOG_JPEG])
         out = agent(openai(server))(user)
         assert out.text() == "a cat and a dog"
         (request,) = server.requests
     assert request.json()["messages"] == [
         {"role": "system", "content": "Look closely."},
-        {"role": "user", "content": [url(CAT), url(DOG, "image/jpeg"), words("What is it?")]},
+        {
+            "role": "user",
+            "content": [url(CAT_PNG), url(DOG_JPEG, "image/jpeg"), words("What is it?")],
+        },
     ]
     assert [digest_of(call) for call in calls_of(out)] == [sha256(request.body).hexdigest()]
-
-
-def test_a_conversation_goes_on_with_another_image() -> None:
-    with ChatServer() as server:
-        server.queue(completion("a cat"), completion("a dog"))
-        bound = agent(openai(server))
-        first = bound(Session.from_user_message("What is it?", images=[CAT]))
-        second = bound(first.merge(Session.from_user_message("And this?", images=[DOG])))
-        assert second.text() == "a dog"
-        said = server.requests[1].json()["messages"]
-    assert said[1]["content"] == [url(CAT), words("What is it?")]
-    assert said[2] == {"role": "assistant", "content": "a cat"}
-    assert said[3]["content"] == [url(DOG, "image/jpeg"), words("And this?")]
-
-
-def test_an_image_needs_no_words() -> None:
-    deltas: list[RathLLMStreamDelta] = []
-    with ChatServer() as server:
-        server.queue(text_stream("a cat"))
-        bound = agent(openai(server), on_event=deltas.append)
-        bound(Session.from_user_message("", images=[CAT])).synchronize()
-        (request,) = server.requests
-    assert request.json()["messages"][1]["content"] == [url(CAT)]
-
-
-def test_the_same_session_goes_to_anthropic() -> None:
-    with ChatServer() as server:
-        server.queue(anthropic_replies.message(anthropic_replies.text("a cat")))
-        provider = replace(openai(server), provider_kind="anthropic", max_tokens=100)
-        out = agent(provider)(Session.from_user_message("What is it?", images=[CAT, DOG]))
-        assert out.text() == "a cat"
-        (message,) = server.requests[0].json()["messages"]
-    sources = [
-        {"type": "base64", "media_type": mime, "data": base64.b64encode(content).decode()}
-        for content, mime in ((CAT, "image/png"), (DOG, "image/jpeg"))
-    ]
-    shown = [
-        {name: part[name] for name in part if name != "cache_control"}
-        for part in message["content"]
-    ]
-    assert shown == [
-        *({"type": "image", "source": source} for source in sources),
-        words("What is it?"),
-    ]
-
-
-def test_a_client_of_others_gets_the_images_and_its_digest_names_them() -> None:
-    client = ScriptedClient(["a cat"])
-    user = Session.from_user_message("What is it?", images=[CAT])
-    out = run([], user=user, agent_provider=client.provider).synchronize()
-    (request,) = client.requests
-    assert [image.blob.data for image in request.messages[-1].images or ()] == [CAT]
-    (call,) = calls_of(out)
-    body = rerender_call(out, call, client=client, provider=client.provider)
-    assert json.loads(body)["messages"][1]["content"] == [
-        {"type": "image", "mime": "image/png", "sha256": sha256(CAT).hexdigest()},
-        words("What is it?"),
-    ]
-    assert sha256(body).hexdigest() == digest_of(call)
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=15)
@@ -138,7 +111,7 @@ def test_a_call_can_be_rendered_again_after_save_and_load(
     tmp_path_factory: pytest.TempPathFactory, before: list[ChunkRow]
 ) -> None:
     path = tmp_path_factory.mktemp("run") / "run.jsonl"
-    rows = [*before, user_text_chunk("What is it?", images=[CAT, DOG])]
+    rows = [*before, user_text_chunk("What is it?", images=[CAT_PNG, DOG_JPEG])]
     with ChatServer(lambda _: completion("a cat")) as server:
         provider = openai(server)
         user = Session(ChunkTable(rows))
@@ -160,7 +133,7 @@ def test_a_call_can_be_rendered_again_after_save_and_load(
 
 def test_a_session_that_was_loaded_goes_on_with_its_images(tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
-    user = Session.from_user_message("What is it?", images=[CAT])
+    user = Session.from_user_message("What is it?", images=[CAT_PNG])
     client = ScriptedClient(["a cat"])
     run([], user=user, agent_provider=client.provider, persist_path=path).synchronize()
     resumed, _ = load_session(user.id, path=path).to_resumable_pair()
@@ -169,17 +142,18 @@ def test_a_session_that_was_loaded_goes_on_with_its_images(tmp_path: Path) -> No
         again = resumed.merge(Session.from_user_message("Sure?"))
         agent(openai(server))(again).synchronize()
         (request,) = server.requests
-    assert request.json()["messages"][1]["content"] == [url(CAT), words("What is it?")]
+    assert request.json()["messages"][1]["content"] == [url(CAT_PNG), words("What is it?")]
 
 
 @pytest.mark.parametrize("kind", ["openai", "anthropic"])
-def test_an_image_that_is_lost_fails_the_run_that_would_show_it(kind: str, tmp_path: Path) -> None:
+def test_an_image_that_is_lost_fails_the_run_that_would_show_it_before_a_call(
+    kind: str, tmp_path: Path
+) -> None:
     path = tmp_path / "run.jsonl"
-    user = Session.from_user_message("What is it?", images=[CAT])
+    user = Session.from_user_message("What is it?", images=[CAT_PNG])
     client = ScriptedClient(["a cat"])
     run([], user=user, agent_provider=client.provider, persist_path=path).synchronize()
-    lost = tmp_path / "blobs" / sha256(CAT).hexdigest()
-    lost.unlink()
+    (tmp_path / "blobs" / sha256(CAT_PNG).hexdigest()).unlink()
     resumed, _ = load_session(user.id, path=path).to_resumable_pair()
     with ChatServer() as server:
         out = agent(replace(openai(server), provider_kind=kind))(resumed)
@@ -187,13 +161,14 @@ def test_an_image_that_is_lost_fails_the_run_that_would_show_it(kind: str, tmp_p
             with pytest.raises(PersistenceError, match=f"its bytes in {tmp_path} are missing"):
                 out.text()
         assert server.requests == []
+    assert [each for each in out.partial_record if isinstance(each, ModelCall)] == calls_of(resumed)
 
 
 def test_a_refused_request_says_that_it_shows_images() -> None:
     with ChatServer() as server:
         server.queue(status_error(400, "no"), status_error(400, "no"))
         bound = agent(openai(server))
-        for images, notes in (([CAT, DOG], 1), ([], 0)):
+        for images, notes in (([CAT_PNG, DOG_JPEG], 1), ([], 0)):
             with pytest.raises(InvalidRequestError) as caught:
                 bound(Session.from_user_message("What is it?", images=images)).synchronize()
             said = [note for note in caught.value.__notes__ if "images: 2" in note]
@@ -202,7 +177,7 @@ def test_a_refused_request_says_that_it_shows_images() -> None:
 
 def test_a_compression_sees_the_images_and_says_what_it_replaced() -> None:
     digests: list[str] = []
-    for images in ([CAT], [DOG]):
+    for images in ([CAT_PNG], [DOG_JPEG]):
         with ChatServer() as server:
             server.queue(completion("They showed a picture."))
             user = Session.from_user_message("Keep this.", images=images)
@@ -232,6 +207,94 @@ def test_what_is_wrong_with_an_image_is_said_at_once(tmp_path: Path) -> None:
         Session.from_user_message("x", images=[b"no picture"])
 
 
-def test_the_first_parameter_keeps_its_documented_name() -> None:
-    session = Session.from_user_message(message="hi", images=[])
-    assert session.chunk_table[0].payload == {"content": "hi"}
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_row_names_the_images_and_holds_their_bytes(kind: str) -> None:
+    out, _, _ = asked(kind)
+    row = out.chunk_table[2]
+    assert row.payload["content"] == json.dumps(["a cat", CAT.label, {"and": DOG.label}])
+    assert [each["sha256"] for each in row.payload["images"]] == [
+        CAT.blob.digest, DOG.blob.digest,
+    ]  # fmt: skip
+    assert row.images == (CAT, DOG)
+    assert dict(out.chunk_table[3].payload) == {
+        "tool_call_id": "c2", "name": "clock", "content": '"noon"',
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_the_endpoint_gets_breaks_no_rule_and_is_what_the_record_says(kind: str) -> None:
+    out, _, bodies = asked(kind)
+    for body in bodies:
+        CHECKS[kind](body)
+    assert digests(out) == [sha256(body).hexdigest() for body in bodies]
+
+
+def test_a_client_of_others_gets_them_from_the_user() -> None:
+    client = ScriptedClient([tool_call("camera", {}, id="c1"), "a cat"])
+    run([], CAMERA, agent_provider=client.provider).synchronize()
+    *before, last = client.requests[1].messages
+    assert (last.role, last.images) == ("user", (CAT, DOG))
+    assert "call 'c1' of tool 'camera'" in (last.content or "")
+    assert all(message.images is None for message in before)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_its_program_replays_without_server_and_tools_are_not_run(kind: str) -> None:
+    out, provider, _ = asked(kind)
+    with rath.replay(out):
+        assert program(provider).chunk_table == out.chunk_table
+
+
+def test_a_result_outlives_a_crash_with_its_images() -> None:
+    calls = tool_call("camera", {}, tool_call("clock", {}, id="c2"), id="c1")
+    whole = scripted(calls, "a cat")
+    cut = cut_off(whole, 0, begun=[0, 1], known=[0, 1])
+    out = run(["a cat"], FunctionTool("camera", never), FunctionTool("clock", never), user=cut)
+    assert out.chunk_table == whole.chunk_table
+    assert shown_in(out) == [CAT.blob.data, DOG.blob.data]
+
+
+async def take_a_picture(*_: object) -> Image:
+    return CAT
+
+
+class Taking(DefaultSessionLoopExecutor):
+    """An executor whose calls of tools all give a picture."""
+
+    def dispatch_tool(self, session: Session, tool: Tool, arguments: Mapping[str, Any]) -> Any:
+        return CAT
+
+
+@pytest.mark.parametrize("how", ["async", "executor"])
+def test_whoever_makes_the_call_may_give_an_image(how: str) -> None:
+    turns: list[Turn] = [tool_call("f", {}), "ok"]
+    if how == "async":
+        out = run(turns, AsyncFunctionTool("f", take_a_picture))
+    else:
+        taking = Taking(ScriptedClient(turns))
+        out = run([], FunctionTool("f", never), executor=taking)
+    assert shown_in(out) == [CAT.blob.data]
+
+
+def test_a_fork_a_merge_and_a_branch_show_the_same(tmp_path: Path) -> None:
+    out = scripted()
+    for made in (out.fork(), out.detach(), out.merge(Session.from_user_message("more"))):
+        assert shown_in(made) == [CAT.blob.data, DOG.blob.data]
+
+
+def test_a_result_that_is_given_to_a_replay_may_be_an_image() -> None:
+    out = scripted(tool_call("camera", {}, tool_call("camera", {}, id="c2"), id="c1"), "two")
+    client = ScriptedClient(["a dog"])
+    branch = out.replay(tool_results={"c1": DOG}, provider=client.provider, tools=[CAMERA, CLOCK])
+    assert branch.text() == "a dog"
+    assert shown_in(branch) == [each.blob.data for each in (DOG, CAT, DOG)]
+
+
+def test_where_a_row_is_shown_an_image_is_its_label() -> None:
+    row = tool_feedback_chunk("c1", "camera", "look", images=[CAT])
+    assert f"{CAT.label} name='camera'" in format_chunk_row_brief(0, row)
+    assert f"{CAT.label} name='camera'" in repr(Session(ChunkTable([row])))
+    assert preview(row, 80) == f"camera: {CAT.label} look"
+    assert list(texts_of(row)) == ["look", f"{CAT.label} look"]
+    (message,) = chunk_table_to_messages(ChunkTable([row]))
+    assert (message.role, message.images) == ("tool", (CAT,))

@@ -1,22 +1,37 @@
-"""The loop: rounds, tools, limits, what the model is sent and what the record keeps."""
+"""The loop: rounds, tools, also hostile ones, limits, and what the record keeps."""
 
 from __future__ import annotations
 
+import asyncio
 import json
-import logging
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from rath.errors import BudgetExceededError, ToolNameConflictError
+from rath.flow.tool import (
+    FlowToolCall,
+    global_system_tools,
+    merge_tools_for_loop,
+    tools_dict_to_schemas,
+)
 from rath.llm import Provider, RathLLMStreamDelta, RathLLMTokenUsage
-from rath.session import ChunkKind, ChunkRow, Session, run_session_loop, user_text_chunk
-from rath.session.outcome import BudgetExceeded, Completed, DeadlineExceeded, RoundLimit
-from rath.session.record import ModelCall, Operation, RecalledNote, ToolRun
-from rath.testing import ScriptedClient, tool_call
-from tests.support.sessions import FunctionTool, run
+from rath.session import (
+    ChunkKind,
+    Session,
+    lineage_journal_tracking,
+    run_session_loop,
+    session_graph_mode_override,
+)
+from rath.session.outcome import BudgetExceeded, Cancelled, Completed, DeadlineExceeded, RoundLimit
+from rath.session.record import ModelCall, Operation, ToolRun
+from rath.session.tooling import SystemTools
+from rath.testing import FakeBackend, ScriptedClient, tool_call
+from tests.support.api import builtin_tools, tool_registry, tool_table
+from tests.support.sessions import AsyncFunctionTool, FunctionTool, cancelled_session, run
 from tests.support.waiting import PATIENCE, at_a_deadline
 
 AGENT = Session.from_agent_prompt("You are a test.")
@@ -37,38 +52,6 @@ def tool_runs(out: Session) -> list[ToolRun]:
 # ---- caller's mistakes raise at once
 
 
-def test_no_provider_raises_at_the_call() -> None:
-    with pytest.raises(ValueError, match="no provider for run_session_loop"):
-        run_session_loop(Session.from_user_message("hi"), AGENT)
-
-
-def test_missing_key_raises_at_the_call() -> None:
-    with pytest.raises(ValueError, match="No API key found"):
-        run_session_loop(Session.from_user_message("hi"), AGENT, agent_provider=Provider(model="m"))
-
-
-def test_unknown_kind_raises_at_the_call() -> None:
-    provider = Provider(model="m", provider_kind="nope")
-    with pytest.raises(ValueError, match="unknown provider_kind"):
-        run_session_loop(Session.from_user_message("hi"), AGENT, agent_provider=provider)
-
-
-def test_two_tools_of_one_name_raise_at_the_call() -> None:
-    with pytest.raises(ToolNameConflictError, match="'x'"):
-        run(["hi"], FunctionTool("x", echo), FunctionTool("x", echo))
-
-
-def test_a_tool_with_a_built_in_name_raises_at_the_call() -> None:
-    with pytest.raises(ToolNameConflictError, match="run_shell_command"):
-        run(["hi"], FunctionTool("run_shell_command", echo), system_tools=True)
-
-
-@pytest.mark.parametrize("wrong", [echo, "tool", FunctionTool], ids=["function", "text", "class"])
-def test_what_is_no_tool_raises_at_the_call(wrong: object) -> None:
-    with pytest.raises(TypeError, match="tool"):
-        run(["hi"], wrong)  # type: ignore[arg-type]  # that is tested
-
-
 class NoExecutor:
     """Has one of the three methods."""
 
@@ -84,64 +67,53 @@ class LateSchemas(NoExecutor):
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "error", "message"),
     [
-        ({"on_event": 5}, "on_event must be a function, not int"),
-        ({"recall": "notes"}, "recall must be a function, not str"),
-        ({"executor": NoExecutor()}, "lacks dispatch_tool, tool_schemas"),
-        ({"executor": LateSchemas}, "given as the class LateSchemas"),
-        ({"executor": LateSchemas()}, "must be a plain `def`"),
-        ({"system_tools": "run_code"}, "a list of names, not 'run_code'"),
-        ({"system_tools": 5}, "a list of names, not 5"),
+        ({"user_session": "text"}, TypeError, "user_session must be a Session, not str"),
+        ({"agent_session": "text"}, TypeError, "agent_session must be a Session, not str"),
+        ({"agent_provider": None}, ValueError, "no provider for run_session_loop"),
+        ({"agent_provider": "gpt"}, TypeError, "the provider must be a Provider, not str"),
+        ({"agent_provider": Provider(model="m")}, ValueError, "No API key found"),
+        ({"agent_provider": Provider(provider_kind="no")}, ValueError, "unknown provider_kind"),
+        ({"tools": [FunctionTool("x", echo)] * 2}, ToolNameConflictError, "'x'"),
+        (
+            {"tools": [FunctionTool("run_code", echo)], "system_tools": True},
+            ToolNameConflictError,
+            "run_code",
+        ),
+        ({"tools": [echo]}, TypeError, "tool"),
+        ({"tools": ["tool"]}, TypeError, "tool"),
+        ({"tools": [FunctionTool]}, TypeError, "tool"),
+        ({"timeout": 0}, ValueError, "timeout"),
+        ({"timeout": "1"}, ValueError, "timeout"),
+        ({"max_tool_rounds": -1}, ValueError, "max_tool_rounds"),
+        ({"max_tool_rounds": True}, ValueError, "max_tool_rounds"),
+        ({"on_event": 5}, TypeError, "on_event must be a function, not int"),
+        ({"recall": "notes"}, TypeError, "recall must be a function, not str"),
+        ({"executor": NoExecutor()}, TypeError, "lacks dispatch_tool, tool_schemas"),
+        ({"executor": LateSchemas}, TypeError, "given as the class LateSchemas"),
+        ({"executor": LateSchemas()}, TypeError, "must be a plain `def`"),
+        ({"system_tools": "run_code"}, TypeError, "a list of names, not 'run_code'"),
+        ({"system_tools": 5}, TypeError, "a list of names, not 5"),
     ],
 )
-def test_an_argument_of_the_wrong_type_raises_at_the_call(
-    options: dict[str, Any], message: str
+def test_a_callers_mistake_raises_at_the_call(
+    options: dict[str, Any], error: type[Exception], message: str
 ) -> None:
-    with pytest.raises(TypeError, match=message):
-        run(["never"], **options)
-
-
-@pytest.mark.parametrize(
-    "options",
-    [{"timeout": 0}, {"timeout": "1"}, {"max_tool_rounds": -1}, {"max_tool_rounds": True}],
-)
-def test_impossible_limits_raise_at_the_call(options: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=next(iter(options))):
-        run(["hi"], **options)
-
-
-def test_on_event_with_an_executor_raises_at_the_call() -> None:
-    from rath.session import DefaultSessionLoopExecutor  # noqa: PLC0415  # beside its one user
-
-    client = ScriptedClient(["hi"])
-    with pytest.raises(ValueError, match="custom executor"):
-        run(["hi"], executor=DefaultSessionLoopExecutor(client), on_event=print)
-
-
-def test_on_event_with_a_client_that_cannot_stream_raises_at_the_call() -> None:
-    class Whole:
-        provider = Provider(model="m")
-
-        def complete(self, _: object) -> None: ...
-
-    from rath.llm import register_chat_client  # noqa: PLC0415  # beside its one user
-
-    register_chat_client("whole-only", lambda _: Whole())  # type: ignore[arg-type,return-value]  # a bad client is the point
-    with pytest.raises(TypeError, match="complete_stream"):
-        run([], agent_provider=Provider(model="m", provider_kind="whole-only"), on_event=print)
+    given: dict[str, Any] = {
+        "user_session": Session.from_user_message("hi"),
+        "agent_session": AGENT,
+        "agent_provider": ScriptedClient([]).provider,
+        "system_tools": False,
+    }
+    with pytest.raises(error, match=message):
+        run_session_loop(**{**given, **options})
 
 
 # ---- rounds
 
 
-def test_a_turn_without_calls_ends_the_loop() -> None:
-    out = run(["done"])
-    assert [row.kind for row in out.chunk_table] == [ChunkKind.USER, ChunkKind.ASSISTANT]
-    assert out.outcome == Completed()
-
-
-def test_agent_rows_are_sent_and_never_copied() -> None:
+def test_a_turn_without_calls_ends_the_loop_and_agent_rows_are_sent_but_not_copied() -> None:
     client = ScriptedClient(["done"])
     out = run_session_loop(
         Session.from_user_message("hi"), AGENT, agent_provider=client.provider
@@ -150,7 +122,8 @@ def test_agent_rows_are_sent_and_never_copied() -> None:
         ("system", "You are a test."),
         ("user", "hi"),
     ]
-    assert out.chunk_table[0].kind is ChunkKind.USER
+    assert [row.kind for row in out.chunk_table] == [ChunkKind.USER, ChunkKind.ASSISTANT]
+    assert out.outcome == Completed()
 
 
 def test_results_stand_in_call_order_whatever_ends_first() -> None:
@@ -190,16 +163,12 @@ def test_all_tools_of_a_round_see_one_snapshot_and_the_next_round_another() -> N
     assert {session.id for session, _ in seen} == {out.id}
 
 
-def test_round_limit() -> None:
+def test_a_run_ends_at_its_round_limit_and_a_later_one_completes() -> None:
     out = run([tool_call("f")] * 3, FunctionTool("f", echo), max_tool_rounds=2)
     assert out.outcome == RoundLimit(2)
     assert ("loop.truncated", True) in out.lineage_extras
     assert len(out.chunk_table) == 5
-
-
-def test_a_later_run_completes_after_a_round_limit() -> None:
-    cut = run([tool_call("f")], FunctionTool("f", echo), max_tool_rounds=1)
-    assert run(["done"], user=cut).outcome == Completed()
+    assert run(["done"], user=out).outcome == Completed()
 
 
 def test_deadline_ends_the_run_and_keeps_its_rows() -> None:
@@ -279,20 +248,12 @@ def test_a_resource_key_that_fails_is_the_tools_failure() -> None:
     assert failure["message"] == "ValueError: no key"
 
 
-def test_a_tool_over_its_deadline_is_abandoned() -> None:
-    go = threading.Event()
-    hold = FunctionTool("hold", lambda *_: go.wait(PATIENCE), timeout=0.05)
-    out = run([tool_call("hold"), "done"], hold)
-    assert result_of(out)["error_kind"] == "abandoned"
-    assert tool_runs(out)[0].status == "abandoned"
-    go.set()
-
-
-def test_the_lane_of_an_abandoned_call_stays_held() -> None:
+def test_a_tool_over_its_deadline_is_abandoned_and_its_lane_stays_held() -> None:
     go = threading.Event()
     hold = FunctionTool("hold", lambda *_: go.wait(PATIENCE), timeout=0.05)
     out = run([tool_call("hold"), tool_call("hold"), "done"], hold)
-    assert result_of(out, 4)["error_kind"] == "abandoned"
+    assert [result_of(out, at)["error_kind"] for at in (2, 4)] == ["abandoned"] * 2
+    assert tool_runs(out)[0].status == "abandoned"
     go.set()
 
 
@@ -316,24 +277,16 @@ def test_the_record_of_a_run() -> None:
     assert (first.seen and first.seen.n_rows, second.seen and second.seen.n_rows) == (1, 3)
 
 
-def test_a_tool_run_names_its_sandbox_and_its_file_effects(tmp_path: Path) -> None:
+def test_a_tool_run_names_its_sandbox_its_file_effects_and_its_exit_code(tmp_path: Path) -> None:
     user = Session.from_user_message("go").to("local", spec=str(tmp_path))
     call = tool_call("write_workspace_file", {"path": "a.txt", "content": "hi"})
-    out = run([call, "done"], user=user, system_tools=True)
-    (entry,) = tool_runs(out)
+    failing = tool_call("run_shell_command", {"cmd": "exit 3"})
+    entry, failed = tool_runs(run([call, failing, "done"], user=user, system_tools=True))
     assert entry.sandbox is not None
     assert (entry.sandbox.backend, entry.sandbox.root) == ("local", str(tmp_path))
     (effect,) = entry.file_effects
     assert (effect.path, effect.kind, effect.attribution) == ("a.txt", "created", "exact")
-    assert entry.origin == "built-in"
-
-
-def test_a_non_zero_exit_is_recorded(tmp_path: Path) -> None:
-    user = Session.from_user_message("go").to("local", spec=str(tmp_path))
-    out = run(
-        [tool_call("run_shell_command", {"cmd": "exit 3"}), "done"], user=user, system_tools=True
-    )
-    assert tool_runs(out)[0].exit_code == 3
+    assert (entry.origin, failed.exit_code) == ("built-in", 3)
 
 
 def test_a_long_result_is_cut_stays_json_and_says_where_the_rest_is() -> None:
@@ -346,38 +299,12 @@ def test_a_long_result_is_cut_stays_json_and_says_where_the_rest_is() -> None:
     assert shown["full_result"] == f"sha256:{entry.full.digest}"
 
 
-def test_system_tools_by_name() -> None:
-    client = ScriptedClient(["done"])
-    run(["x"], agent_provider=client.provider, system_tools=["run_code"]).synchronize()
-    assert [tool.name for tool in client.requests[0].tools or ()] == ["run_code"]
-
-
 def test_without_a_sandbox_a_built_in_tool_says_how_to_get_one() -> None:
     out = run([tool_call("workspace_path_exists", {"path": "a"}), "done"], system_tools=True)
     assert "session.to" in result_of(out)["message"]
 
 
 # ---- usage and budget
-
-
-def test_usage_adds_up_over_a_chain_each_call_once() -> None:
-    first = run(["one"])
-    second = run(["two"], user=first.fork())
-    merged = second.merge(first)
-    calls = [entry for entry in merged.record if isinstance(entry, ModelCall)]
-    total = sum(entry.evidence.usage.total_tokens for entry in calls if entry.evidence.usage)
-    assert len(calls) == 2
-    assert merged.cumulative_usage is not None
-    assert merged.cumulative_usage.total_tokens == total
-
-
-def test_a_budget_without_a_callback_stops_the_run(caplog: pytest.LogCaptureFixture) -> None:
-    client = ScriptedClient([tool_call("f"), "never"], provider=Provider(budget_total_tokens=1))
-    with caplog.at_level(logging.WARNING, logger="rath.session.loop"):
-        out = run([], FunctionTool("f", echo), agent_provider=client.provider)
-        assert isinstance(out.outcome, BudgetExceeded)
-    assert "budget_total_tokens" in caplog.text
-    assert len(client.requests) == 1
 
 
 def test_a_chain_at_its_cap_fires_before_the_first_call() -> None:
@@ -403,18 +330,6 @@ def test_budget_callback_may_end_the_run_with_its_error() -> None:
     assert len(fired) == 1
 
 
-def test_budget_callback_that_returns_lets_the_run_go_on() -> None:
-    snapshots: list[int] = []
-
-    def note(session: Session, _: RathLLMTokenUsage) -> None:
-        snapshots.append(len(session.chunk_table))
-
-    provider = Provider(budget_total_tokens=1, on_budget_exceeded=note)
-    client = ScriptedClient([tool_call("f"), "done"], provider=provider)
-    assert run([], FunctionTool("f", echo), agent_provider=client.provider).text() == "done"
-    assert snapshots == [2]
-
-
 # ---- streaming
 
 
@@ -429,26 +344,6 @@ def test_deltas_come_in_order_and_the_end_waits_for_them() -> None:
     assert "".join(seen) == "one two three"
 
 
-def test_async_callbacks_work_too() -> None:
-    seen: list[str] = []
-
-    async def on_event(delta: RathLLMStreamDelta) -> None:
-        seen.append(delta.content_delta or "")
-
-    run(["one two"], on_event=on_event).synchronize()
-    assert "".join(seen) == "one two"
-
-
-def test_a_callback_that_fails_is_logged_and_the_run_goes_on(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    def on_event(_: RathLLMStreamDelta) -> None:
-        raise ValueError("bad callback")
-
-    assert run(["hello"], on_event=on_event).text() == "hello"
-    assert "bad callback" in caplog.text
-
-
 def test_a_callback_may_end_the_run_over_its_budget() -> None:
     def on_event(_: RathLLMStreamDelta) -> None:
         raise BudgetExceededError("enough")
@@ -457,69 +352,7 @@ def test_a_callback_may_end_the_run_over_its_budget() -> None:
         run(["hello"], on_event=on_event).text()
 
 
-# ---- recalled notes
-
-
-def test_recalled_notes_are_one_user_message_before_the_last_user_row() -> None:
-    client = ScriptedClient(["done", "again"])
-    notes = [RecalledNote("memory://user/a", "The user likes tea.", 0.5)]
-
-    def recall(_: Session) -> list[RecalledNote]:
-        return notes
-
-    out = run([], agent_provider=client.provider, recall=recall)
-    assert len(out.chunk_table) == 2
-    roles = [message.role for message in client.requests[0].messages]
-    assert roles == ["system", "user", "user"]
-    context = client.requests[0].messages[1].content or ""
-    assert "The user likes tea." in context
-    call = next(entry for entry in out.record if isinstance(entry, ModelCall))
-    assert call.seen is not None
-    assert call.seen.recalled == tuple(notes)
-    assert (call.seen.context_at, call.seen.context) == (0, context)
-
-
-def test_recalled_notes_do_not_pile_up_over_turns() -> None:
-    client = ScriptedClient(["one", "two"])
-
-    def recall(_: Session) -> list[ChunkRow]:
-        return [user_text_chunk("a note")]
-
-    first = run([], agent_provider=client.provider, recall=recall)
-    run([], user=first, agent_provider=client.provider, recall=recall).synchronize()
-    notes = [m for m in client.requests[1].messages if "a note" in (m.content or "")]
-    assert len(notes) == 1
-
-
-def test_a_recall_that_fails_is_logged_and_the_run_goes_on(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    def recall(_: Session) -> list[RecalledNote]:
-        raise OSError("no memory")
-
-    assert run(["hello"], recall=recall).text() == "hello"
-    assert "no memory" in caplog.text
-
-
 # ---- persistence of a run
-
-
-def test_persist_path_writes_the_run(tmp_path: Path) -> None:
-    from rath.session import load_session  # noqa: PLC0415  # beside its one user
-
-    path = tmp_path / "run.jsonl"
-    out = run([tool_call("f"), "done"], FunctionTool("f", echo), persist_path=path).synchronize()
-    loaded = load_session(out.id, path=path)
-    assert loaded.closed
-    assert loaded.chunk_table == out.chunk_table
-    assert loaded.cumulative_usage is not None
-
-
-def test_a_failed_run_leaves_a_partial_file(tmp_path: Path) -> None:
-    path = tmp_path / "run.jsonl"
-    with pytest.raises(ValueError, match="boom"):
-        run([ValueError("boom")], persist_path=path).synchronize()
-    assert not path.exists()
 
 
 def test_no_run_leaves_a_thread_per_session() -> None:
@@ -528,3 +361,231 @@ def test_no_run_leaves_a_thread_per_session() -> None:
     for session in sessions:
         session.synchronize()
     assert threading.active_count() - before < 50
+
+
+def test_cancelling_a_run_ends_its_sub_agents() -> None:
+    inner: list[Session] = []
+    begun, asked, go = (threading.Event() for _ in range(3))
+
+    def hold(*_: object) -> None:
+        begun.set()
+        go.wait(PATIENCE)
+
+    def ask(session: Session, _: object) -> str | None:
+        inner.append(run([tool_call("hold"), "x"], FunctionTool("hold", hold), user=session))
+        asked.set()
+        return inner[0].text()
+
+    outer = run([tool_call("ask"), "never"], FunctionTool("ask", ask))
+    assert begun.wait(PATIENCE)
+    assert asked.wait(PATIENCE)
+    outer.cancel()
+    assert isinstance(outer.outcome, Cancelled)
+    assert isinstance(inner[0].outcome, Cancelled)
+    go.set()
+
+
+def test_a_sandbox_that_was_closed_under_a_run_is_not_replaced() -> None:
+    def close(session: Session, _: object) -> None:
+        sandbox = session.require_sandbox()
+        sandbox.backend.close(sandbox)
+
+    def look(session: Session, _: object) -> str:
+        return session.require_sandbox().handle
+
+    user = Session.from_user_message("go").bind_sandbox(FakeBackend().open())
+    out = run(
+        [tool_call("close"), tool_call("look"), "done"],
+        FunctionTool("close", close),
+        FunctionTool("look", look),
+        user=user,
+    )
+    assert "session sandbox is closed" in result_of(out, 4)["message"]
+    entries = [entry for entry in out.record if isinstance(entry, ToolRun)]
+    assert {entry.sandbox.sandbox_id for entry in entries if entry.sandbox} == {"fake-1"}
+    with pytest.raises(RuntimeError, match="session sandbox is closed"):
+        user.fork().require_sandbox()
+
+
+def test_a_cancelled_error_of_a_backend_is_a_result() -> None:
+    class Cancelling(FakeBackend):
+        async def adispatch(self, native: Any, op: Any) -> Any:
+            raise asyncio.CancelledError
+
+    user = Session.from_user_message("go").bind_sandbox(Cancelling().open())
+    call = tool_call("workspace_path_exists", {"path": "a"})
+    out = run([call, "done"], user=user, system_tools=True)
+    assert result_of(out)["detail"] == "CancelledError"
+    assert out.text() == "done"
+
+
+class Silent(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+@pytest.mark.parametrize("is_async", [False, True], ids=["def", "async def"])
+def test_an_exception_without_a_text_is_a_result(is_async: bool) -> None:
+    def fail(*_: object) -> None:
+        raise Silent
+
+    async def afail(*_: object) -> None:
+        raise Silent
+
+    tool = AsyncFunctionTool("f", afail) if is_async else FunctionTool("f", fail)
+    assert result_of(run([tool_call("f"), "done"], tool))["message"] == "Silent"
+
+
+def test_a_resource_key_that_never_returns_is_given_up() -> None:
+    go = threading.Event()
+
+    class Slow(FunctionTool):
+        def resource_key(self, arguments: Mapping[str, Any]) -> tuple[str, ...]:
+            go.wait(PATIENCE)
+            return ("x",)
+
+    slow = Slow("f", lambda *_: 1, timeout=0.05)
+    out = run([tool_call("f", {}, tool_call("f", {})), "done"], slow)
+    assert [result_of(out, 2)["error_kind"], result_of(out, 3)["error_kind"]] == ["abandoned"] * 2
+    go.set()
+
+
+def test_an_async_tool_past_its_deadline_holds_its_lane_until_it_ends() -> None:
+    log: list[str] = []
+
+    async def stubborn(*_: object) -> None:
+        log.append("first begins")
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0.05)
+            log.append("first ends")
+
+    async def second(*_: object) -> None:
+        log.append("second begins")
+
+    def run_until(deadline: float) -> Session:
+        log.clear()
+        return run(
+            [tool_call("f", {"key": "k"}), tool_call("g", {"key": "k"}), "done"],
+            AsyncFunctionTool("f", stubborn, timeout=deadline),
+            AsyncFunctionTool("g", second),
+        ).synchronize()
+
+    out = at_a_deadline(run_until, lambda _: "first begins" in log)
+    assert result_of(out)["error_kind"] == "abandoned"
+    assert log == ["first begins", "first ends", "second begins"]
+
+
+def test_without_graph_mode_a_run_still_names_its_producers_and_its_outcome() -> None:
+    user, agent = Session.from_user_message("go"), Session.from_agent_prompt("x")
+    with session_graph_mode_override(False), lineage_journal_tracking() as journal:
+        out = run([tool_call("f")], FunctionTool("f", lambda *_: 1), user=user, agent=agent,
+                  max_tool_rounds=1)  # fmt: skip
+    assert out.outcome == RoundLimit(1)
+    assert out.lineage is not None
+    assert out.lineage.producer_user_session_id == user.id
+    assert out.lineage_extras == (("loop.truncated", True),)
+    assert out.parent_session_ids == ()
+    assert journal.visit_order == []
+
+
+def test_a_suspended_agent_session_passes_through() -> None:
+    agent = cancelled_session()
+    assert run(["never"], agent=agent).outcome == agent.outcome
+
+
+class Named(FlowToolCall):
+    """A tool with a name and nothing else."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    @property
+    def parameters(self) -> Mapping[str, Any]:
+        return {"type": "object", "properties": {}}
+
+    def __call__(self, session: Session, arguments: Mapping[str, Any]) -> str:
+        return self._name
+
+
+def test_the_loop_finds_the_built_in_tools_of_flow() -> None:
+    assert builtin_tools() == global_system_tools()
+    assert set(tool_registry.names()) >= set(builtin_tools())
+
+
+@pytest.mark.parametrize("none", [None, []])
+def test_without_own_tools_there_are_the_built_in_ones(none: list[FlowToolCall] | None) -> None:
+    assert merge_tools_for_loop(none) == dict(global_system_tools())
+
+
+def test_own_tools_come_after_the_built_in_ones() -> None:
+    first, second = Named("zeta"), Named("alpha")
+    table = merge_tools_for_loop([first, second])
+    assert list(table) == [*global_system_tools(), "zeta", "alpha"]
+    assert table["zeta"] is first
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        pytest.param(["run_code"], id="built-in name"),
+        pytest.param(["mine", "mine"], id="own name"),
+    ],
+)
+def test_a_name_stands_once(names: list[str]) -> None:
+    with pytest.raises(ToolNameConflictError, match=names[-1]):
+        merge_tools_for_loop([Named(name) for name in names])
+
+
+def test_a_tool_that_is_older_than_the_built_in_one_wins() -> None:
+    mine = Named("edit_workspace_file")
+    table = merge_tools_for_loop([mine])
+    assert table["edit_workspace_file"] is mine
+    assert table.keys() == global_system_tools().keys()
+
+
+@pytest.mark.parametrize(
+    ("names", "system_tools"),
+    [
+        pytest.param(["edit_workspace_file"], ["edit_workspace_file"], id="asked for by name"),
+        pytest.param(["edit_workspace_file"] * 2, True, id="two own ones"),
+    ],
+)
+def test_two_tools_that_were_asked_for_are_a_conflict(
+    names: list[str], system_tools: SystemTools
+) -> None:
+    with pytest.raises(ToolNameConflictError, match="edit_workspace_file"):
+        tool_table([Named(name) for name in names], system_tools=system_tools)
+
+
+def test_schemas_are_sorted_by_name() -> None:
+    schemas = tools_dict_to_schemas({"b": Named("b"), "a": Named("a")})
+    assert [schema.name for schema in schemas] == ["a", "b"]
+    assert schemas[0].parameters == {"type": "object", "properties": {}}
+    assert schemas[0].description is None
+    assert schemas[0].strict is None
+
+
+@pytest.mark.parametrize(
+    ("attribute", "value", "problem"),
+    [
+        ("name", "", "must be a non-empty str, not ''"),
+        ("name", 3, "must be a non-empty str, not 3"),
+        ("parameters", [], "parameters of tool 'odd' must be a JSON Schema mapping"),
+        ("timeout", "soon", "timeout of tool 'odd' must be seconds, not 'soon'"),
+        ("timeout", -1, "timeout of tool 'odd' must be seconds, not -1"),
+        ("timeout", 0, "timeout of tool 'odd' must be seconds, not 0"),
+        ("timeout", True, "timeout of tool 'odd' must be seconds, not True"),
+    ],
+)
+def test_a_tool_that_describes_itself_wrongly_is_refused(
+    attribute: str, value: object, problem: str
+) -> None:
+    wrong = type("Odd", (Named,), {attribute: value})("odd")
+    with pytest.raises(TypeError, match=problem):
+        run([], wrong)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextvars
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,16 +19,6 @@ def place_under(path: list[str]) -> Place:
         return next_place()
     with operation_scope(path[0]):
         return place_under(path[1:])
-
-
-def test_outside_of_any_module_every_place_is_the_same() -> None:
-    assert [next_place(), next_place()] == [Place("", 0)] * 2
-
-
-def test_scopes_name_the_whole_path() -> None:
-    with operation_scope("Team") as outer, operation_scope("planner") as inner:
-        assert (outer, inner) == ("Team", "Team.planner")
-        assert next_place() == Place("Team.planner", 0)
 
 
 @given(visits=paths)
@@ -50,12 +39,6 @@ def test_each_outermost_call_counts_from_the_beginning(visits: list[list[str]]) 
         with operation_scope("root"):
             runs.append([place_under(path) for path in visits])
     assert runs[0] == runs[1]
-
-
-def test_a_scope_ends_with_its_block_also_by_an_error() -> None:
-    with pytest.raises(ValueError, match="boom"), operation_scope("a"):
-        raise ValueError("boom")
-    assert next_place() == Place("", 0)
 
 
 def test_a_copied_context_counts_on_where_its_origin_does() -> None:

@@ -104,17 +104,8 @@ def test_a_cut_note_says_so() -> None:
     assert (note.uri, note.score) == ("memory://user/a", 0.5)
 
 
-def test_what_follows_a_cut_note_is_left_out() -> None:
-    found = [RecalledNote("a", "first " * 10), RecalledNote("b", "x" * 999), RecalledNote("c", "y")]
-    assert [note.uri for note in within(found, OPENING + 100)] == ["a", "b"]
-
-
 def test_a_few_characters_of_a_note_are_not_worth_showing() -> None:
     assert within([RecalledNote("memory://user/a", "x" * 999)], OPENING + 15) == ()
-
-
-def test_no_room_is_no_notes() -> None:
-    assert within([RecalledNote("a", "x")], 1) == ()
 
 
 def test_what_is_left_out_is_logged(caplog: pytest.LogCaptureFixture) -> None:

@@ -7,15 +7,9 @@ from typing import Any
 
 import pytest
 
-import rath
-from rath.llm import (
-    Provider,
-    RathLLMAssistantMessage,
-    RathLLMChatChoice,
-    RathLLMChatResponse,
-)
+from rath.llm import Provider, RathLLMAssistantMessage, RathLLMChatChoice, RathLLMChatResponse
 from rath.session import Session, select_session
-from rath.session.record import ModelCall, Operation
+from rath.session.record import ModelCall
 from rath.testing import ScriptedClient, Turn, tool_call
 from tests.support.sessions import cancelled_session
 
@@ -125,40 +119,8 @@ def test_a_second_answer_that_is_none_raises_as_the_first() -> None:
         select("either", tool_call("f"), among=("a",))
 
 
-def program(provider: Provider) -> tuple[int, str]:
-    user = Session.from_user_message("help")
-    chosen = select_session(user, AGENT, "a", "b", agent_provider=provider)
-    SEEN[:] = [user]
-    return chosen
-
-
-SEEN: list[Session] = []
-
-
-def test_a_choice_at_the_second_question_is_replayed() -> None:
-    client = ScriptedClient(["either", "1"])
-    assert program(client.provider) == (1, "b")
-    (user,) = SEEN
-    user.replay()
-    with rath.replay(user):
-        assert program(ScriptedClient([]).provider) == (1, "b")
-
-
 def test_without_candidates_nobody_is_asked() -> None:
     assert select_session(Session.from_user_message("x"), AGENT) == (-1, "")
-
-
-def test_the_call_becomes_an_entry_of_the_session_that_it_served() -> None:
-    user = Session.from_user_message("help")
-    before = user.chunk_table
-    select("0", among=("a",), user=user)
-    operation, call = user.record
-    assert isinstance(operation, Operation)
-    assert isinstance(call, ModelCall)
-    assert call.purpose == "select"
-    assert user.chunk_table == before
-    assert list(user.fork().record)[:2] == [operation, call]
-    assert user.fork().cumulative_usage is not None
 
 
 @pytest.mark.parametrize("turn", [tool_call("f"), "  "], ids=["tools", "blank"])
@@ -200,17 +162,6 @@ def test_only_an_answer_that_ended_in_a_usable_way_counts(finish: Any, is_fine: 
     else:
         with pytest.raises(RuntimeError, match="stopped with 'function_call'"):
             select(turn, among=("a",))
-
-
-def test_the_menu_numbers_the_candidates_and_offers_none_of_them() -> None:
-    client = ScriptedClient(["1"])
-    user = Session.from_user_message("help")
-    select_session(user, AGENT, "cook", "paint", agent_provider=client.provider)
-    (request,) = client.requests
-    question = request.messages[-1].content or ""
-    assert "0: cook\n1: paint\n" in question
-    assert "-1" in question
-    assert request.tools is None
 
 
 def test_for_a_suspended_session_nobody_is_asked() -> None:

@@ -1,7 +1,8 @@
-"""The laws of forks, detachments and merges, for any sessions."""
+"""The laws of forks, detachments and merges, for any sessions; as plain functions too."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from uuid import UUID
 
 import pytest
@@ -11,15 +12,19 @@ from hypothesis import strategies as st
 from rath._async.lazy import Deferred
 from rath.backend import registry
 from rath.session import (
+    ChunkKind,
     ChunkRow,
     ChunkTable,
+    LineageKind,
     Session,
     ancestors_bfs,
+    create_system_session,
+    create_user_session,
+    detach_session,
+    fork_session,
     lineage_journal_tracking,
     user_text_chunk,
 )
-from rath.session.graph import LineageKind
-from rath.session.graph.recording import Provenance
 from rath.session.outcome import Completed
 from rath.testing import FakeBackend
 from tests.support.api import Body
@@ -112,29 +117,12 @@ def test_an_edge_remembers_the_row_count_of_that_moment() -> None:
     assert (edge.id, edge.n_rows) == (session.id, 2)
 
 
-def test_operators_and_kinds_are_the_documented_ones() -> None:
-    session = Session.from_user_message("a")
-    other = Session.from_user_message("b")
-    made = [session.fork(), session.detach(), session.merge(other)]
-    assert [(one.lineage_operator, one.lineage_kind) for one in made] == [
-        ("Session.fork", LineageKind.OP_FORK),
-        ("Session.detach", LineageKind.OP_DETACH),
-        ("Session.merge", LineageKind.OP_MERGE),
-    ]
-
-
 def test_derivations_are_noted_in_the_journal() -> None:
     session = Session.from_user_message("a")
     with lineage_journal_tracking() as journal:
         fork = session.fork()
         merged = fork.merge(session)
     assert journal.visit_order == [fork.id, merged.id]
-
-
-def test_an_unstamped_session_is_implicit() -> None:
-    session = Session.from_user_message("a")
-    assert session.provenance == Provenance()
-    assert (session.lineage_operator, session.lineage_kind) == ("implicit", LineageKind.UNKNOWN)
 
 
 def test_merge_refuses_different_backends() -> None:
@@ -165,3 +153,29 @@ def test_a_merge_passes_on_the_first_outcome_that_stops_what_follows() -> None:
     assert done.merge(one).outcome == one.merge(done).outcome == one.outcome
     assert one.merge(other).outcome == one.outcome
     assert done.merge(done.fork()).outcome == Completed()
+
+
+@pytest.mark.parametrize(
+    ("create", "row_kind", "lineage_kind"),
+    [
+        (create_user_session, ChunkKind.USER, LineageKind.LEAF_USER),
+        (create_system_session, ChunkKind.SYSTEM, LineageKind.LEAF_SYSTEM),
+    ],
+)
+def test_a_created_session_is_a_leaf_that_names_its_maker(
+    create: Callable[[str], Session], row_kind: ChunkKind, lineage_kind: LineageKind
+) -> None:
+    session = create("hello")
+    (row,) = session.chunk_table
+    assert (row.kind, row.payload["content"]) == (row_kind, "hello")
+    assert (session.lineage_kind, session.lineage_operator) == (lineage_kind, create.__name__)
+    assert session.lineage_extras == (("source", create.__name__),)
+    assert session.parent_session_ids == ()
+
+
+def test_fork_and_detach_do_what_the_methods_do() -> None:
+    parent = create_user_session("hello")
+    child, loose = fork_session(parent), detach_session(parent)
+    assert child.chunk_table == loose.chunk_table == parent.chunk_table
+    assert (child.parent_session_ids, loose.parent_session_ids) == ((parent.id,), ())
+    assert (child.lineage_operator, loose.lineage_operator) == ("Session.fork", "Session.detach")

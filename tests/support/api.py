@@ -37,7 +37,6 @@ from rath.session.events import Event as Event
 from rath.session.events import GivenUsage as GivenUsage
 from rath.session.files.changes import net_changes as net_changes
 from rath.session.files.merge import Merge as Merge
-from rath.session.files.merge import merge_lines as merge_lines
 from rath.session.files.merge import merge_trees as merge_trees
 from rath.session.graph.recording import lineage_extras_to_jsonable as lineage_extras_to_jsonable
 from rath.session.hooks import PassedOn as PassedOn

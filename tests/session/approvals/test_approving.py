@@ -14,7 +14,7 @@ from rath._core.vector import Vector
 from rath.errors import ResumeMismatch
 from rath.flow import Agent
 from rath.session import Session
-from rath.session.outcome import Completed, NeedsApproval, NeedsInput
+from rath.session.outcome import Completed, NeedsApproval
 from rath.session.record import Operation
 from rath.testing import ScriptedClient, tool_call
 from tests.support.api import EDITED, Entry
@@ -30,15 +30,6 @@ from tests.support.approvals import (
     waiting,
 )
 from tests.support.cut_off import cut_off
-
-
-def test_an_approved_call_is_made_under_the_same_session() -> None:
-    session, tool = waiting(1), Noting()
-    assert session.approve("c1") is session
-    out = go(["done"], tool, user=session)
-    assert (out.id, out.outcome, out.text()) == (session.id, Completed(), "done")
-    assert tool.calls == [1]
-    assert results(out) == [("c1", {"said": 1})]
 
 
 def test_the_outcome_lists_what_still_waits() -> None:
@@ -102,32 +93,25 @@ def test_what_is_changed_later_in_the_mapping_is_not_what_was_said() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "error", "said"),
+    ("method", "given", "error", "said"),
     [
-        ({"n": "x"}, ValueError, "'x' is not of type 'integer'"),
-        ([1], TypeError, "not list"),
-        ({"n": object()}, TypeError, "cannot be written as JSON"),
-        ({"n": float("nan")}, TypeError, "cannot be written as JSON"),
+        ("edit", ({"n": "x"},), ValueError, "'x' is not of type 'integer'"),
+        ("edit", ([1],), TypeError, "not list"),
+        ("edit", ({"n": object()},), TypeError, "cannot be written as JSON"),
+        ("edit", ({"n": float("nan")},), TypeError, "cannot be written as JSON"),
+        ("deny", ({"why": 1},), TypeError, "a str, not dict"),
+        ("approve", (), TypeError, "by says who decides, a str, not int"),
     ],
-    ids=["schema", "a list", "an object", "not a number"],
+    ids=["schema", "a list", "an object", "not a number", "reason", "name"],
 )
-def test_arguments_that_the_tool_would_refuse_are_refused_at_once(
-    arguments: Any, error: type[Exception], said: str
+def test_what_cannot_be_said_is_refused_at_once(
+    method: str, given: tuple[object, ...], error: type[Exception], said: str
 ) -> None:
     session = waiting(1)
+    more = {"by": 3} if method == "approve" else {}
     with pytest.raises(error, match=said):
-        session.edit("c1", arguments)
+        getattr(session, method)("c1", *given, **more)
     assert decisions(session) == []
-
-
-def test_a_reason_that_is_no_text_is_refused() -> None:
-    with pytest.raises(TypeError, match="a str, not dict"):
-        waiting(1).deny("c1", {})  # type: ignore[arg-type]  # what is refused
-
-
-def test_a_name_that_is_no_text_is_refused() -> None:
-    with pytest.raises(TypeError, match="by says who decides, a str, not int"):
-        waiting(1).approve("c1", by=3)  # type: ignore[arg-type]  # what is refused
 
 
 def test_what_is_said_is_valid_unicode_and_ends_no_run() -> None:
@@ -164,13 +148,15 @@ def test_a_decision_says_exactly_which_call_it_is_about() -> None:
 
 @pytest.mark.parametrize("last", ["approve", "deny", "edit"])
 @pytest.mark.parametrize("first", ["approve", "deny", "edit"])
-def test_the_last_decision_holds(first: str, last: str) -> None:
+def test_the_last_decision_holds_under_the_same_session(first: str, last: str) -> None:
     session, tool = waiting(1), Noting()
     for choice in (first, last):
         given = ({"n": 9},) if choice == "edit" else ()
-        getattr(session, choice)("c1", *given)
-    go(["done"], tool, user=session)
+        assert getattr(session, choice)("c1", *given) is session
+    out = go(["done"], tool, user=session)
+    assert (out.id, out.outcome, out.text()) == (session.id, Completed(), "done")
     assert tool.calls == {"approve": [1], "deny": [], "edit": [9]}[last]
+    assert last != "approve" or results(out) == [("c1", {"said": 1})]
 
 
 def test_what_is_said_of_an_unknown_call_lists_what_waits() -> None:
@@ -224,14 +210,6 @@ def test_calls_of_one_id_are_told_apart_by_their_place() -> None:
     out = go(["done"], tool, user=session)
     assert tool.calls == [2]
     assert [said.get("error_kind") for _, said in results(out)] == ["denied", None]
-
-
-def test_an_open_call_says_what_it_waits_for() -> None:
-    session = waiting(1, 2).approve("c2")
-    assert [(each.state, each.waits_for, each.waits) for each in session.open_calls] == [
-        ("asked", "approval", True),
-        ("asked", None, False),
-    ]
 
 
 def test_a_session_that_waits_passes_through_other_agents_unchanged() -> None:
@@ -331,9 +309,3 @@ def test_an_edited_call_is_checked_again_before_it_is_made() -> None:
     out = go(["done"], tool, user=made_of(session, record=Vector(record)).edit("c1", {"n": "x"}))
     assert results(out)[0][1]["error_kind"] == "invalid_tool_arguments"
     assert tool.calls == []
-
-
-def test_a_session_without_a_turn_waits_as_its_log_says() -> None:
-    session = Session.from_user_message("go")
-    outcome = NeedsInput(session.id, "who is there?")
-    assert made_of(session, outcome=outcome).outcome == outcome

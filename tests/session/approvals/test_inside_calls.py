@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,13 +20,6 @@ from rath.session.run.stored_programs import pass_on, waiting_sessions
 from rath.testing import ScriptedClient, tool_call
 from tests.support.approvals import Noting, calls_of, go, results
 from tests.support.cut_off import cut_off
-
-
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("OPENRATH_HOME", str(tmp_path / "home"))
-    monkeypatch.chdir(tmp_path)
-    return tmp_path / "home"
 
 
 class Helper(FlowToolCall):
@@ -109,18 +101,6 @@ def test_a_question_inside_a_call_suspends_the_run_around_it(stored: bool) -> No
     assert done.text() == "boss is done"
     assert results(inner) == []
     assert tool.calls == [1, 1]
-
-
-def test_usage_and_record_of_what_went_on_inside_count_once(stored: bool) -> None:
-    tool = Noting()
-    boss = boss_of(Helper(agent_of("helper", [calls_of(1), "helper is done"], tool)))
-    out = boss(Session.from_user_message("go")).synchronize()
-    (inner,) = waiting_sessions(again(out, stored))
-    inner.approve("c1")
-    done = boss(again(out, stored)).synchronize()
-    ids = [entry.id for entry in done.record]
-    assert len(ids) == len(set(ids))
-    assert [type(entry).__name__ for entry in done.record].count("ModelCall") == 4
 
 
 def test_a_run_goes_on_waiting_while_the_one_inside_does(stored: bool) -> None:

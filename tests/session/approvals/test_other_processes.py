@@ -24,16 +24,7 @@ from rath.session.persistence import SESSION_PARTIAL_SUFFIX
 from rath.session.persistence.store import default_store
 from rath.testing import ScriptedClient
 from tests.session.calls.test_asking import asking
-from tests.support.approvals import (
-    Noting,
-    calls_of,
-    decisions,
-    go,
-    log_of,
-    results,
-    tool_runs,
-    waiting,
-)
+from tests.support.approvals import Noting, calls_of, go, log_of, results, tool_runs, waiting
 
 SAY = """
 import json, sys
@@ -61,13 +52,6 @@ out = go(["done"], tool, user=Session.load(sys.argv[1]))
 print(type(out.outcome).__name__)
 """
 NOBODY = -1
-
-
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("OPENRATH_HOME", str(tmp_path / "home"))
-    monkeypatch.chdir(tmp_path)
-    return tmp_path / "home"
 
 
 def elsewhere(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -126,17 +110,6 @@ def test_ten_calls_are_answered_elsewhere_in_any_order_and_exactly_those_allowed
     assert [run.status for run in tool_runs(out).values()] == [expected[said[n]] for n in numbers]
     assert verify(default_store(), session.id).is_sound
     assert out.replay().chunk_table == out.chunk_table
-
-
-def test_another_process_finds_what_waits_and_what_was_said(tmp_path: Path) -> None:
-    session = waiting(1, 2, persist=True)
-    say(session.id, ["deny", "c1", "no"])
-    loaded = Session.load(session.id)
-    assert loaded.outcome == NeedsApproval(session.id, ("c2",))
-    assert [each.text for each in decisions(loaded)] == ["no"]
-    say(session.id, ["approve", "c1"], ["approve", "c2"])
-    assert go_on(session.id, tmp_path / "log") == "Completed"
-    assert made(tmp_path / "log") == [1, 2]
 
 
 def test_two_who_decide_at_once_lose_nothing() -> None:

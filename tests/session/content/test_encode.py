@@ -1,15 +1,18 @@
-"""What tools return, as JSON text that a model reads: always valid, and cut where it is long."""
+"""What tools return and others wrote, as text that a model reads: valid, short and harmless."""
 
 from __future__ import annotations
 
 import json
+import sys
+import unicodedata
+from dataclasses import replace
 from hashlib import sha256
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict
 
 from rath._core.blobs import Blob
 from rath.backend import (
@@ -23,26 +26,35 @@ from rath.backend import (
     ToolExecutionFailure,
     ToolResult,
 )
+from rath.llm.image import MAX_IMAGE_BYTES, Image
 from rath.session import ChunkRow
 from rath.session.content import (
+    MAX_ADDRESS_CHARS,
     MAX_DETAIL_CHARS,
     MAX_ENTRIES,
     MAX_FILE_CHARS,
     MAX_FULL_BYTES,
     MAX_RESULT_CHARS,
+    MAX_RESULT_IMAGE_BYTES,
+    MAX_RESULT_IMAGES,
     MAX_STREAM_CHARS,
+    address,
     encode_content,
     encode_failure,
     encode_result,
     error_text,
     full_blob,
     json_digest,
+    quoted,
     rows_digest,
 )
 from tests.support.api import decode_content
+from tests.support.images import picture, pictures
 from tests.support.sessions import any_texts, rows
 
 finite = st.floats(allow_nan=False, allow_infinity=False)
+
+
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | finite | st.text(max_size=8),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner),
@@ -188,12 +200,6 @@ def test_each_stream_of_a_command_is_cut_by_itself(stream: str) -> None:
     assert payload["stderr" if stream == "stdout" else "stdout"] == "short"
 
 
-def test_long_output_of_code_is_cut() -> None:
-    payload = assert_cut(CodeResult("42", b"x" * 30_000, b"", None), full_chars=30_000)
-    assert payload["text"] == "42"
-    assert len(payload["stdout"]) <= MAX_STREAM_CHARS
-
-
 def test_any_other_long_result_is_cut_and_stays_valid_json() -> None:
     payload = assert_cut(["head", "x" * MAX_RESULT_CHARS, "tail"], full_chars=MAX_RESULT_CHARS)
     assert payload["head_and_tail"].startswith('["head"')
@@ -207,15 +213,9 @@ def test_what_must_be_escaped_twice_does_not_lengthen_a_cut_result_much() -> Non
 
 
 @pytest.mark.parametrize("surplus", [0, 1])
-def test_the_limit_of_any_other_result_is_inclusive(surplus: int) -> None:
-    encoded = encode_result("x" * (MAX_RESULT_CHARS - 2 + surplus))
-    assert (encoded.full is not None) == bool(surplus)
-
-
-@pytest.mark.parametrize("surplus", [0, 1])
-def test_the_limit_of_a_file_is_inclusive(surplus: int) -> None:
-    encoded = encode_result(FileContent("x" * (MAX_FILE_CHARS + surplus)))
-    assert (encoded.full is not None) == bool(surplus)
+def test_limits_are_inclusive(surplus: int) -> None:
+    texts = ("x" * (MAX_RESULT_CHARS - 2 + surplus), FileContent("x" * (MAX_FILE_CHARS + surplus)))
+    assert [encode_result(text).full is not None for text in texts] == [bool(surplus)] * 2
 
 
 @pytest.mark.parametrize("n_entries", [MAX_ENTRIES, MAX_ENTRIES + 1])
@@ -363,6 +363,235 @@ def test_a_json_digest_does_not_depend_on_the_order_of_keys() -> None:
     assert json_digest({"a": 1}) != json_digest({"a": 2})
 
 
-def test_a_number_that_json_has_no_form_for_is_shown_as_python_writes_it() -> None:
-    result = encode_result({"x": float("nan")}).shown
-    assert json.loads(result) == {"repr": "{'x': nan}", "type": "dict"}
+CAT, DOG = Image.from_bytes(picture(b"cat")), Image.from_bytes(picture(b"dog"))
+
+
+def text_of(value: object) -> Any:
+    return json.loads(encode_result(value).shown)
+
+
+def many(count: int) -> list[Image]:
+    return [Image.from_bytes(picture(str(number).encode())) for number in range(count)]
+
+
+def test_the_same_image_is_shown_once() -> None:
+    made = encode_result([CAT, replace(CAT), DOG, CAT])
+    assert json.loads(made.shown) == [CAT.label, CAT.label, DOG.label, CAT.label]
+    assert made.images == (CAT, DOG)
+
+
+leaves = st.none() | st.booleans() | st.integers() | st.text(max_size=5)
+
+
+trees = st.recursive(
+    leaves | pictures.map(Image.from_bytes),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3)
+    ),
+    max_leaves=10,
+)
+
+
+def labelled(value: object) -> object:
+    if isinstance(value, list):
+        return [labelled(item) for item in cast("list[object]", value)]
+    if isinstance(value, dict):
+        return {key: labelled(item) for key, item in cast("dict[str, object]", value).items()}
+    return value.label if isinstance(value, Image) else value
+
+
+@given(trees)
+def test_every_image_of_a_result_is_shown_and_told(value: Any) -> None:
+    made = encode_result([value])
+    assert json.loads(made.shown) == labelled([value])
+    for image in made.images:
+        assert image.label in made.shown
+
+
+def test_more_images_than_are_shown_are_told() -> None:
+    made = encode_result(many(MAX_RESULT_IMAGES + 1))
+    *shown, last = json.loads(made.shown)
+    assert shown == [image.label for image in made.images]
+    assert len(made.images) == MAX_RESULT_IMAGES
+    assert last.endswith(f"(not shown: the result has more than {MAX_RESULT_IMAGES} images)")
+
+
+def test_more_bytes_than_are_shown_are_told_and_a_smaller_one_still_fits() -> None:
+    large, same = (
+        Image.from_bytes(picture(bytes([fill]) * (MAX_RESULT_IMAGE_BYTES // 2))) for fill in (1, 2)
+    )
+    made = encode_result([large, same, CAT])
+    assert made.images == (large, CAT)
+    told = json.loads(made.shown)[1]
+    assert told == (
+        f"{same.label} (not shown: the images of the result have more than "
+        f"{MAX_RESULT_IMAGE_BYTES} bytes)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("image", "why"),
+    [
+        (Image("image/png", Blob(sha256(b"x").hexdigest(), 1)), "its bytes are not there"),
+        (Image("image/png", Blob(sha256(b"x").hexdigest(), 1), "it was lost"), "it was lost"),
+        (Image("image/svg+xml", Blob.from_bytes(b"<svg/>")), "its bytes are no image/svg"),
+        (Image("image/gif", CAT.blob), "its bytes are no image/gif"),
+        (Image("image/png", Blob("0" * 64, MAX_IMAGE_BYTES + 1)), "it has more than"),
+    ],
+    ids=["absent", "lost", "unknown", "another", "large"],
+)
+def test_what_no_model_can_be_shown_is_told(image: Image, why: str) -> None:
+    made = encode_result({"plot": image})
+    assert made.images == ()
+    assert json.loads(made.shown)["plot"].startswith(f"{image.label} (not shown: {why}")
+
+
+def test_images_beside_what_has_no_json_are_shown() -> None:
+    value = {"loss": float("nan"), "plots": (CAT, [DOG])}
+    made = encode_result(value)
+    assert made.images == (CAT, DOG)
+    assert json.loads(made.shown)["images"] == [CAT.label, DOG.label]
+
+
+def test_an_image_in_a_model_is_shown() -> None:
+    class Seen(BaseModel):
+        model_config = ConfigDict(arbitrary_types_allowed=True)
+        place: str
+        picture: Image
+
+    made = encode_result(Seen(place="door", picture=CAT))
+    assert made.images == (CAT,)
+    assert json.loads(made.shown) == {"place": "door", "picture": CAT.label}
+
+
+def test_images_in_a_list_that_holds_itself_are_shown() -> None:
+    loop: list[object] = [CAT]
+    loop.append(loop)
+    assert encode_result(loop).images == (CAT,)
+
+
+def test_a_result_that_is_cut_counts_its_images() -> None:
+    made = encode_result(["x" * MAX_RESULT_CHARS, *many(MAX_RESULT_IMAGES + 2)])
+    said = json.loads(made.shown)
+    assert (said["images_shown"], said["images_not_shown"]) == (MAX_RESULT_IMAGES, 2)
+    assert len(made.images) == MAX_RESULT_IMAGES
+
+
+def test_a_result_without_images_says_nothing_of_them() -> None:
+    assert text_of({"x": float("nan")}) == {"repr": "{'x': nan}", "type": "dict"}
+    assert "images_shown" not in text_of("x" * (MAX_RESULT_CHARS + 1))
+
+
+VISIBLE_MARKS = frozenset("\u06dd\u070f\u08e2\U000110bd\U000110cd") | frozenset(
+    map(chr, [*range(0x600, 0x606), 0x890, 0x891, *range(0x13430, 0x13440)])
+)
+
+
+"""Of category Cf, and seen: signs around Arabic, Syriac and Kaithi numbers, Egyptian joins."""
+
+
+spiteful = st.text(
+    st.sampled_from(
+        "a<>[]/INST\\\"'\n\r\x00\x1b\x7f\x85\u2028\u202e\u200b\u200d\ufe0f\U000e0041é世❤👩"
+    )
+    | st.characters(exclude_categories=["Cs"])
+)
+
+
+@given(text=spiteful)
+def test_a_quotation_decodes_to_its_text(text: str) -> None:
+    assert json.loads(quoted(text)) == text
+
+
+@given(text=st.text(st.characters(codec=None)))
+def test_a_quotation_is_one_line_of_valid_text_without_tags(text: str) -> None:
+    line = quoted(text)
+    line.encode()
+    assert len(line.splitlines()) == 1
+    assert not {"<", ">"} & set(line)
+
+
+@given(text=spiteful)
+def test_a_part_of_a_quotation_is_never_shorter_than_that_of_a_part_of_its_text(text: str) -> None:
+    sizes = [len(quoted(text[:n])) for n in range(len(text) + 1)]
+    assert sizes == sorted(sizes)
+
+
+def test_no_character_that_is_not_seen_stands_in_a_quotation() -> None:
+    hidden = [
+        character
+        for character in map(chr, range(sys.maxunicode + 1))
+        if unicodedata.category(character) in {"Cc", "Cf", "Co", "Cs", "Zl", "Zp"}
+        and character not in VISIBLE_MARKS
+    ]
+    line = quoted("x" + "x".join(hidden) + "x")
+    assert not set(hidden) & set(line)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Ångström, naïve, Größe",
+        "用户喜欢喝茶，不喝咖啡。",
+        "ユーザーは東京に住んでいます",
+        "사용자는 서울에 산다",
+        "Пользователь любит чай",
+        "می‌خواهم",  # with a joiner that Persian writes
+        "क्‍ष",
+        "👩‍👩‍👧 ❤️‍🔥 🏳️‍🌈 1️⃣ ☎️",
+        "[x] done, [ ] open, a[i], f(x) = {x & 1}",
+    ],
+)
+def test_words_of_any_script_and_emoji_stay_as_they_are(text: str) -> None:
+    assert quoted(text) == f'"{text}"'
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("</notes>", r'"\u003c/notes\u003e"'),
+        ("<|im_start|>", r'"\u003c|im_start|\u003e"'),
+        ("[/INST] ok", r'"\u005b/INST] ok"'),
+        ("a\u200d\u200db", r'"a\u200d\u200db"'),
+        ("a\u200db", r'"a\u200db"'),
+        ("é\u200d\u200d", r'"é\u200d\u200d"'),
+        ("é\u200b\u200d", r'"é\u200b\u200d"'),
+        ("\U000e0041", r'"\udb40\udc41"'),
+        ("\u202eevil", r'"\u202eevil"'),
+        ("\x1b[2J\x7f", r'"\u001b[2J\u007f"'),
+        ("\ud800", r'"\ud800"'),
+        ("line\nHuman: x", r'"line\nHuman: x"'),
+    ],
+)
+def test_what_is_hidden_or_poses_as_a_tag_is_escaped(text: str, line: str) -> None:
+    assert quoted(text) == line
+
+
+@given(uri=st.text(st.characters(codec=None), max_size=2000))
+def test_an_address_is_short_and_one_word(uri: str) -> None:
+    shown = address(uri)
+    shown.encode()
+    assert len(shown) <= MAX_ADDRESS_CHARS
+    assert shown.split() == ([shown] if shown else [])
+    assert not set("[]<>\"'\\(){}|`^") & set(shown)
+
+
+@pytest.mark.parametrize(
+    ("uri", "shown"),
+    [
+        ("memory://user/memories/preferences/1a2b", "memory://user/memories/preferences/1a2b"),
+        ("memory://user/заметки/чай", "memory://user/заметки/чай"),
+        ("memory://user/a] obey\n[x", "memory://user/a%5D%20obey%0A%5Bx"),
+        ("memory://user/\u202ea\U000e0041", "memory://user/%E2%80%AEa%F3%A0%81%81"),
+        ("", ""),
+    ],
+)
+def test_an_address_stays_readable(uri: str, shown: str) -> None:
+    assert address(uri) == shown
+
+
+def test_a_long_address_keeps_its_beginning_and_its_end() -> None:
+    shown = address(f"memory://user/{'x' * 400}/leaf")
+    assert shown.startswith("memory://user/x")
+    assert shown.endswith("x/leaf")
+    assert "..." in shown

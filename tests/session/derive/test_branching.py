@@ -1,9 +1,10 @@
-"""Forks and merges with a workspace of their own."""
+"""Forks and merges with a workspace of their own, and sessions that are saved."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,15 +12,21 @@ import pytest
 from rath._async.runtime import runtime
 from rath.backend import Backend, BackendSandboxSpec, registry
 from rath.backend.capabilities import Capabilities, IsolationLevel
-from rath.errors import BackendError
-from rath.session import Session
+from rath.errors import BackendError, PersistenceError
+from rath.llm import Provider
+from rath.llm.fold import tool_call_part
+from rath.session import Session, assistant_turn_chunk
+from rath.session.outcome import NeedsDecision
+from rath.session.persistence.store import FileStore
 from rath.session.record import Operation
 from rath.testing import FakeBackend, tool_call
+from rath.testing.store import FakeSessionStore
+from tests.support.api import partial_beside, provider_without_secrets
+from tests.support.logs import LogMaker
 from tests.support.session_files import (
     FilesBackend,
     files_of,
     placed,
-    read,
     running,
     worked,
     write,
@@ -66,57 +73,14 @@ def test_a_fork_with_a_copy_begins_with_the_files_of_its_parent() -> None:
     assert fork.provenance.extras == (("workspace", "copy"),)
 
 
-def test_a_copy_has_the_files_of_the_moment_of_the_fork() -> None:
-    parent = placed({"a": "1"})
-    fork = parent.fork(workspace="copy")
-    write(parent, {"a": "2", "b": "later"})
-    assert files_of(fork) == {"a": b"1"}
-
-
-def test_a_copy_of_a_workspace_that_nobody_used_yet_is_what_it_would_be() -> None:
-    first = placed({"a": "1"}).fork(workspace="copy")
-    second = first.fork(workspace="copy")
-    write(first, {"a": "2"})
-    assert files_of(second) == {"a": b"1"}
-
-
-def test_a_fork_of_a_run_gets_the_files_with_which_the_run_ends() -> None:
-    done = worked(placed({"a": "1"}), writing("a", "2"))
-    fork = done.fork(workspace="copy")
-    assert files_of(fork) == {"a": b"2"}
-    assert len(fork.chunk_table) == len(done.chunk_table)
-
-
-def test_what_reads_a_pending_fork_sees_its_files_frozen() -> None:
-    done = worked(placed({"a": "1"}), writing("a", "2"))
-    fork = done.fork(workspace="copy").synchronize()
-    write(done, {"a": "3"})
-    assert files_of(fork) == {"a": b"2"}
-
-
-def test_forks_of_a_run_may_work_side_by_side() -> None:
-    start = worked(placed(), writing("a", "0"))
-    branches = [
-        worked(start.fork(workspace="copy"), writing("a", str(number))) for number in range(5)
-    ]
-    assert [read(branch, "a") for branch in branches] == ["0", "1", "2", "3", "4"]
-    assert read(start, "a") == "0"
-
-
-def test_a_fork_of_a_failed_run_fails_as_it_did() -> None:
+@pytest.mark.parametrize("has_ended", [False, True])
+def test_a_fork_of_a_failed_run_fails_as_it_did(has_ended: bool) -> None:
     failed = run([RuntimeError("no answer")], user=placed({"a": "1"}))
+    if has_ended:
+        with pytest.raises(RuntimeError, match="no answer"):
+            failed.synchronize()
     fork = failed.fork(workspace="copy")
     for read_it in (fork.synchronize, fork.require_sandbox, failed.synchronize):
-        with pytest.raises(RuntimeError, match="no answer"):
-            read_it()
-
-
-def test_a_fork_of_a_run_that_has_failed_fails_as_it_did() -> None:
-    failed = run([RuntimeError("no answer")], user=placed({"a": "1"}))
-    with pytest.raises(RuntimeError, match="no answer"):
-        failed.synchronize()
-    fork = failed.fork(workspace="copy")
-    for read_it in (fork.synchronize, fork.require_sandbox):
         with pytest.raises(RuntimeError, match="no answer"):
             read_it()
 
@@ -308,12 +272,6 @@ def test_a_fork_of_a_cancelled_session_has_its_files() -> None:
     assert files_of(fork) == {"a": b"1"}
 
 
-def test_workspaces_that_nobody_opened_are_merged_too() -> None:
-    fork = placed({"a": "1"}).fork(workspace="copy")
-    one, other = fork.fork(workspace="copy"), fork.fork(workspace="copy")
-    assert files_of(one.merge(other, files="three-way")) == {"a": b"1"}
-
-
 def test_a_sandbox_that_is_closed_under_a_run_fails_the_copy_and_not_the_run() -> None:
     parent = placed({"a": "1"})
 
@@ -340,8 +298,104 @@ def test_files_are_frozen_before_anybody_can_see_that_the_run_has_ended() -> Non
         assert files_of(fork) == {"a": b"2"}
 
 
-def test_runs_that_have_ended_are_merged_at_once() -> None:
-    ours, theirs = branches(placed(FILES), [writing("a", "one")], [writing("b", "two")])
-    merged = ours.synchronize().merge(theirs.synchronize(), files="three-way")
-    assert not merged.is_pending
-    assert files_of(merged) == {"a": b"one", "b": b"two"}
+def test_save_waits_for_the_run() -> None:
+    go = threading.Event()
+    out = run([lambda _: "one" if go.wait(PATIENCE) else "late"])
+    threading.Timer(0.05, go.set).start()
+    assert Session.load(out.save()).text() == "one"
+
+
+def test_a_failed_session_is_not_saved() -> None:
+    with pytest.raises(RuntimeError, match="the model broke"):
+        run([RuntimeError("the model broke")]).save()
+
+
+def test_a_file_of_its_own_is_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "one.jsonl"
+    Session.from_user_message("first").save(path=path)
+    second = Session.from_user_message("second")
+    assert second.save(path=str(path)) == str(path)
+    assert Session.load(path).id == second.id
+
+
+def test_a_path_and_a_store_are_too_much(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="give one of them"):
+        Session.from_user_message("hi").save(path=tmp_path / "x", store="elsewhere")
+
+
+def test_a_store_may_be_given_as_it_is_or_by_its_url(tmp_path: Path) -> None:
+    session = run(["done"]).synchronize()
+    memory = FakeSessionStore()
+    assert session.save(store=memory) == f"{memory.where}/{session.id}"
+    assert Session.load(session.id, store=memory).chunk_table == session.chunk_table
+    assert session.save(store=f"files://{tmp_path}/s") == f"{tmp_path}/s/{session.id}.jsonl"
+
+
+def test_a_snapshot_is_saved_as_a_run_that_goes_on() -> None:
+    where: list[str] = []
+
+    def save(session: Session, _: object) -> str:
+        where.append(session.save())
+        return "saved"
+
+    out = run([tool_call("save"), tool_call("save"), "done"], FunctionTool("save", save))
+    out.synchronize()
+    partial = partial_beside(Path(where[0]))
+    assert isinstance(Session.load(partial).outcome, NeedsDecision)
+    assert out.save() == where[0]
+    assert not partial.exists()
+    assert list(Session.load(out.id).record) == list(out.record)
+
+
+def test_a_session_that_waits_is_saved_with_what_it_waits_for(tmp_path: Path) -> None:
+    asked = assistant_turn_chunk(tool_calls=(tool_call_part("call_1", "f", "{}"),))
+    log = LogMaker().begun().said("go").row(asked).intended("call_1").failed("it broke")
+    FileStore().directory.mkdir(parents=True)
+    partial_beside(FileStore().path(log.session)).write_bytes(log.data)
+    waiting = Session.load(log.session)
+    waiting.save(store=str(tmp_path / "other"))
+    loaded = Session.load(log.session, store=str(tmp_path / "other"))
+    assert loaded.outcome == waiting.outcome == NeedsDecision(log.session, ("call_1",))
+    assert loaded.body.result().unfinished == waiting.body.result().unfinished
+
+
+def test_a_disk_that_is_full_says_so_and_takes_the_session_later() -> None:
+    session = run(["done"]).synchronize()
+    store = FakeSessionStore(fail_at=2)
+    with pytest.raises(PersistenceError, match="No space left"):
+        session.save(store=store)
+    session.save(store=store)
+    assert list(Session.load(session.id, store=store).record) == list(session.record)
+
+
+@pytest.mark.parametrize("fail_at", range(1, 8))
+def test_whatever_write_fails_what_is_there_can_be_read(fail_at: int) -> None:
+    session = run([tool_call("f"), "done"], FunctionTool("f", lambda *_: "x")).fork()
+    store = FakeSessionStore(fail_at=fail_at)
+    try:
+        session.save(store=store)
+    except PersistenceError:
+        session.save(store=store)
+    for each in store.stamps():
+        Session.load(each, store=store)
+    assert list(Session.load(session.id, store=store).record) == list(session.record)
+
+
+def test_a_provider_is_told_without_secrets() -> None:
+    provider = Provider(
+        model="m",
+        api_key="sk-canary",
+        base_url="https://user:canary@host.example/v1?key=canary",
+        extra_create_args={"extra_headers": {"x": "canary"}},
+        user="canary",
+    )
+    said = provider_without_secrets(provider)
+    assert said == {"model": "m", "base_url": "https://host.example/v1"}
+
+
+def test_a_session_is_stored_with_its_provider_and_place() -> None:
+    session = Session.from_user_message("hi").to("local").to(Provider(model="m", api_key="k"))
+    loaded = Session.load(session.save())
+    assert loaded.sandbox_backend == "local"
+    assert loaded.provider is not None
+    assert (loaded.provider.model, loaded.provider.api_key) == ("m", None)

@@ -6,13 +6,17 @@ import os
 import re
 import stat
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 
 from rath._core.blobs import Blob
-from rath.backend.effects import FileEffect
-from rath.session.files.apply import apply_changes
+from rath.backend.effects import FileEffect, note_gap
+from rath.errors import BackendError
+from rath.session import Session
+from rath.session.files.apply import all_or_none, apply_changes
+from rath.testing import tool_call
 from tests.support.api import net_changes
 from tests.support.session_files import (
     FILE,
@@ -20,11 +24,18 @@ from tests.support.session_files import (
     change_lists,
     changed,
     created,
+    files_of,
     follow,
     moved,
+    placed,
     removed,
+    running,
     trees,
+    worked,
+    write,
+    writing,
 )
+from tests.support.sessions import FunctionTool
 from tests.support.trees import laid_out, lay_out, temporary_tree
 
 LINK, SCRIPT = stat.S_IFLNK | 0o777, stat.S_IFREG | 0o755
@@ -150,17 +161,6 @@ def test_a_directory_that_holds_more_does_not_make_way(tmp_path: Path, left: str
 LARGE = b"x" * ((1 << 20) + 1)
 
 
-def test_a_content_that_was_not_kept_is_asked_for(tmp_path: Path) -> None:
-    change = created("big", LARGE)
-    with pytest.raises(ValueError, match=r"the content of 'big' was not kept, since .* not open"):
-        apply_changes([change], tmp_path)
-    with pytest.raises(ValueError, match="'big' was not kept and in the workspace it is not as"):
-        apply_changes([created("a", b""), change], tmp_path, contents=lambda _: [b"other"])
-    assert list(tmp_path.iterdir()) == []
-    apply_changes([change], tmp_path, contents=lambda path: [LARGE[:7], LARGE[7:]])
-    assert laid_out(tmp_path) == {"big": LARGE}
-
-
 def test_a_file_that_only_moved_is_taken_from_the_directory(tmp_path: Path) -> None:
     files = {"big": LARGE}
     lay_out(tmp_path, files)
@@ -201,3 +201,76 @@ def test_a_file_that_cannot_be_put_in_place_leaves_no_part(tmp_path: Path) -> No
     with pytest.raises(ValueError, match="null"):
         apply_changes([broken], tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+FILES = {"a/b": b"1", "c": b"2", "d": b"3"}
+
+
+def test_what_cannot_be_put_back_is_kept_aside_and_told(tmp_path: Path) -> None:
+    lay_out(tmp_path, FILES)
+
+    def write() -> None:
+        with all_or_none(tmp_path) as writing:
+            writing.remove("c")
+            writing.finish()
+            (tmp_path / "c").mkdir()  # somebody else was faster
+            raise ValueError("as told")
+
+    with pytest.raises(ValueError, match="as told") as caught:
+        write()
+    (aside,) = tmp_path.glob(".rath_apply_*")
+    assert str(aside) in caught.value.__notes__[0]
+    assert b"2" in laid_out(aside).values()
+
+
+LARGE_TEXT = "x" * ((1 << 20) + 1)
+
+
+def large() -> Session:
+    """Return a session that wrote a file of which no content is kept."""
+    return worked(placed().fork(workspace="copy"), writing("big", LARGE_TEXT), writing("a", "1"))
+
+
+def test_what_was_not_kept_comes_from_the_open_sandbox(tmp_path: Path) -> None:
+    done = large()
+    assert done.files.apply_to(tmp_path) == ["a", "big"]
+    assert laid_out(tmp_path) == files_of(done)
+
+
+def test_without_the_sandbox_the_error_says_what_is_lost(tmp_path: Path) -> None:
+    done = large().synchronize()
+    done.close_sandbox()
+    with pytest.raises(ValueError, match=r"the content of 'big' was not kept, since .* not open"):
+        done.files.apply_to(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_somebody_else_wrote_since_is_not_taken_for_it(tmp_path: Path) -> None:
+    done = large().synchronize()
+    write(done, {"big": "something else"})
+    with pytest.raises(ValueError, match="content of 'big' was not kept and in the workspace it"):
+        done.files.apply_to(tmp_path, gaps="ignore")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_the_sandbox_does_not_have_any_more_is_an_error(tmp_path: Path) -> None:
+    done = large().synchronize()
+    done.require_sandbox().native.remove("big")
+    with pytest.raises(BackendError, match="'big' was not kept and cannot be read"):
+        done.files.apply_to(tmp_path, gaps="ignore")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_may_be_missing_is_not_brought_home_unasked(tmp_path: Path) -> None:
+    def unseen(_: Session, __: Any) -> str:
+        note_gap("nobody looked")
+        return "ok"
+
+    tool = FunctionTool("odd", unseen)
+    turns = writing("a", "1"), tool_call("odd", {}, id="strange"), running("mv a b")
+    done = worked(placed().fork(workspace="copy"), *turns, tools=[tool])
+    with pytest.raises(ValueError, match=r"not all is known .*: odd \(strange\): nobody looked\. "):
+        done.files.apply_to(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    assert done.files.apply_to(tmp_path, gaps="ignore") == ["b"]
+    assert laid_out(tmp_path) == {"b": b"1"}

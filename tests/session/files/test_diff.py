@@ -8,7 +8,7 @@ import shutil
 import stat
 import subprocess
 import time
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given, settings
@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from rath._core.blobs import Blob
 from rath.backend.effects import FileEffect
 from rath.backend.parts import split_lines
-from rath.session.files.diff import unified_diff
+from rath.session.files.diff import Run, common_runs, unified_diff
 from tests.support.api import net_changes
 from tests.support.session_files import (
     FILE,
@@ -30,22 +30,10 @@ from tests.support.session_files import (
     removed,
     trees,
 )
-from tests.support.trees import laid_out, lay_out, temporary_tree
+from tests.support.trees import laid_out, temporary_tree
 
 LINK = stat.S_IFLNK | 0o777
 SCRIPT = stat.S_IFREG | 0o755
-
-
-def test_a_diff_is_as_git_writes_it() -> None:
-    assert unified_diff([changed("src/a.py", b"one\ntwo\n", b"one\n2\n")]) == (
-        "diff --git a/src/a.py b/src/a.py\n"
-        "--- a/src/a.py\n"
-        "+++ b/src/a.py\n"
-        "@@ -1,2 +1,2 @@\n"
-        " one\n"
-        "-two\n"
-        "+2\n"
-    )
 
 
 @pytest.mark.parametrize(
@@ -181,19 +169,6 @@ def test_changes_are_one_hunk_up_to_six_lines_apart() -> None:
     assert hunks == ["@@ -3,14 +3,14 @@", "@@ -18,7 +18,7 @@"]
 
 
-def test_large_texts_are_compared_soon() -> None:
-    before = "".join(random.Random(1).choices([f"w{number}\n" for number in range(150)], k=99_999))
-    after = f"first\n{before}last\n"
-    started = time.thread_time()
-    text = unified_diff([changed("a", before.encode(), after.encode())])
-    assert time.thread_time() - started < 5
-    assert len(text.splitlines()) == 13
-
-
-def test_a_diff_of_nothing_is_empty() -> None:
-    assert unified_diff([]) == ""
-
-
 @pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
 @settings(max_examples=25)
 @given(files=trees, todo=change_lists)
@@ -215,18 +190,64 @@ def test_git_makes_the_files_after_of_those_before(
         assert laid_out(root) == after
 
 
-@pytest.mark.skipif(shutil.which("patch") is None, reason="patch is not installed")
-def test_patch_reads_what_texts_became(tmp_path: Path) -> None:
-    lay_out(tmp_path, {"a": b"1\n2\n3", "dir/gone": b"x\n"})
-    text = unified_diff(
-        [
-            changed("a", b"1\n2\n3", b"1\nzwei\n3\n"),
-            removed({"dir/gone": b"x\n"}, "dir/gone"),
-            created("new/b", b"hi\n"),
-        ]
-    )
-    done = subprocess.run(
-        ["patch", "-p1"], cwd=tmp_path, input=text.encode(), capture_output=True, check=False
-    )
-    assert done.returncode == 0, done.stdout
-    assert laid_out(tmp_path) == {"a": b"1\nzwei\n3\n", "new/b": b"hi\n"}
+lines = st.lists(st.sampled_from("abcd"), max_size=12)
+
+
+def n_common(a: list[str], b: list[str]) -> int:
+    """Return the length of the longest common subsequence."""
+    row = [0] * (len(b) + 1)
+    for one in a:
+        above = row
+        row = [0]
+        for at, other in enumerate(b):
+            row.append(above[at] + 1 if one == other else max(above[at + 1], row[at]))
+    return row[-1]
+
+
+def check(runs: list[Run], a: list[str], b: list[str]) -> int:
+    """Check that runs are equal lines in order, and return how many."""
+    end_a = end_b = 0
+    for run in runs:
+        assert run.a >= end_a
+        assert run.b >= end_b
+        end_a, end_b = run.a + run.size, run.b + run.size
+        assert a[run.a : end_a] == b[run.b : end_b]
+    assert runs[-1] == (len(a), len(b), 0)
+    assert all(run.size for run in runs[:-1])
+    return sum(run.size for run in runs)
+
+
+@given(a=lines, b=lines)
+def test_the_runs_are_the_longest_that_there_are(a: list[str], b: list[str]) -> None:
+    assert check(common_runs(a, b), a, b) == n_common(a, b)
+
+
+WORDS = [f"w{number}\n" for number in range(150)]
+CHANCE = random.Random(1)
+REPEATED = CHANCE.choices(WORDS, k=100_000)
+UNIQUE = [f"u{number}\n" for number in range(20_000)]
+
+
+def replaced(every: int, make: Callable[[int], str], start: int = 0) -> list[str]:
+    made = list(REPEATED)
+    for at in range(start, len(made), every):
+        made[at] = make(at)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "at_least"),
+    [
+        pytest.param(REPEATED, replaced(50, "new {}\n".format), 85_000, id="many new lines"),
+        pytest.param(REPEATED, replaced(500, lambda at: WORDS[at % 7]), 99_000, id="known lines"),
+        pytest.param(UNIQUE, UNIQUE[10_000:] + UNIQUE[:10_000], 10_000, id="halves exchanged"),
+        pytest.param(UNIQUE, CHANCE.sample(UNIQUE, 20_000), 200, id="shuffled"),
+        pytest.param(REPEATED, CHANCE.choices(WORDS, k=100_000), 100, id="nothing but chance"),
+        pytest.param(["\n"] * 500_000, ["\n"] * 400_000 + ["x"], 400_000, id="all alike"),
+    ],
+)
+def test_large_texts_take_little_time(a: list[str], b: list[str], at_least: int) -> None:
+    started = time.thread_time()
+    runs = common_runs(a, b)
+    assert time.thread_time() - started < 5  # 0.3 when nothing traces it; difflib takes minutes
+    assert check(runs, a, b) >= at_least

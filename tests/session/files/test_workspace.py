@@ -1,54 +1,23 @@
-"""With which files a workspace begins."""
+"""With which files a workspace begins, and whether a record tells of all that happened there."""
 
 from __future__ import annotations
 
-import stat
 import threading
 
 import pytest
 
-from rath._async.lazy import Deferred
 from rath._async.runtime import runtime
+from rath._core.blobs import Blob
 from rath.backend import BackendSandbox
-from rath.backend.frozen import FrozenWorkspace, NewFile, Seed
+from rath.backend.effects import FileEffect
+from rath.backend.frozen import FrozenWorkspace
 from rath.errors import BackendError
 from rath.session import Session
-from rath.session.files.workspace import CopyOrigin, UndoOrigin
+from rath.session.files.workspace import atells_all
 from rath.testing import tool_call
-from tests.support.session_files import FilesBackend, changed, created, removed, tool_run
+from tests.support.session_files import FilesBackend, created, placed, write
 from tests.support.sessions import FunctionTool, run
 from tests.support.waiting import PATIENCE
-
-
-class Tree(FrozenWorkspace):
-    """One file."""
-
-    async def amanifest(self) -> dict[str, object]:  # type: ignore[override]  # never asked
-        return {}
-
-    async def aread(self, path: str) -> bytes:
-        if path != "a":
-            raise FileNotFoundError(path)
-        return b"1"
-
-    def base_with(self, other: FrozenWorkspace) -> None:
-        return None
-
-
-TREE = Tree()
-ORIGIN = CopyOrigin(Deferred.of(TREE), tool_run().id)
-
-
-def seed(*changes: object) -> Seed:
-    return runtime().run(UndoOrigin(ORIGIN, changes), label="an origin")  # type: ignore[arg-type]  # effects
-
-
-def test_an_undo_seeds_what_was_there_before() -> None:
-    gone = removed({"a/b": b"0"}, "a/b")
-    assert seed(changed("a", b"0", b"1"), gone) == Seed(
-        TREE, {"a": NewFile(b"0", stat.S_IFREG | 0o644), "a/b": NewFile(b"0", stat.S_IFREG | 0o644)}
-    )
-    assert seed(created("a", b"1")).changes == {"a": None}
 
 
 class Broken(FilesBackend):
@@ -77,3 +46,24 @@ def test_files_that_cannot_be_frozen_are_the_forks_failure(error: BaseException)
         fork.text()
     assert parent.text() == "done"
     assert parent.require_sandbox().is_open
+
+
+def tells_all(session: Session, *changes: FileEffect) -> bool:
+    """Return whether `changes` are all that happened to the files of a session."""
+    return runtime().run(lambda: atells_all(session.placement, changes), label="a test")
+
+
+def changed_copy() -> Session:
+    """Return a session in a copy, in which a file was written."""
+    copy = placed({"x": "0"}).fork(workspace="copy")
+    write(copy, {"a": "1"})
+    return copy
+
+
+def test_what_cannot_be_found_out_is_believed() -> None:
+    unknown = FileEffect("a", "created", None, Blob.from_bytes(b"2"))
+    ignored = created("venv/a", b"2")
+    assert tells_all(changed_copy(), unknown)
+    assert tells_all(changed_copy(), ignored)
+    assert tells_all(placed({"x": "0"}), created("a", b"1"))
+    assert tells_all(changed_copy().close_sandbox(), created("b", b"1"))

@@ -1,29 +1,37 @@
-"""Runs with hooks that wait, go on and are replayed: what is recorded is shown to nobody again."""
+"""Runs with hooks that wait, go on, are stored and replayed: nothing recorded is shown again."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import shutil
 import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
+from typer.testing import CliRunner
 
 import rath
-from rath.flow import Agent, CallRequest, Deny, Sequential, ToolResultText, Workflow
+from rath._core.blobs import Blob
+from rath.cli.app import app
+from rath.flow import Agent, CallRequest, Deny, ModelTurn, Sequential, ToolResultText, Workflow
 from rath.session import Session
 from rath.session.hooks import LoopHooks
+from rath.session.log.verify import verify
 from rath.session.outcome import Completed, NeedsApproval, NeedsDecision
+from rath.session.persistence.store import default_store
+from rath.session.questions import where_from
 from rath.session.record import Change, ToolRun
 from rath.testing import ScriptedClient, Turn, tool_call
-from tests.support.api import writer_of
+from tests.support.api import sessions_of, writer_of
 from tests.support.approvals import Noting, calls_of, decisions, go, interrupts, results, waiting
 from tests.support.cut_off import cut_off
 from tests.support.hooked import calling, telling
-from tests.support.sessions import run
+from tests.support.sessions import FunctionTool, run
 from tests.support.waiting import PATIENCE
 
 
@@ -60,12 +68,6 @@ def test_rules_of_approval_see_what_the_hooks_made_of_a_call() -> None:
     assert seen == [{"n": 2}, {"n": 4}]
     assert (hooks.before, sorted(tool.calls)) == ([1, 2], [2, 4])
     assert [said for _, said in results(out)] == [["c1", {"said": 2}], ["c2", {"said": 4}]]
-
-
-def test_a_call_that_a_hook_denies_needs_no_approval() -> None:
-    tool = Noting()
-    out = go([calls_of(1), "end"], tool, hooks=LoopHooks(before_tool=(lambda _: Deny("no"),)))
-    assert (out.outcome, tool.calls) == (Completed(), [])
 
 
 def test_an_approval_covers_the_arguments_of_the_hook_and_no_hook_is_asked_again() -> None:
@@ -307,3 +309,184 @@ def test_a_turn_that_waits_shows_each_call_once() -> None:
     out = go(["end"], *mixed, user=session.approve("c1"), hooks=hooks.all)
     assert (hooks.before, mixed[0].calls, mixed[1].calls) == ([1, 2], [2], [4])
     assert out.text() == "end"
+
+
+def agent_with(tool: Noting, *turns: Any, persist: bool = True) -> Agent:
+    provider = ScriptedClient(turns).provider
+    return Agent("go", provider, [tool], system_tools=False, persist=persist)
+
+
+def ten_times(_: Agent, call: CallRequest) -> CallRequest:
+    return replace(call, arguments={"n": call.arguments["n"] * 10})
+
+
+def never(_: Agent, __: CallRequest) -> Deny:
+    return Deny("never")
+
+
+def start() -> Session:
+    return Session.from_user_message("go")
+
+
+def test_a_call_that_a_hook_denies_needs_no_approval() -> None:
+    tool = Noting()
+    agent = agent_with(tool, calls_of(1), "done")
+    agent.register_tool_hook(never, when="before")
+    out = agent(start())
+    assert out.outcome == Completed()
+    assert results(out)[0][1]["error_kind"] == "denied"
+    assert tool.calls == []
+
+
+def test_a_denied_result_beside_one_that_waits_is_not_asked_about() -> None:
+    def hook(_: Agent, call: CallRequest) -> Deny | None:
+        return Deny("not this one") if call.call_id == "c1" else None
+
+    tool = Noting()
+    agent = agent_with(tool, calls_of(1, 2), "done")
+    agent.register_tool_hook(hook, when="before")
+    out = agent(start()).synchronize()
+    assert out.outcome == NeedsApproval(out.id, ("c2",))
+    agent.register_tool_hook(never, when="before")
+    assert agent(out.approve("c2")).outcome == Completed()
+    assert tool.calls == [2]
+
+
+def test_a_changed_call_beside_one_that_waits_is_shown_once() -> None:
+    tool = Noting(approval=lambda call: call.call_id == "c1")
+    agent = agent_with(tool, calls_of(1, 2), "done")
+    agent.register_tool_hook(ten_times, when="before")
+    out = agent(start()).synchronize()
+    assert out.outcome == NeedsApproval(out.id, ("c1",))
+    assert agent(out.approve("c1")).outcome == Completed()
+    assert sorted(tool.calls) == [10, 20]
+
+
+@pytest.mark.parametrize("is_loaded", [False, True], ids=["in memory", "loaded"])
+def test_a_changed_call_that_was_denied_is_not_made_when_the_run_goes_on(is_loaded: bool) -> None:
+    def hook(_: Agent, call: CallRequest) -> Deny | None:
+        return Deny("not this one") if call.call_id == "c1" else None
+
+    tool = Noting()
+    agent = agent_with(tool, calls_of(1, 2), "done")
+    agent.register_tool_hook(ten_times, when="before")
+    agent.register_tool_hook(hook, when="before")
+    out = agent(start()).synchronize()
+    session = Session.load(out.id) if is_loaded else out
+    assert [one.state for one in session.open_calls] == ["known", "asked"]
+    assert session.replay().outcome == session.outcome
+    done = agent(session.approve("c2"))
+    assert results(done)[0][1]["error_kind"] == "denied"
+    assert tool.calls == [20]
+    assert done.replay().chunk_table == done.chunk_table
+
+
+def before(_: Agent, call: CallRequest) -> CallRequest:
+    return replace(call, arguments={"x": "quiet"})
+
+
+def after(_: Agent, call: CallRequest, result: ToolResultText) -> ToolResultText:
+    return replace(result, text=result.text.replace("secret", "hidden"))
+
+
+def answer(_: Agent, turn: ModelTurn) -> ModelTurn:
+    return replace(turn, text=turn.text and turn.text.replace("bob", "someone"))
+
+
+def inward(_: Agent, session: Session) -> Session:
+    return Session.from_user_message("tell me")
+
+
+def outward(_: Agent, session: Session, output: Session) -> Session:
+    return output.synchronize().fork()
+
+
+NAMES = {one: f"{__name__}:{one.__name__}" for one in (before, after, answer, inward, outward)}
+
+
+def guarded(*, persist: bool = False) -> Session:
+    """A session in which each kind of hook has changed something."""
+    script: list[Turn] = [tool_call("look", {"x": "loud"}, id="c"), "it was bob"]
+    tool = FunctionTool("look", lambda *_: "a secret")
+    agent = Agent("p", ScriptedClient(script).provider, [tool], system_tools=False, persist=persist)
+    agent.register_forward_pre_hook(inward)
+    agent.register_tool_hook(before, when="before")
+    agent.register_tool_hook(after, when="after")
+    agent.register_model_hook(answer)
+    agent.register_forward_hook(outward)
+    return agent(Session.from_user_message("tell bob"))
+
+
+def changes(session: Session) -> list[Change]:
+    return [one for one in session.record if isinstance(one, Change)]
+
+
+def contents(session: Session) -> list[tuple[str, str, bytes | None, bytes | None]]:
+    return [(one.what, one.hook, one.before.data, one.after.data) for one in changes(session)]
+
+
+def test_each_change_is_in_the_record_with_both_contents() -> None:
+    found = contents(guarded())
+    assert [one[:2] for one in found] == [
+        ("input", NAMES[inward]),
+        ("arguments", NAMES[before]),
+        ("result", NAMES[after]),
+        ("answer", NAMES[answer]),
+        ("output", NAMES[outward]),
+    ]
+    assert found[1][2:] == (b'{"x": "loud"}', b'{"x": "quiet"}')
+    assert found[2][2:] == (b'"a secret"', b'"a hidden"')
+
+
+@pytest.mark.parametrize("persist", [False, True], ids=["saved", "recorded"])
+def test_a_stored_session_holds_them_too(persist: bool) -> None:
+    out = guarded(persist=persist)
+    out.save()
+    loaded = Session.load(out.id)
+    assert changes(loaded) == changes(out)
+    assert contents(loaded) == contents(out)
+    assert verify(default_store(), out.id).problems == ()
+    assert loaded.replay().chunk_table == out.chunk_table
+
+
+def test_a_change_stands_in_the_log_before_the_result_that_it_led_to() -> None:
+    script: list[Turn] = [tool_call("look", {}, tool_call("look", {}, id="d"), id="c"), "end"]
+    tool = FunctionTool("look", lambda *_: "a secret")
+    agent = Agent("p", ScriptedClient(script).provider, [tool], system_tools=False, persist=True)
+    agent.register_tool_hook(after, when="after")
+    out = agent(Session.from_user_message("go")).synchronize()
+    lines = [json.loads(line) for line in Path(out.save()).read_bytes().splitlines()]
+    told = [line.get("event") for line in lines]
+    since = told[told.index("intent") :]
+    assert since[2:6] == ["change", "result", "change", "result"]
+
+
+def test_a_change_whose_contents_are_lost_is_told_as_far_as_it_goes() -> None:
+    session = Session.from_user_message("x")
+    lost = Blob.from_bytes(b"gone", keep=0)
+    change = Change(operation=uuid4(), hook="m:h", what="output", before=lost, after=lost)
+    session.add_entries(change)
+    assert where_from(session).ancestors[-1].changes == ()
+    assert sessions_of(change) == ("", "")
+
+
+def command(*args: str) -> str:
+    made = CliRunner().invoke(app, args, env={"COLUMNS": "200"})
+    assert made.exit_code == 0, made.output
+    return " ".join(made.output.split())
+
+
+def test_the_commands_name_the_hooks() -> None:
+    out = guarded()
+    out.save()
+    shown = command("show", str(out.id))
+    for hook, what in ((before, "arguments of c"), (after, "result of c"), (answer, "answer")):
+        assert f"hook {NAMES[hook]} changed the {what}" in shown
+    origin = command("explain", str(out.id), "--origin")
+    assert f"the hook {NAMES[after]} changed the result" in origin
+    assert f"input: the hook {NAMES[inward]} gave" in origin
+    assert f"output: the hook {NAMES[outward]} gave" in origin
+    assert f"put there by the hook {NAMES[after]}" in command("blame", str(out.id), "hidden")
+    taken = command("blame", str(out.id), "secret")
+    assert f"taken out of the result of c by the hook {NAMES[after]}" in taken
+    assert "taken out of the answer by the hook" in command("blame", str(out.id), "bob")

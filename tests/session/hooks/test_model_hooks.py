@@ -13,23 +13,19 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec import structs
 from pydantic import BaseModel
 
-from rath._async.runtime import runtime
-from rath._core.blobs import Blob
 from rath.errors import SelfWaitError
 from rath.flow import Agent
 from rath.flow.hooks import ModelTurn
 from rath.llm.chat_response import RathLLMAssistantMessage, RathLLMStreamDelta
-from rath.session import RowId, Session
+from rath.session import Session
 from rath.session.content import AssistantTurn, ToolCall
 from rath.session.hooks import LoopHooks
 from rath.session.outcome import Cancelled, Completed, OutputValue
 from rath.session.record import Change, ModelCall, ToolRun
 from rath.testing import ScriptedClient, Turn, tool_call
-from tests.support.answered import EVIDENCE, FACTS, call_of
-from tests.support.api import OwnAnswers, Record, hook_answers_module
+from tests.support.api import Record, hook_answers_module
 from tests.support.hooked import always, arguments_of
 from tests.support.offline_vendor import OfflineVendor, Says
 from tests.support.sessions import FunctionTool, run
@@ -120,13 +116,6 @@ def test_a_hook_sees_agent_snapshot_text_and_calls() -> None:
     assert seen == [(asked, out.id, 1, None, (call,)), (asked, out.id, 3, "done", ())]
 
 
-def test_an_answer_that_is_left_alone_is_the_row_that_it_was() -> None:
-    asked = agent("x")
-    asked.register_model_hook(keep)
-    asked.register_model_hook(lambda _, turn: turn)
-    assert changes(ask(asked)) == []
-
-
 def test_calls_that_a_hook_takes_out_are_not_made() -> None:
     asked = agent(tool_call("echo", {}, content="so"), tools=(echo(),))
     asked.register_model_hook(lambda _, turn: replace(turn, calls=()))
@@ -199,22 +188,16 @@ async def stop_later(_: Agent, turn: ModelTurn) -> None:
     raise asyncio.CancelledError
 
 
-@pytest.mark.parametrize("hook", [stop, stop_later])
+def leave(_: Agent, turn: ModelTurn) -> None:
+    raise SystemExit(3)
+
+
+@pytest.mark.parametrize("hook", [stop, stop_later, leave])
 def test_what_cannot_be_raised_by_a_run_still_names_the_hook(hook: Any) -> None:
     asked = agent("x")
     asked.register_model_hook(hook)
     with pytest.raises(RuntimeError, match=f"the hook {__name__}:{hook.__name__} raised "):
         ask(asked).synchronize()
-
-
-def test_a_run_that_a_hook_ended_replays() -> None:
-    asked = agent(tool_call("echo", {}), "x", tools=(echo(),), persist=True)
-    asked.register_model_hook(lambda one, turn: bad(one, turn) if turn.text else None)
-    out = ask(asked)
-    with pytest.raises(LookupError):
-        out.synchronize()
-    loaded = Session.load(out.id)
-    assert loaded.replay().chunk_table == loaded.chunk_table == out.partial_table
 
 
 def test_a_run_that_a_hook_ended_goes_on_with_another_answer() -> None:
@@ -227,22 +210,6 @@ def test_a_run_that_a_hook_ended_goes_on_with_another_answer() -> None:
     assert (again.id, again.text()) == (out.id, "y")
     assert [one.status for one in calls(again.record)] == ["done", "failed", "done"]
     assert again.replay().chunk_table == again.chunk_table
-
-
-def leave(_: Agent, turn: ModelTurn) -> None:
-    raise SystemExit(3)
-
-
-async def leave_later(_: Agent, turn: ModelTurn) -> None:
-    raise asyncio.CancelledError
-
-
-@pytest.mark.parametrize("hook", [leave, leave_later])
-def test_a_hook_that_wants_to_end_the_program_ends_its_run(hook: Any) -> None:
-    asked = agent("x")
-    asked.register_model_hook(hook)
-    with pytest.raises(RuntimeError, match=f"{hook.__name__} raised"):
-        ask(asked).synchronize()
 
 
 @pytest.mark.parametrize("is_async", [False, True])
@@ -333,23 +300,6 @@ def test_an_answer_that_a_hook_spoils_is_asked_for_again() -> None:
     assert ask(asked).output == Number(n=2)
 
 
-def test_a_changed_answer_is_the_models_own_no_more() -> None:
-    row = RowId(Session.from_user_message("x").id, 1)
-    call = call_of(row, structs.replace(EVIDENCE, reasoning="why", finish_reason="pause_turn"))
-    change = Change(
-        operation=call.operation, rows=(row,), hook="m:h", what="answer",
-        before=Blob.from_bytes(b"1"), after=Blob.from_bytes(b"2"),
-    )  # fmt: skip
-    own = OwnAnswers(FACTS)
-    own.learn(Record([call]))
-    assert own(row) is not None
-    own.learn(Record([call, change]))
-    assert own(row) is None
-    at_once = OwnAnswers(FACTS)
-    at_once.learn(Record([call, change]))
-    assert at_once(row) is None
-
-
 def test_blocks_of_a_changed_answer_are_not_sent_back() -> None:
     def answer(messages: Sequence[Mapping[str, Any]]) -> Says:
         calls = ("echo",) if messages[-1]["role"] == "user" else ()
@@ -393,43 +343,6 @@ def test_a_run_has_the_hooks_that_there_were_when_it_was_submitted() -> None:
     go.set()
     assert first.text() == "x1"
     assert ask(asked).text() == "x2"
-
-
-def test_hooks_never_run_on_the_runtime_thread() -> None:
-    seen = list[int]()
-
-    async def here() -> int:
-        return threading.get_ident()
-
-    def look(_: Agent, turn: ModelTurn) -> None:
-        seen.append(threading.get_ident())
-
-    async def look_later(_: Agent, turn: ModelTurn) -> None:
-        seen.append(threading.get_ident())
-
-    asked = agent("x")
-    asked.register_model_hook(look)
-    asked.register_model_hook(look_later)
-    ask(asked).synchronize()
-    assert len(seen) == 2
-    assert runtime().run(here, label="a test") not in seen
-
-
-def test_an_agent_that_a_hook_asks_is_counted_and_replayed() -> None:
-    guard = agent("fine", "fine too")
-
-    def judge(_: Agent, turn: ModelTurn) -> ModelTurn:
-        said = guard(Session.from_user_message(turn.text or "")).text()
-        return replace(turn, text=f"{turn.text} ({said})")
-
-    asked = agent(tool_call("echo", {}), "x", tools=(echo(),))
-    asked.register_model_hook(judge)
-    out = ask(asked)
-    assert out.text() == "x (fine too)"
-    assert len(calls(out.record)) == 4
-    again = out.replay()
-    assert again.chunk_table == out.chunk_table
-    assert again.cumulative_usage == out.cumulative_usage
 
 
 def test_a_hook_that_fails_in_one_run_disturbs_no_other() -> None:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
+from pathlib import Path
 from typing import Any, Literal, Optional
 
 import pytest
@@ -15,11 +16,12 @@ from pydantic import BaseModel, RootModel, field_validator
 from typing_extensions import TypedDict
 
 from rath.errors import OutputError
+from rath.llm import Provider
 from rath.session import ChunkTable, Session, load_session, run_session_compress
 from rath.session.outcome import RoundLimit
 from rath.session.output import OutputForm, output_form
 from rath.testing import ScriptedClient, Turn, tool_call
-from tests.support.api import Unfit
+from tests.support.api import Unfit, plain_answer
 from tests.support.sessions import FunctionTool, cancelled_session, run
 
 
@@ -64,11 +66,6 @@ def why(form: OutputForm, text: str) -> str:
     return str(caught.value)
 
 
-@given(counts)
-def test_json_becomes_the_object_that_it_was(count: Count) -> None:
-    assert output_form(Count).read_said(count.model_dump_json()) == count
-
-
 @given(counts, prose, prose)
 def test_a_fenced_block_is_found_in_any_prose(count: Count, before: str, after: str) -> None:
     said = f"{before}\n```json\n{count.model_dump_json(indent=1)}\n```\n{after}"
@@ -108,11 +105,6 @@ def test_any_type_that_pydantic_knows_will_do(wanted: Any, text: str, value: obj
     assert form.read_said(text) == value
 
 
-@pytest.mark.parametrize("wanted", [Count, Point, Row, dict[str, int]], ids=str)
-def test_what_makes_an_object_is_not_wrapped(wanted: object) -> None:
-    assert not output_form(wanted).is_wrapped
-
-
 @pytest.mark.parametrize(
     "wanted",
     ["Count", 5, True, {"type": "object"}, Count(words=1), [Count], print],
@@ -143,31 +135,22 @@ def test_a_type_without_a_schema_is_refused(wanted: object) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "problem"),
+    ("wanted", "text", "problem"),
     [
-        ("", "it is empty"),
-        ("twelve", "it is not JSON"),
-        ('{"words": ', "it is not JSON"),
-        ("{}", "words: Field required"),
-        ('{"words": "twelve"}', "words: Input should be a valid integer"),
-        ('{"words": 1, "kind": "song"}', "not 'song'"),
-        ("[]", "the whole: Input should be an object"),
+        (Count, "", "it is empty"),
+        (Count, "twelve", "it is not JSON"),
+        (Count, '{"words": ', "it is not JSON"),
+        (Count, "{}", "words: Field required"),
+        (Count, '{"words": "twelve"}', "words: Input should be a valid integer"),
+        (Count, '{"words": 1, "kind": "song"}', "not 'song'"),
+        (Count, "[]", "the whole: Input should be an object"),
+        (list[int], "one, two", "it is not JSON"),
+        (Even, '{"number": 3}', "number: Value error, must be even, not 3"),
+        (Even, '{"number": -1}', "KeyError: -1"),
     ],
 )
-def test_the_problem_is_said_in_words(text: str, problem: str) -> None:
-    assert problem in why(output_form(Count), text)
-
-
-def test_prose_in_the_place_of_a_list_is_no_json() -> None:
-    assert "it is not JSON" in why(output_form(list[int]), "one, two")
-
-
-def test_a_validator_of_the_user_says_its_own_words() -> None:
-    assert why(output_form(Even), '{"number": 3}') == "number: Value error, must be even, not 3"
-
-
-def test_a_validator_that_fails_is_a_problem_too() -> None:
-    assert why(output_form(Even), '{"number": -1}') == "KeyError: -1"
+def test_the_problem_is_said_in_words(wanted: object, text: str, problem: str) -> None:
+    assert problem in why(output_form(wanted), text)
 
 
 def test_a_long_value_is_shown_in_part() -> None:
@@ -205,11 +188,6 @@ def test_derived_sessions_keep_the_output() -> None:
     assert [one.output for one in derivations(out)] == [Count(words=3)] * 4
 
 
-def test_a_fork_of_a_pending_run_has_its_output() -> None:
-    fork = run(['{"words": 3}'], output=Count).fork()
-    assert fork.output == Count(words=3)
-
-
 def test_a_merge_has_the_output_of_its_left_side() -> None:
     mine, theirs = typed('{"words": 1}'), typed('{"words": 2}')
     assert mine.merge(theirs).output == Count(words=1)
@@ -238,25 +216,11 @@ def test_a_merge_keeps_the_outcome_of_its_left_side() -> None:
     assert limited.merge(typed('{"words": 3}')).outcome == RoundLimit(1)
 
 
-def test_a_further_run_does_not_inherit_the_output() -> None:
+def test_what_no_run_was_asked_for_is_no_output() -> None:
     out = typed('{"words": 3}')
-    assert "no run was asked for one" in error_of(run(["more"], user=out))
-
-
-def test_a_compression_has_no_output() -> None:
-    out = typed('{"words": 3}')
-    client = ScriptedClient(["short"])
-    assert "no run was asked" in error_of(
-        run_session_compress(out, out, agent_provider=client.provider)
-    )
-
-
-def test_none_can_be_the_output() -> None:
-    assert typed("null", output=int | None).output is None
-
-
-def test_a_session_that_no_run_made_has_no_output() -> None:
-    assert "no run was asked for one" in error_of(Session.create("user", "x"))
+    short = run_session_compress(out, out, agent_provider=ScriptedClient(["short"]).provider)
+    for other in (Session.create("user", "x"), run(["more"], user=out), short):
+        assert "no run was asked for one" in error_of(other)
 
 
 def test_a_cancelled_session_names_its_outcome() -> None:
@@ -336,3 +300,48 @@ def test_rows_without_an_answer_are_no_output() -> None:
 def test_reading_again_wants_a_type() -> None:
     with pytest.raises(TypeError, match="output must be a type"):
         typed('{"words": 3}').output_as("Count")
+
+
+@dataclass
+class Found:
+    where: str
+    lines: list[int]
+
+
+FOUND = {"where": "a.py", "lines": [1, 2]}
+
+
+def typed_by(said: Any, output: object, mode: str) -> Session:
+    client = ScriptedClient([said], provider=Provider(output_mode=mode))  # type: ignore[arg-type]  # a test says which
+    return run([], agent_provider=client.provider, output=output).synchronize()
+
+
+CASES: dict[str, tuple[Any, object, str, Any]] = {
+    "by schema": ('{"where": "a.py", "lines": [1, 2]}', Found, "schema", FOUND),
+    "by tool": (tool_call("final_answer", FOUND), Found, "tool", FOUND),
+    "a number": ("7", int, "schema", 7),
+    "a number by tool": (tool_call("final_answer", {"value": 7}), int, "tool", 7),
+}
+
+
+@pytest.mark.parametrize(("said", "output", "mode", "answer"), CASES.values(), ids=CASES.keys())
+def test_a_typed_answer_is_what_it_says_also_once_it_is_loaded(
+    said: Any, output: object, mode: str, answer: Any, tmp_path: Path
+) -> None:
+    session = typed_by(said, output, mode)
+    assert plain_answer(session) == answer
+    session.save(path=tmp_path / "s.jsonl")
+    assert plain_answer(Session.load(tmp_path / "s.jsonl")) == answer
+
+
+def test_an_answer_that_did_not_fit_is_its_text() -> None:
+    session = run(["no number"], output=int, output_retries=0).synchronize()
+    assert plain_answer(session) == "no number"
+
+
+def test_plain_text_is_text() -> None:
+    assert plain_answer(run(["hello"]).synchronize()) == "hello"
+
+
+def test_where_nothing_was_said_there_is_none() -> None:
+    assert plain_answer(Session.from_user_message("go")) is None

@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from hashlib import sha256
 from typing import Any
 
 import pytest
@@ -16,21 +15,19 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, Field
 
 from rath.errors import InvalidRequestError, OutputError
-from rath.llm import Provider, RathLLMStreamDelta
+from rath.llm import Provider
 from rath.llm.chat_request import RathLLMChatRequest
 from rath.llm.chat_response import RathLLMAssistantMessage, RathLLMChatChoice, RathLLMChatResponse
 from rath.session import Session, run_session_loop
 from rath.session.outcome import BudgetExceeded, Completed, RoundLimit
 from rath.session.output import plan_output
 from rath.session.record import ModelCall, Operation, ToolRun
-from rath.session.tooling import Tool
 from rath.testing import ScriptedClient, Turn, tool_call
 from tests.support.anthropic_replies import message, text, tool_use
-from tests.support.asking import KEY, openai_client
-from tests.support.chat_replies import Reply, completion, status_error, text_stream
+from tests.support.asking import KEY
+from tests.support.chat_replies import Reply, completion, status_error
 from tests.support.chat_replies import tool_call as call_on_wire
 from tests.support.chat_server import ChatServer
-from tests.support.rendering import rerender_call
 from tests.support.sessions import FunctionTool, run
 from tests.support.waiting import PATIENCE
 
@@ -127,25 +124,18 @@ def test_the_tool_is_offered_beside_the_others(server: ChatServer) -> None:
     assert "response_format" not in body
 
 
-def test_the_tool_is_one_like_any_other() -> None:
-    plan = plan_output(Count, 0, candidates=(), taken=())
-    assert plan is not None
-    tool = plan.offer.tool
-    assert isinstance(tool, Tool)
-    assert (tool.name, tool.resource_key({})) == ("final_answer", ("final_answer",))
-    assert tool.description == plan.spec.tool.description
-
-
-def test_a_client_that_says_nothing_of_schemas_is_asked_by_a_tool() -> None:
-    client = ScriptedClient([tool_call("final_answer", {"words": 3})])
-    assert run([], output=Count, agent_provider=client.provider).output == Count(words=3)
-    assert [tool.name for tool in client.requests[0].tools or ()] == ["final_answer"]
-
-
 def test_the_tool_choice_of_the_provider_stays() -> None:
     client = ScriptedClient(['{"words": 3}'], provider=Provider(tool_choice="auto"))
     assert run([], output=Count, agent_provider=client.provider).output == Count(words=3)
     assert client.requests[0].tool_choice == "auto"
+
+
+def test_the_tool_is_one_like_any_other() -> None:
+    plan = plan_output(Count, 0, candidates=(), taken=())
+    assert plan is not None
+    tool = plan.offer.tool
+    assert (tool.name, tool.resource_key({})) == ("final_answer", ("final_answer",))
+    assert tool.description == plan.spec.tool.description
 
 
 def test_a_tool_of_the_user_keeps_its_name() -> None:
@@ -154,13 +144,6 @@ def test_a_tool_of_the_user_keeps_its_name() -> None:
     out = run(turns, mine, output=Count)
     assert out.output == Count(words=3)
     assert out.chunk_table[2].payload["content"] == '"mine"'
-
-
-def test_a_type_that_makes_no_object_is_wrapped(server: ChatServer) -> None:
-    server.queue(completion('{"value": [1, 2]}'))
-    assert asked(server, output=list[int]).output == [1, 2]
-    schema = server.requests[0].json()["response_format"]["json_schema"]["schema"]
-    assert schema["required"] == ["value"]
 
 
 class Reported(ScriptedClient):
@@ -236,49 +219,6 @@ def test_the_call_that_gives_the_answer_has_a_result() -> None:
     assert entry.schema_digest
 
 
-def test_the_next_run_reads_a_valid_history() -> None:
-    out = run([tool_call("final_answer", {"words": 3}, id="c1")], output=Count)
-    client = ScriptedClient(["and then?"])
-    run([], user=out, agent_provider=client.provider).synchronize()
-    *_, said, result = client.requests[0].messages
-    assert said.tool_calls is not None
-    assert (result.role, result.tool_call_id) == ("tool", said.tool_calls[0]["id"])
-
-
-def test_other_calls_of_the_turn_are_made_too() -> None:
-    seen: list[str] = []
-
-    def look(_: Session, arguments: Mapping[str, Any]) -> str:
-        seen.append(arguments["at"])
-        return str(arguments["at"])
-
-    turn = tool_call(
-        "look", {"at": "a"}, tool_call("final_answer", {"words": 3}), tool_call("look", {"at": "b"})
-    )
-    out = run([turn], FunctionTool("look", look), output=Count)
-    assert out.output == Count(words=3)
-    assert sorted(seen) == ["a", "b"]
-    results = [row.payload["content"] for row in out.chunk_table if row.kind == "tool_result"]
-    assert results == ['"a"', '{"ok": true}', '"b"']
-
-
-def test_of_two_answers_in_a_turn_the_first_that_fits_counts() -> None:
-    turn = tool_call(
-        "final_answer",
-        {"words": -1},
-        tool_call("final_answer", {"words": 2}),
-        tool_call("final_answer", {"words": 3}),
-    )
-    assert run([turn], output=Count).output == Count(words=2)
-
-
-def test_tools_are_called_until_the_answer_comes() -> None:
-    turns = [tool_call("look"), tool_call("look"), tool_call("final_answer", {"words": 3})]
-    out = run(turns, FunctionTool("look", lambda *_: 1), output=Count)
-    assert out.output == Count(words=3)
-    assert purposes(out) == ["turn", "turn", "turn"]
-
-
 def test_an_executor_of_the_user_does_not_see_the_call_that_answers() -> None:
     dispatched: list[str] = []
 
@@ -302,14 +242,6 @@ def test_an_executor_of_the_user_does_not_see_the_call_that_answers() -> None:
     out = run([], tool, output=Count, executor=Executor(), agent_provider=Provider(model="m"))
     assert out.output == Count(words=3)
     assert dispatched == ["look"]
-
-
-def test_a_streamed_answer_is_typed_too(server: ChatServer) -> None:
-    server.queue(text_stream('{"wor', 'ds": 3}'))
-    seen: list[RathLLMStreamDelta] = []
-    out = asked(server, on_event=seen.append)
-    assert out.output == Count(words=3)
-    assert "".join(delta.content_delta or "" for delta in seen) == '{"words": 3}'
 
 
 def test_a_fallback_is_asked_in_its_own_form(server: ChatServer) -> None:
@@ -391,11 +323,6 @@ def test_the_error_names_model_tries_and_problem(form: str, server: ChatServer) 
     assert [part for part in expected if part not in said] == []
     assert out.outcome == Completed()
     assert out.text() == ('{"words": "a lot"}' if form == "schema" else None)
-
-
-def test_the_error_is_the_same_at_every_read() -> None:
-    out = run(["no"], output=Count, output_retries=0)
-    assert error_of(out) == error_of(out)
 
 
 @FORMS
@@ -533,19 +460,15 @@ def test_a_validator_that_leaves_is_told_the_model(
     assert told in str(out.chunk_table[2].payload["content"])
 
 
-def test_an_endpoint_that_takes_no_schema_is_named_with_what_to_do(server: ChatServer) -> None:
+@FORMS
+def test_an_endpoint_that_takes_no_schema_is_named_with_what_to_do(
+    form: str, server: ChatServer
+) -> None:
     server.queue(status_error(400, "response_format json_schema is not supported"))
-    out = asked(server)
     with pytest.raises(InvalidRequestError) as caught:
-        out.synchronize()
-    assert any("output_mode='tool'" in note for note in caught.value.__notes__)
-
-
-def test_a_refused_request_without_a_schema_has_no_such_note(server: ChatServer) -> None:
-    server.queue(status_error(400, "no"))
-    with pytest.raises(InvalidRequestError) as caught:
-        asked(server, "tool").synchronize()
-    assert not any("output_mode" in note for note in caught.value.__notes__)
+        asked(server, form).synchronize()
+    told = any("output_mode='tool'" in note for note in caught.value.__notes__)
+    assert told == (form == "schema")
 
 
 # What is refused before the run.
@@ -581,41 +504,12 @@ def test_a_mode_that_there_is_not_is_refused() -> None:
 # The record.
 
 
-@FORMS
-def test_every_call_can_be_rendered_again(form: str, server: ChatServer) -> None:
-    tool = FunctionTool("look", lambda *_: "seen")
-    look = completion(tool_calls=(call_on_wire("look"),))
-    server.queue(look, answer(form, "many"), answer(form, 3))
-    out = asked(server, form, tools=[tool])
-    assert out.output == Count(words=3)
-    client = openai_client(server)
-    provider = replace(client.provider, output_mode=form)  # type: ignore[arg-type]  # one of both
-    digests = [
-        sha256(rerender_call(out, call, client=client, provider=provider)).hexdigest()
-        for call in calls_of(out)
-    ]
-    sent = [sha256(request.body).hexdigest() for request in server.requests]
-    assert digests == sent == [call.evidence.request_digest for call in calls_of(out)]
-
-
 def test_the_record_holds_what_was_asked_for() -> None:
     out = run(['{"words": 3}'], output=Count).synchronize()
     operation = next(entry for entry in out.record if isinstance(entry, Operation))
     assert operation.output is not None
     assert operation.output.tool.parameters == Count.model_json_schema()
     assert operation.output.strict
-
-
-def test_the_record_of_another_run_holds_no_output() -> None:
-    operation = next(e for e in run(["x"]).record if isinstance(e, Operation))
-    assert operation.output is None
-
-
-def test_usage_counts_the_repairs() -> None:
-    out = run(["no", '{"words": 3}'], output=Count)
-    assert out.cumulative_usage is not None
-    counted = [call.evidence.usage for call in calls_of(out)]
-    assert out.cumulative_usage.total_tokens == sum(one.total_tokens for one in counted if one)
 
 
 def paused(begun: str) -> Callable[[RathLLMChatRequest], RathLLMChatResponse]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import enum
 import json
-from dataclasses import replace
 from datetime import date, datetime
 from decimal import Decimal
 from typing import Annotated, Any, Literal
@@ -135,19 +134,6 @@ def is_valid(schema: dict[str, Any], value: Any) -> bool:
     return bool(validator.is_valid(value))
 
 
-@pytest.mark.parametrize("kind", [*PLAIN, *LIMITED], ids=lambda kind: str(kind[0]))
-def test_every_value_of_a_kind_fits_its_strict_schema(kind: Kind) -> None:
-    annotation, values = kind
-    model = create_model("Holder", x=(annotation, ...))
-    strict = strict_of(model)
-
-    @given(values)
-    def check(value: object) -> None:
-        assert is_valid(strict, json.loads(model(x=value).model_dump_json()))
-
-    check()
-
-
 @given(models(strict_kinds))
 def test_what_a_model_holds_fits_its_strict_schema(
     drawn: tuple[type[BaseModel], BaseModel],
@@ -241,19 +227,6 @@ def test_the_given_schema_is_left_alone() -> None:
     before = json.dumps(schema)
     strict_schema(schema)
     assert json.dumps(schema) == before
-
-
-@pytest.mark.parametrize(
-    ("taken", "name"),
-    [
-        ((), "final_answer"),
-        (("final_answer",), "final_answer_2"),
-        (("final_answer", "final_answer_2"), "final_answer_3"),
-    ],
-)
-def test_the_tool_has_a_name_of_its_own(taken: tuple[str, ...], name: str) -> None:
-    spec = output_spec("Leaf", Leaf.model_json_schema())
-    assert spec.beside(taken) == replace(spec, tool=replace(spec.tool, name=name))
 
 
 def test_a_schema_that_cannot_be_strict_is_sent_as_it_is() -> None:

@@ -29,7 +29,6 @@ from rath.session import (
     select_session,
 )
 from rath.session.provider_builtin import StreamingExecutor, candidates_for
-from rath.session.record import ModelCall
 from rath.session.tooling import Tool
 from rath.testing import ScriptedClient, tool_call
 from tests.support.api import resolve_executor
@@ -135,19 +134,15 @@ def test_the_streaming_executor_names_the_model_of_its_client() -> None:
     assert StreamingExecutor(client, lambda _: None).complete(REQUEST).model == "scripted"
 
 
-def test_the_streaming_executor_dispatches_through_the_inner_one() -> None:
+def test_the_streaming_executor_dispatches_through_the_inner_one_or_calls_tools_itself() -> None:
     schema = RathLLMFunctionTool(name="only", parameters={})
     inner = Executor(schemas=(schema,))
     executor = StreamingExecutor(ScriptedClient([]), lambda _: None, inner)
-    assert executor.dispatch_tool(AGENT, ECHO, {"x": 1}) == {"x": 1}
+    alone = StreamingExecutor(ScriptedClient([]), lambda _: None)
+    for one in (executor, alone):
+        assert one.dispatch_tool(AGENT, ECHO, {"x": 1}) == {"x": 1}
     assert inner.dispatched == [("echo", {"x": 1})]
-    assert executor.tool_schemas() == (schema,)
-
-
-def test_the_streaming_executor_calls_tools_itself_without_an_inner_one() -> None:
-    executor = StreamingExecutor(ScriptedClient([]), lambda _: None)
-    assert executor.dispatch_tool(AGENT, ECHO, {"x": 1}) == {"x": 1}
-    assert executor.tool_schemas() == ()
+    assert (executor.tool_schemas(), alone.tool_schemas()) == ((schema,), ())
 
 
 class Whole:
@@ -159,37 +154,21 @@ class Whole:
         return ScriptedClient(["whole"]).complete(req)
 
 
+@pytest.mark.parametrize("on_event", [None, print])
+def test_the_callers_executor_or_the_client_of_the_provider_answers(on_event: Any) -> None:
+    client, executor = ScriptedClient(["hello"]), Executor("hello")
+    resolved = resolve_executor(agent_provider=client.provider, executor=None, on_event=on_event)
+    assert text_of(resolved.complete(REQUEST)) == "hello"
+    kept = resolve_executor(agent_provider=client.provider, executor=executor, on_event=None)
+    assert kept is executor
+
+
 def test_the_streaming_executor_refuses_a_client_that_cannot_stream() -> None:
     with pytest.raises(TypeError, match="complete_stream"):
         StreamingExecutor(Whole(), lambda _: None)  # type: ignore[arg-type]  # that is tested
 
 
 # ---- choosing one
-
-
-def test_the_callers_executor_is_taken_as_it_is() -> None:
-    executor = Executor("hello")
-    resolved = resolve_executor(
-        agent_provider=Provider(model="m"), executor=executor, on_event=None
-    )
-    assert resolved is executor
-
-
-def test_without_one_the_providers_client_answers() -> None:
-    client = ScriptedClient(["hello"])
-    resolved = resolve_executor(agent_provider=client.provider, executor=None, on_event=None)
-    assert isinstance(resolved, DefaultSessionLoopExecutor)
-    assert text_of(resolved.complete(REQUEST)) == "hello"
-
-
-def test_with_on_event_it_streams() -> None:
-    heard: list[RathLLMStreamDelta] = []
-    client = ScriptedClient(["hello"])
-    resolved = resolve_executor(
-        agent_provider=client.provider, executor=None, on_event=heard.append
-    )
-    assert text_of(resolved.complete(REQUEST)) == "hello"
-    assert heard
 
 
 def test_on_event_and_a_client_that_cannot_stream_exclude_each_other() -> None:
@@ -445,14 +424,6 @@ def test_a_replay_raises_what_the_program_caught() -> None:
     failed = program(ScriptedClient([ValueError("boom")]).provider)
     with rath.replay(failed):
         program(ScriptedClient([]).provider)
-
-
-def test_what_an_executor_raises_while_completing_fails_the_run() -> None:
-    failed = run([], executor=Executor(ValueError("boom")))
-    with pytest.raises(ValueError, match="boom"):
-        failed.text()
-    (call,) = [entry for entry in failed.partial_record if isinstance(entry, ModelCall)]
-    assert call.status == "failed"
 
 
 def test_the_schemas_of_an_executor_are_offered_in_place_of_the_table() -> None:

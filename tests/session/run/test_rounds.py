@@ -1,32 +1,51 @@
-"""What is kept of a tool call: its effects, its own time, its place, also when it is cut off."""
+"""What the record has of a tool call, also when it is cut off, and which calls run together."""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
+import pytest
+
+from rath import backend
 from rath._async.runtime import runtime
+from rath._core.blobs import Blob
 from rath.backend import (
+    BackendSandboxSpec,
     BackendToolCommandRun,
     BackendToolFilesWrite,
     CommandResult,
     ToolResult,
+    registry,
 )
 from rath.backend.effects import note_effect
+from rath.backend.local import LocalBackend
 from rath.backend.own_time import looking
 from rath.backend.tool_types import BackendTool
 from rath.backend.unseen import UNOBSERVED
+from rath.flow.tool import FlowToolCall
+from rath.llm import RathLLMAssistantMessage
 from rath.session import Session
 from rath.session.content import ToolCall
 from rath.session.record import ToolRun
-from rath.session.run.rounds import CUT_OFF, ToolRounds
+from rath.session.run.rounds import CUT_OFF, ContentCache, ToolRounds
 from rath.session.tooling import ToolEffects
 from rath.testing import FakeBackend, FakeSandbox, tool_call
-from tests.support.api import FULL, ContentCache, offer
-from tests.support.session_files import FilesBackend, created, placed, running, worked, writing
+from tests.support.api import FULL, offer
+from tests.support.session_files import (
+    FilesBackend,
+    changed,
+    created,
+    placed,
+    running,
+    worked,
+    writing,
+)
 from tests.support.sessions import FunctionTool, run
 from tests.support.waiting import at_a_deadline
 
@@ -216,3 +235,208 @@ def test_a_record_that_holds_enough_keeps_digests_only() -> None:
     assert finished.effects == (created("a", b"1"),)
     assert [each.after.data for each in finished.effects if each.after] == [None]
     assert finished.effect_gaps == (FULL,)
+
+
+N_TURNS = 20
+
+
+"""Turns of the event loop that a write_all leaves to others, so that those beside it begin."""
+
+
+Log = list[tuple[str, str]]
+
+
+def observed(base: type[Any], log: Log) -> type[Any]:
+    """Return a backend of a kind that notes when writes begin and end."""
+
+    async def adispatch(self: Any, native: Any, op: Any) -> Any:
+        if not isinstance(op, BackendToolFilesWrite):
+            return await base.adispatch(self, native, op)
+        log.append(("begin", op.path))
+        for _ in range(N_TURNS):
+            await asyncio.sleep(0)
+        result = await base.adispatch(self, native, op)
+        log.append(("end", op.path))
+        return result
+
+    return type("Observed", (base,), {"adispatch": adispatch, "name": "observed"})
+
+
+@pytest.fixture
+def log() -> Log:
+    return []
+
+
+@pytest.fixture
+def place(log: Log, tmp_path: Path) -> Generator[Callable[..., Session]]:
+    """Give a session in a workspace with a file, a directory and a link to each."""
+    (tmp_path / "x" / "deep").mkdir(parents=True)
+    (tmp_path / "a.txt").write_text("")
+    (tmp_path / "link.txt").symlink_to("a.txt")
+    (tmp_path / "out").symlink_to("x/deep")
+
+    def placed(base: type[Any] = LocalBackend) -> Session:
+        backend.register("observed")(observed(base, log))
+        user = Session.from_user_message("go")
+        return user.to("observed", spec=BackendSandboxSpec(working_dir=str(tmp_path)))
+
+    yield placed
+    registry.unregister("observed")
+
+
+def writes(*paths: str) -> RathLLMAssistantMessage:
+    """Return a turn that writes each of these files."""
+    first, *others = (
+        tool_call("write_workspace_file", {"path": path, "content": path}, id=f"w{at}")
+        for at, path in enumerate(paths)
+    )
+    calls = [call for turn in (first, *others) for call in turn.tool_calls or ()]
+    return RathLLMAssistantMessage(tool_calls=tuple(calls))
+
+
+def write_all(user: Session, *turns: Any, tools: tuple[FlowToolCall, ...] = ()) -> None:
+    out = run([*turns, "done"], *tools, user=user, system_tools=True)
+    assert out.text() == "done"
+    out.close_sandbox()
+    user.close_sandbox()
+
+
+def in_turn(*paths: str) -> Log:
+    return [(what, path) for path in paths for what in ("begin", "end")]
+
+
+def kind_of(name: str) -> type[Any]:
+    """Return a kind of backend that keeps its files on this host."""
+    if not backend.is_available(name):
+        pytest.skip(f"{name} is not available here")
+    return backend.get_class(name)
+
+
+@pytest.mark.parametrize("name", ["local", "bubblewrap"])
+def test_writes_of_different_files_run_side_by_side(
+    name: str, place: Callable[..., Session], log: Log
+) -> None:
+    write_all(place(kind_of(name)), writes("a.txt", "b.txt"))
+    assert [what for what, _ in log] == ["begin", "begin", "end", "end"]
+
+
+@pytest.mark.parametrize("name", ["local", "bubblewrap"])
+def test_writes_of_one_file_run_one_after_the_other(
+    name: str, place: Callable[..., Session], log: Log, tmp_path: Path
+) -> None:
+    names = ("a.txt", str(tmp_path / "a.txt"), "./x/../a.txt", "link.txt")
+    write_all(place(kind_of(name)), writes("x/b.txt"), writes(*names))
+    assert log[2:] == in_turn(*names)
+    assert (tmp_path / "a.txt").read_text() == names[-1]
+
+
+def test_files_that_a_backend_cannot_name_have_one_lane(
+    place: Callable[..., Session], log: Log, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Nameless(LocalBackend):
+        def canonical_path(self, sandbox: Any, path: str) -> str:
+            raise OSError("no names")
+
+    write_all(place(Nameless), writes("a.txt", "b.txt"))
+    assert log == in_turn("a.txt", "b.txt")
+    assert "could not name the files of a round" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "paths",
+    [
+        ("link.txt", "a.txt"),
+        ("out/../b.txt", "x/b.txt"),
+        ("out/new/b.txt", "x/deep/new/b.txt"),
+    ],
+    ids=["a file", "a directory", "a missing directory"],
+)
+def test_links_are_followed_also_where_the_workspace_is_not_open_yet(
+    paths: tuple[str, str], place: Callable[..., Session], log: Log
+) -> None:
+    write_all(place(), writes(*paths))
+    assert log == in_turn(*paths)
+
+
+def test_a_link_that_the_round_itself_makes_is_followed(
+    place: Callable[..., Session], log: Log
+) -> None:
+    linking = tool_call("run_shell_command", {"cmd": "ln -s a.txt late.txt"}, id="ln")
+    calls = (*(linking.tool_calls or ()), *(writes("late.txt", "a.txt").tool_calls or ()))
+    write_all(place(), RathLLMAssistantMessage(tool_calls=calls))
+    assert log == in_turn("late.txt", "a.txt")
+
+
+def test_a_copied_workspace_that_is_not_open_yet_has_one_lane(
+    place: Callable[..., Session], log: Log
+) -> None:
+    user = place()
+    branch = user.fork(workspace="copy")
+    write_all(branch, writes("link.txt", "a.txt"))
+    assert log == in_turn("link.txt", "a.txt")
+    user.close_sandbox()
+
+
+def test_on_a_sandbox_elsewhere_paths_are_compared_by_their_names(
+    place: Callable[..., Session], log: Log
+) -> None:
+    root = FakeBackend().open().describe().root
+    names = ("a.txt", f"{root}/a.txt", "./x/../a.txt")
+    write_all(place(FakeBackend), writes(*names), writes("b.txt", "c.txt"))
+    assert log[: 2 * len(names)] == in_turn(*names)
+    assert [what for what, _ in log[2 * len(names) :]] == ["begin", "begin", "end", "end"]
+
+
+@pytest.mark.parametrize("path", ["a\0b", "\ud800", "x" * 5000, "../../etc/passwd", ""])
+def test_a_path_that_is_none_disturbs_no_other_call(
+    path: str, place: Callable[..., Session], tmp_path: Path
+) -> None:
+    write_all(place(), writes(path, "b.txt"))
+    assert (tmp_path / "b.txt").read_text() == "b.txt"
+
+
+def test_a_tool_of_the_program_shares_the_lane_of_a_file(
+    place: Callable[..., Session], log: Log, tmp_path: Path
+) -> None:
+    def append(_: Session, arguments: Mapping[str, Any]) -> str:
+        log.append(("append", arguments["file"]))
+        return "ok"
+
+    class Appending(FunctionTool):
+        def resource_key(self, arguments: Mapping[str, Any]) -> tuple[str, ...]:
+            return ("fs", arguments["file"])
+
+    tool = Appending("append", append, parallel_safe=True)
+    appending = tool_call("append", {"file": os.fspath(tmp_path / "a.txt")}, id="own")
+    calls = (*(writes("link.txt").tool_calls or ()), *(appending.tool_calls or ()))
+    write_all(place(), RathLLMAssistantMessage(tool_calls=calls), tools=(tool,))
+    assert [what for what, _ in log] == ["begin", "end", "append"]
+
+
+def test_contents_are_kept_while_there_is_room() -> None:
+    effects = [created("a", b"12"), created("b", b"34")]
+    kept, is_whole = ContentCache(4).fitting(effects)
+    assert (list(kept), is_whole) == (effects, True)
+    assert [each.after.data for each in kept if each.after] == [b"12", b"34"]
+
+
+def test_contents_without_room_keep_digest_and_size() -> None:
+    kept, is_whole = ContentCache(3).fitting([created("a", b"12"), created("b", b"34")])
+    assert not is_whole
+    assert kept[1].after == Blob.from_bytes(b"34")
+    assert [each.after.data for each in kept if each.after] == [b"12", None]
+
+
+def test_equal_contents_count_once() -> None:
+    contents = ContentCache(4)
+    contents.fitting([changed("a", b"12", b"34")])
+    _, is_whole = contents.fitting([changed("a", b"34", b"12")])
+    assert is_whole
+
+
+def test_what_has_no_content_anyway_misses_nothing() -> None:
+    large = created("a", b"")
+    assert ContentCache(0).fitting([large, changed("a", b"", b"")])[1]
+    effects, is_whole = ContentCache(0).fitting([created("a", b"1")])
+    assert not is_whole
+    assert ContentCache(0).fitting(effects) == (effects, True)

@@ -13,7 +13,7 @@ from rath.session.content import ToolFeedback
 from rath.session.outcome import Completed, NeedsDecision
 from rath.session.record import Decision, Interrupt, ToolRun
 from rath.testing import tool_call
-from tests.session.programs.test_going_on import AGENT, SCRIPT, Counting, f_calls, rows_of
+from tests.session.programs.test_going_on import AGENT, SCRIPT, Counting, rows_of
 from tests.support.cut_off import cut_off
 from tests.support.sessions import run
 
@@ -49,24 +49,22 @@ def test_what_is_retried_is_made_again() -> None:
     assert 2 in tool.calls
 
 
-def test_what_is_skipped_is_not_made_and_the_model_reads_so() -> None:
+@pytest.mark.parametrize(
+    ("choice", "result", "said"),
+    [
+        ("skip", None, '"error_kind": "skipped"'),
+        ("done", "42 pages were printed", "42 pages were printed"),
+        ("done", None, "not known"),
+    ],
+)
+def test_what_was_skipped_or_done_is_not_made_and_the_model_reads_so(
+    choice: Any, result: str | None, said: str
+) -> None:
     session, tool = waiting(), Counting()
-    out = run(SCRIPT[1:], tool, user=session.decide("call_2", "skip"), agent=AGENT)
-    assert results(out)["call_2"]["error_kind"] == "skipped"
-    assert sorted(tool.calls) == [1, 3, 4]
-
-
-def test_what_was_done_is_not_made_and_the_model_reads_its_result() -> None:
-    session, tool = waiting(), Counting()
-    session.decide("call_2", "done", result="42 pages were printed")
+    session.decide("call_2", choice, result=result)
     out = run(SCRIPT[1:], tool, user=session, agent=AGENT)
-    assert results(out)["call_2"] == "42 pages were printed"
+    assert said in json.dumps(results(out)["call_2"])
     assert sorted(tool.calls) == [1, 3, 4]
-
-
-def test_what_was_done_without_a_word_says_that_its_result_is_not_known() -> None:
-    out = run(SCRIPT[1:], Counting(), user=waiting().decide("call_2", "done"), agent=AGENT)
-    assert "not known" in results(out)["call_2"]
 
 
 def test_the_last_decision_holds() -> None:
@@ -93,26 +91,6 @@ def test_a_decision_is_bound_to_its_call_and_to_what_the_run_waited_for() -> Non
     assert (decision.interrupt, decision.tool, decision.call) == (interrupt.id, "f", 1)
     assert decision.arguments == {"n": 2}
     assert decision.rows == (session.open_calls[1].asked_in,)
-
-
-def test_a_second_decision_is_about_the_same_interrupt() -> None:
-    session = waiting(0, 1).decide("call_1", "retry").decide("call_2", "retry")
-    assert len([entry for entry in session.record if isinstance(entry, Interrupt)]) == 1
-
-
-def test_open_calls_say_what_is_known() -> None:
-    session = waiting(0, known=(2,))
-    assert [(each.call.id, each.state, each.waits) for each in session.open_calls] == [
-        ("call_1", "begun", True),
-        ("call_2", "asked", False),
-        ("call_3", "known", False),
-    ]
-
-
-def test_a_session_without_open_calls_has_none() -> None:
-    assert whole().open_calls == ()
-    assert Session.from_user_message("go").open_calls == ()
-    assert Session.create("empty").open_calls == ()
 
 
 @pytest.mark.parametrize("call", ["call_9", "call_3"], ids=["unknown", "its result is there"])
@@ -176,9 +154,3 @@ def test_a_cancelled_session_takes_decisions_too() -> None:
     body = session.body.result().cancelled(session.id)
     cancelled = Session.from_body(Deferred.of(body), session.provenance, id=session.id)
     assert cancelled.decide("call_2", "skip").open_calls[1].decision is not None
-
-
-def test_a_script_of_one_call_waits_alike() -> None:
-    made = run([f_calls(7), "done"], Counting(), agent=AGENT).synchronize()
-    out = run([], Counting(), user=cut_off(made, 0, begun=[0]), agent=AGENT)
-    assert out.outcome == NeedsDecision(made.id, ("call_7",))

@@ -1,4 +1,4 @@
-"""Who is asked, in which order, with which rows, and what is left of those that failed."""
+"""Who is asked, in which order, with which rows, and how fallbacks answer, also over HTTP."""
 
 from __future__ import annotations
 
@@ -7,39 +7,52 @@ import contextlib
 import hashlib
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
+from uuid import UUID, uuid4
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rath._async.runtime import runtime
 from rath.errors import (
     AuthenticationError,
     ProviderError,
+    ProviderProtocolError,
     ProviderServerError,
-    ProviderTimeout,
     QuotaExceededError,
 )
 from rath.llm import (
+    Exchange,
     Provider,
     RathLLMChatRequest,
     RathLLMChatResponse,
+    RathLLMStreamDelta,
     chat_client_for,
+    open_draft,
     register_chat_client,
 )
 from rath.session import (
     ChunkTable,
+    RowId,
     Session,
     assistant_turn_chunk,
     run_session_compress,
     select_session,
     user_text_chunk,
 )
-from rath.session.outcome import Cancelled, Completed
+from rath.session.calls.requests import Call, call_model
+from rath.session.outcome import Cancelled
 from rath.session.record import ModelCall
+from rath.testing import ScriptedClient
+from tests.support import anthropic_replies, chat_replies
+from tests.support.anthropic_rules import check_body
 from tests.support.api import MANY_ROWS
+from tests.support.chat_replies import Cut, Gate, Reply
+from tests.support.chat_server import ChatServer
 from tests.support.offline_vendor import OfflineVendor, Says
 from tests.support.rendering import rerender_call
 from tests.support.sessions import FunctionTool, run
@@ -53,6 +66,7 @@ def echo(_: Session, arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 ECHO = FunctionTool("echo", echo)
+
 
 Messages = Sequence[Mapping[str, Any]]
 
@@ -185,33 +199,6 @@ def test_nobody_encodes_a_row_twice(rounds: list[list[bool]]) -> None:
 # ---- which errors
 
 
-@pytest.mark.parametrize(
-    ("error", "falls_back"),
-    [
-        (ProviderServerError("x", status=500), True),
-        (ProviderTimeout("x"), True),
-        (QuotaExceededError("x", status=402), True),
-        (AuthenticationError("x", status=401), False),
-        (ValueError("x"), False),
-    ],
-    ids=["500", "timeout", "quota", "401", "a bug"],
-)
-def test_only_what_another_may_not_have_is_left_to_another(
-    error: Exception, falls_back: bool
-) -> None:
-    def fail(_: Messages) -> Says:
-        raise error
-
-    second = OfflineVendor(says("second"))
-    out = run([], agent_provider=chain(OfflineVendor(fail), second))
-    if falls_back:
-        assert out.text() == "second"
-    else:
-        with pytest.raises(type(error)):
-            out.text()
-        assert second.requests == []
-
-
 def test_when_all_fail_the_last_error_names_those_before() -> None:
     def spent(_: Messages) -> Says:
         raise QuotaExceededError("nothing left", status=429)
@@ -247,28 +234,29 @@ def test_each_switch_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     assert name_of(second) in told[1].getMessage()
 
 
-def test_a_fallback_has_its_own_parameters() -> None:
-    first, second = OfflineVendor(down), OfflineVendor(says("second"))
-    provider = replace(
-        first.provider,
-        temperature=0.1,
-        retry_max_attempts=3,
-        retry_base_seconds=0.0,
-        fallbacks=[replace(second.provider, temperature=0.9)],
-    )
-    failed, answered = model_calls(run([], agent_provider=provider).synchronize())
-    assert (failed.evidence.parameters["temperature"], len(failed.evidence.attempts)) == (0.1, 3)
-    assert (answered.evidence.parameters["temperature"], len(answered.evidence.attempts)) == (
-        0.9,
-        1,
-    )
-
-
 def test_a_fallback_that_is_not_needed_is_not_opened() -> None:
     second = OfflineVendor(says("second"))
     run([], agent_provider=chain(OfflineVendor(says("first")), second)).synchronize()
     assert second.n_clients == 1
     assert second.n_encoded == 0
+
+
+def test_an_answer_without_choices_is_noted_and_refused() -> None:
+    notes: list[ModelCall] = []
+    draft = open_draft(ScriptedClient(["x"]), RathLLMChatRequest(messages=(), model="m"))
+    evidence = runtime().run(draft.asend, label="a test").evidence
+
+    async def send(**_: object) -> Exchange:
+        empty = RathLLMChatResponse(id="", choices=(), created=0, model="m")
+        return Exchange(empty, evidence)
+
+    empty: Any = SimpleNamespace(asend=send, facts=draft.facts, digest=draft.digest)
+    call = Call(
+        operation=uuid4(), purpose="turn", head_digest="h", n_rows=3, row=RowId(UUID(int=1), 3)
+    )
+    with pytest.raises(ProviderProtocolError, match="holds no choices"):
+        runtime().run(lambda: call_model(empty, call, notes.append), label="a test")
+    assert [entry.status for entry in notes] == ["done"]
 
 
 def test_the_next_run_begins_with_the_first_again() -> None:
@@ -304,28 +292,6 @@ def test_a_run_that_is_cancelled_asks_nobody_else() -> None:
 # ---- compressions and selections
 
 
-def test_a_compression_falls_back() -> None:
-    provider = chain(OfflineVendor(down), OfflineVendor(says("short")))
-    user = Session.from_user_message("a long story")
-    out = run_session_compress(user, AGENT, agent_provider=provider)
-    assert out.text() == "short"
-    assert out.outcome == Completed()
-    assert [(call.purpose, call.status, len(call.rows)) for call in model_calls(out)] == [
-        ("compress", "failed", 0),
-        ("compress", "done", 1),
-    ]
-
-
-def test_a_selection_falls_back() -> None:
-    provider = chain(OfflineVendor(down), OfflineVendor(says("1")))
-    user = Session.from_user_message("help")
-    assert select_session(user, AGENT, "a", "b", agent_provider=provider) == (1, "b")
-    assert [(call.purpose, call.status) for call in model_calls(user.fork())] == [
-        ("select", "failed"),
-        ("select", "done"),
-    ]
-
-
 def test_a_side_call_that_all_refuse_is_an_error_with_notes() -> None:
     provider = chain(OfflineVendor(down), OfflineVendor(down))
     with pytest.raises(ProviderError) as caught:
@@ -354,3 +320,235 @@ def test_one_that_was_left_long_ago_catches_up() -> None:
     first, second = drawn.vendors
     assert len(first.requests) == 2
     assert first.requests[-1] == second.requests[-1]
+
+
+DOWN = chat_replies.status_error(500, "it is down")
+
+
+SPENT = chat_replies.status_error(429, "no money", code="insufficient_quota")
+
+
+CALL = chat_replies.completion(tool_calls=(chat_replies.tool_call("echo"),))
+
+
+def ignore(_: RathLLMStreamDelta) -> None:
+    return
+
+
+@pytest.fixture
+def one() -> Iterator[ChatServer]:
+    with ChatServer() as server:
+        yield server
+
+
+@pytest.fixture
+def two() -> Iterator[ChatServer]:
+    with ChatServer() as server:
+        yield server
+
+
+def provider_of(server: ChatServer, kind: str = "openai", **more: Any) -> Provider:
+    """A provider that does not try twice."""
+    made = Provider(provider_kind=kind, model="m", api_key="key-of-it", base_url=server.base_url)
+    return replace(made, retry_max_attempts=1, **more)
+
+
+def over_http(one: ChatServer, two: ChatServer, **more: Any) -> Provider:
+    return provider_of(one, fallbacks=[provider_of(two)], **more)
+
+
+@pytest.mark.parametrize(
+    ("reply", "error"),
+    [
+        (DOWN, "ProviderServerError"),
+        (chat_replies.status_error(503, "busy"), "ProviderServerError"),
+        (chat_replies.status_error(529, "overloaded"), "ProviderServerError"),
+        (chat_replies.status_error(429, "slow down"), "RateLimitError"),
+        (SPENT, "QuotaExceededError"),
+        (chat_replies.status_error(402, "pay first"), "QuotaExceededError"),
+        (chat_replies.status_error(408, "too slow"), "ProviderStatusError"),
+        (chat_replies.dropped(), "ProviderConnectionError"),
+    ],
+    ids=["500", "503", "529", "429", "429 quota", "402", "408", "dropped"],
+)
+def test_another_endpoint_answers_where_one_fails(
+    one: ChatServer, two: ChatServer, reply: Reply, error: str
+) -> None:
+    one.queue(reply)
+    two.queue(chat_replies.completion("from two"))
+    out = run([], agent_provider=over_http(one, two))
+    assert out.text() == "from two"
+    failed, answered = model_calls(out)
+    assert (failed.status, failed.rows, failed.evidence.fallback_from) == ("failed", (), None)
+    assert (failed.evidence.error or "").startswith(f"{error}: ")
+    assert len(failed.evidence.attempts) == 1
+    assert answered.evidence.fallback_from == f"openai {one.base_url}/chat/completions m"
+    assert answered.evidence.endpoint == f"{two.base_url}/chat/completions"
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        chat_replies.status_error(400, "bad request"),
+        chat_replies.status_error(401, "bad key"),
+        chat_replies.status_error(413, "too long"),
+    ],
+    ids=["400", "401", "413"],
+)
+def test_a_mistake_is_not_hidden_by_a_fallback(
+    one: ChatServer, two: ChatServer, reply: Reply
+) -> None:
+    one.queue(reply)
+    with pytest.raises(RuntimeError, match="answered with status 4"):
+        run([], agent_provider=over_http(one, two)).text()
+    assert two.requests == []
+
+
+def test_an_endpoint_that_says_nothing_in_time_is_left(one: ChatServer, two: ChatServer) -> None:
+    one.queue(chat_replies.held(chat_replies.completion("late"), Gate()))
+    two.queue(chat_replies.completion("from two"))
+    out = run([], agent_provider=over_http(one, two, timeout=0.05))
+    assert out.text() == "from two"
+    assert "ProviderTimeout" in (model_calls(out)[0].evidence.error or "")
+
+
+def test_tries_their_waits_and_parameters_are_each_ones_own(
+    one: ChatServer, two: ChatServer
+) -> None:
+    one.queue(DOWN, DOWN, DOWN)
+    two.queue(DOWN, chat_replies.completion("from two"))
+    second = replace(
+        provider_of(two), retry_max_attempts=2, retry_base_seconds=0.0, temperature=0.9
+    )
+    provider = replace(
+        provider_of(one),
+        retry_max_attempts=3,
+        retry_base_seconds=0.0,
+        temperature=0.1,
+        fallbacks=[second],
+    )
+    failed, answered = model_calls(run([], agent_provider=provider).synchronize())
+    assert [attempt.status for attempt in failed.evidence.attempts] == [500] * 3
+    assert [attempt.status for attempt in answered.evidence.attempts] == [500, None]
+    told = [call.evidence.parameters["temperature"] for call in (failed, answered)]
+    assert told == [0.1, 0.9]
+
+
+def test_the_error_of_the_last_names_the_first(one: ChatServer, two: ChatServer) -> None:
+    one.queue(SPENT)
+    two.queue(DOWN)
+    out = run([], agent_provider=over_http(one, two))
+    with pytest.raises(ProviderServerError, match="it is down") as caught:
+        out.text()
+    before = caught.value.__notes__[0]
+    assert f"before it, openai {one.base_url}/chat/completions m failed with" in before
+    assert QuotaExceededError.__name__ in before
+    assert "key-of-it" not in "".join(caught.value.__notes__)
+    assert [call.status for call in model_calls(out)] == ["failed", "failed"]
+
+
+# ---- streamed
+
+
+def test_what_a_failed_stream_had_said_was_told_and_is_no_part_of_the_answer(
+    one: ChatServer, two: ChatServer
+) -> None:
+    heard: list[RathLLMStreamDelta] = []
+    one.queue(chat_replies.event_stream(chat_replies.text_chunk("half a "), Cut()))
+    two.queue(chat_replies.text_stream("from ", "two", counts=(1, 2)))
+    out = run([], agent_provider=over_http(one, two), on_event=heard.append)
+    assert out.text() == "from two"
+    assert [delta.content_delta for delta in heard if delta.content_delta] == [
+        "half a ", "from ", "two",
+    ]  # fmt: skip
+    failed, answered = model_calls(out)
+    assert failed.evidence.partial_text == "half a "
+    assert answered.evidence.parameters["stream"] is True
+
+
+def test_a_silent_stream_is_left(one: ChatServer, two: ChatServer) -> None:
+    one.queue(chat_replies.event_stream(chat_replies.text_chunk("x"), Gate()))
+    two.queue(chat_replies.text_stream("from two"))
+    out = run([], agent_provider=over_http(one, two, timeout=0.05), on_event=ignore)
+    assert out.text() == "from two"
+
+
+# ---- compress, select, persist
+
+
+def test_compress_and_select_fall_back(one: ChatServer, two: ChatServer) -> None:
+    provider, user = over_http(one, two), Session.from_user_message("a story")
+    one.queue(DOWN, SPENT)
+    two.queue(chat_replies.completion("short"), chat_replies.completion("0"))
+    short = run_session_compress(user, AGENT, agent_provider=provider)
+    assert short.text() == "short"
+    assert select_session(short, AGENT, "a", "b", agent_provider=provider) == (0, "a")
+    record = [entry for entry in short.record if isinstance(entry, ModelCall)]
+    assert [(call.purpose, call.status) for call in record] == [
+        ("compress", "failed"), ("compress", "done"), ("select", "failed"), ("select", "done"),
+    ]  # fmt: skip
+
+
+# ---- across vendors
+
+
+SIGNED = (
+    anthropic_replies.thinking("I should echo.", "signed"),
+    anthropic_replies.tool_use("echo", {}, id="toolu_1"),
+)
+
+
+def test_a_run_that_moves_between_vendors_stays_valid_for_each(
+    one: ChatServer, two: ChatServer
+) -> None:
+    claude, other = provider_of(one, "anthropic"), provider_of(two)
+    one.queue(
+        anthropic_replies.message(*SIGNED),
+        anthropic_replies.error(529, "overloaded_error"),
+        anthropic_replies.message(*SIGNED),
+        anthropic_replies.message(anthropic_replies.text("done")),
+    )
+    two.queue(CALL, SPENT)
+    out = run([], ECHO, agent_provider=replace(claude, fallbacks=[other]))
+    assert out.text() == "done"
+    for request in one.requests:
+        check_body(request.body)
+    for request in two.requests:
+        assert b"signed" not in request.body
+    own = [
+        block
+        for turn in one.requests[-1].json()["messages"]
+        for block in turn["content"]
+        if block["type"] == "thinking"
+    ]
+    assert own == [SIGNED[0]] * 2
+    for call in model_calls(out):
+        used = claude if call.evidence.provider_kind == "anthropic" else other
+        body = rerender_call(out, call, client=chat_client_for(used), provider=used)
+        assert hashlib.sha256(body).hexdigest() == call.evidence.request_digest
+
+
+def test_a_paused_turn_is_sent_back_and_what_another_makes_of_it_is_valid_too(
+    one: ChatServer, two: ChatServer
+) -> None:
+    claude, other = provider_of(one, "anthropic"), provider_of(two)
+    paused = anthropic_replies.message(
+        anthropic_replies.text("Let me search."),
+        anthropic_replies.search("rath"),
+        stop_reason="pause_turn",
+    )
+    one.queue(
+        paused,
+        anthropic_replies.error(500, "api_error"),
+        anthropic_replies.message(anthropic_replies.text("done")),
+    )
+    two.queue(CALL, DOWN)
+    out = run([], ECHO, agent_provider=replace(claude, fallbacks=[other]))
+    assert out.text() == "done"
+    asked_again = check_body(one.requests[1].body)["messages"][-1]
+    assert [block["type"] for block in asked_again["content"]] == ["text", "server_tool_use"]
+    assert [turn["role"] for turn in two.requests[0].json()["messages"]][-2:] == [
+        "assistant", "user",
+    ]  # fmt: skip
+    last = check_body(one.requests[2].body)
+    assert "server_tool_use" not in str(last)

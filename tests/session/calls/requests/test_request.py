@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -11,21 +13,43 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from rath.llm import RathLLMMessage
+from rath._async.runtime import runtime
+from rath._core.vector import Vector
+from rath.llm import Provider, RathLLMFunctionTool, RathLLMMessage
+from rath.llm.call import CallFacts
 from rath.llm.exchange import CallEvidence
-from rath.session import ChunkRow, ChunkTable, RowId, Session, system_text_chunk, user_text_chunk
+from rath.session import (
+    ChunkRow,
+    ChunkTable,
+    RowId,
+    Session,
+    assistant_turn_chunk,
+    chunk_table_to_messages,
+    run_session_compress,
+    system_text_chunk,
+    tool_feedback_chunk,
+    user_text_chunk,
+)
 from rath.session.calls.requests import (
+    BYTES_PER_ROW,
     CONTEXT_OPENING,
     HANDOVER,
+    MANY_ROWS,
+    OwnAnswers,
     Renderer,
     context_message,
     last_user_index,
+    offload,
 )
-from rath.session.chunk import assistant_turn_chunk, chunk_table_to_messages, tool_feedback_chunk
+from rath.session.chat_request_build import provider_into_chat_request
 from rath.session.content import AssistantTurn
+from rath.session.record import ModelCall
 from rath.testing import tool_call
-from tests.support.answered import EVIDENCE
-from tests.support.sessions import row_lists
+from tests.support.answered import EVIDENCE, FACTS, call_of
+from tests.support.api import Entry
+from tests.support.images import picture
+from tests.support.offline_vendor import OfflineVendor, Says
+from tests.support.sessions import FunctionTool, row_lists, run
 
 
 def render(rows: Sequence[ChunkRow]) -> list[RathLLMMessage]:
@@ -89,42 +113,10 @@ def turn(*ids: str) -> ChunkRow:
     return assistant_turn_chunk(tool_calls=merged)
 
 
-def test_an_unanswered_call_is_closed_before_anything_else_is_said() -> None:
-    messages = render([turn("a"), user_text_chunk("hello?")])
-    assert [message.role for message in messages] == ["assistant", "tool", "user"]
-    assert json.loads(messages[1].content or "")["error_kind"] == "interrupted"
-
-
 def test_a_result_without_a_call_becomes_text_of_the_user() -> None:
     (message,) = render([tool_feedback_chunk("x", "f", "42")])
     assert message.role == "user"
     assert "42" in (message.content or "")
-
-
-def test_equal_call_ids_of_two_turns_are_made_unique() -> None:
-    rows = [turn("a"), tool_feedback_chunk("a", "f", "1"), turn("a")]
-    messages = render([*rows, tool_feedback_chunk("a", "f", "2")])
-    ids = [message.tool_call_id for message in messages if message.role == "tool"]
-    assert ids == ["a", "a-2"]
-
-
-@pytest.mark.parametrize(("written", "sent"), [("", "{}"), ("{broken", '{"unparsed": "{broken"}')])
-def test_arguments_that_do_not_parse_are_sent_in_a_form_that_does(written: str, sent: str) -> None:
-    call = tool_call("f", written, id="a")
-    (assistant, _) = render([assistant_turn_chunk(tool_calls=call.tool_calls)])
-    assert assistant.tool_calls is not None
-    assert assistant.tool_calls[0]["function"]["arguments"] == sent
-
-
-def test_an_answer_of_another_agent_is_handed_over() -> None:
-    answer = assistant_turn_chunk(tool_calls=None, content="one")
-    renderer = Renderer()
-    first = [*renderer.render([user_text_chunk("go"), answer]), *renderer.hand_over()]
-    assert [message.role for message in first] == ["user", "assistant", "user"]
-    assert first[-1].content == HANDOVER
-    later = renderer.render([assistant_turn_chunk(tool_calls=None, content="two")])
-    assert [*first, *later, *renderer.hand_over()] == render([user_text_chunk("go"), answer, *[
-        assistant_turn_chunk(tool_calls=None, content="two")]])  # fmt: skip
 
 
 def test_unknown_rows_are_skipped() -> None:
@@ -145,31 +137,18 @@ def test_last_user_index() -> None:
     assert last_user_index(ChunkTable((turn("x"),))) is None
 
 
-def test_texts_of_the_system_do_not_keep_two_turns_apart() -> None:
-    one = assistant_turn_chunk(tool_calls=None, content="one")
-    two = assistant_turn_chunk(tool_calls=None, content="two")
-    messages = render([one, system_text_chunk("Be brief."), two])
-    assert [message.role for message in messages] == [
-        "assistant", "system", "user", "assistant", "user",
-    ]  # fmt: skip
-    assert messages[2].content == HANDOVER
-
-
-def test_an_empty_turn_is_skipped_and_takes_back_nothing() -> None:
-    said, empty = (assistant_turn_chunk(tool_calls=None, content=text) for text in ("one", ""))
-    renderer = Renderer()
-    asked = [*renderer.render([said]), *renderer.hand_over()]
-    later = [*asked, *renderer.render([empty, user_text_chunk("again")])]
-    assert later == render([said, empty, user_text_chunk("again")])
-    assert [message.content for message in later] == ["one", HANDOVER, "again"]
-
-
 # ---- what a model wrote itself
 
 
 SESSION = UUID(int=1)
+
+
 BLOCKS = ({"type": "thinking", "signature": "s"},)
+
+
 PAUSED = structs.replace(EVIDENCE, finish_reason="pause_turn", reasoning=None)
+
+
 STEPS: dict[str, tuple[ChunkRow, CallEvidence | None]] = {
     "user": (user_text_chunk("go on"), None),
     "other": (assistant_turn_chunk(tool_calls=None, content="other"), None),
@@ -208,39 +187,34 @@ def said(messages: Sequence[RathLLMMessage]) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("steps", "expected"),
+    ("steps", "expected", "to_others"),
     [
-        (["user", "paused"], ["go on", "paused"]),
-        (["user", "paused", "own"], ["go on", "paused", "own", "handover"]),
-        (["user", "paused", "paused"], ["go on", "paused", "paused"]),
-        (["user", "paused", "own empty"], ["go on", "paused"]),
-        (["user", "paused", "other"], ["go on", "paused", "handover", "other", "handover"]),
-        (["user", "paused", "user"], ["go on", "paused", "go on"]),
-        (["own", "paused"], ["own", "handover", "paused"]),
-        (["paused without a word"], ["(blocks)"]),
-        (["own empty"], []),
+        (["user", "paused"], ["go on", "paused"], ["go on", "paused", "handover"]),
+        (
+            ["user", "paused", "own"],
+            ["go on", "paused", "own", "handover"],
+            ["go on", "paused", "handover", "own", "handover"],
+        ),
+        (["user", "paused", "paused"], ["go on", "paused", "paused"], None),
+        (["user", "paused", "own empty"], ["go on", "paused"], None),
+        (
+            ["user", "paused", "other"],
+            ["go on", "paused", "handover", "other", "handover"],
+            None,
+        ),
+        (["user", "paused", "user"], ["go on", "paused", "go on"], None),
+        (["own", "paused"], ["own", "handover", "paused"], None),
+        (["paused without a word"], ["(blocks)"], []),
+        (["own empty"], [], None),
     ],
-    ids=lambda value: ", ".join(value),
 )
-def test_a_paused_turn_goes_on_without_a_handover(steps: list[str], expected: list[str]) -> None:
+def test_a_paused_turn_goes_on_without_a_handover_but_to_others_it_is_one_like_all(
+    steps: list[str], expected: list[str], to_others: list[str] | None
+) -> None:
     rows, renderer = named(steps)
     assert said([*renderer.render(rows), *renderer.hand_over()]) == expected
-
-
-@pytest.mark.parametrize(
-    ("steps", "expected"),
-    [
-        (["user", "paused"], ["go on", "paused", "handover"]),
-        (["user", "paused", "own"], ["go on", "paused", "handover", "own", "handover"]),
-        (["user", "paused without a word"], ["go on"]),
-    ],
-    ids=lambda value: ", ".join(value),
-)
-def test_to_any_other_model_a_paused_turn_is_one_like_all(
-    steps: list[str], expected: list[str]
-) -> None:
-    rows, _ = named(steps)
-    assert said(render(rows)) == expected
+    if to_others is not None:
+        assert said(render(rows)) == to_others
 
 
 @pytest.mark.parametrize(
@@ -286,3 +260,188 @@ def test_what_was_sent_stays_as_it_was_when_more_is_said(
     sent += renderer.hand_over()
     _, anew = named(steps)
     assert sent == [*anew.render(rows), *anew.hand_over()]
+
+
+@pytest.mark.parametrize(("n_rows", "stays"), [(MANY_ROWS, True), (MANY_ROWS + 1, False)])
+def test_only_many_rows_are_worth_a_thread(n_rows: int, stays: bool) -> None:
+    async def where() -> bool:
+        worker = await offload(n_rows, threading.current_thread)
+        return worker is threading.current_thread()
+
+    assert runtime().run(where, label="a test") is stays
+
+
+@pytest.mark.parametrize("place", ["user", "agent"])
+def test_images_are_encoded_beside_the_runtime(place: str) -> None:
+    threads: list[threading.Thread] = []
+
+    class Noting(OfflineVendor):
+        def encode(self, message: RathLLMMessage) -> dict[str, Any]:
+            threads.append(threading.current_thread())
+            return super().encode(message)
+
+    async def where() -> threading.Thread:
+        return threading.current_thread()
+
+    large = picture(bytes(BYTES_PER_ROW * MANY_ROWS))
+    given: dict[str, Any] = {place: Session.from_user_message("look", images=[large])}
+    vendor = Noting(lambda _: Says("done"))
+    assert run([], agent_provider=vendor.provider, **given).text() == "done"
+    assert threads
+    assert runtime().run(where, label="a test") not in threads
+
+
+def call(evidence: CallEvidence = EVIDENCE, row: int = 0) -> ModelCall:
+    return call_of(RowId(SESSION, row), evidence)
+
+
+def own(facts: CallFacts, *entries: Entry) -> OwnAnswers:
+    answers = OwnAnswers(facts)
+    answers.learn(Vector(entries))
+    return answers
+
+
+@pytest.mark.parametrize(
+    ("evidence", "is_own"),
+    [
+        (EVIDENCE, True),
+        (structs.replace(EVIDENCE, served_model="m-2026-01-01"), True),
+        (structs.replace(EVIDENCE, endpoint="https://two.example/v1"), False),
+        (structs.replace(EVIDENCE, endpoint=None), False),
+        (structs.replace(EVIDENCE, requested_model="other"), False),
+        (structs.replace(EVIDENCE, provider_kind="other"), False),
+    ],
+    ids=["ours", "served", "other endpoint", "no endpoint", "other model", "other kind"],
+)
+def test_an_answer_belongs_to_one_kind_endpoint_and_model(
+    evidence: CallEvidence, is_own: bool
+) -> None:
+    found = own(FACTS, call(evidence))(RowId(SESSION, 0))
+    assert found is (evidence if is_own else None)
+
+
+# ---- between vendors
+
+
+NOTHING = FunctionTool("nothing", lambda *_: None)
+
+
+AGENT = Session.from_agent_prompt("You are a test.")
+
+
+def signer(name: str) -> OfflineVendor:
+    """A vendor that signs every turn: one with a tool call, and then one that ends the run."""
+    count = iter(range(1000))
+
+    def answer(messages: Sequence[Mapping[str, Any]]) -> Says:
+        number = next(count)
+        blocks = ({"type": "thinking", "signature": f"{name} {number}"},)
+        calls = ("nothing",) if messages[-1]["role"] == "user" else ()
+        return Says(f"{name} said {number}", calls, blocks)
+
+    return OfflineVendor(answer)
+
+
+def compressed(session: Session) -> Session:
+    short = OfflineVendor(lambda _: Says("short"))
+    return run_session_compress(session, AGENT, agent_provider=short.provider)
+
+
+DERIVED: dict[str, Callable[[Session], Session]] = {
+    "fork": Session.fork,
+    "detach": Session.detach,
+    "merge": lambda session: session.fork().merge(session.detach()),
+    "join": lambda session: session.merge(Session.from_user_message("and now?")),
+    "compress": compressed,
+}
+
+
+@given(steps=st.lists(st.sampled_from(["one", "two", *DERIVED]), min_size=1, max_size=7))
+def test_a_session_that_moves_between_vendors_shows_each_only_its_own_blocks(
+    steps: list[str],
+) -> None:
+    vendors = {name: signer(name) for name in ("one", "two")}
+    session = Session.from_user_message("go")
+    for step in steps:
+        if step in DERIVED:
+            session = DERIVED[step](session)
+        else:
+            provider = vendors[step].provider
+            session = run([], NOTHING, user=session, agent_provider=provider)
+    session.synchronize()
+    for name, vendor in vendors.items():
+        for message in (message for request in vendor.requests for message in request):
+            said = str(message.get("content"))
+            signed = [block["signature"] for block in message.get("blocks", ())]
+            is_own = message["role"] == "assistant" and said.startswith(name)
+            assert signed == ([said.replace(" said", "")] if is_own else [])
+
+
+def test_blocks_go_to_no_other_model_of_the_same_endpoint() -> None:
+    first = signer("one")
+    other = OfflineVendor(lambda _: Says("two"), endpoint=first.endpoint)
+    out = run([], NOTHING, agent_provider=first.provider)
+    run([], user=out, agent_provider=other.provider).synchronize()
+    assert all("blocks" not in message for message in other.requests[0])
+
+
+def test_one_message_per_row_in_order() -> None:
+    call = tool_call("f", {"x": 1}, id="c1", content="let me see")
+    table = ChunkTable(
+        (
+            system_text_chunk("s"),
+            user_text_chunk("u"),
+            assistant_turn_chunk(tool_calls=call.tool_calls, content=call.content),
+            tool_feedback_chunk("c1", "f", "result"),
+            assistant_turn_chunk(tool_calls=None, content="done"),
+        )
+    )
+    messages = chunk_table_to_messages(table)
+    assert [message.role for message in messages] == [
+        "system",
+        "user",
+        "assistant",
+        "tool",
+        "assistant",
+    ]
+    assert messages[2].tool_calls == (
+        {"id": "c1", "type": "function", "function": {"name": "f", "arguments": '{"x": 1}'}},
+    )
+    assert (messages[3].tool_call_id, messages[3].name) == ("c1", None)
+    assert messages[4].tool_calls is None
+
+
+def test_the_images_of_a_row_come_with_its_message() -> None:
+    shown, plain = user_text_chunk("u", images=[picture()]), user_text_chunk("v")
+    one, other = chunk_table_to_messages(ChunkTable((shown, plain)))
+    assert one.images == shown.images
+    assert other.images is None
+
+
+TOOL = RathLLMFunctionTool(name="f", parameters={"type": "object"})
+
+
+@pytest.mark.parametrize(
+    ("preferred", "default", "chosen"),
+    [("none", "auto", "none"), (None, "auto", "auto"), ("required", None, "required")],
+)
+def test_the_providers_tool_choice_wins(preferred: Any, default: Any, chosen: Any) -> None:
+    request = provider_into_chat_request(
+        (), (TOOL,), Provider(model="m", tool_choice=preferred), default_tool_choice=default
+    )
+    assert request.tool_choice == chosen
+
+
+def test_messages_tools_and_sampling_are_copied() -> None:
+    messages = (RathLLMMessage("user", "hi"),)
+    prefs = Provider(model="m", temperature=0.5, max_tokens=7, extra_create_args={"x": 1})
+    request = provider_into_chat_request(messages, (TOOL,), prefs, default_tool_choice="auto")
+    assert (request.messages, request.tools) == (messages, (TOOL,))
+    assert (request.model, request.temperature, request.max_tokens) == ("m", 0.5, 7)
+    assert request.extra_create_args == {"x": 1}
+
+
+@pytest.mark.parametrize("tools", [None, ()])
+def test_no_tools_are_none(tools: tuple[RathLLMFunctionTool, ...] | None) -> None:
+    prefs = Provider(model="m")
+    assert provider_into_chat_request((), tools, prefs, default_tool_choice=None).tools is None

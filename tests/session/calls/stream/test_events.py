@@ -90,21 +90,6 @@ def test_every_delta_arrives_once_and_in_order(shape: str, said: list[str]) -> N
     assert heard == said
 
 
-@given(said=st.lists(st.tuples(st.text(max_size=3), st.integers(0, 3)), max_size=20))
-def test_order_holds_however_the_deltas_come(said: list[tuple[str, int]]) -> None:
-    heard: list[str | None] = []
-
-    async def main() -> None:
-        async with Emitter(lambda each: heard.append(each.content_delta)) as emitter:
-            assert emitter.sink is not None
-            for text, pause in said:
-                emitter.sink(delta(text))
-                await turns(pause)
-
-    on_runtime(main)
-    assert heard == [text for text, _ in said]
-
-
 def test_a_callback_that_gives_an_awaitable_only_sometimes_is_awaited_each_time() -> None:
     heard: list[str | None] = []
 
@@ -116,14 +101,6 @@ def test_a_callback_that_gives_an_awaitable_only_sometimes_is_awaited_each_time(
 
     emit(hear, [delta(text) for text in ("now", "later", "now", "later", "now")])
     assert heard == ["now", "later", "now", "later", "now"]
-
-
-def test_without_a_callback_there_is_nothing_to_put_deltas_into() -> None:
-    async def main() -> object:
-        async with Emitter(None) as emitter:
-            return emitter.sink
-
-    assert on_runtime(main) is None
 
 
 def test_leaving_waits_until_a_slow_callback_has_had_them_all() -> None:

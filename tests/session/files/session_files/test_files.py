@@ -49,7 +49,9 @@ def work() -> Session:
     return worked(placed({"c": "0\n"}), *WORK)
 
 
-def test_effects_stand_in_order_with_the_calls_that_made_them() -> None:
+def test_effects_stand_in_order_with_their_calls_and_changes_and_diff_are_what_they_come_to() -> (
+    None
+):
     done = work()
     effects = done.files.effects()
     calls = [entry for entry in done.record if isinstance(entry, ToolRun)]
@@ -60,14 +62,8 @@ def test_effects_stand_in_order_with_the_calls_that_made_them() -> None:
         removed({"a": b"1\n"}, "a"),
         moved({"c": b"0\n"}, "c", "d"),
     ]
-
-
-def test_changes_are_what_they_come_to() -> None:
-    assert work().files.changes() == (created("b", b"2\n"), moved({"c": b"0\n"}, "c", "d"))
-
-
-def test_a_diff_shows_the_changes() -> None:
-    assert work().files.diff() == (
+    assert done.files.changes() == (created("b", b"2\n"), moved({"c": b"0\n"}, "c", "d"))
+    assert done.files.diff() == (
         "diff --git a/b b/b\nnew file mode 100644\n--- /dev/null\n+++ b/b\n@@ -0,0 +1 @@\n+2\n"
         "diff --git a/c b/d\nsimilarity index 100%\nrename from c\nrename to d\n"
     )
@@ -113,15 +109,6 @@ def test_it_reads_the_record_when_the_workspace_is_gone() -> None:
     assert alone.files.diff() == done.files.diff() != ""
 
 
-def test_what_an_undo_took_back_are_its_changes() -> None:
-    undone = work().undo("three")
-    assert undone.files.changes() == (
-        created("a", b"1\n"),
-        moved({"d": b"0\n"}, "d", "c"),
-    )
-    assert all(isinstance(each.call, Operation) for each in undone.files.effects())
-
-
 def test_gaps_and_what_is_ambiguous_are_told_with_their_calls() -> None:
     def do(session: Session, _: object) -> None:
         note_effect(created("x", b"", attribution="ambiguous"))
@@ -162,17 +149,6 @@ def test_calls_inside_calls_inside_calls_count_once() -> None:
     assert files_of(done.undo("c")) == {}
 
 
-def test_what_a_call_did_in_a_copy_is_no_change_here() -> None:
-    def attempt(session: Session, _: object) -> str | None:
-        copy = session.fork(workspace="copy")
-        return worked(copy, writing("a", "tried"), writing("b", "tried")).text()
-
-    tools = [FunctionTool("attempt", attempt)]
-    done = worked(placed({"a": "0"}), tool_call("attempt"), writing("c", "1"), tools=tools)
-    assert done.files.changes() == (created("c", b"1"),)
-    assert files_of(done) == {"a": b"0", "c": b"1"}
-
-
 BASE = {"a": "1\n2\n3\n", "b": "b"}
 
 
@@ -196,46 +172,6 @@ def test_what_a_three_way_merge_changed_in_our_files_are_its_changes() -> None:
         removed({"b": b"b"}, "b"),
         created("c", b"c"),
     )
-
-
-def test_a_merge_and_what_came_before_and_after_it_are_one_line() -> None:
-    done = worked(merged("three-way"), writing("c", "C"))
-    assert done.files.changes(scope="workspace") == (
-        changed("a", b"1\n2\n3\n", b"one\n2\nthree\n"),
-        removed({"b": b"b"}, "b"),
-        created("c", b"C"),
-    )
-
-
-@pytest.mark.parametrize("files", [None, "ours"])
-def test_a_merge_that_takes_our_files_goes_on_from_them(files: Any) -> None:
-    assert merged(files).files.changes(scope="workspace") == (
-        changed("a", b"1\n2\n3\n", b"one\n2\n3\n"),
-    )
-
-
-def test_a_merge_that_takes_their_files_goes_on_from_those() -> None:
-    theirs = merged("theirs")
-    assert theirs.files.changes() == ()
-    assert theirs.files.changes(scope="workspace") == (
-        changed("a", b"1\n2\n3\n", b"1\n2\nthree\n"),
-        removed({"b": b"b"}, "b"),
-        created("c", b"c"),
-    )
-
-
-def test_what_a_merge_changed_is_known_to_all_that_came_from_it() -> None:
-    one = merged("three-way")
-    other = worked(merged("three-way"), writing("d", "d"))
-    copy = one.fork(workspace="copy").fork(workspace="copy")
-    undone = worked(one.fork(workspace="copy"), writing("d", "d", id="w")).undo("w")
-    taken = placed().merge(one, files="theirs")
-    for session in (copy, undone, taken):
-        assert applied(as_bytes(BASE), session.files.changes(scope="workspace")) == files_of(one)
-    deep = copy.merge(worked(one.fork(workspace="copy"), writing("e", "e")), files="three-way")
-    for session in (other, deep):
-        told = session.files.changes(scope="workspace")
-        assert applied(as_bytes(BASE), told) == files_of(session)
 
 
 def test_what_a_merge_changed_is_told_by_the_record_of_both_sides() -> None:
@@ -318,15 +254,6 @@ def test_a_merge_whose_sides_are_not_in_the_record_is_not_told() -> None:
 
 def as_bytes(files: dict[str, str]) -> dict[str, bytes]:
     return {path: text.encode() for path, text in files.items()}
-
-
-def test_a_tournament_of_merges_loses_nothing(tmp_path: Path) -> None:
-    base = placed()
-    one, two, three, four = (
-        worked(base.fork(workspace="copy"), writing(name, name)) for name in "abcd"
-    )
-    left, right = one.merge(two, files="three-way"), three.merge(four, files="three-way")
-    assert left.merge(right, files="three-way").files.apply_to(tmp_path) == ["a", "b", "c", "d"]
 
 
 def test_what_a_merged_session_did_in_the_same_sandbox_counts() -> None:
@@ -430,14 +357,3 @@ def test_an_undo_of_an_unknown_call_has_no_changes() -> None:
     assert undone.files.changes() == ()
     assert undone.files.changes(scope="whole") == (created("a", b""),)
     assert undone.verdicts == ()
-
-
-def test_changes_are_written_where_they_belong(tmp_path: Path) -> None:
-    fork = placed({"c": "0\n"}).fork(workspace="copy")
-    done = worked(fork, *WORK)
-    (tmp_path / "c").write_text("0\n")
-    assert done.files.apply_to(tmp_path) == ["b", "c", "d"]
-    assert {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()} == (
-        files_of(done)
-    )
-    assert done.files.apply_to(tmp_path) == []

@@ -14,16 +14,7 @@ from rath.session import Session, run_session_loop
 from rath.session.outcome import Cancelled, Completed, NeedsApproval
 from rath.session.tooling import ApprovalRule, CallRequest
 from rath.testing import ScriptedClient, tool_call
-from tests.support.approvals import (
-    AGENT,
-    Noting,
-    calls_of,
-    go,
-    interrupts,
-    kinds,
-    results,
-    waiting,
-)
+from tests.support.approvals import AGENT, Noting, calls_of, go, interrupts, kinds, results, waiting
 from tests.support.cut_off import cut_off
 from tests.support.waiting import PATIENCE, at_a_deadline
 

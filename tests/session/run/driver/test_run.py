@@ -1,29 +1,51 @@
-"""A run at its edges: limits, callbacks that fail, runs inside it, and where it began."""
+"""A run at its edges, and its laws: requests written again, secrets, order, costs, failures."""
 
 from __future__ import annotations
 
 import _thread
-import asyncio
+import hashlib
+import io
+import json
+import logging
 import operator
+import pickle
 import queue
 import sys
 import threading
-from collections import deque
-from dataclasses import replace
+import traceback
+from collections import Counter, deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from decimal import Decimal
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from rath.errors import ProviderServerError, ProviderTimeout
-from rath.llm import Provider, RathLLMAssistantMessage
-from rath.session import ChunkTable, Session, run_session_loop, user_text_chunk
-from rath.session.outcome import BudgetExceeded, Completed, DeadlineExceeded, RoundLimit
+from rath.errors import AuthenticationError, ProviderServerError, ProviderTimeout
+from rath.llm import Provider, RathLLMAssistantMessage, RathLLMTokenUsage, chat_client_for
+from rath.session import (
+    ChunkTable,
+    Session,
+    run_session_compress,
+    run_session_loop,
+    select_session,
+    user_text_chunk,
+)
+from rath.session.body import CostSum
+from rath.session.outcome import BudgetExceeded, Completed, RoundLimit
 from rath.session.record import ModelCall, RecalledNote
 from rath.testing import ScriptedClient, tool_call
+from tests.support import chat_replies as replies
 from tests.support.api import HANDOVER, call_site
+from tests.support.chat_server import ChatServer
+from tests.support.evidence import answer, priced_client, tokens
 from tests.support.offline_vendor import OfflineVendor, Says
-from tests.support.sessions import AsyncFunctionTool, FunctionTool, run
+from tests.support.rendering import rerender_call
+from tests.support.sessions import FunctionTool, run
 from tests.support.waiting import PATIENCE, at_a_deadline
 
 AGENT = Session.from_agent_prompt("You are a test.")
@@ -31,21 +53,6 @@ AGENT = Session.from_agent_prompt("You are a test.")
 
 def model_calls(session: Session) -> list[ModelCall]:
     return [entry for entry in session.record if isinstance(entry, ModelCall)]
-
-
-# ---- what the caller got wrong
-
-
-@pytest.mark.parametrize("name", ["user_session", "agent_session"])
-def test_what_is_no_session_is_refused_by_its_name(name: str) -> None:
-    sessions: dict[str, Any] = {"user_session": AGENT, "agent_session": AGENT, name: "text"}
-    with pytest.raises(TypeError, match=f"{name} must be a Session, not str"):
-        run_session_loop(**sessions)
-
-
-def test_what_is_no_provider_is_refused() -> None:
-    with pytest.raises(TypeError, match="the provider must be a Provider, not str"):
-        run([], agent_provider="gpt")
 
 
 # ---- limits
@@ -87,13 +94,6 @@ def test_a_model_that_times_out_fails_the_run_and_is_not_taken_for_its_deadline(
         failed.text()
 
 
-def test_a_run_over_its_deadline_says_so() -> None:
-    go = threading.Event()
-    out = run([tool_call("f"), "x"], FunctionTool("f", lambda *_: go.wait(PATIENCE)), timeout=0.05)
-    assert out.outcome == DeadlineExceeded(0.05)
-    go.set()
-
-
 # ---- turns that their vendor pauses
 
 
@@ -105,26 +105,19 @@ def vendor(*turns: Says) -> OfflineVendor:
 SEARCH: tuple[dict[str, Any]] = (
     {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {}},
 )
+
+
 PAUSED = Says("let me see", blocks=SEARCH, finish="pause_turn")
 
 
-def test_a_paused_turn_is_sent_back_as_it_is_and_goes_on() -> None:
-    asked = vendor(PAUSED, Says("done"))
+@pytest.mark.parametrize("text", ["let me see", None])
+def test_a_paused_turn_is_a_row_is_sent_back_as_it_is_and_goes_on(text: str | None) -> None:
+    asked = vendor(replace(PAUSED, text=text), Says("done"))
     out = run([], agent_provider=asked.provider)
-    assert out.text() == "done"
-    assert out.outcome == Completed()
-    said = [row.payload["content"] for row in out.chunk_table]
-    assert said == ["go", "let me see", "done"]
-    last = asked.requests[1][-1]
-    assert last == {"role": "assistant", "content": "let me see", "blocks": list(SEARCH)}
-
-
-def test_a_paused_turn_without_a_word_is_a_row_and_is_sent_back_too() -> None:
-    asked = vendor(replace(PAUSED, text=None), Says("done"))
-    out = run([], agent_provider=asked.provider)
-    assert out.text() == "done"
-    assert len(out.chunk_table) == 3
-    assert asked.requests[1][-1] == {"role": "assistant", "blocks": list(SEARCH)}
+    assert (out.text(), out.outcome) == ("done", Completed())
+    assert [row.payload["content"] for row in out.chunk_table] == ["go", text, "done"]
+    said = {} if text is None else {"content": text}
+    assert asked.requests[1][-1] == {"role": "assistant", **said, "blocks": list(SEARCH)}
 
 
 def test_a_pause_counts_as_a_round() -> None:
@@ -162,13 +155,6 @@ def test_another_model_takes_over_a_paused_turn_with_a_handover() -> None:
         {"role": "assistant", "content": "let me see"},
         {"role": "user", "content": HANDOVER},
     ]
-
-
-def test_the_next_run_of_the_same_model_goes_on_with_a_paused_turn() -> None:
-    asked = vendor(PAUSED, Says("done"))
-    out = run([], agent_provider=asked.provider, max_tool_rounds=1)
-    assert run([], user=out, agent_provider=asked.provider).text() == "done"
-    assert asked.requests[1][-1]["blocks"] == list(SEARCH)
 
 
 def test_recalled_notes_do_not_come_between_a_pause_and_the_rest() -> None:
@@ -304,38 +290,6 @@ def test_a_tool_whose_result_cannot_be_read_is_that_tools_failure() -> None:
     assert out.text() == "done"
 
 
-def test_an_exception_without_a_text_is_named_by_its_class() -> None:
-    class Mute(Exception):
-        def __str__(self) -> str:
-            raise ValueError("no text")
-
-    def fail(*_: object) -> None:
-        raise Mute
-
-    out = run([tool_call("f"), "done"], FunctionTool("f", fail))
-    assert '"message": "Mute"' in out.chunk_table[2].payload["content"]
-    assert out.text() == "done"
-
-
-def test_an_async_tool_over_its_deadline_is_really_ended() -> None:
-    begun, ended = threading.Event(), threading.Event()
-
-    async def hold(*_: object) -> None:
-        begun.set()
-        try:
-            await asyncio.Event().wait()
-        finally:
-            ended.set()
-
-    def run_until(deadline: float) -> Session:
-        tool = AsyncFunctionTool("f", hold, timeout=deadline)
-        return run([tool_call("f"), "done"], tool).synchronize()
-
-    out = at_a_deadline(run_until, lambda _: begun.is_set())
-    assert '"error_kind": "abandoned"' in out.chunk_table[2].payload["content"]
-    assert ended.wait(PATIENCE)
-
-
 # ---- where it began
 
 
@@ -356,3 +310,266 @@ def test_a_run_that_no_python_code_started_has_no_place() -> None:
     _thread.start_new_thread(collect, (asking,))
     assert answers.get(timeout=PATIENCE) is None
     assert answers.get(timeout=PATIENCE) == "an unknown place"
+
+
+def echo(_: Session, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    return dict(arguments)
+
+
+def calls_with_ids(ids: list[str]) -> RathLLMAssistantMessage:
+    return tool_call("f", {}, *[tool_call("f", {"n": 1}, id=one) for one in ids], id="same")
+
+
+ECHO = FunctionTool("f", echo, parallel_safe=True)
+
+
+some_turns = st.one_of(
+    st.builds(RathLLMAssistantMessage, content=st.text(min_size=1, max_size=10)),
+    st.builds(calls_with_ids, st.lists(st.sampled_from(["", "same", "other"]), max_size=2)),
+    st.just(tool_call("f", "{broken", content="hm")),
+)
+
+
+scripts = st.lists(some_turns, max_size=4).map(lambda made: [*made, "the end"])
+
+
+# ---- 5: a stored call renders to its digest
+
+
+def renders_again(session: Session, call: ModelCall, client: ScriptedClient) -> bool:
+    sent = rerender_call(session, call, client=client, provider=client.provider)
+    assert call.seen is not None
+    return hashlib.sha256(sent).hexdigest() == call.seen.request_digest
+
+
+@given(script=scripts, chain=st.integers(1, 3), with_notes=st.booleans())
+def test_rendering_a_stored_call_again_gives_its_digest(
+    script: list[Any], chain: int, with_notes: bool
+) -> None:
+    session = Session.from_user_message("go")
+    for _ in range(chain):
+        client = ScriptedClient(script)
+        notes = [RecalledNote("memory://user/a", "a note")] if with_notes else []
+        session = run_session_loop(
+            session.fork(),
+            AGENT,
+            agent_provider=client.provider,
+            tools=[ECHO],
+            system_tools=False,
+            recall=lambda _: notes,  # noqa: B023  # the run is over before the next one begins
+        ).synchronize()
+        for call in model_calls(session):
+            if call.evidence.provider_kind == client.provider.provider_kind:
+                assert renders_again(session, call, client)
+
+
+# ---- 9: secrets
+
+
+CANARY = "sk-canary-0123456789abcdef"
+
+
+@pytest.fixture
+def logged() -> Iterator[io.StringIO]:
+    stream = io.StringIO()
+    handler = logging.StreamHandler(stream)
+    logging.getLogger().addHandler(handler)
+    logging.getLogger().setLevel(logging.DEBUG)
+    yield stream
+    logging.getLogger().removeHandler(handler)
+    logging.getLogger().setLevel(logging.WARNING)
+
+
+def test_no_secret_reaches_rows_record_files_logs_repr_or_errors(
+    tmp_path: Path, logged: io.StringIO
+) -> None:
+    with ChatServer() as server:
+        server.queue(
+            replies.completion(tool_calls=(replies.tool_call("f"),)),
+            replies.completion("done"),
+            replies.status_error(401, f"Incorrect API key provided: {CANARY}."),
+        )
+        provider = Provider(model="m", api_key=CANARY, base_url=server.base_url)
+        path = tmp_path / "run.jsonl"
+        out = run([], ECHO, agent_provider=provider, persist_path=path).synchronize()
+        failed = run([], user=out, agent_provider=provider)
+        with pytest.raises(AuthenticationError) as caught:
+            failed.text()
+        assert CANARY in (server.requests[0].headers["authorization"])
+    shown = [
+        repr(provider),
+        str(provider),
+        repr(out),
+        repr(list(out.record)),
+        repr(list(failed.partial_record)),
+        repr(chat_client_for(provider)),
+        "".join(traceback.format_exception(caught.value)),
+        repr(vars(caught.value)),
+        path.read_text(),
+        logged.getvalue(),
+        repr(pickle.dumps(out.chunk_table)),
+    ]
+    assert [text for text in shown if CANARY in text] == []
+    files = [file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()]
+    assert files
+    assert [content for content in files if CANARY.encode() in content] == []
+
+
+# ---- 11: order
+
+
+@given(flags=st.lists(st.tuples(st.booleans(), st.sampled_from("ab")), min_size=1, max_size=6))
+def test_rows_stand_in_call_order_and_unsafe_tools_run_alone(
+    flags: list[tuple[bool, str]],
+) -> None:
+    running: list[int] = []
+    overlaps: list[tuple[int, ...]] = []
+
+    def tool(index: int, is_safe: bool) -> FunctionTool:
+        def call(*_: object) -> int:
+            running.append(index)
+            overlaps.append(tuple(running))
+            running.remove(index)
+            return index
+
+        return FunctionTool(f"t{index}", call, parallel_safe=is_safe)
+
+    tools = [tool(index, is_safe) for index, (is_safe, _) in enumerate(flags)]
+    calls = [tool_call(f"t{index}", {"key": key}) for index, (_, key) in enumerate(flags)]
+    first, *more = calls
+    assert first.tool_calls is not None
+    asked = first.tool_calls[0].function
+    out = run([tool_call(asked.name, asked.arguments, *more), "done"], *tools)
+    results = [json.loads(row.payload["content"]) for row in list(out.chunk_table)[2:-1]]
+    assert results == list(range(len(flags)))
+    for together in overlaps:
+        assert len(together) == 1 or all(flags[index][0] for index in together)
+
+
+# ---- 12: failure
+
+
+def test_a_failing_session_does_not_disturb_others_nor_the_runtime() -> None:
+    def bad(*_: object) -> None:
+        raise SystemExit(1)
+
+    def bad_callback(_: object) -> None:
+        raise KeyboardInterrupt
+
+    sessions = [
+        run([tool_call("bad"), "a"], FunctionTool("bad", bad)),
+        run([ValueError("boom")]),
+        run(["b"], on_event=bad_callback),
+        run(["c"]),
+    ]
+    assert sessions[0].text() == "a"
+    with pytest.raises(ValueError, match="boom"):
+        sessions[1].text()
+    assert sessions[2].text() == "b"
+    assert sessions[3].text() == "c"
+    assert run(["still there"]).text() == "still there"
+
+
+# ---- what is told
+
+
+def test_a_run_cost_what_its_calls_cost() -> None:
+    client = priced_client(
+        [answer(tool_call("f"), tokens(1000, 100)), answer("done", tokens(2000, 100))]
+    )
+    out = run([], FunctionTool("f", lambda *_: "ok"), agent_provider=client.provider)
+    # 3,000 at 0.25 and 200 at 2 dollars a million.
+    assert out.cumulative_cost == CostSum(Decimal("0.00115"), 2)
+
+
+def test_the_cost_of_a_pending_session_waits_for_it() -> None:
+    client = priced_client([answer("done", tokens(1000, 0))])
+    fork = run([], agent_provider=client.provider).fork()
+    assert fork.cumulative_cost == CostSum(Decimal("0.00025"), 1)
+
+
+def test_tokens_that_came_with_a_session_have_no_known_cost() -> None:
+    given_usage = RathLLMTokenUsage(10, 5, 15)
+    cost = Session(ChunkTable(), cumulative_usage=given_usage).fork().cumulative_cost
+    assert cost == CostSum(Decimal(0), 0, given_tokens=15)
+    assert not cost.is_complete
+
+
+def test_a_sub_agent_costs_the_run_that_called_it() -> None:
+    def ask(*_: object) -> str | None:
+        client = priced_client([answer("done", tokens(1_000_000, 0))])
+        return run([], agent_provider=client.provider).text()
+
+    outer = priced_client(
+        [answer(tool_call("ask"), tokens(1_000_000, 0)), answer("done", tokens(1_000_000, 0))]
+    )
+    out = run([], FunctionTool("ask", ask), agent_provider=outer.provider)
+    assert out.cumulative_cost == CostSum(Decimal("0.75"), 3)
+
+
+# ---- each call once, whatever is done with sessions
+
+
+@dataclass(slots=True)
+class Ledger:
+    """What a session must have cost, kept beside it by hand."""
+
+    calls: dict[int, tuple[int, str]] = field(default_factory=dict[int, tuple[int, str]])
+    """By its own number: tokens of the prompt of each call, and which model answered."""
+
+    def cost(self) -> CostSum:
+        priced = [count for count, model in self.calls.values() if model == "gpt-5-mini"]
+        others = Counter(model for _, model in self.calls.values() if model != "gpt-5-mini")
+        dollars = Decimal(sum(priced)) / 4 / 1_000_000
+        return CostSum(dollars, len(priced), unpriced=tuple(sorted(others.items())))
+
+    def usage(self) -> int:
+        return sum(count for count, _ in self.calls.values())
+
+
+operations = st.sampled_from(["run", "run", "fork", "detach", "merge", "compress", "select"])
+
+
+answers = st.tuples(
+    st.integers(1, 10**6), st.sampled_from(["gpt-5-mini", "mystery-a", "mystery-b"])
+)
+
+
+@given(data=st.data())
+def test_usage_and_cost_are_the_sums_over_the_calls_that_can_be_reached_each_once(
+    data: st.DataObject,
+) -> None:
+    pool = [(Session.from_user_message("go"), Ledger())]
+    n_calls = 0
+
+    def client(ledger: Ledger) -> Provider:
+        """A model that answers once; its call goes into the ledger."""
+        nonlocal n_calls
+        n_calls += 1
+        prompt, model = data.draw(answers)
+        ledger.calls[n_calls] = (prompt, model)
+        return priced_client([answer("0", tokens(prompt, 0), model=model)]).provider
+
+    for _ in range(data.draw(st.integers(1, 8))):
+        session, ledger = data.draw(st.sampled_from(pool))
+        other, theirs = data.draw(st.sampled_from(pool))
+        operation = data.draw(operations)
+        own = Ledger(dict(ledger.calls))
+        if operation == "run":
+            made = run([], user=session, agent_provider=client(own))
+        elif operation == "compress":
+            made = run_session_compress(session, AGENT, agent_provider=client(own))
+        elif operation == "merge":
+            made = session.merge(other)
+            own.calls |= theirs.calls
+        elif operation == "select":
+            # Costs the session itself, and what is derived from it later.
+            select_session(session, AGENT, "a", agent_provider=client(ledger))
+            made, own = session.fork(), Ledger(dict(ledger.calls))
+        else:
+            made = session.fork() if operation == "fork" else session.detach()
+        pool.append((made, own))
+    for session, ledger in pool:
+        used = session.cumulative_usage
+        assert session.cumulative_cost == ledger.cost()
+        assert (0 if used is None else used.total_tokens) == ledger.usage()

@@ -1,4 +1,4 @@
-"""A session replays from its record alone to the same rows, and what was changed is named."""
+"""A session replays from its record alone, without vendors, and what was changed is named."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import pickle
 import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -18,19 +18,31 @@ from hypothesis import strategies as st
 from msgspec import structs
 from pydantic import BaseModel
 
+import rath
 from rath._async.lazy import Deferred
 from rath.errors import (
+    PersistenceError,
     ProviderError,
-    ProviderServerError,
+    ProviderProtocolError,
     RateLimitError,
     ReplayDifference,
     SelfWaitError,
+    StreamInterrupted,
 )
-from rath.llm import Provider, RathLLMStreamDelta
+from rath.llm import (
+    ChatClient,
+    Provider,
+    RathLLMChatRequest,
+    RathLLMStreamDelta,
+    register_chat_client,
+)
 from rath.session import (
     ChunkRow,
     ChunkTable,
     Session,
+    run_session_compress,
+    run_session_loop,
+    select_session,
     session_registry,
 )
 from rath.session.graph import lineage_journal_tracking
@@ -42,10 +54,17 @@ from rath.session.outcome import (
     NeedsDecision,
     RoundLimit,
 )
+from rath.session.provider_builtin import DefaultSessionLoopExecutor
 from rath.session.record import ModelCall, Operation, ToolRun
 from rath.testing import ScriptedClient, Turn, tool_call
+from tests.support import anthropic_replies as claude
+from tests.support import chat_replies as replies
 from tests.support.api import PARTIAL_SUFFIX, Entry
+from tests.support.asking import KEY
+from tests.support.chat_replies import Reply
+from tests.support.chat_server import ChatServer
 from tests.support.cut_off import cut_off
+from tests.support.images import picture
 from tests.support.offline_vendor import OfflineVendor, Says
 from tests.support.replayed import AGENT, Effects, Program, programs
 from tests.support.sessions import AsyncFunctionTool, FunctionTool, run
@@ -134,42 +153,9 @@ def test_any_row_that_was_changed_is_told(program: Program, data: st.DataObject)
     assert told.value.where.startswith("session ")
 
 
-def test_a_vendor_that_thinks_gets_its_blocks_back_and_replays() -> None:
-    answers = [Says(calls=("f",), blocks=({"type": "thinking", "signature": "s"},)), Says("done")]
-    vendor = OfflineVendor(lambda _: answers.pop(0))
-    effects = Effects()
-    out = run([], effects.tool, agent_provider=vendor.provider)
-    assert out.text() == "done"
-    assert any("blocks" in message for message in vendor.requests[1])
-    assert_replays(out, effects)
-
-
 def test_a_paused_turn_goes_on_in_the_replay() -> None:
     answers = [Says("half", finish="pause_turn"), Says("done")]
     assert_replays(run([], agent_provider=OfflineVendor(lambda _: answers.pop(0)).provider))
-
-
-def test_fallbacks_answer_again_where_the_first_choice_had_failed() -> None:
-    answers: list[Says | Exception] = [
-        Says(calls=("f",)),
-        ProviderServerError("busy", status=503),
-        Says("done"),
-    ]
-    others = [Says("by another")]
-
-    def serve(_: object) -> Says:
-        answer = answers.pop(0)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-    first, second = OfflineVendor(serve), OfflineVendor(lambda _: others.pop(0))
-    fallback = replace(second.provider, temperature=0.7)
-    provider = replace(first.provider, retry_max_attempts=1, fallbacks=[fallback])
-    effects = Effects()
-    out = run([], effects.tool, agent_provider=provider)
-    assert out.text() == "by another"
-    assert_replays(out, effects)
 
 
 def test_a_run_that_used_its_rounds_or_its_budget_ends_so_again() -> None:
@@ -222,6 +208,7 @@ def test_a_failed_session_that_was_loaded_replays_to_where_it_failed(tmp_path: P
     out = run([tool_call("f"), RuntimeError("down")], effects.tool, persist_path=file)
     with pytest.raises(Exception, match="down"):
         out.synchronize()
+    assert not file.exists()
     loaded = Session.load(tmp_path / f"{file.name}{PARTIAL_SUFFIX}")
     again = loaded.replay()
     assert again.chunk_table == loaded.chunk_table == out.partial_table
@@ -280,12 +267,6 @@ def test_a_typed_answer_is_read_again_without_its_type(answers: list[Any], mode:
     )
     again = assert_replays(out, effects)
     assert type(again.outcome) is Completed
-
-
-def test_a_typed_answer_that_never_came_is_missed_again() -> None:
-    client = ScriptedClient(["no", "no"])
-    out = run([], agent_provider=client.provider, output=Point, output_retries=1).synchronize()
-    assert_replays(out)
 
 
 @given(
@@ -390,50 +371,31 @@ def test_a_changed_tool_result_is_told_at_its_row(index: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("kind", "nth", "change", "said"),
     [
-        ({"tools": ()}, r"request is not|is new|schema"),
-        ({"head": AGENT.chunk_table.rows * 2}, "the request is not the one"),
-        ({"input_digest": "0" * 64}, "began with"),
+        (Operation, 0, {"tools": ()}, r"request is not|is new|schema"),
+        (Operation, 0, {"head": AGENT.chunk_table.rows * 2}, "the request is not the one"),
+        (Operation, 0, {"input_digest": "0" * 64}, "began with"),
+        (ToolRun, 1, {"arguments": {"x": 3}}, "c2"),
+        (ToolRun, 1, {"call_id": "c9"}, "c2"),
+        (ToolRun, 1, {"schema_digest": "0" * 64}, "c2"),
+        (ToolRun, 1, {"rows": ()}, "c2"),
+        (ModelCall, 1, {"parameters": {"temperature": 0.5}}, "model call 2"),
+        (ModelCall, 2, {"purpose": "repair"}, "."),
+        (ModelCall, 2, {"status": "failed"}, "."),
     ],
-    ids=["tools", "head", "input"],
 )
-def test_a_changed_operation_is_told(change: dict[str, Any], said: str) -> None:
-    def changed(entry: Entry) -> Entry:
-        return structs.replace(entry, **change) if isinstance(entry, Operation) else entry
-
-    broken = with_entry(a_session(), changed)
-    with pytest.raises(ReplayDifference, match=said):
-        broken.replay()
-
-
-@pytest.mark.parametrize(
-    "change",
-    [{"arguments": {"x": 3}}, {"call_id": "c9"}, {"schema_digest": "0" * 64}, {"rows": ()}],
-    ids=["arguments", "call", "schema", "rows"],
-)
-def test_a_changed_tool_run_is_told_with_its_call(change: dict[str, Any]) -> None:
-    def changed(entry: Entry) -> Entry:
-        is_it = isinstance(entry, ToolRun) and entry.call_id == "c2"
-        return structs.replace(entry, **change) if is_it else entry
-
-    with pytest.raises(ReplayDifference, match="c2"):
-        with_entry(a_session(), changed).replay()
-
-
-def test_changed_parameters_of_a_call_are_told_at_that_call() -> None:
-    n_seen = iter(range(10))
-
-    def changed(entry: Entry) -> Entry:
-        if not isinstance(entry, ModelCall) or next(n_seen) != 1:
-            return entry
-        parameters = {**entry.evidence.parameters, "temperature": 0.5}
-        return structs.replace(
-            entry, evidence=structs.replace(entry.evidence, parameters=parameters)
-        )
-
-    with pytest.raises(ReplayDifference, match="model call 2"):
-        with_entry(a_session(), changed).replay()
+def test_an_entry_that_was_changed_is_told(
+    kind: type[Entry], nth: int, change: dict[str, Any], said: str
+) -> None:
+    session = a_session()
+    entry = [entry for entry in session.record if isinstance(entry, kind)][nth]
+    if isinstance(entry, ModelCall) and "parameters" in change:
+        parameters = {**entry.evidence.parameters, **change["parameters"]}
+        change = {"evidence": structs.replace(entry.evidence, parameters=parameters)}
+    other = structs.replace(entry, **change)
+    with pytest.raises((ReplayDifference, ProviderError), match=said):
+        with_entry(session, lambda each: other if each is entry else each).replay()
 
 
 def test_a_call_that_is_missing_or_too_many_is_told() -> None:
@@ -447,18 +409,6 @@ def test_a_call_that_is_missing_or_too_many_is_told() -> None:
     long = replace(body, record=body.record.append(extra))
     with pytest.raises(ReplayDifference, match="a model call that the replay did not make"):
         _with(session, long).replay()
-
-
-@pytest.mark.parametrize("change", [{"purpose": "repair"}, {"status": "failed"}])
-def test_a_call_that_is_noted_otherwise_is_told(change: dict[str, Any]) -> None:
-    n_seen = iter(range(10))
-
-    def changed(entry: Entry) -> Entry:
-        is_it = isinstance(entry, ModelCall) and next(n_seen) == 2
-        return structs.replace(entry, **change) if is_it else entry
-
-    with pytest.raises((ReplayDifference, ProviderError)):
-        with_entry(a_session(), changed).replay()
 
 
 def test_a_replay_inside_a_tool_is_not_counted() -> None:
@@ -500,3 +450,215 @@ def test_a_replay_is_not_registered_and_leaves_no_lineage() -> None:
         session.replay()
     assert journal.visit_order == []
     assert session_registry().get(session.id) is session
+
+
+TOOL = FunctionTool("f", lambda *_: {"x": 1})
+
+
+THOUGHT = claude.thinking("let me see")
+
+
+OPENAI = [
+    replies.completion(tool_calls=(replies.tool_call("f", "{}", id="c1"),)),
+    replies.completion("done"),
+]
+
+
+OPENAI_STREAM = [
+    replies.event_stream(replies.tool_chunk(id="c1", name="f", arguments="{}"),
+                         replies.finish_chunk("tool_calls"), replies.usage_chunk(5, 6), "[DONE]"),
+    replies.text_stream("so", " it", " is", counts=(7, 8)),
+]  # fmt: skip
+
+
+CLAUDE = [
+    claude.message(THOUGHT, claude.text("hm"), claude.tool_use("f", {}), stop_reason="tool_use"),
+    claude.message(claude.thinking("hm"), claude.text("done")),
+]
+
+
+CLAUDE_STREAM = [
+    claude.streamed(THOUGHT, claude.tool_use("f", {}), stop_reason="tool_use"),
+    claude.streamed(claude.text("so it is")),
+]
+
+
+Case = tuple[str, dict[str, Any], list[Reply], bool]
+
+
+CASES: dict[str, Case] = {
+    "openai": ("openai", {}, OPENAI, False),
+    "openai, many parameters": (
+        "openai",
+        {"temperature": 0.5, "seed": 7, "stop": ["x"], "extra_create_args": {"top_k": 3}},
+        OPENAI,
+        False,
+    ),
+    "openai, tools as parameters": (
+        "openai",
+        {"extra_create_args": {"tools": [{"type": "web_search"}]}},
+        OPENAI,
+        False,
+    ),
+    "openai, streamed": ("openai", {}, OPENAI_STREAM, True),
+    "anthropic": ("anthropic", {"max_tokens": 100}, CLAUDE, False),
+    "anthropic, thinking": (
+        "anthropic",
+        {"extra_create_args": {"thinking": {"type": "enabled", "budget_tokens": 1024}}},
+        CLAUDE,
+        False,
+    ),
+    "anthropic, streamed": (
+        "anthropic",
+        {"extra_create_args": {"cache_control": None}},
+        CLAUDE_STREAM,
+        True,
+    ),
+}
+
+
+def asked(
+    kind: str, fields: dict[str, Any], answers: Sequence[Reply], streams: bool
+) -> tuple[Session, Provider]:
+    """A run over HTTP, whose server has gone when this returns."""
+    with ChatServer() as server:
+        server.queue(*answers)
+        root = server.base_url.removesuffix("/v1") if kind == "anthropic" else server.base_url
+        provider = Provider(
+            model="m",
+            provider_kind=kind,
+            base_url=root,
+            api_key=KEY,
+            retry_max_attempts=1,
+            **fields,
+        )
+        return ask_again(provider, streams).synchronize(), provider
+
+
+def ask_again(provider: Provider, streams: bool) -> Session:
+    return run_session_loop(
+        Session.from_user_message("what is this?", images=[picture(b"x")]),
+        AGENT,
+        agent_provider=provider,
+        tools=[TOOL],
+        system_tools=False,
+        on_event=ignore if streams else None,
+    )
+
+
+def ignore(_: RathLLMStreamDelta) -> None:
+    return
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_run_replays_from_its_record(case: str, tmp_path: Path) -> None:
+    out, _ = asked(*CASES[case])
+    assert out.replay().chunk_table == out.chunk_table
+    out.save(store=str(tmp_path))
+    assert Session.load(out.id, store=str(tmp_path)).replay().chunk_table == out.chunk_table
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_its_program_replays_without_key_and_server(case: str) -> None:
+    kind, fields, answers, streams = CASES[case]
+    out, _ = asked(kind, fields, answers, streams)
+    with rath.replay(out):
+        again = ask_again(Provider(model="m", provider_kind=kind, **fields), streams)
+        assert again.chunk_table == out.chunk_table
+        assert again.cumulative_usage == out.cumulative_usage
+
+
+def test_streamed_and_whole_are_not_the_same() -> None:
+    out, provider = asked(*CASES["openai"])
+    with pytest.raises(ReplayDifference, match="'stream'"), rath.replay(out):
+        ask_again(provider, streams=True).synchronize()
+
+
+@pytest.mark.parametrize("kind", ["openai", "anthropic"])
+def test_side_calls_replay(kind: str) -> None:
+    say = replies.completion if kind == "openai" else _says
+    with ChatServer() as server:
+        server.queue(say("short"), say("0"))
+        root = server.base_url.removesuffix("/v1") if kind == "anthropic" else server.base_url
+        provider = Provider(model="m", provider_kind=kind, base_url=root, api_key=KEY)
+        user = run([tool_call("f"), "long"], TOOL)
+        out = run_session_compress(user, AGENT, agent_provider=provider)
+        assert select_session(out, AGENT, "this", agent_provider=provider) == (0, "this")
+    assert out.replay().text() == "short"
+
+
+def _says(text: str) -> Reply:
+    return claude.message(claude.text(text))
+
+
+def test_a_broken_stream_breaks_again_with_what_had_come() -> None:
+    cut = replies.event_stream(replies.text_chunk("half of"), replies.Cut("close"))
+    with ChatServer() as server:
+        server.queue(cut)
+        provider = Provider(model="m", base_url=server.base_url, api_key=KEY, retry_max_attempts=1)
+        out = ask_again(provider, streams=True)
+        with pytest.raises(StreamInterrupted):
+            out.synchronize()
+    told: list[str | None] = []
+
+    def note(delta: RathLLMStreamDelta) -> None:
+        told.append(delta.content_delta)
+
+    with rath.replay(out):
+        again = run_session_loop(
+            Session.from_user_message("what is this?", images=[picture(b"x")]),
+            AGENT,
+            agent_provider=provider,
+            tools=[TOOL],
+            system_tools=False,
+            on_event=note,
+        )
+        with pytest.raises(StreamInterrupted) as error:
+            again.synchronize()
+    assert (error.value.partial_text, told) == ("half of", ["half of"])
+
+
+def test_an_executor_of_ones_own_is_not_asked() -> None:
+    class Executor(DefaultSessionLoopExecutor):
+        """Says so when it is asked."""
+
+        n_asked = 0
+
+        def complete(self, req: RathLLMChatRequest) -> Any:
+            Executor.n_asked += 1
+            return super().complete(req)
+
+    def ask() -> Session:
+        executor = Executor(client)
+        provider = Provider(model="m")
+        return run([], TOOL, agent_provider=provider, executor=executor).synchronize()
+
+    client = ScriptedClient([tool_call("f"), "done"])
+    out = ask()
+    assert out.replay().text() == "done"
+    with rath.replay(out):
+        assert ask().text() == "done"
+    assert Executor.n_asked == 2
+
+
+def test_a_client_whose_code_is_not_here_cannot_be_replayed_and_says_so() -> None:
+    vendor = OfflineVendor(lambda _: Says("hello"))
+    out = run([], agent_provider=vendor.provider).synchronize()
+
+    def refuse(_: Provider) -> ChatClient:
+        raise ValueError("no such thing")
+
+    register_chat_client(str(vendor.provider.provider_kind), refuse)
+    with pytest.raises(PersistenceError, match=r"cannot be written again: no such thing.*import"):
+        out.replay()
+
+
+def test_an_answer_without_choices_fails_again() -> None:
+    with ChatServer() as server:
+        server.queue(replies.json_body({"id": "1", "object": "chat.completion", "choices": []}))
+        provider = Provider(model="m", base_url=server.base_url, api_key=KEY, retry_max_attempts=1)
+        out = ask_again(provider, streams=False)
+        with pytest.raises(ProviderProtocolError):
+            out.synchronize()
+    with rath.replay(out), pytest.raises(ProviderError):
+        ask_again(provider, streams=False).synchronize()

@@ -13,12 +13,10 @@ from rath._async.lazy import Deferred
 from rath.errors import ResumeMismatch
 from rath.flow import Agent, Workflow
 from rath.session import Session, resume_differences
-from rath.session.log.verify import verify
 from rath.session.outcome import Completed, NeedsDecision
 from rath.session.persistence.store import default_store
 from rath.session.record import ModelCall
 from rath.session.run.differences import FileDiffers, ProviderDiffers, ToolDiffers, WorkspaceUnknown
-from rath.session.run.stored_programs import StoredSource
 from rath.testing import ScriptedClient, Turn, tool_call
 from tests.session.programs.test_going_on import AGENT, SCRIPT, Counting, f_calls, rows_of
 from tests.support.api import partial_beside
@@ -34,74 +32,6 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("OPENRATH_HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
     return tmp_path / "home"
-
-
-def failed_and_stored(*tools: Counting) -> Session:
-    """A run that failed after its first round, as another process finds it."""
-    out = run([f_calls(1, 2), GONE], *tools, agent=AGENT, persist=True)
-    with pytest.raises(RuntimeError):
-        out.synchronize()
-    return Session.load(out.id)
-
-
-def test_a_loaded_session_goes_on_in_its_own_log() -> None:
-    loaded, tool = failed_and_stored(Counting()), Counting()
-    out = run(["done"], tool, user=loaded, agent=AGENT).synchronize()
-    assert (out.id, tool.calls) == (loaded.id, [])
-    again = Session.load(out.id)
-    assert (rows_of(again), again.outcome) == (rows_of(out), Completed())
-    assert again.record == out.record
-    assert verify(default_store(), out.id).is_sound
-
-
-def test_a_session_that_goes_on_in_memory_is_written_where_it_was() -> None:
-    out = run([f_calls(1), GONE], Counting(), agent=AGENT, persist=True)
-    with pytest.raises(RuntimeError):
-        out.synchronize()
-    loaded = Session.load(out.id)
-    again = run([f_calls(2), "done"], Counting(), user=loaded, agent=AGENT).synchronize()
-    assert rows_of(Session.load(out.id)) == rows_of(again)
-
-
-def test_what_was_built_once_is_not_built_again_for_what_came_from_it() -> None:
-    first = run(["one"], persist=True).synchronize()
-    second = run(["two"], user=first, persist=True).synchronize()
-    stored = StoredSource(default_store())
-    found = stored.find(first.id)
-    later = stored.find(second.id)
-    assert found is not None
-    assert later is not None
-    assert found.id in {edge.id for edge in later.provenance.parents}
-    rows = {id(row) for row in found.written.table}
-    assert {id(row) for row in later.written.table[: len(found.written.table)]} == rows
-
-
-def test_what_is_made_anew_is_not_found_and_its_log_stays_until_then() -> None:
-    first = run(["one"], persist=True).synchronize()
-    stored = StoredSource(default_store())
-    assert stored.find(first.id) is not None
-    stored.drop(first.id)
-    assert stored.find(first.id) is None
-    assert Session.load(first.id).text() == "one"
-
-
-def begun_and_stored() -> Session:
-    """A run that was cut off inside a call of which nothing more is known."""
-    whole = run(SCRIPT, Counting(), agent=AGENT).synchronize()
-    cut_off(whole, 0, begun=[1], known=[0]).save()
-    return Session.load(whole.id)
-
-
-def test_a_decision_is_stored_and_another_process_goes_on_with_it() -> None:
-    begun_and_stored().decide("call_2", "skip")
-    (session_id,) = [each for each in default_store().stamps() if _waits(each)]
-    loaded, tool = Session.load(session_id), Counting()
-    assert loaded.outcome == NeedsDecision(session_id, ())
-    out = run(SCRIPT[1:], tool, user=loaded, agent=AGENT)
-    assert out.outcome == Completed()
-    assert sorted(tool.calls) == [3, 4]
-    assert verify(default_store(), out.id).is_sound
-    assert rows_of(Session.load(out.id)) == rows_of(out)
 
 
 def test_a_call_is_not_repeated_by_what_its_tool_declared_once() -> None:
@@ -121,16 +51,6 @@ def test_a_call_is_not_repeated_by_what_its_tool_declared_once() -> None:
 
 def _waits(session: object) -> bool:
     return isinstance(Session.load(str(session)).outcome, NeedsDecision)
-
-
-def test_decisions_may_come_one_by_one_from_several_processes() -> None:
-    whole = run(SCRIPT, Counting(), agent=AGENT).synchronize()
-    cut_off(whole, 0, begun=[0, 1]).save()
-    Session.load(whole.id).decide("call_1", "retry")
-    second = Session.load(whole.id)
-    assert second.outcome == NeedsDecision(whole.id, ("call_2",))
-    second.decide("call_2", "done", result="printed")
-    assert Session.load(whole.id).outcome == NeedsDecision(whole.id, ())
 
 
 def asking(helper: ScriptedClient) -> FunctionTool:
@@ -192,15 +112,6 @@ class Apart(Workflow):
         return self.second(self.first(session.detach()).detach())
 
 
-def test_what_a_call_began_with_is_stored_whatever_becomes_of_it() -> None:
-    with autosave():
-        out = Apart(ScriptedClient(["one", GONE]))(Session.from_user_message("go"))
-        with pytest.raises(RuntimeError):
-            out.synchronize()
-    again = Apart(ScriptedClient(["two"])).resume(Session.load(out.id))
-    assert (again.id, again.text()) == (out.id, "two")
-
-
 def test_what_is_made_when_a_program_goes_on_is_stored_with_the_rest() -> None:
     with autosave():
         out = Apart(ScriptedClient([GONE]))(Session.from_user_message("go"))
@@ -243,22 +154,18 @@ def test_files_as_the_session_left_them_are_no_difference(tmp_path: Path) -> Non
     assert resume_differences(worked(tmp_path)) == ()
 
 
-def test_a_file_that_somebody_changed_is_a_difference(tmp_path: Path) -> None:
-    session = worked(tmp_path)
-    (tmp_path / "work" / "a.txt").write_text("other")
+@pytest.mark.parametrize(
+    ("text", "said"), [("other", "file 'a.txt' is"), (None, "is not there")], ids=["other", "gone"]
+)
+def test_a_file_that_somebody_changed_is_a_difference(
+    text: str | None, said: str, tmp_path: Path
+) -> None:
+    session, path = worked(tmp_path), tmp_path / "work" / "a.txt"
+    path.unlink() if text is None else path.write_text(text)
     (found,) = resume_differences(session)
     assert isinstance(found, FileDiffers)
-    assert found.path == "a.txt"
-    assert "file 'a.txt' is" in str(found)
-
-
-def test_a_file_that_is_gone_is_a_difference(tmp_path: Path) -> None:
-    session = worked(tmp_path)
-    (tmp_path / "work" / "a.txt").unlink()
-    (found,) = resume_differences(session)
-    assert isinstance(found, FileDiffers)
-    assert found.found is None
-    assert "is not there" in str(found)
+    assert (found.path, found.found is None) == ("a.txt", text is None)
+    assert said in str(found)
 
 
 def test_a_file_that_was_made_and_removed_is_no_difference(tmp_path: Path) -> None:
@@ -316,11 +223,6 @@ def test_an_endpoint_that_is_not_known_yet_is_no_difference() -> None:
         Deferred.of(replace(body, record=record)), session.provenance, id=session.id
     )
     assert resume_differences(local, provider=client.provider) == ()
-
-
-def test_a_session_of_no_run_differs_in_nothing() -> None:
-    session = Session.from_user_message("go")
-    assert resume_differences(session, tools=[], provider=ScriptedClient([]).provider) == ()
 
 
 def test_differences_are_logged_once_when_a_run_goes_on(caplog: pytest.LogCaptureFixture) -> None:

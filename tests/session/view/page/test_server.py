@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import http.client
 import json
 from collections.abc import Iterator
@@ -10,8 +11,10 @@ import pytest
 
 from rath.errors import PersistenceError
 from rath.session.persistence import sessions_dir
-from rath.session.view.page import MAX_PAGES
+from rath.session.persistence.store import default_store
+from rath.session.view.page import MAX_PAGES, BadRequest, Feed, Request, read_request
 from tests.session.view.page.conftest import SlowRun, serving
+from tests.support.sessions import run
 from tests.support.waiting import PATIENCE
 
 
@@ -139,3 +142,43 @@ def test_a_log_that_becomes_unreadable_ends_the_server(slow_run: SlowRun) -> Non
         with pytest.raises(PersistenceError):
             served.end(10)
         path.write_bytes(content)
+
+
+def test_a_second_session_stands_beside_the_one_that_is_followed() -> None:
+    one, two = (run([text], persist=True).synchronize() for text in ("one", "two"))
+    snapshot = Feed(default_store(), one.id, compare=two.id).read()
+    assert [head.id for head in snapshot.heads] == [one.id, two.id]
+
+
+WHOLE = b"GET /a HTTP/1.1\r\nHost: here\r\nX-Y:  z \r\n\r\n"
+
+
+def read(data: bytes) -> Request:
+    async def of_bytes() -> Request:
+        reader = asyncio.StreamReader(limit=1000)
+        reader.feed_data(data)
+        reader.feed_eof()
+        return await read_request(reader)
+
+    return asyncio.run(of_bytes())
+
+
+def test_a_request_is_read() -> None:
+    assert read(WHOLE) == Request("GET", "/a", {"host": "here", "x-y": "z"})
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        pytest.param(b"", id="nothing"),
+        pytest.param(WHOLE[:-3], id="cut off"),
+        pytest.param(b"GET\r\n\r\n", id="no target"),
+        pytest.param(b"GET / HTTP/1.1\r\nHost\r\n\r\n", id="no value"),
+        pytest.param(b"GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", id="two hosts"),
+        pytest.param(b"GET / HTTP/1.1\r\nX: " + b"x" * 2000 + b"\r\n\r\n", id="too long"),
+        pytest.param(b"\x16\x03\x01\x00\xff\r\n\r\n", id="another protocol"),
+    ],
+)
+def test_what_is_no_request_is_refused(data: bytes) -> None:
+    with pytest.raises(BadRequest):
+        read(data)

@@ -1,62 +1,35 @@
 from __future__ import annotations
 
+import json
 import threading
-from uuid import UUID, uuid4
+from collections.abc import Sequence
+from dataclasses import replace
+from uuid import uuid4
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from rath.session import Session
-from rath.session.outcome import (
-    BudgetExceeded,
-    Cancelled,
-    Completed,
-    DeadlineExceeded,
-    NeedsApproval,
-    NeedsDecision,
-    NeedsInput,
-    RoundLimit,
+from rath._async.lazy import Deferred
+from rath.session import ChunkTable, Session, user_text_chunk
+from rath.session.view import PageLimits
+from rath.session.view.page_data import (
+    Catalogue,
+    PageNode,
+    Range,
+    cut_text,
+    harmless,
+    nodes_of,
+    own_entries,
+    totals,
 )
-from rath.session.view.page_data import PageNode, nodes_of, outcome_state, own_entries, totals
-from rath.testing import tool_call
-from tests.support.api import Outcome
-from tests.support.sessions import cancelled_session, run
-from tests.support.viewed import echo
+from tests.support.api import Body
+from tests.support.sessions import row_lists, run
 from tests.support.waiting import PATIENCE
-
-SESSION = UUID(int=1)
 
 
 def node_of(session: Session) -> PageNode:
     return nodes_of([session.as_parent()])[-1]
-
-
-@pytest.mark.parametrize(
-    ("outcome", "state"),
-    [
-        (Completed(), "completed"),
-        (RoundLimit(3), "round_limit"),
-        (BudgetExceeded(10, 20), "budget_exceeded"),
-        (DeadlineExceeded(1.5), "deadline_exceeded"),
-        (Cancelled(SESSION), "cancelled"),
-        (NeedsApproval(SESSION, ("a",)), "needs_approval"),
-        (NeedsInput(SESSION, "which?"), "needs_input"),
-        (NeedsDecision(SESSION, ("a",)), "needs_decision"),
-        (NeedsDecision(SESSION, ()), "cut_off"),
-    ],
-    ids=lambda value: value if isinstance(value, str) else type(value).__name__,
-)
-def test_an_outcome_has_a_state_and_all_but_one_a_reason(outcome: Outcome, state: str) -> None:
-    named, reason = outcome_state(outcome)
-    assert named == state
-    assert bool(reason) == (outcome != Completed())
-
-
-def test_parents_stand_before_what_came_from_them() -> None:
-    start = Session.from_user_message("hello")
-    left, right = start.fork(), start.fork()
-    merged = left.merge(right)
-    made = nodes_of([merged.as_parent(), start.as_parent()])
-    assert [node.id for node in made] == [start.id, left.id, right.id, merged.id]
 
 
 def test_a_long_line_of_forks_has_all_its_sessions() -> None:
@@ -104,43 +77,7 @@ def test_a_failed_run_says_why() -> None:
     session = run([ValueError("no such luck")])
     with pytest.raises(ValueError, match="luck"):
         session.synchronize()
-    node = node_of(session)
-    assert node.state == "failed"
-    assert "no such luck" in node.problem
-
-
-def test_a_cancelled_session_is_told_as_such() -> None:
-    assert node_of(cancelled_session()).state == "cancelled"
-
-
-def test_totals_count_what_a_session_did_itself() -> None:
-    first = run([tool_call("echo", {}), "one"], echo()).synchronize()
-    second = run(["two"], user=first.merge(Session.from_user_message("more"))).synchronize()
-    made = totals(node_of(second))
-    assert (made["calls"], made["tools"], made["models"]) == (1, 0, ["scripted"])
-    assert made["tokens"] == second.record[-1].evidence.usage.total_tokens  # type: ignore[union-attr]  # the last one is a model call
-    assert (made["usd"], made["unpriced"]) == (None, 1)
-    assert made["at"] is not None
-    assert made["ms"] >= 0
-
-
-def test_what_a_fork_or_a_detached_session_inherited_is_not_its_own() -> None:
-    asked = run(["one"]).synchronize()
-    assert totals(node_of(asked.fork()))["calls"] == 0
-    assert totals(node_of(asked.detach()))["calls"] == 0
-
-
-def test_late_entries_of_a_session_without_an_operation_are_its_own() -> None:
-    asked = run(["one"]).synchronize()
-    leaf = Session.from_user_message("hello")
-    leaf.add_entries(*asked.record)
-    assert totals(node_of(leaf))["calls"] == 1
-
-
-def test_the_title_is_the_first_thing_a_user_said_in_it() -> None:
-    asked = Session.from_user_message("first\nwords")
-    assert totals(node_of(asked))["title"] == "first\\nwords"
-    assert totals(node_of(asked.fork()))["title"] == ""
+    assert (node_of(session).state, "no such luck" in node_of(session).problem) == ("failed", True)
 
 
 def test_a_parent_known_by_its_id_is_told_whole_where_it_is_given_too() -> None:
@@ -150,10 +87,73 @@ def test_a_parent_known_by_its_id_is_told_whole_where_it_is_given_too() -> None:
     assert (first.id, first.state, second.id) == (parent.id, "completed", child.id)
 
 
-def test_a_stored_run_that_failed_says_why() -> None:
-    session = run([ValueError("no such luck")], persist=True)
-    with pytest.raises(ValueError, match="luck"):
-        session.synchronize()
-    node = node_of(Session.load(session.id))
-    assert node.state == "failed"
-    assert "no such luck" in node.problem
+def expanded(ranges: Sequence[Range]) -> list[int]:
+    return [number for first, n in ranges for number in range(first, first + n)]
+
+
+@given(row_lists, row_lists)
+def test_sessions_share_their_common_rows(first: list[object], more: list[object]) -> None:
+    start = Session(ChunkTable(first))  # type: ignore[arg-type]  # a list of rows
+    longer = start.merge(Session(ChunkTable(more)))  # type: ignore[arg-type]  # as above
+    catalogue = Catalogue()
+    made = {node.id: catalogue.row_ranges(node) for node in nodes_of([longer.as_parent()])}
+    rows = catalogue.rows.fresh()
+    assert len(rows) == len(longer.chunk_table)
+    for session in (start, longer):
+        numbers = expanded(made[session.id])
+        assert tuple(rows[number] for number in numbers) == session.chunk_table.rows
+
+
+def test_a_name_that_two_rows_have_counts_for_each() -> None:
+    said = Session.from_user_message("one")
+    other = user_text_chunk("two").with_id(said.chunk_table[0].id)  # type: ignore[arg-type]  # it has one
+    twin = Session.from_body(Deferred.of(Body(ChunkTable([other]))), said.provenance)
+    catalogue = Catalogue()
+    nodes = [nodes_of([each.as_parent()])[0] for each in (said, twin)]
+    assert [catalogue.row_ranges(node) for node in nodes] == [[(0, 1)], [(1, 1)]]
+
+
+def test_a_session_without_content_has_no_ranges() -> None:
+    node = nodes_of([Session.from_user_message("x").as_parent()])[0]
+    empty = replace(node, body=None)
+    assert Catalogue().row_ranges(empty) == Catalogue().entry_ranges(empty) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("max_chars", 0),
+        ("max_diff_chars", -1),
+        ("max_image_bytes", -1),
+        ("max_all_images_bytes", -1),
+    ],
+)
+def test_a_limit_that_means_nothing_is_refused(name: str, value: int) -> None:
+    with pytest.raises(ValueError, match=name):
+        PageLimits(**{name: value})
+
+
+@given(st.text(), st.integers(1, 20))
+def test_a_long_text_keeps_its_ends_and_says_what_is_missing(text: str, max_chars: int) -> None:
+    made = cut_text(text, max_chars)
+    if len(text) <= max_chars:
+        assert made == text
+        return
+    assert isinstance(made, list)
+    head, n_left, tail = made
+    assert isinstance(head, str)
+    assert isinstance(tail, str)
+    assert len(head) + len(tail) == max_chars
+    assert n_left == len(text) - max_chars
+    assert text.startswith(head)
+    assert text.endswith(tail)
+
+
+texts = st.text() | st.sampled_from(["</script>", "<!--<script>", "\u2028", "&lt;", "]]>"])
+
+
+@given(st.lists(texts) | st.dictionaries(texts, texts))
+def test_harmless_json_says_the_same_and_ends_no_script(value: object) -> None:
+    made = harmless(json.dumps(value, ensure_ascii=False))
+    assert json.loads(made) == value
+    assert not set(made) & set("<>&\u2028\u2029")
