@@ -6,12 +6,12 @@ import json
 import logging
 import threading
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from uuid import UUID
 
 import pytest
 
-from rath._async.lazy import Deferred
 from rath.errors import ConfigError, PersistenceError
 from rath.session import Session, run_session_compress
 from rath.session.autosave import autosave, is_autosaving, is_autosaving_lately, look_again
@@ -54,14 +54,6 @@ def home(tmp_path: Path) -> Path:
     return tmp_path / "openrath-home"
 
 
-def test_it_is_off_unless_somebody_says_otherwise() -> None:
-    run(["done"]).fork().synchronize()
-    assert stored() == set()
-    off = autosave(False)
-    with off:
-        assert repr(off) == "Autosave(off)"
-
-
 def test_inside_the_block_every_run_is_recorded() -> None:
     with autosave():
         inside = run(["one"]).synchronize()
@@ -69,32 +61,45 @@ def test_inside_the_block_every_run_is_recorded() -> None:
     assert inside.id in stored()
     assert len(stored()) == 3  # with the user's and the agent's session
     assert not is_autosaving()
+    off = autosave(False)
+    with off:
+        assert repr(off) == "Autosave(off)"
 
 
-def test_it_can_be_said_once_and_taken_back() -> None:
-    with autosave(False):
-        autosave()
-        assert is_autosaving()
-        autosave(False)
-        assert not is_autosaving()
-
-
-def test_blocks_may_stand_in_one_another() -> None:
-    with autosave():
-        with autosave(False):
-            assert not is_autosaving()
-        assert is_autosaving()
-
-
-@pytest.mark.parametrize(("word", "is_on"), [("1", True), ("yes", True), ("0", False), ("", False)])
-def test_the_environment_says_so(monkeypatch: pytest.MonkeyPatch, word: str, is_on: bool) -> None:
-    monkeypatch.setenv("OPENRATH_PERSIST", word)
-    assert is_autosaving() is is_on
-
-
-def test_what_is_made_often_does_not_look_each_time(
-    clock: Clock, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("config", "word", "said", "is_on"),
+    [
+        (None, "1", None, True),
+        (None, "yes", None, True),
+        (True, "0", None, False),
+        (None, "", None, False),
+        (True, None, None, True),
+        (False, None, None, False),
+        (True, "1", False, False),
+        (False, "0", True, True),
+    ],
+)
+def test_the_program_stands_above_the_environment_and_that_above_the_config(
+    home: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    config: bool | None,
+    word: str | None,
+    said: bool | None,
+    is_on: bool,
 ) -> None:
+    say(home, **({} if config is None else {"persist": config}))
+    if word is not None:
+        monkeypatch.setenv("OPENRATH_PERSIST", word)
+    with nullcontext() if said is None else autosave(said):
+        assert is_autosaving() is is_on
+        with autosave(False):
+            autosave()
+            assert is_autosaving()
+            autosave(False)
+            assert not is_autosaving()
+
+
+def test_settings_are_not_read_each_time(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not is_autosaving()
     monkeypatch.setenv("OPENRATH_PERSIST", "1")
     assert not is_autosaving_lately()
@@ -105,9 +110,7 @@ def test_what_is_made_often_does_not_look_each_time(
     assert not is_autosaving_lately()
 
 
-def test_a_program_that_changed_what_is_said_has_it_looked_at(
-    home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_settings_are_read_again_on_request(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENRATH_PERSIST", "1")
     assert is_autosaving_lately()
     monkeypatch.delenv("OPENRATH_PERSIST")
@@ -116,23 +119,6 @@ def test_a_program_that_changed_what_is_said_has_it_looked_at(
     say(home, persist=True)
     look_again()
     assert is_autosaving_lately()
-
-
-def test_the_program_has_the_last_word(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OPENRATH_PERSIST", "1")
-    with autosave(False):
-        assert not is_autosaving()
-
-
-@pytest.mark.parametrize("is_on", [True, False])
-def test_a_config_says_so(home: Path, is_on: bool) -> None:
-    say(home, persist=is_on)
-    assert is_autosaving() is is_on
-
-
-def test_a_config_that_says_nothing_leaves_it_off(home: Path) -> None:
-    say(home)
-    assert not is_autosaving()
 
 
 def test_a_config_is_looked_at_again_after_a_while(home: Path, clock: Clock) -> None:
@@ -198,22 +184,6 @@ def test_a_store_that_is_not_known_is_told_and_keeps_nobody_from_a_fork(
     assert "nowhere" in caplog.text
 
 
-def test_a_derivation_whose_parent_ends_meanwhile_is_stored() -> None:
-    session = Session.from_body(
-        Deferred.of(Session.from_user_message("hi").body.result()),
-        Session.from_user_message("hi").provenance,
-    )
-    with autosave():
-        fork = session.fork()
-    assert fork.id in stored()
-
-
-def test_durability_is_a_turn_unless_somebody_says_otherwise(home: Path) -> None:
-    assert default_durability() == "turn"
-    say(home)
-    assert default_durability() == "turn"
-
-
 def test_the_environment_says_how_carefully(monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
     say(home, durability="none")
     assert default_durability() == "none"
@@ -222,7 +192,7 @@ def test_the_environment_says_how_carefully(monkeypatch: pytest.MonkeyPatch, hom
 
 
 @pytest.mark.parametrize("where", ["env", "config"])
-def test_a_durability_that_is_none_is_refused(
+def test_unknown_durability_is_named(
     monkeypatch: pytest.MonkeyPatch, home: Path, where: str
 ) -> None:
     if where == "env":

@@ -34,10 +34,10 @@ from rath.session.content import encode_result as encode_result
 from rath.session.content import rows_digest as rows_digest
 from rath.session.derive import with_late as with_late
 from rath.session.events import Event as Event
-from rath.session.events import GivenUsage as GivenUsage
 from rath.session.files.changes import net_changes as net_changes
 from rath.session.files.merge import Merge as Merge
 from rath.session.files.merge import merge_trees as merge_trees
+from rath.session.graph.recording import LineageStamp as LineageStamp
 from rath.session.graph.recording import lineage_extras_to_jsonable as lineage_extras_to_jsonable
 from rath.session.hooks import PassedOn as PassedOn
 from rath.session.hooks import note_output as note_output
@@ -47,6 +47,7 @@ from rath.session.log import files as files_module
 from rath.session.log import format as format_module
 from rath.session.log import header as header_module
 from rath.session.log.build import build as build
+from rath.session.log.build import sharing_effects as sharing_effects
 from rath.session.log.files import BlobStore as BlobStore
 from rath.session.log.header import Identity as Identity
 from rath.session.log.header import RangeSource as RangeSource
@@ -58,6 +59,7 @@ from rath.session.log.header import row_parts as row_parts
 from rath.session.log.index.database import INDEX_VERSION as INDEX_VERSION
 from rath.session.log.index.database import UNKNOWN_TIME as UNKNOWN_TIME
 from rath.session.log.index.database import Database as Database
+from rath.session.log.index.decode import facts_of as facts_of
 from rath.session.log.json_lines import chained as chained
 from rath.session.log.json_lines import dump as dump
 from rath.session.log.migrations import usage_from_jsonable as usage_from_jsonable
@@ -74,12 +76,12 @@ from rath.session.log.paths import INDEX_FILE_NAME as INDEX_FILE_NAME
 from rath.session.log.paths import PARTIAL_SUFFIX as PARTIAL_SUFFIX
 from rath.session.log.paths import partial_beside as partial_beside
 from rath.session.log.reader import decode_header as decode_header
+from rath.session.log.records import header_of as header_of
+from rath.session.log.records import provider_from_jsonable as provider_from_jsonable
 from rath.session.log.store import Log as Log
 from rath.session.log.writer import find_log as find_log
 from rath.session.log.writer import read_log as read_log
 from rath.session.loop import call_site as call_site
-from rath.session.open_calls import entries_since as entries_since
-from rath.session.open_calls import last_interrupt as last_interrupt
 from rath.session.open_calls import open_calls as open_calls
 from rath.session.open_calls import own_operation as own_operation
 from rath.session.outcome import Outcome as Outcome
@@ -89,9 +91,6 @@ from rath.session.output import output_form as output_form
 from rath.session.output import plain_answer as plain_answer
 from rath.session.output_schema import Unfit as Unfit
 from rath.session.output_schema import output_spec as output_spec
-from rath.session.programs import exchange_of as exchange_of
-from rath.session.programs import find_selection as find_selection
-from rath.session.programs import find_verdict as find_verdict
 from rath.session.provider_builtin import resolve_executor as resolve_executor
 from rath.session.questions.comparison import preview as preview
 from rath.session.questions.comparison import texts_of as texts_of

@@ -1,11 +1,12 @@
-"""Export as JSON Lines."""
+"""The lineage of sessions is recorded, walked over and exported."""
 
 from __future__ import annotations
 
+import contextvars
 import json
 import weakref
 from collections.abc import Sized
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
@@ -28,10 +29,24 @@ from rath.session.graph import (
     session_to_jsonl_row,
 )
 from rath.session.graph.export import cumulative_usage_to_jsonable
-from rath.session.manager import session_registry
+from rath.session.graph.kind import LineageConsistencyError
+from rath.session.graph.recording import (
+    LineageRecorder,
+    lineage_journal_optional,
+    session_graph_mode,
+    session_graph_mode_override,
+)
+from rath.session.graph.traverse import (
+    FrozenLineageView,
+    ancestors_bfs,
+    descendants_dfs_preorder,
+    edge_pairs,
+    lineage_view_dataclass,
+    validate_acyclic,
+)
 from rath.session.session import Session
 from rath.testing import ScriptedClient, Turn, tool_call
-from tests.support.api import lineage_extras_to_jsonable
+from tests.support.api import LineageStamp, lineage_extras_to_jsonable
 from tests.support.sessions import run
 from tests.support.waiting import wait_until_let_go
 
@@ -51,11 +66,13 @@ class Exported:
     cumulative_usage: RathLLMTokenUsage | None = None
 
 
+USAGE = RathLLMTokenUsage(1, 2, 3)
+
+
 def test_row_has_the_documented_keys_in_order() -> None:
     parents = (UUID(int=1), UUID(int=2))
     extras = (("a", 1),)
-    usage = RathLLMTokenUsage(1, 2, 3)
-    session = Exported(UUID(int=3), parents, lineage_extras=extras, cumulative_usage=usage)
+    session = Exported(UUID(int=3), parents, lineage_extras=extras, cumulative_usage=USAGE)
     assert list(session_to_jsonl_row(session).items()) == [
         ("id", str(UUID(int=3))),
         ("parent_session_ids", [str(UUID(int=1)), str(UUID(int=2))]),
@@ -65,10 +82,6 @@ def test_row_has_the_documented_keys_in_order() -> None:
         ("chunk_count", 2),
         ("cumulative_usage", {"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 3}),
     ]
-
-
-def test_usage_that_is_unknown_is_null() -> None:
-    assert session_to_jsonl_row(Exported(uuid4()))["cumulative_usage"] is None
 
 
 @given(
@@ -91,35 +104,20 @@ def test_extra_that_is_not_json_becomes_its_text(value: object) -> None:
     assert lineage_extras_to_jsonable((("k", value),)) == [["k", str(value)]]
 
 
-def test_characters_are_written_as_they_are() -> None:
-    assert "naïve 世界" in export_jsonl_string([Exported(uuid4(), lineage_operator="naïve 世界")])
-
-
-def test_no_sessions_give_an_empty_text() -> None:
-    assert export_jsonl_string([]) == ""
-
-
-def test_file_has_the_text_and_its_directories_are_made(tmp_path: Path) -> None:
-    session = Exported(uuid4())
-    export_jsonl([session], tmp_path / "a" / "b.jsonl")
-    assert (tmp_path / "a" / "b.jsonl").read_bytes().decode() == export_jsonl_string([session])
-
-
 def test_journal_is_exported_in_its_order(tmp_path: Path) -> None:
     with lineage_journal_tracking() as journal:
-        root = Session.create("user", "naïve")
+        root = Session.create("user", "naïve 世界")
         other = Session.create("user", "other")
         child = root.merge(other)
-    export_journal_jsonl(journal, tmp_path / "out.jsonl")
-    text = (tmp_path / "out.jsonl").read_bytes().decode()
+        failed = run([tool_call("missing", {}), RuntimeError("no")]).id
+    *rows, last = exported(journal, tmp_path)
+    export_jsonl([root, other, child], tmp_path / "a" / "b.jsonl")
+    text = (tmp_path / "a" / "b.jsonl").read_bytes().decode()
     assert text == export_jsonl_string([root, other, child])
-    assert json.loads(text.splitlines()[2])["lineage_kind"] == "op_merge"
-
-
-def test_an_id_that_was_added_by_hand_is_looked_for_in_the_registry(tmp_path: Path) -> None:
-    session = Session.create("user", "hi")
-    session_registry().register(session)
-    assert exported(LineageJournal([session.id]), tmp_path) == [session_to_jsonl_row(session)]
+    assert rows == [json.loads(line) for line in text.splitlines()]
+    assert rows[2]["lineage_kind"] == "op_merge"
+    assert (last["id"], last["chunk_count"]) == (str(failed), 3)
+    assert last["cumulative_usage"] is not None
 
 
 def exported(journal: LineageJournal, directory: Path) -> list[dict[str, Any]]:
@@ -163,17 +161,158 @@ def test_journal_shows_what_came_to_a_session_that_is_alive(tmp_path: Path) -> N
     assert usage == cumulative_usage_to_jsonable(branch)
 
 
-def test_journal_shows_a_failed_session_as_far_as_it_came(tmp_path: Path) -> None:
-    with lineage_journal_tracking() as journal:
-        failed = run([tool_call("missing", {}), RuntimeError("no")]).id
-    (row,) = exported(journal, tmp_path)
-    assert (row["id"], row["chunk_count"]) == (str(failed), 3)
-    assert row["cumulative_usage"] is not None
-
-
 def test_journal_of_sessions_that_are_gone_is_empty_or_an_error(tmp_path: Path) -> None:
     journal = LineageJournal([uuid4()])
     export_journal_jsonl(journal, tmp_path / "out.jsonl")
     assert (tmp_path / "out.jsonl").read_text() == ""
     with pytest.raises(KeyError, match=str(journal.visit_order[0])):
         export_journal_jsonl(journal, tmp_path / "out.jsonl", skip_unknown=False)
+
+
+@dataclass(frozen=True)
+class Node:
+    id: UUID
+    parent_session_ids: tuple[UUID, ...] = ()
+    lineage_operator: str = "op"
+    lineage_kind: LineageKind = LineageKind.OP_MERGE
+    lineage_extras: tuple[tuple[str, object], ...] = (("a", 1),)
+
+
+def number(node_id: UUID) -> int:
+    return node_id.int
+
+
+def graph_of(*parents: tuple[int, ...]) -> dict[UUID, Node]:
+    """Node n, counted from 0, has the parents at place n of the arguments."""
+    return {
+        UUID(int=n): Node(UUID(int=n), tuple(UUID(int=p) for p in of_n))
+        for n, of_n in enumerate(parents)
+    }
+
+
+@st.composite
+def acyclic_graphs(draw: st.DrawFn) -> dict[UUID, Node]:
+    size = draw(st.integers(min_value=1, max_value=12))
+    older = [st.lists(st.integers(0, n - 1), max_size=3) if n else st.just([]) for n in range(size)]
+    return graph_of(*[tuple(draw(parents)) for parents in older])
+
+
+def reachable(graph: dict[UUID, Node], start: UUID) -> set[UUID]:
+    """All ancestors, by the definition."""
+    parents = set(graph[start].parent_session_ids)
+    return parents.union(*(reachable(graph, parent) for parent in parents))
+
+
+@given(acyclic_graphs())
+def test_walks_find_all_that_is_reachable_once(graph: dict[UUID, Node]) -> None:
+    validate_acyclic(graph)
+    for start in graph:
+        above, below = ancestors_bfs(graph, start), descendants_dfs_preorder(graph, start)
+        assert sorted(above) == sorted(reachable(graph, start))
+        assert sorted(below) == sorted(node for node in graph if start in reachable(graph, node))
+    pairs = [(parent, child) for child in graph for parent in graph[child].parent_session_ids]
+    assert list(edge_pairs(graph)) == pairs
+
+
+def test_walks_go_in_the_documented_order() -> None:
+    graph = graph_of((), (0,), (), (1, 2), (3,))
+    assert [*map(number, ancestors_bfs(graph, UUID(int=4)))] == [3, 1, 2, 0]
+    graph = graph_of((), (0,), (0,), (1,), (1,), (2,), (2,))
+    assert [*map(number, descendants_dfs_preorder(graph, UUID(int=0)))] == [2, 5, 6, 1, 3, 4]
+
+
+@given(acyclic_graphs(), st.data())
+def test_edge_back_to_a_descendant_is_found(graph: dict[UUID, Node], data: st.DataObject) -> None:
+    child = data.draw(st.sampled_from(sorted(graph)))
+    root = data.draw(st.sampled_from(sorted({child, *reachable(graph, child)})))
+    cyclic = {**graph, root: Node(root, (*graph[root].parent_session_ids, child))}
+    with pytest.raises(LineageConsistencyError, match="cycle"):
+        validate_acyclic(cyclic)
+
+
+def test_walks_of_a_very_long_chain_end() -> None:
+    size = 5_000
+    graph = graph_of((), *[(n,) for n in range(size)])
+    validate_acyclic(graph)
+    assert len(ancestors_bfs(graph, UUID(int=size))) == size
+    assert len(descendants_dfs_preorder(graph, UUID(int=0))) == size
+
+
+@pytest.mark.parametrize("walk", [ancestors_bfs, descendants_dfs_preorder])
+def test_unknown_start_is_an_error(walk: object) -> None:
+    assert callable(walk)
+    with pytest.raises(LineageConsistencyError, match="not in the mapping"):
+        walk({}, uuid4())
+
+
+@pytest.mark.parametrize("missing", [7, 8])
+def test_missing_parent_is_an_error_that_names_it(missing: int) -> None:
+    graph = graph_of((missing,))
+    with pytest.raises(LineageConsistencyError, match=str(UUID(int=missing))):
+        ancestors_bfs(graph, UUID(int=0))
+    with pytest.raises(LineageConsistencyError, match=str(UUID(int=missing))):
+        validate_acyclic(graph)
+
+
+@dataclass
+class Carrier:
+    id: UUID = field(default_factory=uuid4)
+    stamps: list[LineageStamp] = field(default_factory=list[LineageStamp])
+
+    def stamp_lineage(self, stamp: LineageStamp) -> None:
+        self.stamps.append(stamp)
+
+
+def stamp(session: object) -> None:
+    LineageRecorder.stamp_new_session(
+        session,
+        parent_session_ids=(UUID(int=1),),
+        lineage_operator="op",
+        lineage_kind=LineageKind.OP_FORK,
+        lineage_extras=(("a", 1),),
+    )
+
+
+def test_override_holds_inside_its_block_only() -> None:
+    with session_graph_mode_override(False):
+        with session_graph_mode_override(True):
+            assert session_graph_mode()
+        assert not session_graph_mode()
+    assert session_graph_mode()
+
+
+def test_a_journal_has_what_is_stamped_in_its_context_while_the_graph_mode_is_on() -> None:
+    assert lineage_journal_optional() is None
+    mine, carriers = LineageJournal([UUID(int=5)]), [Carrier() for _ in range(4)]
+    with lineage_journal_tracking() as outer:
+        stamp(carriers[0])
+        with lineage_journal_tracking(journal=mine) as inner:
+            assert lineage_journal_optional() is inner is mine
+            context = contextvars.copy_context()
+            stamp(carriers[1])
+            with session_graph_mode_override(False):
+                stamp(carriers[2])
+    context.run(stamp, carriers[3])
+    assert lineage_journal_optional() is None
+    assert outer.visit_order == [carriers[0].id]
+    assert mine.append(UUID(int=6)) is mine
+    ids = [carriers[1].id, carriers[3].id]
+    assert mine.visit_order == [UUID(int=5), *ids, UUID(int=6)]
+    expected = LineageStamp((UUID(int=1),), "op", LineageKind.OP_FORK, (("a", 1),))
+    assert [each.stamps for each in carriers] == [[expected], [expected], [], [expected]]
+
+
+def test_session_made_by_hand_takes_its_stamp() -> None:
+    session = Session.from_user_message("a")
+    stamp(session)
+    assert lineage_view_dataclass(session) == FrozenLineageView(
+        session.id, (UUID(int=1),), "op", "op_fork", (("a", 1),)
+    )
+
+
+@pytest.mark.parametrize("enabled", [True, False], ids=["on", "off"])
+def test_stamping_something_else_is_a_type_error(enabled: bool) -> None:
+    with session_graph_mode_override(enabled), pytest.raises(TypeError, match="expected a Session"):
+        stamp("session")
+    with pytest.raises(TypeError, match="carries no lineage"):
+        lineage_view_dataclass("session")

@@ -3,24 +3,34 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import pytest
+from hypothesis import given
 
 from rath._async.lazy import Deferred
-from rath.errors import PersistenceError
-from rath.session import Session, session_graph_mode_override
+from rath._core.vector import Vector
+from rath.session import ChunkRow, ChunkTable, Session, session_graph_mode_override
 from rath.session.graph.recording import Edge, Provenance
 from rath.session.log.ancestors import AncestorWriter
 from rath.session.log.verify import verify
 from rath.session.persistence.store import FileStore, SessionLog
 from rath.session.record import Verdict
 from rath.testing import tool_call
-from tests.support.api import open_logs_of, partial_beside
+from tests.support.api import (
+    RangeSource,
+    count_in_ranges,
+    open_logs_of,
+    partial_beside,
+    row_parts,
+    rows_digest,
+)
 from tests.support.images import picture
 from tests.support.journal_store import JournalStore
-from tests.support.sessions import FunctionTool, cancelled_session, run
+from tests.support.sessions import FunctionTool, cancelled_session, row_lists, run
 from tests.support.waiting import PATIENCE
 
 
@@ -44,37 +54,30 @@ def verdict(name: str = "good") -> Verdict:
     )
 
 
-def test_all_that_a_run_came_from_is_stored() -> None:
-    leaf = Session.from_user_message("hi")
-    one = run(["one"], user=leaf)
-    left, right = one.fork(), run(["two"], user=one.fork())
-    merged = left.merge(right)
-    out = run(["three"], user=merged, persist=True).synchronize()
-    assert {leaf.id, one.id, left.id, right.id, merged.id, out.id} <= stored()
-    loaded = Session.load(out.id)
-    assert list(loaded.record) == list(out.record)
-    assert loaded.chunk_table == out.chunk_table
-    assert verify(FileStore(), out.id).problems == ()
-    assert Session.load(merged.id).outcome == merged.outcome
-
-
 def test_a_long_chain_needs_no_recursion() -> None:
     session = Session.from_user_message("hi")
     for _ in range(2000):
         parent = Edge(session.id, session.body, session.provenance)
         session = Session.from_body(session.body, Provenance(parents=(parent,)))
-    keeper = AncestorWriter(FileStore())
-    keeper.keep_ancestors((session.as_parent(),))
+    AncestorWriter(FileStore()).keep_ancestors((session.as_parent(),))
     assert session.id in stored()
 
 
-def test_what_is_stored_is_not_written_again() -> None:
-    leaf = Session.from_user_message("hi")
-    run(["one"], user=leaf, persist=True).synchronize()
+def test_what_is_stored_is_not_written_again_unless_it_was_deleted() -> None:
+    leaf = Session.from_user_message("look", images=[picture(b"x")])
+    first = run(["one"], user=leaf, persist=True).synchronize()
     before = log_of(leaf.id).stat()
     run(["two"], user=leaf, persist=True).synchronize()
     after = log_of(leaf.id).stat()
     assert (before.st_ino, before.st_mtime_ns) == (after.st_ino, after.st_mtime_ns)
+    loaded = Session.load(first.id)
+    FileStore().delete(leaf.id)
+    for user in (leaf, loaded):
+        out = run(["three"], user=user, persist=True).synchronize()
+        again = Session.load(out.id)
+        assert again.chunk_table == out.chunk_table
+        assert again.chunk_table[0].images[0].blob.data == picture(b"x")
+    assert list(FileStore().directory.glob("*.__partial__*")) == []
 
 
 class Losing(JournalStore):
@@ -88,9 +91,7 @@ class Losing(JournalStore):
         return super().create(session)
 
 
-def test_what_is_deleted_just_before_its_child_is_begun_stands_in_the_child(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_what_is_deleted_meanwhile_stands_in_its_child(monkeypatch: pytest.MonkeyPatch) -> None:
     store = Losing()
     monkeypatch.setenv("OPENRATH_STORE", store.url)
     first = run(["one"], persist=True).synchronize()
@@ -100,103 +101,85 @@ def test_what_is_deleted_just_before_its_child_is_begun_stands_in_the_child(
     assert Session.load(out.id).chunk_table == out.chunk_table
 
 
-def test_what_was_deleted_is_written_again() -> None:
-    leaf = Session.from_user_message("hi")
-    run(["one"], user=leaf, persist=True).synchronize()
-    FileStore().delete(leaf.id)
-    out = run(["two"], user=leaf, persist=True).synchronize()
-    assert Session.load(out.id).chunk_table == out.chunk_table
-
-
-def test_a_parent_that_is_loaded_is_not_written_again() -> None:
-    first = run(["one"], persist=True).synchronize()
-    loaded = Session.load(first.id)
-    out = run(["two"], user=loaded, persist=True).synchronize()
-    assert Session.load(out.id).chunk_table == out.chunk_table
-    assert list(FileStore().directory.glob("*.__partial__*")) == []
-
-
-def test_images_of_ancestors_are_stored_with_them() -> None:
-    leaf = Session.from_user_message("look", images=[picture(b"x")])
-    out = run(["nice"], user=leaf, persist=True).synchronize()
-    (image,) = Session.load(out.id).chunk_table[0].images
-    assert image.blob.data == picture(b"x")
-
-
-def test_parents_known_by_their_ids_alone_are_named() -> None:
+def test_parents_that_are_not_known_are_named_or_left_out() -> None:
     parent = UUID(int=7)
     child = Session(Session.from_user_message("hi").chunk_table, parent_session_ids=(parent,))
     child.save()
-    assert stored() == {child.id}
+    alone = run(["one"]).detach()
+    alone.save()
+    with session_graph_mode_override(False):
+        out = run(["two"], user=run(["one"]), persist=True).synchronize()
+    assert stored() == {child.id, alone.id, out.id}
     header = log_of(child.id).read_bytes().split(b"\n")[0]
     assert str(parent).encode() in header
+    for each in (alone, out):
+        loaded = Session.load(each.id)
+        assert (loaded.chunk_table, list(loaded.record)) == (each.chunk_table, list(each.record))
 
 
-def test_without_a_graph_a_session_is_stored_whole() -> None:
-    with session_graph_mode_override(False):
-        first = run(["one"])
-        out = run(["two"], user=first, persist=True).synchronize()
-    assert stored() == {out.id}
-    assert Session.load(out.id).chunk_table == out.chunk_table
+def twin_of(session: Session) -> Session:
+    """The same session as another process knows it, which has not stored it."""
+    body = Deferred.of(session.body.result())
+    return Session.from_body(body, session.provenance, id=session.id)
 
 
-def test_a_detached_session_is_stored_without_its_origin() -> None:
-    out = run(["one"]).detach()
-    out.save()
-    assert stored() == {out.id}
-    assert list(Session.load(out.id).record) == list(out.record)
+def without_its_last_line(data: bytes) -> bytes:
+    return data[: data.rindex(b"\n", 0, len(data) - 1) + 1]
 
 
-def test_an_ancestor_that_another_process_left_half_written_is_completed() -> None:
+@pytest.mark.parametrize("cut", [without_its_last_line, bytes], ids=["line", "name"])
+def test_an_ancestor_that_was_left_half_written_is_completed(cut: Callable[[bytes], bytes]) -> None:
     leaf = run(["one"]).synchronize()
     leaf.save()
-    # As another process knows it, which has not stored it.
-    twin = Session.from_body(Deferred.of(leaf.body.result()), leaf.provenance, id=leaf.id)
-    whole = twin.fork()
+    twin = twin_of(leaf)
     data = log_of(leaf.id).read_bytes()
     FileStore().delete(leaf.id)
-    cut = data.rindex(b"\n", 0, len(data) - 1) + 1
-    partial = partial_beside(log_of(leaf.id))
-    partial.write_bytes(data[:cut])
-    whole.save()
-    assert list(Session.load(leaf.id).record) == list(leaf.record)
-    assert Session.load(leaf.id).outcome == leaf.outcome
-    assert not partial.exists()
-
-
-def test_an_ancestor_whose_log_only_lacks_its_name_gets_it() -> None:
-    leaf = run(["one"]).synchronize()
-    leaf.save()
-    twin = Session.from_body(Deferred.of(leaf.body.result()), leaf.provenance, id=leaf.id)
-    log_of(leaf.id).rename(partial_beside(log_of(leaf.id)))
+    left = partial_beside(log_of(leaf.id))
+    left.write_bytes(cut(data))
     twin.fork().save()
     assert list(Session.load(leaf.id).record) == list(leaf.record)
+    assert Session.load(leaf.id).outcome == leaf.outcome
     assert verify(FileStore(), leaf.id).problems == ()
-    assert log_of(leaf.id).exists()
+    assert not left.exists()
 
 
+def longer() -> tuple[Session, Session]:
+    """A session, and one of the same id that has more rows."""
+    short = Session.from_user_message("hi")
+    table = short.chunk_table.born_in(short.id, run(["more"]).chunk_table)
+    return short, Session(table, id=short.id)
+
+
+def other_entries() -> tuple[Session, Session]:
+    """A session, and one of the same id with another entry."""
+    fork = Session.from_user_message("hi").fork()
+    body = twin_of(fork).fork().body
+    return Session.from_body(body, fork.provenance, id=fork.id), fork
+
+
+@pytest.mark.parametrize("make", [longer, other_entries])
+def test_another_log_of_the_same_id_is_replaced(
+    make: Callable[[], tuple[Session, Session]],
+) -> None:
+    session, other = make()
+    other.save()
+    data = log_of(other.id).read_bytes()
+    FileStore().delete(other.id)
+    partial_beside(log_of(other.id)).write_bytes(without_its_last_line(data))
+    session.fork().save()
+    loaded = Session.load(session.id)
+    assert (loaded.chunk_table, list(loaded.record)) == (session.chunk_table, list(session.record))
+
+
+@pytest.mark.parametrize("make", [cancelled_session, partial(Session.from_user_message, "hi")])
 @pytest.mark.parametrize("left", [b"", b'{"record_type": "hea', b"no json\n"])
-def test_an_ancestor_of_which_nothing_can_be_read_is_written_anew(left: bytes) -> None:
-    leaf = Session.from_user_message("hi")
+def test_an_unreadable_ancestor_is_written_anew(left: bytes, make: Callable[[], Session]) -> None:
+    leaf = make()
     FileStore().directory.mkdir(parents=True)
     partial_beside(log_of(leaf.id)).write_bytes(left)
     leaf.fork().save()
-    assert Session.load(leaf.id).chunk_table == leaf.chunk_table
-
-
-def test_a_log_of_the_same_id_that_holds_other_entries_is_written_anew() -> None:
-    leaf = Session.from_user_message("hi")
-    fork = leaf.fork()
-    fork.save()
-    data = log_of(fork.id).read_bytes()
-    other = Session.from_body(fork.body, fork.provenance, id=fork.id).fork()
-    body = other.body.result()
-    FileStore().delete(fork.id)
-    cut = data.rindex(b"\n", 0, len(data) - 1) + 1
-    partial_beside(log_of(fork.id)).write_bytes(data[:cut])
-    strange = Session.from_body(Deferred.of(body), fork.provenance, id=fork.id)
-    strange.save()
-    assert list(Session.load(fork.id).record) == list(strange.record)
+    loaded = Session.load(leaf.id)
+    assert (loaded.chunk_table, loaded.outcome) == (leaf.chunk_table, leaf.outcome)
 
 
 def test_who_comes_second_takes_what_the_other_process_stored() -> None:
@@ -215,28 +198,9 @@ def test_who_comes_second_takes_what_the_other_process_stored() -> None:
     assert Session.load(leaf.id).chunk_table == leaf.chunk_table
 
 
-def test_an_ancestor_that_cannot_be_stored_fails_the_run() -> None:
-    FileStore().directory.parent.mkdir(parents=True)
-    FileStore().directory.write_text("no directory")
-    out = run(["never asked"], persist=True)
-    with pytest.raises(PersistenceError, match="cannot be"):
-        out.synchronize()
-    assert len(out.partial_record) == 0
-
-
-def test_late_entries_of_a_parent_are_stored_before_its_child() -> None:
-    parent = run(["one"], persist=True).synchronize()
-    child = parent.fork()
-    child.save()
-    parent.add_entry(verdict())
-    late_child = parent.fork()
-    late_child.save()
-    assert list(Session.load(late_child.id).record) == list(late_child.record)
-    assert list(Session.load(child.id).record) == list(child.record)
-
-
-def test_late_entries_that_came_before_the_parent_was_stored_are_stored_with_it() -> None:
-    parent = run(["one"]).synchronize()
+@pytest.mark.parametrize("persist", [False, True])
+def test_late_entries_of_a_parent_are_stored_before_its_child(persist: bool) -> None:
+    parent = run(["one"], persist=persist).synchronize()
     early = parent.fork()
     parent.add_entry(verdict("first"))
     middle = parent.fork()
@@ -246,36 +210,6 @@ def test_late_entries_that_came_before_the_parent_was_stored_are_stored_with_it(
         child.save()
         assert list(Session.load(child.id).record) == list(child.record)
     assert list(Session.load(parent.id).record) == list(parent.record)
-
-
-def test_late_entries_of_a_parent_that_was_never_stored_are_stored_with_it() -> None:
-    parent = run(["one"]).synchronize()
-    parent.add_entry(verdict())
-    child = parent.fork()
-    child.save()
-    assert list(Session.load(child.id).record) == list(child.record)
-    assert list(Session.load(parent.id).record) == list(parent.record)
-
-
-def test_a_log_that_holds_more_than_the_session_is_written_anew() -> None:
-    short = Session.from_user_message("hi")
-    table = short.chunk_table.born_in(short.id, run(["more"]).chunk_table)
-    longer = Session(table, id=short.id)
-    longer.save()
-    data = log_of(short.id).read_bytes()
-    FileStore().delete(short.id)
-    cut = data.rindex(b"\n", 0, len(data) - 1) + 1
-    partial_beside(log_of(short.id)).write_bytes(data[:cut])
-    short.fork().save()
-    assert Session.load(short.id).chunk_table == short.chunk_table
-
-
-def test_what_cannot_be_read_of_a_session_that_waits_is_written_anew() -> None:
-    waiting = cancelled_session()
-    FileStore().directory.mkdir(parents=True)
-    partial_beside(log_of(waiting.id)).write_bytes(b"no json\n")
-    waiting.save()
-    assert Session.load(waiting.id).outcome == waiting.outcome
 
 
 def test_late_entries_of_a_parent_that_was_stored_elsewhere_are_added() -> None:
@@ -307,8 +241,7 @@ def test_a_failed_parent_is_left_out() -> None:
     failed = run([ValueError("no")])
     with pytest.raises(ValueError, match="no"):
         failed.synchronize()
-    keeper = AncestorWriter(FileStore())
-    keeper.keep_ancestors((failed.as_parent(), Edge(UUID(int=1))))
+    AncestorWriter(FileStore()).keep_ancestors((failed.as_parent(), Edge(UUID(int=1))))
     assert stored() == set()
 
 
@@ -320,3 +253,29 @@ def test_what_is_known_to_be_stored_is_forgotten_with_the_session() -> None:
     known = session.id
     del session
     assert shelf.of_session(known) is None
+
+
+@given(base=row_lists, ours=row_lists, theirs=row_lists)
+def test_what_a_merge_begins_with_is_told_by_ranges_of_its_parents(
+    base: list[ChunkRow], ours: list[ChunkRow], theirs: list[ChunkRow]
+) -> None:
+    root = Session(ChunkTable(base))
+    mine, other = (Session(root.chunk_table.born_in(uuid4(), rows)) for rows in (ours, theirs))
+    merged = mine.merge(other)
+    tables = {each.id: each.chunk_table.vector for each in (mine, other)}
+    parts = row_parts(merged.chunk_table.vector, [RangeSource(*each) for each in tables.items()])
+    ranges = [tables[part.session].prefix(part.stop).since(part.start) for part in parts]
+    assert [part.digest for part in parts] == [rows_digest(rows) for rows in ranges]
+    assert [row for rows in ranges for row in rows] == list(merged.chunk_table)
+    assert count_in_ranges(parts) == len(merged.chunk_table)
+
+
+def test_ranges_end_where_a_row_is_in_no_parent_or_not_the_next_one() -> None:
+    one, two, stranger, *three = [
+        Session.create(text=text).chunk_table[0] for text in ("a", "b", "c", "d", "e", "f")
+    ]
+    sources = [RangeSource(uuid4(), Vector(rows)) for rows in ([one], [two], three)]
+    rows = Vector([one, two, three[0], three[2], stranger, two])
+    found = [(part.session, part.start, part.stop) for part in row_parts(rows, sources)]
+    spans = [(0, 0, 1), (1, 0, 1), (2, 0, 1), (2, 2, 3)]
+    assert found == [(sources[at].session, start, stop) for at, start, stop in spans]

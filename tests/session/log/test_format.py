@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta, timezone
 from decimal import Decimal
-from typing import Any
+from enum import EnumType
+from functools import cache
+from inspect import signature
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 from uuid import UUID
 
 import pytest
@@ -14,16 +21,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
-from rath._async.retry import Attempt
 from rath._core.blobs import Blob
 from rath._core.vector import Vector
-from rath.backend.abc import BackendSandboxSpec, SandboxIdentity
-from rath.backend.effects import FileEffect
+from rath.backend.abc import BackendSandboxSpec
 from rath.errors import PersistenceError, SessionDamaged
 from rath.llm.chat_request import RathLLMFunctionTool
 from rath.llm.chat_response import RathLLMTokenUsage
-from rath.llm.exchange import CallEvidence
+from rath.llm.credentials import Account, find_account
 from rath.llm.prices import Cost
+from rath.llm.provider import Provider
+from rath.llm.variables import OPENAI
 from rath.session import RowId
 from rath.session.chunk import ChunkRow, user_text_chunk
 from rath.session.events import (
@@ -33,10 +40,8 @@ from rath.session.events import (
     Failed,
     Finished,
     Header,
-    Intent,
     OutcomeChange,
     PartialText,
-    PendingResult,
     Reopened,
     RoundEnd,
     Row,
@@ -45,174 +50,113 @@ from rath.session.events import (
 from rath.session.graph.kind import LineageKind
 from rath.session.log.format import Encoder
 from rath.session.log.reader import LineReader, read_lines
-from rath.session.operation import Place
 from rath.session.outcome import (
-    BudgetExceeded,
-    Cancelled,
     Completed,
-    DeadlineExceeded,
-    NeedsApproval,
     NeedsDecision,
-    NeedsInput,
-    OutputMissing,
     OutputValue,
-    RoundLimit,
 )
-from rath.session.output_schema import OutputSpec
+from rath.session.persistence import PersistedSessionHeader
 from rath.session.record import (
-    Decision,
-    Interrupt,
     ModelCall,
-    Operation,
-    RecalledNote,
-    Seen,
-    Summary,
     ToolRun,
     Verdict,
 )
-from tests.support.api import Event, GivenUsage, Record, chained
+from tests.support.api import (
+    Event,
+    chained,
+    decode_header,
+    header_of,
+    provider_from_jsonable,
+)
 from tests.support.evidence import evidence as call_evidence
+from tests.support.session_files import operation
 from tests.support.sessions import rows
 
 SESSION = UUID(int=7)
+
+
 NOW = datetime(2026, 11, 22, tzinfo=UTC)
+
+
 HEADER = Header(session=SESSION, created_at=NOW, operator="implicit", kind=LineageKind.UNKNOWN)
 
+
 names = st.text(st.characters(codec="utf-8"), max_size=12)
+
+
 texts = st.text(st.characters(codec="utf-8"), max_size=40) | st.sampled_from(
     ["\u2028", "a\nb", '","more":1,"sum":"0123456789abcdef"}', "\x00", "é" * 50]
 )
+
+
 digests = st.text("0123456789abcdef", min_size=64, max_size=64)
-times = st.datetimes(timezones=st.just(UTC))
+
+
 json_values: st.SearchStrategy[Any] = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | texts,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(names, inner, max_size=3),
     max_leaves=6,
 )
+
+
 objects = st.dictionaries(names, json_values, max_size=3)
-ids = st.uuids()
-row_ids = st.builds(RowId, ids, st.integers(0, 10**6))
-row_id_tuples = st.lists(row_ids, max_size=3).map(tuple)
+
+
 blobs = st.builds(Blob.from_bytes, st.binary(max_size=20)) | st.builds(
     Blob, digests, st.integers(0, 10**9)
 )
-named_rows: st.SearchStrategy[ChunkRow] = st.builds(ChunkRow.with_id, rows, row_ids)
-usages = st.builds(
-    RathLLMTokenUsage,
-    st.integers(0, 10**6),
-    st.integers(0, 10**6),
-    st.integers(0, 10**6),
-    st.none() | objects,
-    st.none() | objects,
-)
-tools = st.builds(RathLLMFunctionTool, names, objects, st.none() | texts, st.none() | st.booleans())
-tool_tuples = st.lists(tools, max_size=2).map(tuple)
-durations = st.floats(0, 1e6)
-spec = st.builds(OutputSpec, name=names, schema=objects, strict=st.booleans(), tool=tools)
-outcomes = st.one_of(
-    st.builds(Completed, st.none() | st.builds(OutputMissing, texts)),
-    st.builds(Completed, st.builds(OutputValue, json_values)),
-    st.builds(RoundLimit, st.integers(0, 99)),
-    st.builds(DeadlineExceeded, durations),
-    st.builds(Cancelled, ids),
-    st.builds(NeedsApproval, ids, st.lists(names, max_size=2).map(tuple)),
-    st.builds(NeedsInput, ids, texts),
-    st.builds(NeedsDecision, ids, st.lists(names, max_size=2).map(tuple)),
-    st.builds(
-        BudgetExceeded,
-        st.none() | st.integers(0, 99),
-        st.integers(0, 99),
-        budget_usd=st.none() | st.decimals(0, 9, places=3),
-    ),
-)
-evidence = st.builds(
-    CallEvidence,
-    parameters=objects,
-    origins=st.lists(st.tuples(names, names), max_size=2).map(tuple),
-    attempts=st.lists(
-        st.builds(Attempt, st.integers(1, 9), st.none() | texts, st.none(), durations, durations),
-        max_size=2,
-    ).map(tuple),
-    started=times,
-    first_token_ms=st.none() | durations,
-    duration_ms=durations,
-    usage=st.none() | usages,
-    reasoning_blocks=st.lists(objects, max_size=1).map(tuple),
-    partial_text=texts,
-    queued_ms=durations,
-)
-common: dict[str, Any] = {"operation": ids, "rows": row_id_tuples, "id": ids, "at": times}
-seen = st.builds(
-    Seen,
-    context=st.none() | texts,
-    recalled=st.lists(
-        st.builds(RecalledNote, texts, texts, st.none() | durations, st.integers(0, 9)), max_size=2
-    ).map(tuple),
-)
-effects = st.builds(
-    FileEffect, texts, st.sampled_from(["created", "changed"]), st.none() | blobs, st.none() | blobs
-)
-identities = st.builds(SandboxIdentity, names, names, names, texts, texts, st.none() | names)
-tool_runs = st.builds(
-    ToolRun,
-    **common,
-    arguments=st.none() | objects,
-    sandbox=st.none() | identities,
-    duration_ms=durations,
-    shown=blobs,
-    full=st.none() | blobs,
-    file_effects=st.lists(effects, max_size=2).map(tuple),
-    effect_gaps=st.lists(texts, max_size=2).map(tuple),
-    decision=st.none() | ids,
-)
-entries = st.one_of(
-    st.builds(
-        Operation,
-        **common,
-        place=st.builds(Place, names, st.integers(0, 99), st.none() | ids, st.none() | ids),
-        head=st.lists(named_rows, max_size=2).map(tuple),
-        tools=tool_tuples,
-        output=st.none() | spec,
-        theirs=st.none(),
-    ),
-    st.builds(ModelCall, **common, seen=st.none() | seen, evidence=evidence),
-    tool_runs,
-    st.builds(Summary, **common, replaced=row_id_tuples),
-    st.builds(Verdict, **common, score=st.none() | durations, report=texts),
-    st.builds(Interrupt, **common, calls=st.lists(names, max_size=2).map(tuple)),
-    st.builds(Decision, **common, arguments=st.none() | objects),
-)
-parts = st.builds(AncestorRange, ids, st.just(0), st.integers(0, 99), digests)
-headers = st.builds(
-    Header,
-    session=st.just(SESSION),
-    created_at=times,
-    operator=names.filter(bool),
-    kind=st.sampled_from(LineageKind),
-    parents=st.lists(ids, max_size=2).map(tuple),
-    extras=st.lists(st.tuples(names, texts), max_size=2).map(tuple),
-    sandbox_spec=st.none() | st.builds(BackendSandboxSpec, working_dir=texts, timeout=st.none()),
-    rows=st.lists(parts, max_size=2).map(tuple),
-    entries=st.lists(parts, max_size=2).map(tuple),
-    given=st.lists(st.builds(GivenUsage, ids, usages), max_size=2).map(tuple),
-    lineage=st.none() | st.tuples(ids, ids, names),
-    provider=st.none() | objects,
-)
-lines: st.SearchStrategy[Event] = st.one_of(
-    st.builds(Row, st.integers(0, 10**6), named_rows),
-    entries,
-    st.builds(Intent, at=times),
-    st.builds(PendingResult, run=tool_runs, shown=st.none() | named_rows),
-    st.builds(RoundEnd, st.integers(0, 9), st.lists(ids, max_size=3).map(tuple)),
-    st.builds(PartialText, ids, texts),
-    st.builds(Failed, at=times, error=texts),
-    st.builds(Reopened, at=times),
-    st.builds(OutcomeChange, outcomes),
-)
-trailers = st.builds(
-    Finished, closed_at=times, usage=st.none() | usages, outcome=outcomes,
-    n_rows=st.integers(0, 99), n_entries=st.integers(0, 99),
-)  # fmt: skip
+KNOWN: dict[Any, st.SearchStrategy[Any]] = {
+    Any: json_values,
+    AncestorRange: st.builds(AncestorRange, st.uuids(), st.just(0), st.integers(0, 99), digests),
+    BackendSandboxSpec: st.builds(BackendSandboxSpec, working_dir=texts, timeout=st.none()),
+    Blob: blobs,
+    ChunkRow: st.builds(ChunkRow.with_id, rows, st.builds(RowId, st.uuids(), st.integers(0, 99))),
+    Decimal: st.decimals(0, 9, places=3),
+    NoneType: st.none(),
+    UUID: st.uuids(),
+    bool: st.booleans(),
+    datetime: st.datetimes(timezones=st.just(UTC)),
+    float: st.floats(0, 1e6),
+    int: st.integers(0, 10**6),
+    str: texts,
+}
+
+
+@cache
+def of(kind: Any) -> st.SearchStrategy[Any]:
+    """Values of a type, with all of their fields."""
+    origin, args = get_origin(kind), get_args(kind)
+    if kind in KNOWN:
+        return KNOWN[kind]
+    if origin is Vector:
+        return st.nothing()  # a log has the length of what it was, or its ids
+    if origin is Literal:
+        return st.sampled_from(args)
+    if origin in (Union, UnionType):
+        return st.one_of(*map(of, args))
+    if origin is Sequence or args[-1:] == (Ellipsis,):
+        return st.lists(of(args[0]), max_size=2).map(tuple)
+    if origin is tuple:
+        return st.tuples(*map(of, args))
+    if origin in (dict, Mapping):
+        return objects
+    if isinstance(kind, EnumType):
+        return st.sampled_from(list[Any](kind))
+    hints = get_type_hints(kind)
+    return st.builds(kind, **{name: of(hints[name]) for name in signature(kind).parameters})
+
+
+def of_session(made: Header) -> Header:
+    """The header of our session; what its extras are besides text becomes text."""
+    extras = tuple((name, str(value)) for name, value in made.extras)
+    operator = made.operator or "fork"
+    return structs.replace(made, session=SESSION, operator=operator, extras=extras)
+
+
+headers = of(Header).map(of_session)
+trailers = of(Finished)
+ADDED = Header, Finished, AgentRows, ToolSchemas, CallSetup
+lines = st.one_of(*(of(kind) for kind in get_args(Event) if kind not in ADDED))
 
 
 def log_of(groups: Sequence[Sequence[Event]], header: Header = HEADER) -> bytes:
@@ -224,10 +168,9 @@ def unnamed(found: Sequence[Event]) -> list[Event]:
     return [line for line in found if not isinstance(line, AgentRows | ToolSchemas | CallSetup)]
 
 
-def said(data: bytes) -> list[Event]:
+def said(data: bytes) -> list[Any]:
     """Return the lines without those that were added for what operations name."""
-    found = read_lines(data, "log").lines
-    return unnamed(found)
+    return unnamed(read_lines(data, "log").lines)
 
 
 @settings(max_examples=300)
@@ -241,9 +184,7 @@ def test_every_line_comes_back_as_it_was(
 
 @settings(max_examples=100)
 @given(st.lists(st.lists(lines, min_size=1, max_size=3), max_size=4), st.data())
-def test_what_comes_in_pieces_is_read_as_what_comes_at_once(
-    groups: list[list[Event]], data: st.DataObject
-) -> None:
+def test_pieces_are_read_as_the_whole(groups: list[list[Event]], data: st.DataObject) -> None:
     log = log_of(groups)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(log)), max_size=5)))
     reader, found = LineReader("log"), list[Event]()
@@ -298,76 +239,20 @@ def test_a_line_that_was_taken_out_is_noticed() -> None:
     with pytest.raises(SessionDamaged, match=r"log:2: the checksum does not fit") as caught:
         read_lines(b"".join([first, *others]), "log")
     assert (caught.value.where, caught.value.line) == ("log", 2)
-
-
-def test_recovery_gives_what_stands_before_the_damage() -> None:
-    damaged = SMALL.replace(b'"b"', b'"c"')
-    found = read_lines(damaged, "log", recover=True)
+    found = read_lines(SMALL.replace(b'"b"', b'"c"'), "log", recover=True)
     assert found.lines == read_lines(SMALL, "log").lines[:-1]
     assert found.problem is not None
     assert found.problem.line == 5
 
 
-def test_writing_goes_on_where_reading_ended() -> None:
-    head = (user_text_chunk("be good"),)
-    run = Operation(operation=SESSION, kind="loop", place=Place("", 0), session=SESSION, head=head)
-    log = log_of([[run]])
-    encoder = read_lines(log, "log").reader.encoder()
-    more = encoder.add(structs.replace(run, id=UUID(int=9)))
-    assert said(log + more.data)[-1] == structs.replace(run, id=UUID(int=9))
-    assert b'"event":"agent_rows"' not in more.data
-
-
-def test_an_agents_rows_and_tools_stand_once() -> None:
-    tool = RathLLMFunctionTool("f", {"type": "object"})
-    run = Operation(
-        operation=SESSION, kind="loop", place=Place("", 0), session=SESSION,
-        head=(user_text_chunk("be good"),), tools=(tool,),
-    )  # fmt: skip
-    log = log_of([[run], [structs.replace(run, id=UUID(int=9))]])
+def test_writing_goes_on_where_reading_ended_and_repeats_no_rows_of_an_agent() -> None:
+    head, tool = (user_text_chunk("be good"),), RathLLMFunctionTool("f", {"type": "object"})
+    run = operation(SESSION, head=head, tools=(tool,))
+    log = log_of([[run], [structs.replace(run, id=UUID(int=8))]])
+    last = structs.replace(run, id=UUID(int=9))
+    log += read_lines(log, "log").reader.encoder().add(last).data
+    assert said(log)[-1] == last
     assert log.count(b'"event":"agent_rows"') == log.count(b'"event":"tool_schemas"') == 1
-
-
-def test_the_record_of_a_second_parent_is_told_by_its_length() -> None:
-    theirs: Record = Vector(
-        [Operation(operation=SESSION, kind="fork", place=Place("", 0), session=SESSION)]
-    )
-    merge = Operation(
-        operation=SESSION, kind="merge", place=Place("", 0), session=SESSION, theirs=theirs
-    )
-    header = structs.replace(HEADER, entries=(AncestorRange(UUID(int=8), 0, 1, "0" * 64),))
-    log = log_of([[merge]], header)
-    assert read_lines(log, "log").reader.decoder.n_theirs == {merge.id: 1}
-    assert said(log)[-1] == structs.replace(merge, theirs=None)
-
-
-def test_a_log_that_stands_alone_names_the_record_of_a_second_parent() -> None:
-    theirs: Record = Vector(
-        [Operation(operation=SESSION, kind="fork", place=Place("", 0), session=SESSION)]
-    )
-    merge = Operation(
-        operation=SESSION, kind="merge", place=Place("", 0), session=SESSION, theirs=theirs
-    )
-    decoder = read_lines(log_of([[merge]]), "log").reader.decoder
-    assert (decoder.n_theirs, decoder.theirs) == ({}, {merge.id: (theirs[0].id,)})
-
-
-def test_the_bytes_of_blobs_are_handed_out_beside_the_line() -> None:
-    kept, known = Blob.from_bytes(b"content"), Blob("0" * 64, 10**9)
-    run = tool_run(shown=known, full=kept)
-    assert Encoder(SESSION).add(HEADER, run).blobs == (kept,)
-
-
-def test_a_reader_says_which_blobs_were_kept() -> None:
-    asked: list[tuple[str, int, bool]] = []
-
-    def make_blob(digest: str, size: int, is_kept: bool) -> Blob:
-        asked.append((digest, size, is_kept))
-        return Blob(digest, size)
-
-    kept, known = Blob.from_bytes(b"content"), Blob("0" * 64, 10**9)
-    read_lines(log_of([[tool_run(shown=known, full=kept)]]), "", make_blob=make_blob)
-    assert asked == [(known.digest, 10**9, False), (kept.digest, 7, True)]
 
 
 def model_call() -> ModelCall:
@@ -388,19 +273,6 @@ def tool_run(**more: Any) -> ToolRun:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("cost", [None, Cost(Decimal("0.25"), "a list 1.0", "openai/gpt")])
-def test_a_call_keeps_the_price_of_its_day(cost: Cost | None) -> None:
-    made = model_call()
-    made.evidence.settle_cost(cost)
-    (line,) = said(log_of([[made]]))[1:]
-    assert isinstance(line, ModelCall)
-    assert line.evidence.cost == cost
-
-
-def test_a_lone_surrogate_comes_back() -> None:
-    assert said(log_of([[PartialText(SESSION, "\ud800")]]))[-1] == PartialText(SESSION, "\ud800")
-
-
 def test_the_contents_of_an_entry_are_handed_out_whatever_its_texts_are() -> None:
     kept = Blob.from_bytes(b"content")
     run = tool_run(shown=kept, full=kept, effect_gaps=("\ud800",))
@@ -409,48 +281,61 @@ def test_the_contents_of_an_entry_are_handed_out_whatever_its_texts_are() -> Non
     assert said(log_of([[run]]))[-1] == run
 
 
-@pytest.mark.parametrize("number", [math.inf, -math.inf, 10**400, -(2**70), 1e308, 5e-324])
-def test_any_number_comes_back(number: float) -> None:
-    run = structs.replace(tool_run(shown=Blob("0", 1)), arguments={"n": [number, {"m": number}]})
-    verdict = Verdict(operation=SESSION, name="n", judge="j", passed=True, report="", score=number)
-    row = Row(0, ChunkRow("user", {"n": number}, RowId(SESSION, 0)))
-    events: list[Event] = [row, run, verdict]
-    assert said(log_of([events]))[1:] == events
-
-
-def test_what_is_no_number_comes_back_as_such() -> None:
-    verdict = Verdict(
-        operation=SESSION, name="n", judge="j", passed=True, report="", score=math.nan
-    )
-    (line,) = said(log_of([[verdict]]))[1:]
-    assert isinstance(line, Verdict)
-    assert line.score is not None
-    assert math.isnan(line.score)
-
-
-def test_an_answer_of_a_class_is_kept_as_what_can_be_read_of_it() -> None:
-    done = OutcomeChange(Completed(OutputValue(RathLLMTokenUsage(1, 2, 3))))
-    (line,) = said(log_of([[done]]))[1:]
-    assert isinstance(line, OutcomeChange)
-    assert isinstance(line.outcome, Completed)
-    assert isinstance(line.outcome.output, OutputValue)
-    assert line.outcome.output.value["total_tokens"] == 3
-
-
-def test_what_has_no_json_form_is_refused_where_it_is_written() -> None:
-    with pytest.raises(TypeError, match="object has no JSON form"):
-        Encoder(SESSION).add(OutcomeChange(Completed(OutputValue(object()))))
-
-
 RUN = tool_run(shown=Blob.from_bytes(b"x"), full=None)
 
 
+def verdict(score: float) -> Verdict:
+    return Verdict(operation=SESSION, name="n", judge="j", passed=True, report="", score=score)
+
+
+def priced() -> ModelCall:
+    made = model_call()
+    made.evidence.settle_cost(Cost(Decimal("0.25"), "a list 1.0", "openai/gpt"))
+    return made
+
+
+@pytest.mark.parametrize("number", [math.inf, -math.inf, 10**400, -(2**70), 1e308, 5e-324])
+def test_any_number_comes_back(number: float) -> None:
+    run = structs.replace(RUN, arguments={"n": [number, {"m": number}]})
+    row = Row(0, ChunkRow("user", {"n": number}, RowId(SESSION, 0)))
+    events: list[Event] = [row, run, verdict(number)]
+    assert said(log_of([events]))[1:] == events
+
+
+def test_odd_values_come_back_as_what_they_mean() -> None:
+    zone = timezone(timedelta(hours=3))
+    no_number, cost, run, *others = said(
+        log_of([[
+            verdict(math.nan),
+            priced(),
+            structs.replace(RUN, at=NOW.replace(tzinfo=None)),
+            PartialText(SESSION, "\ud800"),
+            OutcomeChange(Completed(OutputValue(RathLLMTokenUsage(1, 2, 3)))),
+            Reopened(NOW.astimezone(zone)),
+        ]])
+    )[1:]  # fmt: skip
+    assert math.isnan(no_number.score)
+    assert cost.evidence.cost == priced().evidence.cost
+    assert run.at == NOW
+    usage = {"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 3}
+    assert others[0] == PartialText(SESSION, "\ud800")
+    assert others[1].outcome.output.value.items() >= usage.items()
+    assert others[2] == Reopened(NOW)
+
+
 @pytest.mark.parametrize(
-    "value", [b"x", NOW, Decimal(1), SESSION, {1, "a"}], ids=lambda v: type(v).__name__
+    "event",
+    [
+        OutcomeChange(Completed(OutputValue(object()))),
+        *(
+            structs.replace(RUN, arguments={"a": value})
+            for value in (b"x", NOW, Decimal(1), SESSION, {1, "a"}, object())
+        ),
+    ],
 )
-def test_arguments_that_json_has_no_form_for_are_refused(value: object) -> None:
+def test_what_has_no_json_form_is_refused_where_it_is_written(event: Event) -> None:
     with pytest.raises(TypeError, match=r"no JSON form|not supported between"):
-        Encoder(SESSION).add(HEADER, structs.replace(RUN, arguments={"a": value}))
+        Encoder(SESSION).add(HEADER, event)
 
 
 class OwnText(str):
@@ -465,7 +350,6 @@ def test_texts_and_numbers_of_own_classes_are_written_as_such() -> None:
     changes = {"tool": OwnText("f"), "duration_ms": OwnNumber(2), "arguments": {"a": OwnText("b")}}
     run = structs.replace(RUN, **changes)
     (found,) = said(log_of([[run]]))[1:]
-    assert isinstance(found, ToolRun)
     assert (found.tool, found.duration_ms, found.arguments) == ("f", 2.0, {"a": "b"})
 
 
@@ -476,12 +360,6 @@ def test_parameters_keep_their_types_beside_equal_ones() -> None:
     ]
     found = [each for each in said(log_of([calls])) if isinstance(each, ModelCall)]
     assert [repr(each.evidence.parameters["n"]) for each in found] == ["1", "1.0", "True"]
-
-
-def test_a_time_without_a_zone_counts_as_utc() -> None:
-    run = structs.replace(RUN, at=NOW.replace(tzinfo=None))
-    assert run.at == NOW
-    assert said(log_of([[run]]))[1:] == [run]
 
 
 def altered(log: bytes, old: bytes, new: bytes) -> bytes:
@@ -508,9 +386,7 @@ def altered(log: bytes, old: bytes, new: bytes) -> bytes:
         (Row(0, user_text_chunk("a")), (b'"index":0', b'"index":"0"'), "index: expected int"),
     ],
 )
-def test_a_line_that_says_nothing_known_is_refused_by_name(
-    line: Event, change: tuple[bytes, bytes], problem: str
-) -> None:
+def test_an_unknown_line_is_refused(line: Event, change: tuple[bytes, bytes], problem: str) -> None:
     with pytest.raises(SessionDamaged, match="log:[23]: .*" + problem):
         read_lines(altered(log_of([[line]]), *change), "log")
 
@@ -550,6 +426,125 @@ def test_a_file_without_a_good_header_is_refused(data: bytes, problem: str) -> N
         read_lines(data, "log", recover=True)
 
 
-def test_times_come_back_in_utc() -> None:
-    line = Reopened(NOW.astimezone(timezone(timedelta(hours=3))))
-    assert said(log_of([[line]]))[-1] == Reopened(NOW)
+separators = st.sampled_from("\u2028\u2029\x85\x0c\x0b\x1c\r\n\t\0")
+
+
+# Python joins escaped surrogates that form a pair, so only lone ones can come back as they were.
+plain_text = st.text(st.characters(exclude_categories=["Cs"]) | separators | st.just("\udc80"))
+
+
+plain_numbers = st.integers() | st.floats(allow_nan=False, allow_infinity=False)
+
+
+plain_values = st.recursive(
+    st.none() | st.booleans() | plain_numbers | plain_text,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(plain_text, inner, max_size=3),
+    max_leaves=8,
+)
+
+
+OLD_HEADER: dict[str, Any] = {
+    "record_type": "header",
+    "schema_version": 1,
+    "id": str(UUID(int=1)),
+    "created_at": "2026-11-21T21:36:38.440597+00:00",
+}
+
+
+@given(st.dictionaries(st.sampled_from(sorted(OLD_HEADER)), plain_values))
+def test_any_header_is_decoded_or_a_persistence_error(damage: dict[str, Any]) -> None:
+    with contextlib.suppress(PersistenceError):
+        assert isinstance(
+            header_of(decode_header({**OLD_HEADER, **damage})), PersistedSessionHeader
+        )
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "expected"),
+    [
+        ("lineage_kind", "op_new", LineageKind.UNKNOWN),
+        ("lineage_kind", 7, LineageKind.UNKNOWN),
+        ("parent_session_ids", ["x", str(UUID(int=2)), 3], (UUID(int=2),)),
+        ("lineage_extras", [["a", 1], ["b"], 3, ["c", None]], (("a", 1), ("c", None))),
+        ("lineage_extras", "x", ()),
+        ("lineage_operator", None, "implicit"),
+        ("created_at", "2026-01-01T00:00:00", datetime(2026, 1, 1, tzinfo=UTC)),
+    ],
+)
+def test_header_is_read_forgivingly(field: str, value: object, expected: object) -> None:
+    assert getattr(header_of(decode_header({**OLD_HEADER, field: value})), field) == expected
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("id", "x"),
+        ("id", None),
+        ("created_at", "yesterday"),
+        ("created_at", None),
+        ("sandbox_spec", {"timeout_seconds": 1e300}),
+        ("sandbox_spec", {"timeout_seconds": "x"}),
+        ("sandbox_spec", [1]),
+    ],
+)
+def test_header_without_what_it_needs_is_malformed(field: str, value: object) -> None:
+    with pytest.raises(PersistenceError, match="malformed header"):
+        decode_header({**OLD_HEADER, field: value})
+
+
+# The provider of a session.
+
+
+def account_of(said: dict[str, Any]) -> Account:
+    """Return whom a provider that a header names would call, and with which key."""
+    provider = provider_from_jsonable(said)
+    assert provider is not None
+    return find_account(
+        provider, kind="openai", variables=OPENAI, default_base_url="https://default.example"
+    )
+
+
+CONFIG = {"model": "x", "base_url": "https://known.example/v1", "api_key": "kept"}
+
+
+FILE, DEFAULT = "https://file.example/v1", "https://default.example"
+
+
+@pytest.mark.parametrize(
+    ("said", "key", "base_url"),
+    [
+        ({"model": "m", "temperature": 0.5}, "from-the-environment", DEFAULT),
+        ({"model": "m", "base_url": FILE}, "", FILE),
+        ({"base_url": FILE, "config": "gone"}, "", FILE),
+        ({"base_url": FILE, "config": "mine"}, "", FILE),
+        ({"base_url": CONFIG["base_url"], "config": "mine"}, "kept", CONFIG["base_url"]),
+    ],
+    ids=["no endpoint", "of the file", "entry is gone", "of another entry", "of the entry"],
+)
+def test_an_endpoint_that_a_file_names_gets_no_key_but_its_own(
+    home: Path, monkeypatch: pytest.MonkeyPatch, said: dict[str, Any], key: str, base_url: str
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "from-the-environment")
+    if "config" in said:
+        home.mkdir()
+        (home / "config.json").write_text(json.dumps({"llm": {"providers": {"mine": CONFIG}}}))
+    account = account_of(said)
+    assert (account.api_key.value, account.base_url.value) == (key, base_url)
+    assert account.from_project == (base_url == FILE)
+    provider = provider_from_jsonable(said)
+    assert provider is not None
+    assert provider.base_url == said.get("base_url")
+
+
+@pytest.mark.parametrize(
+    "said",
+    [{"model": 1}, {"timeout": -1}, {"output_mode": "?"}, {"base_url": "u", "seed": "x"}],
+    ids=str,
+)
+def test_what_is_no_provider_is_none(said: dict[str, Any]) -> None:
+    assert provider_from_jsonable(said) is None
+
+
+def test_header_cannot_bring_a_key_or_code() -> None:
+    said = {"model": "m", "api_key": "k", "extra_create_args": {"x": 1}, "on_budget_exceeded": "f"}
+    assert provider_from_jsonable(said) == Provider(model="m")

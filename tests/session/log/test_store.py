@@ -6,12 +6,20 @@ import json
 import pickle
 import sys
 from pathlib import Path
+from typing import Any
+from uuid import UUID
 
 import pytest
 
 from rath.config import ConfigStore
 from rath.config.schema import SessionsConfig
 from rath.errors import ConfigError, MissingExtra, PersistenceError, StoreNotFound, UntrustedConfig
+from rath.session.persistence import (
+    ensure_sessions_dir,
+    session_file,
+    session_partial_file,
+    sessions_dir,
+)
 from rath.session.persistence.store import FileStore, default_store, open_store, stores
 from rath.testing import FakeSessionStore
 from tests.support.machine import trust
@@ -37,15 +45,6 @@ def test_a_directory_may_have_any_name(name: str, tmp_path: Path) -> None:
     assert store.directory == tmp_path / name
 
 
-def test_a_directory_may_stand_in_the_home_of_the_user(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path))
-    store = open_store("~/sessions")
-    assert isinstance(store, FileStore)
-    assert store.directory == tmp_path / "sessions"
-
-
 @pytest.mark.parametrize("url", ["files://host/sessions", "files://"])
 def test_a_url_of_files_names_a_directory_of_this_machine(url: str) -> None:
     with pytest.raises(ValueError, match="names no directory of this machine"):
@@ -59,17 +58,6 @@ def test_the_default_is_the_directory_of_the_home(home: Path) -> None:
     assert open_store() is default_store() is store
 
 
-def test_another_home_has_another_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = default_store()
-    monkeypatch.setenv("OPENRATH_HOME", str(tmp_path / "other"))
-    assert default_store() is not before
-
-
-def test_the_environment_names_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OPENRATH_STORE", f"files://{tmp_path}/env")
-    assert default_store().where == str(tmp_path / "env")
-
-
 def test_the_environment_stands_above_the_config(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -77,12 +65,6 @@ def test_the_environment_stands_above_the_config(
     assert default_store().where == str(tmp_path / "config")
     monkeypatch.setenv("OPENRATH_STORE", str(tmp_path / "env"))
     assert default_store().where == str(tmp_path / "env")
-
-
-def test_a_config_that_names_no_store_leaves_the_default(home: Path) -> None:
-    home.mkdir()
-    (home / "config.json").write_text("{}")
-    assert default_store().where == str(home / "sessions")
 
 
 @pytest.mark.parametrize("url", ["me:swordfish@host/base", "host/base?password=swordfish"])
@@ -93,7 +75,7 @@ def test_a_password_does_not_belong_into_a_config(url: str, home: Path) -> None:
     assert "swordfish" not in str(caught.value)
 
 
-def test_a_project_does_not_say_to_whom_sessions_are_sent_before_it_is_trusted(
+def test_an_untrusted_project_names_no_store(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("OPENRATH_HOME")
@@ -155,3 +137,27 @@ def test_a_config_without_a_store_is_saved_as_in_1_3(home: Path) -> None:
     kept.save()
     assert json.loads(kept.path.read_text())["sessions"]["store"] == "/var/lib/sessions"
     assert ConfigStore().config.sessions.store == "/var/lib/sessions"
+
+
+ID = UUID("333e789d-c4d8-493a-9b9a-7717152dccbc")
+
+
+@pytest.mark.parametrize("text", [str(ID), str(ID).upper(), ID.hex, f"{{{ID}}}"])
+def test_every_spelling_of_an_id_names_one_file(text: str, home: Path) -> None:
+    assert session_file(text) == home / "sessions" / f"{ID}.jsonl"
+    assert session_partial_file(text) == home / "sessions" / f"{ID}.jsonl.__partial__"
+    assert not home.exists()
+
+
+@pytest.mark.parametrize("bad", ["", "x", "../../etc/passwd", f"{ID}/../x", None, 7])
+def test_what_is_no_uuid_never_becomes_a_path(bad: Any) -> None:
+    with pytest.raises(ValueError, match="expected a UUID"):
+        session_file(bad)
+
+
+def test_the_directory_of_sessions_is_created_or_the_reason_is_named(home: Path) -> None:
+    assert ensure_sessions_dir() == ensure_sessions_dir() == sessions_dir() == home / "sessions"
+    sessions_dir().rmdir()
+    sessions_dir().touch()
+    with pytest.raises(PersistenceError, match="cannot be created"):
+        ensure_sessions_dir()

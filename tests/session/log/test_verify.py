@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 import pytest
 from msgspec import structs
@@ -20,8 +19,6 @@ from tests.support.images import picture
 from tests.support.session_files import created, tool_run, with_record
 from tests.support.sessions import run
 from tests.support.stored_lines import header_for, lines_for, write, write_lines
-
-GOLDEN = Path(__file__).parents[2] / "data" / "v1"
 
 
 @pytest.fixture
@@ -70,43 +67,6 @@ def test_content_of_a_result_that_is_no_row_yet_is_checked_once(store: FileStore
     assert ("missing", "blob") in found(verify(store, session.id))
 
 
-def test_size_of_content_is_checked(store: FileStore) -> None:
-    session = with_record(tool_run(shown=Blob(Blob.from_bytes(b"content").digest, 3, b"content")))
-    write(store, session)
-    (problem,) = verify(store, session.id).problems
-    assert "is another one" in problem.text
-
-
-def test_parent_that_is_gone_is_missing(store: FileStore) -> None:
-    parent = Session.from_user_message("go")
-    child = parent.fork()
-    write(store, child)
-    verified = verify(store, child.id)
-    assert found(verified) == [("missing", "parent")]
-    assert str(parent.id) in verified.problems[0].text
-
-
-def test_parent_that_is_damaged_is_named_and_so_is_what_begins_with_it(store: FileStore) -> None:
-    parent = Session.from_user_message("go")
-    child = parent.fork()
-    write(store, parent)
-    write(store, child, parent)
-    path = store.path(parent.id)
-    path.write_bytes(path.read_bytes().replace(b"go", b"no"))
-    verified = verify(store, child.id)
-    assert found(verified) == [("damaged", "line"), ("damaged", "range")]
-    assert [problem.session for problem in verified.problems] == [parent.id, child.id]
-
-
-def test_parent_of_which_nothing_can_be_believed_is_damaged(store: FileStore) -> None:
-    parent = Session.from_user_message("go")
-    child = parent.fork()
-    write(store, parent)
-    write(store, child, parent)
-    store.path(parent.id).write_bytes(b"x\n")
-    assert found(verify(store, child.id)) == [("damaged", "line"), ("damaged", "range")]
-
-
 def test_usage_of_the_trailer_is_checked(store: FileStore) -> None:
     session = run(["hi"]).synchronize()
     *lines, last = lines_for(session)
@@ -115,43 +75,6 @@ def test_usage_of_the_trailer_is_checked(store: FileStore) -> None:
     verified = verify(store, session.id)
     assert ("damaged", "usage") in found(verified)
     assert "(1, 1, 2)" in verified.problems[0].text
-
-
-def test_run_that_was_cut_off_is_worth_a_note(store: FileStore) -> None:
-    session = Session.from_user_message("go")
-    write_lines(store, lines_for(session)[:-1], is_finished=False)
-    path = store.path(session.id)
-    with path.with_name(f"{path.name}.__partial__").open("ab") as file:
-        file.write(b'{"half')
-    verified = verify(store, session.id)
-    assert found(verified) == [("note", "cut off"), ("note", "unfinished")]
-    assert (verified.is_sound, verified.worst) == (True, "note")
-    assert "the last 6 bytes" in verified.problems[0].text
-
-
-def test_file_of_version_1_has_no_checksums(store: FileStore) -> None:
-    session = UUID("9531c84d-17b6-47a6-b9ad-3e625f957dac")
-    store.directory.mkdir()
-    shutil.copy(GOLDEN / "tools.jsonl", store.path(session))
-    verified = verify(store, str(session))
-    assert found(verified) == [("note", "unchecked")]
-
-
-def test_damage_of_the_first_line_is_damage(store: FileStore) -> None:
-    session = Session.from_user_message("go")
-    write(store, session)
-    path = store.path(session.id)
-    path.write_bytes(path.read_bytes()[3:])
-    verified = verify(store, session.id)
-    assert found(verified) == [("damaged", "line")]
-    assert ":1:" in verified.problems[0].text
-
-
-def test_log_of_another_session_is_damage(store: FileStore) -> None:
-    session, other = Session.from_user_message("go"), uuid4()
-    write(store, session)
-    store.path(session.id).rename(store.path(other))
-    assert found(verify(store, other)) == [("damaged", "line")]
 
 
 def test_session_that_builds_on_itself_is_damage(store: FileStore) -> None:
@@ -175,3 +98,10 @@ def test_content_that_cannot_be_read_is_missing(store: FileStore) -> None:
     write(store, session)
     (problem,) = verify(Broken(store.directory), session.id).problems
     assert "disk is gone" in problem.text
+
+
+def test_size_of_content_is_checked(store: FileStore) -> None:
+    session = with_record(tool_run(shown=Blob(Blob.from_bytes(b"content").digest, 3, b"content")))
+    write(store, session)
+    (problem,) = verify(store, session.id).problems
+    assert "is another one" in problem.text

@@ -23,23 +23,17 @@ from rath.session import (
 from rath.session.events import PendingResult, Row
 from rath.session.loading import load
 from rath.session.log.verify import verify
-from rath.session.persistence.bundle import BundleStore, pack, read_bundle, write_bundle
 from rath.session.persistence.store import FileStore
-from rath.session.record import ModelCall, Operation, ToolRun
-from rath.testing import ScriptedClient, tool_call
-from tests.support.api import BlobStore
+from rath.session.record import ModelCall, ToolRun
 from tests.support.chat_server import ChatServer
 from tests.support.images import pictures
 from tests.support.rendering import rerender_call
 from tests.support.result_images import (
     ANSWERS,
-    CAMERA,
     CAT,
     CHECKS,
-    CLOCK,
     DOG,
     KINDS,
-    asked,
     digests,
     one_call,
     provider_of,
@@ -53,64 +47,6 @@ NOON = "2026-11-21T12:00:00+00:00"
 
 items = st.one_of(st.text(max_size=5), st.integers(), pictures.map(Image.from_bytes))
 results = st.one_of(items, st.lists(items, max_size=4), st.dictionaries(st.text(max_size=3), items))
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_what_was_stored_is_loaded_rendered_and_replayed(kind: str, tmp_path: Path) -> None:
-    store = FileStore(tmp_path)
-    out, provider, bodies = asked(kind)
-    out.save(store=store)
-    verified = verify(store, out.id)
-    assert (verified.problems, verified.n_blobs) == ((), 2)
-    loaded = Session.load(out.id, store=store)
-    assert loaded.chunk_table == out.chunk_table
-    assert shown_in(loaded) == [CAT.blob.data, DOG.blob.data]
-    client = chat_client_for(provider)
-    calls = [entry for entry in loaded.record if isinstance(entry, ModelCall)]
-    assert [
-        rerender_call(loaded, call, client=client, provider=provider) for call in calls
-    ] == bodies
-    assert loaded.replay().chunk_table == out.chunk_table
-    assert shown_in(loaded.replay()) == shown_in(out)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_run_that_is_written_as_it_goes_keeps_the_images(kind: str, tmp_path: Path) -> None:
-    path = tmp_path / "run.jsonl"
-    out, _, _ = asked(kind, persist_path=path)
-    assert sorted(each.name for each in (tmp_path / "blobs").iterdir() if each.suffix == "") == (
-        sorted([".lock", CAT.blob.digest, DOG.blob.digest])
-    )
-    loaded = load_session(out.id, path=path)
-    assert loaded.chunk_table == out.chunk_table
-    assert [i.blob.data for i in loaded.chunk_table[2].images] == [CAT.blob.data, DOG.blob.data]
-
-
-def test_a_session_that_was_loaded_goes_on_with_the_images(tmp_path: Path) -> None:
-    out = scripted()
-    out.save(store=(store := FileStore(tmp_path)))
-    loaded = Session.load(out.id, store=store)
-    client = ScriptedClient(["still a cat"])
-    again = loaded.merge(Session.from_user_message("sure?"))
-    run([], user=again, agent_provider=client.provider).synchronize()
-    said = client.requests[0].messages
-    assert [message.images for message in said if message.images] == [(CAT, DOG)]
-
-
-def test_a_failed_run_goes_on_from_its_log_with_the_images(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("OPENRATH_HOME", str(tmp_path))
-    calls = tool_call("camera", {}, tool_call("clock", {}, id="c2"), id="c1")
-    failed = run([calls, RuntimeError("gone")], CAMERA, CLOCK, persist=True)
-    with pytest.raises(RuntimeError):
-        failed.synchronize()
-    client = ScriptedClient(["a cat"])
-    loaded = Session.load(failed.id)
-    out = run([], CAMERA, CLOCK, user=loaded, agent_provider=client.provider).synchronize()
-    assert out.id == failed.id
-    assert client.requests[0].messages[-1].images == (CAT, DOG)
-    assert shown_in(Session.load(out.id)) == [CAT.blob.data, DOG.blob.data]
 
 
 def test_a_result_of_a_round_that_is_not_done_keeps_its_images(tmp_path: Path) -> None:
@@ -156,13 +92,6 @@ def test_a_file_of_the_first_version_may_have_images_of_others_in_a_result(tmp_p
     assert loaded.chunk_table[1].images[0].blob.data == CAT.blob.data
 
 
-def test_a_sweep_leaves_what_a_result_names(tmp_path: Path) -> None:
-    out = scripted()
-    out.save(store=(store := FileStore(tmp_path)))
-    BlobStore(tmp_path).sweep()
-    assert shown_in(Session.load(out.id, store=store)) == [CAT.blob.data, DOG.blob.data]
-
-
 def test_a_lost_image_fails_the_run_that_would_show_it(tmp_path: Path) -> None:
     out = scripted()
     out.save(store=(store := FileStore(tmp_path)))
@@ -174,27 +103,6 @@ def test_a_lost_image_fails_the_run_that_would_show_it(tmp_path: Path) -> None:
         with pytest.raises(PersistenceError, match="are missing or damaged"):
             run([], user=loaded, agent_provider=provider).synchronize()
         assert server.requests == []
-
-
-def test_images_of_the_agent_are_written_beside_the_file_of_a_run(tmp_path: Path) -> None:
-    path = tmp_path / "run.jsonl"
-    agent = Session.from_agent_prompt("Compare.").merge(
-        Session.from_user_message("this is a cat", images=[CAT])
-    )
-    run(["yes"], agent=agent, persist_path=path).synchronize()
-    loaded = Session.load(path)
-    (operation,) = [each for each in loaded.record if isinstance(each, Operation) and each.head]
-    assert [image.blob.data for row in operation.head for image in row.images] == [CAT.blob.data]
-
-
-def test_a_bundle_takes_the_images_along(tmp_path: Path) -> None:
-    out = scripted()
-    out.save(store=(store := FileStore(tmp_path / "here")))
-    path = tmp_path / "bundle.jsonl"
-    write_bundle(pack(store, [out.id]), path)
-    loaded = load(BundleStore(read_bundle(path), str(path)), out.id).session
-    assert loaded.chunk_table == out.chunk_table
-    assert shown_in(loaded) == [CAT.blob.data, DOG.blob.data]
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=15)
@@ -221,4 +129,7 @@ def test_any_mix_comes_back_from_a_store_and_renders_to_the_same_bytes(
     calls = [entry for entry in loaded.record if isinstance(entry, ModelCall)]
     again = [rerender_call(loaded, call, client=client, provider=provider) for call in calls]
     assert again == bodies
+    assert loaded.replay().chunk_table == out.chunk_table
+    assert shown_in(loaded.replay()) == shown_in(out)
+    assert verify(store, out.id).problems == ()
     assert digests(loaded) == [sha256(body).hexdigest() for body in bodies]

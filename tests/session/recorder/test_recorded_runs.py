@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -11,16 +14,22 @@ from uuid import UUID
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
+from msgspec.structs import replace
 
 from rath.errors import BudgetExceededError, PersistenceError
 from rath.llm import Provider
 from rath.session import Session, load_session, run_session_compress
+from rath.session.chunk import tool_feedback_chunk
+from rath.session.events import Intent, OutcomeChange, PendingResult, Reopened
 from rath.session.log.verify import verify
-from rath.session.outcome import Cancelled, Completed, DeadlineExceeded, RoundLimit
+from rath.session.outcome import Cancelled, Completed, NeedsDecision
 from rath.session.persistence.store import FileStore
-from rath.session.record import Operation, ToolRun
+from rath.session.record import Operation, ToolRun, Verdict
 from rath.testing import ScriptedClient, tool_call
-from tests.support.api import partial_beside
+from tests.support.api import add_late, own_operation, partial_beside, read_log
+from tests.support.cut_off import NOON
+from tests.support.cut_off import cut_off as cut_short
 from tests.support.sessions import AsyncFunctionTool, FunctionTool, cancelled_session, run
 from tests.support.waiting import PATIENCE
 
@@ -75,9 +84,7 @@ def test_what_is_read_back_is_what_was_made(script: Any, durability: Any, second
 
 
 @given(script=turns)
-def test_a_file_of_its_own_holds_everything(
-    script: Any, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_a_file_holds_everything(script: Any, tmp_path_factory: pytest.TempPathFactory) -> None:
     path = tmp_path_factory.mktemp("run") / "run.jsonl"
     first = run([*script, "one"], ECHO)
     live = run(["two"], ECHO, user=first, persist_path=path).synchronize()
@@ -87,17 +94,6 @@ def test_a_file_of_its_own_holds_everything(
     assert list(loaded.record) == list(live.record)
     assert loaded.parent_session_ids == live.parent_session_ids
     assert load_session(live.id, path=path).closed
-
-
-def test_nothing_is_written_unasked(tmp_path: Path) -> None:
-    run(["done"]).synchronize()
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_the_header_names_the_remote_sandbox(tmp_path: Path) -> None:
-    path = tmp_path / "run.jsonl"
-    out = run(["done"], persist_path=path, sandbox_handle_id="sandbox-7").synchronize()
-    assert load_session(out.id, path=path).header.sandbox_handle_id == "sandbox-7"
 
 
 def test_the_call_stands_in_the_log_before_the_tool_begins() -> None:
@@ -137,46 +133,9 @@ def test_the_results_of_a_round_are_written_as_they_come() -> None:
     assert_is(Session.load(out.id), out)
 
 
-def test_rows_and_entries_of_a_turn_stand_in_one_group() -> None:
-    out = run(["done"], persist=True).synchronize()
-    row, _, entry = lines_of(log_of(out.id))[-4:-1]
-    assert (row["event"], row["more"], entry["event"]) == ("row", 1, "model_call")
-
-
-def test_each_durability_writes_the_same() -> None:
-    kinds: set[tuple[str, ...]] = set()
-    for durability in ("turn", "row", "none"):
-        out = run([tool_call("echo"), "done"], ECHO, persist=True, durability=durability)
-        kinds.add(tuple(kinds_of(log_of(out.synchronize().id))))
-    assert len(kinds) == 1
-
-
 def test_an_unknown_durability_is_refused_at_once() -> None:
     with pytest.raises(ValueError, match="unknown durability 'always'; expected one of 'turn'"):
         run(["done"], persist=True, durability="always")
-
-
-@pytest.mark.parametrize(
-    ("options", "outcome"),
-    [
-        ({"max_tool_rounds": 1}, RoundLimit(1)),
-        ({"timeout": 0.05}, DeadlineExceeded(0.05)),
-    ],
-    ids=["rounds", "deadline"],
-)
-def test_the_trailer_says_how_the_run_ended(options: dict[str, Any], outcome: object) -> None:
-    go = threading.Event()
-    wait = FunctionTool("wait", lambda *_: go.wait(0.3))
-    out = run([tool_call("wait"), "never"], wait, persist=True, **options).synchronize()
-    go.set()
-    assert out.outcome == outcome
-    assert_is(Session.load(out.id), out)
-
-
-def test_a_session_that_is_only_passed_on_is_written_too() -> None:
-    out = run(["never"], user=cancelled_session(), persist=True).synchronize()
-    assert isinstance(out.outcome, Cancelled)
-    assert_is(Session.load(out.id), out)
 
 
 def test_a_cancelled_run_says_so_in_a_log_that_stays_unfinished() -> None:
@@ -198,104 +157,8 @@ def test_a_cancelled_run_says_so_in_a_log_that_stays_unfinished() -> None:
     assert_is(Session.load(out.id), out)
 
 
-def test_a_round_that_is_cut_off_keeps_what_was_done() -> None:
-    done, go = threading.Event(), threading.Event()
-
-    def quick(*_: object) -> str:
-        done.set()
-        return "quick"
-
-    tools = [
-        FunctionTool("quick", quick, parallel_safe=True),
-        FunctionTool("slow", lambda *_: go.wait(PATIENCE), parallel_safe=True),
-    ]
-    calls = tool_call("quick", "", tool_call("slow"))
-    out = run([calls, "never"], *tools, persist=True)
-    done.wait(PATIENCE)
-    while not any(isinstance(each, ToolRun) for each in out.cancel().partial_record):
-        pass
-    assert isinstance(out.outcome, Cancelled)
-    go.set()
-    out.add_entries()
-    assert_is(Session.load(out.id), out)
-
-
-def test_a_failed_run_says_why() -> None:
-    out = run([ValueError("the model broke")], persist=True)
-    with pytest.raises(ValueError, match="the model broke"):
-        out.synchronize()
-    *_, last = lines_of(partial_beside(log_of(out.id)))
-    assert last["how"] == "failed"
-    assert last["error"].startswith("ValueError: ")
-    assert last["error"].endswith("the model broke")
-
-
-def test_the_error_of_a_run_is_cut_where_it_is_long() -> None:
-    out = run([ValueError("x" * 10_000)], persist=True)
-    with pytest.raises(ValueError, match="xxx"):
-        out.synchronize()
-    *_, last = lines_of(partial_beside(log_of(out.id)))
-    assert len(last["error"]) == 4000
-
-
-def test_a_stopped_run_is_written_with_its_last_call() -> None:
-    def stop(*_: object) -> None:
-        raise BudgetExceededError("enough")
-
-    provider = Provider(budget_total_tokens=1, on_budget_exceeded=stop)
-    client = ScriptedClient(["done"], provider=provider)
-    out = run([], agent_provider=client.provider, persist=True)
-    with pytest.raises(BudgetExceededError):
-        out.synchronize()
-    loaded = Session.load(out.id)
-    assert loaded.chunk_table == out.partial_table
-    assert list(loaded.record) == list(out.partial_record)
-
-
-def test_calls_that_are_not_made_are_told_too() -> None:
-    provider = Provider(budget_total_tokens=1)
-    calls = tool_call("echo", "", tool_call("echo"))
-    client = ScriptedClient([calls], provider=provider)
-    out = run([], ECHO, agent_provider=client.provider, persist=True).synchronize()
-    assert_is(Session.load(out.id), out)
-
-
-def test_a_call_of_an_unknown_tool_has_no_intent() -> None:
-    out = run([tool_call("missing"), "done"], persist=True).synchronize()
-    assert "intent" not in kinds_of(log_of(out.id))
-    assert_is(Session.load(out.id), out)
-
-
-def test_calls_that_may_be_repeated_are_not_waited_for() -> None:
-    class Safe(FunctionTool):
-        effects = "idempotent"
-
-    out = run([tool_call("f"), "done"], Safe("f", lambda *_: "x"), persist=True).synchronize()
-    (intent,) = [one for one in lines_of(log_of(out.id)) if one.get("event") == "intent"]
-    assert intent["effects"] == "idempotent"
-
-
-def test_a_typed_answer_is_written_with_what_was_said_to_it() -> None:
-    out = run(["no number", "7"], output=int, persist=True).synchronize()
-    assert_is(Session.load(out.id), out)
-
-
-def test_a_sub_agent_is_written_with_what_its_caller_had_made() -> None:
-    made: list[Session] = []
-
-    async def ask(session: Session, _: object) -> str:
-        sub = run(["inner"], user=session, persist=True)
-        made.append(await sub)
-        return "asked"
-
-    tool = AsyncFunctionTool("ask", ask)
-    out = run([tool_call("ask"), "done"], tool, persist=True).synchronize()
-    assert_is(Session.load(out.id), out)
-    assert_is(Session.load(made[0].id), made[0])
-    assert made[0].id in {one.session for one in out.record if isinstance(one, Operation)}
-
-
-def test_a_sub_agent_is_written_where_its_caller_is_not() -> None:
+@pytest.mark.parametrize("persist", [True, False])
+def test_a_sub_agent_is_written_beside_its_caller_or_alone(persist: bool) -> None:
     made: list[Session] = []
 
     async def ask(session: Session, _: object) -> str:
@@ -303,56 +166,50 @@ def test_a_sub_agent_is_written_where_its_caller_is_not() -> None:
         return "asked"
 
     tool = AsyncFunctionTool("ask", ask)
-    out = run([tool_call("ask"), tool_call("ask"), "done"], tool).synchronize()
+    out = run([tool_call("ask"), tool_call("ask"), "done"], tool, persist=persist).synchronize()
     for sub in made:
         assert_is(Session.load(sub.id), sub)
-    assert not log_of(out.id).exists()
+    assert log_of(out.id).exists() == persist
     out.save()
     assert_is(Session.load(out.id), out)
     assert [file.name for file in log_of(out.id).parent.glob("*__partial__*")] == []
+    assert {sub.id for sub in made} < {e.session for e in out.record if isinstance(e, Operation)}
 
 
-def test_a_compression_is_written() -> None:
-    user = run(["a long story"], persist=True)
-    client = ScriptedClient(["short"])
-    agent = Session.from_agent_prompt("Shrink.")
-    out = run_session_compress(user, agent, agent_provider=client.provider, persist=True)
-    out.synchronize()
-    assert_is(Session.load(out.id), out)
-    later = run(["more"], user=out, persist=True).synchronize()
-    assert_is(Session.load(later.id), later)
-
-
-def test_a_compression_that_is_not_paid_for_keeps_the_rows() -> None:
-    user = run(["a long story"]).synchronize()
-    client = ScriptedClient(["short"], provider=Provider(budget_total_tokens=1))
-    agent = Session.from_agent_prompt("Shrink.")
-    out = run_session_compress(user, agent, agent_provider=client.provider, persist=True)
-    assert out.chunk_table == user.chunk_table
-    assert_is(Session.load(out.id), out)
-
-
-def test_a_compression_that_passes_on_what_waits_is_written() -> None:
-    client = ScriptedClient([])
-    agent = Session.from_agent_prompt("Shrink.")
-    out = run_session_compress(
-        cancelled_session(), agent, agent_provider=client.provider, persist=True
-    )
-    assert isinstance(out.outcome, Cancelled)
-    assert_is(Session.load(out.id), out)
-
-
-def test_a_compression_that_fails_says_why() -> None:
-    client = ScriptedClient([tool_call("f")])
-    agent = Session.from_agent_prompt("Shrink.")
+def failed_compression() -> Session:
+    client, agent = ScriptedClient([tool_call("f")]), Session.from_agent_prompt("Shrink.")
     user = Session.from_user_message("hi")
-    out = run_session_compress(user, agent, agent_provider=client.provider, persist=True, lazy=True)
-    with pytest.raises(RuntimeError, match="it called tools"):
+    return run_session_compress(
+        user, agent, agent_provider=client.provider, persist=True, lazy=True
+    )
+
+
+def stopped() -> Session:
+    def stop(*_: object) -> None:
+        raise BudgetExceededError("enough")
+
+    provider = Provider(budget_total_tokens=1, on_budget_exceeded=stop)
+    client = ScriptedClient(["done"], provider=provider)
+    return run([], agent_provider=client.provider, persist=True)
+
+
+@pytest.mark.parametrize(
+    ("make", "error"),
+    [
+        (lambda: run([ValueError("the model broke" + "x" * 10_000)], persist=True), "ValueError: "),
+        (failed_compression, "RuntimeError: .*it called tools"),
+        (stopped, "BudgetExceededError: enough"),
+    ],
+)
+def test_a_failed_run_is_written_and_says_why(make: Callable[[], Session], error: str) -> None:
+    out = make()
+    with pytest.raises((RuntimeError, ValueError, BudgetExceededError)):
         out.synchronize()
     *_, last = lines_of(partial_beside(log_of(out.id)))
-    assert last["how"] == "failed"
+    assert (last["event"], last["how"], len(last["error"]) <= 4000) == ("failed", "failed", True)
+    assert re.match(error, last["error"], re.DOTALL)
     loaded = Session.load(out.id)
-    assert loaded.chunk_table == user.chunk_table
+    assert loaded.chunk_table == out.partial_table
     assert list(loaded.record) == list(out.partial_record)
 
 
@@ -374,9 +231,7 @@ def test_a_relative_path_means_the_directory_of_the_call(
     assert not list(elsewhere.iterdir())
 
 
-def test_a_home_that_moves_takes_no_run_along(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_home_that_moves_takes_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     go = threading.Event()
     monkeypatch.setenv("OPENRATH_HOME", str(tmp_path / "one"))
     first = run([lambda _: "one" if go.wait(PATIENCE) else "late"])
@@ -390,16 +245,319 @@ def test_a_home_that_moves_takes_no_run_along(
     assert not (tmp_path / "two").exists()
 
 
-def test_a_file_that_stands_there_is_replaced_by_a_run(tmp_path: Path) -> None:
+def passed_on(**options: Any) -> Session:
+    return run(["never"], user=cancelled_session(), **options)
+
+
+def stopped_by_its_budget(**options: Any) -> Session:
+    calls = tool_call("echo", "", tool_call("echo"))
+    client = ScriptedClient([calls], provider=Provider(budget_total_tokens=1))
+    return run([], ECHO, agent_provider=client.provider, **options)
+
+
+def late(**options: Any) -> Session:
+    wait = FunctionTool("wait", lambda *_: threading.Event().wait(0.2))
+    return run([tool_call("wait"), "never"], wait, timeout=0.05, **options)
+
+
+def compressed(
+    user: Session | None = None, provider: Provider | None = None, **options: Any
+) -> Session:
+    client, agent = (
+        ScriptedClient(["short"], provider=provider),
+        Session.from_agent_prompt("Shrink."),
+    )
+    user = user or run(["a long story"])
+    return run_session_compress(user, agent, agent_provider=client.provider, **options)
+
+
+RUNS: dict[str, Callable[..., Session]] = {
+    "typed": partial(run, ["no number", "7"], output=int),
+    "unknown tool": partial(run, [tool_call("missing"), "done"]),
+    "rounds": partial(run, [tool_call("echo")], ECHO, max_tool_rounds=1),
+    "deadline": late,
+    "passed on": passed_on,
+    "budget": stopped_by_its_budget,
+    "compress": compressed,
+    "compress, not paid for": partial(compressed, provider=Provider(budget_total_tokens=1)),
+    "compress, passed on": partial(compressed, cancelled_session()),
+}
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_a_run_is_written_however_it_ends(name: str) -> None:
+    out = RUNS[name](persist=True).synchronize()
+    assert_is(Session.load(out.id), out)
+    assert name != "unknown tool" or "intent" not in kinds_of(log_of(out.id))
+    later = run(["more"], user=out, persist=True).synchronize()
+    assert_is(Session.load(later.id), later)
+
+
+CALLS = tool_call("echo", {"n": 1}, tool_call("echo", {"n": 2}))
+
+
+def cut_off(**options: Any) -> Session:
+    """Return a run that failed after a round of tools."""
+    out = run([CALLS, ValueError("the model broke")], ECHO, **options)
+    with pytest.raises(ValueError, match="the model broke"):
+        out.synchronize()
+    return out
+
+
+def test_it_goes_on_in_the_same_log() -> None:
+    first = cut_off(persist=True)
+    waiting = Session.load(first.id)
+    assert waiting.outcome == NeedsDecision(first.id, ())
+    out = run([tool_call("echo"), "done"], ECHO, user=waiting).synchronize()
+    assert out.id == first.id
+    kinds = kinds_of(FileStore().path(out.id))
+    assert [kind for kind in kinds if kind in ("failed", "reopened", "finished")] == [
+        "failed",
+        "reopened",
+        "finished",
+    ]
+    assert_is(Session.load(out.id), out)
+    assert verify(FileStore(), out.id).problems == ()
+
+
+def test_it_is_written_whole_where_its_log_is_gone() -> None:
+    first = cut_off(persist=True)
+    waiting = Session.load(first.id)
+    FileStore().delete(first.id)
+    out = run(["done"], ECHO, user=waiting, persist=True).synchronize()
+    assert_is(Session.load(out.id), out)
+
+
+def test_a_torn_line_is_cut_off_before_it_goes_on() -> None:
+    first = cut_off(persist=True)
+    partial = partial_beside(FileStore().path(first.id))
+    with partial.open("ab") as file:
+        file.write(b'{"event":"row","ind')
+    out = run(["done"], ECHO, user=Session.load(first.id)).synchronize()
+    assert_is(Session.load(out.id), out)
+
+
+def test_a_log_that_grew_since_it_was_read_is_not_gone_on_with() -> None:
+    first = cut_off(persist=True)
+    waiting = Session.load(first.id)
+    other = run(["done"], ECHO, user=Session.load(first.id)).synchronize()
+    late = run(["never"], ECHO, user=waiting)
+    with pytest.raises(PersistenceError, match="somebody else has gone on with it"):
+        late.synchronize()
+    assert_is(Session.load(first.id), other)
+
+
+def asked() -> Session:
+    """Return a run as it was loaded that was cut off before its calls were begun."""
+    whole = run([CALLS, "done"], ECHO).synchronize()
+    cut_short(whole, 0).save()
+    return Session.load(whole.id)
+
+
+def gone_on_with(session: Session, *lines: Intent | PendingResult) -> None:
+    """Add lines to a log as another process does, which is killed then."""
+    store = FileStore()
+    written = read_log(store, session.id)
+    log = store.reopen(session.id, written.reader.n_good)
+    encoder = written.reader.encoder()
+    log.append(encoder.add(Reopened(NOON), *lines).data)
+    log.abandon()
+
+
+def intent_of(session: Session, call: int, *, minute: int = 0) -> Intent:
+    operation = own_operation(session.record, session.id)
+    assert operation is not None
+    each = session.open_calls[call]
+    return Intent(
+        operation=operation.operation,
+        row=each.row,
+        call=call,
+        call_id=each.call.id,
+        tool="echo",
+        effects="non_idempotent",
+        at=NOON.replace(minute=minute),
+    )
+
+
+def result_of(session: Session, call: int) -> PendingResult:
+    made = run([tool_call("echo"), "done"], ECHO).record
+    each = structs.replace(next(entry for entry in made if isinstance(entry, ToolRun)), rows=())
+    return PendingResult(
+        row=session.open_calls[call].row, call=call, run=each, shown=tool_feedback_chunk("", "", "")
+    )
+
+
+@pytest.mark.parametrize("make", [intent_of, result_of], ids=["begun", "done"])
+def test_a_call_that_somebody_else_made_since_is_not_made_again(make: Any) -> None:
+    waiting = asked()
+    gone_on_with(waiting, make(waiting, 1))
+    late = run(["never"], FunctionTool("echo", pytest.fail), user=waiting)
+    with pytest.raises(PersistenceError, match="somebody else has gone on with it"):
+        late.synchronize()
+
+
+def test_a_decision_does_not_hold_for_a_call_that_somebody_else_made_since() -> None:
+    first = asked()
+    gone_on_with(first, intent_of(first, 0))
+    waiting = Session.load(first.id)
+    waiting.decide(waiting.open_calls[0], "retry")
+    gone_on_with(first, intent_of(first, 0, minute=1))
+    late = run(["never"], FunctionTool("echo", pytest.fail), user=waiting)
+    with pytest.raises(PersistenceError, match="somebody else has gone on with it"):
+        late.synchronize()
+
+
+def test_a_call_that_was_begun_more_than_once_goes_on_from_the_last_time() -> None:
+    first = asked()
+    for minute in range(3):
+        gone_on_with(first, replace(intent_of(first, 0, minute=minute), effects="idempotent"))
+    repeatable = FunctionTool("echo", echo)
+    repeatable.effects = "idempotent"
+    out = run(["done"], repeatable, user=Session.load(first.id)).synchronize()
+    assert_is(Session.load(out.id), out)
+
+
+def verdict(name: str = "good") -> Verdict:
+    return Verdict(
+        operation=UUID(int=1),
+        name=name,
+        judge="me",
+        passed=True,
+        score=None,
+        report="",
+        workspace_digest=None,
+    )
+
+
+def names(session: Session) -> list[str]:
+    return [entry.name for entry in session.record if isinstance(entry, Verdict)]
+
+
+def test_entries_are_added_to_every_place_where_a_session_is(tmp_path: Path) -> None:
+    out = run(["done"], persist=True).synchronize()
+    out.save(path=tmp_path / "copy.jsonl")
+    out.save(store=str(tmp_path / "other"))
+    out.add_entry(verdict())
+    assert names(Session.load(tmp_path / "copy.jsonl")) == ["good"]
+    assert names(Session.load(out.id, store=str(tmp_path / "other"))) == ["good"]
+    assert names(Session.load(out.id)) == ["good"]
+
+
+def test_a_log_that_somebody_else_changed_takes_nothing() -> None:
+    out = run(["done"], persist=True).synchronize()
+    other = Session.load(out.id)
+    other.add_entries(verdict("theirs"), verdict("too"))
+    before = log_of(out.id).read_bytes()
+    for _ in range(2):
+        with pytest.raises(PersistenceError, match=r"changed by somebody else.*Load the session"):
+            out.add_entry(verdict("mine"))
+    assert names(out) == []
+    assert log_of(out.id).read_bytes() == before
+    other.add_entry(verdict("again"))
+    assert names(Session.load(out.id)) == ["theirs", "too", "again"]
+
+
+def _is_refused(*_: object, **__: object) -> bool:
+    return False
+
+
+def test_a_log_that_changes_all_the_time_takes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    out = run(["done"], persist=True).synchronize()
+    monkeypatch.setattr(FileStore, "append_to_finished", _is_refused)
+    with pytest.raises(PersistenceError, match="changed by somebody else"):
+        out.add_entry(verdict("mine"))
+    assert names(out) == []
+
+
+def test_a_log_that_is_gone_takes_nothing() -> None:
+    Session.load(run(["done"], persist=True).synchronize().id)
+    out = Session.load(run(["done"], persist=True).synchronize().id)
+    FileStore().delete(out.id)
+    with pytest.raises(PersistenceError, match=r"is not in .* any more"):
+        out.add_entry(verdict())
+
+
+def test_a_full_disk_takes_nothing_until_it_is_freed(monkeypatch: pytest.MonkeyPatch) -> None:
+    out = run(["done"], persist=True).synchronize()
+    with monkeypatch.context() as patch:
+        patch.setattr("os.fsync", _fail)
+        with pytest.raises(PersistenceError, match="No space left"):
+            out.add_entry(verdict("lost"))
+    out.add_entry(verdict("kept"))
+    assert names(Session.load(out.id)) == names(out) == ["kept"]
+
+
+def _fail(_: int) -> None:
+    raise OSError(28, "No space left on device")
+
+
+def test_entries_of_a_cancelled_session_stand_after_its_failure() -> None:
+    begun, go = threading.Event(), threading.Event()
+
+    def hold(*_: object) -> None:
+        begun.set()
+        go.wait(PATIENCE)
+
+    out = run([tool_call("hold"), "never"], FunctionTool("hold", hold), persist=True)
+    begun.wait(PATIENCE)
+    out.cancel()
+    out.add_entry(verdict("one"))
+    Session.load(out.id).add_entry(verdict("two"))
+    go.set()
+    assert partial_beside(log_of(out.id)).exists()
+    loaded = Session.load(out.id)
+    assert names(loaded) == ["one", "two"]
+    assert loaded.outcome == out.outcome
+
+
+def test_an_entry_that_json_cannot_hold_is_refused() -> None:
+    out = run(["done"], persist=True).synchronize()
+    strange: object = object()
+    with pytest.raises(PersistenceError, match="cannot hold what it is given"):
+        out.add_entry(verdict(strange))  # type: ignore[arg-type]  # what a program may do
+    out.add_entry(verdict())
+    assert names(Session.load(out.id)) == ["good"]
+
+
+def test_two_threads_add_all_of_their_entries() -> None:
+    out = run(["done"], persist=True).synchronize()
+
+    def add() -> None:
+        for _ in range(20):
+            out.add_entry(verdict())
+
+    threads = [threading.Thread(target=add) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE)
+    assert list(Session.load(out.id).record) == list(out.record)
+    assert len(names(out)) == 60
+
+
+def test_a_line_may_stand_with_the_entries() -> None:
+    out = run(["done"], persist=True).synchronize()
+    record = out.record.append(verdict())
+    add_late(out.body, record, OutcomeChange(Completed()))
+    add_late(out.body, record, OutcomeChange(Completed()))
+    kinds = [json.loads(line).get("event") for line in log_of(out.id).read_bytes().splitlines()]
+    assert kinds[-2:] == ["verdict", "outcome"]
+    assert kinds.count("outcome") == 1
+
+
+def test_it_goes_on_in_the_same_file(tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
-    run(["one"], persist_path=path).synchronize()
-    out = run(["two"], persist_path=path).synchronize()
-    assert Session.load(path).id == out.id
+    cut_off(persist_path=path)
+    waiting = Session.load(partial_beside(path))
+    out = run(["done"], ECHO, user=waiting).synchronize()
+    assert [file.name for file in tmp_path.iterdir()] == ["run.jsonl"]
+    assert_is(Session.load(path), out)
 
 
-def test_a_run_under_the_id_of_a_finished_one_is_refused() -> None:
-    first = run(["one"], persist=True).synchronize()
-    copy = Session(first.chunk_table, id=first.id)
-    assert Completed() == first.outcome
-    with pytest.raises(PersistenceError, match="is there already"):
-        FileStore().create(copy.id)
+def test_a_log_with_another_entry_in_the_same_place_takes_nothing() -> None:
+    out = run(["done"], persist=True).synchronize()
+    other, third = Session.load(out.id), Session.load(out.id)
+    other.add_entry(verdict("theirs"))
+    with pytest.raises(PersistenceError, match="changed by somebody else"):
+        third.add_entry(verdict("mine"))
+    assert names(third) == []

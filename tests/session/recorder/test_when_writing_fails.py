@@ -1,29 +1,42 @@
-"""What cannot be written fails the run and never gets a trailer; what was written can be read."""
+"""What is written of a run that streams, and of one that cannot be written."""
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Generator
+from collections.abc import Awaitable, Generator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from itertools import count
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from rath.errors import PersistenceError, RathError
 from rath.llm import Provider
-from rath.llm.chat_response import RathLLMAssistantMessage
+from rath.llm.chat_response import RathLLMAssistantMessage, RathLLMStreamDelta
+from rath.llm.registry import chat_client_for
 from rath.session import Session, load_session
 from rath.session.outcome import Completed
 from rath.session.persistence.store import FileStore, stores
-from rath.testing import tool_call
+from rath.testing import ScriptedClient, tool_call
 from rath.testing.store import FakeSessionStore
-from tests.support.api import CLOCK_READERS, partial_beside
+from tests.support.api import (
+    CLOCK_READERS,
+    WRITE_CHARS,
+    Candidate,
+    RunLog,
+    load_prices,
+    partial_beside,
+    prices_module,
+    watched,
+)
 from tests.support.chat_replies import completion, status_error
 from tests.support.chat_server import ChatServer
 from tests.support.sessions import FunctionTool, run
@@ -35,6 +48,8 @@ def echo(_: Session, arguments: object) -> object:
 
 
 ECHO = FunctionTool("echo", echo)
+
+
 _numbers = count()
 
 
@@ -60,7 +75,7 @@ def assert_is_beginning(store: FakeSessionStore, live: Session) -> None:
 
 @pytest.mark.parametrize("fail_at", range(1, 14))
 @pytest.mark.parametrize("durability", ["turn", "none"])
-def test_whatever_write_fails_the_run_fails_and_a_prefix_is_there(
+def test_any_failed_write_fails_a_run(
     failing: FakeSessionStore, fail_at: int, durability: str
 ) -> None:
     failing.fail_at = fail_at
@@ -110,9 +125,7 @@ def small_disk(path: Path, size: str) -> Generator[Path]:
         subprocess.run([unmount, str(path)], check=True)
 
 
-def test_a_full_disk_fails_the_run_and_loses_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     big = FunctionTool("big", lambda *_: "x" * 20_000)
     with small_disk(tmp_path / "disk", "256k") as disk:
         monkeypatch.setenv("OPENRATH_HOME", str(disk / "home"))
@@ -128,9 +141,7 @@ def test_a_full_disk_fails_the_run_and_loses_nothing(
         assert Session.load(first.id).chunk_table == first.chunk_table
 
 
-def test_a_directory_that_cannot_be_written_fails_the_run_before_a_model_is_asked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_model_is_asked_without_a_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[object] = []
 
     def answer(request: object) -> str:
@@ -165,24 +176,6 @@ def test_a_read_only_directory_is_named(tmp_path: Path) -> None:
         assert str(directory) in str(caught.value)
         assert list(directory.iterdir()) == []
     assert session.save()
-
-
-def test_a_second_writer_is_refused_and_the_first_is_unharmed(tmp_path: Path) -> None:
-    path, go, begun = tmp_path / "run.jsonl", threading.Event(), threading.Event()
-
-    def hold(*_: object) -> str:
-        begun.set()
-        go.wait(PATIENCE)
-        return "held"
-
-    first = run([tool_call("hold"), "done"], FunctionTool("hold", hold), persist_path=path)
-    begun.wait(PATIENCE)
-    second = run(["never"], persist_path=path)
-    with pytest.raises(PersistenceError, match=r"run\.jsonl\.__partial__ is being written"):
-        second.synchronize()
-    go.set()
-    first.synchronize()
-    assert Session.load(path).chunk_table == first.chunk_table
 
 
 def test_a_writer_in_another_process_is_told(tmp_path: Path) -> None:
@@ -250,3 +243,109 @@ def test_no_secret_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert partial_beside(FileStore().path(refused.id)) in files
     for file in files:
         assert CANARY.encode() not in file.read_bytes()
+
+
+class Notes(RunLog):
+    """Remembers what it is told to write."""
+
+    def __init__(self, *, is_listening: bool = True) -> None:
+        self.texts: list[str] = []
+        self.is_listening = is_listening
+
+    @property
+    def is_recorded(self) -> bool:
+        return self.is_listening
+
+    def add_partial(self, operation: object, text: str) -> None:
+        self.texts.append(text)
+
+
+class Clock:
+    """A clock that a test moves."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def said(text: str | None) -> RathLLMStreamDelta:
+    return RathLLMStreamDelta(content_delta=text)
+
+
+@given(steps=st.lists(st.tuples(st.text(max_size=9), st.floats(0, 0.3)), max_size=30))
+def test_what_is_written_is_the_beginning_of_what_was_said(steps: list[tuple[str, float]]) -> None:
+    notes, clock, heard = Notes(), Clock(), list[str | None]()
+
+    def hear(delta: RathLLMStreamDelta) -> Awaitable[None] | None:
+        heard.append(delta.content_delta)
+        return None
+
+    sink = watched(hear, notes, Session.create("empty").id, clock=clock)
+    assert sink is not None
+    for text, seconds in steps:
+        clock.now += seconds
+        sink(said(text))
+    whole = "".join(text for text, _ in steps)
+    written = "".join(notes.texts)
+    assert whole.startswith(written)
+    assert heard == [text for text, _ in steps]
+    assert len(notes.texts) <= clock.now / 0.5
+
+
+def test_a_stream_of_a_run_is_written_while_it_goes_on() -> None:
+    long = [said("a" * WRITE_CHARS), said("b" * WRITE_CHARS)]
+    end = RathLLMStreamDelta(finish_reason="stop")
+
+    def hear(_: RathLLMStreamDelta) -> None:
+        return None
+
+    out = run([[*long, end]], on_event=hear, persist=True).synchronize()
+    lines = FileStore().path(out.id).read_bytes().splitlines()
+    texts = [one["text"] for one in map(json.loads, lines) if one.get("event") == "partial"]
+    assert texts == ["a" * WRITE_CHARS, "b" * WRITE_CHARS]
+    assert Session.load(out.id).chunk_table == out.chunk_table
+
+
+_CODE = """
+import sys
+from rath.llm import Provider
+from rath.session import Session, run_session_loop
+provider = Provider(model="gpt-5-mini", api_key="x", base_url=sys.argv[1])
+run_session_loop(
+    Session.from_user_message("hi"), Session.from_agent_prompt("."), agent_provider=provider,
+    persist=True,
+).synchronize()
+print("genai_prices" in sys.modules)
+"""
+
+
+def test_a_model_on_this_machine_loads_no_prices() -> None:
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    with ChatServer() as server:
+        server.queue(completion("hello"))
+        done = subprocess.run(
+            [sys.executable, "-c", _CODE, server.base_url],
+            env=env, check=True, capture_output=True, text=True, timeout=60,
+        )  # fmt: skip
+    assert done.stdout == "False\n"
+
+
+def test_prices_are_loaded_for_models_that_are_sold(monkeypatch: pytest.MonkeyPatch) -> None:
+    jobs: list[object] = []
+
+    class Workers:
+        def start_in_worker(self, job: object) -> None:
+            jobs.append(job)
+            assert callable(job)
+            job()
+
+    monkeypatch.setattr(prices_module, "runtime", Workers)
+    monkeypatch.delitem(sys.modules, "rath.llm.price_list", raising=False)
+    provider = Provider(model="gpt-5-mini", api_key="x", base_url="https://api.openai.com/v1")
+    load_prices([Candidate(chat_client_for(provider), provider)])
+    assert "rath.llm.price_list" in sys.modules
+    load_prices([Candidate(chat_client_for(provider), provider)])
+    scripted = ScriptedClient([])
+    load_prices([Candidate(scripted, scripted.provider)])
+    assert len(jobs) == 1

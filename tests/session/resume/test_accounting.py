@@ -6,7 +6,7 @@ import contextlib
 import itertools
 import random
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Literal
 from uuid import UUID
@@ -31,7 +31,7 @@ from rath.session.tooling import CallRequest
 from rath.testing import ScriptedClient, tool_call
 from tests.flow.test_workflow_resume import go
 from tests.support.api import Entry, program_of
-from tests.support.journal_store import Event, JournalStore
+from tests.support.journal_store import JournalStore
 from tests.support.sessions import FunctionTool
 from tests.support.waiting import wait_until
 
@@ -244,9 +244,7 @@ def first_of(store: JournalStore) -> Session | None:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_after_crashes_all_that_was_recorded_or_answered_is_counted_once(
-    seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_after_crashes_every_answer_counts_once(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     chance = random.Random(seed)
     model, store = Model(Chances(seed)), JournalStore()
     program, out, is_done = Busy(model, helping="always"), None, False
@@ -276,71 +274,8 @@ def quiet(session: Session) -> None:
         session.synchronize()
 
 
-class Team(Workflow):
-    """An agent that asks another one and looks, side by side."""
-
-    def __init__(self, boss: ScriptedClient, helper: ScriptedClient) -> None:
-        super().__init__()
-        self.n_looked = 0
-        self.helped = threading.Event()
-        look = FunctionTool("look", self._look, parallel_safe=True)
-        look.effects = "idempotent"
-        self.helper = Agent("helper", helper.provider, system_tools=False)
-        tools = [self.helper.as_tool("helper", effects="idempotent"), look]
-        self.boss = Agent("boss", boss.provider, tools, system_tools=False)
-
-    def forward(self, session: Session) -> Session:
-        return self.boss(session)
-
-    def _look(self, session: Session, _: Mapping[str, Any]) -> str:
-        wait_until(lambda: self.has_helped(session), "the result of the helper")
-        return "seen"
-
-    def has_helped(self, session: Session) -> bool:
-        """Tell whether the log of the run knows the result of the other call."""
-        return self.is_over or any(b'"event":"result"' in e.data for e in self.events)
-
-    is_over = False
-    events: Sequence[Event] = ()
-
-
-def test_what_a_call_paid_is_known_as_soon_as_its_result_is(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    both = tool_call("helper", {"task": "x"}, tool_call("look", {}, id="b"), id="a")
-    store = JournalStore()
-    monkeypatch.setenv("OPENRATH_STORE", store.url)
-    team = Team(ScriptedClient([both, "done"]), ScriptedClient(["help"]))
-    team.events = store.events
-    with autosave():
-        team(go()).synchronize()
-    for n_writes in range(1, len(store.events) + 1):
-        left = store.after(n_writes)
-        session = first_of(left)
-        if session is None:
-            continue
-        known = paid(sessions_in(left))
-        clients = ScriptedClient([by_progress(both)] * 2), ScriptedClient(["help"])
-        team = Team(*clients)
-        team.is_over = True
-        out = team.resume(session, store=left).synchronize()
-        assert known <= paid([out]), n_writes
-        check(out, len(known) + sum(len(client.requests) for client in clients))
-
-
-def by_progress(first: Any) -> Any:
-    """An answer that asks for calls until there are results."""
-
-    def answer(request: RathLLMChatRequest) -> Any:
-        return "done" if any(each.role == "tool" for each in request.messages) else first
-
-    return answer
-
-
 @pytest.mark.parametrize("choice", ["skip", "done"])
-def test_what_a_call_paid_is_known_whatever_is_decided_about_it(
-    choice: Choice, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_decision_keeps_what_was_paid(choice: Choice, monkeypatch: pytest.MonkeyPatch) -> None:
     store, crashed = JournalStore(), list[JournalStore]()
     monkeypatch.setenv("OPENRATH_STORE", store.url)
 

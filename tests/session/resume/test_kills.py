@@ -85,9 +85,7 @@ def recorded_results(home: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("seed", range(N_KILLS))
-def test_killed_at_any_moment_it_ends_with_the_same_rows(
-    seed: int, whole: Whole, tmp_path: Path
-) -> None:
+def test_killed_anywhere_it_ends_the_same(seed: int, whole: Whole, tmp_path: Path) -> None:
     chance = random.Random(seed)
     known: dict[str, int] = {}
     for _ in range(chance.randint(1, MAX_KILLS)):

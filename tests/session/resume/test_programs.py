@@ -5,36 +5,25 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
-from msgspec import structs
 
 from rath import autosave
-from rath._async.lazy import Deferred
-from rath.errors import ResumeMismatch
-from rath.flow import Agent, Workflow
+from rath.errors import BudgetExceededError, PersistenceError, ResumeMismatch
+from rath.flow import Agent, Compressor, Workflow
 from rath.llm.chat_request import RathLLMChatRequest
+from rath.llm.chat_response import RathLLMAssistantMessage
+from rath.llm.provider import Provider
 from rath.session import Session
-from rath.session.chunk import ChunkTable
-from rath.session.graph.recording import Edge, Provenance
+from rath.session.graph.recording import Provenance
 from rath.session.log.verify import verify
-from rath.session.operation import Place
-from rath.session.outcome import Cancelled, Completed, NeedsDecision
-from rath.session.persistence.store import default_store
-from rath.session.record import ModelCall, ToolRun, Verdict
+from rath.session.outcome import BudgetExceeded, Cancelled, Completed, NeedsDecision
+from rath.session.record import ModelCall, Operation
 from rath.testing import ScriptedClient, Turn, tool_call
 from tests.flow.test_workflow_resume import GONE, Program, both, go, resumed
 from tests.session.programs.test_going_on import Counting, f_calls, rows_of
-from tests.support.api import (
-    Body,
-    entries_since,
-    exchange_of,
-    find_selection,
-    find_verdict,
-    program_of,
-)
+from tests.support.api import StoredSource
 from tests.support.cut_off import cut_off
 from tests.support.journal_store import JournalStore
 from tests.support.sessions import AsyncFunctionTool, FunctionTool, run
@@ -75,34 +64,6 @@ def test_a_program_waits_as_long_as_a_call_of_it_does() -> None:
     assert tool.calls == []
 
 
-def test_what_passed_a_waiting_session_on_is_made_once_that_one_goes_on() -> None:
-    waiting, whole = waiting_program()
-    passed_on = resumed(waiting, both, [], Counting())
-    waiting.decide("call_1", "skip")
-    out = resumed(on(passed_on, waiting), both, ["one", "two"], Counting())
-    assert (out.id, out.outcome, out.text()) == (whole.id, Completed(), "two")
-
-
-def test_a_failed_run_with_a_call_that_was_cut_off_waits_too() -> None:
-    waiting, _ = waiting_program()
-
-    async def fail(_: Deferred[Body]) -> Body:
-        raise RuntimeError("the disk is full")
-
-    cell = Deferred.start(fail, owner=waiting.id, label="x", on_cancel=lambda _: Body(ChunkTable()))
-    assert isinstance(cell.error() or _error_of(cell), RuntimeError)
-    cell.report(waiting.body.result())
-    failed = Session.from_body(cell, waiting.provenance, id=waiting.id)
-    out = resumed(failed, both, [], Counting())
-    assert out.outcome == NeedsDecision(waiting.id, ("call_1",))
-
-
-def _error_of(cell: Deferred[Any]) -> BaseException | None:
-    with pytest.raises(RuntimeError):
-        cell.result()
-    return cell.error()
-
-
 def held(text: str) -> tuple[threading.Event, Turn]:
     """An answer that comes when it is let go."""
     may_go = threading.Event()
@@ -114,23 +75,6 @@ def held(text: str) -> tuple[threading.Event, Turn]:
     return may_go, answer
 
 
-def test_two_that_were_cut_off_go_on_one_after_the_other() -> None:
-    whole = Program(ScriptedClient(["one", "two"]), both)(go()).synchronize()
-    second = cut_off(on(whole, cut_off(parent(whole), None)), None)
-    may_go, answer = held("one")
-    out = Program(ScriptedClient([answer, "two"]), both).resume(
-        on(second, cut_off(parent(whole), None))
-    )
-    may_go.set()
-    assert (out.id, rows_of(out)) == (whole.id, rows_of(whole))
-
-
-def test_what_was_done_is_served_when_what_it_was_made_of_has_gone_on() -> None:
-    whole = Program(ScriptedClient(["one", "two"]), both)(go()).synchronize()
-    out = resumed(on(whole, cut_off(parent(whole), None)), both, ["one"])
-    assert (out.id, rows_of(out)) == (whole.id, rows_of(whole))
-
-
 def test_what_was_made_of_something_else_is_refused_when_that_is_known() -> None:
     whole = Program(ScriptedClient(["one", "two"]), both)(go()).synchronize()
     may_go, answer = held("another one")
@@ -138,24 +82,6 @@ def test_what_was_made_of_something_else_is_refused_when_that_is_known() -> None
     may_go.set()
     with pytest.raises(ResumeMismatch, match="the transcript differs"):
         out.text()
-
-
-def test_what_still_runs_is_waited_for_and_not_made_again() -> None:
-    asked, may_go = threading.Event(), threading.Event()
-
-    def answer(_: object) -> str:
-        asked.set()
-        assert may_go.wait(PATIENCE)
-        return "one"
-
-    def forked(program: Program, session: Session) -> Session:
-        return program.second(program.first(session).fork())
-
-    out = Program(ScriptedClient([answer, "two"]), forked)(go())
-    assert asked.wait(PATIENCE)
-    again = Program(ScriptedClient([]), forked).resume(out)
-    may_go.set()
-    assert (again.id, again.text()) == (out.id, "two")
 
 
 # ---- calls that were cut off
@@ -189,29 +115,6 @@ def test_a_call_that_was_cancelled_is_of_unknown_outcome(effects: Any, waits: An
     out = cancelled_inside(*waiting_tool(effects))
     assert tuple(each.call.id for each in out.open_calls if each.waits) == waits
     assert [each.state for each in out.open_calls] == ["begun"]
-
-
-def test_a_cancelled_run_goes_on_where_it_was() -> None:
-    out = cancelled_inside(*waiting_tool("idempotent"))
-    quick = FunctionTool("wait", lambda *_: "at last")
-    quick.effects = "idempotent"
-    client = ScriptedClient(["done"])
-    agent = Agent("one", client.provider, [quick])
-    again = agent.resume(out, cancelled="go_on")
-    assert (again.id, again.text()) == (out.id, "done")
-    runs = [entry.status for entry in again.record if isinstance(entry, ToolRun)]
-    assert runs == ["interrupted", "done"]
-
-
-def test_a_decision_is_used_up_by_the_call_that_it_allowed() -> None:
-    out = cancelled_inside(*waiting_tool("non_idempotent"))
-    out.decide("w", "retry")
-    body = out.inherited(out.body.result())
-    cut = next(entry for entry in body.record if isinstance(entry, ToolRun))
-    later = Body(body.table, body.record.append(cut), body.outcome)
-    again = Session.from_body(Deferred.of(later), out.provenance, id=out.id)
-    assert [each.waits for each in again.open_calls] == [True]
-    assert again.decide("w", "skip").record[-2].operation == cut.operation
 
 
 # ---- agents in tools
@@ -256,47 +159,13 @@ def asked_and_cut_off(store: JournalStore) -> tuple[Session, JournalStore, Askin
     return whole, store.after(done), tool
 
 
-def test_an_agent_in_a_call_that_is_made_again_is_served(stored: JournalStore) -> None:
-    whole, cut, _ = asked_and_cut_off(stored)
-    first = Session.load(parent(whole).id, store=cut)
-    assert first.outcome == NeedsDecision(first.id, ())
-    tool = Asking(ScriptedClient([]))
-    out = Program(ScriptedClient(SCRIPT[1:]), both, tool).resume(first, store=cut)
-    assert rows_of(out) == rows_of(whole)
-    calls = [entry.id for entry in out.record if isinstance(entry, ModelCall)]
-    assert len(calls) == len(set(calls)) == 4
-    assert out.cumulative_usage == whole.cumulative_usage
-
-
-def test_a_session_that_a_tool_made_stands_for_the_program_around_it(
-    stored: JournalStore,
-) -> None:
+def test_a_session_of_a_tool_stands_for_its_program(stored: JournalStore) -> None:
     whole, cut, tool = asked_and_cut_off(stored)
     inside = Session.load(tool.asked[0].id, store=cut)
     out = Program(ScriptedClient(SCRIPT[1:]), both, Asking(ScriptedClient([]))).resume(
         inside, store=cut
     )
     assert out.synchronize().id == whole.id
-
-
-def test_what_is_made_anew_takes_the_place_of_what_was_stored(stored: JournalStore) -> None:
-    with autosave():
-        whole = Program(ScriptedClient([f_calls(1), "one", "two"]), both, Counting())(go())
-        first = parent(whole.synchronize())
-    said = next(
-        at
-        for at, event in enumerate(stored.events, start=1)
-        if event.session == first.id and b'"intent"' in event.data
-    )
-    cut = stored.after(said)
-    waiting = Session.load(first.id, store=cut)
-    passed_on = Program(ScriptedClient([]), both, Counting()).resume(waiting, store=cut)
-    assert passed_on.outcome == NeedsDecision(first.id, ("call_1",))
-    Session.load(first.id, store=cut).decide("call_1", "retry")
-    again = Session.load(passed_on.id, store=cut)
-    out = Program(ScriptedClient(["one", "two"]), both, Counting()).resume(again, store=cut)
-    assert (out.id, rows_of(out)) == (whole.id, rows_of(whole))
-    assert rows_of(Session.load(out.id, store=cut)) == rows_of(whole)
 
 
 def chain(program: Program, session: Session) -> Session:
@@ -308,7 +177,7 @@ SAID = {"first": "one", "second": "two", "short": "in short"}
 
 def by_role(request: RathLLMChatRequest) -> str:
     """What each agent of a program says, however often a model was asked before."""
-    return SAID[str(request.messages[0].content)]
+    return SAID.get(str(request.messages[0].content), "in short")
 
 
 def answering() -> ScriptedClient:
@@ -329,19 +198,7 @@ def passed_on_and_decided(stored: JournalStore) -> tuple[Session, Session, Journ
     return whole, first, cut
 
 
-def test_what_was_passed_on_through_several_sessions_is_made_once_it_is_decided(
-    stored: JournalStore,
-) -> None:
-    whole, first, cut = passed_on_and_decided(stored)
-    out = Program(answering(), chain, Counting()).resume(first, store=cut)
-    assert (out.id, rows_of(out)) == (whole.id, rows_of(whole))
-    assert rows_of(Session.load(out.id, store=cut)) == rows_of(whole)
-    assert all(verify(cut, each).is_sound for each in cut.stamps())
-
-
-def test_wherever_what_was_passed_on_is_made_anew_and_cut_off_it_goes_on(
-    stored: JournalStore,
-) -> None:
+def test_what_was_passed_on_goes_on_from_anywhere(stored: JournalStore) -> None:
     whole, first, cut = passed_on_and_decided(stored)
     n_before = len(cut.events)
     Program(answering(), chain, Counting()).resume(first, store=cut).synchronize()
@@ -379,70 +236,268 @@ def test_a_parent_is_known_by_what_it_says() -> None:
         Joined(ScriptedClient([]), "another one").resume(out)
 
 
-def test_a_parent_of_which_nothing_is_known_is_known_by_its_id() -> None:
-    out = Joined(ScriptedClient([GONE]), OUTSIDE)(go())
-    with pytest.raises(RuntimeError):
-        out.synchronize()
-    merged = parent(out)
-    ours, theirs = merged.provenance.parents
-    bare = Provenance("Session.merge", merged.provenance.kind, (ours, Edge(theirs.id)))
-    lost = on(out, Session.from_body(merged.body, bare, id=merged.id))
-    with pytest.raises(ResumeMismatch, match="a parent differs"):
-        Joined(ScriptedClient([]), OUTSIDE).resume(lost)
+def agent(*turns: str) -> Agent:
+    return Agent("one", ScriptedClient(turns).provider, system_tools=False)
 
 
-# ---- places
+def test_a_store_without_the_beginning_is_named() -> None:
+    store = JournalStore()
+    made = agent("one")(Session.from_user_message("go")).synchronize()
+    alone = Session.from_body(made.body, Provenance(), id=made.id)
+    with pytest.raises(PersistenceError, match=f"is not in {store.where}"):
+        agent().resume(alone, store=store)
 
 
-def test_a_run_that_never_began_has_the_place_of_what_it_waited_for() -> None:
-    out = Program(ScriptedClient([GONE]), both)(go())
-    with pytest.raises(RuntimeError):
-        out.synchronize()
-    assert out.partial_table.rows == ()
-    assert resumed(out, both, ["one", "two"]).text() == "two"
+def stored_run() -> tuple[JournalStore, Session]:
+    store = JournalStore()
+    made = agent("one")(Session.from_user_message("go")).synchronize()
+    made.save(store=store)
+    return store, made
 
 
-def test_a_session_whose_past_is_unknown_has_no_place() -> None:
-    cell = Deferred[Body](None, ())
-    unknown = Session.from_body(cell, Provenance(parents=(Edge(go().id), go().as_parent())))
-    with pytest.raises(ValueError, match="was made by no workflow"):
-        program_of(unknown).place()
-
-
-def test_the_session_that_a_call_began_with_may_be_the_one_that_is_resumed() -> None:
-    root = go()
-    Program(ScriptedClient(["one", "two"]), both)(root).synchronize()
-    place = Place("Program.first", 0, run=root.id, root=root.id)
-    assert program_of(root).root(place) is root
-
-
-def test_what_a_place_does_not_hold_is_made() -> None:
-    record = go().record
-    assert find_verdict(Place("x", 0), record, name="a", judge="b") is None
-    bodies = (go().body.result(), go().body.result())
-    assert find_selection(Place("x", 0), record, bodies, "?") is None
-    assert entries_since(record, go().id) == ()
-
-
-def test_an_answer_without_a_reason_ended_as_its_calls_say() -> None:
-    out = run([f_calls(1), "done"], Counting()).synchronize()
-    call = next(entry for entry in out.record if isinstance(entry, ModelCall))
-    bare = structs.replace(
-        call.evidence, finish_reason=None, served_model=None, requested_model=None
+def test_a_log_that_lacks_only_its_name_is_finished_when_it_is_served() -> None:
+    store, made = stored_run()
+    n_events = next(
+        at
+        for at, event in enumerate(store.events)
+        if (event.kind, event.session) == ("finish", made.id)
     )
-    content: Any = out.chunk_table[1].content
-    exchange = exchange_of(content, bare)
-    assert exchange.response.primary_choice.finish_reason == "tool_calls"
-    assert exchange.response.model == ""
+    cut = store.after(n_events)
+    found = StoredSource(cut).find(made.id)
+    assert found is not None
+    assert found.body.result().outcome == Completed()
+    assert made.id in cut.finished
 
 
-def test_the_store_of_the_home_is_asked_for_a_session_of_memory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_call_that_was_cut_off_before_it_began_is_only_asked() -> None:
+    inside = threading.Event()
+
+    async def wait(*_: object) -> None:
+        inside.set()
+        await asyncio.Event().wait()
+
+    script = [tool_call("w", {"key": "same"}, tool_call("w", {"key": "same"}, id="b"), id="a")]
+    out = run(script, AsyncFunctionTool("w", wait))
+    assert inside.wait(PATIENCE)
+    out.cancel().synchronize()
+    assert [(each.call.id, each.state) for each in out.open_calls] == [
+        ("a", "begun"),
+        ("b", "asked"),
+    ]
+
+
+def test_a_leaf_whose_log_lacks_only_its_name_can_be_stored_again() -> None:
+    store = JournalStore()
+    leaf = Session.from_user_message("go")
+    leaf.save(store=store)
+    cut = store.after(len(store.events) - 1)
+    again = Session(leaf.chunk_table, id=leaf.id)
+    again.save(store=cut)
+    assert leaf.id in cut.finished
+    assert verify(cut, leaf.id).is_sound
+
+
+USELESS = tool_call("f")
+
+
+"""An answer that is paid for, and no summary."""
+
+
+def summed_up(program: Program, session: Session) -> Session:
+    return program.second(program.short(program.first(session)))
+
+
+def paid(session: Session) -> list[ModelCall]:
+    return [entry for entry in session.record if isinstance(entry, ModelCall)]
+
+
+def purposes(session: Session) -> list[str]:
+    return [call.purpose for call in paid(session)]
+
+
+def total(session: Session) -> int:
+    """The tokens of all calls, each of another id."""
+    calls = {call.id: call for call in paid(session)}.values()
+    assert len(calls) == len(paid(session))
+    return sum(call.evidence.usage.total_tokens for call in calls if call.evidence.usage)
+
+
+def failed_summary(*more: Any, provider: Provider | None = None) -> Session:
+    """A program whose compression failed after it was paid for."""
+    out = Program(ScriptedClient(["one", USELESS, *more], provider=provider), summed_up)(go())
+    with pytest.raises((RuntimeError, BudgetExceededError)):
+        out.synchronize()
+    return out
+
+
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch) -> JournalStore:
+    made = JournalStore()
+    monkeypatch.setenv("OPENRATH_STORE", made.url)
+    return made
+
+
+def sessions_in(store: JournalStore) -> list[Session]:
+    """Load what has at least its first line."""
+    logs = [store.read(each) for each in store.stamps()]
+    begun = [log.session for log in logs if log is not None and b"\n" in log.data]
+    return [Session.load(each, store=store) for each in begun]
+
+
+def loaded_first(store: JournalStore) -> Session:
+    """A session of the stored program that says where it was made."""
+    found = sessions_in(store)
+    return next(one for one in found if any(isinstance(e, Operation) for e in one.record))
+
+
+def test_no_write_of_the_second_try_loses_what_the_first_one_paid(store: JournalStore) -> None:
+    with autosave():
+        failed_summary()
+        n_failed = len(store.events)
+        gone = loaded_first(store)
+        Program(ScriptedClient(["in short", "two"]), summed_up).resume(gone).synchronize()
+    for n_writes in range(n_failed, len(store.events) + 1):
+        for torn in (False, True):
+            left = store.after(n_writes, torn=torn)
+            known = {call.id for one in sessions_in(left) for call in paid(one)}
+            client = ScriptedClient([by_role] * 2)
+            again = Program(client, summed_up).resume(loaded_first(left), store=left)
+            assert again.text() == "two"
+            assert purposes(again) == ["turn", "compress", "compress", "turn"], n_writes
+            assert known <= {call.id for call in paid(again)}
+            assert len(paid(again)) == len(known) + len(client.requests), n_writes
+            assert verify(left, again.id).is_sound
+
+
+def test_a_compression_that_went_on_replays(store: JournalStore) -> None:
+    with autosave():
+        again = Program(ScriptedClient(["in short", "two"]), summed_up).resume(failed_summary())
+        assert again.text() == "two"
+    loaded = Session.load(again.id, store=store)
+    assert loaded.replay().cumulative_usage == loaded.cumulative_usage
+
+
+def test_a_compression_whose_instructions_changed_is_refused() -> None:
+    out = failed_summary()
+    program = Program(ScriptedClient(["in short", "two"]), summed_up)
+    program.short = Compressor("another way", program.short.agent.provider)
+    with pytest.raises(ResumeMismatch, match="instructions differs"):
+        program.resume(out).synchronize()
+
+
+def raising(*_: object) -> None:
+    raise BudgetExceededError(1, 2)
+
+
+def test_a_summary_that_was_paid_for_is_not_asked_for_again() -> None:
+    limited = Provider(budget_total_tokens=8, on_budget_exceeded=raising)
+    out = Program(ScriptedClient(["one", "a much longer summary"], provider=limited), summed_up)(
+        go()
+    )
+    with pytest.raises(BudgetExceededError):
+        out.synchronize()
+    client = ScriptedClient(["two"])
+    again = Program(client, summed_up).resume(out).synchronize()
+    assert [row.payload["content"] for row in again.chunk_table] == ["a much longer summary", "two"]
+    assert purposes(again) == ["turn", "compress", "turn"]
+
+
+def test_a_compression_that_was_not_paid_for_is_served() -> None:
+    limited = Provider(budget_total_tokens=1)
+    client = ScriptedClient(["one"], provider=limited)
+    out = Program(client, summed_up)(go()).synchronize()
+    again = Program(ScriptedClient([]), summed_up).resume(out).synchronize()
+    assert isinstance(again.outcome, BudgetExceeded)
+    assert again.chunk_table == out.chunk_table
+
+
+def cancelled_summary() -> Session:
+    asked, may_end = threading.Event(), threading.Event()
+
+    def hang(_: object) -> str:
+        asked.set()
+        may_end.wait(PATIENCE)
+        return "too late"
+
+    out = Program(ScriptedClient(["one", hang]), summed_up)(go())
+    assert asked.wait(PATIENCE)
+    short = parent(out)
+    short.cancel().synchronize()
+    may_end.set()
+    return short
+
+
+def test_a_cancelled_compression_stays_as_it_is() -> None:
+    short = cancelled_summary()
+    again = Program(ScriptedClient([]), summed_up).resume(short).synchronize()
+    assert again.outcome == Cancelled(short.id)
+
+
+def test_a_cancelled_compression_goes_on_where_that_is_wanted() -> None:
+    short = cancelled_summary()
+    client = ScriptedClient(["in short", "two"])
+    again = Program(client, summed_up).resume(short, cancelled="go_on").synchronize()
+    assert [(call.purpose, call.status) for call in paid(again)][1:3] == [
+        ("compress", "cancelled"),
+        ("compress", "done"),
+    ]
+
+
+def test_a_stored_cancelled_compression_has_its_input(store: JournalStore) -> None:
+    with autosave():
+        short = cancelled_summary()
+    loaded = Session.load(short.id, store=store)
+    assert (loaded.chunk_table, loaded.outcome) == (short.chunk_table, short.outcome)
+    left = store.read(short.id)
+    assert left is not None
+    assert b'"event":"row"' not in left.data
+
+
+# ---- selections
+
+
+def chooses(program: Program, session: Session) -> Session:
+    first = program.first(session)
+    return program.choose.forward(first, program.first, program.second)(first)
+
+
+USELESS_CHOICES = [tool_call("f"), RathLLMAssistantMessage(content=" ")]
+
+
+@pytest.mark.parametrize("useless", USELESS_CHOICES, ids=["tools", "nothing"])
+def test_a_selection_that_failed_is_made_anew_and_counted(
+    useless: Turn, store: JournalStore
 ) -> None:
-    monkeypatch.setenv("OPENRATH_HOME", str(tmp_path))
-    out = Program(ScriptedClient(["one", "two"]), both)(go()).synchronize()
-    assert program_of(out).store is None
-    out.save()
-    alike = Session.from_body(out.body, out.provenance, id=out.id)
-    assert program_of(alike).store is default_store()
-    assert not [entry for entry in out.record if isinstance(entry, Verdict)]
+    with autosave():
+        with pytest.raises(RuntimeError, match="where one number was asked for"):
+            Program(ScriptedClient(["one", useless]), chooses)(go())
+        program = Program(ScriptedClient(["1", "two"]), chooses)
+        again = program.resume(loaded_first(store), store=store).synchronize()
+        assert purposes(again) == ["turn", "select", "select", "turn"]
+    total(again)
+
+
+def test_no_write_of_a_selection_leaves_a_part_of_it(store: JournalStore) -> None:
+    with autosave():
+        Program(ScriptedClient(["one", "1", "two"]), chooses)(go()).synchronize()
+    for n_writes in range(len(store.events) + 1):
+        for one in sessions_in(store.after(n_writes)):
+            kinds = [e.kind for e in one.record if isinstance(e, Operation)]
+            assert kinds.count("select") == purposes(one).count("select"), n_writes
+
+
+# ---- typed answers
+
+
+def test_a_repair_that_was_cut_off_is_counted_with_all_before_it() -> None:
+    def asked(*turns: Turn) -> Agent:
+        provider = ScriptedClient(turns).provider
+        return Agent("first", provider, system_tools=False, output=int, output_retries=3)
+
+    out = asked("no number", "nor this", GONE)(go())
+    with pytest.raises(RuntimeError):
+        out.synchronize()
+    again = asked(tool_call("final_answer", {"value": 5})).resume(out).synchronize()
+    assert purposes(again) == ["turn", "repair", "repair", "repair"]
+    assert [call.status for call in paid(again)] == ["done", "done", "failed", "done"]
+    assert again.output == 5

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from uuid import UUID
 
 import pytest
@@ -18,10 +19,13 @@ from rath.session import Session
 from rath.session.outcome import Completed, NeedsApproval, NeedsDecision
 from rath.session.persistence.store import FileStore
 from tests.support import waiting_program
+from tests.support.decisions_program import VERBS
 from tests.support.journal_store import JournalStore
 from tests.support.waiting_program import WaitingTeam, allow, problems
 
 N_PARTS = 8
+
+
 """Tests among which the points are dealt out, so that each is short."""
 
 
@@ -60,9 +64,7 @@ def rows_of(session: Session) -> list[str]:
 
 @pytest.mark.parametrize("torn", [False, True], ids=["whole", "torn"])
 @pytest.mark.parametrize("part", range(N_PARTS))
-def test_after_every_write_all_is_sound_and_the_id_that_was_given_out_goes_on(
-    part: int, torn: bool, whole: Whole
-) -> None:
+def test_after_every_write_the_same_id_goes_on(part: int, torn: bool, whole: Whole) -> None:
     for n_writes in range(whole.n_before + part, len(whole.store.events) + 1, N_PARTS):
         store = whole.store.after(n_writes, torn=torn)
         assert problems(store) == [], n_writes
@@ -101,3 +103,38 @@ def test_killed_while_a_role_answers_the_files_are_sound_and_the_same_id_goes_on
     assert (done.id, done.outcome, done.text()) == (out.id, Completed(), "finisher is done")
     assert log.read_text().split() == ["0"]
     assert problems(store) == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "store"),
+    [
+        ("agent", "persist"),
+        ("agent", "autosave"),
+        ("workflow", "persist"),
+        ("workflow", "autosave"),
+        ("workflow", "path"),
+    ],
+)
+def test_a_decision_holds_in_the_next_process(kind: str, store: str, tmp_path: Path) -> None:
+    def step(name: str) -> Any:
+        command = [sys.executable, "-m", "tests.support.decisions_program", name]
+        done = subprocess.run(
+            [*command, kind, store, str(tmp_path)],
+            env=os.environ | ({"OPENRATH_PERSIST": "1"} if store == "autosave" else {}),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout or "null")
+
+    step("begin")
+    decided = step("decide")
+    left = {verb: [] if verb == "decide" else ["c2"] for verb in VERBS}
+    assert decided == {"left": left, "made": ["decide 1"]}
+    went_on = step("go_on")
+    assert went_on["left"] == left
+    assert went_on["said"] == dict.fromkeys(VERBS, "It is done.")
+    answered = ["answer 1 red", "answer 2 red"]
+    made = ["approve 1", "approve 2", "other c1", "other c2", *answered]
+    assert sorted(went_on["made"]) == sorted(["decide 1", *made])

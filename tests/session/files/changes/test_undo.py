@@ -123,9 +123,7 @@ def test_a_session_without_a_place_is_refused() -> None:
 
 
 @pytest.mark.parametrize("gap", ["noted", "abandoned", "interrupted"])
-def test_a_call_whose_changes_may_not_be_known_is_refused_unless_they_are_ignored(
-    gap: str,
-) -> None:
+def test_a_call_whose_changes_may_not_be_known_is_refused_unless_they_are_ignored(gap: str) -> None:
     def leave_out(session: Session, _: object) -> None:
         note_gap("too many files")
 

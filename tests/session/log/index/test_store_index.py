@@ -2,20 +2,41 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
+import sqlite3
+import stat
+from collections.abc import Callable
 from datetime import timedelta
-from decimal import Decimal
 from pathlib import Path
 from uuid import UUID, uuid4
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 from msgspec.structs import replace
 
-from rath.errors import PersistenceError
-from rath.session.log.index import SessionFilter, SessionSummary, StoreIndex
+from rath.errors import PersistenceError, SessionDamaged
+from rath.session.chunk import ChunkRow, assistant_turn_chunk
+from rath.session.events import Row
+from rath.session.log.index import SessionFilter, StoreIndex, index_file
+from rath.session.log.reader import read_lines
 from rath.session.outcome import NeedsInput
-from rath.session.persistence.store import StoredLog
+from rath.session.persistence.store import FileStore, StoredLog
+from rath.session.record import ModelCall, ToolRun
+from rath.testing import tool_call
+from tests.support.api import (
+    INDEX_FILE_NAME,
+    INDEX_VERSION,
+    UNKNOWN_TIME,
+    BlobStore,
+    Database,
+    ParsedLog,
+    facts_of,
+    parse_log,
+    sum_costs,
+)
 from tests.support.logs import DAY, LogMaker, MemoryStore, made_logs
 
 
@@ -73,94 +94,41 @@ def test_only_what_has_changed_is_read_again(store: MemoryStore) -> None:
     assert store.n_reads == 6
 
 
-def test_progress_is_told(store: MemoryStore) -> None:
-    store.put(*[LogMaker() for _ in range(120)])
-    told: list[tuple[int, int]] = []
-    StoreIndex(store).refresh(lambda done, of: told.append((done, of)))
-    assert told == [(50, 120), (100, 120), (120, 120)]
+def test_progress_is_reported(store: MemoryStore) -> None:
+    reported: list[tuple[int, int]] = []
+    for n_logs in (0, 120):
+        store.put(*[LogMaker() for _ in range(n_logs)])
+        StoreIndex(store).refresh(lambda done, of: reported.append((done, of)))
+    assert reported == [(50, 120), (100, 120), (120, 120)]
 
 
-def test_nothing_to_read_is_no_progress(store: MemoryStore) -> None:
-    told: list[int] = []
-    StoreIndex(store).refresh(lambda done, of: told.append(done))
-    assert told == []
-
-
-def test_a_summary_says_what_a_run_took(store: MemoryStore) -> None:
-    run = uuid4()
-    log = LogMaker(sandbox_backend="local").begun(path="Team.coder", ordinal=2, run=run)
-    log.said("Fix  the\nparser").answered("calling", model="m-1", usd="0.1")
-    log.intended("a").ran("a").answered("done", model="m-2", usd="0.2").ended()
-    (found,) = StoreIndex(store.put(log)).summaries()
-    assert found == SessionSummary(
-        id=log.session,
-        created_at=DAY,
-        updated_at=found.updated_at,
-        operator="implicit",
-        kind=found.kind,
-        parents=(),
-        run=run,
-        path="Team.coder",
-        ordinal=2,
-        title="Fix the parser",
-        n_rows=4,
-        n_calls=2,
-        n_tool_runs=1,
-        tokens=220,
-        usd=Decimal("0.3"),
-        is_priced=True,
-        models=("m-1", "m-2"),
-        backend="local",
-        state="completed",
-        problem="",
-        size=len(log.data),
-    )
-    assert found.updated_at > DAY
-
-
-def test_what_is_written_now_is_running(store: MemoryStore) -> None:
-    log = LogMaker().begun().said("go")
-    store.put(log)
-    store.writers.add(log.session)
+def test_what_is_written_now_is_running_unless_it_has_ended(store: MemoryStore) -> None:
+    going_on, ended, empty = LogMaker().begun().said("go"), LogMaker().ended(), uuid4()
+    store.put(going_on, ended).put_bytes(empty, b"")
+    sessions = going_on.session, ended.session, empty
+    store.writers |= {*sessions}
     index = StoreIndex(store)
-    assert [each.state for each in index.summaries()] == ["running"]
+    found = {each.id: (each.state, each.problem) for each in index.summaries()}
+    assert [found[each] for each in sessions] == [
+        ("running", ""),
+        ("completed", ""),
+        ("running", ""),
+    ]
     store.writers.clear()
-    assert [each.state for each in index.summaries()] == ["cut_off"]
+    states = {each.id: each.state for each in index.summaries()}
+    assert [states[each] for each in sessions] == ["cut_off", "completed", "damaged"]
 
 
-def test_a_log_without_a_line_is_running_while_it_is_written(store: MemoryStore) -> None:
-    session = uuid4()
-    store.put_bytes(session, b"")
-    store.writers.add(session)
-    (found,) = StoreIndex(store).summaries()
-    assert (found.state, found.problem) == ("running", "")
-
-
-def test_an_ended_run_is_not_running_however_long_somebody_holds_its_log(
-    store: MemoryStore,
-) -> None:
-    log = LogMaker().ended()
-    store.put(log)
-    store.writers.add(log.session)
-    assert [each.state for each in StoreIndex(store).summaries()] == ["completed"]
-
-
-def test_a_log_that_cannot_be_read_is_damaged(store: MemoryStore) -> None:
+def test_a_log_that_cannot_be_read_is_damaged_and_one_that_goes_is_forgotten() -> None:
     class Broken(MemoryStore):
         def read(self, session: UUID) -> StoredLog | None:
+            if session == gone.session:
+                return None
             raise PersistenceError("the disk is gone")
 
-    broken = Broken().put(LogMaker())
-    (found,) = StoreIndex(broken).summaries()
+    gone = LogMaker()
+    (found,) = StoreIndex(Broken().put(LogMaker(), gone)).summaries()
     assert (found.state, found.problem) == ("damaged", "the disk is gone")
-
-
-def test_a_log_that_goes_while_it_is_read_is_forgotten(store: MemoryStore) -> None:
-    class Fleeting(MemoryStore):
-        def read(self, session: UUID) -> StoredLog | None:
-            return None
-
-    assert StoreIndex(Fleeting().put(LogMaker())).summaries() == ()
 
 
 @pytest.fixture
@@ -186,17 +154,13 @@ def family(store: MemoryStore) -> dict[str, LogMaker]:
     [
         (SessionFilter(), "agent both right left user"),
         (SessionFilter(order="oldest"), "user left right both agent"),
-        (SessionFilter(limit=2), "agent both"),
-        (SessionFilter(states=("failed",)), "right"),
         (SessionFilter(states=("completed", "failed"), limit=3), "agent both right"),
         (SessionFilter(since=DAY + timedelta(hours=2)), "agent both right"),
         (SessionFilter(until=DAY + timedelta(hours=1)), "user"),
-        (SessionFilter(operator="merge"), "both"),
         (SessionFilter(operator="op_session_loop", limit=1), "both"),
         (SessionFilter(model="GPT"), "left"),
         (SessionFilter(text="strasse"), ""),
         (SessionFilter(text="straße"), "left"),
-        (SessionFilter(text="fix pars"), "user"),
         (SessionFilter(text="fix nothing"), ""),
         (SessionFilter(text="---"), ""),
         (SessionFilter(is_said=True), "both right left user"),
@@ -214,43 +178,30 @@ def test_filters(
         assert index.count(asked) == len(found)
 
 
-def test_parents_and_runs_are_filters_too(store: MemoryStore, family: dict[str, LogMaker]) -> None:
-    index = StoreIndex(store)
-    (run,) = index.runs()
-    made = [family[name].session for name in ("left", "right")]
-    assert [each.id for each in index.made_in(run)] == made
-    of_user = SessionFilter(parent=family["user"].session, order="oldest")
-    assert [each.id for each in index.summaries(of_user)] == made
-
-
 def test_lineage(store: MemoryStore, family: dict[str, LogMaker]) -> None:
     user, left, right, both = (family[name].session for name in ("user", "left", "right", "both"))
-    index = StoreIndex(store)
+    lost = uuid4()
+    child = LogMaker(parents=(lost,))
+    index = StoreIndex(store.put(child))
     assert index.children(user) == (left, right)
     assert index.ancestors(both) == (left, right, user)
+    assert index.ancestors(child.session) == (lost,)
     assert index.descendants(user) == (left, right, both)
     assert {each.id for each in index.known([user, uuid4()])} == {user}
     assert index.summary(uuid4()) is None
+    (run,) = index.runs()
+    assert [each.id for each in index.made_in(run)] == [left, right]
+    of_user = SessionFilter(parent=user, order="oldest")
+    assert [each.id for each in index.summaries(of_user)] == [left, right]
 
 
-def test_ancestors_without_a_log_are_known_by_their_ids(store: MemoryStore) -> None:
-    lost = uuid4()
-    log = LogMaker(parents=(lost,))
-    assert StoreIndex(store.put(log)).ancestors(log.session) == (lost,)
-
-
-def test_a_session_that_came_from_itself_ends_no_walk_late(store: MemoryStore) -> None:
-    one, other = uuid4(), uuid4()
-    store.put(LogMaker(one, parents=(other,)), LogMaker(other, parents=(one,)))
-    assert StoreIndex(store).ancestors(one) == (other,)
-
-
-def test_a_title_is_what_was_said_first_wherever_it_stands(
-    store: MemoryStore, family: dict[str, LogMaker]
-) -> None:
-    titles = {each.id: each.title for each in StoreIndex(store).summaries()}
-    assert titles[family["left"].session] == "Fix the parser"
-    assert titles[family["both"].session] == ""
+def test_sessions_that_came_from_each_other_end_every_walk(store: MemoryStore) -> None:
+    one, other = LogMaker().said("one"), LogMaker().said("other")
+    first = LogMaker(one.session, parents=(other.session,), begins_with=(other.part(),))
+    second = LogMaker(other.session, parents=(one.session,), begins_with=(one.part(),))
+    index = StoreIndex(store.put(first, second))
+    assert index.ancestors(one.session) == (other.session,)
+    assert [each.title for each in index.summaries()] == ["", ""]
 
 
 def test_a_title_is_of_the_rows_that_a_session_begins_with(store: MemoryStore) -> None:
@@ -262,29 +213,17 @@ def test_a_title_is_of_the_rows_that_a_session_begins_with(store: MemoryStore) -
     assert titles == {first.session: "late words", cut.session: "own words", again.session: ""}
 
 
-def test_a_title_of_sessions_that_begin_with_each_other_is_found_too(store: MemoryStore) -> None:
-    one, other = LogMaker().said("one"), LogMaker().said("other")
-    first = LogMaker(one.session, begins_with=(other.part(),))
-    second = LogMaker(other.session, begins_with=(one.part(),))
-    assert [each.title for each in StoreIndex(store.put(first, second)).summaries()] == ["", ""]
-
-
-def test_a_row_is_found_where_it_was_said(store: MemoryStore, family: dict[str, LogMaker]) -> None:
-    (hit,) = StoreIndex(store).search("PARSER")
-    assert (hit.session, hit.row, hit.kind) == (family["user"].session, 0, "user")
-    assert hit.snippet == "Fix the parser"
-
-
 @pytest.mark.parametrize(
     ("question", "n_hits"),
     [("修复", 1), ("复修", 0), ("请", 1), ("ARGER", 1), ('"the parser"', 1), ('"parser the"', 0)],
 )
-def test_search_folds_accents_and_finds_within_unspaced_scripts(
+def test_search_folds_accents_and_finds_words(
     store: MemoryStore, question: str, n_hits: int
 ) -> None:
-    index = StoreIndex(store.put(LogMaker().said("Ärger mit the parser, 请修复 bug")))
+    log = LogMaker().said("Ärger mit the parser, 请修复 bug")
+    index = StoreIndex(store.put(log))
     hits = index.search(question)
-    assert len(hits) == n_hits
+    assert [(hit.session, hit.row, hit.kind) for hit in hits] == [(log.session, 0, "user")] * n_hits
     assert all("请修复" in hit.snippet for hit in hits)
 
 
@@ -320,3 +259,309 @@ def test_tokens_that_came_without_a_call_are_kept(store: MemoryStore, tmp_path: 
     index = StoreIndex(store)
     assert index.given_tokens([session]) == {session: 75}
     assert [each.is_priced for each in index.summaries()] == [False]
+
+
+def content(data: bytes) -> ParsedLog:
+    """What the codec and the loader make of a log."""
+    return parse_log(read_lines(data, "log"), lambda row: row)
+
+
+def is_believed(data: bytes) -> bool:
+    """Whether the codec and the loader believe a log."""
+    try:
+        content(data)
+    except SessionDamaged:
+        return False
+    return True
+
+
+@given(made_logs())
+def test_the_facts_are_those_of_the_lines(log: LogMaker) -> None:
+    facts, read = facts_of(log.session, log.data), content(log.data)
+    ran = [entry for entry in read.entries if isinstance(entry, ModelCall)]
+    costs, calls = sum_costs(read.entries), facts.calls.values()
+    assert facts.n_rows == read.state.n_rows
+    assert facts.n_tool_runs == sum(isinstance(entry, ToolRun) for entry in read.entries)
+    assert list(facts.calls) == [call.id for call in ran]
+    usages = [call.evidence.usage for call in ran]
+    tokens = [0 if usage is None else usage.total_tokens for usage in usages]
+    assert [call.total_tokens for call in calls] == tokens
+    assert sum(call.usd or 0 for call in calls) == costs.usd
+    assert sum(call.price == "known" for call in calls) == costs.n_priced
+    assert sum(call.price == "unpriced" for call in calls) == sum(n for _, n in costs.unpriced)
+    assert sum(call.price == "uncounted" for call in calls) == sum(n for _, n in costs.uncounted)
+    assert facts.is_open == (read.state.trailer is None)
+    assert facts.updated_at >= read.state.last_at
+
+
+@given(made_logs(), st.data())
+def test_a_log_is_damaged_where_loading_says_so(log: LogMaker, data: st.DataObject) -> None:
+    at, bit = data.draw(st.integers(0, len(log.data) - 1)), data.draw(st.integers(0, 7))
+    changed = log.data[:at] + bytes([log.data[at] ^ 1 << bit]) + log.data[at + 1 :]
+    assert (facts_of(log.session, changed).state != "damaged") == is_believed(changed)
+    cut = log.data[:at]
+    facts = facts_of(log.session, cut)
+    assert (facts.state != "damaged") == is_believed(cut)
+    whole = read_lines(cut, "log").reader.n_good if is_believed(cut) else 0
+    again = facts_of(log.session, cut[:whole])
+    assert (facts.said, facts.calls, facts.state) == (again.said, again.calls, again.state)
+
+
+OLD_HEADER = (
+    b'{"record_type": "header", "schema_version": 1, "id": "%s", "created_at": "2026-01-01"}\n'
+)
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        (b'{"record_type": "intent"}', "unknown record_type 'intent'"),
+        (b'{"record_type": "trailer"}', "malformed"),
+        (
+            b'{"record_type": "trailer", "closed_at": "2026-01-01"}\n{"record_type": "chunk"}',
+            "stands after the trailer",
+        ),
+    ],
+)
+def test_a_bad_line_of_version_1_is_named(line: bytes, problem: str) -> None:
+    session = uuid4()
+    facts = facts_of(session, OLD_HEADER % str(session).encode() + line + b"\n")
+    assert facts.state == "damaged"
+    assert problem in facts.problem
+    assert facts.problem.startswith(("line 2", "line 3"))
+    assert facts.created_at != UNKNOWN_TIME
+
+
+@pytest.mark.parametrize(
+    ("data", "problem"),
+    [
+        (b"", "no complete line"),
+        (b'{"record_type": "chunk"}\n', "missing header"),
+        (b'{"record_type": "header", "schema_version": 99}\n', "newer than"),
+        (OLD_HEADER % str(UUID(int=7)).encode(), f"the log of session {UUID(int=7)}"),
+    ],
+)
+def test_a_log_without_a_header_to_believe_is_damaged(data: bytes, problem: str) -> None:
+    facts = facts_of(UUID(int=1), data)
+    assert (facts.state, facts.created_at) == ("damaged", UNKNOWN_TIME)
+    assert problem in facts.problem
+
+
+def test_texts_of_rows_are_those_that_can_be_searched() -> None:
+    row = ChunkRow("assistant", {"content": 7, "tool_calls": [{"function": {"name": None}}, {}]})
+    called = assistant_turn_chunk(tool_calls=tool_call("f", {"x": 1}).tool_calls)
+    log = LogMaker().said("word " * 100_000).row(row).row(called)
+    log.row(ChunkRow("odd", {"content": "unread"}))
+    long, odd, call = (each.text for each in facts_of(log.session, log.data).said)
+    assert (len(long), odd.split(), call) == (100_000, ["7"], 'f {"x": 1}')
+
+
+def test_entries_of_others_are_not_its_place() -> None:
+    log = LogMaker()
+    inner = LogMaker(log.session).begun(path="Team.inner")
+    other = LogMaker().begun(path="Other")
+    for made in (other, inner):
+        for line in read_lines(made.data, "log").lines[1:]:
+            log.add(line)
+    log.add(log.entry_line(structs.replace(log.decision("a"), call_id=None)))
+    log.intended("a").add(log.entry_line(structs.replace(log.tool_run("a"), operation=uuid4())))
+    facts = facts_of(log.session, log.data)
+    assert (facts.path, facts.state) == ("Team.inner", "needs_decision")
+
+
+def test_a_line_that_contradicts_those_before_is_damage() -> None:
+    log = LogMaker().said("go")
+    facts = facts_of(log.session, log.add(Row(7, log.rows[0])).data)
+    assert (facts.state, facts.n_lines) == ("damaged", 2)
+    assert "row 7 stands where row 1 is expected" in facts.problem
+
+
+N_LOGS = 7
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    """A directory with a few logs."""
+    made = tmp_path / "sessions"
+    made.mkdir()
+    for number in range(N_LOGS):
+        keep(made, LogMaker().said(f"word{number}").ended())
+    return made
+
+
+def keep(directory: Path, log: LogMaker) -> None:
+    """Write a finished log."""
+    (directory / f"{log.session}.jsonl").write_bytes(log.data)
+
+
+def count(directory: Path, **options: float) -> tuple[int, str]:
+    """How many sessions an index of a directory knows, and what it notes."""
+    with StoreIndex(FileStore(directory), **options) as index:  # type: ignore[arg-type]  # a float
+        return len(index.summaries()), index.note
+
+
+def test_the_index_of_files_stands_beside_them_for_their_owner_alone(directory: Path) -> None:
+    assert count(directory) == (N_LOGS, "")
+    file = directory / INDEX_FILE_NAME
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert index_file(FileStore(directory)) == file
+    read: list[int] = []
+    with StoreIndex(FileStore(directory), progress=lambda done, of: read.append(of)) as index:
+        assert len(index.summaries()) == N_LOGS
+    assert read == []
+    assert count(directory / "none") == (0, "")
+    assert not (directory / "none").exists()
+
+
+def test_the_index_of_another_store_stands_in_the_home(tmp_path: Path) -> None:
+    store, other = MemoryStore().put(LogMaker()), MemoryStore()
+    with StoreIndex(store) as index:
+        assert len(index.summaries()) == 1
+    file = index_file(store)
+    assert file is not None
+    assert file.is_file()
+    assert file.is_relative_to(os.environ["OPENRATH_HOME"])
+    assert file != index_file(other)
+
+
+def test_without_a_home_it_is_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENRATH_HOME", os.devnull)
+    with StoreIndex(MemoryStore().put(LogMaker())) as index:
+        assert index.path is None
+        assert len(index.summaries()) == 1
+        assert index.note == ""
+
+
+def other_version(file: Path) -> None:
+    with sqlite3.connect(file) as connection:
+        connection.execute(f"PRAGMA user_version = {INDEX_VERSION + 1}")
+        connection.execute("DELETE FROM sessions")
+    connection.close()
+
+
+def database_of_others(file: Path) -> None:
+    file.unlink()
+    with sqlite3.connect(file) as connection:
+        connection.execute("CREATE TABLE sessions (x)")
+    connection.close()
+
+
+def noise_at(place: int) -> Callable[[Path], None]:
+    def write(file: Path) -> None:
+        data = bytearray(file.read_bytes())
+        at = place % len(data)
+        data[at : at + 2000] = b"\xff" * min(2000, len(data) - at)
+        file.write_bytes(data)
+
+    return write
+
+
+def overwritten(data: bytes) -> Callable[[Path], None]:
+    def write(file: Path) -> None:
+        file.write_bytes(data)
+
+    return write
+
+
+@pytest.mark.parametrize("is_open", [False, True], ids=["closed", "open"])
+@pytest.mark.parametrize(
+    "harm",
+    [
+        other_version, database_of_others, overwritten(b""), overwritten(b"garbage" * 1000),
+        overwritten(b"SQLite format 3\0" + b"x" * 5000),
+        *map(noise_at, [0, 100, 4096, 8192, 20000, -3000]),
+    ],
+)  # fmt: skip
+def test_a_damaged_index_is_remade(
+    directory: Path, harm: Callable[[Path], None], is_open: bool
+) -> None:
+    index = StoreIndex(FileStore(directory))
+    index.refresh()
+    index.close()
+    harm(directory / INDEX_FILE_NAME)
+    keep(directory, LogMaker().said("one more").ended())
+    with index if is_open else StoreIndex(FileStore(directory)) as index:
+        assert len(index.summaries()) == N_LOGS + 1
+        assert len(index.search("one more")) == 1
+        assert index.note == ""
+
+
+@pytest.mark.parametrize(
+    ("content", "folder", "note"),
+    [(None, "", "is no regular file"), (b"garbage" * 1000, "-wal", "cannot be used")],
+    ids=["no file", "not removable"],
+)
+def test_an_index_that_cannot_be_written_is_kept_in_memory_with_a_note(
+    directory: Path, content: bytes | None, folder: str, note: str
+) -> None:
+    if content is not None:
+        (directory / INDEX_FILE_NAME).write_bytes(content)
+    (directory / f"{INDEX_FILE_NAME}{folder}").mkdir()
+    with StoreIndex(FileStore(directory)) as index:
+        assert len(index.summaries()) == N_LOGS
+        assert note in index.note
+        assert INDEX_FILE_NAME in index.note
+        with pytest.raises(OverflowError):
+            index.summaries(SessionFilter(limit=1 << 70))
+
+
+def test_one_that_others_hold_is_made_in_memory(directory: Path) -> None:
+    count(directory)
+    keep(directory, LogMaker().ended())
+    other = Database(directory / INDEX_FILE_NAME)
+    with other.writing():
+        n_sessions, noted = count(directory, busy_seconds=0.01)
+    other.close()
+    assert n_sessions == N_LOGS + 1
+    assert "locked" in noted
+
+
+def test_what_sqlite_refuses_in_memory_too_is_an_error(directory: Path) -> None:
+    too_many = SessionFilter(states=[str(number) for number in range(300_000)])
+    with StoreIndex(FileStore(directory)) as index:
+        with pytest.raises(sqlite3.OperationalError, match="too many SQL variables"):
+            index.summaries(too_many)
+        assert len(index.summaries()) == N_LOGS
+        # Now it is in memory.
+        with pytest.raises(sqlite3.OperationalError, match="too many SQL variables"):
+            index.summaries(too_many)
+
+
+def test_a_store_that_cannot_be_read_is_an_error() -> None:
+    class Broken(MemoryStore):
+        def stamps(self) -> dict[UUID, str]:
+            raise PersistenceError("no connection")
+
+    with StoreIndex(Broken()) as index, pytest.raises(PersistenceError, match="no connection"):
+        index.summaries()
+
+
+def _read_and_write(directory: str, number: int) -> None:
+    path = Path(directory)
+    for _ in range(5):
+        keep(path, LogMaker().said(f"from {number}").ended())
+        _, noted = count(path)
+        assert noted == ""
+
+
+@pytest.mark.parametrize("is_damaged", [False, True])
+def test_several_processes_use_one_index(directory: Path, is_damaged: bool) -> None:
+    if is_damaged:
+        (directory / INDEX_FILE_NAME).write_bytes(b"garbage" * 5000)
+    context = multiprocessing.get_context("spawn")
+    with context.Pool(3) as pool:
+        pool.starmap(_read_and_write, [(str(directory), number) for number in range(3)])
+    assert count(directory) == (N_LOGS + 15, "")
+
+
+def test_a_sweep_of_contents_takes_the_index_for_no_session(directory: Path) -> None:
+    digest = "ab" * 32
+    keep(directory, LogMaker().said(f'{{"record_type": "header"}} {digest}').ended())
+    count(directory)
+    for file in directory.glob("*.jsonl"):
+        file.unlink()
+    blobs = directory / "blobs"
+    blobs.mkdir()
+    (blobs / digest).write_bytes(b"x")
+    BlobStore(directory).sweep()
+    assert not (blobs / digest).exists()

@@ -31,7 +31,6 @@ from rath.session.log.open_logs import (
     started_sessions,
 )
 from rath.session.outcome import NeedsApproval, NeedsDecision
-from rath.session.record import ModelCall
 from rath.testing import ScriptedClient
 from tests.flow.test_workflow_resume import GONE, Program, both, go
 from tests.session.programs.test_going_on import AGENT, Counting, f_calls, rows_of
@@ -69,18 +68,6 @@ class Waiting:
         return len(self.client.requests)
 
 
-def n_calls(session: Session) -> int:
-    return sum(isinstance(entry, ModelCall) for entry in session.record)
-
-
-def test_a_session_that_is_given_twice_goes_on_once() -> None:
-    waiting = Waiting("done", "never")
-    first, second = waiting.agent(waiting.session), waiting.agent(waiting.session)
-    assert first.id == second.id == waiting.session.id
-    assert first.text() == second.text() == "done"
-    assert (waiting.tool.calls, waiting.n_asked, n_calls(second)) == ([1], 2, 2)
-
-
 def test_when_it_is_given_again_later_the_run_that_went_on_is_served() -> None:
     waiting = Waiting("done", "never")
     first = waiting.agent(waiting.session).synchronize()
@@ -110,49 +97,6 @@ def test_threads_that_give_it_at_once_get_the_same_run() -> None:
     assert (waiting.tool.calls, waiting.n_asked) == ([1], 2)
 
 
-def test_threads_that_resume_its_workflow_at_once_get_the_same_run() -> None:
-    waiting = Waiting("done", "never")
-    made = at_once(lambda: waiting.agent.resume(waiting.session))
-    assert {each.text() for each in made} == {"done"}
-    assert (waiting.tool.calls, waiting.n_asked) == ([1], 2)
-
-
-def test_a_run_that_is_given_and_resumed_goes_on_once() -> None:
-    waiting = Waiting("done", "never")
-    given, resumed = waiting.agent(waiting.session), waiting.agent.resume(waiting.session)
-    assert (given.text(), resumed.text()) == ("done", "done")
-    assert (waiting.tool.calls, waiting.n_asked) == ([1], 2)
-
-
-def test_what_failed_goes_on_from_what_it_had_made() -> None:
-    waiting = Waiting(GONE, "done")
-    with pytest.raises(RuntimeError):
-        waiting.agent(waiting.session).synchronize()
-    again = waiting.agent(waiting.session).synchronize()
-    assert (again.id, again.text(), waiting.tool.calls) == (waiting.session.id, "done", [1])
-    assert n_calls(again) == 3
-
-
-def test_what_failed_twice_goes_on_from_the_last_one() -> None:
-    waiting = Waiting(GONE, GONE, "done")
-    for _ in range(2):
-        with pytest.raises(RuntimeError):
-            waiting.agent(waiting.session).synchronize()
-    again = waiting.agent(waiting.session).synchronize()
-    assert (again.text(), waiting.tool.calls, n_calls(again)) == ("done", [1], 4)
-
-
-def test_one_that_waits_again_is_what_the_next_one_gets() -> None:
-    waiting = Waiting(f_calls(2), "done")
-    waiting.agent(waiting.session).synchronize()
-    again = waiting.agent(waiting.session).synchronize()
-    assert again.outcome == NeedsApproval(again.id, ("call_2",))
-    again.approve("call_2")
-    assert waiting.agent(again).text() == "done"
-    assert waiting.agent(waiting.session).text() == "done"
-    assert waiting.tool.calls == [1, 2]
-
-
 def deny(session: Session) -> Session:
     return session.deny("call_1")
 
@@ -175,15 +119,6 @@ def test_what_is_said_after_it_went_on_comes_too_late(say: Callable[[Session], S
     waiting.agent(waiting.session).synchronize()
     with pytest.raises(ValueError, match="has gone on since, so what is said now comes too late"):
         say(waiting.session)
-
-
-def test_one_that_still_waits_has_not_gone_on() -> None:
-    waiting = Waiting("done", approve=False)
-    again = waiting.agent(waiting.session)
-    assert isinstance(again.outcome, NeedsApproval)
-    assert not is_superseded(waiting.session.body)
-    waiting.session.approve("call_1")
-    assert waiting.agent(waiting.session).text() == "done"
 
 
 def test_a_program_whose_run_waits_goes_on_once_with_all_that_follows() -> None:
@@ -214,33 +149,11 @@ def is_gone(what: weakref.ref[Deferred[Body]]) -> bool:
     return what() is None
 
 
-def test_what_was_made_of_it_is_forgotten_with_it() -> None:
-    client = ScriptedClient([f_calls(1), "one", "two"])
-    program = Program(client, both, Counting())
-    program.first.approval = "always"
-    waits = parent(program(go()).synchronize()).approve("call_1")
-    cell = weakref.ref(waits.body)
-    assert program.resume(waits).text() == "two"
-    del waits
-    wait_until(lambda: is_gone(cell))
-
-
 # ---- a session in a store
 
 
 def loads(session: Session, n: int) -> list[Session]:
     return [Session.load(session.id) for _ in range(n)]
-
-
-def test_of_two_that_were_loaded_one_goes_on_and_the_other_says_so() -> None:
-    with autosave():
-        waiting = Waiting("done", "never")
-        made = [waiting.agent(each) for each in loads(waiting.session, 2)]
-        errors = [error_of(each) for each in made]
-    assert [error is None for error in errors].count(True) == 1
-    (error,) = filter(None, errors)
-    assert isinstance(error, PersistenceError)
-    assert (waiting.tool.calls, waiting.n_asked) == ([1], 2)
 
 
 def error_of(session: Session) -> BaseException | None:
@@ -259,17 +172,6 @@ def test_of_many_that_were_loaded_and_are_given_at_once_one_goes_on() -> None:
         errors = [error_of(each) for each in made]
     assert errors.count(None) == 1
     assert (waiting.tool.calls, waiting.n_asked) == ([1], 2)
-
-
-def test_one_that_was_loaded_before_it_went_on_elsewhere_says_so() -> None:
-    with autosave():
-        waiting = Waiting("done", "never")
-        early, late = loads(waiting.session, 2)
-        assert waiting.agent(early).text() == "done"
-        with pytest.raises(PersistenceError, match="somebody else has gone on with it"):
-            waiting.agent(late).synchronize()
-        assert Session.load(early.id).text() == "done"
-    assert waiting.tool.calls == [1]
 
 
 PROCESS = """
@@ -380,26 +282,20 @@ def test_a_run_that_failed_before_it_had_anything_counts_for_nothing() -> None:
     assert waiting.agent(waiting.session).text() == "done"
 
 
-def test_of_two_claims_the_second_gets_what_the_first_has_started() -> None:
-    cell, made = (Deferred.of(Body(ChunkTable())) for _ in range(2))
-    assert claim(cell, lambda: made) == (made, True)
-    assert claim(cell, _never) == (made, False)
-
-
-def test_of_two_that_begin_the_same_session_the_second_gets_what_the_first_has_started() -> None:
-    cell, made = (Deferred.of(Body(ChunkTable())) for _ in range(2))
-    begun, session = started_sessions(cell), uuid4()
-    assert begin(begun, session, lambda: made) == (made, True)
-    assert begin(started_sessions(cell), session, _never) == (made, False)
-
-
-def test_content_that_is_told_again_is_claimed_with_what_it_tells() -> None:
+def test_of_two_that_begin_the_same_the_second_gets_what_the_first_has_started() -> None:
     cell, told, made = (Deferred.of(Body(ChunkTable())) for _ in range(3))
     alias(cell, cell)
     alias(told, cell)
     assert claim(told, lambda: made) == (made, True)
+    assert claim(cell, pytest.fail) == (made, False)
     assert latest_run(cell) is latest_run(told) is made
+    session = uuid4()
+    assert begin(started_sessions(cell), session, lambda: made) == (made, True)
+    assert begin(started_sessions(cell), session, pytest.fail) == (made, False)
 
 
-def _never() -> Deferred[Body]:
-    raise AssertionError("one run is enough")
+def test_threads_that_resume_its_workflow_at_once_get_the_same_run() -> None:
+    waiting = Waiting("done", "never")
+    made = at_once(lambda: waiting.agent.resume(waiting.session))
+    assert {each.text() for each in made} == {"done"}
+    assert (waiting.tool.calls, waiting.n_asked) == ([1], 2)

@@ -17,18 +17,29 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rath import autosave
 from rath.errors import PersistenceError, SessionDamaged
+from rath.flow import Agent
 from rath.session import Session
 from rath.session.loading import load
+from rath.session.log.index import StoreIndex
 from rath.session.log.verify import verify
+from rath.session.outcome import Completed, NeedsApproval
+from rath.session.persistence import load_session, session_file
 from rath.session.persistence.store import FileStore, StoredLog
-from rath.testing import Turn, tool_call
+from rath.testing import ScriptedClient, Turn, tool_call
 from tests.support.api import LogSource, ParsedLog, build, chained, closure, dump, session_of
+from tests.support.approvals import Noting
 from tests.support.session_files import operation
 from tests.support.sessions import FunctionTool, run
+from tests.support.waiting_program import allow, problems
 
 FULL = os.environ.get("RATH_FULL") == "1"
+
+
 EVERY = 1 if FULL else 61
+
+
 """Which bytes are changed: each, or one in so many, which is enough to touch every line."""
 
 
@@ -173,7 +184,7 @@ def flipped(data: bytes, at: int) -> bytes:
 
 
 @pytest.mark.timeout(1200 if FULL else 120)
-def test_a_log_that_is_cut_anywhere_is_a_beginning_or_an_error(
+def test_a_cut_log_is_a_part_or_an_error(
     store: Memory, last: UUID, truth: dict[UUID, Truth]
 ) -> None:
     found: set[str] = set()
@@ -187,9 +198,7 @@ def test_a_log_that_is_cut_anywhere_is_a_beginning_or_an_error(
     assert found == {"all", "beginning", "damaged in line 1"}
 
 
-def test_a_finished_log_that_is_cut_before_its_end_is_an_error(
-    store: Memory, last: UUID, truth: dict[UUID, Truth]
-) -> None:
+def test_a_finished_log_is_never_cut(store: Memory, last: UUID, truth: dict[UUID, Truth]) -> None:
     for session, log in store.logs.items():
         end = log.data.index(b'{"event":"finished"')
         for size in [at + 1 for at, byte in enumerate(log.data[:end]) if byte == 0x0A]:
@@ -198,9 +207,7 @@ def test_a_finished_log_that_is_cut_before_its_end_is_an_error(
 
 
 @pytest.mark.timeout(1200 if FULL else 120)
-def test_a_log_that_is_changed_anywhere_is_an_error_and_what_stands_before_a_beginning(
-    store: Memory, last: UUID, truth: dict[UUID, Truth]
-) -> None:
+def test_a_changed_log_is_an_error(store: Memory, last: UUID, truth: dict[UUID, Truth]) -> None:
     for session, log in store.logs.items():
         for at in range(0, len(log.data), EVERY):
             changed = Changed(store, session, flipped(log.data, at))
@@ -222,16 +229,6 @@ def test_verify_names_every_change(store: Memory, last: UUID) -> None:
             assert str(session) in "".join(problem.text for problem in found.problems)
 
 
-def test_a_log_of_another_session_in_its_place_is_named(store: Memory, last: UUID) -> None:
-    for session in store.logs:
-        for other, log in store.logs.items():
-            if other != session:
-                swapped = with_log(store, session, log.data)
-                with pytest.raises(SessionDamaged):
-                    load(swapped, session)
-                assert not verify(swapped, last).is_sound
-
-
 def test_an_older_state_of_a_parent_is_named(tmp_path: Path) -> None:
     """Its checksums are right, and it is not what the child came from."""
     files = FileStore(tmp_path)
@@ -246,19 +243,6 @@ def test_an_older_state_of_a_parent_is_named(tmp_path: Path) -> None:
     shutil.copy(older, files.path(parent.id))
     with pytest.raises(SessionDamaged, match=str(parent.id)):
         load(files, child.id)
-
-
-def test_what_is_loaded_is_built_of_each_log_once(store: Memory, last: UUID) -> None:
-    asked: list[UUID] = []
-    source = LogSource(store)
-
-    def find(session: UUID) -> ParsedLog | None:
-        asked.append(session)
-        return source.find(session)
-
-    contents = closure(store.contents[last], find)
-    assert len(asked) == len(set(asked)) == len(contents) - 1
-    assert session_of(build(contents)[last]).id == last
 
 
 json_values = st.recursive(
@@ -280,9 +264,7 @@ def member_of(record: dict[str, Any], data: st.DataObject) -> tuple[dict[str, An
 @pytest.mark.timeout(600 if FULL else 120)
 @settings(max_examples=2000 if FULL else 100)
 @given(data=st.data())
-def test_lines_that_somebody_made_up_are_a_session_or_a_named_error(
-    store: Memory, last: UUID, data: st.DataObject
-) -> None:
+def test_forged_lines_are_read_or_refused(store: Memory, last: UUID, data: st.DataObject) -> None:
     """Whoever can write a file can make checksums that are right."""
     session = data.draw(st.sampled_from(sorted(store.logs)))
     records: list[dict[str, Any]] = list(map(json.loads, store.logs[session].data.splitlines()))
@@ -297,3 +279,108 @@ def test_lines_that_somebody_made_up_are_a_session_or_a_named_error(
                 body = loaded(changed, asked, recover=recover).body.result()
                 assert len(body.table) == len(list(body.table))
     verify(with_log(store, session, forged), last)
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("OPENRATH_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "home"
+
+
+def agent_of(tool: Noting) -> Agent:
+    turns: list[Turn] = [tool_call("f", {"n": 1}, id="c1"), "done", "done again"]
+    return Agent("test", ScriptedClient(turns).provider, [tool], system_tools=False)
+
+
+def done(tool: Noting) -> Session:
+    """A finished run that has called a tool whose calls must not be repeated."""
+    with autosave():
+        return agent_of(tool)(Session.from_user_message("go")).synchronize()
+
+
+def done_after_an_approval(tool: Noting) -> tuple[Session, bytes]:
+    """A finished run, and its log as it was while it waited."""
+    with autosave():
+        agent = agent_of(tool)
+        out = agent(Session.from_user_message("go")).synchronize()
+        assert isinstance(out.outcome, NeedsApproval)
+        allow(out)
+        before = session_file(out.id).read_bytes()
+        out = agent(Session.load(out.id)).synchronize()
+        assert out.outcome == Completed()
+        return out, before
+
+
+def beginnings(session: UUID) -> list[bytes]:
+    """The log of a session, cut off after each of its lines that has others behind it."""
+    lines = session_file(session).read_bytes().splitlines(keepends=True)
+    return [b"".join(lines[:n]) for n in range(1, len(lines))]
+
+
+def goes_on(session: UUID, tool: Noting) -> Session:
+    with autosave():
+        return agent_of(tool)(Session.load(session)).synchronize()
+
+
+def test_a_finished_log_that_is_cut_at_any_line_is_damage_and_nothing_is_repeated() -> None:
+    tool = Noting(approval="never")
+    out = done(tool)
+    for cut in beginnings(out.id):
+        session_file(out.id).write_bytes(cut)
+        with pytest.raises(SessionDamaged, match="was finished, and its last line is not the end"):
+            goes_on(out.id, tool)
+        (problem,) = problems(FileStore(), out.id)
+        assert "was finished" in problem
+        (listed,) = [each for each in StoreIndex(FileStore()).summaries() if each.id == out.id]
+        assert (listed.state, "was finished" in listed.problem) == ("damaged", True)
+        rows = load_session(out.id, recover=True).chunk_table
+        assert tuple(rows) == tuple(out.chunk_table)[: len(rows)]
+    assert tool.calls == [1]
+
+
+@pytest.mark.parametrize("is_looked_at", [False, True], ids=["at once", "after a listing"])
+def test_what_the_index_has_seen_of_a_log_is_missed(is_looked_at: bool) -> None:
+    tool = Noting()
+    out, before = done_after_an_approval(tool)
+    with StoreIndex(FileStore()) as index:
+        index.refresh()
+    session_file(out.id).write_bytes(before)
+    if is_looked_at:
+        with StoreIndex(FileStore()) as index:
+            found = index.summary(out.id)
+        assert found is not None
+        assert (found.state, "its end was cut off" in found.problem) == ("damaged", True)
+    assert [each for each in problems(FileStore(), out.id) if "its end was cut off" in each]
+    with pytest.raises(SessionDamaged, match="when the index read it"):
+        goes_on(out.id, tool)
+    assert tool.calls == [1]
+
+
+def test_a_log_that_lost_its_end_takes_no_decision() -> None:
+    tool = Noting()
+    with autosave():
+        waiting = agent_of(tool)(Session.from_user_message("go")).synchronize()
+        before = session_file(waiting.id).read_bytes()
+        allow(waiting)
+        goes_on(waiting.id, tool)
+    with StoreIndex(FileStore()) as index:
+        index.refresh()
+    session_file(waiting.id).write_bytes(before)
+    with pytest.raises(SessionDamaged, match="when the index read it"):
+        allow(Session.load(waiting.id))
+    assert session_file(waiting.id).read_bytes() == before
+    assert tool.calls == [1]
+
+
+def test_what_came_from_a_log_knows_what_it_had() -> None:
+    tool = Noting()
+    out, before = done_after_an_approval(tool)
+    fork = out.fork()
+    fork.save()
+    session_file(out.id).write_bytes(before)
+    (problem,) = problems(FileStore(), out.id)
+    assert f"session {fork.id} begins with rows of it up to 4, and it has only 2" in problem
+    with pytest.raises(SessionDamaged, match=f"session {fork.id} begins with rows"):
+        goes_on(out.id, tool)
+    assert tool.calls == [1]

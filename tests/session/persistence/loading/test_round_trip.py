@@ -1,8 +1,10 @@
-"""What was stored and is read back equals what it was, whatever the sessions are made of."""
+"""What was stored is read back as it was, also while a program goes on."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -12,17 +14,20 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
-from rath.llm.prices import Cost
+from rath import autosave
+from rath.flow import Workflow
 from rath.session import Session, run_session_compress
-from rath.session.graph import ancestors_bfs
 from rath.session.loading import load
-from rath.session.persistence.store import FileStore
-from rath.session.record import ModelCall, Operation, ToolRun
+from rath.session.outcome import Completed, NeedsApproval
+from rath.session.persistence.store import FileStore, StoredLog
+from rath.session.record import Operation, ToolRun
 from rath.testing import ScriptedClient, tool_call
-from tests.support.api import Entry
+from tests.support.api import Entry, sharing_effects
 from tests.support.images import picture
-from tests.support.session_files import operation, placed, worked, writing
+from tests.support.journal_store import JournalStore
+from tests.support.session_files import created, operation, placed, tool_run, worked, writing
 from tests.support.sessions import FunctionTool, run
+from tests.support.waiting_program import WaitingTeam, allow, problems
 
 
 def look(_: Session, arguments: Mapping[str, Any]) -> object:
@@ -35,7 +40,10 @@ def ask(session: Session, _: object) -> str | None:
 
 TOOL, SUB_AGENT = FunctionTool("look", look), FunctionTool("ask", ask)
 
+
 Step = tuple[str, int, int]
+
+
 steps = st.lists(
     st.tuples(
         st.sampled_from(
@@ -140,9 +148,7 @@ def ancestors(session: Session) -> set[tuple[UUID, str]]:
     suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25, deadline=None
 )
 @given(todo=steps)
-def test_any_sessions_come_back_as_they_were(
-    tmp_path_factory: pytest.TempPathFactory, todo: list[Step]
-) -> None:
+def test_any_sessions_come_back(tmp_path_factory: pytest.TempPathFactory, todo: list[Step]) -> None:
     store = FileStore(tmp_path_factory.mktemp("sessions"))
     made = grown(todo)
     for session in made:
@@ -179,48 +185,143 @@ def test_laws_hold_between_sessions_of_one_closure(tmp_path: Path) -> None:
 
 def test_undo_comes_back_with_all_of_its_parent(tmp_path: Path) -> None:
     store = FileStore(tmp_path)
-    start = placed({"a": b"1"})
-    live = worked(start, writing("a", "2", id="w")).synchronize()
+    live = worked(placed({"a": b"1"}), writing("a", "2", id="w")).synchronize()
     undone = live.undo("w")
     undone.save(store=store)
     loaded = load(store, undone.id).session
     require_same(undone, loaded)
     (edge,) = loaded.provenance.parents
     assert (edge.n_rows, len(loaded.chunk_table)) == (len(live.chunk_table), 1)
-    effects = [entry.file_effects for entry in live.record if isinstance(entry, ToolRun)]
-    (parent,) = [load(store, live.id).session]
-    found = [entry.file_effects for entry in parent.record if isinstance(entry, ToolRun)]
-    assert found == effects
-    assert found[0][0].after is not None
-    assert found[0][0].after.data == b"2"
-
-
-def test_images_come_back_with_their_bytes(tmp_path: Path) -> None:
-    store = FileStore(tmp_path)
-    session = run(["a cat"], user=Session.from_user_message("what?", images=[picture(b"cat")]))
-    session.save(store=store)
-    (image,) = load(store, session.id).session.chunk_table[0].images
-    assert image.blob.data == picture(b"cat")
-
-
-def test_a_call_keeps_the_price_of_its_day(tmp_path: Path) -> None:
-    session = run(["hi"]).synchronize()
-    session.save(store=FileStore(tmp_path))
-    loaded = load(FileStore(tmp_path), session.id).session
-    costs: list[Cost | None] = [
-        entry.evidence.cost for entry in loaded.record if isinstance(entry, ModelCall)
+    runs = [
+        [entry.file_effects for entry in each.record if isinstance(entry, ToolRun)]
+        for each in (live, load(store, live.id).session)
     ]
-    assert costs == [None]
-    assert loaded.cumulative_cost == session.cumulative_cost
+    assert runs[0] == runs[1]
+    after = runs[1][0][0].after
+    assert after is not None
+    assert after.data == b"2"
 
 
-def test_ancestors_by_id_are_those_of_the_live_graph(tmp_path: Path) -> None:
-    store = FileStore(tmp_path)
-    made = grown([("loop", 0, 0), ("fork", 2, 0), ("fork", 2, 0), ("merge", 3, 4)])
-    for session in made:
-        session.save(store=store)
-    stored = {session: load(store, session).session for session in store.stamps()}
-    live = {session.id: session for session in made}
-    found = ancestors_bfs(stored, made[-1].id)
-    assert set(ancestors_bfs({**stored, **live}, made[-1].id)) == set(found)
-    assert {made[0].id, made[2].id, made[3].id, made[4].id} <= set(found)
+def test_an_effect_of_calls_inside_one_another_is_counted_once(tmp_path: Path) -> None:
+    def ask(session: Session, _: object) -> Any:
+        return worked(session, writing("a", "1"), writing("b", "2")).text()
+
+    def pass_on(session: Session, _: object) -> Any:
+        return worked(session, tool_call("ask"), tools=[FunctionTool("ask", ask)]).text()
+
+    tools = [FunctionTool("pass_on", pass_on)]
+    live = worked(placed(), tool_call("pass_on"), writing("a", "3"), tools=tools).synchronize()
+    live.save(store=FileStore(tmp_path))
+    loaded = Session.load(live.id, store=FileStore(tmp_path))
+    require_same(live, loaded)
+    mine, theirs = (
+        [(each.call.id, each.effect.path) for each in session.files.effects()]
+        for session in (live, loaded)
+    )
+    assert mine == theirs
+    runs = [tool_run(created("a", b"1"), call_id=name) for name in ("one", "two")]
+    beside: Any = sharing_effects([structs.replace(e, operation=SHARED) for e in runs])
+    assert beside[0].file_effects[0] is not beside[1].file_effects[0]
+
+
+SHARED = UUID(int=1)
+
+
+"""The operation of calls that were made beside each other."""
+
+
+N_READERS = 2
+
+
+N_PROGRAMS = 3
+
+
+class WatchedStore(JournalStore):
+    """A store in which something happens just before a log is read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.before_read: Callable[[UUID], None] = lambda _: None
+
+    def read(self, session: UUID) -> StoredLog | None:
+        self.before_read(session)
+        return super().read(session)
+
+
+class ForkAndMerge(Workflow):
+    """A session with two ways to what waits: by a fork, and directly."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.team = WaitingTeam()
+
+    def forward(self, session: Session) -> Session:
+        asked = self.team.boss(session)
+        return asked.fork().merge(asked)
+
+
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[WatchedStore]:
+    made = WatchedStore()
+    monkeypatch.setenv("OPENRATH_STORE", made.url)
+    with autosave():
+        yield made
+
+
+def goes_on_before_the_fork_is_read(store: WatchedStore) -> UUID:
+    """Have a program wait, and go on to its end as soon as a reader comes to the fork."""
+    out = ForkAndMerge()(Session.from_user_message("go")).synchronize()
+    assert isinstance(out.outcome, NeedsApproval)
+    out.save(store=store)  # waits until all are stored
+    allow(out, store)
+    fork, boss = out.parent_session_ids
+    read: list[UUID] = []
+
+    def go_on(session: UUID) -> None:
+        read.append(session)
+        if session == fork:
+            assert boss in read, "read before, as it was when it waited"
+            store.before_read = lambda _: None
+            done = ForkAndMerge().resume(Session.load(out.id, store=store), store=store)
+            done.synchronize().save(store=store)
+
+    store.before_read = go_on
+    return out.id
+
+
+def test_what_grows_between_two_reads_is_read_again(store: WatchedStore) -> None:
+    session = goes_on_before_the_fork_is_read(store)
+    loaded = Session.load(session, store=store)
+    assert (loaded.outcome, loaded.text()) == (Completed(), "boss is done")
+
+
+def test_what_grows_while_it_is_checked_is_no_damage(store: WatchedStore) -> None:
+    session = goes_on_before_the_fork_is_read(store)
+    assert problems(store, session) == []
+
+
+@pytest.mark.slow
+def test_readers_never_see_half_of_what_was_written(store: WatchedStore) -> None:
+    is_over = threading.Event()
+
+    def read_all() -> int:
+        n_read = 0
+        while not is_over.is_set():
+            for session in [*store.stamps()]:
+                Session.load(session, store=store)
+                n_read += 1
+        return n_read
+
+    with ThreadPoolExecutor(N_READERS) as readers:
+        reading = [readers.submit(read_all) for _ in range(N_READERS)]
+        try:
+            for _ in range(N_PROGRAMS):
+                out = WaitingTeam(5)(Session.from_user_message("go")).synchronize()
+                while isinstance(out.outcome, NeedsApproval):
+                    allow(out, store)
+                    loaded = Session.load(out.id, store=store)
+                    out = WaitingTeam(5).resume(loaded, store=store).synchronize()
+                assert out.outcome == Completed()
+        finally:
+            is_over.set()
+        assert all(each.result() for each in reading)
