@@ -127,18 +127,21 @@ class Body:
         return Body(self.table, self.record.extend(entries), self.outcome, self.given)
 
     def inheriting(self, other: Body) -> Body:
-        """Return the content with the calls and given usage of `other` added, each once."""
-        if not len(other.record) and not other.given:
-            return self
-        return replace(
-            self,
-            record=unite(self.record, other.record),
-            given=_unite_given(self.given, other.given),
-        )
+        """Return the content with the calls and given usage of `other` added, each once.
+
+        It is the beginning of another session, so the open calls of this one are no part of it.
+        """
+        record, given = self.record, self.given
+        if len(other.record) or other.given:
+            record, given = unite(record, other.record), _unite_given(given, other.given)
+        return Body(self.table, record, self.outcome, given)
 
     def cancelled(self, session: UUID) -> Body:
         """Return the content as a run of `session` that was cancelled leaves it."""
-        return replace(self, outcome=Cancelled(session))
+        left = self.unfinished
+        # It is an outcome like others: where it is stored, its log gets a trailer.
+        left = None if left is None else replace(left, has_ended=True)
+        return replace(self, outcome=Cancelled(session), unfinished=left)
 
     def merged(self, other: Body) -> Body:
         """Return the rows of the common prefix once, then ours, then theirs.
@@ -214,7 +217,7 @@ def derived(
 def cancelled_body(session: UUID, inputs: tuple[Deferred[Body], ...]) -> Body:
     """Return what a run that was cancelled before it began leaves: the rows of its input."""
     from_input = inputs[0].latest if inputs else None
-    return (from_input or Body(ChunkTable())).cancelled(session)
+    return replace(from_input or Body(ChunkTable()), unfinished=None).cancelled(session)
 
 
 def branched(inherited: Inheritor, entry: Operation, body: Body) -> Body:

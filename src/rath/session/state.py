@@ -87,7 +87,7 @@ class Unfinished:
     """Why the run ended, where its writer could still tell."""
 
     has_ended: bool = False
-    """Whether the run has ended, and waits: its log has a trailer."""
+    """Whether the run has ended with an outcome, be it that it waits or was cancelled."""
 
     inner: tuple[Any, ...] = ()
     """Sessions inside its calls that wait, where this process has them."""

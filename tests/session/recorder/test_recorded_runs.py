@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import threading
@@ -561,3 +562,35 @@ def test_a_log_with_another_entry_in_the_same_place_takes_nothing() -> None:
     with pytest.raises(PersistenceError, match="changed by somebody else"):
         third.add_entry(verdict("mine"))
     assert names(third) == []
+
+
+@pytest.fixture
+def cut_off_in_a_call() -> Session:
+    """A recorded run that was cancelled in a call of which it is not known what it did."""
+    begun = threading.Event()
+
+    async def hang(*_: object) -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    out = run([tool_call("hang"), "never"], AsyncFunctionTool("hang", hang), persist=True)
+    assert begun.wait(PATIENCE)
+    assert out.cancel().outcome == Cancelled(out.id)
+    return out
+
+
+def test_a_session_that_was_cancelled_in_a_call_is_saved_as_cancelled(
+    cut_off_in_a_call: Session, tmp_path: Path
+) -> None:
+    path = tmp_path / "whole.jsonl"
+    cut_off_in_a_call.save(path=path)
+    loaded = Session.load(path)
+    assert loaded.outcome == cut_off_in_a_call.outcome
+    assert loaded.open_calls == cut_off_in_a_call.open_calls
+
+
+def test_what_comes_after_a_cut_off_call_has_no_part_in_it(cut_off_in_a_call: Session) -> None:
+    assert [each.state for each in cut_off_in_a_call.open_calls] == ["begun"]
+    after = run([], user=cut_off_in_a_call, persist=True).synchronize()
+    assert after.outcome == cut_off_in_a_call.outcome
+    assert kinds_of(log_of(after.id)) == ["header", "finished"]
