@@ -484,13 +484,18 @@ def _decisions_in_force(
 ) -> list[Decision]:
     """Return the decisions that still hold: one is used up when its call was begun again."""
     made_since = {entry.id for entry in late}
+    left = body.unfinished
+    # Of a call that is open by the lines of its log these tell whether a decision still holds.
+    is_open = set[tuple[int, int | None]]()
+    if left is not None and not left.has_ended:
+        is_open = {(each.row, each.call) for each in (*left.intents, *left.results)}
     holding: list[Decision] = []
     for entry in entries:
         if isinstance(entry, ToolRun):
             holding = [each for each in holding if each.call_id != entry.call_id]
         elif isinstance(entry, Decision) and entry.choice in DECISIONS:
-            left = body.unfinished
-            is_of_now = entry.id in made_since or left is None or left.has_ended
-            if is_of_now or (left is not None and entry.call_id in left.decided):
+            places = ((row.index, entry.call) for row in entry.rows)
+            is_decided = left is not None and entry.call_id in left.decided
+            if entry.id in made_since or is_decided or is_open.isdisjoint(places):
                 holding.append(entry)
     return holding

@@ -594,3 +594,20 @@ def test_what_comes_after_a_cut_off_call_has_no_part_in_it(cut_off_in_a_call: Se
     after = run([], user=cut_off_in_a_call, persist=True).synchronize()
     assert after.outcome == cut_off_in_a_call.outcome
     assert kinds_of(log_of(after.id)) == ["header", "finished"]
+
+
+def test_a_decision_on_a_call_that_was_cut_off_beside_others_is_read_back() -> None:
+    begun = threading.Event()
+
+    async def hang(*_: object) -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    calls = tool_call("hang", "", tool_call("echo"))
+    out = run([calls, "never"], AsyncFunctionTool("hang", hang), ECHO, persist=True)
+    assert begun.wait(PATIENCE)
+    assert out.cancel().outcome == Cancelled(out.id)
+    found = Session.load(out.id)
+    (unknown,) = (each for each in found.open_calls if each.waits_for == "decision")
+    found.decide(unknown, "skip")
+    assert Session.load(out.id).open_calls == found.open_calls
