@@ -405,13 +405,17 @@ def _last_turn(table: ChunkTable, session: UUID) -> tuple[int, AssistantTurn] | 
 
 
 def _without_rows(calls: Sequence[ToolCall], rows: Sequence[ChunkRow]) -> list[int]:
-    """Return which calls have no result; results stand in call order, some may be missing."""
+    """Return which calls have no result.
+
+    Results stand in call order, but for that of a call that was cut off beside others and made
+    when the run went on: it stands behind theirs.
+    """
     results = [row.content for row in rows]
+    named = [(each.call_id, each.name) for each in results if isinstance(each, ToolFeedback)]
     missing: list[int] = []
     for index, call in enumerate(calls):
-        first = results[0] if results else None
-        if isinstance(first, ToolFeedback) and (first.call_id, first.name) == (call.id, call.name):
-            results.pop(0)
+        if (call.id, call.name) in named:
+            named.remove((call.id, call.name))
         else:
             missing.append(index)
     return missing
@@ -488,7 +492,8 @@ def _decisions_in_force(
     # Of a call that is open by the lines of its log these tell whether a decision still holds.
     is_open = set[tuple[int, int | None]]()
     if left is not None and not left.has_ended:
-        is_open = {(each.row, each.call) for each in (*left.intents, *left.results)}
+        is_open.update((each.row, each.call) for each in left.intents)
+        is_open.update((each.row, each.call) for each in left.results)
     holding: list[Decision] = []
     for entry in entries:
         if isinstance(entry, ToolRun):

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from rath.session.bindings import Placement
     from rath.session.calls.requests import Candidate
     from rath.session.chunk import RowId
+    from rath.session.content import ToolCall
     from rath.session.graph.recording import Provenance
     from rath.session.log.store import SessionStore
     from rath.session.operation import Place
@@ -53,6 +54,10 @@ class ServedRun(Protocol):
 
     def changes_of(self, row: RowId) -> Sequence[Entry]:
         """Return what hooks had made of the answer that a row holds."""
+        ...
+
+    def result_order(self, calls: Sequence[ToolCall]) -> Sequence[int]:
+        """Return the places of the calls of a turn in the order in which their results stand."""
         ...
 
     def cut_off(self, latest: Body, session: UUID) -> Body:

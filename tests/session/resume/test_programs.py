@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Mapping
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from rath.llm.chat_request import RathLLMChatRequest
 from rath.llm.chat_response import RathLLMAssistantMessage
 from rath.llm.provider import Provider
 from rath.session import Session
+from rath.session.content import ToolFeedback
 from rath.session.graph.recording import Provenance
 from rath.session.log.verify import verify
 from rath.session.outcome import BudgetExceeded, Cancelled, Completed, NeedsDecision
@@ -27,7 +29,7 @@ from tests.support.api import StoredSource
 from tests.support.cut_off import cut_off
 from tests.support.journal_store import JournalStore
 from tests.support.sessions import AsyncFunctionTool, FunctionTool, run
-from tests.support.waiting import PATIENCE
+from tests.support.waiting import PATIENCE, wait_until
 
 
 def parent(session: Session) -> Session:
@@ -115,6 +117,39 @@ def test_a_call_that_was_cancelled_is_of_unknown_outcome(effects: Any, waits: An
     out = cancelled_inside(*waiting_tool(effects))
     assert tuple(each.call.id for each in out.open_calls if each.waits) == waits
     assert [each.state for each in out.open_calls] == ["begun"]
+
+
+@pytest.mark.parametrize("is_stored", [False, True], ids=["in memory", "stored"])
+def test_a_call_made_after_those_beside_it_has_its_result_once(is_stored: bool) -> None:
+    wait, inside = waiting_tool("idempotent")
+    quick = FunctionTool("quick", lambda *_: "quick")
+    wait.parallel_safe = quick.parallel_safe = True
+    calls = tool_call("wait", "", tool_call("quick", id="q"), id="w")
+    script = ScriptedClient([calls, RuntimeError("the endpoint is gone"), "done"])
+    agent = Agent("one", script.provider, [wait, quick], system_tools=False)
+    with autosave() if is_stored else nullcontext():
+        out = agent(go())
+        assert inside.wait(PATIENCE)
+        wait_until(lambda: _has_result(out))
+        assert out.cancel().synchronize().outcome == Cancelled(out.id)
+        at_last = Counting("wait", "idempotent")
+        agent = Agent("one", script.provider, [at_last, quick], system_tools=False)
+        failed = agent.resume(out, cancelled="go_on")
+        with pytest.raises(RuntimeError, match="the endpoint is gone"):
+            failed.synchronize()
+        again = agent.resume(Session.load(out.id) if is_stored else failed)
+        assert again.text() == "done"
+    contents = [row.content for row in again.chunk_table]
+    said = [each.call_id for each in contents if isinstance(each, ToolFeedback)]
+    assert said == ["q", "w"]
+    assert len(at_last.calls) == 1
+    assert again.replay().chunk_table == again.chunk_table
+
+
+def _has_result(session: Session) -> bool:
+    body = session.body.latest
+    left = None if body is None else body.unfinished
+    return left is not None and bool(left.results)
 
 
 # ---- agents in tools

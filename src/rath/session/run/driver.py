@@ -378,7 +378,10 @@ class TurnCalls:
     def _end_round(self, turn: Turn, done: Mapping[int, CallResult]) -> None:
         """Add the results of the calls of a turn, each as a row and an entry."""
         results: list[PendingResult] = []
-        for at in turn.open_calls:
+        served, open_calls = self._plan.served, turn.open_calls
+        if served is not None and len(open_calls) > 1:
+            open_calls = served.result_order(turn.calls)
+        for at in open_calls:
             call = turn.calls[at]
             finished = done.get(at) or interrupted(call, self._plan.tools.get(call.name))
             results.append(pending_result(finished, self._id, turn.row, at))

@@ -6,6 +6,7 @@ import asyncio
 import builtins
 import json
 import re
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -378,28 +379,6 @@ def error_of(evidence: CallEvidence) -> Exception:
     return error
 
 
-def check_derivation(node: RecordedNode, nodes: Mapping[UUID, RecordedNode]) -> None:
-    """Compare the rows of a fork or a merge with what its parents make.
-
-    Raises:
-        ReplayDifference: They are not the same.
-    """
-    operator, edges = node.provenance.operator, node.provenance.parents
-    above = [nodes[edge.id].body for edge in edges if edge.id in nodes]
-    if not above or len(above) != len(edges):
-        return
-    if operator == "Session.fork":
-        expected = above[0].table
-    elif operator == "Session.merge":
-        expected = above[0].merged(above[1]).table
-    else:
-        return
-    where, what = f"session {short_id(node.id)}", f"what {operator} made"
-    differs = rows_differ(expected, node.body.table, where=where, what=what)
-    if differs is not None:
-        raise differs
-
-
 class RecordEnds(asyncio.CancelledError):
     """The recorded run was ended from outside at this point."""
 
@@ -435,6 +414,10 @@ class EmptyRun:
     def changes_of(self, row: RowId) -> Sequence[Change]:
         """Return what hooks had made of the answer that a row holds."""
         return ()
+
+    def result_order(self, calls: Sequence[ToolCall]) -> Sequence[int]:
+        """Return the places of the calls of a turn in the order in which their results stand."""
+        return range(len(calls))
 
     def cut_off(self, latest: Body, session: UUID) -> Body:
         """Return the content of the replay where it was ended, as the recorded run was."""
@@ -511,6 +494,19 @@ class RecordedRun(EmptyRun):
     def changes_of(self, row: RowId) -> Sequence[Change]:
         """Return what hooks had made of the answer that a row holds."""
         return self._answers.get(row, ())
+
+    def result_order(self, calls: Sequence[ToolCall]) -> Sequence[int]:
+        """Return the places of the calls of a turn in the order in which their results stand.
+
+        That of a call which was cut off, and made when the run went on, stands behind the others.
+        """
+        left = [run for _, run in self._steps[self.n_calls - 1].runs if run.rows]
+        stands = dict[int, int]()
+        for place, call in enumerate(calls):
+            found = next((at for at, run in enumerate(left) if self._is_of(run, call)), None)
+            stands[place] = sys.maxsize if found is None else left[found].rows[0].index
+            left = left if found is None else [*left[:found], *left[found + 1 :]]
+        return sorted(stands, key=stands.__getitem__)
 
     def cut_off(self, latest: Body, session: UUID) -> Body:
         """Return the content of the replay where it was ended, as the recorded run was."""

@@ -58,8 +58,8 @@ from rath.session.run.recorded import (
     RecordedOperation,
     RecordedRun,
     RecordEnds,
-    check_derivation,
     history_of,
+    rows_differ,
 )
 from rath.session.scope import replaying_in
 from rath.session.session import Session
@@ -119,7 +119,7 @@ def _replay_strictly(session: Session) -> Session:
         )
     nodes = {node.id: node for node in history.nodes}
     for node in history.nodes:
-        check_derivation(node, nodes)
+        _check_derivation(node, nodes)
     replayed = StrictReplay(history.runs, nodes)
     # Nobody above counts what a replay does, and no journal notes it.
     with session_graph_mode_override(False), report_to(_ignore):
@@ -133,6 +133,28 @@ def _replay_strictly(session: Session) -> Session:
         provider=session.provider,
         lineage=session.lineage,
     )
+
+
+def _check_derivation(node: RecordedNode, nodes: Mapping[UUID, RecordedNode]) -> None:
+    """Compare the rows of a fork or a merge with what its parents make.
+
+    Raises:
+        ReplayDifference: They are not the same.
+    """
+    operator, edges = node.provenance.operator, node.provenance.parents
+    above = [nodes[edge.id].body for edge in edges if edge.id in nodes]
+    if not above or len(above) != len(edges):
+        return
+    if operator == "Session.fork":
+        expected = above[0].table
+    elif operator == "Session.merge":
+        expected = above[0].merged(above[1]).table
+    else:
+        return
+    where, what = f"session {short_id(node.id)}", f"what {operator} made"
+    differs = rows_differ(expected, node.body.table, where=where, what=what)
+    if differs is not None:
+        raise differs
 
 
 class _KnownRun(Playback):
