@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Callable
+from typing import Any, get_type_hints
 
 import pytest
 
+from rath.flow import Workflow
+from rath.session import Session
 from tests.support.public_names import STORED, described_names, text_of
 
 pytestmark = pytest.mark.timeout(120)  # the first import of an SDK on a busy machine
@@ -21,3 +25,8 @@ def test_public_names_keep_their_signatures() -> None:
             *difference,
         ]
     )
+
+
+@pytest.mark.parametrize("method", [Session.save, Session.load, Workflow.resume])
+def test_the_types_of_what_takes_a_store_can_be_asked_for(method: Callable[..., Any]) -> None:
+    assert "store" in get_type_hints(method)

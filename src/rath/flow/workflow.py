@@ -9,7 +9,7 @@ import reprlib
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from textwrap import indent
-from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeGuard, cast
+from typing import Any, ClassVar, Self, TypeGuard, cast
 from uuid import UUID
 
 from rath.flow.agent_param import AgentParam
@@ -20,11 +20,9 @@ from rath.llm import Provider
 from rath.session import Session
 from rath.session.derive import keep_derivation
 from rath.session.hooks import PassedOn, note_output, passing_on, waits
+from rath.session.log.store import SessionStore
 from rath.session.operation import operation_scope
 from rath.session.scope import CancelledRuns, recorded_call, resuming_from
-
-if TYPE_CHECKING:
-    from rath.session.log.store import SessionStore
 
 __all__ = ["Workflow"]
 

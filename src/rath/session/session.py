@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import UUID
 
 from rath._async.lazy import Deferred
@@ -41,14 +41,12 @@ from rath.session.graph.recording import (
     Provenance,
     note_content,
 )
+from rath.session.log.store import SessionStore
 from rath.session.operation import next_place
 from rath.session.outcome import Outcome, outcome_extras
 from rath.session.output import TypedReading
 from rath.session.record import Entry, Record, evidence_of, last_text
 from rath.session.tooling import Tool
-
-if TYPE_CHECKING:
-    from rath.session.log.store import SessionStore
 
 # They are written against the class.
 _add_late = late_function("rath.session.saving", "add_late")
