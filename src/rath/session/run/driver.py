@@ -474,7 +474,6 @@ class LoopRun:
                 )
                 raise
         finally:
-            self._log.close()
             self._plan.placement.drop()
             recall: object = self._plan.recall
             if isinstance(recall, HoldingRecall):

@@ -250,10 +250,6 @@ class RunLog:
         if self._recorder is not None:
             self._recorder.write(PartialText(operation, text))
 
-    def close(self) -> None:
-        """Take no more entries of runs inside this one."""
-        self._is_closed = True
-
     async def __aenter__(self) -> Self:
         return self
 
@@ -263,6 +259,8 @@ class RunLog:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        # What the trailer counts is all that there is: an abandoned call may still go on.
+        self._is_closed = True
         if not self.is_recorded or self._recorder is None:
             return
         if error is None:
