@@ -74,7 +74,7 @@ from rath.session.log.parsed import closure as closure
 from rath.session.log.parsed import parse_log as parse_log
 from rath.session.log.paths import INDEX_FILE_NAME as INDEX_FILE_NAME
 from rath.session.log.paths import PARTIAL_SUFFIX as PARTIAL_SUFFIX
-from rath.session.log.paths import partial_beside as partial_beside
+from rath.session.log.paths import partial_path_of as partial_path_of
 from rath.session.log.reader import decode_header as decode_header
 from rath.session.log.records import header_of as header_of
 from rath.session.log.records import provider_from_jsonable as provider_from_jsonable

@@ -289,7 +289,7 @@ def run_session_loop(
     taken = {*table, *(schema.name for schema in schemas)}
     place, served = begin_operation("loop", user_session, agent_session, candidates)
     before: EarlierRun | None = None
-    if served is None and _may_have_begun(user_session):
+    if served is None and _may_resume(user_session):
         before = _find_earlier_run(user_session, agent_session, place)
     if before is not None and before.made is not None:
         out = _not_run(before.made, recall)
@@ -432,8 +432,8 @@ def submit_once(
     return submitted
 
 
-def _may_have_begun(user_session: Session) -> bool:
-    """Tell whether the run that is asked for may have been made, or begun, before."""
+def _may_resume(user_session: Session) -> bool:
+    """Tell whether an earlier run may be served or resumed here."""
     cell = user_session.body
     if current_source() is not None:
         return True

@@ -53,7 +53,7 @@ class OutputForm:
     read: Callable[[str], Any]
     """Gives the object that a JSON text makes, or raises Unfit; runs the type's own validators."""
 
-    def read_said(self, text: str) -> Any:
+    def read_answer(self, text: str) -> Any:
         """Return the object that stands in what a model said: all of it, or a fenced block.
 
         Raises:
@@ -206,7 +206,7 @@ def _read_first(session: UUID, form: OutputForm, said: Sequence[str]) -> Any:
     problem: Unfit | None = None
     for text in said:
         try:
-            return form.read_said(text)
+            return form.read_answer(text)
         except Unfit as exc:
             problem = exc
     raise OutputError(
@@ -387,7 +387,7 @@ class OutputRun:
     def _read(self, turn: AssistantTurn, own: Collection[ToolCall]) -> list[_Read]:
         """Read the calls that give an answer, or the text where there are none."""
         if not own:
-            return [_caught(partial(self._plan.form.read_said, turn.text or ""))]
+            return [_caught(partial(self._plan.form.read_answer, turn.text or ""))]
         parsed = [parse_tool_arguments(call.arguments) for call in own]
         return [
             Unfit("the arguments are no JSON object")

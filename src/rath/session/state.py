@@ -197,7 +197,7 @@ class State:
         """Whether calls wait, or have begun, or have a result and no row."""
         return bool(self._intents or self._results or self.inner)
 
-    def is_begun(self, row: int, call: int) -> bool:
+    def has_intent(self, row: int, call: int) -> bool:
         """Tell whether a call was begun, and has no result.
 
         Args:

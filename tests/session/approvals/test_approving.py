@@ -104,7 +104,7 @@ def test_what_is_changed_later_in_the_mapping_is_not_what_was_said() -> None:
     ],
     ids=["schema", "a list", "an object", "not a number", "reason", "name"],
 )
-def test_what_cannot_be_said_is_refused_at_once(
+def test_an_invalid_decision_is_refused_at_once(
     method: str, given: tuple[object, ...], error: type[Exception], said: str
 ) -> None:
     session = waiting(1)

@@ -22,7 +22,7 @@ from rath.session.outcome import Completed
 from rath.session.persistence.store import default_store
 from rath.session.tooling import CallRequest
 from rath.testing import tool_call
-from tests.support.api import partial_beside
+from tests.support.api import partial_path_of
 from tests.support.approvals import Effects, Noting, calls_of, go, log_of, results
 
 
@@ -76,7 +76,7 @@ class Model:
         with self.lock:
             if self.dies_in == at and self.left is None:
                 assert self.log is not None
-                self.left = partial_beside(self.log).read_bytes()
+                self.left = partial_path_of(self.log).read_bytes()
         return {"number": number, "said": said}
 
     def rule(self, call: CallRequest) -> bool:
@@ -150,7 +150,7 @@ def go_on(session: Session, model: Model, chance: Random) -> Session:
         return out
     path = log_of(session.id)
     path.unlink()
-    partial_beside(path).write_bytes(left)
+    partial_path_of(path).write_bytes(left)
     found = Session.load(session.id)
     (dead,) = [each for each in found.open_calls if each.index == model.dies_in]
     if model.calls[dead.index].effects == "non_idempotent":

@@ -21,7 +21,7 @@ from rath.session.persistence.store import FileStore
 from rath.session.record import Operation
 from rath.testing import FakeBackend, tool_call
 from rath.testing.store import FakeSessionStore
-from tests.support.api import partial_beside, provider_without_secrets
+from tests.support.api import partial_path_of, provider_without_secrets
 from tests.support.logs import LogMaker
 from tests.support.session_files import (
     FilesBackend,
@@ -340,7 +340,7 @@ def test_a_snapshot_is_saved_as_a_run_that_goes_on() -> None:
 
     out = run([tool_call("save"), tool_call("save"), "done"], FunctionTool("save", save))
     out.synchronize()
-    partial = partial_beside(Path(where[0]))
+    partial = partial_path_of(Path(where[0]))
     assert isinstance(Session.load(partial).outcome, NeedsDecision)
     assert out.save() == where[0]
     assert not partial.exists()
@@ -351,7 +351,7 @@ def test_a_session_that_waits_is_saved_with_what_it_waits_for(tmp_path: Path) ->
     asked = assistant_turn_chunk(tool_calls=(tool_call_part("call_1", "f", "{}"),))
     log = LogMaker().begun().said("go").row(asked).intended("call_1").failed("it broke")
     FileStore().directory.mkdir(parents=True)
-    partial_beside(FileStore().path(log.session)).write_bytes(log.data)
+    partial_path_of(FileStore().path(log.session)).write_bytes(log.data)
     waiting = Session.load(log.session)
     waiting.save(store=str(tmp_path / "other"))
     loaded = Session.load(log.session, store=str(tmp_path / "other"))

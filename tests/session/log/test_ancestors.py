@@ -24,7 +24,7 @@ from tests.support.api import (
     RangeSource,
     count_in_ranges,
     open_logs_of,
-    partial_beside,
+    partial_path_of,
     row_parts,
     rows_digest,
 )
@@ -134,7 +134,7 @@ def test_an_ancestor_that_was_left_half_written_is_completed(cut: Callable[[byte
     twin = twin_of(leaf)
     data = log_of(leaf.id).read_bytes()
     FileStore().delete(leaf.id)
-    left = partial_beside(log_of(leaf.id))
+    left = partial_path_of(log_of(leaf.id))
     left.write_bytes(cut(data))
     twin.fork().save()
     assert list(Session.load(leaf.id).record) == list(leaf.record)
@@ -165,7 +165,7 @@ def test_another_log_of_the_same_id_is_replaced(
     other.save()
     data = log_of(other.id).read_bytes()
     FileStore().delete(other.id)
-    partial_beside(log_of(other.id)).write_bytes(without_its_last_line(data))
+    partial_path_of(log_of(other.id)).write_bytes(without_its_last_line(data))
     session.fork().save()
     loaded = Session.load(session.id)
     assert (loaded.chunk_table, list(loaded.record)) == (session.chunk_table, list(session.record))
@@ -176,7 +176,7 @@ def test_another_log_of_the_same_id_is_replaced(
 def test_an_unreadable_ancestor_is_written_anew(left: bytes, make: Callable[[], Session]) -> None:
     leaf = make()
     FileStore().directory.mkdir(parents=True)
-    partial_beside(log_of(leaf.id)).write_bytes(left)
+    partial_path_of(log_of(leaf.id)).write_bytes(left)
     leaf.fork().save()
     loaded = Session.load(leaf.id)
     assert (loaded.chunk_table, loaded.outcome) == (leaf.chunk_table, leaf.outcome)

@@ -62,19 +62,19 @@ prose = st.text(st.characters(blacklist_characters="`", codec="utf-8"), max_size
 
 def why(form: OutputForm, text: str) -> str:
     with pytest.raises(Unfit) as caught:
-        form.read_said(text)
+        form.read_answer(text)
     return str(caught.value)
 
 
 @given(counts, prose, prose)
 def test_a_fenced_block_is_found_in_any_prose(count: Count, before: str, after: str) -> None:
     said = f"{before}\n```json\n{count.model_dump_json(indent=1)}\n```\n{after}"
-    assert output_form(Count).read_said(said) == count
+    assert output_form(Count).read_answer(said) == count
 
 
 def test_of_several_blocks_the_last_that_fits_is_the_answer() -> None:
     said = '```json\n{"words": 1}\n```\nor\n```\n{"words": 2}\n```\nas in\n```json\n{"x": 3}\n```'
-    assert output_form(Count).read_said(said) == Count(words=2)
+    assert output_form(Count).read_answer(said) == Count(words=2)
 
 
 @given(st.text(max_size=40))
@@ -102,7 +102,7 @@ def test_a_text_that_does_not_fit_is_said_to_be_unfit(text: str) -> None:
 def test_any_type_that_pydantic_knows_will_do(wanted: Any, text: str, value: object) -> None:
     form = output_form(wanted)
     assert form.schema["type"] == "object"
-    assert form.read_said(text) == value
+    assert form.read_answer(text) == value
 
 
 @pytest.mark.parametrize(

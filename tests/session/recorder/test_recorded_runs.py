@@ -28,7 +28,7 @@ from rath.session.outcome import Cancelled, Completed, NeedsDecision
 from rath.session.persistence.store import FileStore
 from rath.session.record import Operation, ToolRun, Verdict
 from rath.testing import ScriptedClient, tool_call
-from tests.support.api import add_late, own_operation, partial_beside, read_log
+from tests.support.api import add_late, own_operation, partial_path_of, read_log
 from tests.support.cut_off import NOON
 from tests.support.cut_off import cut_off as cut_short
 from tests.support.sessions import AsyncFunctionTool, FunctionTool, cancelled_session, run
@@ -101,7 +101,7 @@ def test_the_call_stands_in_the_log_before_the_tool_begins() -> None:
     seen: list[list[str]] = []
 
     def look(session: Session, _: object) -> str:
-        seen.append(kinds_of(partial_beside(log_of(session.id))))
+        seen.append(kinds_of(partial_path_of(log_of(session.id))))
         return "ok"
 
     run([tool_call("look"), "done"], FunctionTool("look", look), persist=True).synchronize()
@@ -114,7 +114,7 @@ def test_the_results_of_a_round_are_written_as_they_come() -> None:
 
     def slow(session: Session, _: object) -> str:
         first.wait(PATIENCE)
-        while "result" not in (kinds := kinds_of(partial_beside(log_of(session.id)))):
+        while "result" not in (kinds := kinds_of(partial_path_of(log_of(session.id)))):
             pass
         seen.append(kinds)
         return "slow"
@@ -153,7 +153,7 @@ def test_a_cancelled_run_says_so_in_a_log_that_stays_unfinished() -> None:
     # What is added afterwards waits for what is on its way.
     out.add_entries()
     assert not log_of(out.id).exists()
-    *_, last = lines_of(partial_beside(log_of(out.id)))
+    *_, last = lines_of(partial_path_of(log_of(out.id)))
     assert (last["event"], last["how"]) == ("failed", "cancelled")
     assert_is(Session.load(out.id), out)
 
@@ -206,7 +206,7 @@ def test_a_failed_run_is_written_and_says_why(make: Callable[[], Session], error
     out = make()
     with pytest.raises((RuntimeError, ValueError, BudgetExceededError)):
         out.synchronize()
-    *_, last = lines_of(partial_beside(log_of(out.id)))
+    *_, last = lines_of(partial_path_of(log_of(out.id)))
     assert (last["event"], last["how"], len(last["error"]) <= 4000) == ("failed", "failed", True)
     assert re.match(error, last["error"], re.DOTALL)
     loaded = Session.load(out.id)
@@ -331,7 +331,7 @@ def test_it_is_written_whole_where_its_log_is_gone() -> None:
 
 def test_a_torn_line_is_cut_off_before_it_goes_on() -> None:
     first = cut_off(persist=True)
-    partial = partial_beside(FileStore().path(first.id))
+    partial = partial_path_of(FileStore().path(first.id))
     with partial.open("ab") as file:
         file.write(b'{"event":"row","ind')
     out = run(["done"], ECHO, user=Session.load(first.id)).synchronize()
@@ -505,7 +505,7 @@ def test_entries_of_a_cancelled_session_stand_after_its_failure() -> None:
     out.add_entry(verdict("one"))
     Session.load(out.id).add_entry(verdict("two"))
     go.set()
-    assert partial_beside(log_of(out.id)).exists()
+    assert partial_path_of(log_of(out.id)).exists()
     loaded = Session.load(out.id)
     assert names(loaded) == ["one", "two"]
     assert loaded.outcome == out.outcome
@@ -549,7 +549,7 @@ def test_a_line_may_stand_with_the_entries() -> None:
 def test_it_goes_on_in_the_same_file(tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
     cut_off(persist_path=path)
-    waiting = Session.load(partial_beside(path))
+    waiting = Session.load(partial_path_of(path))
     out = run(["done"], ECHO, user=waiting).synchronize()
     assert [file.name for file in tmp_path.iterdir()] == ["run.jsonl"]
     assert_is(Session.load(path), out)

@@ -33,7 +33,7 @@ from tests.support.api import (
     Candidate,
     RunLog,
     load_prices,
-    partial_beside,
+    partial_path_of,
     prices_module,
     watched,
 )
@@ -133,7 +133,7 @@ def test_a_full_disk_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         out = run([tool_call("big")] * 40, big, user=first, persist=True)
         with pytest.raises(PersistenceError, match="No space left"):
             out.synchronize()
-        partial = partial_beside(FileStore().path(out.id))
+        partial = partial_path_of(FileStore().path(out.id))
         assert partial.exists()
         loaded = Session.load(out.id)
         assert 2 < len(loaded.chunk_table) < len(out.partial_table) + 1
@@ -240,7 +240,7 @@ def test_no_secret_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     out.save(path=tmp_path / "copy.jsonl")
     files = [file for file in tmp_path.rglob("*") if file.is_file()]
     assert len(files) > 4
-    assert partial_beside(FileStore().path(refused.id)) in files
+    assert partial_path_of(FileStore().path(refused.id)) in files
     for file in files:
         assert CANARY.encode() not in file.read_bytes()
 

@@ -307,7 +307,7 @@ def is_beginning(written: ParsedLog, body: Body) -> bool:
     """Tell whether a log holds the beginning of a session."""
     if written.state.n_rows > len(body.table) or written.n_entries > len(body.record):
         return False
-    own = body.record.since(written.n_begun_entries)
+    own = body.record.since(written.n_inherited_entries)
     return all(mine.id == entry.id for mine, entry in zip(written.entries, own, strict=False))
 
 

@@ -44,7 +44,7 @@ from rath.session.log.paths import (
     SESSION_PARTIAL_SUFFIX,
     ensure_private,
     os_errors,
-    partial_beside,
+    partial_path_of,
     sessions_dir,
 )
 from rath.session.log.store import Log, LogDriver, LogStore, StoredLog
@@ -196,7 +196,7 @@ class FileTrash:
 
     def last(self, path: Path) -> Path | None:
         """Return what was deleted last of the log whose finished file is `path`."""
-        names = (path.name, partial_beside(path).name)
+        names = (path.name, partial_path_of(path).name)
         found = [
             (int(number), entry)
             for entry in in_trash(self._directory)
@@ -400,9 +400,9 @@ class FileStore(LogStore):
         path = self.path(session)
         if make:
             ensure_private(path.parent)
-        elif not (path.exists() or partial_beside(path).exists() or self._trash.last(path)):
+        elif not (path.exists() or partial_path_of(path).exists() or self._trash.last(path)):
             return None
-        partial = _locked(partial_beside(path))
+        partial = _locked(partial_path_of(path))
         try:
             finished = _existing(path)
         except BaseException:
@@ -425,7 +425,7 @@ class FileStore(LogStore):
         """
         path = self.path(session)
         ensure_private(path.parent)
-        partial = _locked(partial_beside(path))
+        partial = _locked(partial_path_of(path))
         driver = FileDriver(session, path, self._trash, partial, backs_up=backs_up)
         with self._changing(driver, session):
             driver.truncate(0)
@@ -437,7 +437,7 @@ class FileStore(LogStore):
         path = self.path(session)
         file = _existing(path)
         if file is None:
-            partial = partial_beside(path)
+            partial = partial_path_of(path)
             if not partial.exists():
                 raise self._missing(session)
             raise PersistenceError(f"{path} is not finished: it goes on in {partial}")
@@ -455,7 +455,7 @@ class FileStore(LogStore):
 
     def read(self, session: UUID) -> StoredLog | None:
         final = self.path(session)
-        partial = partial_beside(final)
+        partial = partial_path_of(final)
         # The finished one twice: it may get its name between the first look and the second.
         for path in (final, partial, final):
             data = _content(path, is_final=path == final)
@@ -467,7 +467,7 @@ class FileStore(LogStore):
         final = self.path(session)
         with contextlib.suppress(FileNotFoundError):
             # An empty one is only there to be locked.
-            return final.exists() or partial_beside(final).stat().st_size > 0 or final.exists()
+            return final.exists() or partial_path_of(final).stat().st_size > 0 or final.exists()
         return final.exists()
 
     def stamps(self) -> Mapping[UUID, str]:
@@ -487,7 +487,7 @@ class FileStore(LogStore):
         return found
 
     def is_being_written(self, session: UUID) -> bool:
-        partial = partial_beside(self.path(session))
+        partial = partial_path_of(self.path(session))
         with os_errors(partial, "cannot be read"), contextlib.suppress(FileNotFoundError):
             fd = os.open(partial, os.O_RDONLY)
             try:
@@ -509,7 +509,7 @@ class FileStore(LogStore):
 
     def _listed(self) -> Iterator[tuple[UUID, Path | os.DirEntry[str], bool]]:
         for session, path in self._elsewhere.items():
-            yield session, partial_beside(path), False
+            yield session, partial_path_of(path), False
             yield session, path, True
         with os.scandir(self.directory) as entries:
             for entry in entries:

@@ -60,14 +60,14 @@ class ParsedLog:
         return self.state.unfinished if is_open else None
 
     @property
-    def n_begun_entries(self) -> int:
+    def n_inherited_entries(self) -> int:
         """How many entries the session begins with that are another's."""
         return sum(part.stop - part.start for part in self.header.entries)
 
     @property
     def n_entries(self) -> int:
         """Of the whole record."""
-        return self.n_begun_entries + len(self.entries)
+        return self.n_inherited_entries + len(self.entries)
 
     @property
     def operation(self) -> Operation | None:

@@ -72,10 +72,10 @@ def session_partial_file(session_id: UUID | str) -> Path:
     Raises:
         ValueError: `session_id` is not a UUID.
     """
-    return partial_beside(session_file(session_id))
+    return partial_path_of(session_file(session_id))
 
 
-def partial_beside(path: Path) -> Path:
+def partial_path_of(path: Path) -> Path:
     """Return the file under which `path` is written until it is complete."""
     return path.with_name(path.name + PARTIAL_SUFFIX)
 

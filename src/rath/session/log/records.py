@@ -74,12 +74,16 @@ def provider_from_jsonable(said: Mapping[str, Any]) -> Provider | None:
         if not isinstance(base_url, str):
             return Provider(**found)
         known = _known_provider(said.get("config"), base_url)
-        return _told(Provider(**found), base_url) if known is None else replace(known, **found)
+        return (
+            _with_file_endpoint(Provider(**found), base_url)
+            if known is None
+            else replace(known, **found)
+        )
     except (TypeError, ValueError, AttributeError):
         return None
 
 
-def _told(bare: Provider, base_url: str) -> Provider:
+def _with_file_endpoint(bare: Provider, base_url: str) -> Provider:
     """Return a provider with an endpoint that a session file names."""
     entry = ConfigEntry(
         name="",

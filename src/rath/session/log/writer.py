@@ -572,7 +572,7 @@ class LogWriter:
         self._encoder = written.reader.encoder()
         self._size, self._n_torn = written.reader.n_good, written.n_torn
         self._n_entries = written.n_entries
-        self._read = written.n_begun_entries, tuple(each.id for each in written.entries)
+        self._read = written.n_inherited_entries, tuple(each.id for each in written.entries)
         self._place = written.place
 
     def _put(self, lines: Sequence[Event], *, durable: bool = False) -> None:

@@ -121,14 +121,14 @@ def _plain(value: object) -> Any:
         case datetime():
             return value.isoformat()
         case _ if _is_record(value) or isinstance(value, Blob):
-            return _told(value)
+            return _object_json(value)
         case Iterable():
             return [_plain(item) for item in cast("Iterable[object]", value)]
         case _:
             return str(value)
 
 
-def _told(value: object) -> Json:
+def _object_json(value: object) -> Json:
     """Return one of our values, with its kind where it may be one of several."""
     match value:
         case Blob():

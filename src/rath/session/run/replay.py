@@ -349,7 +349,7 @@ def _recorded_models(calls: Sequence[ModelCall], models: ReplayModels) -> tuple[
 class RecordedForm(OutputForm):
     """Reads each answer as the record says it was read."""
 
-    def read_said(self, text: str) -> Any:
+    def read_answer(self, text: str) -> Any:
         """Return what the run read in a text.
 
         Raises:

@@ -221,8 +221,8 @@ class RunLog:
         What was noted meanwhile stands with it: a call whose result is known is not made again, so
         what runs inside it have noted, and paid, would be told to nobody.
         """
-        # What no model reads is only told to end an intent.
-        if result.shown is not None or self._state.is_begun(result.row, result.call):
+        # A result that no model reads only ends an intent.
+        if result.shown is not None or self._state.has_intent(result.row, result.call):
             self.add(result)
             self.commit()
 
@@ -300,8 +300,9 @@ class RunLog:
 
     def _report_content(self) -> None:
         left = self._state.unfinished if self._state.is_open else None
-        table = self._input if self._input is not None and not len(self._rows) else None
-        table = ChunkTable(self._rows.vector) if table is None else table
+        table = ChunkTable(self._rows.vector)
+        if self._input is not None and not len(self._rows):
+            table = self._input
         self.body = Body(table, self._record.vector, self._outcome, self._given, left)
         self._cell.report(self.body)
 

@@ -450,7 +450,7 @@ def test_the_error_of_the_last_names_the_first(one: ChatServer, two: ChatServer)
 # ---- streamed
 
 
-def test_what_a_failed_stream_had_said_was_told_and_is_no_part_of_the_answer(
+def test_text_of_a_failed_stream_is_streamed_and_no_part_of_the_answer(
     one: ChatServer, two: ChatServer
 ) -> None:
     heard: list[RathLLMStreamDelta] = []

@@ -19,7 +19,7 @@ from rath.session.record import ModelCall
 from rath.session.run.differences import FileDiffers, ProviderDiffers, ToolDiffers, WorkspaceUnknown
 from rath.testing import ScriptedClient, Turn, tool_call
 from tests.session.programs.test_going_on import AGENT, SCRIPT, Counting, f_calls, rows_of
-from tests.support.api import partial_beside
+from tests.support.api import partial_path_of
 from tests.support.cut_off import cut_off
 from tests.support.journal_store import JournalStore
 from tests.support.sessions import FunctionTool, run
@@ -78,7 +78,7 @@ def test_an_agent_inside_a_call_that_is_made_again_is_served(is_alone: bool) -> 
         else:
             path.unlink()
         cut_off(whole, 0, begun=[0]).save(path=path)
-        partial = None if path is None else partial_beside(path)
+        partial = None if path is None else partial_path_of(path)
         waiting = Session.load(whole.id if partial is None else partial)
         out = run(["done"], asking(ScriptedClient([])), user=waiting, agent=AGENT)
         assert rows_of(out) == rows_of(whole)
@@ -92,7 +92,7 @@ def test_a_run_goes_on_in_the_log_that_it_was_loaded_from(is_alone: bool) -> Non
     cut = cut_off(whole, 0, begun=[1], known=[0])
     cut.save()
     cut.save(path=path)
-    loaded = Session.load(partial_beside(path) if is_alone else whole.id)
+    loaded = Session.load(partial_path_of(path) if is_alone else whole.id)
     out = run(SCRIPT[1:], Counting(), user=loaded.decide("call_2", "skip"), agent=AGENT)
     assert out.outcome == Completed()
     in_store, of_its_own = default_store().read(whole.id), path.exists()
