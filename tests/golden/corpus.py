@@ -68,7 +68,10 @@ def pack(group: str, stores: Group) -> None:
 def unpack(group: str, folder: Path) -> dict[str, tuple[Path, list[str]]]:
     """Unpack a group, and return the directory and the targets of each of its stores by name."""
     with tarfile.open(DATA / f"{group}{_ARCHIVE}") as tar:
-        tar.extractall(folder, filter="data")
+        # Python 3.11.4 and later have the filter, which is the default since 3.14.
+        if hasattr(tarfile, "data_filter"):
+            tar.extraction_filter = tarfile.data_filter
+        tar.extractall(folder)
     return {
         path.name: (path / _SESSIONS, (path / _TARGETS).read_text().split())
         for path in sorted(folder.iterdir())
