@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from rath.memory.adapters.local.extraction.decode import (
+from rath.memory.adapters.local.extraction import (
     DEFAULT_CATEGORY,
     MAX_ANSWER_CHARS,
     MAX_MEMO_BYTES,

@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 
 from rath.llm import Provider
 from rath.llm.chat_request import RathLLMChatRequest
-from rath.memory.adapters.local.extraction.prompt import (
+from rath.memory.adapters.local.extraction import (
     MAX_CHUNK_BYTES,
     MAX_CHUNKS,
     chunks_of,
     request_for,
 )
-from rath.memory.adapters.local.extraction.transcript import Said, transcript_of
+from rath.memory.adapters.local.transcripts import Transcript, Utterance
 
 BEGIN = "===== BEGIN TRANSCRIPT ====="
 END = "===== END TRANSCRIPT ====="
@@ -26,10 +26,10 @@ texts = st.text(st.characters(codec=None), min_size=1) | st.sampled_from(
 )
 
 
-def said(*contents: str) -> tuple[Said, ...]:
+def said(*contents: str) -> tuple[Utterance, ...]:
     """Messages with these texts."""
     messages = [{"role": "user", "content": content} for content in contents]
-    return transcript_of(messages, ()).messages
+    return Transcript.from_json(messages, ()).messages
 
 
 def asked(*contents: str) -> RathLLMChatRequest:
@@ -61,7 +61,7 @@ def test_messages_are_shown_with_number_and_role() -> None:
         {"role": "user", "content": " "},
         "no message",
     ]
-    [chunk] = chunks_of(transcript_of(messages, ()).messages)
+    [chunk] = chunks_of(Transcript.from_json(messages, ()).messages)
     assert shown(request_for(chunk, Provider())) == [
         {"number": 1, "role": "user", "text": "hi\nthere"},
         {"number": 3, "role": "assistant", "text": "hello ü"},
@@ -88,8 +88,8 @@ def test_marks_of_chat_templates_are_escaped() -> None:
 
 
 def test_an_empty_transcript_is_not_asked_about() -> None:
-    assert chunks_of(transcript_of([], ()).messages) == []
-    assert chunks_of(transcript_of({"role": "user"}, ()).messages) == []
+    assert chunks_of(Transcript.from_json([], ()).messages) == []
+    assert chunks_of(Transcript.from_json({"role": "user"}, ()).messages) == []
 
 
 def test_a_long_transcript_is_shown_in_several_requests() -> None:

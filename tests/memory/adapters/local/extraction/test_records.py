@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rath.memory.adapters.local.extraction.records import CommitRecord, ExtractionRecord
+from rath.memory.adapters.local.transcripts import CommitRecord, ExtractionRecord
 
 counts = st.integers(min_value=0)
 texts = st.text()

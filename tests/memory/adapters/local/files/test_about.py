@@ -8,43 +8,44 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rath.memory.adapters.local.files.about import NOTHING_KNOWN, NoteAbout, Source, told_in, united
+from rath.memory import MemorySource
+from rath.memory.adapters.local.metadata import NO_METADATA, Metadata
 from rath.memory.notes import EXPIRES_AT, MODEL, ROWS, SESSION_ID
 
 NOW = 1_000_000.0
 
 times = st.integers(0, 100_000).map(float)
 sources = st.builds(
-    Source,
+    MemorySource,
     st.sampled_from(["s", "t", "u"]),
     st.sets(st.integers(0, 9)).map(lambda rows: tuple(sorted(rows))),
     st.none() | st.just("m"),
     st.none() | times,
 )
 abouts = st.builds(
-    NoteAbout,
+    Metadata,
     st.none() | times,
     st.lists(sources, max_size=3, unique_by=lambda source: source.session_id).map(tuple),
 ).flatmap(
     lambda about: st.booleans().map(
-        lambda flag: NoteAbout(about.expires_at, about.sources, flag and bool(about.sources))
+        lambda flag: Metadata(about.expires_at, about.sources, flag and bool(about.sources))
     )
 )
 
 
-def names(about: NoteAbout) -> set[str]:
+def names(about: Metadata) -> set[str]:
     """The sessions that a note comes from."""
     return {source.session_id for source in about.sources}
 
 
 @given(about=abouts)
-def test_telling_the_same_twice_tells_no_more(about: NoteAbout) -> None:
-    assert united(about, about) == about
+def test_telling_the_same_twice_tells_no_more(about: Metadata) -> None:
+    assert about.union(about) == about
 
 
 @given(old=abouts, new=abouts)
-def test_all_sources_count_and_the_later_end(old: NoteAbout, new: NoteAbout) -> None:
-    both = united(old, new)
+def test_all_sources_count_and_the_later_end(old: Metadata, new: Metadata) -> None:
+    both = old.union(new)
     assert names(both) == names(old) | names(new)
     for now in (0.0, 1000.0, 50_000.0, 100_000.0):
         assert both.is_expired(now) == (old.is_expired(now) and new.is_expired(now))
@@ -53,29 +54,29 @@ def test_all_sources_count_and_the_later_end(old: NoteAbout, new: NoteAbout) -> 
 
 
 @given(old=abouts, new=abouts)
-def test_rows_of_a_session_are_united(old: NoteAbout, new: NoteAbout) -> None:
+def test_rows_of_a_session_are_united(old: Metadata, new: Metadata) -> None:
     rows: dict[str, set[int]] = {}
     for source in (*old.sources, *new.sources):
         rows.setdefault(source.session_id, set()).update(source.rows)
-    assert {each.session_id: set(each.rows) for each in united(old, new).sources} == rows
+    assert {each.session_id: set(each.rows) for each in old.union(new).sources} == rows
 
 
 @given(about=abouts)
-def test_a_note_goes_with_its_last_session_unless_it_was_remembered(about: NoteAbout) -> None:
-    left: NoteAbout | None = about
+def test_a_note_goes_with_its_last_session_unless_it_was_remembered(about: Metadata) -> None:
+    left: Metadata | None = about
     for session in sorted(names(about)):
         assert left is not None
         assert left.comes_from(session)
         left = left.without(session)
         assert left is None or not left.comes_from(session)
     if about.sources:
-        assert left == (NoteAbout(about.expires_at) if about.is_remembered else None)
+        assert left == (Metadata(about.expires_at) if about.is_remembered else None)
 
 
 def test_who_told_first_is_kept() -> None:
-    old = NoteAbout(None, (Source("s", (1,), None, 5.0),))
-    new = NoteAbout(None, (Source("s", (0,), "m", 9.0),))
-    assert united(old, new).sources == (Source("s", (0, 1), "m", 5.0),)
+    old = Metadata(None, (MemorySource("s", (1,), None, 5.0),))
+    new = Metadata(None, (MemorySource("s", (0,), "m", 9.0),))
+    assert old.union(new).sources == (MemorySource("s", (0, 1), "m", 5.0),)
 
 
 def test_metadata_tell_the_end_and_the_source() -> None:
@@ -86,10 +87,12 @@ def test_metadata_tell_the_end_and_the_source() -> None:
         MODEL: "m",
         "else": "x",
     }
-    about = told_in(metadata, now=NOW)
-    assert about == NoteAbout(9.0, (Source("s", (3, 4), "m", NOW),))
-    assert told_in({"on_conflict": "keep_both"}, now=NOW) == NOTHING_KNOWN
-    assert told_in({SESSION_ID: "s"}, now=NOW).sources == (Source("s", (), None, NOW),)
+    about = Metadata.from_write(metadata, now=NOW)
+    assert about == Metadata(9.0, (MemorySource("s", (3, 4), "m", NOW),))
+    assert Metadata.from_write({"on_conflict": "keep_both"}, now=NOW) == NO_METADATA
+    assert Metadata.from_write({SESSION_ID: "s"}, now=NOW).sources == (
+        MemorySource("s", (), None, NOW),
+    )
 
 
 @pytest.mark.parametrize(
@@ -113,4 +116,4 @@ def test_metadata_tell_the_end_and_the_source() -> None:
 )
 def test_what_cannot_be_kept_is_refused(metadata: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"expected|give both"):
-        told_in(metadata, now=NOW)
+        Metadata.from_write(metadata, now=NOW)

@@ -12,11 +12,14 @@ import pytest
 
 from rath.memory import MemoryExecutionFailure, MemoryOpWrite, MemoryStore, MemoryWriteResult
 from rath.memory.adapters.local import notes
-from rath.memory.adapters.local.files.about import NoteAbout
-from rath.memory.adapters.local.files.about_file import tell_about, telling_of_next, told_about
-from rath.memory.adapters.local.indexing.catalog import Catalog
-from rath.memory.adapters.local.removal.expiry import Expiry
-from rath.memory.adapters.local.store import LocalStore
+from rath.memory.adapters.local.catalog import Catalog
+from rath.memory.adapters.local.metadata import (
+    Metadata,
+    read_metadata,
+    replacing_text,
+    write_metadata,
+)
+from rath.memory.adapters.local.store import Expiry, LocalStore
 from rath.memory.notes import EXPIRES_AT, note_op
 from tests.support.forgetting import (
     Clock,
@@ -29,7 +32,7 @@ from tests.support.forgetting import (
 )
 
 A = "memory://user/a"
-SOON, LATER = NoteAbout(10.0), NoteAbout(20.0)
+SOON, LATER = Metadata(10.0), Metadata(20.0)
 
 
 @pytest.fixture
@@ -188,16 +191,16 @@ def test_a_text_edited_by_hand_keeps_its_end_and_its_source(
 def test_while_a_text_is_replaced_each_has_its_own(tmp_path: Path) -> None:
     note = tmp_path / "a.md"
     note.write_bytes(b"old")
-    tell_about(note, SOON)
-    with telling_of_next(note, b"new", LATER):
-        assert told_about(note).about == SOON
+    write_metadata(note, SOON)
+    with replacing_text(note, b"new", LATER):
+        assert read_metadata(note).metadata == SOON
         note.write_bytes(b"new")
-        assert told_about(note).about == LATER
-    assert told_about(note).about == LATER
-    with telling_of_next(note, b"newer", NoteAbout()):
-        assert told_about(note).about == LATER
+        assert read_metadata(note).metadata == LATER
+    assert read_metadata(note).metadata == LATER
+    with replacing_text(note, b"newer", Metadata()):
+        assert read_metadata(note).metadata == LATER
         note.write_bytes(b"newer")
-        assert told_about(note).about == NoteAbout()
+        assert read_metadata(note).metadata == Metadata()
     assert not (tmp_path / "a.meta.json").exists()
 
 

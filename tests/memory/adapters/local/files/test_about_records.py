@@ -8,25 +8,28 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rath.memory.adapters.local.files.about import NOTHING_KNOWN, NoteAbout, Source
-from rath.memory.adapters.local.files.about_records import AboutRecord
+from rath.memory import MemorySource
+from rath.memory.adapters.local.metadata import NO_METADATA, Metadata, MetadataRecord
 
 moments = st.datetimes().map(lambda moment: (moment - moment.min).total_seconds() - 62_135_596_800)
 texts = st.text(st.characters(codec="utf-8"), min_size=1, max_size=8)
 rows = st.lists(st.integers(0, 10**9), max_size=4).map(tuple)
-sources = st.builds(Source, texts, rows, st.none() | texts, st.none() | moments)
-told = st.builds(NoteAbout, st.none() | moments, st.lists(sources, max_size=3).map(tuple))
-remembered = st.builds(NoteAbout, st.none(), st.tuples(sources), st.just(value=True))
+sources = st.builds(MemorySource, texts, rows, st.none() | texts, st.none() | moments)
+told = st.builds(Metadata, st.none() | moments, st.lists(sources, max_size=3).map(tuple))
+remembered = st.builds(Metadata, st.none(), st.tuples(sources), st.just(value=True))
 abouts = told | remembered
-records = st.builds(AboutRecord, abouts) | st.builds(AboutRecord, abouts, texts, abouts)
+records = st.builds(MetadataRecord, abouts) | st.builds(MetadataRecord, abouts, texts, abouts)
 
 
 @given(record=records)
-def test_what_is_written_is_read(record: AboutRecord) -> None:
-    again = AboutRecord.from_json(record.to_json())
-    assert AboutRecord.from_json(again.to_json()) == again
+def test_what_is_written_is_read(record: MetadataRecord) -> None:
+    again = MetadataRecord.from_json(record.to_json())
+    assert MetadataRecord.from_json(again.to_json()) == again
     assert again.next_digest == record.next_digest
-    for about, before in ((again.about, record.about), (again.next_about, record.next_about)):
+    for about, before in (
+        (again.metadata, record.metadata),
+        (again.next_metadata, record.next_metadata),
+    ):
         assert about.expires_at == pytest.approx(before.expires_at, abs=1e-3)
         assert [each.session_id for each in about.sources] == [
             each.session_id for each in before.sources
@@ -35,8 +38,8 @@ def test_what_is_written_is_read(record: AboutRecord) -> None:
 
 
 def test_the_file_has_the_documented_form() -> None:
-    about = NoteAbout(60.0, (Source("s", (1, 2), "m", 0.5),))
-    assert json.loads(AboutRecord(about).to_json()) == {
+    about = Metadata(60.0, (MemorySource("s", (1, 2), "m", 0.5),))
+    assert json.loads(MetadataRecord(about).to_json()) == {
         "schema_version": 1,
         "expires_at": "1970-01-01T00:01:00+00:00",
         "sources": [
@@ -48,8 +51,8 @@ def test_the_file_has_the_documented_form() -> None:
             }
         ],
     }
-    assert AboutRecord.from_json(AboutRecord(about).to_json()) == AboutRecord(about)
-    assert AboutRecord.from_json(AboutRecord().to_json()) == AboutRecord(NOTHING_KNOWN)
+    assert MetadataRecord.from_json(MetadataRecord(about).to_json()) == MetadataRecord(about)
+    assert MetadataRecord.from_json(MetadataRecord().to_json()) == MetadataRecord(NO_METADATA)
 
 
 @pytest.mark.parametrize(
@@ -73,4 +76,4 @@ def test_the_file_has_the_documented_form() -> None:
 )
 def test_a_foreign_file_is_a_value_error(text: str) -> None:
     with pytest.raises(ValueError, match=r"\w"):
-        AboutRecord.from_json(text.encode())
+        MetadataRecord.from_json(text.encode())

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rath.memory.adapters.local.files.drafts import Draft, mark_as_ours
-from rath.memory.adapters.local.indexing.index import Stamp
+from rath.memory.adapters.local.files import Draft, Stamp, mark_as_ours
 from rath.memory.adapters.local.layout import DRAFTS_NAME
 
 

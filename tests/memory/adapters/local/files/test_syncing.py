@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from rath.memory.adapters.local.files.syncing import Syncing, sync
-from rath.memory.adapters.local.indexing.catalog import Catalog
+from rath.memory.adapters.local.catalog import Catalog
+from rath.memory.adapters.local.files import Syncing, sync
 
 FOREVER = 1000.0
 

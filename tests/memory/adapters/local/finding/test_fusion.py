@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rath.memory.adapters.local.finding.fusion import fused
+from rath.memory.adapters.local.search import fused
 
 orders = st.lists(st.lists(st.integers(0, 20), unique=True, max_size=12), max_size=4)
 

@@ -13,9 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rath.memory.adapters.local.finding.ranking import K1, MAX_SCORED, B, Ranking
-from rath.memory.adapters.local.finding.terms import index_terms, query_terms
-from rath.memory.adapters.local.indexing.index import NoteIndex, Stamp
+from rath.memory.adapters.local.files import Stamp
+from rath.memory.adapters.local.index import Entry, NoteIndex
+from rath.memory.adapters.local.search import K1, MAX_SCORED, B, best
+from rath.memory.adapters.local.terms import index_terms, query_terms
 
 # It has no types.
 _rank_bm25: Any = import_module("rank_bm25")
@@ -45,15 +46,15 @@ def indexed(corpus: Sequence[str]) -> NoteIndex:
     index = NoteIndex(None)
     with index.writing():
         for number, text in enumerate(corpus):
-            index.put("user", f"{number:05}", "note", stamp=Stamp(1, 1), terms=index_terms(text))
+            index.put([Entry("user", f"{number:05}", "note", Stamp(1, 1), index_terms(text))])
     return index
 
 
 def ours(corpus: Sequence[str], query: str, limit: int = 1000) -> dict[int, float]:
     """What ranking finds: numbers of texts with their scores, the best first."""
     with closing(indexed(corpus)) as index:
-        best = Ranking(index).best("note", query_terms(query), limit)
-    return {int(hit.name): hit.score for hit in best}
+        found = best(index, "note", query_terms(query), limit)
+    return {int(hit.name): hit.score for hit in found}
 
 
 def theirs(corpus: Sequence[str], query: str) -> dict[int, float]:

@@ -8,17 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rath.memory.adapters.local.finding.spelling import (
+from rath.memory.adapters.local.files import Stamp
+from rath.memory.adapters.local.index import Entry, NoteIndex
+from rath.memory.adapters.local.search import (
     MAX_VARIANTS,
     Variant,
     is_within,
     parts,
     variants,
 )
-from rath.memory.adapters.local.indexing.index import NoteIndex, Stamp
-from rath.memory.adapters.local.indexing.vocabulary import Vocabulary
 
-Knowing = Callable[..., Vocabulary]
+Knowing = Callable[..., NoteIndex]
 
 words = st.text("abc", max_size=8)
 
@@ -27,11 +27,11 @@ words = st.text("abc", max_size=8)
 def knowing() -> Knowing:
     """Makes a vocabulary of words."""
 
-    def make(*known: str) -> Vocabulary:
+    def make(*known: str) -> NoteIndex:
         index = NoteIndex(None)
         with index.writing():
-            index.put("user", "a.md", "note", stamp=Stamp(1, 1), terms=list(known))
-        return Vocabulary(index.rows)
+            index.put([Entry("user", "a.md", "note", Stamp(1, 1), list(known))])
+        return index
 
     return make
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rath.memory.adapters.local.finding.terms import (
+from rath.memory.adapters.local.terms import (
     MAX_TERM_CHARS,
     index_terms,
     is_word,

@@ -17,15 +17,15 @@ from hypothesis import strategies as st
 
 from rath._async.runtime import runtime
 from rath.memory import MemoryFindResult, MemoryHit, MemoryOpCommit, MemoryOpWrite
-from rath.memory.adapters.local.commits import commit
-from rath.memory.adapters.local.files.syncing import Syncing
-from rath.memory.adapters.local.finding.search import find
-from rath.memory.adapters.local.indexing.catalog import Catalog, shared_catalog
-from rath.memory.adapters.local.indexing.index import INDEX_VERSION, NoteIndex
-from rath.memory.adapters.local.indexing.walk import time_of
+from rath.memory.adapters.local.catalog import Catalog, shared_catalog
+from rath.memory.adapters.local.extraction import commit
+from rath.memory.adapters.local.files import Syncing
+from rath.memory.adapters.local.index import INDEX_VERSION, NoteIndex
 from rath.memory.adapters.local.layout import INDEX_NAME
 from rath.memory.adapters.local.notes import write
+from rath.memory.adapters.local.search import find
 from rath.memory.adapters.local.store import LocalStore
+from rath.memory.adapters.local.walk import time_of
 from rath.memory.op_types import MemoryOpFind
 from tests.support.memory_index import kept, rebuilt
 
@@ -359,7 +359,7 @@ def test_a_walk_that_fails_in_an_unforeseen_way_keeps_no_note_from_the_disk(
     def fail(*_: object, **__: object) -> None:
         raise ValueError("unforeseen")
 
-    monkeypatch.setattr("rath.memory.adapters.local.indexing.catalog.update_all", fail)
+    monkeypatch.setattr("rath.memory.adapters.local.catalog.update_all", fail)
     catalog.catch_up()
     with pytest.raises(ValueError, match="unforeseen"):
         catalog.close()

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from rath.memory.adapters.local.indexing.catalog import shared_catalog
-from rath.memory.adapters.local.indexing.index import NoteIndex
+from rath.memory.adapters.local.catalog import shared_catalog
+from rath.memory.adapters.local.index import NoteIndex
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="Windows has no fork")

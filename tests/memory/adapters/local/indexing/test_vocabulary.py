@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rath.memory.adapters.local.indexing.index import NoteIndex, Stamp
-from rath.memory.adapters.local.indexing.vocabulary import MAX_WORD_CHARS, Vocabulary, entries
+from rath.memory.adapters.local.files import Stamp
+from rath.memory.adapters.local.index import MAX_WORD_CHARS, Entry, NoteIndex, vocabulary_rows
 from rath.memory.adapters.local.layout import Kind
 
 WORDS = ["tea", "teas", "teapot", "слово", "слова", "喜欢", "e4012", "a" * (MAX_WORD_CHARS + 1)]
@@ -28,7 +28,7 @@ def index() -> Iterator[NoteIndex]:
 def put(index: NoteIndex, name: str, terms: list[str], kind: Kind = "note") -> None:
     """Index a document, or another in its place."""
     with index.writing():
-        index.put("user", name, kind, stamp=Stamp(1, 1), terms=terms)
+        index.put([Entry("user", name, kind, Stamp(1, 1), terms)])
 
 
 def stored(index: NoteIndex) -> set[object]:
@@ -49,7 +49,7 @@ def test_the_vocabulary_holds_the_words_that_stand_in_documents(
             else:
                 put(index, name, terms)
                 texts[name] = terms
-        expected = {word for terms in texts.values() for *_, word, _ in entries(terms)}
+        expected = {word for terms in texts.values() for *_, word, _ in vocabulary_rows(terms)}
         assert stored(index) == expected
 
 
@@ -69,14 +69,14 @@ def test_terms_that_are_no_words_are_left_out(index: NoteIndex) -> None:
 
 def test_words_are_found_by_their_beginning_and_length(index: NoteIndex) -> None:
     put(index, "a.md", ["tea", "teas", "teapot", "team", "sea"])
-    vocabulary = Vocabulary(index.rows)
-    assert vocabulary.beginning_with("tea", shortest=4, longest=5) == ["team", "teas"]
-    assert vocabulary.beginning_with("tea", shortest=9, longest=5) == []
+    vocabulary = index
+    assert vocabulary.words_beginning_with("tea", shortest=4, longest=5) == ["team", "teas"]
+    assert vocabulary.words_beginning_with("tea", shortest=9, longest=5) == []
 
 
 def test_known_words_are_told_from_others(index: NoteIndex) -> None:
     put(index, "a.md", ["tea", "слово"])
-    assert Vocabulary(index.rows).known(["tea", "слово", "milk"]) == {"tea", "слово"}
+    assert index.known_words(["tea", "слово", "milk"]) == {"tea", "слово"}
 
 
 @given(st.text("abcdeфы", min_size=3, max_size=10), st.data())
@@ -84,7 +84,7 @@ def test_no_word_within_the_edits_is_missed(word: str, data: st.DataObject) -> N
     other = edited(word, data)
     with closing(NoteIndex(None)) as index:
         put(index, "a.md", [word])
-        near = Vocabulary(index.rows).with_letters_of(other, initials=word[0], edits=1)
+        near = index.words_with_letters_of(other, initials=word[0], edits=1)
     assert near == [word]
 
 

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from rath.memory.adapters.local.indexing.walk_pace import WalkPace
+from rath.memory.adapters.local.walk import WalkPace
 
 
 def test_a_walk_goes_on_for_a_second_after_its_catalog_was_closed(

@@ -19,12 +19,10 @@ from rath.memory import (
     MemoryStoreSpec,
     MemoryWriteResult,
 )
-from rath.memory.adapters.local import LocalMemoryBackend, notes
-from rath.memory.adapters.local.indexing.catalog import Catalog
-from rath.memory.adapters.local.indexing.rebuilding import RebuildReport, rebuild
-from rath.memory.adapters.local.indexing.walk import time_of
-from rath.memory.adapters.local.removal import forgetting
+from rath.memory.adapters.local import LocalMemoryBackend, forgetting, notes
+from rath.memory.adapters.local.catalog import Catalog, RebuildReport, rebuild
 from rath.memory.adapters.local.store import LocalStore
+from rath.memory.adapters.local.walk import time_of
 from rath.memory.notes import SESSION_ID
 from tests.support.forgetting import (
     Clock,
@@ -326,7 +324,7 @@ def test_a_directory_need_not_be_read_again_for_what_rath_removed(root: Path) ->
 def test_many_notes_of_a_directory_leave_what_others_have(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rath.memory.adapters.local.indexing.index._FEW", 0)
+    monkeypatch.setattr("rath.memory.adapters.local.index._FEW", 0)
     root.mkdir()
     native = LocalStore(root, Catalog(root))
     for place, text in (("d/a", "alpha beta"), ("d/b", "beta gamma"), ("c", "alpha")):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from threading import Event
 
-from rath.memory.adapters.local.removal.pacing import Pace
+from rath.memory.adapters.local.store import Pace
 
 
 def test_the_first_does_not_wait() -> None:

@@ -20,9 +20,9 @@ from rath.memory import (
     MemoryStore,
     MemoryStoreSpec,
 )
-from rath.memory.adapters.local.indexing.index import NoteIndex
+from rath.memory.adapters.local.forgetting import prunable_transcripts, prune_transcripts
+from rath.memory.adapters.local.index import NoteIndex
 from rath.memory.adapters.local.layout import INDEX_NAME
-from rath.memory.adapters.local.removal.pruning import prunable_transcripts, prune_transcripts
 from rath.memory.persistence import PersistentMemoryRegistry, local_memory_root
 
 WEEK = timedelta(days=7)

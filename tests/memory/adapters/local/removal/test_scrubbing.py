@@ -16,12 +16,15 @@ import pytest
 import rath
 from rath.memory import MemoryOpForget, MemoryOpWrite
 from rath.memory.adapters.local import notes
-from rath.memory.adapters.local.indexing.catalog import Catalog
-from rath.memory.adapters.local.indexing.index import NoteIndex
-from rath.memory.adapters.local.layout import INDEX_NAME
-from rath.memory.adapters.local.removal.forgetting import forget
-from rath.memory.adapters.local.removal.scrubbing import FORGOTTEN_NAME, Trash, is_to_scrub, scrub
-from rath.memory.adapters.local.removal.sweeping import sweep_and_scrub
+from rath.memory.adapters.local.catalog import Catalog
+from rath.memory.adapters.local.forgetting import (
+    ForgottenFiles,
+    forget,
+    scrub,
+    sweep_and_scrub,
+)
+from rath.memory.adapters.local.index import NoteIndex
+from rath.memory.adapters.local.layout import FORGOTTEN_NAME, INDEX_NAME
 from rath.memory.adapters.local.store import LocalStore
 from tests.support import forgetting as support
 
@@ -83,15 +86,15 @@ def test_a_reader_delays_it_to_the_closing(
         with caplog.at_level(logging.INFO, "rath.memory.local"):
             forget(store, MemoryOpForget(A))
         assert "removed later" in caplog.text
-        assert is_to_scrub(store.root)
+        assert (store.root / FORGOTTEN_NAME).is_dir()
     sweep_and_scrub(store)
-    assert not is_to_scrub(store.root)
+    assert not (store.root / FORGOTTEN_NAME).is_dir()
     assert support.files_with(store.root, "zebra") == []
 
 
 def test_a_writer_delays_it_too(store: LocalStore, caplog: pytest.LogCaptureFixture) -> None:
     notes.write(store, MemoryOpWrite(A, "zebra"))
-    Trash(store.root)
+    ForgottenFiles(store.root)
     other = NoteIndex(store.root / INDEX_NAME)
     other.begin()
     assert not scrub(store)
@@ -111,21 +114,21 @@ def test_what_a_killed_process_had_moved_away_is_removed_at_the_next_opening(roo
     with support.opened(root, clock) as opened:
         assert support.files_with(root, "zebra") == []
         assert support.found(opened, "zebra") == []
-    assert not is_to_scrub(root)
+    assert not (root / FORGOTTEN_NAME).is_dir()
 
 
 def test_a_store_without_an_index_has_no_traces_in_one(root: Path) -> None:
     (root / FORGOTTEN_NAME / "0123").mkdir(parents=True)
     with support.opened(root, support.Clock()):
-        assert not is_to_scrub(root)
+        assert not (root / FORGOTTEN_NAME).is_dir()
         assert not (root / INDEX_NAME).exists()
 
 
 def test_somebody_else_may_scrub_meanwhile(store: LocalStore) -> None:
     (store.root / "a").write_text("x")
-    trash = Trash(store.root)
+    trash = ForgottenFiles(store.root)
     scrub(store)
-    assert not is_to_scrub(store.root)
+    assert not (store.root / FORGOTTEN_NAME).is_dir()
     taken = trash.take(store.root / "a")
     assert taken is not None
     assert taken.read_text() == "x"
@@ -170,13 +173,13 @@ def test_traces_in_an_index_that_is_out_of_reach_go_when_it_is_in_reach_again(ro
     sweep_and_scrub(again)
     again.catalog.close()
     assert support.files_with(root, "zebra") == []
-    assert not is_to_scrub(root)
+    assert not (root / FORGOTTEN_NAME).is_dir()
 
 
 def test_what_is_forgotten_in_a_row_in_a_large_store_leaves_no_traces_in_the_end(
     store: LocalStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rath.memory.adapters.local.removal.scrubbing.LARGE_STORE", 0)
+    monkeypatch.setattr("rath.memory.adapters.local.forgetting.LARGE_STORE", 0)
     for name in "abc":
         notes.write(store, MemoryOpWrite(f"memory://user/{name}", f"zebra {name}"))
     for name in "abc":
@@ -184,4 +187,4 @@ def test_what_is_forgotten_in_a_row_in_a_large_store_leaves_no_traces_in_the_end
         assert not (store.root / f"user/{name}.md").exists()
     store.pace.finish()
     assert support.files_with(store.root, "zebra") == []
-    assert not is_to_scrub(store.root)
+    assert not (store.root / FORGOTTEN_NAME).is_dir()

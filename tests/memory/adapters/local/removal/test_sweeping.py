@@ -11,12 +11,11 @@ from pathlib import Path
 import pytest
 
 from rath.memory import MemoryStore
-from rath.memory.adapters.local.indexing.catalog import Catalog
-from rath.memory.adapters.local.indexing.index import NoteIndex
+from rath.memory.adapters.local.catalog import Catalog
+from rath.memory.adapters.local.forgetting import sweep
+from rath.memory.adapters.local.index import NoteIndex
 from rath.memory.adapters.local.layout import INDEX_NAME
-from rath.memory.adapters.local.removal.expiry import PAUSE_SECONDS, Expiry
-from rath.memory.adapters.local.removal.sweeping import sweep
-from rath.memory.adapters.local.store import LocalStore
+from rath.memory.adapters.local.store import SWEEP_SECONDS, Expiry, LocalStore
 from tests.support.forgetting import (
     Clock,
     files_with,
@@ -95,13 +94,13 @@ def test_expired_notes_are_removed_now_and_then_with_a_write(
     store: MemoryStore, root: Path, clock: Clock
 ) -> None:
     write(store, A, "zebra", until=clock.after(1))
-    clock.turn(PAUSE_SECONDS - 1)
+    clock.turn(SWEEP_SECONDS - 1)
     write(store, B, "x")
     assert (root / "user/a.md").exists()
     clock.turn(1)
     write(store, B, "y")
     assert not (root / "user/a.md").exists()
-    clock.turn(-2 * PAUSE_SECONDS)
+    clock.turn(-2 * SWEEP_SECONDS)
     assert seen(store, A) == {False}
 
 
@@ -111,7 +110,7 @@ def test_a_note_that_was_given_more_time_by_hand_stays(
     write(store, A, "zebra", until=clock.after(1))
     path = root / "user/a.meta.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "expires_at": clock.after(1000)}))
-    clock.turn(PAUSE_SECONDS)
+    clock.turn(SWEEP_SECONDS)
     write(store, B, "x")
     assert seen(store, A) == {True}
 
@@ -119,10 +118,10 @@ def test_a_note_that_was_given_more_time_by_hand_stays(
 def test_more_notes_than_a_batch(
     store: MemoryStore, root: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rath.memory.adapters.local.removal.sweeping.BATCH", 2)
+    monkeypatch.setattr("rath.memory.adapters.local.forgetting.BATCH", 2)
     for number in range(5):
         write(store, f"memory://user/{number}", "x", until=clock.after(1))
-    clock.turn(PAUSE_SECONDS)
+    clock.turn(SWEEP_SECONDS)
     write(store, B, "x")
     assert [path.name for path in (root / "user").glob("*.md")] == []
 
@@ -161,7 +160,7 @@ def test_looking_for_expired_notes_needs_no_look_at_the_others(root: Path, clock
 def test_expired_notes_do_not_fill_what_is_looked_at(
     store: MemoryStore, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rath.memory.adapters.local.finding.ranking.MAX_POSTINGS", 2)
+    monkeypatch.setattr("rath.memory.adapters.local.search.MAX_POSTINGS", 2)
     write(store, "memory://user/stays", "zebra")
     for number in range(3):
         write(store, f"memory://user/{number}", "zebra", until=clock.after(10))
@@ -172,8 +171,8 @@ def test_expired_notes_do_not_fill_what_is_looked_at(
 def test_a_sweep_of_very_many_is_gone_on_with_by_the_next(
     root: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rath.memory.adapters.local.removal.sweeping.BATCH", 2)
-    monkeypatch.setattr("rath.memory.adapters.local.removal.sweeping._SECONDS", -1.0)
+    monkeypatch.setattr("rath.memory.adapters.local.forgetting.BATCH", 2)
+    monkeypatch.setattr("rath.memory.adapters.local.forgetting._SWEEP_SECONDS", -1.0)
     with opened(root, clock) as store:
         for name in "abc":
             write(store, f"memory://user/{name}", "zebra", until=clock.after(5))

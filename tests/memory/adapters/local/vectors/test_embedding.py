@@ -16,8 +16,7 @@ from rath.errors import MemoryBackendError
 from rath.llm import EmbeddingProvider
 from rath.llm.embedding import RathOpenAIEmbeddingClient
 from rath.memory import MemoryStoreSpec
-from rath.memory.adapters.local.vectors.choices import Choices, choices_of
-from rath.memory.adapters.local.vectors.embedding import Embedding, embedding_of
+from rath.memory.adapters.local.embedding import Embedding, RankingChoices, choices_of, embedding_of
 from rath.memory.op_types import MemoryOpFind, MemoryOpWrite
 from rath.memory.results import MemoryFindResult
 from tests.support.meanings import Meanings
@@ -139,14 +138,14 @@ def test_without_numpy_words_find_and_one_warning_names_the_extra(
 @pytest.mark.parametrize(
     ("options", "has_embedding", "expected"),
     [
-        ({}, False, Choices("bm25")),
-        ({}, True, Choices("hybrid")),
-        ({"ranking": "bm25"}, True, Choices("bm25")),
-        ({"ranking": "vectors", "min_similarity": 1}, True, Choices("vectors", 1.0)),
+        ({}, False, RankingChoices("bm25")),
+        ({}, True, RankingChoices("hybrid")),
+        ({"ranking": "bm25"}, True, RankingChoices("bm25")),
+        ({"ranking": "vectors", "min_similarity": 1}, True, RankingChoices("vectors", 1.0)),
     ],
 )
 def test_a_ranking_is_chosen(
-    options: dict[str, Any], has_embedding: bool, expected: Choices
+    options: dict[str, Any], has_embedding: bool, expected: RankingChoices
 ) -> None:
     assert choices_of(options, has_embedding=has_embedding) == expected
 

@@ -12,12 +12,16 @@ from typing import Any, TypeVar
 import pytest
 
 from rath._async.runtime import runtime
-from rath.memory.adapters.local.indexing.catalog import Catalog
-from rath.memory.adapters.local.indexing.index import NoteIndex
-from rath.memory.adapters.local.vectors.choices import Choices
-from rath.memory.adapters.local.vectors.embedding import Embedding, embedding_of
-from rath.memory.adapters.local.vectors.keeper import PAUSE_SECONDS, StoreVectors
-from rath.memory.adapters.local.vectors.shelf import Shelf
+from rath.memory.adapters.local.catalog import Catalog
+from rath.memory.adapters.local.embedding import (
+    PAUSE_SECONDS,
+    Embedding,
+    EmbeddingWorker,
+    RankingChoices,
+    embedding_of,
+)
+from rath.memory.adapters.local.index import NoteIndex
+from rath.memory.adapters.local.vectors import VectorStore
 from tests.support.meanings import Meanings
 
 T = TypeVar("T")
@@ -47,13 +51,13 @@ class Kept:
         self.embedding = embedding
         self.vectors = self.of(embedding)
 
-    def of(self, embedding: Embedding, *, patience: float = 10.0) -> StoreVectors:
+    def of(self, embedding: Embedding, *, patience: float = 10.0) -> EmbeddingWorker:
         """The vectors of another model."""
-        return StoreVectors(
+        return EmbeddingWorker(
             self.root,
             self.catalog,
             embedding,
-            choices=Choices("hybrid"),
+            choices=RankingChoices("hybrid"),
             patience=patience,
             clock=self.clock,
         )
@@ -63,7 +67,7 @@ class Kept:
         (self.root / "user").mkdir(exist_ok=True)
         (self.root / "user" / "a.md").write_text(text)
 
-    def query(self, text: str, vectors: StoreVectors | None = None) -> bytes | None:
+    def query(self, text: str, vectors: EmbeddingWorker | None = None) -> bytes | None:
         """The vector of a query."""
         return run(lambda: (vectors or self.vectors).aquery(text))
 
@@ -181,9 +185,9 @@ def test_vectors_that_cannot_be_read_leave_words(
 def test_what_is_written_while_the_background_tidies_up_gets_its_vectors_too(
     kept: Kept, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    compact, first, second = Shelf.compact, threading.Event(), threading.Event()
+    compact, first, second = VectorStore.compact, threading.Event(), threading.Event()
 
-    def compact_and_write(shelf: Shelf, index: NoteIndex) -> None:
+    def compact_and_write(shelf: VectorStore, index: NoteIndex) -> None:
         compact(shelf, index)
         if first.is_set():
             second.set()
@@ -194,6 +198,6 @@ def test_what_is_written_while_the_background_tidies_up_gets_its_vectors_too(
     async def fill() -> None:
         kept.vectors.fill_soon()
 
-    monkeypatch.setattr(Shelf, "compact", compact_and_write)
+    monkeypatch.setattr(VectorStore, "compact", compact_and_write)
     run(fill)
     assert second.wait(50)

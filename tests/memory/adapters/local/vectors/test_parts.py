@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rath.memory.adapters.local.vectors.parts import (
+from rath.memory.adapters.local.vectors import (
     MAX_PARTS,
     PART_CHARS,
     digest_of,

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rath.memory.adapters.local.vectors.record_file import RecordFile
+from rath.memory.adapters.local.vectors import RecordFile
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rath.memory.adapters.local.layout import INDEX_NAME
-from rath.memory.adapters.local.vectors.nearest import RELATIVE_FLOOR, nearest
-from rath.memory.adapters.local.vectors.shelf import Batch, Shelf, erase_unused
+from rath.memory.adapters.local.matrix import RELATIVE_FLOOR, nearest
+from rath.memory.adapters.local.vectors import VectorBatch, VectorStore, erase_unused
 from tests.memory.adapters.local.vectors.conftest import IDENTITY, Shelved, vector_of
 
 Event = Callable[[Shelved, dict[str, str]], Shelved]
@@ -163,7 +163,7 @@ def test_a_document_is_as_near_as_its_nearest_text(shelved: Shelved) -> None:
     found = nearest(shelved.catalog, shelved.shelf, vector_of("tea"), 5, floor=0.0)
     [only] = found["note"]
     assert only.part == 1
-    assert only.cosine == pytest.approx(1.0, abs=1e-5)
+    assert only.score == pytest.approx(1.0, abs=1e-5)
 
 
 def test_what_is_hidden_is_not_near(shelved: Shelved) -> None:
@@ -209,7 +209,7 @@ def test_a_removed_document_is_not_placed_late(shelved: Shelved) -> None:
 def test_a_text_without_a_vector_is_not_asked_for_again(shelved: Shelved) -> None:
     number = shelved.note("a")
     model = shelved.catalog.use(shelved.shelf.model)
-    batch = Batch(model, {number: [b"0" * 12]}, {b"0" * 12: None}, number)
+    batch = VectorBatch(model, {number: [b"0" * 12]}, {b"0" * 12: None}, number)
     assert shelved.catalog.use(lambda index: shelved.shelf.add(index, batch))
     assert shelved.waiting() == set()
     assert shelved.catalog.use(lambda index: shelved.shelf.known(index, [b"0" * 12]))
@@ -250,7 +250,7 @@ def test_a_file_that_is_mostly_unused_is_made_anew(shelved: Shelved) -> None:
     before = shelved.shelf.path.stat().st_size
     for number in range(25):
         shelved.remove(f"n{number}")
-    other = Shelf(shelved.root, IDENTITY)
+    other = VectorStore(shelved.root, IDENTITY)
     assert shelved.catalog.use(other.view) is not None
     assert shelved.catalog.use(shelved.shelf.compact)
     assert shelved.shelf.path.stat().st_size <= before

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rath.memory.adapters.local.vectors.sidecars import sidecar_vector
+from rath.memory.adapters.local.vectors import sidecar_vector
 
 
 def lay(folder: Path, content: str, *, is_older: bool = False) -> Path:

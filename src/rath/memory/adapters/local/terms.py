@@ -20,8 +20,10 @@ MAX_TERM_CHARS = 64
 
 _JOINTS = "-._'\u2010\u2019"
 _UPPER, _LOWER = "A-ZÀ-ÖØ-ÞА-ЯЁ", "a-zß-öø-ÿа-яё"
+# A joint or a capital first, and then its neighbours: quick over all that is neither.
 _COMPOUND_AHEAD = re.compile(
-    f"[^\\W_][{_JOINTS}]+[^\\W_]|[{_LOWER}0-9][{_UPPER}]|[{_UPPER}]{{2}}[{_LOWER}]"
+    f"[{_JOINTS}{_UPPER}](?:(?<=[^\\W_][{_JOINTS}])[{_JOINTS}]*[^\\W_]"
+    f"|(?<=[{_LOWER}0-9][{_UPPER}])|(?<=[{_UPPER}]{{2}})[{_LOWER}])"
 )
 _COMPOUND = re.compile(f"[^\\W_]+(?:(?:_+|[{_JOINTS}])[^\\W_]+)*")
 _JOINT = re.compile(f"[{_JOINTS}]+")
@@ -80,6 +82,10 @@ def _mapped(code: int) -> int | str | None:
 
 
 _word_characters = _WordCharacters()
+_ASCII = bytes(
+    ord(chr(code).lower()) if chr(code).isalnum() else 0x20 for code in range(128)
+) + bytes(128)
+"""What `_word_characters` does to ASCII, and lower case."""
 
 
 def words(text: str) -> list[str]:
@@ -92,9 +98,8 @@ def words(text: str) -> list[str]:
     if _COMPOUND_AHEAD.search(text):
         text = _COMPOUND.sub(_spread, text)
     if text.isascii():
-        folded = text.lower()
-    else:
-        folded = unicodedata.normalize("NFKD", text).casefold()
+        return text.encode().translate(_ASCII).decode().split()
+    folded = unicodedata.normalize("NFKD", text).casefold()
     plain = folded.translate(_word_characters)
     if not plain.isascii():
         # Hangul and kana came apart above and are put together again.
@@ -104,7 +109,10 @@ def words(text: str) -> list[str]:
 
 def index_terms(text: str) -> list[str]:
     """Return the terms under which a text is stored."""
-    return [term for word in words(text) for term in _split(word, 1)]
+    found = words(text)
+    if text.isascii():
+        return [word if len(word) <= MAX_TERM_CHARS else word[:MAX_TERM_CHARS] for word in found]
+    return [term for word in found for term in _split(word, 1)]
 
 
 def query_terms(text: str) -> list[str]:
