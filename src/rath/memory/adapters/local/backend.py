@@ -13,6 +13,7 @@ from typing import cast
 from rath._async.runtime import runtime
 from rath._core.files import atomic_write_json
 from rath.errors import MemoryBackendError, UnsupportedMemoryOp
+from rath.memory import op_types as ops
 from rath.memory.abc import MemoryBackend, MemoryStoreSpec
 from rath.memory.adapters.local import notes
 from rath.memory.adapters.local.catalog import shared_catalog
@@ -36,18 +37,6 @@ from rath.memory.adapters.local.store import (
     now_in_utc,
 )
 from rath.memory.capabilities import MemoryCapabilities, ScopeModel
-from rath.memory.op_types import (
-    MemoryOp,
-    MemoryOpCommit,
-    MemoryOpFind,
-    MemoryOpForget,
-    MemoryOpList,
-    MemoryOpRead,
-    MemoryOpResource,
-    MemoryOpSearch,
-    MemoryOpTree,
-    MemoryOpWrite,
-)
 from rath.memory.persistence.paths import local_store_dir
 from rath.memory.persistence.use import hold_store
 from rath.memory.results import MemoryResult
@@ -58,18 +47,18 @@ _MAX_META_BYTES = 1_048_576
 _OPENING_COUNTS_AFTER = timedelta(hours=1)
 """Opening a store is recorded if the last use is longer ago; closing always is."""
 
-_OPERATIONS: Mapping[type[MemoryOp], Operation] = {
-    MemoryOpWrite: in_worker(notes.write),
-    MemoryOpRead: in_worker(notes.read),
-    MemoryOpList: in_worker(notes.list_entries),
-    MemoryOpTree: in_worker(notes.list_entries),
-    MemoryOpFind: find,
-    MemoryOpSearch: find,
-    MemoryOpResource: in_worker(ingest),
-    MemoryOpCommit: commit,
-    MemoryOpForget: in_worker(forget),
+_OPERATIONS: Mapping[type[ops.MemoryOp], Operation] = {
+    ops.MemoryOpWrite: in_worker(notes.write),
+    ops.MemoryOpRead: in_worker(notes.read),
+    ops.MemoryOpList: in_worker(notes.list_entries),
+    ops.MemoryOpTree: in_worker(notes.list_entries),
+    ops.MemoryOpFind: find,
+    ops.MemoryOpSearch: find,
+    ops.MemoryOpResource: in_worker(ingest),
+    ops.MemoryOpCommit: commit,
+    ops.MemoryOpForget: in_worker(forget),
 }
-_CHANGES = (MemoryOpWrite, MemoryOpCommit, MemoryOpResource)
+_CHANGES = (ops.MemoryOpWrite, ops.MemoryOpCommit, ops.MemoryOpResource)
 
 
 class LocalMemoryBackend(MemoryBackend):
@@ -105,7 +94,7 @@ class LocalMemoryBackend(MemoryBackend):
         )
 
     @classmethod
-    def supported_ops(cls) -> frozenset[type[MemoryOp]]:
+    def supported_ops(cls) -> frozenset[type[ops.MemoryOp]]:
         return frozenset(_OPERATIONS)
 
     async def aopen(self, spec: MemoryStoreSpec | None) -> LocalStore:
@@ -128,7 +117,7 @@ class LocalMemoryBackend(MemoryBackend):
             await native.vectors.aclose()
         await runtime().call_in_worker(lambda: _close(native))
 
-    async def adispatch(self, native: LocalStore, op: MemoryOp) -> MemoryResult:
+    async def adispatch(self, native: LocalStore, op: ops.MemoryOp) -> MemoryResult:
         operation = _OPERATIONS.get(type(op))
         if operation is None:
             raise UnsupportedMemoryOp(type(op), self.name)
@@ -149,17 +138,17 @@ def _open(spec: MemoryStoreSpec) -> LocalStore:
         "embedding_provider": options.get("embedding_provider"),
         "vlm_provider": options.get("chat_provider"),
     }
-    given = {name: value for name, value in providers.items() if isinstance(value, str)}
+    names = {name: value for name, value in providers.items() if isinstance(value, str)}
     extraction, embedding = extraction_of(options), embedding_of(options)
     choices = choices_of(options, has_embedding=names_embedding(options))
     path = options.get("path")
     if path is not None:
-        opened = _open_directory(Path(path).expanduser(), given)
+        opened = _open_directory(Path(path).expanduser(), names)
     else:
         root = project_root(Path.cwd())
         directory = local_store_dir(store_id(root, spec.namespace))
         opened = _open_directory(
-            directory, {**given, "project_root": str(root), "namespace": spec.namespace}
+            directory, {**names, "project_root": str(root), "namespace": spec.namespace}
         )
     vectors = None
     if embedding is not None and choices.mode != "bm25":

@@ -155,23 +155,23 @@ class Embedding:
             EmbeddingFailed: There are none.
         """
         try:
-            found = await self.avectors(list(texts.values()))
-            return dict(zip(texts, found, strict=True))
+            vectors = await self.avectors(list(texts.values()))
+            return dict(zip(texts, vectors, strict=True))
         except EmbeddingFailed as exc:
             if not exc.is_refusal or len(texts) == 1:
                 raise
-        made: dict[bytes, bytes | None] = {}
+        found: dict[bytes, bytes | None] = {}
         for digest, text in texts.items():
             try:
-                [made[digest]] = await self.avectors([text])
+                [found[digest]] = await self.avectors([text])
             except EmbeddingFailed as alone:
-                is_hopeless = len(made) + 1 == _REFUSALS and not any(made.values())
+                is_hopeless = len(found) + 1 == _REFUSALS and not any(found.values())
                 if is_hopeless or not alone.is_refusal:
                     raise
-                made[digest] = None
-        if not any(made.values()):
+                found[digest] = None
+        if not any(found.values()):
             raise EmbeddingFailed("the model refuses every text")
-        return made
+        return found
 
 
 def _normalised(found: Any) -> list[bytes | None]:
@@ -209,31 +209,31 @@ def embedding_of(options: Mapping[str, Any]) -> Embedding | None:
             exc,
         )
         return None
-    given, named = options.get("embedding"), options.get("embedding_model")
-    if given is None:
-        given = _configured(options.get("embedding_provider"))
-    if isinstance(given, EmbeddingProvider):
-        model = given.model
+    source, model_name = options.get("embedding"), options.get("embedding_model")
+    if source is None:
+        source = _configured(options.get("embedding_provider"))
+    if isinstance(source, EmbeddingProvider):
+        model = source.model
         try:
-            given = embedding_client_for(given)
+            source = embedding_client_for(source)
         except UntrustedConfig:
             raise
         except (RathError, ValueError) as exc:
             raise MemoryBackendError(
                 f"the embedding model {model!r} of a memory store cannot be used: {exc}"
             ) from exc
-    if isinstance(given, EmbeddingClient):
-        provider = given.provider
-        name = str(named or provider.model)
-        kind = provider.provider_kind or given.kind
-        return Embedding(name, _identity(kind, name, provider.dimensions), given.aembed)
-    many, one = getattr(given, "embed", None), getattr(given, "embed_one", None)
+    if isinstance(source, EmbeddingClient):
+        provider = source.provider
+        name = str(model_name or provider.model)
+        kind = provider.provider_kind or source.kind
+        return Embedding(name, _identity(kind, name, provider.dimensions), source.aembed)
+    many, one = getattr(source, "embed", None), getattr(source, "embed_one", None)
     if not callable(many) and not callable(one):
         raise MemoryBackendError(
-            f"embedding must be {_KINDS_OF_OBJECTS}, got {type(given).__name__}"
+            f"embedding must be {_KINDS_OF_OBJECTS}, got {type(source).__name__}"
         )
-    own = getattr(given, "embedding_model", None) or getattr(given, "model", None)
-    name = str(named or (own if isinstance(own, str) else type(given).__name__))
+    own = getattr(source, "embedding_model", None) or getattr(source, "model", None)
+    name = str(model_name or (own if isinstance(own, str) else type(source).__name__))
 
     async def ask(texts: Sequence[str]) -> Any:
         if callable(many):
@@ -487,13 +487,13 @@ class EmbeddingWorker:
         """Embed documents and store their vectors; False when some of them still wait."""
         if not chosen.documents:
             return True
-        documents, texts, found = await runtime().call_in_worker(partial(self._read, chosen))
-        made = await self._embedding.avectors_by_digest(texts)
-        lengths = {len(vector) for vector in made.values() if vector is not None}
+        documents, texts, sidecars = await runtime().call_in_worker(partial(self._read, chosen))
+        found = await self._embedding.avectors_by_digest(texts)
+        lengths = {len(vector) for vector in found.values() if vector is not None}
         if len(lengths) > 1:
             raise EmbeddingFailed("the model gave vectors of different lengths")
-        others = {len(vector) for vector in found.values() if vector is not None}
-        vectors = {**found, **made} if len(lengths | others) <= 1 else made
+        lengths |= {len(vector) for vector in sidecars.values() if vector is not None}
+        vectors = {**sidecars, **found} if len(lengths) <= 1 else found
         batch = VectorBatch(chosen.model, documents, vectors, chosen.seen)
         return await self._in_worker(lambda index: self._vectors.add(index, batch))
 

@@ -18,22 +18,16 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any, cast
 
+from rath import errors
 from rath._async.runtime import AtExit, Running, runtime
 from rath._core.text import valid_unicode
-from rath.errors import (
-    AuthenticationError,
-    InvalidRequestError,
-    MemoryBackendError,
-    ModelNotFoundError,
-    ProviderError,
-    RathError,
-)
 from rath.llm.base import ChatClient
 from rath.llm.chat_request import RathLLMChatRequest, RathLLMMessage
 from rath.llm.draft import open_draft, require_model
 from rath.llm.failure import may_fall_back, network_error_class
 from rath.llm.provider import Provider
 from rath.llm.registry import chat_client_for
+from rath.memory import results
 from rath.memory.adapters.local import notes
 from rath.memory.adapters.local.layout import InvalidUri, logger, relative_path
 from rath.memory.adapters.local.store import LocalStore, run
@@ -48,12 +42,6 @@ from rath.memory.adapters.local.transcripts import (
 )
 from rath.memory.notes import KEEP_BOTH, MODEL, ROWS, SESSION_ID
 from rath.memory.op_types import MemoryOpCommit, MemoryOpWrite
-from rath.memory.results import (
-    MemoryCommitResult,
-    MemoryExecutionFailure,
-    MemoryResult,
-    MemoryWriteResult,
-)
 from rath.memory.uri import content_digest, to_public_uri
 
 DEFAULT_URI = "memory://user/memories/extracted"
@@ -141,12 +129,12 @@ def _candidates(text: str) -> Iterator[str]:
 def _items(text: str) -> list[object] | None:
     """Return the elements of an array, or of the array in an object, as some servers wrap it."""
     try:
-        given: object = json.loads(text)
+        payload: object = json.loads(text)
     except (ValueError, RecursionError):
         return None
-    if not isinstance(given, dict):
-        return _list(given)
-    fields = cast("dict[str, object]", given)
+    if not isinstance(payload, dict):
+        return _list(payload)
+    fields = cast("dict[str, object]", payload)
     if "content" in fields:
         return [fields]
     lists = (_list(value) for value in fields.values())
@@ -162,21 +150,21 @@ def _memos(items: list[object], numbers: Collection[int]) -> Iterator[Memo]:
         if not isinstance(item, Mapping):
             continue
         fields = cast("Mapping[str, object]", item)
-        value, named, uri = (fields.get(key) for key in ("content", "category", "uri"))
+        value, category, uri = (fields.get(key) for key in ("content", "category", "uri"))
         if not isinstance(value, str):
             continue
         plain = valid_unicode(value).translate(_CONTROL).strip()
         content = plain.encode()[:MAX_MEMO_BYTES].decode(errors="ignore").strip()
         if not content:
             continue
-        if not isinstance(named, str):
+        if not isinstance(category, str):
             # Else the directory of the URI that is proposed.
-            named = uri.rpartition("/")[0].rpartition("/")[2] if isinstance(uri, str) else ""
+            category = uri.rpartition("/")[0].rpartition("/")[2] if isinstance(uri, str) else ""
         rows = _list(fields.get("rows")) or []
         # JSON's `true` is an int in Python, and a message in no transcript.
         found = {each for each in rows if isinstance(each, int) and not isinstance(each, bool)}
         messages = tuple(sorted(found.intersection(numbers))[:MAX_ROWS])
-        yield Memo(content, category_of(named), messages)
+        yield Memo(content, category_of(category), messages)
 
 
 MAX_CHUNK_BYTES = 32_768
@@ -311,7 +299,7 @@ class ChatModel:
         request = request_for(chunk, self.provider)
         try:
             return await self._aask(request, chunk)
-        except InvalidRequestError as exc:
+        except errors.InvalidRequestError as exc:
             # Models that reason take no temperature but their own.
             if "temperature" not in str(exc):
                 raise
@@ -323,7 +311,7 @@ class ChatModel:
             response = (await draft.asend()).response
         except Exception as exc:
             evidence = draft.last_evidence()
-            if isinstance(exc, RathError) or evidence is None or evidence.status != "failed":
+            if isinstance(exc, errors.RathError) or evidence is None or evidence.status != "failed":
                 raise
             # A client of the program raises errors of its own, and nobody here knows those.
             failed = f"the model failed: {type(exc).__name__}: {exc}"
@@ -344,39 +332,39 @@ def chat_model_of(options: Mapping[str, Any]) -> ChatModel | None:
         MemoryBackendError: It cannot be used: there is no such provider, it has no key, or the
             object cannot be asked.
     """
-    given, name = options.get("chat"), options.get("chat_provider")
-    if given is not None:
-        return _of_object(given)
+    chat, name = options.get("chat"), options.get("chat_provider")
+    if chat is not None:
+        return _of_object(chat)
     if name is None:
         return None
     if not isinstance(name, str):
-        raise MemoryBackendError(
+        raise errors.MemoryBackendError(
             f"the option chat_provider of a memory store is {type(name).__name__}; expected the "
             "name of an entry of llm.providers. A model itself is given as the option chat"
         )
     try:
         return _of_provider(Provider.from_config(name))
     except (LookupError, ValueError) as exc:
-        raise MemoryBackendError(
+        raise errors.MemoryBackendError(
             f"the chat_provider {name!r} of the memory store cannot be used: {_message(exc)}"
         ) from exc
 
 
-def _of_object(given: object) -> ChatModel:
-    if isinstance(given, Provider):
+def _of_object(chat: object) -> ChatModel:
+    if isinstance(chat, Provider):
         try:
-            return _of_provider(given)
+            return _of_provider(chat)
         except (LookupError, ValueError) as exc:
-            raise MemoryBackendError(
+            raise errors.MemoryBackendError(
                 f"the provider in the option chat of a memory store cannot be used: {_message(exc)}"
             ) from exc
-    if not callable(getattr(given, "complete", None)):
-        raise MemoryBackendError(
-            f"the option chat of a memory store is {type(given).__name__}; {_WHAT_CHAT_IS}"
+    if not callable(getattr(chat, "complete", None)):
+        raise errors.MemoryBackendError(
+            f"the option chat of a memory store is {type(chat).__name__}; {_WHAT_CHAT_IS}"
         )
-    provider: object = getattr(given, "provider", None)
+    provider: object = getattr(chat, "provider", None)
     # Objects written for 1.3 need no provider; a draft asks for it with care.
-    client = cast("ChatClient", given)
+    client = cast("ChatClient", chat)
     return ChatModel(client, provider if isinstance(provider, Provider) else Provider())
 
 
@@ -452,14 +440,14 @@ def extraction_of(options: Mapping[str, Any]) -> Extraction | None:
     try:
         relative_path(str(uri))
     except InvalidUri as exc:
-        raise MemoryBackendError(
+        raise errors.MemoryBackendError(
             f"the option extraction_uri of the memory store cannot be used: {exc}. By default it "
             f"is {DEFAULT_URI!r}"
         ) from exc
     return None if model is None else Extraction(model, to_public_uri(str(uri)))
 
 
-async def commit(store: LocalStore, op: MemoryOpCommit) -> MemoryResult:
+async def commit(store: LocalStore, op: MemoryOpCommit) -> results.MemoryResult:
     """Archive a transcript, which can be found at once, and have the model of the store read it.
 
     The result comes when the archive is on disk; the reading goes on in the background, unless
@@ -467,10 +455,10 @@ async def commit(store: LocalStore, op: MemoryOpCommit) -> MemoryResult:
     """
     archived = await runtime().call_in_worker(partial(run, archive_transcript, store, op))
     extraction = store.extraction
-    if extraction is None or not isinstance(archived, MemoryCommitResult):
+    if extraction is None or not isinstance(archived, results.MemoryCommitResult):
         return archived
     archive = Archive(relative_path(str(archived.archived_uri)))
-    unknown = MemoryCommitResult(archive.record_uri, archive.uri, -1)
+    unknown = results.MemoryCommitResult(archive.record_uri, archive.uri, -1)
     if runtime().is_closing:
         return unknown
     patience = _PATIENCE_SECONDS if op.wait else 0.0
@@ -492,19 +480,19 @@ async def commit(store: LocalStore, op: MemoryOpCommit) -> MemoryResult:
             record = await asyncio.wrap_future(future)
     except TimeoutError:
         future.add_done_callback(log_result)
-        return MemoryExecutionFailure(
+        return results.MemoryExecutionFailure(
             "timeout",
             f"the model has not read the transcript within {op.timeout_seconds:g} s; it is "
             f"archived at {archive.uri}, and the reading goes on",
         )
     if record is None:
-        return MemoryExecutionFailure(
+        return results.MemoryExecutionFailure(
             "not_found", f"the transcript at {archive.uri} was removed while a model read it"
         )
     if record.error is not None:
-        return MemoryExecutionFailure("extraction_failed", _failure_text(archive, record))
+        return results.MemoryExecutionFailure("extraction_failed", _failure_text(archive, record))
     n_notes = len(record.uris) if record.phase == "done" else -1
-    return MemoryCommitResult(archive.record_uri, archive.uri, n_notes)
+    return results.MemoryCommitResult(archive.record_uri, archive.uri, n_notes)
 
 
 def resume(store: LocalStore, extraction: Extraction) -> None:
@@ -534,7 +522,11 @@ def resume(store: LocalStore, extraction: Extraction) -> None:
 
 
 async def learn(
-    store: LocalStore, extraction: Extraction, archive: Archive, *, patience: float = 0.0
+    store: LocalStore,
+    extraction: Extraction,
+    archive: Archive,
+    *,
+    patience: float = 0.0,
 ) -> ExtractionRecord | None:
     """Have a pending transcript read, and return how far that came; None when it is gone.
 
@@ -558,7 +550,7 @@ async def learn(
             before = await in_worker(partial(archive.record, store.root))
             if before is None or before.phase != "pending":
                 return before
-            return await _Reading(store, extraction, archive, before).run()
+            return await _ReadAttempt(store, extraction, archive, before).run()
         finally:
             claim.end()
     except (OSError, sqlite3.Error) as exc:
@@ -588,7 +580,7 @@ def _text_of(error: Exception) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Reading:
+class _ReadAttempt:
     """One attempt at a transcript, by whoever has the claim on it."""
 
     store: LocalStore
@@ -603,23 +595,23 @@ class _Reading:
             error = self.before.error or "the program ended each time while the model was asked"
             return await self._record(replace(self.before, phase="failed", error=error))
         # Written ahead: a transcript at which the process dies each time is not tried for ever.
-        begun = await self._record(replace(self.before, attempts=n_attempts, error=None))
-        if begun is None:
+        attempt = await self._record(replace(self.before, attempts=n_attempts, error=None))
+        if attempt is None:
             return None
         clock = asyncio.timeout(self.extraction.max_seconds)
         try:
             async with clock:
-                done = await self._read(begun)
+                done = await self._read(attempt)
         except asyncio.CancelledError:
             await self._record(self.before)
             raise
-        except (RathError, ValueError, OSError, sqlite3.Error) as exc:
+        except (errors.RathError, ValueError, OSError, sqlite3.Error) as exc:
             too_long = f"the model took longer than {self.extraction.max_seconds:g} s"
             # A failure that has nothing to do with the transcript is no attempt.
-            is_out_of_reach = isinstance(exc, AuthenticationError | ModelNotFoundError) or (
-                isinstance(exc, ProviderError) and may_fall_back(exc)
-            )
-            tried = self.before if is_out_of_reach else begun
+            is_out_of_reach = isinstance(
+                exc, errors.AuthenticationError | errors.ModelNotFoundError
+            ) or (isinstance(exc, errors.ProviderError) and may_fall_back(exc))
+            tried = self.before if is_out_of_reach else attempt
             phase: ExtractionPhase = "failed" if tried.attempts >= MAX_ATTEMPTS else "pending"
             error = too_long if clock.expired() else _text_of(exc)
             return await self._record(replace(tried, phase=phase, error=error))
@@ -627,7 +619,7 @@ class _Reading:
             self.store.vectors.fill_soon()
         return None if done is None else await self._record(done)
 
-    async def _read(self, begun: ExtractionRecord) -> ExtractionRecord | None:
+    async def _read(self, attempt: ExtractionRecord) -> ExtractionRecord | None:
         """Return the record of a success; None when the transcript is gone meanwhile."""
         in_worker = runtime().call_in_worker
         transcript = await in_worker(partial(self.archive.transcript, self.store.root))
@@ -650,7 +642,7 @@ class _Reading:
         uris = await in_worker(partial(self._write, writes))
         if uris is None:
             return None
-        return replace(begun, phase="done", uris=uris, model=model or None)
+        return replace(attempt, phase="done", uris=uris, model=model or None)
 
     def _write(self, writes: list[MemoryOpWrite]) -> tuple[str, ...] | None:
         """Write the memos and return where they stand; None when the transcript is gone.
@@ -662,9 +654,9 @@ class _Reading:
         uris: list[str] = []
         for op in writes:
             match run(write, self.store, op):
-                case MemoryWriteResult(uri):
+                case results.MemoryWriteResult(uri):
                     uris.append(uri)
-                case MemoryExecutionFailure("not_found"):
+                case results.MemoryExecutionFailure("not_found"):
                     return None
                 case failure:
                     raise OSError(f"a note could not be written: {failure}")

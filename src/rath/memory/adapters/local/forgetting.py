@@ -22,26 +22,9 @@ from pathlib import Path
 from rath._core.sqlite_files import IndexMismatch
 from rath._core.trash import empty_trash, move_to_trash, remove_tree
 from rath._core.use import claimed, is_old, is_used, use_file
+from rath.memory.adapters.local import layout
 from rath.memory.adapters.local.catalog import Catalog
 from rath.memory.adapters.local.index import NoteIndex
-from rath.memory.adapters.local.layout import (
-    DRAFTS_NAME,
-    FORGOTTEN_NAME,
-    INDEX_NAME,
-    METADATA_SUFFIX,
-    NOTE_SUFFIX,
-    TRANSCRIPT_NAME,
-    VECTOR_SUFFIX,
-    InvalidUri,
-    can_name_a_file,
-    is_draft,
-    is_hidden,
-    locate,
-    logger,
-    note_path,
-    relative_path,
-    uri_of,
-)
 from rath.memory.adapters.local.metadata import metadata_path, read_metadata, write_metadata
 from rath.memory.adapters.local.store import LocalStore
 from rath.memory.adapters.local.transcripts import STAMP_FORMAT, archives
@@ -83,7 +66,7 @@ class ForgottenFiles:
     """
 
     def __init__(self, root: Path) -> None:
-        self._place = root / FORGOTTEN_NAME / os.urandom(8).hex()
+        self._place = root / layout.FORGOTTEN_NAME / os.urandom(8).hex()
         self._make_place()
         self._n_taken = 0
 
@@ -120,7 +103,7 @@ class ForgottenFiles:
         index.remove(*place)
         self.take(path)
         self.take(Path(metadata_path(path)))
-        self.take(path.with_suffix(VECTOR_SUFFIX))
+        self.take(path.with_suffix(layout.VECTOR_SUFFIX))
 
     def empty(self) -> None:
         """Delete all files here, once the index has forgotten them.
@@ -153,9 +136,11 @@ def forget(store: LocalStore, op: MemoryOpForget) -> MemoryResult:
             f"{op.uri!r} is the whole store, which is not forgotten at once; forget one scope "
             f"after the other, as in {MEMORY_URI_PREFIX}{MEMORY_SCOPES[0]} with recursive=True",
         )
-    relative = relative_path(op.uri)
+    relative = layout.relative_path(op.uri)
     # A scope is a directory, and no note stands beside it.
-    named = dict.fromkeys((note_path(relative), relative) if "/" in relative else (relative,))
+    named = dict.fromkeys(
+        (layout.note_path(relative), relative) if "/" in relative else (relative,)
+    )
     found = [place for each in named if (place := _real_place(store.root, each)) is not None]
     files = [each for each in found if not _is_directory(store.root / each)]
     if found and not files and not op.recursive:
@@ -172,9 +157,11 @@ def forget(store: LocalStore, op: MemoryOpForget) -> MemoryResult:
 
 def _forget_session(store: LocalStore, session_id: str) -> MemoryResult:
     if "/" in session_id:
-        raise InvalidUri(f"{session_id!r} cannot name a session; expected one plain name")
+        raise layout.InvalidUri(f"{session_id!r} cannot name a session; expected one plain name")
     # The transcripts go first: notes of them are written only while they are there.
-    directory = _real_place(store.root, relative_path(f"{MEMORY_URI_PREFIX}session/{session_id}"))
+    directory = _real_place(
+        store.root, layout.relative_path(f"{MEMORY_URI_PREFIX}session/{session_id}")
+    )
     gone = _remove(store, [] if directory is None else [directory]) or set()
     # Read from the files: the notes that the session is a source of.
     notes: list[Place] = []
@@ -183,8 +170,10 @@ def _forget_session(store: LocalStore, session_id: str) -> MemoryResult:
             below.sort()
             place = Path(above).relative_to(store.root).as_posix()
             for name in sorted(names):
-                if name.endswith(METADATA_SUFFIX) and can_name_a_file(f"{place}/{name}"):
-                    note = name.removesuffix(METADATA_SUFFIX) + NOTE_SUFFIX
+                if name.endswith(layout.METADATA_SUFFIX) and layout.can_name_a_file(
+                    f"{place}/{name}"
+                ):
+                    note = name.removesuffix(layout.METADATA_SUFFIX) + layout.NOTE_SUFFIX
                     if read_metadata(f"{above}/{note}").metadata.comes_from(session_id):
                         notes.append((place, note))
     if notes:
@@ -201,7 +190,7 @@ def _forget_session(store: LocalStore, session_id: str) -> MemoryResult:
                 update_files(index, store.root, place[0], [place[1]])
                 return
             if os.path.lexists(path) and not metadata.is_expired(store.expiry.now()):
-                gone.add(uri_of("/".join(place)))
+                gone.add(layout.uri_of("/".join(place)))
             trash.take_note(index, store.root, place)
 
         try:
@@ -262,7 +251,7 @@ def _remove_one(
     with index.writing(), counting_as_read(index, store.root, [directory]):
         if not _is_directory(path):
             is_there = os.path.lexists(path) and not read_metadata(path).metadata.is_expired(now)
-            if name.endswith(NOTE_SUFFIX):
+            if name.endswith(layout.NOTE_SUFFIX):
                 trash.take_note(index, store.root, (directory, name))
             else:
                 index.remove(directory, name)
@@ -276,7 +265,8 @@ def _remove_one(
         _public_uri(f"{target}/{Path(above, name).relative_to(moved).as_posix()}")
         for above, _, names in os.walk(moved)
         for name in names
-        if not is_hidden(name) and not read_metadata(f"{above}/{name}").metadata.is_expired(now)
+        if not layout.is_hidden(name)
+        and not read_metadata(f"{above}/{name}").metadata.is_expired(now)
     }
 
 
@@ -284,8 +274,8 @@ def _public_uri(relative: str) -> str:
     """Return the URI of a note or another file; for all in a commit, that of its directory."""
     parts = relative.split("/")
     if len(parts) > _ARCHIVE_DEPTH and parts[0] == "session" and parts[2] == "commits":
-        return uri_of("/".join(parts[:_ARCHIVE_DEPTH]))
-    return uri_of(relative)
+        return layout.uri_of("/".join(parts[:_ARCHIVE_DEPTH]))
+    return layout.uri_of(relative)
 
 
 def _real_place(root: Path, relative: str) -> str | None:
@@ -294,13 +284,13 @@ def _real_place(root: Path, relative: str) -> str | None:
     Raises:
         InvalidUri: A symbolic link leads out of the store, or to its own files.
     """
-    locate(root, relative)
+    layout.locate(root, relative)
     above, _, name = relative.rpartition("/")
-    real = locate(root, above) / name if above else root / name
+    real = layout.locate(root, above) / name if above else root / name
     place = real.relative_to(root).as_posix()
     if place.partition("/")[0] not in MEMORY_SCOPES:
-        raise InvalidUri(f"{relative!r} leads out of the scopes of the store through a link")
-    if is_hidden(name) or not os.path.lexists(real):
+        raise layout.InvalidUri(f"{relative!r} leads out of the scopes of the store through a link")
+    if layout.is_hidden(name) or not os.path.lexists(real):
         return None
     return place
 
@@ -328,14 +318,14 @@ def sweep(store: LocalStore) -> None:
         _change_notes(store, expired, remove, seconds=_SWEEP_SECONDS)
         trash.empty()
     except (OSError, sqlite3.Error, IndexMismatch) as exc:
-        logger.info("expired notes in %s are removed later: %s", store.root, exc)
+        layout.logger.info("expired notes in %s are removed later: %s", store.root, exc)
 
 
 def sweep_and_scrub(store: LocalStore) -> LocalStore:
     """Remove expired notes, and all traces of earlier removals; returns the store."""
-    if (store.root / INDEX_NAME).exists():
+    if (store.root / layout.INDEX_NAME).exists():
         sweep(store)
-    if os.path.isdir(store.root / FORGOTTEN_NAME):
+    if os.path.isdir(store.root / layout.FORGOTTEN_NAME):
         scrub(store)
     return store
 
@@ -361,29 +351,29 @@ def scrub(store: LocalStore) -> bool:
     While somebody else reads the index, its log cannot be cut; then the next to close or open the
     store, or to forget something, tries again.
     """
-    root, place = store.root, store.root / FORGOTTEN_NAME
+    root, place = store.root, store.root / layout.FORGOTTEN_NAME
     try:
         rest = list(place.iterdir()) if place.exists() else []
-        if rest and (root / INDEX_NAME).exists():
+        if rest and (root / layout.INDEX_NAME).exists():
             # Somebody died, or is at work, between moving it away and telling the index.
             store.catalog.use(lambda index: update_all(index, root))
         for each in rest:
             remove_tree(each)
         # A writer whose draft is gone writes it again.
-        with suppress(FileNotFoundError), os.scandir(root / DRAFTS_NAME) as entries:
+        with suppress(FileNotFoundError), os.scandir(root / layout.DRAFTS_NAME) as entries:
             for entry in entries:
-                if is_draft(entry.name):
+                if layout.is_draft(entry.name):
                     with suppress(FileNotFoundError):
                         os.unlink(entry.path)
-        if not (root / INDEX_NAME).exists():
+        if not (root / layout.INDEX_NAME).exists():
             _remove_if_empty(place)
         elif not store.catalog.use(partial(_scrub_index, root=root)):
-            logger.info(
+            layout.logger.info(
                 "traces in the index of %s are removed later: it is read now, or out of reach", root
             )
             return False
     except (OSError, sqlite3.Error, IndexMismatch) as exc:
-        logger.warning(
+        layout.logger.warning(
             "there may be traces of what was removed from %s: %s; closing and opening it again "
             "removes them",
             root,
@@ -403,7 +393,7 @@ def _scrub_index(index: NoteIndex, *, root: Path) -> bool:
     if not index.scrub():
         return False
     # Nobody in this process removes anything between both.
-    _remove_if_empty(root / FORGOTTEN_NAME)
+    _remove_if_empty(root / layout.FORGOTTEN_NAME)
     return True
 
 
@@ -451,10 +441,10 @@ def _prune(store: Path, older_than: timedelta) -> list[Path]:
                 with suppress(OSError):  # there is something in one of them
                     commits.rmdir()
                     commits.parent.rmdir()
-            if removed and (store / INDEX_NAME).is_file():
+            if removed and (store / layout.INDEX_NAME).is_file():
                 _follow(store, removed)
     except OSError as exc:
-        logger.warning("the transcripts in %s are kept: %s", store, exc)
+        layout.logger.warning("the transcripts in %s are kept: %s", store, exc)
         return []
     return removed
 
@@ -464,10 +454,10 @@ def _follow(store: Path, removed: list[Path]) -> None:
     catalog = Catalog(store)
     try:
         for directory in removed:
-            catalog.recheck(directory.relative_to(store).as_posix(), TRANSCRIPT_NAME)
+            catalog.recheck(directory.relative_to(store).as_posix(), layout.TRANSCRIPT_NAME)
     except (sqlite3.Error, IndexMismatch) as exc:
         # The next search compares the index with the files, and finds them gone.
-        logger.warning("the index of %s does not follow yet: %s", store, exc)
+        layout.logger.warning("the index of %s does not follow yet: %s", store, exc)
     finally:
         catalog.close()
 

@@ -81,7 +81,7 @@ CREATE VIRTUAL TABLE transcripts_terms USING fts5vocab('transcripts', 'row');
 """
 
 
-class Entry(NamedTuple):
+class IndexEntry(NamedTuple):
     """A file as the index is to know it."""
 
     directory: str
@@ -129,7 +129,7 @@ class Content(NamedTuple):
     sessions: tuple[str, ...]
 
     @classmethod
-    def from_entry(cls, entry: Entry) -> Content:
+    def from_entry(cls, entry: IndexEntry) -> Content:
         """Return what an index with this entry knows."""
         metadata = entry.metadata
         sessions = tuple(sorted({source.session_id for source in metadata.sources}))
@@ -197,7 +197,7 @@ class NoteIndex(DerivedDatabase):
         """Run a statement that gives no rows."""
         self._connection.execute(sql, values)
 
-    def put(self, entries: Sequence[Entry]) -> None:
+    def put(self, entries: Sequence[IndexEntry]) -> None:
         """Store the state, the terms and the metadata of files, each once, over older ones.
 
         The caller is inside `writing()`.

@@ -56,15 +56,15 @@ def normalised(vectors: Any) -> list[bytes | None]:
         ValueError: They are no vectors of one length.
     """
     try:
-        given = np.asarray(vectors, dtype=np.float64)
+        array = np.asarray(vectors, dtype=np.float64)
     except TypeError as exc:
         raise ValueError(f"not vectors of numbers: {exc}") from exc
-    if given.ndim != 2 or given.shape[1] == 0:
-        raise ValueError(f"not vectors of one length: an array of shape {given.shape}")
+    if array.ndim != 2 or array.shape[1] == 0:
+        raise ValueError(f"not vectors of one length: an array of shape {array.shape}")
     # By the largest number first, whose square may not be a number any more.
-    largest = np.abs(given).max(axis=1, keepdims=True)
+    largest = np.abs(array).max(axis=1, keepdims=True)
     usable = np.isfinite(largest[:, 0]) & (largest[:, 0] > 0)
-    scaled = np.divide(given, largest, out=np.zeros_like(given), where=usable[:, np.newaxis])
+    scaled = np.divide(array, largest, out=np.zeros_like(array), where=usable[:, np.newaxis])
     lengths = np.linalg.norm(scaled, axis=1, keepdims=True)
     unit = np.divide(scaled, lengths, out=scaled, where=usable[:, np.newaxis])
     rows = unit.astype(np.float32)

@@ -85,7 +85,7 @@ class Metadata:
         )
 
     @classmethod
-    def from_write(cls, given: Mapping[str, str], *, now: float) -> Metadata:
+    def from_write(cls, values: Mapping[str, str], *, now: float) -> Metadata:
         """Return the metadata that a write gives the note.
 
         Args:
@@ -95,23 +95,23 @@ class Metadata:
         Raises:
             ValueError: A value is none that was expected; the text says what was.
         """
-        expires_at = _time(given[EXPIRES_AT]) if EXPIRES_AT in given else None
-        session_id: object = given.get(SESSION_ID)
+        expires_at = _time(values[EXPIRES_AT]) if EXPIRES_AT in values else None
+        session_id: object = values.get(SESSION_ID)
         if session_id is None:
             for key in (ROWS, MODEL):
-                if key in given:
+                if key in values:
                     raise ValueError(
                         f"{key!r} without {SESSION_ID!r}, whose it would be; give both"
                     )
             return cls(expires_at)
         if not isinstance(session_id, str) or not session_id or "/" in session_id:
             raise ValueError(f"{SESSION_ID!r} is {session_id!r}; expected one plain name")
-        text: object = given.get(ROWS, "")
+        text: object = values.get(ROWS, "")
         rows = text.split(",") if isinstance(text, str) and text else []
         if not isinstance(text, str) or not all(row.isascii() and row.isdigit() for row in rows):
             raise ValueError(f"{ROWS!r} is {text!r}; expected indexes of rows, as in '3,4'")
         indexes = tuple(sorted({int(row) for row in rows}))
-        return cls(expires_at, (MemorySource(session_id, indexes, given.get(MODEL), now),))
+        return cls(expires_at, (MemorySource(session_id, indexes, values.get(MODEL), now),))
 
 
 NO_METADATA = Metadata()

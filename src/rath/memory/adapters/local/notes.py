@@ -12,6 +12,8 @@ from pathlib import Path
 
 from rath._core.files import sync_directory
 from rath._core.text import valid_unicode
+from rath.memory import results
+from rath.memory.adapters.local import layout
 from rath.memory.adapters.local.files import (
     MAX_FILE_BYTES,
     Draft,
@@ -21,20 +23,7 @@ from rath.memory.adapters.local.files import (
     read_file,
 )
 from rath.memory.adapters.local.forgetting import sweep
-from rath.memory.adapters.local.index import Entry, NoteIndex
-from rath.memory.adapters.local.layout import (
-    NOTE_SUFFIX,
-    TRANSCRIPT_NAME,
-    VECTOR_SUFFIX,
-    InvalidUri,
-    child_uri,
-    is_archive,
-    is_hidden,
-    locate,
-    metadata_name,
-    note_path,
-    relative_path,
-)
+from rath.memory.adapters.local.index import IndexEntry, NoteIndex
 from rath.memory.adapters.local.metadata import (
     NO_METADATA,
     Metadata,
@@ -47,14 +36,6 @@ from rath.memory.adapters.local.terms import index_terms
 from rath.memory.adapters.local.walk import update_files
 from rath.memory.notes import places
 from rath.memory.op_types import MemoryOpList, MemoryOpRead, MemoryOpTree, MemoryOpWrite
-from rath.memory.results import (
-    MemoryEntry,
-    MemoryExecutionFailure,
-    MemoryListResult,
-    MemoryReadResult,
-    MemoryResult,
-    MemoryWriteResult,
-)
 
 _WRITE_MODES = ("replace", "write")
 
@@ -65,7 +46,7 @@ class _NotWanted(Exception):
 
 def write(
     store: LocalStore, op: MemoryOpWrite, *, only_if: Callable[[], bool] | None = None
-) -> MemoryResult:
+) -> results.MemoryResult:
     """Store a note; one that stands there already with this very text is left as it is.
 
     Args:
@@ -75,39 +56,41 @@ def write(
             "not_found", and nothing is written.
     """
     if op.mode not in _WRITE_MODES:
-        return MemoryExecutionFailure(
+        return results.MemoryExecutionFailure(
             "unsupported", f"write mode {op.mode!r} is not known; use one of {_WRITE_MODES}"
         )
-    relative = relative_path(op.uri)
-    if relative.endswith(f"/{NOTE_SUFFIX}"):
-        return MemoryExecutionFailure(
-            "invalid_uri", f"{op.uri!r} has no name before {NOTE_SUFFIX}; expected one"
+    relative = layout.relative_path(op.uri)
+    if relative.endswith(f"/{layout.NOTE_SUFFIX}"):
+        return results.MemoryExecutionFailure(
+            "invalid_uri", f"{op.uri!r} has no name before {layout.NOTE_SUFFIX}; expected one"
         )
     if "/" not in relative:
-        return MemoryExecutionFailure(
+        return results.MemoryExecutionFailure(
             "invalid_uri", f"{op.uri!r} is a scope; a note has a name below it, as in {op.uri}/name"
         )
     data = valid_unicode(op.content).encode()
     if len(data) > MAX_FILE_BYTES:
-        return MemoryExecutionFailure(
+        return results.MemoryExecutionFailure(
             "unsupported", f"a note of {len(data)} bytes; expected at most {MAX_FILE_BYTES}"
         )
     try:
         metadata = Metadata.from_write(op.metadata or {}, now=store.expiry.now())
     except ValueError as exc:
-        return MemoryExecutionFailure("unsupported", f"the metadata cannot be kept: {exc}")
+        return results.MemoryExecutionFailure("unsupported", f"the metadata cannot be kept: {exc}")
     *others, last = places(op)
     try:
         for uri in (*others, last):
-            path = locate(store.root, note_path(relative_path(uri)))
+            path = layout.locate(store.root, layout.note_path(layout.relative_path(uri)))
             put = _NotePut(store, path, data, metadata, may_replace=uri == last, only_if=only_if)
             if put.run(wait=op.wait):
                 break
     except _NotWanted:
-        return MemoryExecutionFailure("not_found", "what the note was to be written for is gone")
+        return results.MemoryExecutionFailure(
+            "not_found", "what the note was to be written for is gone"
+        )
     if store.expiry.is_due():
         sweep(store)
-    return MemoryWriteResult(uri, len(data))
+    return results.MemoryWriteResult(uri, len(data))
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +135,7 @@ class _NotePut:
 
         def index_it(index: NoteIndex, result: Stamp | Metadata | bool) -> None:
             if isinstance(result, Stamp):
-                index.put([Entry(directory, name, "note", result, terms)])
+                index.put([IndexEntry(directory, name, "note", result, terms)])
             elif isinstance(result, Metadata):
                 update_files(index, store.root, directory, [name])
 
@@ -204,7 +187,7 @@ class _NotePut:
             draft.force_to_disk()
             draft.set_mode(mode)
             # Vectors that an older version made of the old text.
-            path.with_suffix(VECTOR_SUFFIX).unlink(missing_ok=True)
+            path.with_suffix(layout.VECTOR_SUFFIX).unlink(missing_ok=True)
             with replacing_text(path, self.data, self.metadata):
                 stamp = draft.place(path)
         else:
@@ -224,70 +207,76 @@ class _NotePut:
         return stat.S_IMODE(status.st_mode), data == self.data
 
 
-def read(store: LocalStore, op: MemoryOpRead) -> MemoryResult:
+def read(store: LocalStore, op: MemoryOpRead) -> results.MemoryResult:
     """Read a note, any other file of the store by its whole name, or the messages of a commit."""
-    relative = relative_path(op.uri)
-    candidates = [note_path(relative), relative]
-    if is_archive(relative):
-        candidates.append(f"{relative}/{TRANSCRIPT_NAME}")
+    relative = layout.relative_path(op.uri)
+    candidates = [layout.note_path(relative), relative]
+    if layout.is_archive(relative):
+        candidates.append(f"{relative}/{layout.TRANSCRIPT_NAME}")
     for candidate in dict.fromkeys(candidates):
-        path = locate(store.root, candidate)
+        path = layout.locate(store.root, candidate)
         data = read_content(path)
         if data is None:
             continue
-        is_note = candidate.endswith(NOTE_SUFFIX)
+        is_note = candidate.endswith(layout.NOTE_SUFFIX)
         metadata = read_metadata(path).metadata if is_note else NO_METADATA
         if metadata.is_expired(store.expiry.now()):
             continue
-        found = MemoryReadResult(op.uri, data, op.level, metadata.sources, metadata.expires_at)
+        found = results.MemoryReadResult(
+            op.uri, data, op.level, metadata.sources, metadata.expires_at
+        )
         if op.encoding is None:
             return found
         try:
             return replace(found, data=data.decode(op.encoding))
         except UnicodeDecodeError as exc:
-            return MemoryExecutionFailure(
+            return results.MemoryExecutionFailure(
                 "internal",
                 f"{op.uri!r} is not {op.encoding}: {exc}; encoding=None gives its bytes",
             )
         except LookupError:
-            return MemoryExecutionFailure("unsupported", f"there is no encoding {op.encoding!r}")
-    return MemoryExecutionFailure("not_found", f"there is no note at {op.uri!r}")
+            return results.MemoryExecutionFailure(
+                "unsupported", f"there is no encoding {op.encoding!r}"
+            )
+    return results.MemoryExecutionFailure("not_found", f"there is no note at {op.uri!r}")
 
 
-def list_entries(store: LocalStore, op: MemoryOpList | MemoryOpTree) -> MemoryResult:
+def list_entries(store: LocalStore, op: MemoryOpList | MemoryOpTree) -> results.MemoryResult:
     """List the direct children of a directory, or all below it, each directory before its own.
 
     A directory that is missing has none.
     """
     depth = op.depth if isinstance(op, MemoryOpTree) else 0
-    return MemoryListResult(tuple(_entries(store, op.uri, depth=depth)))
+    return results.MemoryListResult(tuple(_entries(store, op.uri, depth=depth)))
 
 
-def _entries(store: LocalStore, uri: str, *, depth: int) -> Iterator[MemoryEntry]:
+def _entries(store: LocalStore, uri: str, *, depth: int) -> Iterator[results.MemoryEntry]:
     try:
-        with os.scandir(locate(store.root, relative_path(uri))) as scan:
+        with os.scandir(layout.locate(store.root, layout.relative_path(uri))) as scan:
             names = {each.name: each for each in scan}
     except (FileNotFoundError, NotADirectoryError):
         return
     for name in sorted(names):
-        if is_hidden(name):
+        if layout.is_hidden(name):
             continue
         # What only looks like a file, or vanishes meanwhile, hides no other.
         with suppress(OSError):
             found = names[name]
             if found.is_symlink():
                 try:
-                    locate(store.root, Path(found.path).relative_to(store.root).as_posix())
-                except InvalidUri:
+                    layout.locate(store.root, Path(found.path).relative_to(store.root).as_posix())
+                except layout.InvalidUri:
                     continue
             if found.is_dir():
-                directory = MemoryEntry(name, child_uri(uri, name), is_dir=True)
+                directory = results.MemoryEntry(name, layout.child_uri(uri, name), is_dir=True)
                 yield directory
                 if depth > 0 and not found.is_symlink():
                     yield from _entries(store, directory.uri, depth=depth - 1)
-            elif metadata_name(name) not in names or not read_metadata(
+            elif layout.metadata_name(name) not in names or not read_metadata(
                 found.path
             ).metadata.is_expired(store.expiry.now()):
-                leaf = name.removesuffix(NOTE_SUFFIX)
+                leaf = name.removesuffix(layout.NOTE_SUFFIX)
                 size = found.stat().st_size
-                yield MemoryEntry(leaf, child_uri(uri, leaf), is_dir=False, size=size)
+                yield results.MemoryEntry(
+                    leaf, layout.child_uri(uri, leaf), is_dir=False, size=size
+                )

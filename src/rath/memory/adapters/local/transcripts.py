@@ -18,15 +18,8 @@ from typing import Any, Literal, cast, get_args
 
 from rath._core.files import FileLock, atomic_write_json, sync_directory
 from rath._core.text import valid_unicode
+from rath.memory.adapters.local import layout
 from rath.memory.adapters.local.files import MAX_TRANSCRIPT_BYTES, Draft, message_text
-from rath.memory.adapters.local.layout import (
-    TRANSCRIPT_NAME,
-    can_name_a_file,
-    locate,
-    relative_path,
-    session_of,
-    uri_of,
-)
 from rath.memory.adapters.local.store import LocalStore
 from rath.memory.op_types import MemoryOpCommit
 from rath.memory.results import MemoryCommitResult, MemoryExecutionFailure, MemoryResult
@@ -167,7 +160,7 @@ class Archive:
 
     @property
     def uri(self) -> str:
-        return uri_of(self.directory)
+        return layout.uri_of(self.directory)
 
     @property
     def record_uri(self) -> str:
@@ -176,7 +169,7 @@ class Archive:
 
     @property
     def session_id(self) -> str:
-        return session_of(self.directory)
+        return layout.session_of(self.directory)
 
     def path(self, root: Path, name: str) -> Path:
         """Return the path of one of its files."""
@@ -184,7 +177,7 @@ class Archive:
 
     def is_there(self, root: Path) -> bool:
         """Return whether the transcript still lies in the store."""
-        return self.path(root, TRANSCRIPT_NAME).is_file()
+        return self.path(root, layout.TRANSCRIPT_NAME).is_file()
 
     def transcript(self, root: Path) -> Transcript:
         """Read the transcript.
@@ -193,7 +186,7 @@ class Archive:
             OSError: It cannot be read.
             ValueError: It is longer than `MAX_TRANSCRIPT_BYTES`, or no list of messages.
         """
-        path = self.path(root, TRANSCRIPT_NAME)
+        path = self.path(root, layout.TRANSCRIPT_NAME)
         if path.stat().st_size > MAX_TRANSCRIPT_BYTES:
             raise ValueError(f"it is longer than {MAX_TRANSCRIPT_BYTES} bytes")
         return Transcript.from_json(_json_in(path), self.commit_record(root).rows)
@@ -252,7 +245,7 @@ class TranscriptClaim:
         if not archive.is_there(root):
             return None
         try:
-            fd = os.open(archive.path(root, TRANSCRIPT_NAME), _TO_LOCK)
+            fd = os.open(archive.path(root, layout.TRANSCRIPT_NAME), _TO_LOCK)
         except FileNotFoundError:
             return None
         lock = FileLock(fd)
@@ -293,7 +286,7 @@ def archive_transcript(store: LocalStore, op: MemoryOpCommit) -> MemoryResult:
             "invalid_uri", f"{op.session_id!r} cannot name a session; expected one plain name"
         )
     root = store.root
-    commits = relative_path(f"{MEMORY_URI_PREFIX}{_SESSIONS}/{op.session_id}/{_COMMITS}")
+    commits = layout.relative_path(f"{MEMORY_URI_PREFIX}{_SESSIONS}/{op.session_id}/{_COMMITS}")
     try:
         messages = [_message(message) for message in op.messages]
         text = json.dumps(messages, indent=2, ensure_ascii=False) + "\n"
@@ -322,7 +315,7 @@ def _put(
     store: LocalStore, archive: Archive, data: bytes, record: CommitRecord, op: MemoryOpCommit
 ) -> Archive | None:
     """Write the files of a commit; return the archive of somebody else who did so meanwhile."""
-    place = locate(store.root, archive.directory)
+    place = layout.locate(store.root, archive.directory)
     with Draft(store.root, data) as draft:
         draft.force_to_disk()
         if record != CommitRecord():
@@ -335,11 +328,11 @@ def _put(
             if other is None:
                 # The session may be forgotten since the directory was made.
                 place.mkdir(parents=True, exist_ok=True)
-                draft.place(place / TRANSCRIPT_NAME)
+                draft.place(place / layout.TRANSCRIPT_NAME)
             return other
 
         # Last of all: what is found is whole, and without a transcript nothing is pending.
-        other = store.catalog.change(archive.directory, TRANSCRIPT_NAME, put)
+        other = store.catalog.change(archive.directory, layout.TRANSCRIPT_NAME, put)
     if other is None:
         sync_directory(place)
     return other
@@ -356,7 +349,7 @@ def _archive_of_run(root: Path, op: MemoryOpCommit) -> Archive | None:
 
 def _new_archive(root: Path, commits: str) -> Archive:
     """Make the directory of a commit, named by the time or the next microsecond that is free."""
-    locate(root, commits).mkdir(parents=True, exist_ok=True)
+    layout.locate(root, commits).mkdir(parents=True, exist_ok=True)
     moment = datetime.now(UTC)
     while True:
         archive = Archive(f"{commits}/{moment.strftime(STAMP_FORMAT)}")
@@ -388,7 +381,7 @@ def _directories(path: str) -> list[str]:
             names = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
     except OSError:
         return []
-    return sorted(name for name in names if can_name_a_file(name))
+    return sorted(name for name in names if layout.can_name_a_file(name))
 
 
 def _json_in(path: Path) -> object:

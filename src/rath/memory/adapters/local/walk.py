@@ -18,6 +18,7 @@ from pathlib import Path
 from stat import S_ISDIR, S_ISREG
 
 from rath._core.files import StrPath
+from rath.memory.adapters.local import layout
 from rath.memory.adapters.local.files import (
     UNSETTLED,
     Stamp,
@@ -25,15 +26,7 @@ from rath.memory.adapters.local.files import (
     read_document,
     remove_stale_drafts,
 )
-from rath.memory.adapters.local.index import UNREAD, Entry, NoteIndex
-from rath.memory.adapters.local.layout import (
-    METADATA_SUFFIX,
-    NOTE_SUFFIX,
-    can_name_a_file,
-    is_draft,
-    kind_of,
-    logger,
-)
+from rath.memory.adapters.local.index import UNREAD, IndexEntry, NoteIndex
 from rath.memory.adapters.local.metadata import NO_METADATA_FILE, read_metadata
 from rath.memory.uri import MEMORY_SCOPES
 
@@ -113,7 +106,7 @@ class WalkPace:
 
 
 @dataclass(frozen=True, slots=True)
-class Listing:
+class DirectoryListing:
     """A directory as it was read."""
 
     time: int
@@ -125,7 +118,7 @@ def update_files(
     index: NoteIndex, root: Path, directory: str, names: Sequence[str], *, are_ours: bool = False
 ) -> None:
     """Index files as they are now; the caller is inside `index.writing()`."""
-    entries: list[Entry] = []
+    entries: list[IndexEntry] = []
     settled = time.time_ns() - _FILE_SETTLES_NS
     for name in names:
         entry = read_entry(root, directory, name)
@@ -138,9 +131,9 @@ def update_files(
     index.put(entries)
 
 
-def read_entry(root: Path, directory: str, name: str) -> Entry | None:
+def read_entry(root: Path, directory: str, name: str) -> IndexEntry | None:
     """Return a file as the index is to know it now; None when it is gone, or not to be found."""
-    kind = kind_of(directory, name)
+    kind = layout.kind_of(directory, name)
     if kind is None:
         return None
     path = f"{root}/{directory}/{name}"
@@ -149,9 +142,9 @@ def read_entry(root: Path, directory: str, name: str) -> Entry | None:
         return None
     found = read_metadata(path) if kind == "note" else NO_METADATA_FILE
     if found.problem is not None:
-        logger.info("%s", found.problem)
+        layout.logger.info("%s", found.problem)
     stamp = document.stamp._replace(about_ns=found.mtime_ns)
-    return Entry(directory, name, kind, stamp, document.terms(), found.metadata)
+    return IndexEntry(directory, name, kind, stamp, document.terms(), found.metadata)
 
 
 def update_changed(index: NoteIndex, root: Path) -> None:
@@ -228,7 +221,9 @@ def time_of(path: StrPath) -> int | None:
     return status.st_mtime_ns if S_ISDIR(status.st_mode) else None
 
 
-def read_directory(root: Path, path: str, *, is_stopped: StopCheck = _never) -> Listing | None:
+def read_directory(
+    root: Path, path: str, *, is_stopped: StopCheck = _never
+) -> DirectoryListing | None:
     """Return the entries of a directory of the store; None where there is none that can be read.
 
     A link is none, and drafts that were left behind are removed on the way.
@@ -237,7 +232,7 @@ def read_directory(root: Path, path: str, *, is_stopped: StopCheck = _never) -> 
     changed_at = time_of(root / path)
     if changed_at is None:
         return None
-    listing = Listing(changed_at, {}, [])
+    listing = DirectoryListing(changed_at, {}, [])
     others: list[os.DirEntry[str]] = []
     try:
         with os.scandir(root / path) as entries:
@@ -245,29 +240,29 @@ def read_directory(root: Path, path: str, *, is_stopped: StopCheck = _never) -> 
                 if number % _CHUNK == 0 and is_stopped():
                     return None
                 # For each file of a small store, at each search: nothing slow belongs in here.
-                if entry.name.endswith(NOTE_SUFFIX) or entry.is_dir(follow_symlinks=False):
+                if entry.name.endswith(layout.NOTE_SUFFIX) or entry.is_dir(follow_symlinks=False):
                     _add(listing, entry)
                 else:
                     others.append(entry)
     except OSError:
         return None
     for entry in others:
-        if entry.name.endswith(METADATA_SUFFIX):
-            note = entry.name.removesuffix(METADATA_SUFFIX) + NOTE_SUFFIX
+        if entry.name.endswith(layout.METADATA_SUFFIX):
+            note = entry.name.removesuffix(layout.METADATA_SUFFIX) + layout.NOTE_SUFFIX
             if note in listing.files:
                 with suppress(OSError):
                     about_ns = entry.stat(follow_symlinks=False).st_mtime_ns
                     listing.files[note] = listing.files[note]._replace(about_ns=about_ns)
-        elif kind_of(path, entry.name):
+        elif layout.kind_of(path, entry.name):
             _add(listing, entry)
-    if any(is_draft(entry.name) for entry in others):
+    if any(layout.is_draft(entry.name) for entry in others):
         remove_stale_drafts(root / path)
     return listing
 
 
-def _add(listing: Listing, entry: os.DirEntry[str]) -> None:
+def _add(listing: DirectoryListing, entry: os.DirEntry[str]) -> None:
     name = entry.name
-    if not (name.isascii() or can_name_a_file(name)):
+    if not (name.isascii() or layout.can_name_a_file(name)):
         return
     try:
         status = entry.stat(follow_symlinks=False)
@@ -279,9 +274,9 @@ def _add(listing: Listing, entry: os.DirEntry[str]) -> None:
         listing.directories.append(name)
 
 
-def _update_directory(index: NoteIndex, root: Path, path: str) -> Listing | None:
+def _update_directory(index: NoteIndex, root: Path, path: str) -> DirectoryListing | None:
     """Index what changed in one directory, which from then on counts as read."""
-    listing: Listing | None = None
+    listing: DirectoryListing | None = None
     is_exact = False
     for _ in range(_ATTEMPTS):
         with index.writing():
@@ -311,7 +306,7 @@ def _update_directory(index: NoteIndex, root: Path, path: str) -> Listing | None
 
 
 def _changed(
-    index: NoteIndex, path: str, listing: Listing, *, is_stopped: StopCheck = _never
+    index: NoteIndex, path: str, listing: DirectoryListing, *, is_stopped: StopCheck = _never
 ) -> list[str]:
     """Return the names of the files that the index knows in another state, or not at all."""
     changed: list[str] = []

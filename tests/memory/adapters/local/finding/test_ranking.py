@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rath.memory.adapters.local.files import Stamp
-from rath.memory.adapters.local.index import Entry, NoteIndex
+from rath.memory.adapters.local.index import IndexEntry, NoteIndex
 from rath.memory.adapters.local.search import K1, MAX_POSTINGS, MAX_SCORED, B, best
 
 WORDS = ["a", "b", "c", "d", "e", "文", "件"]
@@ -23,7 +23,7 @@ def indexed(documents: list[list[str]], directory: str = "user") -> NoteIndex:
     index = NoteIndex(None)
     with index.writing():
         for number, terms in enumerate(documents):
-            index.put([Entry(directory, f"{number:05}.md", "note", Stamp(1, 1), terms)])
+            index.put([IndexEntry(directory, f"{number:05}.md", "note", Stamp(1, 1), terms)])
     return index
 
 
@@ -71,7 +71,7 @@ def test_a_rare_word_is_found_among_many_documents_with_a_common_one() -> None:
 def test_only_what_is_below_a_directory_is_ranked() -> None:
     with closing(indexed([["x"]], "user/a")) as index:
         for directory in ("user/a/b", "user/a0", "user/a.b", "user"):
-            index.put([Entry(directory, "a.md", "note", Stamp(1, 1), ["x"])])
+            index.put([IndexEntry(directory, "a.md", "note", Stamp(1, 1), ["x"])])
         below = best(index, "note", ["x"], 9, below="user/a")
         one = best(index, "note", ["x"], 9, below="user/a0/a")
     places = {f"{hit.directory}/{hit.name}" for hit in below}
@@ -81,7 +81,7 @@ def test_only_what_is_below_a_directory_is_ranked() -> None:
 
 def test_kinds_are_ranked_apart() -> None:
     with closing(indexed([["x"]])) as index:
-        index.put([Entry("session/s", "m.json", "transcript", Stamp(1, 1), ["x"])])
+        index.put([IndexEntry("session/s", "m.json", "transcript", Stamp(1, 1), ["x"])])
         found = best(index, "transcript", ["x"], 9)
     assert [hit.name for hit in found] == ["m.json"]
 
@@ -148,7 +148,7 @@ def test_a_common_word_means_itself_only() -> None:
 
 def test_words_of_transcripts_do_not_answer_for_notes() -> None:
     with closing(indexed([["tea"]])) as index:
-        index.put([Entry("session/s", "m.json", "transcript", Stamp(1, 1), ["kubernetes"])])
+        index.put([IndexEntry("session/s", "m.json", "transcript", Stamp(1, 1), ["kubernetes"])])
         assert best(index, "note", ["kuberntes"], 9) == []
         assert len(best(index, "transcript", ["kuberntes"], 9)) == 1
 
@@ -156,7 +156,7 @@ def test_words_of_transcripts_do_not_answer_for_notes() -> None:
 def test_a_frequent_word_is_counted_once_for_many_queries() -> None:
     with closing(indexed([["x"], ["y"]] * 600)) as index:
         first = best(index, "note", ["x"], 1)[0].score
-        index.put([Entry("user", "one-more.md", "note", Stamp(1, 1), ["x"])])
+        index.put([IndexEntry("user", "one-more.md", "note", Stamp(1, 1), ["x"])])
         assert best(index, "note", ["x"], 1)[0].score == pytest.approx(first, rel=0.01)
 
 
@@ -183,5 +183,5 @@ def test_very_long_documents_are_scored_until_there_is_no_room() -> None:
 
 def test_a_word_of_the_other_kind_is_not_corrected() -> None:
     with closing(indexed([["kubernetes"]])) as index:
-        index.put([Entry("session/s", "m.json", "transcript", Stamp(1, 1), ["kuberntes"])])
+        index.put([IndexEntry("session/s", "m.json", "transcript", Stamp(1, 1), ["kuberntes"])])
         assert best(index, "note", ["kuberntes"], 9) == []

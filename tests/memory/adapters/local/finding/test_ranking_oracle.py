@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rath.memory.adapters.local.files import Stamp
-from rath.memory.adapters.local.index import Entry, NoteIndex
+from rath.memory.adapters.local.index import IndexEntry, NoteIndex
 from rath.memory.adapters.local.search import K1, MAX_SCORED, B, best
 from rath.memory.adapters.local.terms import index_terms, query_terms
 
@@ -46,7 +46,7 @@ def indexed(corpus: Sequence[str]) -> NoteIndex:
     index = NoteIndex(None)
     with index.writing():
         for number, text in enumerate(corpus):
-            index.put([Entry("user", f"{number:05}", "note", Stamp(1, 1), index_terms(text))])
+            index.put([IndexEntry("user", f"{number:05}", "note", Stamp(1, 1), index_terms(text))])
     return index
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rath.memory.adapters.local.files import Stamp
-from rath.memory.adapters.local.index import Entry, NoteIndex
+from rath.memory.adapters.local.index import IndexEntry, NoteIndex
 from rath.memory.adapters.local.search import (
     MAX_VARIANTS,
     Variant,
@@ -30,7 +30,7 @@ def knowing() -> Knowing:
     def make(*known: str) -> NoteIndex:
         index = NoteIndex(None)
         with index.writing():
-            index.put([Entry("user", "a.md", "note", Stamp(1, 1), list(known))])
+            index.put([IndexEntry("user", "a.md", "note", Stamp(1, 1), list(known))])
         return index
 
     return make

@@ -11,7 +11,7 @@ import pytest
 from rath.memory import MemoryFindResult, MemoryOpFind, MemoryOpWrite, MemoryStore
 from rath.memory.adapters.local.catalog import RebuildReport, rebuild
 from rath.memory.adapters.local.files import Stamp
-from rath.memory.adapters.local.index import Entry, NoteIndex
+from rath.memory.adapters.local.index import IndexEntry, NoteIndex
 from rath.memory.adapters.local.layout import INDEX_NAME
 from tests.memory.adapters.local.conftest import Find
 from tests.support.memory_index import kept, rebuilt
@@ -37,8 +37,8 @@ def test_wrong_missing_and_superfluous_entries_are_put_right(root: Path, find: F
     with closing(NoteIndex(root / INDEX_NAME)) as index, index.writing():
         status = (root / "user/a.md").stat()
         stamp = Stamp(status.st_mtime_ns, status.st_size)
-        index.put([Entry("user", "a.md", "note", stamp, ["milk"])])
-        index.put([Entry("gone", "x.md", "note", stamp, ["milk"])])
+        index.put([IndexEntry("user", "a.md", "note", stamp, ["milk"])])
+        index.put([IndexEntry("gone", "x.md", "note", stamp, ["milk"])])
         index.remove("user", "b.md")
     assert rebuild(root) == RebuildReport(n_files=3, n_wrong=3)
     assert kept(root) == rebuilt(root)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rath.memory.adapters.local.files import Stamp
-from rath.memory.adapters.local.index import MAX_WORD_CHARS, Entry, NoteIndex, vocabulary_rows
+from rath.memory.adapters.local.index import MAX_WORD_CHARS, IndexEntry, NoteIndex, vocabulary_rows
 from rath.memory.adapters.local.layout import Kind
 
 WORDS = ["tea", "teas", "teapot", "слово", "слова", "喜欢", "e4012", "a" * (MAX_WORD_CHARS + 1)]
@@ -28,7 +28,7 @@ def index() -> Iterator[NoteIndex]:
 def put(index: NoteIndex, name: str, terms: list[str], kind: Kind = "note") -> None:
     """Index a document, or another in its place."""
     with index.writing():
-        index.put([Entry("user", name, kind, Stamp(1, 1), terms)])
+        index.put([IndexEntry("user", name, kind, Stamp(1, 1), terms)])
 
 
 def stored(index: NoteIndex) -> set[object]:

@@ -10,7 +10,7 @@ import pytest
 
 from rath.memory.adapters.local.catalog import Catalog
 from rath.memory.adapters.local.files import Stamp
-from rath.memory.adapters.local.index import Entry, NoteIndex
+from rath.memory.adapters.local.index import IndexEntry, NoteIndex
 from rath.memory.adapters.local.layout import Kind
 from rath.memory.adapters.local.matrix import normalised
 from rath.memory.adapters.local.vectors import VectorBatch, VectorStore, digest_of, waiting
@@ -43,7 +43,7 @@ class Shelved:
         def put(index: NoteIndex) -> int:
             directory, _, leaf = f"user/{name}.md".rpartition("/")
             with index.writing():
-                index.put([Entry(directory, leaf, kind, Stamp(1, 1), [])])
+                index.put([IndexEntry(directory, leaf, kind, Stamp(1, 1), [])])
             return index.last_id()
 
         return self.catalog.use(put)
