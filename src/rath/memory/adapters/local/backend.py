@@ -29,13 +29,7 @@ from rath.memory.adapters.local.forgetting import forget, sweep_and_scrub
 from rath.memory.adapters.local.layout import META_NAME, logger, project_root, store_id
 from rath.memory.adapters.local.resources import ingest
 from rath.memory.adapters.local.search import find
-from rath.memory.adapters.local.store import (
-    Expiry,
-    LocalStore,
-    Operation,
-    in_worker,
-    now_in_utc,
-)
+from rath.memory.adapters.local.store import Expiry, LocalStore, Operation, in_worker, now_in_utc
 from rath.memory.capabilities import MemoryCapabilities, ScopeModel
 from rath.memory.persistence.paths import local_store_dir
 from rath.memory.persistence.use import hold_store

@@ -388,13 +388,7 @@ class EmbeddingWorker:
         floor = self.choices.min_similarity
         try:
             return nearest(
-                self._catalog,
-                self._vectors,
-                vector,
-                limit,
-                floor=floor,
-                below=below,
-                hidden=hidden,
+                self._catalog, self._vectors, vector, limit, floor=floor, below=below, hidden=hidden
             )
         except OSError as exc:
             self._pause(f"the vectors cannot be read: {exc}")

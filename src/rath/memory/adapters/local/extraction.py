@@ -522,11 +522,7 @@ def resume(store: LocalStore, extraction: Extraction) -> None:
 
 
 async def learn(
-    store: LocalStore,
-    extraction: Extraction,
-    archive: Archive,
-    *,
-    patience: float = 0.0,
+    store: LocalStore, extraction: Extraction, archive: Archive, *, patience: float = 0.0
 ) -> ExtractionRecord | None:
     """Have a pending transcript read, and return how far that came; None when it is gone.
 

@@ -231,8 +231,7 @@ def read(store: LocalStore, op: MemoryOpRead) -> results.MemoryResult:
             return replace(found, data=data.decode(op.encoding))
         except UnicodeDecodeError as exc:
             return results.MemoryExecutionFailure(
-                "internal",
-                f"{op.uri!r} is not {op.encoding}: {exc}; encoding=None gives its bytes",
+                "internal", f"{op.uri!r} is not {op.encoding}: {exc}; encoding=None gives its bytes"
             )
         except LookupError:
             return results.MemoryExecutionFailure(

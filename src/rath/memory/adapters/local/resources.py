@@ -9,19 +9,9 @@ from dataclasses import dataclass
 from hashlib import sha256
 from http.client import HTTPException
 from pathlib import Path, PurePosixPath
+from urllib import request as web
 from urllib.error import HTTPError, URLError
 from urllib.parse import unquote, urlsplit
-from urllib.request import (
-    HTTPDefaultErrorHandler,
-    HTTPErrorProcessor,
-    HTTPHandler,
-    HTTPRedirectHandler,
-    HTTPSHandler,
-    OpenerDirector,
-    ProxyHandler,
-    Request,
-    url2pathname,
-)
 
 from rath._core.files import atomic_write_bytes
 from rath._core.text import valid_unicode
@@ -118,7 +108,7 @@ def _load(op: MemoryOpResource) -> _Resource:
             return _read(op.source, Path(op.source).expanduser())
         case "file":
             # Before the path stands the host, which is this one.
-            return _read(op.source, Path(url2pathname("/" + rest.partition("/")[2])))
+            return _read(op.source, Path(web.url2pathname("/" + rest.partition("/")[2])))
         case "http" | "https":
             return _fetch(op)
         case _:
@@ -142,18 +132,12 @@ def _fetch(op: MemoryOpResource) -> _Resource:
     deadline = time.monotonic() + seconds
     data = bytearray()
     # Only http and https, also after a redirect: the default opener would follow to ftp.
-    opener = OpenerDirector()
-    for handler in (
-        ProxyHandler(),
-        HTTPHandler(),
-        HTTPSHandler(),
-        HTTPDefaultErrorHandler(),
-        HTTPRedirectHandler(),
-        HTTPErrorProcessor(),
-    ):
-        opener.add_handler(handler)
+    opener = web.OpenerDirector()
+    handlers = (web.HTTPHandler, web.HTTPSHandler, web.HTTPDefaultErrorHandler)
+    for handler in (web.ProxyHandler, *handlers, web.HTTPRedirectHandler, web.HTTPErrorProcessor):
+        opener.add_handler(handler())
     try:
-        with opener.open(Request(op.source), timeout=seconds) as response:
+        with opener.open(web.Request(op.source), timeout=seconds) as response:
             while len(data) <= MAX_RESOURCE_BYTES and (chunk := response.read1(_CHUNK_BYTES)):
                 data += chunk
                 if time.monotonic() > deadline:

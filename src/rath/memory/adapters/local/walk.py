@@ -324,12 +324,7 @@ def _changed(
 
 
 def _update_in_batches(
-    index: NoteIndex,
-    root: Path,
-    path: str,
-    changed: list[str],
-    *,
-    is_stopped: StopCheck = _never,
+    index: NoteIndex, root: Path, path: str, changed: list[str], *, is_stopped: StopCheck = _never
 ) -> None:
     for start in range(0, len(changed), BATCH):
         if is_stopped():

@@ -87,8 +87,7 @@ def test_an_array_is_found_wherever_it_stands(answer: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "answer",
-    ["", "I cannot do that.", "[", "[{]", '{"a": 1}', "3", "null", '[{"content": "cut of'],
+    "answer", ["", "I cannot do that.", "[", "[{]", '{"a": 1}', "3", "null", '[{"content": "cut of']
 )
 def test_an_answer_without_an_array_is_told_from_an_empty_one(answer: str) -> None:
     assert decode_memos(answer, range(2)) is None

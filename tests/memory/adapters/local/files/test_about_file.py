@@ -21,15 +21,7 @@ from rath.memory.adapters.local.metadata import (
 )
 from rath.memory.adapters.local.store import Expiry, LocalStore
 from rath.memory.notes import EXPIRES_AT, note_op
-from tests.support.forgetting import (
-    Clock,
-    forget,
-    found,
-    listed,
-    opened,
-    read,
-    write,
-)
+from tests.support.forgetting import Clock, forget, found, listed, opened, read, write
 
 A = "memory://user/a"
 SOON, LATER = Metadata(10.0), Metadata(20.0)

@@ -10,13 +10,7 @@ from hypothesis import strategies as st
 
 from rath.memory.adapters.local.files import Stamp
 from rath.memory.adapters.local.index import IndexEntry, NoteIndex
-from rath.memory.adapters.local.search import (
-    MAX_VARIANTS,
-    Variant,
-    is_within,
-    parts,
-    variants,
-)
+from rath.memory.adapters.local.search import MAX_VARIANTS, Variant, is_within, parts, variants
 
 Knowing = Callable[..., NoteIndex]
 

@@ -6,12 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rath.memory.adapters.local.terms import (
-    MAX_TERM_CHARS,
-    index_terms,
-    is_word,
-    query_terms,
-)
+from rath.memory.adapters.local.terms import MAX_TERM_CHARS, index_terms, is_word, query_terms
 
 han = st.text(st.characters(min_codepoint=0x4E00, max_codepoint=0x9FFF), min_size=1)
 

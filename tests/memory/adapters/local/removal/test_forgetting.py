@@ -24,16 +24,7 @@ from rath.memory.adapters.local.catalog import Catalog, RebuildReport, rebuild
 from rath.memory.adapters.local.store import LocalStore
 from rath.memory.adapters.local.walk import time_of
 from rath.memory.notes import SESSION_ID
-from tests.support.forgetting import (
-    Clock,
-    files_with,
-    forget,
-    found,
-    listed,
-    opened,
-    read,
-    write,
-)
+from tests.support.forgetting import Clock, files_with, forget, found, listed, opened, read, write
 
 A = "memory://user/memories/facts/a"
 

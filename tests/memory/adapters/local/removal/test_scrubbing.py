@@ -17,12 +17,7 @@ import rath
 from rath.memory import MemoryOpForget, MemoryOpWrite
 from rath.memory.adapters.local import notes
 from rath.memory.adapters.local.catalog import Catalog
-from rath.memory.adapters.local.forgetting import (
-    ForgottenFiles,
-    forget,
-    scrub,
-    sweep_and_scrub,
-)
+from rath.memory.adapters.local.forgetting import ForgottenFiles, forget, scrub, sweep_and_scrub
 from rath.memory.adapters.local.index import NoteIndex
 from rath.memory.adapters.local.layout import FORGOTTEN_NAME, INDEX_NAME
 from rath.memory.adapters.local.store import LocalStore

@@ -16,15 +16,7 @@ from rath.memory.adapters.local.forgetting import sweep
 from rath.memory.adapters.local.index import NoteIndex
 from rath.memory.adapters.local.layout import INDEX_NAME
 from rath.memory.adapters.local.store import SWEEP_SECONDS, Expiry, LocalStore
-from tests.support.forgetting import (
-    Clock,
-    files_with,
-    found,
-    listed,
-    opened,
-    read,
-    write,
-)
+from tests.support.forgetting import Clock, files_with, found, listed, opened, read, write
 
 A, B = "memory://user/a", "memory://user/dir/b"
 

@@ -5,12 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rath.memory.adapters.local.vectors import (
-    MAX_PARTS,
-    PART_CHARS,
-    digest_of,
-    parts_of,
-)
+from rath.memory.adapters.local.vectors import MAX_PARTS, PART_CHARS, digest_of, parts_of
 
 texts = st.lists(st.text(max_size=3000), max_size=6)
 

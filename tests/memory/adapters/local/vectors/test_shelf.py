@@ -101,10 +101,7 @@ def cut_off(shelved: Shelved, _: dict[str, str]) -> Shelved:
 events = st.sampled_from([nothing, reopen, lose_index, lose_file, compact, erase, cut_off])
 
 
-@given(
-    steps=st.lists(st.tuples(changes, events), max_size=8),
-    query=st.text(min_size=1),
-)
+@given(steps=st.lists(st.tuples(changes, events), max_size=8), query=st.text(min_size=1))
 @SLOW
 def test_what_is_near_is_what_brute_force_finds(
     tmp_path_factory: pytest.TempPathFactory,
@@ -169,12 +166,7 @@ def test_a_document_is_as_near_as_its_nearest_text(shelved: Shelved) -> None:
 def test_what_is_hidden_is_not_near(shelved: Shelved) -> None:
     shelved.add({shelved.note("gone"): ["tea"], shelved.note("stays"): ["tea"]})
     found = nearest(
-        shelved.catalog,
-        shelved.shelf,
-        vector_of("tea"),
-        5,
-        floor=0.5,
-        hidden={("user", "gone.md")},
+        shelved.catalog, shelved.shelf, vector_of("tea"), 5, floor=0.5, hidden={("user", "gone.md")}
     )
     assert [each.name for each in found["note"]] == ["stays.md"]
 
