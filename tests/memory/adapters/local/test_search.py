@@ -1,4 +1,4 @@
-"""Finding notes and transcripts in a local store."""
+"""Finding notes and transcripts by their words."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from rath.memory import (
     MemoryReadResult,
     MemoryStore,
 )
+from rath.memory.adapters.local.search import fused
 from tests.memory.adapters.local.conftest import Find
 
 
@@ -186,3 +187,21 @@ def test_only_the_beginning_of_a_very_long_query_counts(store: MemoryStore, find
     store.dispatch(MemoryOpWrite("memory://user/a", "zebra"))
     assert find("x " * 100 + "zebra") == ["memory://user/a"]
     assert find("x " * 100_000 + "zebra") == []
+
+
+orders = st.lists(st.lists(st.integers(0, 20), unique=True, max_size=12), max_size=4)
+
+
+@given(orders)
+def test_a_score_is_the_sum_of_reciprocal_ranks(lists: list[list[int]]) -> None:
+    expected = {
+        each: sum(1 / (60 + order.index(each) + 1) for order in lists if each in order)
+        for each in {each for order in lists for each in order}
+    }
+    assert fused(lists) == expected
+
+
+@given(st.lists(st.integers(), unique=True))
+def test_one_list_keeps_its_order(order: list[int]) -> None:
+    scores = fused([order])
+    assert sorted(scores, key=lambda each: -scores[each]) == order

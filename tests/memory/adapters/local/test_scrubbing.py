@@ -1,7 +1,8 @@
-"""Traces of what was removed go from every file of the store, at the latest when it is closed."""
+"""Expired notes go, and nothing that goes leaves a trace."""
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import sqlite3
@@ -14,14 +15,21 @@ from pathlib import Path
 import pytest
 
 import rath
-from rath.memory import MemoryOpForget, MemoryOpWrite
+from rath.memory import MemoryOpForget, MemoryOpWrite, MemoryStore
 from rath.memory.adapters.local import notes
 from rath.memory.adapters.local.catalog import Catalog
-from rath.memory.adapters.local.forgetting import ForgottenFiles, forget, scrub, sweep_and_scrub
+from rath.memory.adapters.local.forgetting import (
+    ForgottenFiles,
+    forget,
+    scrub,
+    sweep,
+    sweep_and_scrub,
+)
 from rath.memory.adapters.local.index import NoteIndex
 from rath.memory.adapters.local.layout import FORGOTTEN_NAME, INDEX_NAME
-from rath.memory.adapters.local.store import LocalStore
+from rath.memory.adapters.local.store import SWEEP_SECONDS, Expiry, LocalStore
 from tests.support import forgetting as support
+from tests.support.forgetting import Clock, files_with, found, listed, opened, read, write
 
 A = "memory://user/a"
 
@@ -183,3 +191,166 @@ def test_what_is_forgotten_in_a_row_in_a_large_store_leaves_no_traces_in_the_end
     store.pace.finish()
     assert support.files_with(store.root, "zebra") == []
     assert not (store.root / FORGOTTEN_NAME).is_dir()
+
+
+A, B = "memory://user/a", "memory://user/dir/b"
+
+
+@pytest.fixture
+def clock() -> Clock:
+    """A clock to turn."""
+    return Clock()
+
+
+@pytest.fixture
+def expiring(root: Path, clock: Clock) -> Iterator[MemoryStore]:
+    """An open store on that clock."""
+    with opened(root, clock) as kept:
+        yield kept
+
+
+def seen(expiring: MemoryStore, uri: str) -> set[bool]:
+    """What reading, listing and searching say about a note."""
+    return {
+        read(expiring, uri) is not None,
+        uri in listed(expiring),
+        uri in found(expiring, "zebra"),
+    }
+
+
+def test_a_note_is_seen_until_its_end_and_not_at_it(expiring: MemoryStore, clock: Clock) -> None:
+    write(expiring, A, "zebra", until=clock.after(10))
+    clock.turn(9.999)
+    assert seen(expiring, A) == {True}
+    clock.turn(0.001)
+    assert seen(expiring, A) == {False}
+
+
+def test_a_clock_that_jumps_back_shows_a_note_that_was_not_removed(
+    expiring: MemoryStore, clock: Clock
+) -> None:
+    write(expiring, A, "zebra", until=clock.after(10))
+    clock.turn(20)
+    assert seen(expiring, A) == {False}
+    clock.turn(-15)
+    assert seen(expiring, A) == {True}
+
+
+def test_expired_notes_take_no_places_from_others(expiring: MemoryStore, clock: Clock) -> None:
+    for number in range(60):
+        write(expiring, f"memory://user/{number}", "zebra", until=clock.after(1))
+    write(expiring, A, "zebra and many other animals of the plains")
+    clock.turn(1)
+    assert found(expiring, "zebra") == [A]
+
+
+@pytest.mark.parametrize("moment", ["opening", "closing"])
+def test_expired_notes_are_removed_with_all_traces(
+    root: Path, clock: Clock, moment: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with opened(root, clock) as expiring:
+        write(expiring, A, "zebra", until=clock.after(1))
+        write(expiring, B, "giraffe")
+        clock.turn(1 if moment == "closing" else 0)
+    clock.turn(1)
+    with opened(root, clock) as expiring:
+        assert found(expiring, "zebra giraffe") == [B]
+    assert files_with(root, "zebra") == []
+    assert files_with(root, "a.meta.json") == []
+    assert not (root / ".forgotten").exists()
+    assert [each for each in caplog.records if each.name == "rath.memory.local"] == []
+
+
+def test_expired_notes_are_removed_now_and_then_with_a_write(
+    expiring: MemoryStore, root: Path, clock: Clock
+) -> None:
+    write(expiring, A, "zebra", until=clock.after(1))
+    clock.turn(SWEEP_SECONDS - 1)
+    write(expiring, B, "x")
+    assert (root / "user/a.md").exists()
+    clock.turn(1)
+    write(expiring, B, "y")
+    assert not (root / "user/a.md").exists()
+    clock.turn(-2 * SWEEP_SECONDS)
+    assert seen(expiring, A) == {False}
+
+
+def test_a_note_that_was_given_more_time_by_hand_stays(
+    expiring: MemoryStore, root: Path, clock: Clock
+) -> None:
+    write(expiring, A, "zebra", until=clock.after(1))
+    path = root / "user/a.meta.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "expires_at": clock.after(1000)}))
+    clock.turn(SWEEP_SECONDS)
+    write(expiring, B, "x")
+    assert seen(expiring, A) == {True}
+
+
+def test_more_notes_than_a_batch(
+    expiring: MemoryStore, root: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rath.memory.adapters.local.forgetting.BATCH", 2)
+    for number in range(5):
+        write(expiring, f"memory://user/{number}", "x", until=clock.after(1))
+    clock.turn(SWEEP_SECONDS)
+    write(expiring, B, "x")
+    assert [path.name for path in (root / "user").glob("*.md")] == []
+
+
+def test_a_sweep_that_cannot_be_made_waits_for_the_next(
+    root: Path, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    with opened(root, clock) as expiring:
+        write(expiring, A, "zebra", until=clock.after(1))
+    clock.turn(1)
+    catalog = Catalog(root, busy_seconds=0.01)
+    other = NoteIndex(root / INDEX_NAME)
+    other.begin()
+    with caplog.at_level(logging.INFO, "rath.memory.local"):
+        sweep(LocalStore(root, catalog, expiry=Expiry(clock)))
+    assert "are removed later" in caplog.text
+    assert (root / "user/a.md").exists()
+    other.roll_back()
+    other.close()
+    sweep(LocalStore(root, catalog, expiry=Expiry(clock)))
+    assert not (root / "user/a.md").exists()
+    catalog.close()
+
+
+def test_looking_for_expired_notes_needs_no_look_at_the_others(root: Path, clock: Clock) -> None:
+    with opened(root, clock) as expiring:
+        write(expiring, A, "x", until=clock.after(1))
+    with sqlite3.connect(root / INDEX_NAME) as connection:
+        plan = connection.execute(
+            "EXPLAIN QUERY PLAN SELECT directory, name FROM files WHERE expires_at <= 5"
+        ).fetchall()
+    connection.close()
+    assert "USING INDEX files_to_expire" in plan[0][3]
+
+
+def test_expired_notes_do_not_fill_what_is_looked_at(
+    expiring: MemoryStore, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rath.memory.adapters.local.search.MAX_POSTINGS", 2)
+    write(expiring, "memory://user/stays", "zebra")
+    for number in range(3):
+        write(expiring, f"memory://user/{number}", "zebra", until=clock.after(10))
+    clock.turn(20)
+    assert found(expiring, "zebra") == ["memory://user/stays"]
+
+
+def test_a_sweep_of_very_many_is_gone_on_with_by_the_next(
+    root: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rath.memory.adapters.local.forgetting.BATCH", 2)
+    monkeypatch.setattr("rath.memory.adapters.local.forgetting._SWEEP_SECONDS", -1.0)
+    with opened(root, clock) as expiring:
+        for name in "abc":
+            write(expiring, f"memory://user/{name}", "zebra", until=clock.after(5))
+        clock.turn(10)
+        native = LocalStore(root, Catalog(root), expiry=Expiry(clock))
+        sweep(native)
+        assert (len(list(root.glob("user/*.md"))), found(expiring, "zebra")) == (1, [])
+        sweep(native)
+        assert list(root.glob("user/*.md")) == []
+        native.catalog.close()

@@ -1,4 +1,4 @@
-"""Work that several ask for in a row is done once, at the latest when it must be."""
+"""Costly work for several who ask in a row is done once."""
 
 from __future__ import annotations
 

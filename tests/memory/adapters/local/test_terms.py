@@ -1,4 +1,4 @@
-"""The terms by which notes are found."""
+"""The terms under which texts are stored and found."""
 
 from __future__ import annotations
 

@@ -1,9 +1,11 @@
-"""The file of vectors and the tables of the index stay in step, whatever is lost."""
+"""The file of vectors and the tables of the index stay in step; parts and sidecars of notes."""
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Callable
+import struct
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +15,17 @@ from hypothesis import strategies as st
 
 from rath.memory.adapters.local.layout import INDEX_NAME
 from rath.memory.adapters.local.matrix import RELATIVE_FLOOR, nearest
-from rath.memory.adapters.local.vectors import VectorBatch, VectorStore, erase_unused
+from rath.memory.adapters.local.vectors import (
+    MAX_PARTS,
+    PART_CHARS,
+    RecordFile,
+    VectorBatch,
+    VectorStore,
+    digest_of,
+    erase_unused,
+    parts_of,
+    sidecar_vector,
+)
 from tests.memory.adapters.local.vectors.conftest import IDENTITY, Shelved, vector_of
 
 Event = Callable[[Shelved, dict[str, str]], Shelved]
@@ -285,3 +297,177 @@ def test_reset_forgets_all(shelved: Shelved) -> None:
     assert shelved.waiting() == {number}
     assert shelved.catalog.use(shelved.shelf.view) is None
     assert not os.path.exists(shelved.shelf.path)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Where the file is."""
+    return tmp_path / "vectors-0.f32"
+
+
+@pytest.fixture
+def file(path: Path) -> Iterator[RecordFile]:
+    """An empty file for vectors of two numbers."""
+    made = RecordFile.create(path, 2)
+    yield made
+    made.close()
+
+
+def record(number: int) -> tuple[bytes, bytes]:
+    """A digest and a vector."""
+    return number.to_bytes(12, "big"), struct.pack("=2f", number, 1)
+
+
+@given(counts=st.lists(st.integers(1, 300), min_size=1, max_size=5), lost=st.integers(1, 24))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25)
+def test_whole_records_are_read_again(path: Path, counts: list[int], lost: int) -> None:
+    made = RecordFile.create(path, 2)
+    n_rows = 0
+    for count in counts:
+        made.write(n_rows, [record(n_rows + each + 1) for each in range(count)])
+        n_rows += count
+    expected = [(slot, record(slot + 1)[0]) for slot in range(n_rows)]
+    assert list(made.iter_whole()) == expected
+    # Then the last record is torn.
+    os.ftruncate(made.fd, 64 + n_rows * 24 - lost)
+    assert list(made.iter_whole()) == expected[:-1]
+    made.close()
+
+
+def test_a_file_is_opened_again_by_others(path: Path, file: RecordFile) -> None:
+    file.write(0, [record(7)])
+    other = RecordFile.open(path)
+    assert other is not None
+    assert (other.token, other.dimension) == (file.token, 2)
+    assert other.read(0) == record(7)[1]
+    assert other.holds(0, record(7)[0])
+    assert other.stands_at(path)
+    other.close()
+
+
+def test_a_flipped_bit_is_noticed(file: RecordFile) -> None:
+    file.write(0, [record(1), record(2)])
+    os.pwrite(file.fd, b"\xff", 64 + 20)
+    assert [slot for slot, _ in file.iter_whole()] == [1]
+
+
+def test_erased_records_are_zeros(path: Path, file: RecordFile) -> None:
+    file.write(0, [record(1), record(2), record(3)])
+    room = file.capacity()
+    file.erase([0], n_rows=2)
+    assert [slot for slot, _ in file.iter_whole()] == [1]
+    data = path.read_bytes()
+    assert data[64:88] == bytes(24)
+    assert not any(data[64 + 48 :])
+    assert file.capacity() == room
+
+
+@pytest.mark.parametrize("content", [b"", b"x" * 100, b"rathvec1" + bytes(56)])
+def test_another_file_is_not_opened(path: Path, content: bytes) -> None:
+    path.write_bytes(content)
+    assert RecordFile.open(path) is None
+
+
+def test_a_missing_file_and_a_directory_are_not_opened(tmp_path: Path) -> None:
+    assert RecordFile.open(tmp_path / "none") is None
+    assert RecordFile.open(tmp_path) is None
+
+
+def test_a_file_without_a_place_is_seen_by_nobody(tmp_path: Path) -> None:
+    unseen = RecordFile.create(None, 2)
+    unseen.write(0, [record(1)])
+    assert unseen.read(0) == record(1)[1]
+    assert not unseen.stands_at(tmp_path / "none")
+    unseen.close()
+
+
+def test_a_file_that_cannot_be_put_in_its_place_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "taken" / "inside").mkdir(parents=True)
+    with pytest.raises(OSError, match="taken"):
+        RecordFile.create(tmp_path / "taken", 2)
+    assert [each.name for each in tmp_path.iterdir()] == ["taken"]
+
+
+texts = st.lists(st.text(max_size=3000), max_size=6)
+
+
+@given(texts)
+def test_parts_are_few_short_and_never_blank(given_texts: list[str]) -> None:
+    parts = parts_of(given_texts)
+    assert len(parts) <= MAX_PARTS
+    assert all(part.strip() and len(part) <= PART_CHARS for part in parts)
+
+
+@given(texts)
+def test_parts_hold_the_beginning_in_order(given_texts: list[str]) -> None:
+    whole = "".join("".join(given_texts).split())
+    joined = "".join("".join(parts_of(given_texts)).split())
+    assert whole.startswith(joined)
+    assert len(joined) == len(whole) or len(joined) > MAX_PARTS * PART_CHARS // 4
+
+
+def test_a_short_note_is_one_part() -> None:
+    assert parts_of([" Tea.\n\nNo coffee.\n"]) == ["Tea.\n\nNo coffee."]
+
+
+def test_what_was_said_in_a_row_stands_together() -> None:
+    assert parts_of(["Tea?", "Yes.", "x" * 999]) == ["Tea?\nYes.", "x" * 999]
+
+
+def test_a_long_text_is_cut_between_words() -> None:
+    parts = parts_of([" ".join(["word"] * 500)])
+    assert len(parts) == 3
+    assert set(" ".join(parts).split()) == {"word"}
+
+
+def test_a_text_without_blanks_is_cut_anywhere() -> None:
+    assert [len(part) for part in parts_of(["茶" * 1500])] == [1000, 500]
+
+
+def test_a_lone_surrogate_has_a_digest() -> None:
+    [part] = parts_of(["tea \ud800"])
+    assert digest_of(part) == digest_of("tea \ufffd")
+
+
+def lay(folder: Path, content: str, *, is_older: bool = False) -> Path:
+    """Write a note with a sidecar beside it, and return the note."""
+    note, sidecar = folder / "tea.v2.md", folder / "tea.v2.vec"
+    note.write_text("tea")
+    sidecar.write_text(content)
+    os.utime(note, ns=(10**18, 10**18))
+    when = 10**18 + (-1 if is_older else 0)
+    os.utime(sidecar, ns=(when, when))
+    return note
+
+
+def test_a_vector_of_the_model_that_is_no_older_is_taken(tmp_path: Path) -> None:
+    note = lay(tmp_path, json.dumps({"model": "m", "vector": [1, 2.5]}))
+    assert sidecar_vector(note, "m") == [1.0, 2.5]
+    assert sidecar_vector(note, "other") is None
+
+
+def test_one_that_is_older_than_the_note_is_not(tmp_path: Path) -> None:
+    note = lay(tmp_path, json.dumps({"model": "m", "vector": [1]}), is_older=True)
+    assert sidecar_vector(note, "m") is None
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "{",
+        "[]",
+        '{"model": "m"}',
+        '{"model": "m", "vector": []}',
+        '{"model": "m", "vector": ["1"]}',
+        '{"model": "m", "vector": [true]}',
+        '{"model": "m", "vector": [1' + "0" * 400 + "]}",
+        '{"model": "m", "vector": [1' + ", 1" * 600_000 + "]}",
+    ],
+    ids=["torn", "list", "none", "empty", "text", "bool", "too large a number", "too long"],
+)
+def test_what_is_no_sidecar_is_left(tmp_path: Path, content: str) -> None:
+    assert sidecar_vector(lay(tmp_path, content), "m") is None
+
+
+def test_there_may_be_none(tmp_path: Path) -> None:
+    assert sidecar_vector(tmp_path / "tea.md", "m") is None

@@ -1,4 +1,4 @@
-"""Old transcripts of local stores, and what the index knows of them afterwards."""
+"""Old transcripts are removed from the stores of a home."""
 
 from __future__ import annotations
 
