@@ -49,7 +49,7 @@ from functools import partial
 from typing import NamedTuple, TypeVar
 
 from rath._async.runtime import runtime
-from rath.memory.adapters.local.files import Document, Stamp, read_document
+from rath.memory.adapters.local.files import Document, read_document
 from rath.memory.adapters.local.index import (
     MAX_WORD_CHARS,
     TABLES,
@@ -308,18 +308,14 @@ def best(
         for term, weight in word.weights.items():
             meanings.setdefault(term, []).append((number, weight))
     average = totals.terms / totals.documents
-    sql = f"""SELECT directory, name, mtime_ns, size, terms
-              FROM files JOIN {TABLES[kind]} AS stored ON stored.rowid = files.id
-              WHERE files.id = ?"""
     ranked: list[Match] = []
     room = _MAX_SCORED_CHARS
-    for row in rows:
+    for directory, name, stamp, stored in index.iter_terms(kind, rows):
+        score = _bm25(stored.split(" "), meanings, average)
+        ranked.append(Match(directory, name, stamp, score))
+        room -= len(stored)
         if room < 0:
             break
-        ((directory, name, mtime_ns, size, stored),) = index.rows(sql, row)
-        score = _bm25(stored.split(" "), meanings, average)
-        ranked.append(Match(directory, name, Stamp(mtime_ns, size), score))
-        room -= len(stored)
     return sorted(ranked, key=lambda hit: (-hit.score, hit.directory, hit.name))[:limit]
 
 
