@@ -22,7 +22,7 @@ from rath.memory.adapters.local.layout import Kind, note_path
 from rath.memory.adapters.local.metadata import NO_METADATA, Metadata
 from rath.memory.adapters.local.terms import is_word
 
-INDEX_VERSION = 3
+INDEX_VERSION = 4
 """Counts changes of the schema and of the terms; an index of another version is built again."""
 
 BUSY_SECONDS = 5.0
@@ -33,8 +33,6 @@ TABLES: dict[Kind, str] = {"note": "notes", "transcript": "transcripts"}
 MIN_WORD_CHARS = 3
 MAX_WORD_CHARS = 32
 """Shorter and longer terms are no words of the vocabulary."""
-
-MAX_EDITS = 2
 
 UNREAD = 0
 """Time of change in the row of a directory that is to be read at the next occasion."""
@@ -63,9 +61,6 @@ CREATE TABLE files (
     mtime_ns INTEGER NOT NULL, size INTEGER NOT NULL, about_ns INTEGER NOT NULL,
     n_terms INTEGER NOT NULL, expires_at REAL,
     UNIQUE (directory, name));
-CREATE TABLE sources (file INTEGER NOT NULL, session TEXT NOT NULL, PRIMARY KEY (session, file))
-    WITHOUT ROWID;
-CREATE INDEX sources_of_file ON sources (file);
 CREATE INDEX files_to_expire ON files (expires_at) WHERE expires_at IS NOT NULL;
 CREATE TABLE directories (path TEXT PRIMARY KEY, mtime_ns INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TABLE totals (kind TEXT PRIMARY KEY, documents INTEGER NOT NULL, terms INTEGER NOT NULL);
@@ -127,15 +122,12 @@ class Content(NamedTuple):
     digest: bytes
     """Of its terms in their order."""
     expires_at: float | None
-    sessions: tuple[str, ...]
 
     @classmethod
     def from_entry(cls, entry: IndexEntry) -> Content:
-        """Return what an index with this entry knows."""
-        metadata = entry.metadata
-        sessions = tuple(sorted({source.session_id for source in metadata.sources}))
+        """Return the knowledge of an index with this entry."""
         digest = _digest(" ".join(entry.terms))
-        return cls(entry.kind, len(entry.terms), digest, metadata.expires_at, sessions)
+        return cls(entry.kind, len(entry.terms), digest, entry.metadata.expires_at)
 
 
 class NoteIndex(DerivedDatabase):
@@ -230,8 +222,6 @@ class NoteIndex(DerivedDatabase):
                 self._count(kind, len(texts), n_terms)
         fresh: dict[str, int] = {}
         for id_, each in zip(ids, entries, strict=True):
-            for session in {source.session_id for source in each.metadata.sources}:
-                self.run("INSERT INTO sources (file, session) VALUES (?, ?)", id_, session)
             for term in set(each.terms).difference(self._cached):
                 fresh.setdefault(term, id_)
         words = sorted((*word, fresh[word[2]]) for word in vocabulary_rows(fresh))
@@ -253,7 +243,6 @@ class NoteIndex(DerivedDatabase):
                 if self.rows(sql, *word, row):
                     self._reassign_word(word, but_not_to=row)
             self.run(f"DELETE FROM {TABLES[kind]} WHERE rowid = ?", row)
-            self.run("DELETE FROM sources WHERE file = ?", row)
             self._count(kind, -1, -n_terms)
 
     def files_in(
@@ -316,18 +305,12 @@ class NoteIndex(DerivedDatabase):
             for kind, n_documents, n_terms in self.rows(sql, *values):
                 self.run(f"DELETE FROM {TABLES[kind]} WHERE rowid IN ({some})", *values)
                 self._count(kind, -n_documents, -n_terms)
-            self.run(f"DELETE FROM sources WHERE file IN ({some})", *values)
             self.run(f"DELETE FROM files WHERE {inside}", *values)
             sql = """SELECT initial, length, word FROM vocabulary
                      WHERE file NOT IN (SELECT id FROM files)"""
             for word in self.rows(sql):
                 self._reassign_word(word)
         self.run("DELETE FROM directories WHERE path = ? OR path >= ? AND path < ?", *below)
-
-    def files_from(self, session_id: str) -> list[tuple[str, str]]:
-        """Return directory and name of the notes that come from a session."""
-        sql = "SELECT directory, name FROM files JOIN sources ON file = id WHERE session = ?"
-        return self.rows(sql, session_id)
 
     def expired(self, now: float) -> frozenset[tuple[str, str]]:
         """Return directory and name of the notes that have expired, by seconds since 1970."""
@@ -381,19 +364,14 @@ class NoteIndex(DerivedDatabase):
         """
         where = "" if directory is None else "WHERE directory = ? AND name BETWEEN ? AND ?"
         sql = f"""SELECT directory, name, kind, n_terms,
-                         coalesce(notes.terms, transcripts.terms, ''), expires_at,
-                         (SELECT group_concat(session, char(10)) FROM sources WHERE file = files.id)
+                         coalesce(notes.terms, transcripts.terms, ''), expires_at
                   FROM files LEFT JOIN notes ON kind = 'note' AND notes.rowid = files.id
                   LEFT JOIN transcripts ON kind = 'transcript' AND transcripts.rowid = files.id
                   {where}"""
         found = self.rows(sql, *(() if directory is None else (directory, first, last)))
         return {
-            (place, name): Content(
-                kind, n_terms, _digest(terms), expires_at, tuple(sorted(filter(None, names)))
-            )
-            for place, name, kind, n_terms, terms, expires_at, *names in (
-                (*row[:-1], *(row[-1] or "").split("\n")) for row in found
-            )
+            (place, name): Content(kind, n_terms, _digest(terms), expires_at)
+            for place, name, kind, n_terms, terms, expires_at in found
         }
 
     def recount(self) -> None:
