@@ -27,8 +27,7 @@ from rath.flow import Agent, Workflow
 from rath.flow.serving import ServeOptions, serve_mcp
 from rath.flow.serving.calls import Calls
 from rath.flow.serving.http import address_of, serve_http
-from rath.flow.serving.server import make_server
-from rath.flow.serving.stdio import MAX_LINE_BYTES, Wire, claimed_stdio, serve_stdio
+from rath.flow.serving.server import MAX_LINE_BYTES, Wire, claimed_stdio, make_server, serve_stdio
 from rath.session import Session
 from rath.session.graph.recording import session_graph_mode_override
 from rath.session.outcome import Cancelled

@@ -12,7 +12,7 @@ import pytest
 from rath._async.lazy import Deferred
 from rath.flow import Agent
 from rath.flow.serving import ServeOptions, serve_mcp
-from rath.flow.serving.answer import answered
+from rath.flow.serving.calls import answered
 from rath.session import Session
 from rath.session.outcome import (
     BudgetExceeded,

@@ -13,7 +13,7 @@ from mcp.server.transport_security import TransportSecuritySettings
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from rath.flow.serving.options import LOOPBACK, ServeOptions
+from rath.flow.serving.serve import LOOPBACK, ServeOptions
 
 _EVERYWHERE = frozenset({"0.0.0.0", "::", ""})  # compared with, not bound to
 _GRACE_SECONDS = 1

@@ -13,7 +13,7 @@ from rath._core.late import late_function
 from rath._core.origins import origin_of
 from rath.backend.results import ToolExecutionFailure
 from rath.flow.tool.base import FlowToolCall
-from rath.flow.tool.declared import check_approval, check_effects, check_kind, check_timeout
+from rath.flow.tool.options import check_approval, check_effects, check_kind, check_timeout
 from rath.llm.image import Image
 from rath.session import Session
 from rath.session.calls.asking import call_here

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pydantic import Field
 
 import rath
-from rath.flow.tool.function.docstring import Described, read_docstring
+from rath.flow.tool.function.source import Described, read_docstring
 
 PIECES = (
     *("Args:", "Returns:", ":param", ":param x: y", ":returns", "    x (int): y", "@param x: y"),

@@ -8,12 +8,16 @@ from collections.abc import Callable
 from typing import Any, ParamSpec, Protocol, TypeVar, cast, overload
 
 from rath.flow.tool.base import FlowToolCall
-from rath.flow.tool.function.definition import define
-from rath.flow.tool.function.docstring import read_docstring
-from rath.flow.tool.function.function_tool import AsyncFunctionTool, Binding, FunctionTool
-from rath.flow.tool.function.object_tool import ObjectTool, object_tool_class
-from rath.flow.tool.function.options import Options, Resource
-from rath.flow.tool.function.source import Source, function_source
+from rath.flow.tool.function.function_tool import (
+    AsyncFunctionTool,
+    Binding,
+    FunctionTool,
+    ObjectTool,
+    define,
+    object_tool_class,
+)
+from rath.flow.tool.function.source import Source, function_source, read_docstring
+from rath.flow.tool.options import Options, Resource
 from rath.session.tooling import ApprovalRule, ToolEffects
 
 __all__ = ["tool"]
