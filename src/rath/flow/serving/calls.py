@@ -70,7 +70,7 @@ INPUT_SCHEMA: dict[str, Any] = {
 _log = logging.getLogger("rath.serving")
 
 
-class Refused(Exception):
+class RefusedCall(Exception):
     """A call cannot be made as it was asked for; the text is for the client."""
 
 
@@ -87,8 +87,8 @@ class Calls:
         self._workflow = workflow
         self._name = name
         self._options = options
-        self._running: set[_Begun] = set()
-        self._given: set[UUID] = set()
+        self._running: set[_RunningCall] = set()
+        self._own_sessions: set[UUID] = set()
 
     async def call(self, arguments: Mapping[str, Any], tell: Callable[[Entry], None]) -> Answer:
         """Make a call and return what the client reads; on the runtime thread.
@@ -97,33 +97,33 @@ class Calls:
             arguments: What the client gave, unchecked.
             tell: Is told of each entry of the runs, on the runtime thread.
         """
-        begun = _Begun()
-        self._running.add(begun)
+        running = _RunningCall()
+        self._running.add(running)
         try:
-            message, session_id = _checked(arguments)
+            message, session_id = _check_message(arguments)
             begin = partial(self._begin, message, session_id, tell)
-            await runtime().call_in_worker(partial(begun.begin, begin))
-            session = begun.session
+            await runtime().call_in_worker(partial(running.begin, begin))
+            session = running.session
             assert session is not None, "it has begun"
             await session
-            self._given.add(session.id)
-            return await runtime().call_in_worker(partial(answered, session))
-        except Refused as exc:
-            return refused(str(exc))
+            self._own_sessions.add(session.id)
+            return await runtime().call_in_worker(partial(run_answer, session))
+        except RefusedCall as exc:
+            return refusal_answer(str(exc))
         except asyncio.CancelledError:
-            begun.cancel()
-            await _end(begun.session)
+            running.cancel()
+            await _end(running.session)
             raise
         except Exception as exc:  # noqa: BLE001  # a tool's lane: the client reads what went wrong
             _log.warning("a call of %r failed: %s: %s", self._name, type(exc).__name__, exc)
-            return failed(begun.session, exc)
+            return failure_answer(running.session, exc)
         finally:
-            self._running.discard(begun)
+            self._running.discard(running)
 
     def cancel_all(self) -> None:
         """End all calls; returns at once."""
-        for begun in list(self._running):
-            begun.cancel()
+        for running in list(self._running):
+            running.cancel()
 
     def _begin(
         self, message: str, session_id: UUID | None, tell: Callable[[Entry], None]
@@ -140,17 +140,19 @@ class Calls:
                 stack.enter_context(recording_scope(store))
             if session_id is None:
                 if not message:
-                    raise Refused("the message is empty; say what to do")
-                return self._workflow(self._said(message))
+                    raise RefusedCall("the message is empty; say what to do")
+                return self._workflow(self._message_session(message))
             stored = self._stored(session_id, store)
             if message:
                 _require_end(stored)
-                return self._workflow(stored.merge(self._said(message)))
+                return self._workflow(stored.merge(self._message_session(message)))
             if not isinstance(stored.outcome, Suspended):
-                raise Refused(f"session {session_id} has ended; give a message to go on with it")
+                raise RefusedCall(
+                    f"session {session_id} has ended; give a message to go on with it"
+                )
             return self._workflow.resume(stored, store=store, cancelled="go_on")
 
-    def _said(self, message: str) -> Session:
+    def _message_session(self, message: str) -> Session:
         session = Session.from_user_message(message)
         LineageRecorder.stamp_new_session(
             session,
@@ -166,33 +168,37 @@ class Calls:
 
     def _stored(self, session_id: UUID, store: SessionStore) -> Session:
         # Whether there is one that is not this client's is not told.
-        problem = Refused(f"this server has no session {session_id}; leave session_id out to begin")
+        problem = RefusedCall(
+            f"this server has no session {session_id}; leave session_id out to begin"
+        )
         try:
             session = Session.load(session_id, store=store)
         except PersistenceError as exc:
             if store.holds(session_id):
                 _log.warning("session %s cannot be loaded: %s", session_id, exc)
             raise problem from exc
-        if self._options.sessions == "any" or session_id in self._given:
+        if self._options.sessions == "any" or session_id in self._own_sessions:
             return session
         if not any(self._is_ours(edge) for edge in _above(session.as_parent())):
             raise problem
         return session
 
     def _is_ours(self, edge: Edge) -> bool:
-        made = edge.provenance
+        provenance = edge.provenance
         return (
-            made is not None and made.operator == OPERATOR and ("served", self._name) in made.extras
+            provenance is not None
+            and provenance.operator == OPERATOR
+            and ("served", self._name) in provenance.extras
         )
 
 
-class _Begun:
+class _RunningCall:
     """The session of a call, which may be given up before it is there."""
 
     def __init__(self) -> None:
         self.session: Session | None = None
         self._runs: Nested | None = None
-        self._is_given_up = False
+        self._is_cancelled = False
         self._lock = threading.Lock()
 
     def begin(self, begin: Callable[[], Session]) -> None:
@@ -203,14 +209,14 @@ class _Begun:
             session = begin()
         with self._lock:
             self.session = session
-            is_given_up = self._is_given_up
-        if is_given_up:
+            is_cancelled = self._is_cancelled
+        if is_cancelled:
             self.cancel()
 
     def cancel(self) -> None:
         """End the runs of the call, also those that come; returns at once."""
         with self._lock:
-            self._is_given_up = True
+            self._is_cancelled = True
             session, runs = self.session, self._runs
         if session is not None:
             session.cancel()
@@ -228,7 +234,7 @@ async def _end(session: Session | None) -> None:
         _log.warning("session %s did not end within %g s", session.id, END_SECONDS)
 
 
-def _checked(arguments: Mapping[str, Any]) -> tuple[str, UUID | None]:
+def _check_message(arguments: Mapping[str, Any]) -> tuple[str, UUID | None]:
     """Return message and session of a call.
 
     Raises:
@@ -236,12 +242,12 @@ def _checked(arguments: Mapping[str, Any]) -> tuple[str, UUID | None]:
     """
     unknown = sorted(set(arguments) - {"message", "session_id"})
     if unknown:
-        raise Refused(f"unknown arguments {unknown!r:.200}; expected message and session_id")
+        raise RefusedCall(f"unknown arguments {unknown!r:.200}; expected message and session_id")
     message, session_id = arguments.get("message"), arguments.get("session_id")
     if not isinstance(message, str):
-        raise Refused(f"message must be a text, not {type(message).__name__}")
+        raise RefusedCall(f"message must be a text, not {type(message).__name__}")
     if len(message) > MAX_MESSAGE_CHARS:
-        raise Refused(
+        raise RefusedCall(
             f"the message has {len(message)} characters, and at most {MAX_MESSAGE_CHARS} are read"
         )
     if session_id is None:
@@ -251,7 +257,7 @@ def _checked(arguments: Mapping[str, Any]) -> tuple[str, UUID | None]:
             raise TypeError
         return message, UUID(session_id)
     except (TypeError, ValueError):
-        raise Refused(
+        raise RefusedCall(
             f"session_id {session_id!r:.80} is no id of a session; expected one that an earlier "
             "call gave"
         ) from None
@@ -261,7 +267,7 @@ def _require_end(session: Session) -> None:
     outcome = session.outcome
     if isinstance(outcome, Suspended):
         how = "was cancelled" if isinstance(outcome, Cancelled) else "waits, or was cut off"
-        raise Refused(
+        raise RefusedCall(
             f"the run of session {session.id} {how}; go on with it first, with an empty message, "
             "or leave session_id out to begin anew"
         )
@@ -269,7 +275,7 @@ def _require_end(session: Session) -> None:
 
 def _above(edge: Edge) -> list[Edge]:
     """Return an edge and all above it, each once."""
-    found: list[Edge] = []
+    edges: list[Edge] = []
     seen: set[UUID] = set()
     todo = [edge]
     while todo:
@@ -277,9 +283,9 @@ def _above(edge: Edge) -> list[Edge]:
         if each.id in seen:
             continue
         seen.add(each.id)
-        found.append(each)
+        edges.append(each)
         todo += () if each.provenance is None else each.provenance.parents
-    return found
+    return edges
 
 
 MAX_ERROR_CHARS = 4_000
@@ -322,39 +328,39 @@ class Answer:
     is_error: bool = False
 
 
-def refused(problem: str) -> Answer:
+def refusal_answer(problem: str) -> Answer:
     """Return what is said of a call that nothing was made of."""
-    told = {"text": problem, "session_id": None, "outcome": "refused", "usage": None}
-    return Answer(problem, told, is_error=True)
+    structured = {"text": problem, "session_id": None, "outcome": "refused", "usage": None}
+    return Answer(problem, structured, is_error=True)
 
 
-def failed(session: Session | None, error: Exception) -> Answer:
+def failure_answer(session: Session | None, error: Exception) -> Answer:
     """Return what is said of a run that failed, or did not begin."""
     kind = "" if isinstance(error, RathError) else f"{type(error).__name__}: "
-    said = cut_middle(f"the run failed: {kind}{error}", MAX_ERROR_CHARS)[0]
-    made = None if session is None else str(session.id)
-    told = {"text": said, "session_id": made, "outcome": "failed", "usage": None}
-    return Answer(said, told, is_error=True)
+    answer_text = cut_middle(f"the run failed: {kind}{error}", MAX_ERROR_CHARS)[0]
+    session_id = None if session is None else str(session.id)
+    structured = {"text": answer_text, "session_id": session_id, "outcome": "failed", "usage": None}
+    return Answer(answer_text, structured, is_error=True)
 
 
-def answered(session: Session) -> Answer:
+def run_answer(session: Session) -> Answer:
     """Return what is said of a run that has ended or waits."""
     outcome = session.outcome
     note = _note(session, outcome)
-    said = plain_answer(session)
-    text = said if isinstance(said, str) else _last_text(session)
-    shown = "\n\n".join(filter(None, (text, note)))
-    told: dict[str, Any] = {
+    answer_text = plain_answer(session)
+    text = answer_text if isinstance(answer_text, str) else _last_text(session)
+    reply = "\n\n".join(filter(None, (text, note)))
+    structured: dict[str, Any] = {
         "text": text,
         "session_id": str(session.id),
         "outcome": OUTCOME_STATES[type(outcome).__name__],
         "usage": _usage(session.cumulative_usage),
     }
     if isinstance(outcome, NeedsApproval | NeedsInput | NeedsDecision):
-        told["waits_for"] = note
-    if said is not None and not isinstance(said, str):
-        told["output"] = said
-    return Answer(shown or "(no answer)", told)
+        structured["waits_for"] = note
+    if answer_text is not None and not isinstance(answer_text, str):
+        structured["output"] = answer_text
+    return Answer(reply or "(no answer)", structured)
 
 
 def _last_text(session: Session) -> str:

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, Literal, cast, get_args
 
 from rath._async.runtime import runtime, wait_interruptibly
-from rath.flow.tool.agent_tool import described, tool_name_of
+from rath.flow.tool.agent_tool import description_of, tool_name_of
 from rath.flow.workflow import Workflow
 from rath.session.log.store import SessionStore
 
@@ -67,10 +67,10 @@ def serve_mcp(
         return
     check_address(host, port, chosen)
     # On first use: a program that serves nothing shall not load a server.
-    from rath.flow.serving.http import address_of, bound, serve_http  # noqa: PLC0415
+    from rath.flow.serving.http import address_of, listen, serve_http  # noqa: PLC0415
 
-    served = _Served(workflow, name, chosen)
-    with bound(host, port) as listening:
+    served = _WorkflowServer(workflow, name, chosen)
+    with listen(host, port) as listening:
         where = address_of(listening, host, chosen.path)
         sys.stderr.write(f"serving {served.name!r} at {where}; Ctrl-C ends it\n")
         sys.stderr.flush()
@@ -81,14 +81,14 @@ def serve_mcp(
 def _serve_stdio(
     workflow: Workflow | Callable[[], Workflow], name: str | None, options: ServeOptions
 ) -> None:
-    from rath.flow.serving.server import claimed_stdio, serve_stdio  # noqa: PLC0415  # as above
+    from rath.flow.serving.server import claim_stdio, serve_stdio  # noqa: PLC0415  # as above
 
-    with claimed_stdio() as wire:
-        served = _Served(workflow, name, options)
+    with claim_stdio() as wire:
+        served = _WorkflowServer(workflow, name, options)
         served.run(partial(serve_stdio, served.server(), wire))
 
 
-class _Served:
+class _WorkflowServer:
     """A workflow as it is served."""
 
     def __init__(
@@ -99,19 +99,19 @@ class _Served:
     ) -> None:
         from rath.flow.serving.calls import Calls  # noqa: PLC0415  # on first use, as above
 
-        made: object = workflow if isinstance(workflow, Workflow) else workflow()
-        if not isinstance(made, Workflow):
+        instance: object = workflow if isinstance(workflow, Workflow) else workflow()
+        if not isinstance(instance, Workflow):
             raise TypeError(
-                f"serve_mcp takes a workflow or what makes one, not a {type(made).__name__}"
+                f"serve_mcp takes a workflow or what makes one, not a {type(instance).__name__}"
             )
-        self.name = name or tool_name_of(made)
+        self.name = name or tool_name_of(instance)
         if _NAME.fullmatch(self.name) is None:
             raise ValueError(
                 f"{self.name!r} cannot be the name of a tool; give 1 to 64 letters, digits, '_' "
                 "or '-'"
             )
-        self._description = options.description or described(made) or f"Runs {self.name}."
-        self._calls = Calls(made, self.name, options)
+        self._description = options.description or description_of(instance) or f"Runs {self.name}."
+        self._calls = Calls(instance, self.name, options)
 
     def server(self) -> Any:
         """Return the server of the protocol."""
@@ -121,7 +121,7 @@ class _Served:
 
     def run(self, serve: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Serve until it ends, or is told to."""
-        with _ended_by_signals():
+        with _interrupt_on_sigterm():
             running = runtime().submit(serve, label=f"serving {self.name}", at_exit="leave")
             try:
                 wait_interruptibly(running.future)
@@ -145,7 +145,7 @@ def _is_end(error: BaseException) -> bool:
 
 
 @contextmanager
-def _ended_by_signals() -> Generator[None]:
+def _interrupt_on_sigterm() -> Generator[None]:
     """Let SIGTERM end serving as Ctrl-C does, where this thread may say so."""
     if threading.current_thread() is not threading.main_thread():
         yield

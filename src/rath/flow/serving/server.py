@@ -56,7 +56,7 @@ def make_server(calls: Calls, *, name: str, description: str) -> Server[Any]:
                 code=types.INVALID_PARAMS,
                 message=f"unknown tool {params.name!r:.80}; this server has {name!r} alone",
             )
-        async with _told(context) as progress:
+        async with _report_progress(context) as progress:
             answer = await calls.call(params.arguments or {}, progress.take)
         return _result(answer)
 
@@ -99,7 +99,7 @@ class _Progress:
 
 
 @asynccontextmanager
-async def _told(context: Context) -> AsyncGenerator[_Progress]:
+async def _report_progress(context: Context) -> AsyncGenerator[_Progress]:
     progress = _Progress()
     async with asyncio.TaskGroup() as group:
         group.create_task(progress.send(context))
@@ -125,7 +125,7 @@ _TOO_LONG = '{"a message is too long'
 """Stands for one that was: no JSON, so that the server refuses it as any other such line."""
 
 
-class Wire:
+class StdioWire:
     """The two ends of the connection; both are ends of files of this process alone.
 
     Args:
@@ -163,7 +163,7 @@ class Wire:
 
 
 @contextmanager
-def claimed_stdio() -> Generator[Wire]:
+def claim_stdio() -> Generator[StdioWire]:
     """Take standard input and output for the protocol.
 
     What this process or a child of it prints meanwhile goes to standard error, and who reads
@@ -177,7 +177,7 @@ def claimed_stdio() -> Generator[Wire]:
     os.dup2(2, 1)
     stdout, sys.stdout = sys.stdout, sys.stderr
     try:
-        yield Wire(source, sink)
+        yield StdioWire(source, sink)
     finally:
         sys.stdout = stdout
         # What was printed past `sys.stdout` goes where it was meant to, and not to the client.
@@ -186,7 +186,7 @@ def claimed_stdio() -> Generator[Wire]:
         os.dup2(source, 0)
 
 
-async def serve_stdio(server: Server[Any], wire: Wire) -> None:
+async def serve_stdio(server: Server[Any], wire: StdioWire) -> None:
     """Serve until the other side ends the connection."""
     ends = cast("Any", wire)  # a part of what a file of anyio can do
     async with stdio_server(ends, ends) as (incoming, outgoing):

@@ -17,7 +17,7 @@ from pydantic_core import SchemaError, core_schema
 from typing_extensions import TypedDict
 
 from rath._core.text import one_line_preview, valid_unicode
-from rath.flow.tool.function.source import Parameter, Source
+from rath.flow.tool.function.source import Parameter, ToolSource
 from rath.session.output_types import ReadableSchemas
 from rath.session.tooling import MAX_RAW_CHARS, BadArguments
 
@@ -50,13 +50,13 @@ class Arguments:
 
 def _json(tool: str, arguments: Mapping[str, Any]) -> bytes:
     """Return the arguments as JSON; values of Python are taken too, from a caller in Python."""
-    given = dict(arguments)
+    values = dict(arguments)
     try:
-        return pydantic_core.to_json(given, bytes_mode="base64")
+        return pydantic_core.to_json(values, bytes_mode="base64")
     except ValueError as exc:
         raise BadArguments(
             f"the arguments for tool {tool!r} cannot be written as JSON: {exc}",
-            valid_unicode(repr(given))[:MAX_RAW_CHARS],
+            valid_unicode(repr(values))[:MAX_RAW_CHARS],
         ) from exc
 
 
@@ -78,7 +78,7 @@ Adapter = pydantic.TypeAdapter[dict[str, Any]]
 
 
 def arguments_type(
-    source: Source, parameters: Sequence[Parameter], described: Mapping[str, str]
+    source: ToolSource, parameters: Sequence[Parameter], described: Mapping[str, str]
 ) -> tuple[Adapter, dict[str, Any]]:
     """Return what makes arguments of JSON, and the JSON Schema that a model is told.
 
@@ -86,7 +86,7 @@ def arguments_type(
         TypeError: A type has no JSON Schema, or a name is none that vendors take.
     """
     try:
-        adapter, schema = _adapted(parameters, described)
+        adapter, schema = _adapter_of(parameters, described)
     except _NO_SCHEMA as exc:
         raise _refusal(source, parameters, described, exc) from exc
     for key in schema["properties"]:
@@ -99,7 +99,7 @@ def arguments_type(
     return adapter, schema
 
 
-def _adapted(
+def _adapter_of(
     parameters: Sequence[Parameter], described: Mapping[str, str]
 ) -> tuple[Adapter, dict[str, Any]]:
     # A TypedDict and no model: a parameter may have any name, `schema` and `_x` among them.
@@ -118,14 +118,14 @@ def _member(one: Parameter, described: str | None) -> Any:
     if get_origin(hint) is Annotated:
         hint, *marks = get_args(hint)
         marks = [pydantic.Field(description=m) if isinstance(m, str) else m for m in marks]
-    is_given = isinstance(one.default, FieldInfo)
-    if is_given:
+    is_field = isinstance(one.default, FieldInfo)
+    if is_field:
         marks.append(one.default)
     fields = [mark for mark in marks if isinstance(mark, FieldInfo)]
     has_default = any(not field.is_required() for field in fields)
     if described and not any(field.description for field in fields):
         marks.append(pydantic.Field(description=described))
-    if one.default is not inspect.Parameter.empty and not is_given:
+    if one.default is not inspect.Parameter.empty and not is_field:
         marks.append(pydantic.Field(default=one.default))
         has_default = True
     for mark in marks:
@@ -134,7 +134,7 @@ def _member(one: Parameter, described: str | None) -> Any:
 
 
 def _refusal(
-    source: Source,
+    source: ToolSource,
     parameters: Sequence[Parameter],
     described: Mapping[str, str],
     error: Exception,
@@ -142,12 +142,13 @@ def _refusal(
     """Return the error that names the parameter whose type it is."""
     for one in parameters:
         try:
-            _adapted([one], described)
+            _adapter_of([one], described)
         except _NO_SCHEMA as exc:
-            shown = getattr(one.hint, "__name__", None) if isinstance(one.hint, type) else None
+            named = getattr(one.hint, "__name__", None) if isinstance(one.hint, type) else None
+            hint = named or one_line_preview(repr(one.hint), 80)
             return source.refuse(
                 f"parameter {one.name!r} has a type that JSON cannot hold, "
-                f"{shown or one_line_preview(repr(one.hint), 80)} ({_reason(exc)}); expected what "
+                f"{hint} ({_reason(exc)}); expected what "
                 "pydantic makes of JSON: str, int, list, dict, a model, a dataclass, a date; take "
                 "that, and make the object of it in the function"
             )
@@ -175,11 +176,11 @@ class _ForModels(ReadableSchemas):
         return False
 
     def bytes_schema(self, schema: core_schema.BytesSchema) -> JsonSchemaValue:
-        made = super().bytes_schema(schema)
-        if made.get("format") == "base64url":  # both alphabets are read
-            del made["format"]
-            made["contentEncoding"] = "base64"
-        return made
+        schema_of_type = super().bytes_schema(schema)
+        if schema_of_type.get("format") == "base64url":  # both alphabets are read
+            del schema_of_type["format"]
+            schema_of_type["contentEncoding"] = "base64"
+        return schema_of_type
 
     def get_decimal_pattern(self, schema: core_schema.DecimalSchema) -> str | None:
         """Leave out the pattern, whose look-aheads vendors refuse."""
@@ -203,13 +204,13 @@ class _ForModels(ReadableSchemas):
         )
 
 
-def _with_items(made: JsonSchemaValue) -> JsonSchemaValue:
+def _with_items(schema_of_type: JsonSchemaValue) -> JsonSchemaValue:
     """Say `items` beside `prefixItems`: OpenAI refuses an array without it."""
-    parts = made.get("prefixItems", [])
-    if parts and "items" not in made:
+    parts = schema_of_type.get("prefixItems", [])
+    if parts and "items" not in schema_of_type:
         kinds = [part for at, part in enumerate(parts) if part not in parts[:at]]
-        made["items"] = kinds[0] if len(kinds) == 1 else {"anyOf": kinds}
-    return made
+        schema_of_type["items"] = kinds[0] if len(kinds) == 1 else {"anyOf": kinds}
+    return schema_of_type
 
 
 MAX_FAULTS = 10
@@ -222,7 +223,7 @@ _ABSENT = ("missing", "missing_argument", "missing_positional_only_argument")
 _PREFIXES = ("Value error, ", "Assertion failed, ")
 
 
-def in_words(error: pydantic.ValidationError, arguments: object, known: Sequence[str]) -> str:
+def in_words(error: pydantic.ValidationError, arguments: object, names: Sequence[str]) -> str:
     """Return what is wrong, place by place.
 
     Args:
@@ -230,23 +231,23 @@ def in_words(error: pydantic.ValidationError, arguments: object, known: Sequence
         arguments: The arguments as the model wrote them.
         known: Names of the arguments there are.
     """
-    found = error.errors(include_url=False, include_context=False)
+    errors = error.errors(include_url=False, include_context=False)
     listed = [
-        _fault(cast("Mapping[str, Any]", fault), arguments, known) for fault in found[:MAX_FAULTS]
+        _fault(cast("Mapping[str, Any]", fault), arguments, names) for fault in errors[:MAX_FAULTS]
     ]
-    if len(found) > MAX_FAULTS:
-        listed.append(f"and {len(found) - MAX_FAULTS} more")
+    if len(errors) > MAX_FAULTS:
+        listed.append(f"and {len(errors) - MAX_FAULTS} more")
     return "; ".join(listed)
 
 
-def _fault(fault: Mapping[str, Any], arguments: object, known: Sequence[str]) -> str:
+def _fault(fault: Mapping[str, Any], arguments: object, names: Sequence[str]) -> str:
     kind, steps = fault["type"], fault["loc"]
     is_absent = kind in _ABSENT
     place = _place(steps, arguments, is_absent=is_absent)
     if is_absent:
         return f"{place}: is required and missing"
     if kind == "extra_forbidden":
-        there = ", ".join(known) or "none"
+        there = ", ".join(names) or "none"
         return f"{place}: is not known" + (f"; there are: {there}" if len(steps) == 1 else "")
     message: str = fault["msg"]
     for prefix in _PREFIXES:
@@ -254,7 +255,7 @@ def _fault(fault: Mapping[str, Any], arguments: object, known: Sequence[str]) ->
     return f"{place}: {message}, not {one_line_preview(repr(fault['input']), MAX_INPUT_CHARS)}"
 
 
-def _written(step: int | str) -> str:
+def _step_text(step: int | str) -> str:
     return f"[{step}]" if isinstance(step, int) else f".{one_line_preview(step, MAX_INPUT_CHARS)}"
 
 
@@ -270,10 +271,10 @@ def _place(steps: Sequence[int | str], arguments: object, *, is_absent: bool) ->
     path, cases = "", list[str]()
     for nr, step in enumerate(steps, 1):
         if _holds(at, step):
-            path, at = path + _written(step), at[step]
+            path, at = path + _step_text(step), at[step]
         elif is_absent and nr == len(steps):
-            path += _written(step)
+            path += _step_text(step)
         else:
             cases.append(str(step))
-    told = f" (as {', '.join(cases)})" if cases else ""
-    return (path.removeprefix(".") or "the arguments") + told
+    cases_note = f" (as {', '.join(cases)})" if cases else ""
+    return (path.removeprefix(".") or "the arguments") + cases_note

@@ -34,8 +34,8 @@ from rath.backend.results import ToolResult
 from rath.flow.tool.base import FlowToolCall
 from rath.flow.tool.function.arguments import Arguments, arguments_type
 from rath.flow.tool.function.source import (
-    Described,
-    Source,
+    ToolDocstring,
+    ToolSource,
     class_source,
     read_docstring,
     read_signature,
@@ -99,7 +99,7 @@ class DefinedTool(FlowToolCall):
 
     def __call__(self, session: Session, arguments: Mapping[str, Any]) -> Any:
         result = self.function(**self._definition.values(session, arguments))
-        return _awaited(result) if inspect.isawaitable(result) else plain_result(result)
+        return _plain_awaitable(result) if inspect.isawaitable(result) else plain_result(result)
 
     def __repr__(self) -> str:
         return f"<rath.tool {self.name!r} of {self.origin}>"
@@ -172,7 +172,7 @@ class AsyncFunctionTool(FunctionTool[F]):
         return await super().__call__(session, arguments)
 
 
-async def _awaited(result: Awaitable[object]) -> Any:
+async def _plain_awaitable(result: Awaitable[object]) -> Any:
     return plain_result(await result)
 
 
@@ -186,7 +186,7 @@ class Definition:
     sessions: tuple[str, ...]
     """Parameters that get the session."""
 
-    source: Source
+    source: ToolSource
     options: Options
     is_async: bool
 
@@ -217,7 +217,7 @@ class Definition:
         return self.options.resource_key(self.name, self.read(arguments))
 
 
-def define(source: Source, name: str, described: Described, options: Options) -> Definition:
+def define(source: ToolSource, name: str, described: ToolDocstring, options: Options) -> Definition:
     """Return the definition of a tool.
 
     Args:
@@ -246,7 +246,7 @@ def define(source: Source, name: str, described: Described, options: Options) ->
     )
 
 
-def _refuse_generator(source: Source) -> None:
+def _refuse_generator(source: ToolSource) -> None:
     code: Callable[..., Any] = source.code
     if inspect.isgeneratorfunction(code) or inspect.isasyncgenfunction(code):
         raise source.refuse(
@@ -273,8 +273,8 @@ def plain_result(value: object) -> Any:
     if isinstance(value, _BYTES):
         # Pydantic writes the alphabet of URLs, which `base64 -d` and most decoders refuse.
         return base64.b64encode(value).decode()
-    found = list(cast("Generator[object]", value)) if isinstance(value, Generator) else value
-    return _split(found) if _holds_ours(found) else _jsonable(found)
+    items = list(cast("Generator[object]", value)) if isinstance(value, Generator) else value
+    return _split(items) if _holds_ours(items) else _jsonable(items)
 
 
 def _jsonable(value: object) -> Any:
@@ -302,14 +302,14 @@ def _key(key: object) -> str:
 def _holds_ours(value: object) -> bool:
     """Tell whether there is an image in it, or bytes outside of a model."""
     todo: list[object] = [value]
-    met: dict[int, object] = {}
+    visited: dict[int, object] = {}
     while todo:
         one = todo.pop()
-        if type(one) in _PLAIN or id(one) in met:
+        if type(one) in _PLAIN or id(one) in visited:
             continue
         if isinstance(one, _OURS):
             return True
-        met[id(one)] = one
+        visited[id(one)] = one
         parts = _parts(one)
         listed = parts.values() if isinstance(parts, dict) else parts
         is_model = isinstance(one, pydantic.BaseModel)
@@ -332,7 +332,7 @@ def _parts(value: object) -> dict[object, object] | list[object]:
     return []
 
 
-Call = Callable[..., Any]
+CallMethod = Callable[..., Any]
 
 
 class ObjectTool(DefinedTool):
@@ -344,7 +344,7 @@ class ObjectTool(DefinedTool):
         def __getattr__(self, name: str) -> Any: ...
 
     @property
-    def function(self) -> Call:
+    def function(self) -> CallMethod:
         return partial(self._definition.source.target, self)
 
 
@@ -373,17 +373,17 @@ def object_tool_class(kind: type[Any], options: Options) -> type[ObjectTool]:
             f"it has the metaclass {type(kind).__name__}, so no class of tools can be made of it; "
             f"make the tool of an object: rath.tool({kind.__name__}(...))"
         )
-    taken = sorted(_names_of(kind) & {*dir(DefinedTool), "_definition"} - {"_abc_impl"})
-    if taken:
+    reserved = sorted(_names_of(kind) & {*dir(DefinedTool), "_definition"} - {"_abc_impl"})
+    if reserved:
         raise source.refuse(
-            f"its {taken[0]!r} would hide what a tool has under that name; rename it, or make the "
-            f"tool of an object: rath.tool({kind.__name__}(...))"
+            f"its {reserved[0]!r} would hide what a tool has under that name; rename it, or make "
+            f"the tool of an object: rath.tool({kind.__name__}(...))"
         )
-    definition = define(source, kind.__name__, _described(kind, call), options)
-    return _made(kind, definition, call)
+    definition = define(source, kind.__name__, _docstring_of(kind, call), options)
+    return _tool_class(kind, definition, call)
 
 
-def _made(kind: type[Any], definition: Definition, call: Call) -> type[ObjectTool]:
+def _tool_class(kind: type[Any], definition: Definition, call: CallMethod) -> type[ObjectTool]:
     base = AsyncObjectTool if is_async(call) else ObjectTool
     options = definition.options
     members = {
@@ -399,15 +399,15 @@ def _made(kind: type[Any], definition: Definition, call: Call) -> type[ObjectToo
         if callable(options.approval)
         else options.approval,
     }
-    made = new_class(kind.__name__, (kind, base), exec_body=lambda body: body.update(members))
-    return cast("type[ObjectTool]", made)
+    subclass = new_class(kind.__name__, (kind, base), exec_body=lambda body: body.update(members))
+    return cast("type[ObjectTool]", subclass)
 
 
-def _own_call(kind: type[Any]) -> Call | None:
-    found = next(
+def _own_call(kind: type[Any]) -> CallMethod | None:
+    method = next(
         (vars(base)["__call__"] for base in kind.__mro__ if "__call__" in vars(base)), None
     )
-    return found if inspect.isfunction(found) else None
+    return method if inspect.isfunction(method) else None
 
 
 def _names_of(kind: type[Any]) -> set[str]:
@@ -421,9 +421,9 @@ def _names_of(kind: type[Any]) -> set[str]:
     }
 
 
-def _described(kind: type[Any], call: Call) -> Described:
+def _docstring_of(kind: type[Any], call: CallMethod) -> ToolDocstring:
     """Return what its call and its class say; `Args:` of a class are about its constructor."""
     of_call = read_docstring(call.__doc__)
     is_generated = is_dataclass(kind) and (kind.__doc__ or "").startswith(f"{kind.__name__}(")
-    of_class = Described() if is_generated else read_docstring(kind.__doc__)
-    return Described(of_call.text or of_class.text, of_call.parameters)
+    of_class = ToolDocstring() if is_generated else read_docstring(kind.__doc__)
+    return ToolDocstring(of_call.text or of_class.text, of_call.parameters)

@@ -22,7 +22,7 @@ _PACKAGE = __name__.rpartition(".")[0]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
+class ToolSource:
     """A callable that shall become a tool."""
 
     target: Callable[..., Any]
@@ -63,16 +63,16 @@ class Source:
 
     def local_names(self) -> dict[str, Any]:
         """Return the names of the functions and classes around the code, as it is declared."""
-        found = {
+        names_in_scope = {
             **_names_around(str(getattr(self.code, "__qualname__", ""))),
             **self.inner_names,
             **_enclosed_names(self.code),
         }
         # A method named `list` does not hide the type.
-        return {name: one for name, one in found.items() if not isinstance(one, _NO_TYPES)}
+        return {name: one for name, one in names_in_scope.items() if not isinstance(one, _NO_TYPES)}
 
 
-def function_source(target: Callable[..., Any], *, takes_self: bool = False) -> Source:
+def function_source(target: Callable[..., Any], *, takes_self: bool = False) -> ToolSource:
     """Return the source of a function, a method, a partial or another callable."""
     code = underneath(target)
     if not hasattr(code, "__code__") and not hasattr(code, "__qualname__"):
@@ -81,7 +81,7 @@ def function_source(target: Callable[..., Any], *, takes_self: bool = False) -> 
     else:
         qualname = str(getattr(code, "__qualname__", type(code).__qualname__))
         label = f"function {qualname}"
-    return Source(
+    return ToolSource(
         target=target,
         code=code,
         label=label,
@@ -90,9 +90,9 @@ def function_source(target: Callable[..., Any], *, takes_self: bool = False) -> 
     )
 
 
-def class_source(kind: type[Any], call: Callable[..., Any]) -> Source:
+def class_source(kind: type[Any], call: Callable[..., Any]) -> ToolSource:
     """Return the source of a class whose objects are called."""
-    return Source(
+    return ToolSource(
         target=call,
         code=underneath(call),
         label=f"class {kind.__qualname__}",
@@ -194,25 +194,25 @@ class Signature:
     """Parameters that get the snapshot of the calling session."""
 
 
-def read_signature(source: Source) -> Signature:
+def read_signature(source: ToolSource) -> Signature:
     """Return the parameters of a function that is being declared, by their hints.
 
     Raises:
         TypeError: A parameter has no hint or none that can be resolved, or cannot be given by name.
     """
     try:
-        found = list(inspect.signature(source.target).parameters.values())
+        declared = list(inspect.signature(source.target).parameters.values())
     except (ValueError, TypeError) as exc:
         raise source.refuse(
             "it tells no signature, as functions written in C may; wrap it in a function with hints"
         ) from exc
     # `Session` is often imported for type checkers only.
-    known = {"Session": Session, **source.module_names}
+    names = {"Session": Session, **source.module_names}
     local = source.local_names()
     parameters: list[Parameter] = []
     sessions: list[str] = []
-    for one in found[1:] if source.takes_self else found:
-        hint = _resolved(source, _checked(source, one), known, local)
+    for one in declared[1:] if source.takes_self else declared:
+        hint = _resolve_hint(source, _check_parameter(source, one), names, local)
         if _is_session(hint):
             sessions.append(one.name)
         else:
@@ -220,7 +220,7 @@ def read_signature(source: Source) -> Signature:
     return Signature(tuple(parameters), tuple(sessions))
 
 
-def _checked(source: Source, one: inspect.Parameter) -> inspect.Parameter:
+def _check_parameter(source: ToolSource, one: inspect.Parameter) -> inspect.Parameter:
     if one.kind in _KINDS:
         written, what, cure = (text.format(name=one.name) for text in _KINDS[one.kind])
         raise source.refuse(
@@ -235,12 +235,12 @@ def _checked(source: Source, one: inspect.Parameter) -> inspect.Parameter:
     return one
 
 
-def _resolved(
-    source: Source, one: inspect.Parameter, known: dict[str, Any], local: Mapping[str, Any]
+def _resolve_hint(
+    source: ToolSource, one: inspect.Parameter, names: dict[str, Any], local: Mapping[str, Any]
 ) -> Any:
     holder = types.SimpleNamespace(__annotations__={one.name: one.annotation})
     try:
-        return typing.get_type_hints(holder, known, local, include_extras=True)[one.name]
+        return typing.get_type_hints(holder, names, local, include_extras=True)[one.name]
     except _UNRESOLVED as exc:
         raise source.refuse(
             f"the hint {one.annotation!r} of parameter {one.name!r} cannot be resolved "
@@ -258,7 +258,7 @@ def _is_session(hint: Any) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Described:
+class ToolDocstring:
     """The parts of a docstring that a model reads."""
 
     text: str | None = None
@@ -268,22 +268,22 @@ class Described:
     """What is said of each parameter, on one line."""
 
 
-def read_docstring(docstring: str | None) -> Described:
+def read_docstring(docstring: str | None) -> ToolDocstring:
     """Return what a docstring of Google's, NumPy's or reST's style says.
 
     One that can be read in no style is taken whole.
     """
     if not docstring or not docstring.strip():
-        return Described()
+        return ToolDocstring()
     try:
         parsed = docstring_parser.parse(docstring)
     # The library fails of itself on a line such as ": :".
     except (docstring_parser.ParseError, IndexError):
-        return Described(inspect.cleandoc(docstring))
+        return ToolDocstring(inspect.cleandoc(docstring))
     between = "\n\n" if parsed.blank_after_short_description else "\n"
-    said = (parsed.short_description, parsed.long_description)
-    return Described(
-        between.join(part.strip() for part in said if part) or None,
+    texts = (parsed.short_description, parsed.long_description)
+    return ToolDocstring(
+        between.join(part.strip() for part in texts if part) or None,
         {
             name.strip().lstrip("*"): " ".join(one.description.split())
             for one in parsed.params
