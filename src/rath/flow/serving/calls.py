@@ -90,7 +90,9 @@ class Calls:
         self._running: set[_RunningCall] = set()
         self._own_sessions: set[UUID] = set()
 
-    async def call(self, arguments: Mapping[str, Any], tell: Callable[[Entry], None]) -> Answer:
+    async def call(
+        self, arguments: Mapping[str, Any], tell: Callable[[Entry], None]
+    ) -> ServedAnswer:
         """Make a call and return what the client reads; on the runtime thread.
 
         Args:
@@ -320,7 +322,7 @@ OUTPUT_SCHEMA: dict[str, Any] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ServedAnswer:
     """What a client reads."""
 
     text: str
@@ -328,22 +330,22 @@ class Answer:
     is_error: bool = False
 
 
-def refusal_answer(problem: str) -> Answer:
+def refusal_answer(problem: str) -> ServedAnswer:
     """Return what is said of a call that nothing was made of."""
     structured = {"text": problem, "session_id": None, "outcome": "refused", "usage": None}
-    return Answer(problem, structured, is_error=True)
+    return ServedAnswer(problem, structured, is_error=True)
 
 
-def failure_answer(session: Session | None, error: Exception) -> Answer:
+def failure_answer(session: Session | None, error: Exception) -> ServedAnswer:
     """Return what is said of a run that failed, or did not begin."""
     kind = "" if isinstance(error, RathError) else f"{type(error).__name__}: "
     answer_text = cut_middle(f"the run failed: {kind}{error}", MAX_ERROR_CHARS)[0]
     session_id = None if session is None else str(session.id)
     structured = {"text": answer_text, "session_id": session_id, "outcome": "failed", "usage": None}
-    return Answer(answer_text, structured, is_error=True)
+    return ServedAnswer(answer_text, structured, is_error=True)
 
 
-def run_answer(session: Session) -> Answer:
+def run_answer(session: Session) -> ServedAnswer:
     """Return what is said of a run that has ended or waits."""
     outcome = session.outcome
     note = _note(session, outcome)
@@ -360,7 +362,7 @@ def run_answer(session: Session) -> Answer:
         structured["waits_for"] = note
     if answer_text is not None and not isinstance(answer_text, str):
         structured["output"] = answer_text
-    return Answer(reply or "(no answer)", structured)
+    return ServedAnswer(reply or "(no answer)", structured)
 
 
 def _last_text(session: Session) -> str:

@@ -18,7 +18,7 @@ from mcp.shared.exceptions import MCPError
 
 import rath
 from rath._async.runtime import runtime
-from rath.flow.serving.calls import INPUT_SCHEMA, OUTPUT_SCHEMA, Answer, Calls
+from rath.flow.serving.calls import INPUT_SCHEMA, OUTPUT_SCHEMA, Calls, ServedAnswer
 from rath.mcp.halves import sound_line
 from rath.session.record import Entry, ModelCall, ToolRun
 
@@ -69,7 +69,7 @@ def make_server(calls: Calls, *, name: str, description: str) -> Server[Any]:
     )
 
 
-class _Progress:
+class _ProgressReport:
     """What a client is told while a call goes on: each model call and each tool call."""
 
     def __init__(self) -> None:
@@ -99,8 +99,8 @@ class _Progress:
 
 
 @asynccontextmanager
-async def _report_progress(context: Context) -> AsyncGenerator[_Progress]:
-    progress = _Progress()
+async def _report_progress(context: Context) -> AsyncGenerator[_ProgressReport]:
+    progress = _ProgressReport()
     async with asyncio.TaskGroup() as group:
         group.create_task(progress.send(context))
         try:
@@ -109,7 +109,7 @@ async def _report_progress(context: Context) -> AsyncGenerator[_Progress]:
             progress.end()
 
 
-def _result(answer: Answer) -> types.CallToolResult:
+def _result(answer: ServedAnswer) -> types.CallToolResult:
     return types.CallToolResult(
         content=[types.TextContent(type="text", text=answer.text)],
         structured_content=answer.structured,

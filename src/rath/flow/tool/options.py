@@ -71,7 +71,7 @@ _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class ToolOptions:
     """What `rath.tool` was told.
 
     Raises:

@@ -17,7 +17,7 @@ from rath.flow.tool.function.function_tool import (
     object_tool_class,
 )
 from rath.flow.tool.function.source import ToolSource, function_source, read_docstring
-from rath.flow.tool.options import Options, Resource
+from rath.flow.tool.options import Resource, ToolOptions
 from rath.session.tooling import ApprovalRule, ToolEffects
 
 __all__ = ["tool"]
@@ -115,7 +115,7 @@ def tool(
             name; an option is of the wrong type.
         ValueError: An option, or the name, is none that can be used.
     """
-    options = Options(
+    options = ToolOptions(
         name=name,
         description=description,
         parallel_safe=parallel_safe,
@@ -129,7 +129,7 @@ def tool(
     return _make_tool(options, function)
 
 
-def _make_tool(options: Options, target: object, /) -> FlowToolCall | type[ObjectTool]:
+def _make_tool(options: ToolOptions, target: object, /) -> FlowToolCall | type[ObjectTool]:
     if _is_tool(target):
         raise TypeError(f"{target!r:.120} is a tool already; leave out rath.tool")
     if isinstance(target, type):
@@ -159,7 +159,7 @@ def _is_tool(target: object) -> bool:
 
 
 def _function_tool(
-    source: ToolSource, options: Options, *, binds: Binding = "nothing"
+    source: ToolSource, options: ToolOptions, *, binds: Binding = "nothing"
 ) -> FunctionTool[Any]:
     named = source.target
     name: str | None = getattr(named, "__name__", None)

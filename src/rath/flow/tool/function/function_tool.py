@@ -40,7 +40,7 @@ from rath.flow.tool.function.source import (
     read_docstring,
     read_signature,
 )
-from rath.flow.tool.options import Options, checked_name
+from rath.flow.tool.options import ToolOptions, checked_name
 from rath.llm.image import Image
 from rath.session import Session
 
@@ -187,7 +187,7 @@ class Definition:
     """Parameters that get the session."""
 
     source: ToolSource
-    options: Options
+    options: ToolOptions
     is_async: bool
 
     def read(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -217,7 +217,9 @@ class Definition:
         return self.options.resource_key(self.name, self.read(arguments))
 
 
-def define(source: ToolSource, name: str, described: ToolDocstring, options: Options) -> Definition:
+def define(
+    source: ToolSource, name: str, described: ToolDocstring, options: ToolOptions
+) -> Definition:
     """Return the definition of a tool.
 
     Args:
@@ -355,7 +357,7 @@ class AsyncObjectTool(ObjectTool):
         return await super().__call__(session, arguments)
 
 
-def object_tool_class(kind: type[Any], options: Options) -> type[ObjectTool]:
+def object_tool_class(kind: type[Any], options: ToolOptions) -> type[ObjectTool]:
     """Return the class `kind` with objects that are tools.
 
     Raises:
