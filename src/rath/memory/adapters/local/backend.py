@@ -31,6 +31,7 @@ from rath.memory.adapters.local.resources import ingest
 from rath.memory.adapters.local.search import find
 from rath.memory.adapters.local.store import Expiry, LocalStore, Operation, in_worker, now_in_utc
 from rath.memory.capabilities import MemoryCapabilities, ScopeModel
+from rath.memory.op_types import MemoryOp
 from rath.memory.persistence.paths import local_store_dir
 from rath.memory.persistence.use import hold_store
 from rath.memory.results import MemoryResult
@@ -41,7 +42,7 @@ _MAX_META_BYTES = 1_048_576
 _OPENING_COUNTS_AFTER = timedelta(hours=1)
 """Opening a store is recorded if the last use is longer ago; closing always is."""
 
-_OPERATIONS: Mapping[type[ops.MemoryOp], Operation] = {
+_OPERATIONS: Mapping[type[MemoryOp], Operation] = {
     ops.MemoryOpWrite: in_worker(notes.write),
     ops.MemoryOpRead: in_worker(notes.read),
     ops.MemoryOpList: in_worker(notes.list_entries),
@@ -88,7 +89,7 @@ class LocalMemoryBackend(MemoryBackend):
         )
 
     @classmethod
-    def supported_ops(cls) -> frozenset[type[ops.MemoryOp]]:
+    def supported_ops(cls) -> frozenset[type[MemoryOp]]:
         return frozenset(_OPERATIONS)
 
     async def aopen(self, spec: MemoryStoreSpec | None) -> LocalStore:
@@ -111,7 +112,7 @@ class LocalMemoryBackend(MemoryBackend):
             await native.vectors.aclose()
         await runtime().call_in_worker(lambda: _close(native))
 
-    async def adispatch(self, native: LocalStore, op: ops.MemoryOp) -> MemoryResult:
+    async def adispatch(self, native: LocalStore, op: MemoryOp) -> MemoryResult:
         operation = _OPERATIONS.get(type(op))
         if operation is None:
             raise UnsupportedMemoryOp(type(op), self.name)

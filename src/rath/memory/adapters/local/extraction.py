@@ -231,7 +231,7 @@ def chunks_of(messages: Sequence[Utterance]) -> list[TranscriptChunk]:
         size = len(line.encode())
         if lines and (number is None or n_bytes + size > MAX_CHUNK_BYTES):
             chunks.append(TranscriptChunk(tuple(lines), frozenset(numbers)))
-            lines, numbers, n_bytes = [], set(), 0
+            lines, numbers, n_bytes = [], set[int](), 0
         if number is not None:
             lines.append(line)
             numbers.add(number)

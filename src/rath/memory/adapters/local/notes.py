@@ -77,9 +77,10 @@ def write(
         metadata = Metadata.from_write(op.metadata or {}, now=store.expiry.now())
     except ValueError as exc:
         return results.MemoryExecutionFailure("unsupported", f"the metadata cannot be kept: {exc}")
-    *others, last = places(op)
+    candidates = list(places(op))
+    uri = last = candidates[-1]
     try:
-        for uri in (*others, last):
+        for uri in candidates:
             path = layout.locate(store.root, layout.note_path(layout.relative_path(uri)))
             put = _NotePut(store, path, data, metadata, may_replace=uri == last, only_if=only_if)
             if put.run(wait=op.wait):
