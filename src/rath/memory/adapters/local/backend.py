@@ -33,7 +33,7 @@ from rath.memory.adapters.local.store import Expiry, LocalStore, Operation, in_w
 from rath.memory.capabilities import MemoryCapabilities, ScopeModel
 from rath.memory.op_types import MemoryOp
 from rath.memory.persistence.paths import local_store_dir
-from rath.memory.persistence.use import hold_store
+from rath.memory.persistence.registry import hold_store
 from rath.memory.results import MemoryResult
 
 META_SCHEMA_VERSION = 1

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from rath._async.runtime import runtime
-from rath._core.sqlite_files import IndexMismatch, identity_of, take_away
+from rath._core.sqlite import IndexMismatch, identity_of, take_away
 from rath.memory.adapters.local.files import Syncing, mark_as_ours, remove_stale_drafts
 from rath.memory.adapters.local.index import BUSY_SECONDS, TABLES, Content, NoteIndex
 from rath.memory.adapters.local.layout import DRAFTS_NAME, INDEX_NAME, logger
@@ -37,7 +37,7 @@ from rath.memory.adapters.local.walk import (
     update_changed,
     update_files,
 )
-from rath.memory.persistence.use import hold_store
+from rath.memory.persistence.registry import hold_store
 from rath.memory.uri import MEMORY_SCOPES
 
 T = TypeVar("T")

@@ -19,9 +19,9 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 
-from rath._core.sqlite_files import IndexMismatch
-from rath._core.trash import empty_trash, move_to_trash, remove_tree
-from rath._core.use import claimed, is_old, is_used, use_file
+from rath._core.retention import empty_trash, move_to_trash, remove_tree
+from rath._core.sqlite import IndexMismatch
+from rath._core.usage_locks import claimed, is_old, is_used, use_file
 from rath.memory.adapters.local import layout
 from rath.memory.adapters.local.catalog import Catalog
 from rath.memory.adapters.local.index import NoteIndex
@@ -32,7 +32,7 @@ from rath.memory.adapters.local.vectors import erase_unused
 from rath.memory.adapters.local.walk import counting_as_read, update_all, update_files
 from rath.memory.op_types import MemoryOpForget
 from rath.memory.persistence.paths import local_memory_root
-from rath.memory.persistence.registry import kept_stores
+from rath.memory.persistence.registry import local_stores
 from rath.memory.results import MemoryExecutionFailure, MemoryForgetResult, MemoryResult
 from rath.memory.uri import MEMORY_SCOPES, MEMORY_URI_PREFIX, is_memory_root
 
@@ -425,12 +425,12 @@ def prune_transcripts(*, older_than: timedelta) -> list[Path]:
 
 
 def _kept_stores() -> list[Path]:
-    stores = kept_stores()
+    stores = local_stores()
     return [stores.path(known) for known in stores.ids()]
 
 
 def _prune(store: Path, older_than: timedelta) -> list[Path]:
-    used_at = kept_stores().last_use(store)
+    used_at = local_stores().last_use(store)
     if used_at is None or not _old_transcripts(store, older_than):
         return []
     try:

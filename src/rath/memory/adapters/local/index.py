@@ -16,7 +16,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rath._core.sqlite_files import DerivedDatabase, IndexMismatch, opening
+from rath._core.sqlite import DerivedDatabase, IndexMismatch, opening
 from rath.memory.adapters.local.files import Stamp
 from rath.memory.adapters.local.layout import Kind, note_path
 from rath.memory.adapters.local.metadata import NO_METADATA, Metadata

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rath._async.runtime import runtime
-from rath._core.use import Use
+from rath._core.usage_locks import Use
 from rath.memory.adapters.local.catalog import Catalog
 from rath.memory.adapters.local.files import TooLarge
 from rath.memory.adapters.local.layout import InvalidUri
