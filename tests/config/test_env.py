@@ -126,7 +126,7 @@ TOUCH_THE_ENVIRONMENT = {
     "llm/litellm/errors.py",  # hides in an error text whatever a variable holds
     "llm/litellm/library.py",  # sets what keeps LiteLLM from the network
     "mcp/environment.py",  # hands a fixed list on to servers, and what their settings name
-    "memory/adapters/openviking/embedded.py",  # hands a fixed list on to the server it starts
+    "memory/adapters/openviking/server.py",  # hands a fixed list on to the server it starts
 }
 
 

@@ -6,7 +6,7 @@ import httpx
 import pytest
 from openviking_sdk import errors
 
-from rath.memory.adapters.openviking.faults import fault_of
+from rath.memory.adapters.openviking.client import translate_error
 
 KEY = "secret-key-0123456789"
 
@@ -45,14 +45,14 @@ KEY = "secret-key-0123456789"
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else value,
 )
 def test_each_error_has_its_kind(error: Exception, kind: str) -> None:
-    failure = fault_of(error).failure
+    failure = translate_error(error).failure
     assert failure.kind == kind
     assert failure.detail == type(error).__name__
     assert failure.message
 
 
 def test_the_key_is_not_repeated() -> None:
-    fault = fault_of(errors.UnauthenticatedError(f"the key {KEY} is wrong"), KEY)
+    fault = translate_error(errors.UnauthenticatedError(f"the key {KEY} is wrong"), KEY)
     assert KEY not in str(fault)
     assert KEY not in fault.failure.message
 
@@ -67,10 +67,10 @@ def test_the_key_is_not_repeated() -> None:
     ids=["conflict", "exists", "missing"],
 )
 def test_only_conflicts_are_worth_a_wait(error: Exception, is_busy: bool) -> None:
-    assert fault_of(error).is_busy is is_busy
+    assert translate_error(error).is_busy is is_busy
 
 
 def test_a_conflict_that_will_last_is_not_waited_for() -> None:
     lasting = errors.ConflictError("x")
     vars(lasting)["details"] = {"retryable": False}
-    assert not fault_of(lasting).is_busy
+    assert not translate_error(lasting).is_busy

@@ -28,8 +28,7 @@ from rath.memory import (
     ScopeModel,
 )
 from rath.memory.adapters.openviking import OpenVikingMemoryBackend
-from rath.memory.adapters.openviking.embedded import join
-from rath.memory.adapters.openviking.options import read_options
+from rath.memory.adapters.openviking.server import join_server, read_options
 from tests.support.machine import trust
 from tests.support.waiting import wait_until
 
@@ -411,7 +410,7 @@ def test_a_share_that_comes_too_late_is_given_back(tmp_path: Path) -> None:
     options, state = read_options(spec(tmp_path)), tmp_path / ".rath" / "server.json"
 
     async def open_too_late() -> None:
-        opening = asyncio.ensure_future(join(options))
+        opening = asyncio.ensure_future(join_server(options))
         await asyncio.sleep(0)
         wait_until(state.exists, "no server")  # holds the loop, so that the share is not seen
         opening.cancel()
