@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import posixpath
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from rath.backend import (
     BackendSandbox,
@@ -21,10 +24,52 @@ from rath.backend import (
     FileWriteResult,
     ToolExecutionFailure,
 )
+from rath.backend.file_tools import MAX_READ_BYTES, OutsideWorkspace
 from rath.backend.opensandbox import OpenSandboxBackend
-from rath.backend.parts import MAX_READ_BYTES
+from rath.backend.opensandbox.files import absolute, is_in_workspace, relative
 from rath.backend.tool_types import BackendToolFilesEdit
 from tests.support.opensandbox_server import Answer, Drop, OpenSandboxServer
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        (".", "/workspace"),
+        ("./", "/workspace"),
+        ("", "/workspace"),
+        ("./x", "/workspace/x"),
+        ("x", "/workspace/x"),
+        ("a/../b", "/workspace/b"),
+        ("/etc/hosts", "/etc/hosts"),
+        ("/workspace/../etc", "/workspace/../etc"),
+    ],
+)
+def test_a_path_is_kept_or_starts_at_the_workspace(path: str, expected: str) -> None:
+    assert absolute(path) == expected
+
+
+@pytest.mark.parametrize("path", ["..", "../x", "a/../../x", "../workspace2/x"])
+def test_a_relative_path_stays_inside(path: str) -> None:
+    with pytest.raises(OutsideWorkspace, match="leads out of the workspace"):
+        absolute(path)
+
+
+@given(st.lists(st.sampled_from(["a", "b", "..", ".", ""])).map("/".join))
+def test_whatever_a_relative_path_is_it_stays_inside(path: str) -> None:
+    if path.startswith("/"):
+        return
+    try:
+        found = absolute(path)
+    except OutsideWorkspace:
+        assert ".." in path
+    else:
+        assert is_in_workspace(found)
+        assert posixpath.join("/workspace", relative(found)) in (found, f"{found}/.")
+
+
+def test_a_path_elsewhere_stays_absolute() -> None:
+    assert relative("/etc/hosts") == "/etc/hosts"
+    assert not is_in_workspace("/workspace2")
 
 
 def _failed(sandbox: BackendSandbox, call: BackendTool) -> ToolExecutionFailure:
@@ -221,7 +266,7 @@ def test_writes_to_one_path_do_not_mix(
     found = sandbox.dispatch(BackendToolFilesRead("a.txt"))
     assert isinstance(found, FileContent)
     assert found.data in contents
-    assert len(sandbox.native.writing) == 0
+    assert len(sandbox.native.path_locks) == 0
 
 
 def test_edits_of_one_file_are_none_lost(sandbox: BackendSandbox) -> None:
