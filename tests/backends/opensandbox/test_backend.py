@@ -20,13 +20,12 @@ from rath.backend import (
     BackendToolFilesExists,
     BackendToolFilesRead,
     BackendToolFilesWrite,
-    CommandResult,
     FileContent,
-    ToolExecutionFailure,
 )
 from rath.backend.abc import SandboxLimits
 from rath.backend.opensandbox import OpenSandboxBackend
 from rath.conformance import check_backend
+from tests.support.opensandbox_calls import Remote, Service, failed, stdout
 from tests.support.opensandbox_server import Answer, Drop, Gate, OpenSandboxServer
 
 
@@ -45,31 +44,21 @@ def test_it_keeps_the_contract(backend: OpenSandboxBackend) -> None:
 CREATE = ("POST", "/v1/sandboxes")
 
 
-def _said(sandbox: BackendSandbox, line: str) -> bytes:
-    result = sandbox.dispatch(BackendToolCommandRun(line))
-    assert isinstance(result, CommandResult), result
-    return result.stdout
-
-
 def _created(server: OpenSandboxServer) -> Sequence[dict[str, object]]:
     return [request.json() for request in server.matching(*CREATE)]
 
 
-def test_what_is_opened_is_what_the_documents_say(
-    backend: OpenSandboxBackend, opensandbox_server: OpenSandboxServer
-) -> None:
-    sandbox = backend.open()
-    (body,) = _created(opensandbox_server)
-    backend.close(sandbox)
+def test_what_is_opened_is_what_the_documents_say(service: Service) -> None:
+    sandbox = service.backend.open()
+    (body,) = _created(service.server)
+    service.backend.close(sandbox)
     assert body["image"] == {"uri": "opensandbox/code-interpreter:v1.1.0"}
     assert body["entrypoint"] == ["/opt/code-interpreter/code-interpreter.sh"]
     assert body["timeout"] == 600
     assert "volumes" not in body
 
 
-def test_a_spec_is_passed_on(
-    backend: OpenSandboxBackend, opensandbox_server: OpenSandboxServer
-) -> None:
+def test_a_spec_is_passed_on(service: Service) -> None:
     spec = BackendSandboxSpec(
         image="python:3.11",
         entrypoint=["sleep", "inf"],
@@ -77,75 +66,62 @@ def test_a_spec_is_passed_on(
         timeout=timedelta(minutes=3),
         limits=SandboxLimits(memory_bytes=300 << 20),
     )
-    sandbox = backend.open(spec)
-    (body,) = _created(opensandbox_server)
-    assert _said(sandbox, "echo $GREETING") == b"hello\n"
-    backend.close(sandbox)
+    sandbox = service.backend.open(spec)
+    (body,) = _created(service.server)
+    assert stdout(sandbox, "echo $GREETING") == b"hello\n"
+    service.backend.close(sandbox)
     assert (body["image"], body["timeout"]) == ({"uri": "python:3.11"}, 180)
     assert body["entrypoint"] == ["sleep", "inf"]
     assert body["resourceLimits"] == {"cpu": "1", "memory": "300Mi"}
 
 
-def test_its_handle_is_its_id_and_its_place_is_inside(
-    sandbox: BackendSandbox, opensandbox_server: OpenSandboxServer
-) -> None:
-    place = sandbox.describe()
-    assert [sandbox.handle] == opensandbox_server.sandbox_ids
-    assert (place.backend, place.sandbox_id) == ("opensandbox", sandbox.handle)
+def test_its_handle_is_its_id_and_its_place_is_inside(remote: Remote) -> None:
+    place = remote.sandbox.describe()
+    assert [remote.sandbox.handle] == remote.server.sandbox_ids
+    assert (place.backend, place.sandbox_id) == ("opensandbox", remote.sandbox.handle)
     assert (place.isolation, place.root, place.cwd) == ("container", "/workspace", "/workspace")
 
 
-def test_closing_from_many_threads_ends_it_once(
-    backend: OpenSandboxBackend, opensandbox_server: OpenSandboxServer
-) -> None:
-    sandbox = backend.open()
-    assert backend.sandbox_count() == 1
+def test_closing_from_many_threads_ends_it_once(service: Service) -> None:
+    sandbox = service.backend.open()
+    assert service.backend.sandbox_count() == 1
     with ThreadPoolExecutor(4) as pool:
-        for done in [pool.submit(backend.close, sandbox) for _ in range(8)]:
+        for done in [pool.submit(service.backend.close, sandbox) for _ in range(8)]:
             done.result()
-    assert len(opensandbox_server.matching("DELETE", f"/v1/sandboxes/{sandbox.handle}")) == 1
-    assert opensandbox_server.sandbox_ids == []
-    assert backend.sandbox_count() == 0
+    assert len(service.server.matching("DELETE", f"/v1/sandboxes/{sandbox.handle}")) == 1
+    assert service.server.sandbox_ids == []
+    assert service.backend.sandbox_count() == 0
 
 
-def test_closing_what_has_ended_already_is_no_error(
-    backend: OpenSandboxBackend, opensandbox_server: OpenSandboxServer
-) -> None:
-    sandbox = backend.open()
-    opensandbox_server.advance(601)
-    backend.close(sandbox)
+def test_closing_what_has_ended_already_is_no_error(service: Service) -> None:
+    sandbox = service.backend.open()
+    service.server.advance(601)
+    service.backend.close(sandbox)
     assert sandbox.closed
 
 
-def test_a_sandbox_that_cannot_be_ended_says_until_when_it_lives(
-    backend: OpenSandboxBackend, opensandbox_server: OpenSandboxServer
-) -> None:
-    sandbox = backend.open()
+def test_a_sandbox_that_cannot_be_ended_says_until_when_it_lives(service: Service) -> None:
+    sandbox = service.backend.open()
     refused = Answer(500, {"code": "DOCKER::ERROR", "message": "the engine is away"})
-    opensandbox_server.inject("DELETE", "/v1/sandboxes/*", refused)
+    service.server.inject("DELETE", "/v1/sandboxes/*", refused)
     with pytest.raises(BackendError, match=r"ends with its lifetime.*the engine is away"):
-        backend.close(sandbox)
+        service.backend.close(sandbox)
 
 
-def test_an_expired_sandbox_says_that_it_is_gone(
-    sandbox: BackendSandbox, opensandbox_server: OpenSandboxServer
-) -> None:
-    opensandbox_server.advance(601)
+def test_an_expired_sandbox_says_that_it_is_gone(remote: Remote) -> None:
+    remote.server.advance(601)
     for call in (BackendToolCommandRun("true"), BackendToolFilesRead("x")):
-        result = sandbox.dispatch(call)
-        assert isinstance(result, ToolExecutionFailure)
+        result = failed(remote.sandbox, call)
         assert result.kind == "sandbox_closed"
         assert "lifetime of 0:10:00" in result.message
 
 
-def test_a_renewed_sandbox_lives_longer(
-    backend: OpenSandboxBackend, sandbox: BackendSandbox, opensandbox_server: OpenSandboxServer
-) -> None:
+def test_a_renewed_sandbox_lives_longer(remote: Remote) -> None:
     before = datetime.now(UTC)
-    until = backend.renew(sandbox, timedelta(hours=1))
-    opensandbox_server.advance(1200)
+    until = remote.backend.renew(remote.sandbox, timedelta(hours=1))
+    remote.server.advance(1200)
     assert until - before > timedelta(minutes=59)
-    assert _said(sandbox, "echo here") == b"here\n"
+    assert stdout(remote.sandbox, "echo here") == b"here\n"
 
 
 def test_a_closed_sandbox_is_not_renewed(backend: OpenSandboxBackend) -> None:
@@ -155,34 +131,28 @@ def test_a_closed_sandbox_is_not_renewed(backend: OpenSandboxBackend) -> None:
         backend.renew(sandbox, timedelta(hours=1))
 
 
-def test_an_expired_sandbox_is_not_renewed(
-    backend: OpenSandboxBackend, sandbox: BackendSandbox, opensandbox_server: OpenSandboxServer
-) -> None:
-    opensandbox_server.advance(601)
+def test_an_expired_sandbox_is_not_renewed(remote: Remote) -> None:
+    remote.server.advance(601)
     with pytest.raises(BackendSandboxClosed):
-        backend.renew(sandbox, timedelta(hours=1))
+        remote.backend.renew(remote.sandbox, timedelta(hours=1))
 
 
-def test_another_backend_attaches_by_id(
-    backend: OpenSandboxBackend, sandbox: BackendSandbox, opensandbox_server: OpenSandboxServer
-) -> None:
-    sandbox.dispatch(BackendToolFilesWrite("a.txt", "kept"))
-    server = opensandbox_server
+def test_another_backend_attaches_by_id(remote: Remote) -> None:
+    remote.sandbox.dispatch(BackendToolFilesWrite("a.txt", "kept"))
+    server = remote.server
     other = OpenSandboxBackend(domain=server.domain, api_key=server.api_key)
-    attached = other.attach(sandbox.handle)
+    attached = other.attach(remote.sandbox.handle)
     found = attached.dispatch(BackendToolFilesRead("a.txt"))
     assert found == FileContent("kept")
-    assert (attached.handle, other.sandbox_count()) == (sandbox.handle, 1)
+    assert (attached.handle, other.sandbox_count()) == (remote.sandbox.handle, 1)
     other.close(attached)
     assert server.sandbox_ids == []
 
 
-def test_a_handle_of_a_known_id_connects_on_first_use(
-    backend: OpenSandboxBackend, sandbox: BackendSandbox
-) -> None:
-    again = BackendSandbox(backend, sandbox.handle)
-    assert _said(again, "echo here") == b"here\n"
-    backend.detach(again)
+def test_a_handle_of_a_known_id_connects_on_first_use(remote: Remote) -> None:
+    again = BackendSandbox(remote.backend, remote.sandbox.handle)
+    assert stdout(again, "echo here") == b"here\n"
+    remote.backend.detach(again)
 
 
 def test_attaching_to_nothing_says_so(backend: OpenSandboxBackend) -> None:
@@ -193,26 +163,22 @@ def test_attaching_to_nothing_says_so(backend: OpenSandboxBackend) -> None:
     assert backend.sandbox_count() == 0
 
 
-def test_a_refused_attachment_is_an_error_of_the_backend(
-    backend: OpenSandboxBackend, opensandbox_server: OpenSandboxServer
-) -> None:
+def test_a_refused_attachment_is_an_error_of_the_backend(service: Service) -> None:
     refused = Answer(401, {"code": "INVALID_API_KEY", "message": "wrong key"})
-    opensandbox_server.inject("GET", "/v1/sandboxes/*", refused)
+    service.server.inject("GET", "/v1/sandboxes/*", refused)
     with pytest.raises(BackendError, match="wrong key"):
-        backend.attach("00000000-0000-0000-0000-000000000000")
+        service.backend.attach("00000000-0000-0000-0000-000000000000")
 
 
-def test_a_detached_sandbox_goes_on(
-    backend: OpenSandboxBackend, opensandbox_server: OpenSandboxServer
-) -> None:
-    sandbox = backend.open()
-    remote_id = backend.detach(sandbox)
-    backend.close(sandbox)
+def test_a_detached_sandbox_goes_on(service: Service) -> None:
+    sandbox = service.backend.open()
+    remote_id = service.backend.detach(sandbox)
+    service.backend.close(sandbox)
     assert sandbox.closed
-    assert opensandbox_server.sandbox_ids == [remote_id]
-    again = backend.attach(remote_id)
-    assert _said(again, "echo here") == b"here\n"
-    backend.close(again)
+    assert service.server.sandbox_ids == [remote_id]
+    again = service.backend.attach(remote_id)
+    assert stdout(again, "echo here") == b"here\n"
+    service.backend.close(again)
 
 
 def test_a_wrong_key_is_told_and_not_shown(opensandbox_server: OpenSandboxServer) -> None:
@@ -227,110 +193,90 @@ def test_an_image_that_cannot_be_fetched_is_told(backend: OpenSandboxBackend) ->
         backend.open(BackendSandboxSpec(image="localhost/none:1"))
 
 
-def test_a_sandbox_whose_answer_was_lost_is_found_and_not_made_again(
-    backend: OpenSandboxBackend, opensandbox_server: OpenSandboxServer
-) -> None:
-    opensandbox_server.inject(*CREATE, Drop("after"))
-    sandbox = backend.open()
-    assert opensandbox_server.calls[CREATE] == 1
-    assert [sandbox.handle] == opensandbox_server.sandbox_ids
-    backend.close(sandbox)
+def test_a_sandbox_whose_answer_was_lost_is_found_and_not_made_again(service: Service) -> None:
+    service.server.inject(*CREATE, Drop("after"))
+    sandbox = service.backend.open()
+    assert service.server.calls[CREATE] == 1
+    assert [sandbox.handle] == service.server.sandbox_ids
+    service.backend.close(sandbox)
 
 
-def test_a_request_that_was_lost_is_not_sent_again(
-    backend: OpenSandboxBackend, opensandbox_server: OpenSandboxServer
-) -> None:
-    opensandbox_server.inject(*CREATE, Drop("before"))
+def test_a_request_that_was_lost_is_not_sent_again(service: Service) -> None:
+    service.server.inject(*CREATE, Drop("before"))
     with pytest.raises(BackendError, match="no sandbox could be opened"):
-        backend.open()
-    assert opensandbox_server.calls[CREATE] == 1
+        service.backend.open()
+    assert service.server.calls[CREATE] == 1
 
 
-def test_where_nobody_knows_whether_it_was_opened_that_is_said(
-    backend: OpenSandboxBackend, opensandbox_server: OpenSandboxServer
-) -> None:
-    opensandbox_server.inject(*CREATE, Drop("after"))
+def test_where_nobody_knows_whether_it_was_opened_that_is_said(service: Service) -> None:
+    service.server.inject(*CREATE, Drop("after"))
     away = Answer(500, {"code": "AWAY", "message": "away"})
-    opensandbox_server.inject("GET", "/v1/sandboxes", away, times=None)
+    service.server.inject("GET", "/v1/sandboxes", away, times=None)
     with pytest.raises(BackendError, match="has the metadata rath-opening="):
-        backend.open()
+        service.backend.open()
 
 
-def test_a_sandbox_without_a_workspace_is_not_left_behind(
-    backend: OpenSandboxBackend, opensandbox_server: OpenSandboxServer
-) -> None:
+def test_a_sandbox_without_a_workspace_is_not_left_behind(service: Service) -> None:
     full = Answer(500, {"code": "RUNTIME_ERROR", "message": "no space left"})
-    opensandbox_server.inject("POST", "/directories", full)
+    service.server.inject("POST", "/directories", full)
     with pytest.raises(BackendError, match="no space left"):
-        backend.open()
-    assert opensandbox_server.sandbox_ids == []
+        service.backend.open()
+    assert service.server.sandbox_ids == []
 
 
-def test_a_cancelled_opening_leaves_no_sandbox(
-    backend: OpenSandboxBackend, opensandbox_server: OpenSandboxServer
-) -> None:
+def test_a_cancelled_opening_leaves_no_sandbox(service: Service) -> None:
     gate = Gate()
-    opensandbox_server.inject(*CREATE, gate)
-    lazy = backend.lazy()
+    service.server.inject(*CREATE, gate)
+    lazy = service.backend.lazy()
     running = runtime().submit(lazy.aopened, label="opening")
     assert gate.reached.wait(50)
     runtime().cancel(running)
     with pytest.raises(BaseException):  # noqa: B017, PT011  # CancelledError is none of Exception
         running.future.result(50)
     gate.release()
-    opensandbox_server.wait_for("DELETE", "/v1/sandboxes/*")
-    assert opensandbox_server.calls[CREATE] == 1
+    service.server.wait_for("DELETE", "/v1/sandboxes/*")
+    assert service.server.calls[CREATE] == 1
     # What comes after it is answered after it, too.
-    backend.close(backend.open())
-    assert opensandbox_server.sandbox_ids == []
+    service.backend.close(service.backend.open())
+    assert service.server.sandbox_ids == []
 
 
-def test_after_a_restart_of_the_server_it_goes_on(
-    sandbox: BackendSandbox, opensandbox_server: OpenSandboxServer
-) -> None:
-    sandbox.dispatch(BackendToolFilesWrite("a.txt", "kept"))
-    opensandbox_server.restart()
-    assert _said(sandbox, "cat a.txt") == b"kept"
+def test_after_a_restart_of_the_server_it_goes_on(remote: Remote) -> None:
+    remote.sandbox.dispatch(BackendToolFilesWrite("a.txt", "kept"))
+    remote.server.restart()
+    assert stdout(remote.sandbox, "cat a.txt") == b"kept"
 
 
-def test_a_working_dir_is_mounted(
-    backend: OpenSandboxBackend, opensandbox_server: OpenSandboxServer, tmp_path: Path
-) -> None:
+def test_a_working_dir_is_mounted(service: Service, tmp_path: Path) -> None:
     workspace = tmp_path / "new" / "workspace"
-    sandbox = backend.open(BackendSandboxSpec(working_dir=str(workspace)))
-    (body,) = _created(opensandbox_server)
+    sandbox = service.backend.open(BackendSandboxSpec(working_dir=str(workspace)))
+    (body,) = _created(service.server)
     sandbox.dispatch(BackendToolFilesWrite("a.txt", "seen"))
-    backend.close(sandbox)
+    service.backend.close(sandbox)
     volume = {"name": "rath-workspace", "host": {"path": str(workspace)}, "readOnly": False}
     assert body["volumes"] == [{**volume, "mountPath": "/workspace"}]
     assert (workspace / "a.txt").read_text() == "seen"
 
 
 def test_a_working_dir_that_the_server_does_not_mount_is_left_out_with_a_warning(
-    backend: OpenSandboxBackend,
-    opensandbox_server: OpenSandboxServer,
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
+    service: Service, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    opensandbox_server.allowed_host_paths.clear()
-    sandbox = backend.open(BackendSandboxSpec(working_dir=str(tmp_path)))
+    service.server.allowed_host_paths.clear()
+    sandbox = service.backend.open(BackendSandboxSpec(working_dir=str(tmp_path)))
     assert sandbox.dispatch(BackendToolFilesExists(".")) is True
-    backend.close(sandbox)
-    assert ["volumes" in body for body in _created(opensandbox_server)] == [True, False]
+    service.backend.close(sandbox)
+    assert ["volumes" in body for body in _created(service.server)] == [True, False]
     assert "does not mount the working_dir" in caplog.text
 
 
 def test_a_working_dir_that_must_be_mounted_is_an_error_where_it_is_not(
-    backend: OpenSandboxBackend,
-    opensandbox_server: OpenSandboxServer,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RATH_OPENSANDBOX_STRICT_WORKSPACE_BIND", "1")
-    opensandbox_server.allowed_host_paths.clear()
+    service.server.allowed_host_paths.clear()
     with pytest.raises(BackendError, match="no sandbox could be opened"):
-        backend.open(BackendSandboxSpec(working_dir=str(tmp_path)))
-    assert opensandbox_server.calls[CREATE] == 1
+        service.backend.open(BackendSandboxSpec(working_dir=str(tmp_path)))
+    assert service.server.calls[CREATE] == 1
 
 
 def test_a_working_dir_that_cannot_be_made_is_an_error(
@@ -341,15 +287,13 @@ def test_a_working_dir_that_cannot_be_made_is_an_error(
         backend.open(BackendSandboxSpec(working_dir=str(tmp_path / "file" / "x")))
 
 
-def test_a_snapshot_opens_another_sandbox(
-    backend: OpenSandboxBackend, sandbox: BackendSandbox
-) -> None:
-    sandbox.dispatch(BackendToolFilesWrite("a.txt", "kept"))
-    copy = backend.open_snapshot(backend.snapshot(sandbox, "one"))
-    sandbox.dispatch(BackendToolFilesWrite("a.txt", "later"))
+def test_a_snapshot_opens_another_sandbox(remote: Remote) -> None:
+    remote.sandbox.dispatch(BackendToolFilesWrite("a.txt", "kept"))
+    copy = remote.backend.open_snapshot(remote.backend.snapshot(remote.sandbox, "one"))
+    remote.sandbox.dispatch(BackendToolFilesWrite("a.txt", "later"))
     assert copy.dispatch(BackendToolFilesRead("a.txt")) == FileContent("kept")
-    assert copy.handle != sandbox.handle
-    backend.close(copy)
+    assert copy.handle != remote.sandbox.handle
+    remote.backend.close(copy)
 
 
 def test_a_snapshot_that_is_not_there_opens_nothing(backend: OpenSandboxBackend) -> None:
@@ -357,20 +301,18 @@ def test_a_snapshot_that_is_not_there_opens_nothing(backend: OpenSandboxBackend)
         backend.open_snapshot("00000000-0000-0000-0000-000000000000")
 
 
-def test_many_sandboxes_open_side_by_side(
-    backend: OpenSandboxBackend, opensandbox_server: OpenSandboxServer
-) -> None:
+def test_many_sandboxes_open_side_by_side(service: Service) -> None:
     barrier = threading.Barrier(3)
 
     def work(number: int) -> bytes:
-        sandbox = backend.open()
+        sandbox = service.backend.open()
         sandbox.dispatch(BackendToolFilesWrite("n.txt", str(number)))
         barrier.wait(50)
-        said = _said(sandbox, "cat n.txt")
-        backend.close(sandbox)
+        said = stdout(sandbox, "cat n.txt")
+        service.backend.close(sandbox)
         return said
 
     with ThreadPoolExecutor(3) as pool:
         found = list(pool.map(work, range(3)))
     assert found == [b"0", b"1", b"2"]
-    assert opensandbox_server.sandbox_ids == []
+    assert service.server.sandbox_ids == []

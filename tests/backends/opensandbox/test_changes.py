@@ -18,7 +18,6 @@ from rath.backend import (
     BackendToolCommandRun,
     BackendToolFilesRead,
     BackendToolFilesWrite,
-    CommandResult,
     FileContent,
     ToolExecutionFailure,
 )
@@ -33,7 +32,8 @@ from rath.backend.opensandbox.changes import (
 )
 from rath.backend.opensandbox.connection import Broken
 from rath.backend.tool_types import BackendToolFilesEdit
-from tests.support.opensandbox_server import Answer, Drop, Gate, OpenSandboxServer
+from tests.support.opensandbox_calls import Remote, end_of, failed
+from tests.support.opensandbox_server import Answer, Drop, Gate
 from tests.support.waiting import wait_until
 
 _paths = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1)
@@ -82,8 +82,7 @@ _PLAIN = stat.S_IFREG | 0o644
 
 def _observed(sandbox: BackendSandbox, line: str) -> EffectLog:
     with observe_effects() as effects:
-        result = sandbox.dispatch(BackendToolCommandRun(line))
-    assert isinstance(result, CommandResult), result
+        end_of(sandbox, BackendToolCommandRun(line))
     return effects
 
 
@@ -106,14 +105,12 @@ def test_a_written_file_is_told_exactly(sandbox: BackendSandbox) -> None:
     assert [_content(each.after) for each in effects] == [b"one", b"two", b"three"]
 
 
-def test_nothing_is_read_for_effects_while_nobody_observes(
-    sandbox: BackendSandbox, opensandbox_server: OpenSandboxServer
-) -> None:
-    sandbox.dispatch(BackendToolFilesWrite("a.txt", "one"))
-    sandbox.dispatch(BackendToolFilesWrite("a.txt", "two"))
-    assert opensandbox_server.matching("GET", "/files/*") == []
-    sandbox.dispatch(BackendToolCommandRun("true"))
-    assert opensandbox_server.calls["POST", "/command"] == 1
+def test_nothing_is_read_for_effects_while_nobody_observes(remote: Remote) -> None:
+    remote.sandbox.dispatch(BackendToolFilesWrite("a.txt", "one"))
+    remote.sandbox.dispatch(BackendToolFilesWrite("a.txt", "two"))
+    assert remote.server.matching("GET", "/files/*") == []
+    remote.sandbox.dispatch(BackendToolCommandRun("true"))
+    assert remote.server.calls["POST", "/command"] == 1
 
 
 def test_a_file_outside_of_the_workspace_is_a_gap(sandbox: BackendSandbox) -> None:
@@ -221,46 +218,36 @@ def test_a_workspace_that_is_gone_is_a_gap(sandbox: BackendSandbox) -> None:
     assert "could not be listed" in effects.gaps[0]
 
 
-def test_a_sandbox_that_ends_in_the_middle_is_a_gap(
-    sandbox: BackendSandbox, opensandbox_server: OpenSandboxServer
-) -> None:
+def test_a_sandbox_that_ends_in_the_middle_is_a_gap(remote: Remote) -> None:
     missing = {"code": "DOCKER::SANDBOX_NOT_FOUND", "message": "not found"}
-    opensandbox_server.inject("POST", "/command", Answer(404, missing), skip=1)
-    opensandbox_server.inject("GET", "/v1/sandboxes/*", Answer(404, missing))
+    remote.server.inject("POST", "/command", Answer(404, missing), skip=1)
+    remote.server.inject("GET", "/v1/sandboxes/*", Answer(404, missing))
     with observe_effects() as effects:
-        result = sandbox.dispatch(BackendToolCommandRun("true"))
-    assert isinstance(result, ToolExecutionFailure)
+        result = failed(remote.sandbox, BackendToolCommandRun("true"))
     assert result.kind == "sandbox_closed"
     assert "ended" in effects.gaps[0]
 
 
-def test_a_command_whose_end_was_lost_still_tells_what_changed(
-    sandbox: BackendSandbox, opensandbox_server: OpenSandboxServer
-) -> None:
-    opensandbox_server.inject("POST", "/command", Drop("after"), skip=1)
+def test_a_command_whose_end_was_lost_still_tells_what_changed(remote: Remote) -> None:
+    remote.server.inject("POST", "/command", Drop("after"), skip=1)
     with observe_effects() as effects:
-        result = sandbox.dispatch(BackendToolCommandRun("touch a"))
-    assert isinstance(result, ToolExecutionFailure)
+        failed(remote.sandbox, BackendToolCommandRun("touch a"))
     assert [each.path for each in effects] == ["a"]
 
 
-def test_a_look_that_the_server_refuses_is_a_gap(
-    sandbox: BackendSandbox, opensandbox_server: OpenSandboxServer
-) -> None:
+def test_a_look_that_the_server_refuses_is_a_gap(remote: Remote) -> None:
     refused = Answer(500, {"code": "RUNTIME_ERROR", "message": "no more processes"})
-    opensandbox_server.inject("POST", "/command", refused)
-    effects = _observed(sandbox, "touch a")
+    remote.server.inject("POST", "/command", refused)
+    effects = _observed(remote.sandbox, "touch a")
     assert effects == []
     assert effects.gaps == ["the files of the sandbox could not be looked at: no more processes"]
 
 
-def test_a_cancelled_command_says_that_nothing_was_looked_for(
-    sandbox: BackendSandbox, opensandbox_server: OpenSandboxServer
-) -> None:
+def test_a_cancelled_command_says_that_nothing_was_looked_for(remote: Remote) -> None:
     with observe_effects() as effects:
         call = BackendToolCommandRun("touch begun; sleep 30")
-        running = runtime().submit(lambda: sandbox.adispatch(call), label="a command")
-    opensandbox_server.wait_for("POST", "/command", n_requests=2)
+        running = runtime().submit(lambda: remote.sandbox.adispatch(call), label="a command")
+    remote.server.wait_for("POST", "/command", n_requests=2)
     runtime().cancel(running)
     with pytest.raises(BaseException):  # noqa: B017, PT011  # CancelledError is none of Exception
         running.future.result(50)
@@ -293,11 +280,9 @@ def test_the_digest_follows_the_files(sandbox: BackendSandbox) -> None:
     assert sandbox.workspace_digest() == first
 
 
-def test_a_digest_that_cannot_be_had_is_none(
-    sandbox: BackendSandbox, opensandbox_server: OpenSandboxServer
-) -> None:
-    opensandbox_server.advance(601)
-    assert sandbox.workspace_digest() is None
+def test_a_digest_that_cannot_be_had_is_none(remote: Remote) -> None:
+    remote.server.advance(601)
+    assert remote.sandbox.workspace_digest() is None
 
 
 def test_what_one_look_does_not_fetch_is_known_by_its_digest(
@@ -322,12 +307,10 @@ def test_a_file_too_large_to_digest_is_a_gap_when_it_changes(
     assert "'a'" in effects.gaps[0]
 
 
-def test_what_cannot_be_fetched_is_known_by_its_digest(
-    sandbox: BackendSandbox, opensandbox_server: OpenSandboxServer
-) -> None:
+def test_what_cannot_be_fetched_is_known_by_its_digest(remote: Remote) -> None:
     away = Answer(500, {"code": "RUNTIME_ERROR", "message": "away"})
-    opensandbox_server.inject("GET", "/files/download", away, skip=1)
-    effects = _observed(sandbox, "printf x > a")
+    remote.server.inject("GET", "/files/download", away, skip=1)
+    effects = _observed(remote.sandbox, "printf x > a")
     assert [each.after for each in effects] == [Blob.from_bytes(b"x")]
     assert _content(effects[0].after) is None
     assert "only their digests" in effects.gaps[0]
@@ -405,15 +388,13 @@ def test_what_a_file_tool_wrote_is_not_a_commands_though_nobody_observes_it(
 
 
 @pytest.mark.parametrize("n_requests", [1, 3], ids=["the first look", "the second look"])
-def test_a_write_waits_while_somebody_looks(
-    sandbox: BackendSandbox, opensandbox_server: OpenSandboxServer, n_requests: int
-) -> None:
+def test_a_write_waits_while_somebody_looks(remote: Remote, n_requests: int) -> None:
     gate = Gate()
-    opensandbox_server.inject("POST", "/command", gate, skip=n_requests - 1)
+    remote.server.inject("POST", "/command", gate, skip=n_requests - 1)
     with ThreadPoolExecutor(2) as pool:
-        looking = pool.submit(_observed, sandbox, "true")
-        opensandbox_server.wait_for("POST", "/command", n_requests=n_requests)
-        writing = pool.submit(sandbox.dispatch, BackendToolFilesWrite("a", "x"))
+        looking = pool.submit(_observed, remote.sandbox, "true")
+        remote.server.wait_for("POST", "/command", n_requests=n_requests)
+        writing = pool.submit(remote.sandbox.dispatch, BackendToolFilesWrite("a", "x"))
         done, _ = wait([writing], 0.2)
         gate.release()
         assert not done
@@ -432,18 +413,18 @@ def test_a_name_that_is_not_utf_8_hides_nothing_else(sandbox: BackendSandbox) ->
     assert sandbox.workspace_digest() is not None
 
 
-def test_contents_are_fetched_side_by_side(
-    sandbox: BackendSandbox, opensandbox_server: OpenSandboxServer
-) -> None:
+def test_contents_are_fetched_side_by_side(remote: Remote) -> None:
     gate = Gate()
-    _observed(sandbox, "true")
-    n_before = len(opensandbox_server.matching("GET", "/files/download"))
-    opensandbox_server.inject("GET", "/files/download", gate, skip=1)
+    _observed(remote.sandbox, "true")
+    n_before = len(remote.server.matching("GET", "/files/download"))
+    remote.server.inject("GET", "/files/download", gate, skip=1)
     with ThreadPoolExecutor(1) as pool:
-        running = pool.submit(_observed, sandbox, "for each in 1 2 3; do echo $each > $each; done")
+        running = pool.submit(
+            _observed, remote.sandbox, "for each in 1 2 3; do echo $each > $each; done"
+        )
         # The list of the look, and all three files while the first one is not answered.
         try:
-            opensandbox_server.wait_for("GET", "/files/download", n_requests=n_before + 4)
+            remote.server.wait_for("GET", "/files/download", n_requests=n_before + 4)
         finally:
             gate.release()
         effects = running.result()

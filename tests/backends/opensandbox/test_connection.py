@@ -18,7 +18,6 @@ from rath.backend import (
     BackendToolFilesRead,
     BackendToolFilesWrite,
     FileContent,
-    ToolExecutionFailure,
 )
 from rath.backend.opensandbox import (
     OpenSandboxBackend,
@@ -37,6 +36,7 @@ from rath.backend.opensandbox.connection import (
 )
 from rath.errors import BackendError, ConfigError, MissingExtra, UntrustedConfig
 from tests.support.machine import trust
+from tests.support.opensandbox_calls import Remote, Service, failed
 from tests.support.opensandbox_server import Answer, OpenSandboxServer
 
 KEY = "a-key-of-the-environment"
@@ -287,59 +287,46 @@ def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("_soon")
-def test_a_server_that_is_not_there_is_said_at_opening(
-    backend: OpenSandboxBackend, opensandbox_server: OpenSandboxServer
-) -> None:
-    opensandbox_server.close()
+def test_a_server_that_is_not_there_is_said_at_opening(service: Service) -> None:
+    service.server.close()
     with pytest.raises(BackendError, match="no sandbox could be opened on") as caught:
-        backend.open()
-    assert opensandbox_server.domain in str(caught.value)
+        service.backend.open()
+    assert service.server.domain in str(caught.value)
 
 
 @pytest.mark.usefixtures("_soon")
-def test_a_server_that_went_away_is_said_by_each_operation(
-    backend: OpenSandboxBackend, opensandbox_server: OpenSandboxServer
-) -> None:
-    sandbox = backend.open()
-    opensandbox_server.close()
+def test_a_server_that_went_away_is_said_by_each_operation(service: Service) -> None:
+    sandbox = service.backend.open()
+    service.server.close()
     for call in (BackendToolCommandRun("true"), BackendToolFilesRead("a")):
-        failure = sandbox.dispatch(call)
-        assert isinstance(failure, ToolExecutionFailure)
+        failure = failed(sandbox, call)
         assert (failure.kind, failure.detail) == ("dispatch_error", "not reached")
     with pytest.raises(BackendError, match="could not be ended on the server"):
-        backend.close(sandbox)
+        service.backend.close(sandbox)
     with pytest.raises(BackendError, match="cannot be reached"):
-        backend.attach(sandbox.handle)
+        service.backend.attach(sandbox.handle)
 
 
 @pytest.mark.usefixtures("_soon")
-def test_what_changes_nothing_is_asked_again(
-    sandbox: BackendSandbox, opensandbox_server: OpenSandboxServer
-) -> None:
-    sandbox.dispatch(BackendToolFilesWrite("a", "x"))
-    opensandbox_server.inject("GET", "/files/*", Answer(503, b""), times=1)
-    assert sandbox.dispatch(BackendToolFilesRead("a")) == FileContent("x")
-    assert opensandbox_server.calls["GET", "/files/info"] == 2
+def test_what_changes_nothing_is_asked_again(remote: Remote) -> None:
+    remote.sandbox.dispatch(BackendToolFilesWrite("a", "x"))
+    remote.server.inject("GET", "/files/*", Answer(503, b""), times=1)
+    assert remote.sandbox.dispatch(BackendToolFilesRead("a")) == FileContent("x")
+    assert remote.server.calls["GET", "/files/info"] == 2
 
 
-def test_a_server_that_refuses_to_connect_says_why(
-    backend: OpenSandboxBackend, sandbox: BackendSandbox, opensandbox_server: OpenSandboxServer
-) -> None:
-    again = BackendSandbox(backend, sandbox.handle, BackendSandboxSpec())
+def test_a_server_that_refuses_to_connect_says_why(remote: Remote) -> None:
+    again = BackendSandbox(remote.backend, remote.sandbox.handle, BackendSandboxSpec())
     away = Answer(500, {"code": "AWAY", "message": "the engine is away"})
-    opensandbox_server.inject("GET", "/v1/sandboxes/*", away, times=None)
-    failure = again.dispatch(BackendToolCommandRun("true"))
-    opensandbox_server.clear_faults()
-    assert isinstance(failure, ToolExecutionFailure)
+    remote.server.inject("GET", "/v1/sandboxes/*", away, times=None)
+    failure = failed(again, BackendToolCommandRun("true"))
+    remote.server.clear_faults()
     assert failure.message == "the engine is away"
 
 
-def test_an_attached_sandbox_that_ended_does_not_guess_its_lifetime(
-    backend: OpenSandboxBackend, sandbox: BackendSandbox, opensandbox_server: OpenSandboxServer
-) -> None:
-    again = backend.attach(sandbox.handle)
-    opensandbox_server.advance(601)
-    failure = again.dispatch(BackendToolCommandRun("true"))
-    backend.close(again)
-    assert isinstance(failure, ToolExecutionFailure)
+def test_an_attached_sandbox_that_ended_does_not_guess_its_lifetime(remote: Remote) -> None:
+    again = remote.backend.attach(remote.sandbox.handle)
+    remote.server.advance(601)
+    failure = failed(again, BackendToolCommandRun("true"))
+    remote.backend.close(again)
     assert "or its lifetime was over" in failure.message

@@ -14,7 +14,6 @@ from rath._core.blobs import Blob
 from rath.backend import (
     BackendSandbox,
     BackendSandboxSpec,
-    BackendTool,
     BackendToolCodeRun,
     BackendToolCommandRun,
     BackendToolFilesExists,
@@ -22,7 +21,6 @@ from rath.backend import (
     CodeResult,
     CommandResult,
     FileContent,
-    ToolExecutionFailure,
 )
 from rath.backend.opensandbox import OpenSandboxBackend
 from rath.backend.opensandbox.processes import (
@@ -34,6 +32,7 @@ from rath.backend.opensandbox.processes import (
     TruncatedText,
     cut_note,
 )
+from tests.support.opensandbox_calls import Remote, end_of, failed
 from tests.support.opensandbox_server import Answer, CutStream, Drop, Gate, OpenSandboxServer
 from tests.support.waiting import at_a_deadline, wait_until
 
@@ -118,25 +117,13 @@ COMMAND = ("POST", "/command")
 GHOST = "until [ -e go ]; do sleep 0.01; done; touch ghost"
 
 
-def _ended(sandbox: BackendSandbox, call: BackendTool) -> CommandResult:
-    result = sandbox.dispatch(call)
-    assert isinstance(result, CommandResult), result
-    return result
-
-
-def _failed(sandbox: BackendSandbox, call: BackendTool) -> ToolExecutionFailure:
-    result = sandbox.dispatch(call)
-    assert isinstance(result, ToolExecutionFailure), result
-    return result
-
-
 def _run(line: str) -> BackendToolCommandRun:
     return BackendToolCommandRun(line)
 
 
 def _seen_of_a_ghost(sandbox: BackendSandbox) -> bytes:
     """Return which files there are after a `GHOST` that still lived would have made its own."""
-    return _ended(sandbox, _run("touch go; sleep 0.3; ls")).stdout
+    return end_of(sandbox, _run("touch go; sleep 0.3; ls")).stdout
 
 
 def _sent(server: OpenSandboxServer, text: str) -> int:
@@ -161,78 +148,74 @@ def _sent(server: OpenSandboxServer, text: str) -> int:
 def test_a_command_tells_exactly_what_it_printed(
     sandbox: BackendSandbox, line: str, expected: tuple[int, bytes, bytes]
 ) -> None:
-    ended = _ended(sandbox, _run(line))
+    ended = end_of(sandbox, _run(line))
     assert (ended.exit_code, ended.stdout, ended.stderr) == expected
     assert ended.elapsed_ms > 0
 
 
 def test_a_broken_command_tells_the_error_of_the_shell(sandbox: BackendSandbox) -> None:
-    ended = _ended(sandbox, _run("echo 'open"))
+    ended = end_of(sandbox, _run("echo 'open"))
     assert ended.exit_code not in (0, None)
     assert b"unexpected EOF" in ended.stderr
 
 
 def test_it_starts_in_the_workspace_or_where_it_is_told(sandbox: BackendSandbox) -> None:
     sandbox.dispatch(_run("mkdir -p deep"))
-    assert _ended(sandbox, _run("pwd")).stdout == b"/workspace\n"
+    assert end_of(sandbox, _run("pwd")).stdout == b"/workspace\n"
     for cwd, expected in (("deep", b"/workspace/deep\n"), ("/tmp", b"/tmp\n")):
-        assert _ended(sandbox, BackendToolCommandRun("pwd", cwd=cwd)).stdout == expected
+        assert end_of(sandbox, BackendToolCommandRun("pwd", cwd=cwd)).stdout == expected
 
 
 def test_a_missing_directory_is_said(sandbox: BackendSandbox) -> None:
-    failure = _failed(sandbox, BackendToolCommandRun("pwd", cwd="nowhere"))
+    failure = failed(sandbox, BackendToolCommandRun("pwd", cwd="nowhere"))
     assert failure.kind == "os_error"
     assert "does not exist" in failure.message
 
 
 def test_a_directory_that_leads_out_is_refused(sandbox: BackendSandbox) -> None:
-    assert _failed(sandbox, BackendToolCommandRun("pwd", cwd="..")).kind == "path_outside_workspace"
+    assert failed(sandbox, BackendToolCommandRun("pwd", cwd="..")).kind == "path_outside_workspace"
 
 
 def test_it_reads_what_it_is_given(sandbox: BackendSandbox) -> None:
     given = b"a\0b\xff"
-    assert _ended(sandbox, BackendToolCommandRun("cat", stdin=given)).stdout == given
+    assert end_of(sandbox, BackendToolCommandRun("cat", stdin=given)).stdout == given
 
 
-def test_its_files_are_removed(
-    sandbox: BackendSandbox, opensandbox_server: OpenSandboxServer
-) -> None:
-    _ended(sandbox, BackendToolCommandRun("cat", stdin=b"x"))
-    left = opensandbox_server.root_of(sandbox.handle) / "tmp"
+def test_its_files_are_removed(remote: Remote) -> None:
+    end_of(remote.sandbox, BackendToolCommandRun("cat", stdin=b"x"))
+    left = remote.server.root_of(remote.sandbox.handle) / "tmp"
     assert [each for each in left.iterdir() if each.name.startswith(".rath-")] == []
 
 
-def test_arguments_meet_no_shell(
-    sandbox: BackendSandbox, opensandbox_server: OpenSandboxServer
-) -> None:
+def test_arguments_meet_no_shell(remote: Remote) -> None:
     argv = ["printf", "%s|", "$HOME", "a  b", "it's", ""]
-    assert _ended(sandbox, BackendToolCommandRun(argv)).stdout == b"$HOME|a  b|it's||"
-    assert _sent(opensandbox_server, shlex.join(argv)) == 1
+    assert end_of(remote.sandbox, BackendToolCommandRun(argv)).stdout == b"$HOME|a  b|it's||"
+    assert _sent(remote.server, shlex.join(argv)) == 1
 
 
 @pytest.mark.parametrize("cmd", [[], "a\0b"])
 def test_what_cannot_be_run_is_refused_before_it_is_sent(
-    cmd: str | list[str], sandbox: BackendSandbox, opensandbox_server: OpenSandboxServer
+    remote: Remote, cmd: str | list[str]
 ) -> None:
-    assert _failed(sandbox, BackendToolCommandRun(cmd)).kind == "unexpected"
-    assert opensandbox_server.matching(*COMMAND) == []
+    assert failed(remote.sandbox, BackendToolCommandRun(cmd)).kind == "unexpected"
+    assert remote.server.matching(*COMMAND) == []
 
 
 def test_variables_are_added(sandbox: BackendSandbox) -> None:
     call = BackendToolCommandRun("echo $ONE", env={"ONE": "it's 1"})
-    assert _ended(sandbox, call).stdout == b"it's 1\n"
+    assert end_of(sandbox, call).stdout == b"it's 1\n"
 
 
 def test_of_long_output_both_ends_are_told_and_all_of_it_is_kept(sandbox: BackendSandbox) -> None:
     n_bytes = MAX_OUTPUT_BYTES + 1000
-    ended = _ended(sandbox, _run(f"head -c {n_bytes} /dev/zero"))
+    ended = end_of(sandbox, _run(f"head -c {n_bytes} /dev/zero"))
     assert b"1000 bytes left out" in ended.stdout
     assert ended.stdout_full is not None
     assert ended.stdout_full.data == b"\0" * n_bytes
 
 
 def test_output_that_is_too_long_stays_in_the_sandbox(sandbox: BackendSandbox) -> None:
-    ended = _ended(sandbox, _run(f"head -c {MAX_STORED_BYTES + 1} /dev/zero"))
+    ended = end_of(sandbox, _run(f"head -c {MAX_STORED_BYTES + 1} /dev/zero"))
     note = ended.stdout.strip(b"\0").decode()
     path = note.partition("all of it is in ")[2].partition(" ")[0]
     assert sandbox.dispatch(BackendToolFilesExists(path)) is True
@@ -246,15 +229,12 @@ def test_output_that_is_too_long_stays_in_the_sandbox(sandbox: BackendSandbox) -
     ids=["refused", "no answer"],
 )
 def test_output_that_cannot_be_digested_there_is_not_said_to_be_known(
-    sandbox: BackendSandbox,
-    opensandbox_server: OpenSandboxServer,
-    backend: OpenSandboxBackend,
-    fault: Answer | CutStream,
+    remote: Remote, fault: Answer | CutStream
 ) -> None:
-    native = sandbox.ensure_open().native
-    opensandbox_server.inject(*COMMAND, fault, skip=1)
+    native = remote.sandbox.ensure_open().native
+    remote.server.inject(*COMMAND, fault, skip=1)
     call = _run(f"head -c {MAX_STORED_BYTES + 1} /dev/zero")
-    ended = runtime().run(lambda: backend.adispatch(native, call), label="a command")
+    ended = runtime().run(lambda: remote.backend.adispatch(native, call), label="a command")
     assert isinstance(ended, CommandResult)
     assert ended.stdout_full is None
 
@@ -262,7 +242,7 @@ def test_output_that_cannot_be_digested_there_is_not_said_to_be_known(
 def test_at_its_deadline_a_command_is_ended_with_what_it_started(sandbox: BackendSandbox) -> None:
     line = f"(setsid sh -c '{GHOST}' >/dev/null 2>&1 &); echo begun; sleep 30"
     failure = at_a_deadline(
-        lambda deadline: _failed(sandbox, BackendToolCommandRun(line, timeout=deadline)),
+        lambda deadline: failed(sandbox, BackendToolCommandRun(line, timeout=deadline)),
         lambda failure: failure.detail != "",
     )
     assert (failure.kind, failure.detail) == ("timeout", "begun\n")
@@ -272,7 +252,7 @@ def test_at_its_deadline_a_command_is_ended_with_what_it_started(sandbox: Backen
 def test_what_emptied_its_environment_is_ended_at_the_deadline(sandbox: BackendSandbox) -> None:
     line = f"env -i setsid sh -c 'touch begun; {GHOST}' & sleep 30"
     failure = at_a_deadline(
-        lambda deadline: _failed(sandbox, BackendToolCommandRun(line, timeout=deadline)),
+        lambda deadline: failed(sandbox, BackendToolCommandRun(line, timeout=deadline)),
         lambda _: sandbox.dispatch(BackendToolFilesExists("begun")) is True,
     )
     assert failure.kind == "timeout"
@@ -280,67 +260,57 @@ def test_what_emptied_its_environment_is_ended_at_the_deadline(sandbox: BackendS
 
 
 def test_a_deadline_that_the_server_does_not_keep_is_kept_here(
-    sandbox: BackendSandbox, opensandbox_server: OpenSandboxServer, monkeypatch: pytest.MonkeyPatch
+    remote: Remote, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("rath.backend.opensandbox.processes.GRACE_SECONDS", 0.0)
     gate = Gate()
-    opensandbox_server.inject(*COMMAND, gate)
-    failure = _failed(sandbox, BackendToolCommandRun("echo x", timeout=0.05))
+    remote.server.inject(*COMMAND, gate)
+    failure = failed(remote.sandbox, BackendToolCommandRun("echo x", timeout=0.05))
     gate.release()
     assert failure.kind == "timeout"
 
 
 @pytest.mark.parametrize("timeout", [math.inf, math.nan, 1e12])
 def test_an_endless_deadline_is_none(sandbox: BackendSandbox, timeout: float) -> None:
-    assert _ended(sandbox, BackendToolCommandRun("true", timeout=timeout)).exit_code == 0
+    assert end_of(sandbox, BackendToolCommandRun("true", timeout=timeout)).exit_code == 0
 
 
-def test_a_cancelled_command_is_ended_in_the_sandbox(
-    sandbox: BackendSandbox, opensandbox_server: OpenSandboxServer
-) -> None:
+def test_a_cancelled_command_is_ended_in_the_sandbox(remote: Remote) -> None:
     call = _run(f"touch begun; {GHOST}; sleep 30")
-    running = runtime().submit(lambda: sandbox.adispatch(call), label="a command")
-    opensandbox_server.wait_for(*COMMAND)
-    wait_until(lambda: sandbox.dispatch(BackendToolFilesExists("begun")) is True)
+    running = runtime().submit(lambda: remote.sandbox.adispatch(call), label="a command")
+    remote.server.wait_for(*COMMAND)
+    wait_until(lambda: remote.sandbox.dispatch(BackendToolFilesExists("begun")) is True)
     runtime().cancel(running)
     with pytest.raises(BaseException):  # noqa: B017, PT011  # CancelledError is none of Exception
         running.future.result(50)
-    assert _seen_of_a_ghost(sandbox) == b"begun\ngo\n"
+    assert _seen_of_a_ghost(remote.sandbox) == b"begun\ngo\n"
 
 
-def test_a_command_whose_end_was_lost_is_not_taken_for_one_that_went_well(
-    sandbox: BackendSandbox, opensandbox_server: OpenSandboxServer
-) -> None:
-    opensandbox_server.inject(*COMMAND, CutStream(2))
-    failure = _failed(sandbox, _run("echo x >> ran.txt"))
+def test_a_command_whose_end_was_lost_is_not_taken_for_one_that_went_well(remote: Remote) -> None:
+    remote.server.inject(*COMMAND, CutStream(2))
+    failure = failed(remote.sandbox, _run("echo x >> ran.txt"))
     assert failure.kind == "sandbox_sdk_error"
     assert "may have taken effect or not" in failure.message
-    assert _sent(opensandbox_server, "ran.txt") == 1
+    assert _sent(remote.server, "ran.txt") == 1
 
 
-def test_a_connection_that_broke_says_that_the_outcome_is_unknown(
-    sandbox: BackendSandbox, opensandbox_server: OpenSandboxServer
-) -> None:
-    opensandbox_server.inject(*COMMAND, Drop("after", "reset"))
-    failure = _failed(sandbox, _run("echo x >> ran.txt"))
+def test_a_connection_that_broke_says_that_the_outcome_is_unknown(remote: Remote) -> None:
+    remote.server.inject(*COMMAND, Drop("after", "reset"))
+    failure = failed(remote.sandbox, _run("echo x >> ran.txt"))
     assert (failure.kind, failure.detail) == ("sandbox_sdk_error", "connection lost")
-    assert _sent(opensandbox_server, "ran.txt") == 1
+    assert _sent(remote.server, "ran.txt") == 1
 
 
-def test_a_command_that_prints_nothing_is_not_run_again(
-    sandbox: BackendSandbox, opensandbox_server: OpenSandboxServer
-) -> None:
-    _ended(sandbox, _run("python3 -c \"print('x', file=open('out.txt', 'a'))\""))
-    assert sandbox.dispatch(BackendToolFilesRead("out.txt")) == FileContent("x\n")
-    assert _sent(opensandbox_server, "out.txt") == 1
+def test_a_command_that_prints_nothing_is_not_run_again(remote: Remote) -> None:
+    end_of(remote.sandbox, _run("python3 -c \"print('x', file=open('out.txt', 'a'))\""))
+    assert remote.sandbox.dispatch(BackendToolFilesRead("out.txt")) == FileContent("x\n")
+    assert _sent(remote.server, "out.txt") == 1
 
 
-def test_what_the_server_refuses_is_said(
-    sandbox: BackendSandbox, opensandbox_server: OpenSandboxServer
-) -> None:
+def test_what_the_server_refuses_is_said(remote: Remote) -> None:
     refused = Answer(500, {"code": "RUNTIME_ERROR", "message": "no more processes"})
-    opensandbox_server.inject(*COMMAND, refused)
-    failure = _failed(sandbox, _run("true"))
+    remote.server.inject(*COMMAND, refused)
+    failure = failed(remote.sandbox, _run("true"))
     assert (failure.kind, failure.message) == ("dispatch_error", "no more processes")
 
 
@@ -352,34 +322,30 @@ def test_commands_run_one_at_a_time(sandbox: BackendSandbox) -> None:
     assert [each.stdout for each in results if isinstance(each, CommandResult)] == [b""] * 4
 
 
-def test_output_that_cannot_be_fetched_is_not_taken_for_none(
-    sandbox: BackendSandbox, opensandbox_server: OpenSandboxServer
-) -> None:
+def test_output_that_cannot_be_fetched_is_not_taken_for_none(remote: Remote) -> None:
     away = Answer(500, {"code": "RUNTIME_ERROR", "message": "the disk is away"})
-    opensandbox_server.inject("GET", "/files/info", away)
-    failure = _failed(sandbox, _run("echo x; exit 3"))
+    remote.server.inject("GET", "/files/info", away)
+    failure = failed(remote.sandbox, _run("echo x; exit 3"))
     assert (failure.kind, failure.detail) == ("sandbox_sdk_error", "output lost")
     assert "ended with exit code 3" in failure.message
 
 
 def test_output_that_the_command_removed_is_not_taken_for_none(sandbox: BackendSandbox) -> None:
-    failure = _failed(sandbox, _run("echo x; rm /tmp/.rath-*"))
+    failure = failed(sandbox, _run("echo x; rm /tmp/.rath-*"))
     assert failure.detail == "output lost"
 
 
 def test_a_command_whose_output_has_no_place_says_so(sandbox: BackendSandbox) -> None:
     sandbox.dispatch(_run("rm -rf /tmp; exit 0"))
-    ended = _ended(sandbox, _run("echo x > ran.txt"))
+    ended = end_of(sandbox, _run("echo x > ran.txt"))
     assert ended.exit_code == 125
     assert b"No such file or directory" in ended.stderr
     assert sandbox.dispatch(BackendToolFilesExists("ran.txt")) is False
 
 
-def test_input_of_a_refused_command_is_removed(
-    sandbox: BackendSandbox, opensandbox_server: OpenSandboxServer
-) -> None:
-    _failed(sandbox, BackendToolCommandRun("cat", cwd="nowhere", stdin=b"x"))
-    left = opensandbox_server.root_of(sandbox.handle) / "tmp"
+def test_input_of_a_refused_command_is_removed(remote: Remote) -> None:
+    failed(remote.sandbox, BackendToolCommandRun("cat", cwd="nowhere", stdin=b"x"))
+    left = remote.server.root_of(remote.sandbox.handle) / "tmp"
     assert [each for each in left.iterdir() if each.name.startswith(".rath-")] == []
 
 
@@ -392,12 +358,6 @@ BUSY = Answer(500, {"code": "RUNTIME_ERROR", "message": "error running codes ses
 def _ran(sandbox: BackendSandbox, code: str, language: str = "python") -> CodeResult:
     result = sandbox.dispatch(BackendToolCodeRun(code, language))
     assert isinstance(result, CodeResult), result
-    return result
-
-
-def _failed_code(sandbox: BackendSandbox, call: BackendToolCodeRun) -> ToolExecutionFailure:
-    result = sandbox.dispatch(call)
-    assert isinstance(result, ToolExecutionFailure), result
     return result
 
 
@@ -433,26 +393,22 @@ def test_a_failing_shell_tells_its_exit_code(sandbox: BackendSandbox) -> None:
 
 
 @pytest.mark.parametrize("language", ["cobol", "", "Python"])
-def test_an_unknown_language_is_refused_before_it_is_sent(
-    sandbox: BackendSandbox, opensandbox_server: OpenSandboxServer, language: str
-) -> None:
-    failure = _failed_code(sandbox, BackendToolCodeRun("x", language))
+def test_an_unknown_language_is_refused_before_it_is_sent(remote: Remote, language: str) -> None:
+    failure = failed(remote.sandbox, BackendToolCodeRun("x", language))
     assert (failure.kind, failure.detail) == ("unsupported_tool", language)
-    assert opensandbox_server.matching(*CODE) == []
+    assert remote.server.matching(*CODE) == []
 
 
-def test_no_code_does_nothing(
-    sandbox: BackendSandbox, opensandbox_server: OpenSandboxServer
-) -> None:
-    assert _ran(sandbox, " \n") == CodeResult(None, b"", b"", None)
-    assert opensandbox_server.matching(*CODE) == []
+def test_no_code_does_nothing(remote: Remote) -> None:
+    assert _ran(remote.sandbox, " \n") == CodeResult(None, b"", b"", None)
+    assert remote.server.matching(*CODE) == []
 
 
 def test_at_its_deadline_code_is_interrupted_and_its_state_stays(sandbox: BackendSandbox) -> None:
     _ran(sandbox, "x = 42")
     endless = "import time\nprint('begun', flush=True)\ntime.sleep(30)"
     failure = at_a_deadline(
-        lambda deadline: _failed_code(sandbox, BackendToolCodeRun(endless, timeout=deadline)),
+        lambda deadline: failed(sandbox, BackendToolCodeRun(endless, timeout=deadline)),
         lambda failure: failure.detail != "",
     )
     assert (failure.kind, failure.detail) == ("timeout", "begun\n")
@@ -470,48 +426,40 @@ def test_cancelled_code_is_interrupted(sandbox: BackendSandbox) -> None:
 
 
 @pytest.mark.usefixtures("_no_wait")
-def test_code_that_a_busy_interpreter_refused_is_sent_again(
-    sandbox: BackendSandbox, opensandbox_server: OpenSandboxServer
-) -> None:
-    _ran(sandbox, "n = 0")
-    opensandbox_server.inject(*CODE, BUSY, times=2)
-    assert _ran(sandbox, "n += 1\nn").text == "1"
+def test_code_that_a_busy_interpreter_refused_is_sent_again(remote: Remote) -> None:
+    _ran(remote.sandbox, "n = 0")
+    remote.server.inject(*CODE, BUSY, times=2)
+    assert _ran(remote.sandbox, "n += 1\nn").text == "1"
 
 
-def test_code_of_which_nothing_was_heard_is_interrupted_too(
-    sandbox: BackendSandbox, opensandbox_server: OpenSandboxServer
-) -> None:
-    _ran(sandbox, "x = 42")
+def test_code_of_which_nothing_was_heard_is_interrupted_too(remote: Remote) -> None:
+    _ran(remote.sandbox, "x = 42")
     gate = Gate()
-    opensandbox_server.inject(*CODE, gate)
-    assert _failed_code(sandbox, BackendToolCodeRun("x += 1", timeout=0.1)).kind == "timeout"
+    remote.server.inject(*CODE, gate)
+    assert failed(remote.sandbox, BackendToolCodeRun("x += 1", timeout=0.1)).kind == "timeout"
     gate.release()
-    opensandbox_server.wait_for("DELETE", "/code")
+    remote.server.wait_for("DELETE", "/code")
 
 
 @pytest.mark.usefixtures("_no_wait")
-def test_an_interpreter_that_stays_busy_says_so(
-    sandbox: BackendSandbox, opensandbox_server: OpenSandboxServer
-) -> None:
-    opensandbox_server.inject(*CODE, BUSY, times=None)
-    failure = _failed_code(sandbox, BackendToolCodeRun("1"))
+def test_an_interpreter_that_stays_busy_says_so(remote: Remote) -> None:
+    remote.server.inject(*CODE, BUSY, times=None)
+    failure = failed(remote.sandbox, BackendToolCodeRun("1"))
     assert failure.kind == "dispatch_error"
     assert "session is busy" in failure.message
-    assert opensandbox_server.calls[CODE] == 3
+    assert remote.server.calls[CODE] == 3
 
 
 @pytest.mark.usefixtures("_no_wait")
 @pytest.mark.parametrize("fault", [Drop("after"), CutStream(2)], ids=["dropped", "cut"])
-def test_code_whose_end_was_lost_is_not_run_again(
-    sandbox: BackendSandbox, opensandbox_server: OpenSandboxServer, fault: Drop | CutStream
-) -> None:
-    _ran(sandbox, "n = 0")
-    opensandbox_server.inject(*CODE, fault)
-    failure = _failed_code(sandbox, BackendToolCodeRun("n += 1"))
+def test_code_whose_end_was_lost_is_not_run_again(remote: Remote, fault: Drop | CutStream) -> None:
+    _ran(remote.sandbox, "n = 0")
+    remote.server.inject(*CODE, fault)
+    failure = failed(remote.sandbox, BackendToolCodeRun("n += 1"))
     assert failure.kind == "sandbox_sdk_error"
     assert "may have taken effect or not" in failure.message
-    assert _ran(sandbox, "n").text in ("0", "1")
-    assert opensandbox_server.calls[CODE] == 3
+    assert _ran(remote.sandbox, "n").text in ("0", "1")
+    assert remote.server.calls[CODE] == 3
 
 
 def test_an_image_without_interpreters_says_what_is_missing(
@@ -520,7 +468,7 @@ def test_an_image_without_interpreters_says_what_is_missing(
     pytest.importorskip("opensandbox")
     monkeypatch.setattr("rath.backend.opensandbox.client.INTERPRETER_SECONDS", 0.2)
     sandbox = backend.open(BackendSandboxSpec(image="python:3.11", entrypoint=["sleep", "inf"]))
-    failure = _failed_code(sandbox, BackendToolCodeRun("1"))
+    failure = failed(sandbox, BackendToolCodeRun("1"))
     backend.close(sandbox)
     assert (failure.kind, failure.detail) == ("dispatch_error", "not ready")
     assert "was not sent" in failure.message

@@ -23,15 +23,17 @@ from rath.backend import (
     FileContent,
     FrozenWorkspace,
     NewFile,
-    ToolExecutionFailure,
 )
 from rath.backend.changes import manifest_digest
 from rath.backend.opensandbox import OpenSandboxBackend
 from rath.session import Session
 from rath.testing import FakeBackend
-from tests.support.opensandbox_copies import (
+from tests.support.opensandbox_calls import (
     FILE,
+    Remote,
+    Service,
     content,
+    failed,
     lazy_copy,
     opened_copy,
     printed,
@@ -49,49 +51,41 @@ pytestmark = pytest.mark.usefixtures("nothing_left")
 SNAP = ("POST", "/v1/sandboxes/*/snapshots")
 
 
-def test_freezing_alone_asks_the_server_for_nothing(
-    sandbox: BackendSandbox, opensandbox_server: OpenSandboxServer
-) -> None:
-    n_requests = len(opensandbox_server.requests)
-    frozen = sandbox.freeze()
-    assert sandbox.freeze() is frozen
-    assert len(opensandbox_server.requests) == n_requests
+def test_freezing_alone_asks_the_server_for_nothing(remote: Remote) -> None:
+    n_requests = len(remote.server.requests)
+    frozen = remote.sandbox.freeze()
+    assert remote.sandbox.freeze() is frozen
+    assert len(remote.server.requests) == n_requests
 
 
-def test_what_nobody_holds_takes_no_snapshot(
-    sandbox: BackendSandbox, opensandbox_server: OpenSandboxServer
-) -> None:
-    sandbox.freeze()
+def test_what_nobody_holds_takes_no_snapshot(remote: Remote) -> None:
+    remote.sandbox.freeze()
     gc.collect()
-    write(sandbox, "a.txt", "x")
-    assert opensandbox_server.matching(*SNAP) == []
+    write(remote.sandbox, "a.txt", "x")
+    assert remote.server.matching(*SNAP) == []
 
 
-def test_reading_takes_no_snapshot_and_one_is_taken_before_the_first_change(
-    sandbox: BackendSandbox, opensandbox_server: OpenSandboxServer
-) -> None:
-    write(sandbox, "a.txt", "before")
-    frozen = sandbox.freeze()
-    read(sandbox, "a.txt")
-    sandbox.dispatch(BackendToolFilesExists("a.txt"))
+def test_reading_takes_no_snapshot_and_one_is_taken_before_the_first_change(remote: Remote) -> None:
+    write(remote.sandbox, "a.txt", "before")
+    frozen = remote.sandbox.freeze()
+    read(remote.sandbox, "a.txt")
+    remote.sandbox.dispatch(BackendToolFilesExists("a.txt"))
     assert content(frozen, "a.txt") == b"before"
-    assert opensandbox_server.matching(*SNAP) == []
+    assert remote.server.matching(*SNAP) == []
     for text in ("after", "later"):
-        write(sandbox, "a.txt", text)
-    assert len(opensandbox_server.matching(*SNAP)) == 1
+        write(remote.sandbox, "a.txt", text)
+    assert len(remote.server.matching(*SNAP)) == 1
     assert content(frozen, "a.txt") == b"before"
 
 
-def test_each_version_has_a_snapshot_of_its_own(
-    sandbox: BackendSandbox, opensandbox_server: OpenSandboxServer
-) -> None:
+def test_each_version_has_a_snapshot_of_its_own(remote: Remote) -> None:
     held: list[FrozenWorkspace] = []
     for text in ("1", "2", "3"):
-        write(sandbox, "a.txt", text)
-        held.append(sandbox.freeze())
-    write(sandbox, "a.txt", "4")
+        write(remote.sandbox, "a.txt", text)
+        held.append(remote.sandbox.freeze())
+    write(remote.sandbox, "a.txt", "4")
     assert [content(each, "a.txt") for each in held] == [b"1", b"2", b"3"]
-    assert len(opensandbox_server.matching(*SNAP)) == 3
+    assert len(remote.server.matching(*SNAP)) == 3
 
 
 def test_frozen_files_are_told_as_they_were_in_the_sandbox(sandbox: BackendSandbox) -> None:
@@ -124,73 +118,65 @@ def test_what_is_no_file_is_not_found(sandbox: BackendSandbox, path: str) -> Non
         content(sandbox.freeze(), path)
 
 
-def test_a_reader_that_has_expired_is_opened_again(
-    sandbox: BackendSandbox, backend: OpenSandboxBackend, opensandbox_server: OpenSandboxServer
-) -> None:
-    write(sandbox, "a.txt", "before")
-    frozen = sandbox.freeze()
-    write(sandbox, "a.txt", "after")
+def test_a_reader_that_has_expired_is_opened_again(remote: Remote) -> None:
+    write(remote.sandbox, "a.txt", "before")
+    frozen = remote.sandbox.freeze()
+    write(remote.sandbox, "a.txt", "after")
     assert content(frozen, "a.txt") == b"before"
-    opensandbox_server.advance(601)
+    remote.server.advance(601)
     assert content(frozen, "a.txt") == b"before"
 
 
-def test_a_source_that_expired_is_read_in_its_snapshot(
-    backend: OpenSandboxBackend, opensandbox_server: OpenSandboxServer
-) -> None:
-    source = backend.open()
+def test_a_source_that_expired_is_read_in_its_snapshot(service: Service) -> None:
+    source = service.backend.open()
     write(source, "a.txt", "kept")
     frozen = source.freeze()
-    copy = lazy_copy(backend, frozen).ensure_open()
-    opensandbox_server.advance(601)
+    copy = lazy_copy(service.backend, frozen).ensure_open()
+    service.server.advance(601)
     assert content(frozen, "a.txt") == b"kept"
     for each in (source, copy):
-        backend.close(each)
+        service.backend.close(each)
 
 
-def test_two_looks_at_once_open_one_reader(
-    sandbox: BackendSandbox, opensandbox_server: OpenSandboxServer
-) -> None:
-    write(sandbox, "a.txt", "x")
-    frozen = sandbox.freeze()
-    write(sandbox, "a.txt", "y")
+def test_two_looks_at_once_open_one_reader(remote: Remote) -> None:
+    write(remote.sandbox, "a.txt", "x")
+    frozen = remote.sandbox.freeze()
+    write(remote.sandbox, "a.txt", "y")
     reading = [runtime().submit(partial(frozen.aread, "a.txt"), label="r") for _ in range(3)]
     assert [each.future.result(50) for each in reading] == [b"x"] * 3
-    assert len(opensandbox_server.matching("POST", "/v1/sandboxes")) == 2
+    assert len(remote.server.matching("POST", "/v1/sandboxes")) == 2
 
 
-def test_writers_wait_for_one_snapshot_and_for_those_who_read(
-    sandbox: BackendSandbox, opensandbox_server: OpenSandboxServer
-) -> None:
-    write(sandbox, "a.txt", "before")
-    frozen = sandbox.freeze()
+def test_writers_wait_for_one_snapshot_and_for_those_who_read(remote: Remote) -> None:
+    write(remote.sandbox, "a.txt", "before")
+    frozen = remote.sandbox.freeze()
     gate = Gate()
-    opensandbox_server.inject(*SNAP, gate)
+    remote.server.inject(*SNAP, gate)
     calls = [BackendToolFilesWrite(f"{n}.txt", "x") for n in range(3)]
-    writing = [runtime().submit(partial(sandbox.adispatch, each), label="w") for each in calls]
+    writing = [
+        runtime().submit(partial(remote.sandbox.adispatch, each), label="w") for each in calls
+    ]
     assert gate.reached.wait(50)
-    assert not sandbox.dispatch(BackendToolFilesExists("0.txt"))
+    assert not remote.sandbox.dispatch(BackendToolFilesExists("0.txt"))
     gate.release()
     for each in writing:
         each.future.result(50)
-    assert len(opensandbox_server.matching(*SNAP)) == 1
+    assert len(remote.server.matching(*SNAP)) == 1
     assert sorted(waited(frozen.amanifest)) == ["a.txt"]
 
 
-def test_frozen_files_that_cannot_be_looked_at_say_so(
-    sandbox: BackendSandbox, opensandbox_server: OpenSandboxServer
-) -> None:
-    write(sandbox, "a.txt", "x")
-    frozen = sandbox.freeze()
+def test_frozen_files_that_cannot_be_looked_at_say_so(remote: Remote) -> None:
+    write(remote.sandbox, "a.txt", "x")
+    frozen = remote.sandbox.freeze()
     refused = Answer(500, {"code": "RUNTIME_ERROR", "message": "no more processes"})
-    opensandbox_server.inject("POST", "/command", refused)
+    remote.server.inject("POST", "/command", refused)
     with pytest.raises(BackendError, match=r"cannot be told apart.*no more processes"):
         waited(frozen.amanifest)
-    opensandbox_server.inject("GET", "/files/info", refused)
+    remote.server.inject("GET", "/files/info", refused)
     with pytest.raises(BackendError, match=r"could not be used: .*no more processes"):
         content(frozen, "a.txt")
-    write(sandbox, "a.txt", "y")
-    opensandbox_server.inject("GET", "/files/info", refused)
+    write(remote.sandbox, "a.txt", "y")
+    remote.server.inject("GET", "/files/info", refused)
     with pytest.raises(BackendError, match=r"cannot be read: .*no more processes"):
         content(frozen, "a.txt")
 
@@ -201,15 +187,13 @@ def test_files_of_no_common_origin_have_no_base(backend: OpenSandboxBackend) -> 
     assert one.base_with(FakeBackend().lazy().freeze()) is None
 
 
-def test_neither_side_sees_what_the_other_does_later(
-    backend: OpenSandboxBackend, sandbox: BackendSandbox
-) -> None:
-    write(sandbox, "a.txt", "shared")
-    with opened_copy(sandbox) as copy:
-        printed(sandbox, "echo source > a.txt; echo x > of_source")
+def test_neither_side_sees_what_the_other_does_later(remote: Remote) -> None:
+    write(remote.sandbox, "a.txt", "shared")
+    with opened_copy(remote.sandbox) as copy:
+        printed(remote.sandbox, "echo source > a.txt; echo x > of_source")
         assert printed(copy, "cat a.txt; ls") == "shareda.txt\n"
         printed(copy, "rm a.txt")
-        assert read(sandbox, "a.txt") == "source\n"
+        assert read(remote.sandbox, "a.txt") == "source\n"
 
 
 def test_a_copy_says_what_it_began_with(sandbox: BackendSandbox) -> None:
@@ -238,15 +222,13 @@ def test_a_copy_begins_with_the_changes_that_are_asked_for(sandbox: BackendSandb
     assert printed(sandbox, "ls -A; cat ./-gone") == "-gone\ngone-d\nout\nthere\nx\n"
 
 
-def test_a_copy_of_a_copy_of_a_copy(
-    backend: OpenSandboxBackend, sandbox: BackendSandbox, opensandbox_server: OpenSandboxServer
-) -> None:
-    write(sandbox, "a.txt", "1")
-    with opened_copy(sandbox) as second:
+def test_a_copy_of_a_copy_of_a_copy(remote: Remote) -> None:
+    write(remote.sandbox, "a.txt", "1")
+    with opened_copy(remote.sandbox) as second:
         write(second, "a.txt", "2")
         with opened_copy(second) as third:
             write(third, "b.txt", "3")
-            base = sandbox.freeze().base_with(third.freeze())
+            base = remote.sandbox.freeze().base_with(third.freeze())
             assert base is not None
             assert content(base, "a.txt") == b"1"
             assert (read(second, "a.txt"), read(third, "a.txt")) == ("2", "2")
@@ -254,18 +236,16 @@ def test_a_copy_of_a_copy_of_a_copy(
             assert base is not None
             assert content(base, "a.txt") == b"2"
             del base
-    assert opensandbox_server.sandbox_ids == [sandbox.handle]
+    assert remote.server.sandbox_ids == [remote.sandbox.handle]
 
 
-def test_a_copy_may_be_frozen_before_it_is_opened(
-    backend: OpenSandboxBackend, sandbox: BackendSandbox
-) -> None:
-    printed(sandbox, "printf x > stays; printf x > goes")
+def test_a_copy_may_be_frozen_before_it_is_opened(remote: Remote) -> None:
+    printed(remote.sandbox, "printf x > stays; printf x > goes")
     changes = {"goes": None, "new": NewFile(b"new", FILE)}
-    unopened = lazy_copy(backend, sandbox.freeze(), changes)
+    unopened = lazy_copy(remote.backend, remote.sandbox.freeze(), changes)
     frozen = unopened.freeze()
     assert unopened.freeze() is frozen
-    copy = lazy_copy(backend, frozen, {"more": NewFile(b"more", FILE)}).ensure_open()
+    copy = lazy_copy(remote.backend, frozen, {"more": NewFile(b"more", FILE)}).ensure_open()
     assert printed(copy, "ls") == "more\nnew\nstays\n"
     assert [content(frozen, path) for path in ("stays", "new")] == [b"x", b"new"]
     with pytest.raises(FileNotFoundError):
@@ -276,92 +256,82 @@ def test_a_copy_may_be_frozen_before_it_is_opened(
     assert now.base_with(copy.freeze()) is frozen
     assert manifest_digest(waited(frozen.amanifest)) != unopened.workspace_digest()
     for each in (copy, unopened):
-        backend.close(each)
+        remote.backend.close(each)
 
 
-def test_what_was_never_opened_begins_as_its_image(
-    backend: OpenSandboxBackend, opensandbox_server: OpenSandboxServer
-) -> None:
-    source = backend.lazy(BackendSandboxSpec(image="python:3.11", entrypoint=["sleep", "inf"]))
+def test_what_was_never_opened_begins_as_its_image(service: Service) -> None:
+    source = service.backend.lazy(
+        BackendSandboxSpec(image="python:3.11", entrypoint=["sleep", "inf"])
+    )
     frozen = source.freeze()
-    copy = lazy_copy(backend, frozen).ensure_open()
+    copy = lazy_copy(service.backend, frozen).ensure_open()
     assert (waited(frozen.amanifest), copy.describe().layer) == ({}, None)
     write(source, "a.txt", "x")
     write(copy, "b.txt", "x")
     assert source.freeze().base_with(copy.freeze()) is frozen
-    assert {each.json()["image"]["uri"] for each in opensandbox_server.matching(
+    assert {each.json()["image"]["uri"] for each in service.server.matching(
         "POST", "/v1/sandboxes")} == {"python:3.11"}  # fmt: skip
     for each in (copy, source):
-        backend.close(each)
+        service.backend.close(each)
 
 
-def test_nothing_is_left_on_the_server(
-    backend: OpenSandboxBackend, opensandbox_server: OpenSandboxServer
-) -> None:
-    source = backend.open()
+def test_nothing_is_left_on_the_server(service: Service) -> None:
+    source = service.backend.open()
     frozen = source.freeze()
-    copy = lazy_copy(backend, frozen).ensure_open()
+    copy = lazy_copy(service.backend, frozen).ensure_open()
     write(source, "a.txt", "x")
     assert waited(frozen.amanifest) == {}
-    assert len(opensandbox_server.sandbox_ids) == 3
-    assert backend.sandbox_count() == 2
-    backend.close(source)
-    backend.close(copy)
-    assert len(opensandbox_server.sandbox_ids) == 1
+    assert len(service.server.sandbox_ids) == 3
+    assert service.backend.sandbox_count() == 2
+    service.backend.close(source)
+    service.backend.close(copy)
+    assert len(service.server.sandbox_ids) == 1
     del source, copy, frozen
-    settle(opensandbox_server, 1)
-    paths = [each.path for each in opensandbox_server.matching("DELETE", "/v1/*")]
+    settle(service.server, 1)
+    paths = [each.path for each in service.server.matching("DELETE", "/v1/*")]
     assert [path.split("/")[2] for path in paths] == ["sandboxes"] * 3 + ["snapshots"]
 
 
-def test_a_snapshot_is_there_as_long_as_a_copy_of_it(
-    backend: OpenSandboxBackend, sandbox: BackendSandbox, opensandbox_server: OpenSandboxServer
-) -> None:
-    copy = lazy_copy(backend, sandbox.freeze()).ensure_open()
+def test_a_snapshot_is_there_as_long_as_a_copy_of_it(remote: Remote) -> None:
+    copy = lazy_copy(remote.backend, remote.sandbox.freeze()).ensure_open()
     gc.collect()
-    backend.close(backend.open())
-    assert opensandbox_server.matching("DELETE", "/v1/snapshots/*") == []
-    backend.close(copy)
+    remote.backend.close(remote.backend.open())
+    assert remote.server.matching("DELETE", "/v1/snapshots/*") == []
+    remote.backend.close(copy)
     del copy
-    settle(opensandbox_server, 1)
+    settle(remote.server, 1)
 
 
-def test_closing_the_source_keeps_what_somebody_holds(
-    backend: OpenSandboxBackend, opensandbox_server: OpenSandboxServer
-) -> None:
-    source = backend.open()
+def test_closing_the_source_keeps_what_somebody_holds(service: Service) -> None:
+    source = service.backend.open()
     write(source, "a.txt", "kept")
     frozen = source.freeze()
-    backend.close(source)
-    assert opensandbox_server.sandbox_ids == []
+    service.backend.close(source)
+    assert service.server.sandbox_ids == []
     assert content(frozen, "a.txt") == b"kept"
-    copy = lazy_copy(backend, frozen).ensure_open()
+    copy = lazy_copy(service.backend, frozen).ensure_open()
     assert read(copy, "a.txt") == "kept"
-    backend.close(copy)
+    service.backend.close(copy)
 
 
-def test_letting_go_of_the_source_keeps_what_somebody_holds(
-    backend: OpenSandboxBackend, opensandbox_server: OpenSandboxServer
-) -> None:
-    source = backend.open()
+def test_letting_go_of_the_source_keeps_what_somebody_holds(service: Service) -> None:
+    source = service.backend.open()
     write(source, "a.txt", "kept")
     frozen = source.freeze()
-    again = backend.attach(backend.detach(source))
+    again = service.backend.attach(service.backend.detach(source))
     write(again, "a.txt", "later")
     assert content(frozen, "a.txt") == b"kept"
-    backend.close(again)
+    service.backend.close(again)
 
 
-def test_two_handles_on_one_sandbox_have_the_same_files(
-    backend: OpenSandboxBackend, sandbox: BackendSandbox
-) -> None:
-    write(sandbox, "a.txt", "before")
-    other = backend.attach(sandbox.handle)
-    frozen = sandbox.freeze()
+def test_two_handles_on_one_sandbox_have_the_same_files(remote: Remote) -> None:
+    write(remote.sandbox, "a.txt", "before")
+    other = remote.backend.attach(remote.sandbox.handle)
+    frozen = remote.sandbox.freeze()
     assert other.freeze() is frozen
     write(other, "a.txt", "after")
     assert content(frozen, "a.txt") == b"before"
-    backend.detach(other)
+    remote.backend.detach(other)
 
 
 STATE = ("GET", "/v1/snapshots/*")
@@ -379,147 +349,126 @@ NONE = Answer(501, {"code": "SNAPSHOT::UNSUPPORTED", "message": "this runtime ha
     ],
 )
 def test_where_there_is_no_snapshot_nothing_is_done_and_that_is_said(
-    sandbox: BackendSandbox, opensandbox_server: OpenSandboxServer, answer: Answer
+    remote: Remote, answer: Answer
 ) -> None:
-    write(sandbox, "a.txt", "before")
-    opensandbox_server.inject(*SNAP, answer, times=None)
-    frozen = sandbox.freeze()
+    write(remote.sandbox, "a.txt", "before")
+    remote.server.inject(*SNAP, answer, times=None)
+    frozen = remote.sandbox.freeze()
     for call in (BackendToolFilesWrite("a.txt", "x"), BackendToolCommandRun("echo x > a.txt")):
-        failure = sandbox.dispatch(call)
-        assert isinstance(failure, ToolExecutionFailure)
+        failure = failed(remote.sandbox, call)
         assert failure.kind == "workspace_copy_failed"
         assert "made no snapshot" in failure.message
-    assert read(sandbox, "a.txt") == "before"
+    assert read(remote.sandbox, "a.txt") == "before"
     assert content(frozen, "a.txt") == b"before"
     del frozen
     gc.collect()
-    write(sandbox, "a.txt", "after")
+    write(remote.sandbox, "a.txt", "after")
 
 
-def test_a_copy_that_needs_a_snapshot_names_the_reason(
-    backend: OpenSandboxBackend, sandbox: BackendSandbox, opensandbox_server: OpenSandboxServer
-) -> None:
-    opensandbox_server.inject(*SNAP, NONE)
-    copy = lazy_copy(backend, sandbox.freeze())
+def test_a_copy_that_needs_a_snapshot_names_the_reason(remote: Remote) -> None:
+    remote.server.inject(*SNAP, NONE)
+    copy = lazy_copy(remote.backend, remote.sandbox.freeze())
     with pytest.raises(BackendError, match="this runtime has no snapshots"):
         copy.ensure_open()
-    assert opensandbox_server.sandbox_ids == [sandbox.handle]
+    assert remote.server.sandbox_ids == [remote.sandbox.handle]
     # The failure is not kept.
     copy.ensure_open()
-    backend.close(copy)
+    remote.backend.close(copy)
 
 
 @pytest.mark.parametrize("state", ["Failed", "Deleting"])
 def test_a_snapshot_that_fails_later_is_a_failure_and_is_deleted(
-    sandbox: BackendSandbox, opensandbox_server: OpenSandboxServer, state: str
+    remote: Remote, state: str
 ) -> None:
-    frozen = sandbox.freeze()
+    frozen = remote.sandbox.freeze()
     body = {
-        "id": "x", "sandboxId": sandbox.handle, "createdAt": "2026-01-01T00:00:00Z",
+        "id": "x", "sandboxId": remote.sandbox.handle, "createdAt": "2026-01-01T00:00:00Z",
         "status": {"state": state, "reason": "snapshot_capture_failed", "message": "disk full"},
     }  # fmt: skip
-    opensandbox_server.inject(*STATE, Answer(200, body))
-    failure = sandbox.dispatch(BackendToolFilesWrite("a.txt", "x"))
-    assert isinstance(failure, ToolExecutionFailure)
+    remote.server.inject(*STATE, Answer(200, body))
+    failure = failed(remote.sandbox, BackendToolFilesWrite("a.txt", "x"))
     assert "disk full" in failure.message
-    settle(opensandbox_server, 1)
+    settle(remote.server, 1)
     assert waited(frozen.amanifest) == {}
 
 
-def test_a_snapshot_is_waited_for(
-    sandbox: BackendSandbox,
-    opensandbox_server: OpenSandboxServer,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_snapshot_is_waited_for(remote: Remote, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rath.backend.opensandbox.snapshots.SNAPSHOT_WAITS", (0.0,))
     body = {
-        "id": "x", "sandboxId": sandbox.handle, "createdAt": "2026-01-01T00:00:00Z",
+        "id": "x", "sandboxId": remote.sandbox.handle, "createdAt": "2026-01-01T00:00:00Z",
         "status": {"state": "Creating"},
     }  # fmt: skip
-    opensandbox_server.inject(*STATE, Answer(200, body), times=3)
-    write(sandbox, "a.txt", "before")
-    frozen = sandbox.freeze()
-    write(sandbox, "a.txt", "after")
-    assert len(opensandbox_server.matching(*STATE)) == 4
+    remote.server.inject(*STATE, Answer(200, body), times=3)
+    write(remote.sandbox, "a.txt", "before")
+    frozen = remote.sandbox.freeze()
+    write(remote.sandbox, "a.txt", "after")
+    assert len(remote.server.matching(*STATE)) == 4
     assert content(frozen, "a.txt") == b"before"
 
 
 def test_a_snapshot_that_takes_too_long_is_a_failure(
-    sandbox: BackendSandbox,
-    opensandbox_server: OpenSandboxServer,
-    monkeypatch: pytest.MonkeyPatch,
+    remote: Remote, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("rath.backend.opensandbox.snapshots.SNAPSHOT_SECONDS", 0.05)
     gate = Gate()
-    opensandbox_server.inject(*STATE, gate)
-    frozen = sandbox.freeze()
-    failure = sandbox.dispatch(BackendToolFilesWrite("a.txt", "x"))
+    remote.server.inject(*STATE, gate)
+    frozen = remote.sandbox.freeze()
+    failure = failed(remote.sandbox, BackendToolFilesWrite("a.txt", "x"))
     gate.release()
-    assert isinstance(failure, ToolExecutionFailure)
     assert "was not ready within" in failure.message
     assert waited(frozen.amanifest) == {}
 
 
-def test_a_snapshot_whose_answer_was_lost_is_found_and_not_made_again(
-    sandbox: BackendSandbox, opensandbox_server: OpenSandboxServer
-) -> None:
-    write(sandbox, "a.txt", "before")
-    frozen = sandbox.freeze()
-    opensandbox_server.inject(*SNAP, Drop("after"))
-    write(sandbox, "a.txt", "after")
+def test_a_snapshot_whose_answer_was_lost_is_found_and_not_made_again(remote: Remote) -> None:
+    write(remote.sandbox, "a.txt", "before")
+    frozen = remote.sandbox.freeze()
+    remote.server.inject(*SNAP, Drop("after"))
+    write(remote.sandbox, "a.txt", "after")
     assert content(frozen, "a.txt") == b"before"
-    assert len(opensandbox_server.matching(*SNAP)) == 1
+    assert len(remote.server.matching(*SNAP)) == 1
 
 
-def test_a_snapshot_that_was_never_asked_for_is_a_failure(
-    sandbox: BackendSandbox, opensandbox_server: OpenSandboxServer
-) -> None:
-    frozen = sandbox.freeze()
-    opensandbox_server.inject(*SNAP, Drop("before"))
-    failure = sandbox.dispatch(BackendToolFilesWrite("a.txt", "x"))
-    assert isinstance(failure, ToolExecutionFailure)
+def test_a_snapshot_that_was_never_asked_for_is_a_failure(remote: Remote) -> None:
+    frozen = remote.sandbox.freeze()
+    remote.server.inject(*SNAP, Drop("before"))
+    failure = failed(remote.sandbox, BackendToolFilesWrite("a.txt", "x"))
     assert failure.kind == "workspace_copy_failed"
     assert waited(frozen.amanifest) == {}
 
 
 def test_closing_without_a_snapshot_ends_the_sandbox_and_says_what_is_lost(
-    backend: OpenSandboxBackend, opensandbox_server: OpenSandboxServer
+    service: Service,
 ) -> None:
-    source = backend.open()
+    source = service.backend.open()
     frozen = source.freeze()
-    opensandbox_server.inject(*SNAP, NONE, times=None)
+    service.server.inject(*SNAP, NONE, times=None)
     with pytest.raises(BackendError, match="are lost: the server made no snapshot"):
-        backend.close(source)
-    assert opensandbox_server.sandbox_ids == []
+        service.backend.close(source)
+    assert service.server.sandbox_ids == []
     with pytest.raises(BackendError, match="is not on the server any more"):
         waited(frozen.amanifest)
 
 
-def test_letting_go_without_a_snapshot_is_refused(
-    backend: OpenSandboxBackend, sandbox: BackendSandbox, opensandbox_server: OpenSandboxServer
-) -> None:
-    frozen = sandbox.freeze()
-    opensandbox_server.inject(*SNAP, NONE)
+def test_letting_go_without_a_snapshot_is_refused(remote: Remote) -> None:
+    frozen = remote.sandbox.freeze()
+    remote.server.inject(*SNAP, NONE)
     with pytest.raises(BackendError, match="was not let go"):
-        backend.detach(sandbox)
-    write(sandbox, "a.txt", "x")
+        remote.backend.detach(remote.sandbox)
+    write(remote.sandbox, "a.txt", "x")
     assert waited(frozen.amanifest) == {}
 
 
-def test_a_source_that_expired_takes_its_frozen_files_with_it(
-    backend: OpenSandboxBackend, opensandbox_server: OpenSandboxServer
-) -> None:
-    source = backend.open()
+def test_a_source_that_expired_takes_its_frozen_files_with_it(service: Service) -> None:
+    source = service.backend.open()
     frozen = source.freeze()
-    opensandbox_server.advance(601)
-    failure = source.dispatch(BackendToolFilesWrite("a.txt", "x"))
-    assert isinstance(failure, ToolExecutionFailure)
+    service.server.advance(601)
+    failure = failed(source, BackendToolFilesWrite("a.txt", "x"))
     assert failure.kind == "sandbox_closed"
     with pytest.raises(BackendError, match="is not on the server any more"):
         waited(frozen.amanifest)
     with pytest.raises(BackendError, match="a copy of a workspace cannot be opened"):
-        lazy_copy(backend, frozen).ensure_open()
-    backend.close(source)
+        lazy_copy(service.backend, frozen).ensure_open()
+    service.backend.close(source)
 
 
 def test_a_mounted_workspace_is_refused_at_the_call(
@@ -537,8 +486,7 @@ def test_a_mount_that_nobody_told_of_is_found(backend: OpenSandboxBackend, tmp_p
     opened = backend.open(BackendSandboxSpec(working_dir=str(tmp_path)))
     attached = backend.attach(opened.handle)
     frozen = attached.freeze()
-    failure = attached.dispatch(BackendToolFilesWrite("a.txt", "x"))
-    assert isinstance(failure, ToolExecutionFailure)
+    failure = failed(attached, BackendToolFilesWrite("a.txt", "x"))
     assert failure.kind == "workspace_copy_failed"
     assert "is mounted" in failure.message
     del frozen
@@ -561,29 +509,19 @@ def test_files_of_another_backend_are_no_beginning(backend: OpenSandboxBackend) 
 
 
 @pytest.mark.parametrize("path", ["../out", "a/b/c"])
-def test_a_copy_that_cannot_be_made_is_not_left_behind(
-    backend: OpenSandboxBackend,
-    sandbox: BackendSandbox,
-    opensandbox_server: OpenSandboxServer,
-    path: str,
-) -> None:
-    printed(sandbox, "mkdir -p a/b/c/full")
-    copy = lazy_copy(backend, sandbox.freeze(), {path: NewFile(b"x", FILE)})
+def test_a_copy_that_cannot_be_made_is_not_left_behind(remote: Remote, path: str) -> None:
+    printed(remote.sandbox, "mkdir -p a/b/c/full")
+    copy = lazy_copy(remote.backend, remote.sandbox.freeze(), {path: NewFile(b"x", FILE)})
     with pytest.raises(BackendError, match="no sandbox could be opened"):
         copy.ensure_open()
-    assert opensandbox_server.sandbox_ids == [sandbox.handle]
+    assert remote.server.sandbox_ids == [remote.sandbox.handle]
 
 
 @pytest.mark.parametrize("where", [SNAP, ("POST", "/v1/sandboxes"), ("POST", "/directories")])
-def test_a_cancelled_opening_leaves_nothing_behind(
-    backend: OpenSandboxBackend,
-    sandbox: BackendSandbox,
-    opensandbox_server: OpenSandboxServer,
-    where: tuple[str, str],
-) -> None:
+def test_a_cancelled_opening_leaves_nothing_behind(remote: Remote, where: tuple[str, str]) -> None:
     gate = Gate()
-    opensandbox_server.inject(*where, gate)
-    copy = lazy_copy(backend, sandbox.freeze())
+    remote.server.inject(*where, gate)
+    copy = lazy_copy(remote.backend, remote.sandbox.freeze())
     running = runtime().submit(copy.aopened, label="opening")
     assert gate.reached.wait(50)
     runtime().cancel(running)
@@ -591,9 +529,9 @@ def test_a_cancelled_opening_leaves_nothing_behind(
         running.future.result(50)
     gate.release()
     del copy, running
-    settle(opensandbox_server, 1)
-    backend.close(backend.open())
-    assert opensandbox_server.sandbox_ids == [sandbox.handle]
+    settle(remote.server, 1)
+    remote.backend.close(remote.backend.open())
+    assert remote.server.sandbox_ids == [remote.sandbox.handle]
 
 
 @pytest.fixture
@@ -633,12 +571,10 @@ def test_a_fork_of_a_run_that_has_not_ended_has_what_it_leaves(
     assert session_output(fork, "cat a.txt") == "left"
 
 
-def test_a_fork_of_a_session_without_files_begins_empty(
-    backend: OpenSandboxBackend, opensandbox_server: OpenSandboxServer
-) -> None:
-    session = Session.from_user_message("go").bind_sandbox(backend.lazy())
+def test_a_fork_of_a_session_without_files_begins_empty(service: Service) -> None:
+    session = Session.from_user_message("go").bind_sandbox(service.backend.lazy())
     fork = session.fork(workspace="copy")
-    assert opensandbox_server.requests == []
+    assert service.server.requests == []
     session_output(session, "echo x > a.txt")
     assert session_output(fork, "ls") == ""
 

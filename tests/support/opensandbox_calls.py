@@ -1,4 +1,4 @@
-"""Sandboxes of the test server that begin with the files of others."""
+"""Sandboxes of the test server: calls that must go well or fail, and copies of others' files."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import gc
 import stat
 from collections.abc import Awaitable, Callable, Generator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TypeVar
 
 from rath._async.runtime import runtime
 from rath.backend import (
     BackendSandbox,
+    BackendTool,
     BackendToolCommandRun,
     BackendToolFilesRead,
     BackendToolFilesWrite,
@@ -32,6 +34,40 @@ FILE = stat.S_IFREG | 0o644
 Changes = Mapping[str, NewFile | None]
 
 
+@dataclass(frozen=True)
+class Service:
+    """A server, and a backend for it."""
+
+    backend: OpenSandboxBackend
+    server: OpenSandboxServer
+
+
+@dataclass(frozen=True)
+class Remote(Service):
+    """A server, a backend for it, and a sandbox that is open there."""
+
+    sandbox: BackendSandbox
+
+
+def end_of(sandbox: BackendSandbox, call: BackendTool) -> CommandResult:
+    """Return the end of a command, which must be known."""
+    result = sandbox.dispatch(call)
+    assert isinstance(result, CommandResult), result
+    return result
+
+
+def failed(sandbox: BackendSandbox, call: BackendTool) -> ToolExecutionFailure:
+    """Return the failure of a call, which must fail."""
+    result = sandbox.dispatch(call)
+    assert isinstance(result, ToolExecutionFailure), result
+    return result
+
+
+def stdout(sandbox: BackendSandbox, line: str) -> bytes:
+    """Return what a command line prints on stdout."""
+    return end_of(sandbox, BackendToolCommandRun(line)).stdout
+
+
 def write(sandbox: BackendSandbox, path: str, text: str) -> None:
     """Write a file, which must not fail."""
     result = sandbox.dispatch(BackendToolFilesWrite(path, text))
@@ -47,8 +83,7 @@ def read(sandbox: BackendSandbox, path: str) -> str:
 
 def printed(sandbox: BackendSandbox, line: str) -> str:
     """Return what a command line prints."""
-    result = sandbox.dispatch(BackendToolCommandRun(line))
-    assert isinstance(result, CommandResult), result
+    result = end_of(sandbox, BackendToolCommandRun(line))
     return (result.stdout + result.stderr).decode()
 
 
