@@ -146,7 +146,7 @@ class OpenVikingMemoryBackend(MemoryBackend):
             message = f"{type(op).__name__} did not end within {seconds:g} s"
             if isinstance(op, _WITH_EFFECTS):
                 message += "; it may have taken effect, in part or whole"
-            return MemoryExecutionFailure("timeout", message, "TimeoutError")
+            return MemoryExecutionFailure("timeout", client.progress or message, "TimeoutError")
         except (AttributeError, LookupError, TypeError, ValueError) as exc:
             message = f"the memory server answered something that is no answer: {exc!r}"
             return MemoryExecutionFailure("internal", message, type(exc).__name__)

@@ -115,7 +115,7 @@ class Access:
     agent_id: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class VikingClient:
     """One operation on a server: calls of its SDK until a deadline."""
 
@@ -127,6 +127,9 @@ class VikingClient:
     secret: str = field(default="", repr=False)
     deadline: float = float("inf")
     """On the clock of the event loop."""
+
+    progress: str = ""
+    """Message of a timeout, where the operation has got that far."""
 
     @property
     def seconds_left(self) -> float:

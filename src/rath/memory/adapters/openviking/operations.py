@@ -37,10 +37,6 @@ _TASK_ENDS = frozenset({"completed", "failed", "cancelled", "canceled"})
 _MAX_TASKS = 200
 """Tasks of a session that are awaited before it is forgotten; the server lists no more at once."""
 
-_COMMIT_MARGIN = 0.01
-"""Seconds by which waiting for a commit ends before the operation, so that it can say how far that
-came."""
-
 _PAGE = 1000
 """Entries of one request; what the SDK asks for by default, and the server gives."""
 
@@ -390,16 +386,12 @@ async def _commit(client: VikingClient, op: op_types.MemoryOpCommit) -> results.
     archived = None if archive is None else client.addresses.public(archive, is_dir=True)
     if task_id is None or not op.wait:  # without a task there was nothing to archive
         return results.MemoryCommitResult(task_id, archived, 0 if task_id is None else -1)
+    client.progress = (
+        f"the transcript is archived as {archived!r}; what the memory server learns from it was "
+        f"not ready in time: task {task_id!r} goes on"
+    )
     try:
-        async with asyncio.timeout(client.seconds_left - _COMMIT_MARGIN):
-            n_notes = await _extraction(client, task_id)
-    except TimeoutError as exc:
-        raise VikingError(
-            "timeout",
-            f"the transcript is archived as {archived!r}; what the memory server learns from it "
-            f"was not ready in time: task {task_id!r} goes on",
-            "TimeoutError",
-        ) from exc
+        n_notes = await _extraction(client, task_id)
     except VikingError as exc:
         message = f"the transcript is archived as {archived!r}, but {exc}"
         raise VikingError(exc.failure.kind, message, exc.failure.detail) from exc
