@@ -14,7 +14,7 @@ from rath.backend import (
     FileContent,
     NewFile,
 )
-from rath.backend.manifest import manifest_digest
+from rath.backend.changes import manifest_digest
 from rath.backend.opensandbox import OpenSandboxBackend
 from tests.support.opensandbox_copies import (
     FILE,

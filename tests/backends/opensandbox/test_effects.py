@@ -20,8 +20,8 @@ from rath.backend import (
     FileContent,
     ToolExecutionFailure,
 )
+from rath.backend.changes import EffectPolicy
 from rath.backend.effects import EffectLog, FileEffect, observe_effects
-from rath.backend.manifest import EffectPolicy
 from rath.backend.opensandbox import OpenSandboxBackend
 from rath.backend.tool_types import BackendToolFilesEdit
 from tests.support.opensandbox_server import Answer, Drop, Gate, OpenSandboxServer

@@ -21,8 +21,8 @@ from rath.backend import (
     FileWriteResult,
     ToolExecutionFailure,
 )
+from rath.backend.file_tools import MAX_READ_BYTES
 from rath.backend.opensandbox import OpenSandboxBackend
-from rath.backend.parts import MAX_READ_BYTES
 from rath.backend.tool_types import BackendToolFilesEdit
 from tests.support.opensandbox_server import Answer, Drop, OpenSandboxServer
 

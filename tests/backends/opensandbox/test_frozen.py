@@ -15,7 +15,7 @@ from rath.backend import (
     BackendToolFilesWrite,
     FrozenWorkspace,
 )
-from rath.backend.manifest import manifest_digest
+from rath.backend.changes import manifest_digest
 from rath.backend.opensandbox import OpenSandboxBackend
 from rath.testing import FakeBackend
 from tests.support.opensandbox_copies import (

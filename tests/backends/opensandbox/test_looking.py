@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rath._core.blobs import Blob
-from rath.backend.manifest import EffectPolicy, FileState
+from rath.backend.changes import EffectPolicy, FileState
 from rath.backend.opensandbox.contents import MAX_KEPT_BYTES, Contents
 from rath.backend.opensandbox.faults import Broken
 from rath.backend.opensandbox.looking import list_command, parsed

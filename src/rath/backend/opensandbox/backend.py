@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, TypeVar
 from rath._async.runtime import runtime
 from rath.backend.abc import Backend, BackendSandbox, BackendSandboxSpec, SandboxIdentity
 from rath.backend.capabilities import Capabilities, IsolationLevel
-from rath.backend.frozen import FrozenWorkspace, Seed
 from rath.backend.opensandbox.commands import run_code, run_command
 from rath.backend.opensandbox.connection import Connection, find_connection, unavailable_reason
 from rath.backend.opensandbox.defaults import ROOT
@@ -28,6 +27,7 @@ from rath.backend.opensandbox.remote import Gone, RemoteSandbox, gone_message, u
 from rath.backend.opensandbox.snapshots import SnapshotFailed
 from rath.backend.opensandbox.window import observed, workspace_digest
 from rath.backend.results import ToolExecutionFailure, ToolResult
+from rath.backend.snapshots import FrozenWorkspace, Seed
 from rath.backend.tool_types import (
     ALL_CALLS,
     BackendTool,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 
 from rath._core.blobs import MAX_BLOB_BYTES, Blob
-from rath.backend.manifest import FileState
+from rath.backend.changes import FileState
 
 MAX_KEPT_BYTES = 32 << 20
 """How much is kept for one sandbox; a guess."""

@@ -9,14 +9,19 @@ from typing import TYPE_CHECKING
 
 from rath._async.runtime import runtime
 from rath._core.blobs import Blob
-from rath.backend.edit import edited
 from rath.backend.effects import EffectKind, FileEffect, is_observed, note_effect, note_gap
+from rath.backend.file_tools import (
+    MAX_READ_BYTES,
+    apply_edit,
+    check_range,
+    decode_content,
+    slice_content,
+)
 from rath.backend.opensandbox.answers import Entry
 from rath.backend.opensandbox.faults import Refused
 from rath.backend.opensandbox.links import resolved
 from rath.backend.opensandbox.paths import inside, is_in_workspace, relative
 from rath.backend.opensandbox.remote import RemoteSandbox
-from rath.backend.parts import MAX_READ_BYTES, bad_range, data_or_text, sliced
 from rath.backend.results import (
     FileContent,
     FileEditResult,
@@ -83,7 +88,7 @@ async def _found(client: Client, path: str) -> Entry | None:
 
 
 async def _read(client: Client, path: str, op: BackendToolFilesRead) -> ToolResult:
-    refusal = bad_range(op)
+    refusal = check_range(op)
     if refusal is not None:
         return refusal
     entry = await _info(client, path)
@@ -95,10 +100,10 @@ async def _read(client: Client, path: str, op: BackendToolFilesRead) -> ToolResu
     content = await _content(client, path, entry)
     if isinstance(content, int):
         return _too_large(op.path, content)
-    found = data_or_text(content, op)
+    found = decode_content(content, op)
     if not is_part or not isinstance(found, FileContent):
         return found
-    return sliced(found, op)
+    return slice_content(found, op)
 
 
 async def _content(client: Client, path: str, entry: Entry) -> bytes | int:
@@ -178,7 +183,7 @@ async def _edit_at(
     content = await _content(client, where, entry)
     if isinstance(content, int):
         return _too_large(op.path, content)
-    after = await runtime().call_in_worker(partial(edited, content, op))
+    after = await runtime().call_in_worker(partial(apply_edit, content, op))
     if isinstance(after, ToolExecutionFailure):
         return after
     before = _Before(Blob.from_bytes(content), entry.mode)

@@ -7,9 +7,6 @@ import weakref
 from dataclasses import replace
 
 from rath.backend.abc import BackendSandbox, BackendSandboxSpec
-from rath.backend.frozen import Origin
-from rath.backend.host.frozen_seed import SharedOrigin
-from rath.backend.host.guard_trees import Lineage
 from rath.backend.opensandbox.frozen import (
     TREES,
     NewFrozen,
@@ -19,6 +16,7 @@ from rath.backend.opensandbox.frozen import (
     SeedFrozen,
 )
 from rath.backend.opensandbox.remote import RemoteSandbox
+from rath.backend.snapshots import Origin, SharedOrigin, SnapshotLineage
 from rath.errors import BackendError
 
 
@@ -56,7 +54,7 @@ class Freezer:
         if native is None:
             return self._beginning(sandbox, replace(spec, working_dir=None)).freeze()
         beginning = self._beginnings.get(sandbox)
-        lineage = Lineage[RemoteFrozen]() if beginning is None else beginning.lineage
+        lineage = SnapshotLineage[RemoteFrozen]() if beginning is None else beginning.lineage
         lineage.born = lineage.born or native.begin
         return TREES.freeze(
             native.tree, lineage, lambda kept: OpenFrozen(kept, native, self._opener)
@@ -77,7 +75,7 @@ class _Beginning:
     """What is frozen of a workspace before it is opened."""
 
     def __init__(self, origin: Origin | None, spec: BackendSandboxSpec, opener: Opener) -> None:
-        self.lineage: Lineage[RemoteFrozen] = Lineage()
+        self.lineage: SnapshotLineage[RemoteFrozen] = SnapshotLineage()
         """Its history, which goes on when it is opened."""
 
         self._origin = origin

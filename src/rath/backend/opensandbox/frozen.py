@@ -6,7 +6,7 @@ import asyncio
 import contextvars
 import os
 from abc import abstractmethod
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from hashlib import sha256
@@ -14,13 +14,20 @@ from typing import TYPE_CHECKING, TypeVar
 
 from rath._async.runtime import Running, runtime
 from rath.backend.abc import BackendSandboxSpec
-from rath.backend.frozen import FrozenWorkspace, NewFile, Origin, Seed
-from rath.backend.host.guard_trees import Lineage, Pinned, Trees
-from rath.backend.manifest import FileState, Manifest
+from rath.backend.changes import FileState, Manifest
 from rath.backend.opensandbox.faults import RemoteFault
 from rath.backend.opensandbox.remote import Gone, RemoteSandbox, unreachable
 from rath.backend.opensandbox.snapshots import Kept, Snapshot, SnapshotFailed, take_snapshot
 from rath.backend.opensandbox.workspace_files import read_content, read_manifest
+from rath.backend.snapshots import (
+    FrozenWorkspace,
+    NewFile,
+    Origin,
+    Seed,
+    SnapshotLineage,
+    WorkspaceSnapshot,
+    WorkspaceTrees,
+)
 from rath.errors import BackendError
 
 if TYPE_CHECKING:
@@ -46,13 +53,10 @@ Opener = Callable[[Start], Awaitable[RemoteSandbox]]
 """Opens a sandbox of the same server."""
 
 
-class RemoteFrozen(FrozenWorkspace, Pinned):
+class RemoteFrozen(WorkspaceSnapshot):
     """The files of a workspace of a server at one moment."""
 
-    def __init__(self, lineage: Lineage[RemoteFrozen]) -> None:
-        self.lineage = lineage
-        self._version = lineage.next_version()
-        self._manifest: Manifest | None = None
+    _manifest: Manifest | None = None
 
     @abstractmethod
     async def astart(self) -> Start:
@@ -75,32 +79,11 @@ class RemoteFrozen(FrozenWorkspace, Pinned):
             self._manifest = await self._alooked()
         return self._manifest
 
-    def base_with(self, other: FrozenWorkspace) -> FrozenWorkspace | None:
-        if not isinstance(other, RemoteFrozen):
-            return None
-        others = {each.lineage: each for each in other.origins()}
-        for mine in self.origins():
-            theirs = others.get(mine.lineage)
-            if theirs is not None:
-                return mine if mine.is_older_than(theirs) else theirs
-        return None
-
-    def origins(self) -> Iterator[RemoteFrozen]:
-        """Yield this one and what it came from, the youngest first."""
-        at: RemoteFrozen | None = self
-        while at is not None:
-            yield at
-            at = at.lineage.born
-
-    def is_older_than(self, other: RemoteFrozen) -> bool:
-        """Tell which of two of one lineage was frozen first."""
-        return self._version < other._version  # of its own class
-
     @abstractmethod
     async def _alooked(self) -> Manifest: ...
 
 
-TREES: Trees[RemoteFrozen] = Trees()
+TREES: WorkspaceTrees[RemoteFrozen] = WorkspaceTrees()
 """The workspaces of servers that this process uses, by the ids of their sandboxes."""
 
 if hasattr(os, "register_at_fork"):  # pragma: no branch  # Windows has no fork
@@ -110,7 +93,7 @@ if hasattr(os, "register_at_fork"):  # pragma: no branch  # Windows has no fork
 class _Readable(RemoteFrozen):
     """Frozen files that are read in a sandbox."""
 
-    def __init__(self, lineage: Lineage[RemoteFrozen], opener: Opener) -> None:
+    def __init__(self, lineage: SnapshotLineage[RemoteFrozen], opener: Opener) -> None:
         super().__init__(lineage)
         self._opener = opener
         self._opening = asyncio.Lock()
@@ -150,7 +133,7 @@ class NewFrozen(_Readable):
     """The files of a sandbox that was never opened: those of its image."""
 
     def __init__(
-        self, lineage: Lineage[RemoteFrozen], spec: BackendSandboxSpec, opener: Opener
+        self, lineage: SnapshotLineage[RemoteFrozen], spec: BackendSandboxSpec, opener: Opener
     ) -> None:
         super().__init__(lineage, opener)
         self._spec = spec
@@ -167,7 +150,7 @@ class OpenFrozen(_Readable):
     """The files of an open sandbox: they are there until it is changed, then in a snapshot."""
 
     def __init__(
-        self, lineage: Lineage[RemoteFrozen], source: RemoteSandbox, opener: Opener
+        self, lineage: SnapshotLineage[RemoteFrozen], source: RemoteSandbox, opener: Opener
     ) -> None:
         super().__init__(lineage, opener)
         self._source = source
@@ -231,7 +214,7 @@ class OpenFrozen(_Readable):
 class SeedFrozen(RemoteFrozen):
     """The files of a seed: frozen ones, and what differs from them."""
 
-    def __init__(self, lineage: Lineage[RemoteFrozen], origin: Origin) -> None:
+    def __init__(self, lineage: SnapshotLineage[RemoteFrozen], origin: Origin) -> None:
         super().__init__(lineage)
         self._origin = origin
 

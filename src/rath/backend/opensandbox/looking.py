@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 
 from rath._async.together import together
 from rath._core.blobs import MAX_BLOB_BYTES, Blob
-from rath.backend.host.scan import Known, Seen, Snapshot, StatKey
-from rath.backend.manifest import EffectPolicy, FileState
+from rath.backend.changes import EffectPolicy, FileState, ScanCache, ScannedFile, StatKey, TreeState
 from rath.backend.opensandbox.contents import Contents
 from rath.backend.opensandbox.defaults import ROOT
 from rath.backend.opensandbox.faults import Broken, RemoteFault
@@ -61,8 +60,8 @@ class _Listed:
 
 
 async def look(
-    client: Client, policy: EffectPolicy, *, known: Known, contents: Contents
-) -> Snapshot:
+    client: Client, policy: EffectPolicy, *, known: ScanCache, contents: Contents
+) -> TreeState:
     """Return what the workspace holds.
 
     Args:
@@ -74,7 +73,7 @@ async def look(
     Raises:
         CannotLook: It is not possible in this sandbox, or not now.
     """
-    found = Snapshot()
+    found = TreeState()
     try:
         listed = [each async for each in _list(client, policy)]
         files = [each for each in listed if each.kind in _KINDS]
@@ -156,7 +155,7 @@ def _ns(seconds: bytes) -> int:
 
 
 async def _read(
-    client: Client, unread: Sequence[_Listed], known: Known, contents: Contents, *, keeps: bool
+    client: Client, unread: Sequence[_Listed], known: ScanCache, contents: Contents, *, keeps: bool
 ) -> None:
     """Add what the files hold to what is known."""
     plain: list[_Listed] = []
@@ -166,7 +165,7 @@ async def _read(
             contents.keep(blob)
             known[each.key] = _seen(each, blob.digest)
         elif each.key[3] > MAX_DIGESTED_BYTES:
-            known[each.key] = Seen(each.key, None, True)
+            known[each.key] = ScannedFile(each.key, None, True)
         else:
             plain.append(each)
     if keeps:
@@ -175,11 +174,13 @@ async def _read(
         digests = await _digests(client, [each.path for each in some])
         for each in some:
             digest = digests.get(each.path)
-            known[each.key] = Seen(each.key, None, False) if digest is None else _seen(each, digest)
+            known[each.key] = (
+                ScannedFile(each.key, None, False) if digest is None else _seen(each, digest)
+            )
 
 
 async def _fetch(
-    client: Client, plain: Sequence[_Listed], known: Known, contents: Contents
+    client: Client, plain: Sequence[_Listed], known: ScanCache, contents: Contents
 ) -> list[_Listed]:
     """Read what is small, up to a limit, and return what is left."""
     wanted = _small(plain)
@@ -242,5 +243,5 @@ async def _digests(client: Client, paths: Sequence[str]) -> dict[str, str]:
     return {each[68:]: each[:64] for each in lines if each[66:68] == "./"}
 
 
-def _seen(listed: _Listed, digest: str) -> Seen:
-    return Seen(listed.key, FileState(digest, listed.key[3], listed.key[0]), True)
+def _seen(listed: _Listed, digest: str) -> ScannedFile:
+    return ScannedFile(listed.key, FileState(digest, listed.key[3], listed.key[0]), True)

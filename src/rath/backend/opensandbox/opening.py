@@ -13,12 +13,12 @@ from uuid import uuid4
 
 from rath._async.runtime import Running, runtime
 from rath.backend.abc import BackendSandboxSpec
-from rath.backend.frozen import NewFile
 from rath.backend.opensandbox.connection import Connection, is_installed, strict_workspace_bind
 from rath.backend.opensandbox.defaults import ENTRYPOINT, IMAGE, LIFETIME, ROOT
 from rath.backend.opensandbox.faults import AnswerLost, Refused, RemoteFault
 from rath.backend.opensandbox.volumes import bind_workspace_volumes_from_spec
 from rath.backend.opensandbox.workspace_files import apply_changes
+from rath.backend.snapshots import NewFile
 from rath.errors import BackendError, MissingExtra
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 from rath.backend.abc import BackendSandboxSpec
-from rath.backend.host.scan import Known
+from rath.backend.changes import ScanCache
 from rath.backend.opensandbox.contents import Contents
 from rath.backend.opensandbox.defaults import LIFETIME
 from rath.backend.opensandbox.exact_changes import ExactChanges
@@ -16,9 +16,9 @@ from rath.backend.opensandbox.faults import NotReached, Refused, RemoteFault
 from rath.errors import BackendError
 
 if TYPE_CHECKING:
-    from rath.backend.host.guard_trees import Tree
     from rath.backend.opensandbox.client import Client
     from rath.backend.opensandbox.frozen import RemoteFrozen
+    from rath.backend.snapshots import WorkspaceTree
 
 T = TypeVar("T")
 
@@ -45,7 +45,7 @@ class RemoteSandbox:
         spec: BackendSandboxSpec | None,
         connect: Callable[[], Awaitable[Client]],
         *,
-        tree: Tree[RemoteFrozen],
+        tree: WorkspaceTree[RemoteFrozen],
         client: Client | None = None,
         begin: RemoteFrozen | None = None,
     ) -> None:
@@ -65,7 +65,7 @@ class RemoteSandbox:
         """Held by the command or the code that runs: one at a time, so that effects are told."""
         self.writing = PathLocks()
         self.contents = Contents()
-        self.known: Known = {}
+        self.known: ScanCache = {}
         """Files that were looked at, which are not read again until they change."""
         self.changes = ExactChanges()
         self._connect = connect

@@ -7,14 +7,11 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from rath._core.blobs import MAX_BLOB_BYTES
-from rath.backend.effects import FileEffect, is_observed, note_effect, note_gap
-from rath.backend.host.compare import compare
-from rath.backend.host.scan import Snapshot
-from rath.backend.manifest import EffectPolicy, manifest_digest
+from rath.backend.changes import EffectPolicy, TreeState, diff, manifest_digest
+from rath.backend.effects import FileEffect, is_observed, note_effect, note_gap, paused_deadlines
 from rath.backend.opensandbox.faults import RemoteFault
 from rath.backend.opensandbox.looking import CannotLook, look
 from rath.backend.opensandbox.remote import Gone, RemoteSandbox
-from rath.backend.own_time import looking
 
 T = TypeVar("T")
 
@@ -65,7 +62,7 @@ async def workspace_digest(sandbox: RemoteSandbox) -> str | None:
     return None if manifest is None else manifest_digest(manifest)
 
 
-async def _tell(sandbox: RemoteSandbox, policy: EffectPolicy, before: Snapshot | None) -> None:
+async def _tell(sandbox: RemoteSandbox, policy: EffectPolicy, before: TreeState | None) -> None:
     if before is None:
         return
     async with sandbox.changes.looking():
@@ -76,7 +73,7 @@ async def _tell(sandbox: RemoteSandbox, policy: EffectPolicy, before: Snapshot |
     exact = {path: effects for path, effects in noted.items() if not _is_ignored(path, policy)}
     if before.is_too_large or after.is_too_large:
         note_gap(f"the workspace has more than {policy.max_files} files: nothing was looked for")
-    found = compare(before, after, exact, to_blob=sandbox.contents.blob_of, attribution="window")
+    found = diff(before, after, exact, to_blob=sandbox.contents.blob_of, attribution="window")
     for effect in found.effects:
         note_effect(effect)
     if policy.keep_contents and any(_lacks_content(effect) for effect in found.effects):
@@ -96,9 +93,9 @@ def _lacks_content(effect: FileEffect) -> bool:
     )
 
 
-async def _looked(sandbox: RemoteSandbox, policy: EffectPolicy) -> Snapshot | None:
+async def _looked(sandbox: RemoteSandbox, policy: EffectPolicy) -> TreeState | None:
     try:
-        with looking():
+        with paused_deadlines():
             return await _look(sandbox, policy)
     except (CannotLook, RemoteFault) as exc:
         note_gap(str(exc))
@@ -107,6 +104,6 @@ async def _looked(sandbox: RemoteSandbox, policy: EffectPolicy) -> Snapshot | No
     return None
 
 
-async def _look(sandbox: RemoteSandbox, policy: EffectPolicy) -> Snapshot:
+async def _look(sandbox: RemoteSandbox, policy: EffectPolicy) -> TreeState:
     client = await sandbox.client()
     return await look(client, policy, known=sandbox.known, contents=sandbox.contents)

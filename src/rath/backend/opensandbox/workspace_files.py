@@ -9,14 +9,14 @@ import stat
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from rath.backend.frozen import NewFile
-from rath.backend.manifest import EffectPolicy, Manifest
+from rath.backend.changes import EffectPolicy, Manifest
 from rath.backend.opensandbox.contents import Contents
 from rath.backend.opensandbox.defaults import ROOT
 from rath.backend.opensandbox.faults import Broken, Refused
 from rath.backend.opensandbox.looking import LOOK_SECONDS, CannotLook, look
 from rath.backend.opensandbox.paths import OutsideWorkspace, inside
 from rath.backend.opensandbox.processes import Line, run_line
+from rath.backend.snapshots import NewFile
 from rath.errors import BackendError
 
 if TYPE_CHECKING:
