@@ -15,21 +15,20 @@ from rath.backend import (
     FileEditResult,
     ToolExecutionFailure,
 )
-from rath.backend.edit import Edited, edited
-from rath.backend.parts import split_lines
+from rath.backend.file_tools import EditedContent, apply_edit, split_lines
 
 pieces = st.text(st.sampled_from("ab\n €"), min_size=1, max_size=6)
 texts = st.text(st.sampled_from("ab\n €"), max_size=60)
 
 
-def edit(text: str, old: str, new: str, *, replace_all: bool = False) -> Edited:
-    done = edited(text.encode(), BackendToolFilesEdit("f", old, new, replace_all=replace_all))
-    assert isinstance(done, Edited)
+def edit(text: str, old: str, new: str, *, replace_all: bool = False) -> EditedContent:
+    done = apply_edit(text.encode(), BackendToolFilesEdit("f", old, new, replace_all=replace_all))
+    assert isinstance(done, EditedContent)
     return done
 
 
 def refused(data: bytes, old: str, new: str = "new") -> ToolExecutionFailure:
-    failure = edited(data, BackendToolFilesEdit("f.txt", old, new))
+    failure = apply_edit(data, BackendToolFilesEdit("f.txt", old, new))
     assert isinstance(failure, ToolExecutionFailure)
     return failure
 

@@ -26,14 +26,14 @@ from rath.backend import (
     FileContent,
     ToolExecutionFailure,
 )
-from rath.backend.host.capture import MAX_OUTPUT_BYTES, MAX_WHOLE_BYTES, Capture, finish
-from rath.backend.kept_output import (
+from rath.backend.fallbacks import (
     LONG_OUTPUT_BYTES,
-    MAX_KEPT,
-    MAX_KEPT_BYTES,
-    KeptOutputs,
+    MAX_OUTPUTS,
+    MAX_OUTPUTS_BYTES,
+    StoredOutputs,
     output_path,
 )
+from rath.backend.host.capture import MAX_OUTPUT_BYTES, MAX_WHOLE_BYTES, Capture, finish
 from tests.support.api import MAX_STREAM_CHARS, ResultText, encode_result
 from tests.support.waiting import at_a_deadline
 
@@ -175,17 +175,17 @@ print(sandbox.dispatch(BackendToolCommandRun("seq 10000")).stdout_full.size)
 
 
 def test_the_oldest_go_first(temporary: Path) -> None:
-    outputs = KeptOutputs()
-    for n in range(MAX_KEPT + 2):
-        outputs.keep(f"{n:064x}", b"data")
+    outputs = StoredOutputs()
+    for n in range(MAX_OUTPUTS + 2):
+        outputs.store(f"{n:064x}", b"data")
     (kept,) = directories(temporary)
-    assert len(os.listdir(temporary / kept)) == MAX_KEPT
+    assert len(os.listdir(temporary / kept)) == MAX_OUTPUTS
     assert isinstance(outputs.read(BackendToolFilesRead(f"output:{1:064x}")), ToolExecutionFailure)
     assert outputs.read(BackendToolFilesRead(f"output:{2:064x}")) == FileContent("data")
-    outputs.keep("f" * 64, bytes(MAX_KEPT_BYTES))
+    outputs.store("f" * 64, bytes(MAX_OUTPUTS_BYTES))
     assert os.listdir(temporary / kept) == ["f" * 64]
     outputs.close()
-    outputs.keep("e" * 64, b"too late")
+    outputs.store("e" * 64, b"too late")
     assert directories(temporary) == []
 
 

@@ -8,18 +8,18 @@ from typing import Any
 
 import pytest
 
-from rath.backend.own_time import MAX_LOOKING_SECONDS, OwnTime, looking
+from rath.backend.effects import MAX_PAUSE_SECONDS, PausableDeadline, paused_deadlines
 from tests.support.virtual_time import run_virtually
 
 
 async def look(seconds: float) -> None:
-    with looking():
+    with paused_deadlines():
         await asyncio.sleep(seconds)
 
 
 async def run_out(work: Coroutine[Any, Any, None]) -> tuple[float, float]:
     """Return the milliseconds that work took itself when its 5 s were over, and the time then."""
-    time = OwnTime(5)
+    time = PausableDeadline(5)
 
     async def limited() -> None:
         async with time:
@@ -37,8 +37,8 @@ def test_it_runs_out() -> None:
 
 def test_looking_takes_none_of_it() -> None:
     async def main() -> tuple[float, bool]:
-        async with OwnTime(5) as time:
-            with looking():
+        async with PausableDeadline(5) as time:
+            with paused_deadlines():
                 await asyncio.sleep(50)
             await asyncio.sleep(4)
         return time.elapsed_ms(), time.has_expired
@@ -57,7 +57,7 @@ def test_what_is_left_of_it_after_looking_runs_out() -> None:
 
 def test_looks_side_by_side_count_once() -> None:
     async def main() -> float:
-        async with OwnTime(5) as time:
+        async with PausableDeadline(5) as time:
             await asyncio.gather(look(10), look(20))
             await asyncio.sleep(1)
         return time.elapsed_ms()
@@ -66,16 +66,16 @@ def test_looks_side_by_side_count_once() -> None:
 
 
 def test_looking_without_end_ends_at_a_bound() -> None:
-    ended = run_virtually(run_out(look(10 * MAX_LOOKING_SECONDS)))
-    assert ended == (0.0, MAX_LOOKING_SECONDS + 5)
+    ended = run_virtually(run_out(look(10 * MAX_PAUSE_SECONDS)))
+    assert ended == (0.0, MAX_PAUSE_SECONDS + 5)
 
 
 def test_all_looks_together_have_one_bound() -> None:
     async def work() -> None:
         while True:
-            await look(MAX_LOOKING_SECONDS / 8)
+            await look(MAX_PAUSE_SECONDS / 8)
 
-    assert run_virtually(run_out(work())) == (0.0, MAX_LOOKING_SECONDS + 5)
+    assert run_virtually(run_out(work())) == (0.0, MAX_PAUSE_SECONDS + 5)
 
 
 def test_a_look_that_outlives_its_call_moves_nothing() -> None:
@@ -83,11 +83,11 @@ def test_a_look_that_outlives_its_call_moves_nothing() -> None:
 
     async def look_late() -> None:
         await begun.wait()
-        with looking():
+        with paused_deadlines():
             await go_on.wait()
 
     async def main() -> float:
-        async with OwnTime(5) as time:
+        async with PausableDeadline(5) as time:
             left_behind = asyncio.create_task(look_late())
         begun.set()
         await asyncio.sleep(7)
@@ -101,8 +101,8 @@ def test_a_look_that_outlives_its_call_moves_nothing() -> None:
 
 def test_a_call_inside_another_stops_the_time_of_both() -> None:
     async def main() -> list[bool]:
-        async with OwnTime(5) as outer, OwnTime(5) as inner:
-            with looking():
-                return [outer.is_still, inner.is_still]
+        async with PausableDeadline(5) as outer, PausableDeadline(5) as inner:
+            with paused_deadlines():
+                return [outer.is_paused, inner.is_paused]
 
     assert run_virtually(main()) == [True, True]

@@ -11,7 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rath.backend import BackendToolFilesRead, FileContent, ToolExecutionFailure, ToolResult
-from rath.backend.parts import MAX_READ_BYTES, read_part, sliced, split_lines
+from rath.backend.file_tools import (
+    MAX_READ_BYTES,
+    DiskFile,
+    read_content,
+    run_now,
+    slice_content,
+    split_lines,
+)
 
 texts = st.text(st.sampled_from("ab\n\r\u2028é€\ufeff\x0b"), max_size=60)
 limits = st.integers(1, 7)
@@ -24,7 +31,8 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def read(path: Path, op: BackendToolFilesRead) -> ToolResult:
     with path.open("rb") as file:
-        return read_part(file, op)
+        size = os.fstat(file.fileno()).st_size
+        return run_now(read_content(DiskFile(file, size), op))
 
 
 def parts(path: Path, encoding: str | None, limit: int) -> list[FileContent]:
@@ -68,7 +76,7 @@ def test_a_part_is_the_same_cut_from_the_file_or_from_the_whole(
     path.write_bytes(text.encode())
     op = BackendToolFilesRead("file", encoding, offset, limit)
     whole = FileContent(text.encode() if encoding is None else text)
-    expected = whole if (offset, limit) == (0, None) else sliced(whole, op)
+    expected = whole if (offset, limit) == (0, None) else slice_content(whole, op)
     assert read(path, op) == expected
 
 
@@ -139,5 +147,5 @@ def test_a_part_that_is_text_is_read_though_the_rest_is_none(path: Path) -> None
 def test_what_has_no_size_is_read_in_parts() -> None:
     with open("/proc/self/status", "rb") as file:
         assert os.fstat(file.fileno()).st_size == 0
-        part = read_part(file, BackendToolFilesRead("status", None, 0, 5))
+        part = run_now(read_content(DiskFile(file, 0), BackendToolFilesRead("status", None, 0, 5)))
     assert part == FileContent(b"Name:", None, 5)

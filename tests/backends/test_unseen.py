@@ -19,8 +19,7 @@ from rath.backend import (
     ToolResult,
     observe_effects,
 )
-from rath.backend.effects import EffectLog, note_effect, note_gap
-from rath.backend.unseen import Unseen
+from rath.backend.effects import EffectLog, UnobservedOps, note_effect, note_gap
 from rath.testing import FakeBackend
 
 
@@ -100,24 +99,24 @@ def test_what_somebody_observes_is_not_counted() -> None:
     with FakeBackend().open() as sandbox:
         with observe_effects():
             sandbox.dispatch(BackendToolCommandRun("echo"))
-        assert not sandbox.unseen.any_since(0)
+        assert not sandbox.unobserved.any_since(0)
 
 
 def test_what_reads_is_not_counted() -> None:
     with FakeBackend().open() as sandbox:
         sandbox.dispatch(BackendToolFilesRead("a"))
-        assert not sandbox.unseen.any_since(0)
+        assert not sandbox.unobserved.any_since(0)
 
 
 def test_what_ended_before_is_not_seen_from_a_moment() -> None:
-    unseen = Unseen()
+    unseen = UnobservedOps()
     with unseen.counting():
         pass
     assert not unseen.any_since(unseen.mark())
 
 
 def test_what_runs_at_a_moment_is_seen_from_it() -> None:
-    unseen = Unseen()
+    unseen = UnobservedOps()
     with unseen.counting():
         mark = unseen.mark()
     assert unseen.any_since(mark)
@@ -125,6 +124,6 @@ def test_what_runs_at_a_moment_is_seen_from_it() -> None:
 
 def test_an_operation_of_a_thread_without_context_is_counted(sandbox: BackendSandbox) -> None:
     with observe_effects() as effects, ThreadPoolExecutor() as pool:
-        mark = sandbox.unseen.mark()
+        mark = sandbox.unobserved.mark()
         pool.submit(sandbox.dispatch, BackendToolCommandRun("true")).result(50)
-    assert (sandbox.unseen.any_since(mark), list(effects)) == (True, [])
+    assert (sandbox.unobserved.any_since(mark), list(effects)) == (True, [])

@@ -14,11 +14,9 @@ from weakref import WeakKeyDictionary
 from rath._core.blobs import Blob
 from rath.backend.abc import Backend, BackendSandbox, BackendSandboxSpec, SandboxIdentity
 from rath.backend.capabilities import Capabilities, IsolationLevel
-from rath.backend.edit import edited
+from rath.backend.changes import FileState, Manifest, manifest_digest
 from rath.backend.effects import EffectKind, FileEffect, note_effect
-from rath.backend.frozen import FrozenWorkspace, Origin, Seed
-from rath.backend.manifest import FileState, Manifest, manifest_digest
-from rath.backend.parts import bad_range, data_or_text, sliced
+from rath.backend.file_tools import apply_edit, check_range, decode_content, slice_content
 from rath.backend.results import (
     CommandResult,
     FileContent,
@@ -30,6 +28,7 @@ from rath.backend.results import (
     ToolResult,
     tool_failure_from,
 )
+from rath.backend.snapshots import FrozenWorkspace, Origin, Seed
 from rath.backend.tool_types import (
     BackendTool,
     BackendToolCommandRun,
@@ -296,17 +295,17 @@ def _history(frozen: FrozenWorkspace | None) -> Iterator[FrozenWorkspace]:
 
 
 def _read(data: bytes, op: BackendToolFilesRead) -> ToolResult:
-    refusal = bad_range(op)
+    refusal = check_range(op)
     if refusal is not None:
         return refusal
-    whole = data_or_text(data, op)
+    whole = decode_content(data, op)
     is_part = op.offset > 0 or op.limit is not None
-    return sliced(whole, op) if is_part and isinstance(whole, FileContent) else whole
+    return slice_content(whole, op) if is_part and isinstance(whole, FileContent) else whole
 
 
 def _edit(native: FakeSandbox, op: BackendToolFilesEdit) -> ToolResult:
     path = _relative(op.path)
-    after = edited(native.files[path], op)
+    after = apply_edit(native.files[path], op)
     if isinstance(after, ToolExecutionFailure):
         return after
     _put(native, path, after.data, native.mode(path))

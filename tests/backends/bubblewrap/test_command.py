@@ -12,9 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rath.backend.bubblewrap import probe, view
-from rath.backend.bubblewrap.command import Rlimits, Sandboxing
-from rath.backend.bubblewrap.provided import Provided
+from rath.backend.bubblewrap.backend import find_bwrap
+from rath.backend.bubblewrap.command import (
+    Rlimits,
+    Sandboxing,
+    SystemFiles,
+    confinement,
+    workspace_arguments,
+)
 from rath.backend.host.process import Command
 
 names = st.text(st.characters(exclude_characters="=\0", codec="utf-8"), min_size=1, max_size=20)
@@ -105,12 +110,12 @@ def started_by_a_thread(
     tmp_path: Path, parent: Literal["process", "thread"]
 ) -> subprocess.Popen[bytes]:
     """Start a command that answers one line, on a thread that ends then."""
-    provided = Provided()
-    arguments = [*view.namespaces(network=False), *view.system(provided.etc, network=False)]
-    sandboxing = Sandboxing(str(probe.find()), arguments, provided.filter, parent=parent)
+    provided = SystemFiles()
+    arguments = confinement(provided.etc, network=False)
+    sandboxing = Sandboxing(str(find_bwrap()), arguments, provided.filter, parent=parent)
     command = sandboxing.apply(
         Command(["/bin/sh", "-c", "echo begun; read line; echo $line"], "/", {}),
-        view.workspace([str(tmp_path)], ()),
+        workspace_arguments([str(tmp_path)], ()),
         directory="/",
     )
     started: list[subprocess.Popen[bytes]] = []

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from rath.backend.bubblewrap.groups import Group, Groups, Hierarchy, find_hierarchies
-from rath.backend.host.owner import new_name
+from rath.backend.host.cgroups import ControlGroup, ControlGroups, Hierarchy, find_hierarchies
+from rath.backend.host.paths import new_name
 
 
 def fake(tmp_path: Path, mounts: list[tuple[str, str, str, str]], own: str) -> list[Hierarchy]:
@@ -75,7 +75,7 @@ def test_a_hierarchy_that_is_closed_to_us_is_left_out(tmp_path: Path) -> None:
 
 
 def test_limits_of_version_1_count_swap_where_the_kernel_does(tmp_path: Path) -> None:
-    groups = Groups([Hierarchy(str(tmp_path), ("memory", "pids"), 1)])
+    groups = ControlGroups([Hierarchy(str(tmp_path), ("memory", "pids"), 1)])
     group = groups.make(1000, 7)
     (directory,) = map(Path, group.directories)
     assert {path.name: path.read_text() for path in directory.iterdir()} == {
@@ -85,7 +85,7 @@ def test_limits_of_version_1_count_swap_where_the_kernel_does(tmp_path: Path) ->
 
 
 def test_limits_of_version_2_have_files_of_their_own(tmp_path: Path) -> None:
-    group = Groups([Hierarchy(str(tmp_path), ("memory", "pids"), 2)]).make(1000, 7)
+    group = ControlGroups([Hierarchy(str(tmp_path), ("memory", "pids"), 2)]).make(1000, 7)
     (directory,) = map(Path, group.directories)
     assert {path.name: path.read_text() for path in directory.iterdir()} == {
         "memory.max": "1000",
@@ -100,14 +100,14 @@ def test_a_group_that_cannot_be_made_leaves_nothing(tmp_path: Path) -> None:
         Hierarchy(f"{tmp_path}/missing", ("pids",), 1),
     ]
     with pytest.raises(FileNotFoundError):
-        Groups(hierarchies).make(1000, 7)
+        ControlGroups(hierarchies).make(1000, 7)
     assert os.listdir(tmp_path / "one") == []
 
 
 def test_members_are_killed_when_the_group_is_removed(tmp_path: Path) -> None:
     with subprocess.Popen(["sleep", "60"]) as member:
         (tmp_path / "cgroup.procs").write_text(f"0\n{member.pid}\n")
-        Group((str(tmp_path),)).remove()
+        ControlGroup((str(tmp_path),)).remove()
         assert member.wait(50) == -9
 
 
@@ -120,5 +120,5 @@ def test_only_groups_of_dead_processes_are_pruned(tmp_path: Path) -> None:
     foreign = f"rath-bwrap-{int(namespace) + 1}-{dead.pid}-1-abc"
     for name in (mine, stale, foreign, "rath-bwrap-else", "other"):
         (tmp_path / name).mkdir()
-    Groups([Hierarchy(str(tmp_path), (), 1)]).prune()
+    ControlGroups([Hierarchy(str(tmp_path), (), 1)]).prune()
     assert sorted(os.listdir(tmp_path)) == sorted([mine, foreign, "rath-bwrap-else", "other"])

@@ -14,7 +14,7 @@ from rath.backend import (
     BackendToolCodeRun,
     BackendToolCommandRun,
 )
-from rath.backend.bubblewrap import BubblewrapBackend, view
+from rath.backend.bubblewrap import BubblewrapBackend, command
 from tests.backends.bubblewrap.running import Open, failure, printed
 
 
@@ -23,17 +23,17 @@ from tests.backends.bubblewrap.running import Open, failure, printed
              "/run", "/tmp", "/var", "/opt", "/root"]
 )  # fmt: skip
 def test_a_directory_of_the_system_is_no_workspace(root: str) -> None:
-    assert view.reason_against(root) is not None
+    assert command.workspace_refusal(root) is not None
 
 
 def test_a_home_and_what_holds_it_is_no_workspace(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path / "homes/me"))
-    assert view.reason_against(str(tmp_path / "homes")) is not None
-    assert view.reason_against(str(tmp_path / "homes/me")) is not None
-    assert view.reason_against(str(tmp_path / "homes/me/project")) is None
-    assert view.reason_against(str(tmp_path / "homes/my")) is None
+    assert command.workspace_refusal(str(tmp_path / "homes")) is not None
+    assert command.workspace_refusal(str(tmp_path / "homes/me")) is not None
+    assert command.workspace_refusal(str(tmp_path / "homes/me/project")) is None
+    assert command.workspace_refusal(str(tmp_path / "homes/my")) is None
 
 
 def test_opening_such_a_directory_says_what_to_do(opened: Open, tmp_path: Path) -> None:
@@ -64,7 +64,7 @@ def interpreter(prefix: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     for name in ("prefix", "exec_prefix", "base_prefix", "base_exec_prefix"):
         monkeypatch.setattr(sys, name, str(prefix))
     monkeypatch.setattr(sys, "executable", str(prefix / "bin/python"))
-    return view.interpreter()
+    return command.interpreter()
 
 
 def test_the_python_of_the_system_needs_nothing_more(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,14 +117,11 @@ def test_a_missing_interpreter_is_a_failure_and_no_other_is_taken(
 
 
 def test_only_the_network_changes_what_is_separate() -> None:
-    without, with_network = view.namespaces(network=False), view.namespaces(network=True)
+    without, with_network = (
+        command.confinement("/etc", network=False),
+        command.confinement("/etc", network=True),
+    )
     assert [each for each in without if each not in with_network] == ["--unshare-net"]
-
-
-def test_a_path_is_below_itself_and_what_holds_it() -> None:
-    assert view.is_below("/a", "/a")
-    assert view.is_below("/a/b", "/")
-    assert not view.is_below("/ab", "/a")
 
 
 def test_a_program_without_an_interpreter_shows_none(
@@ -133,4 +130,4 @@ def test_a_program_without_an_interpreter_shows_none(
     interpreter(Path("/usr"), monkeypatch)
     monkeypatch.setattr(sys, "executable", "")
     monkeypatch.chdir(tmp_path)
-    assert view.interpreter() == []
+    assert command.interpreter() == []

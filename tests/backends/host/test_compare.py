@@ -8,39 +8,37 @@ from hashlib import sha256
 import pytest
 
 from rath._core.blobs import Blob
+from rath.backend.changes import FileState, ScannedFile, TreeDiff, TreeState, diff, shown_path
 from rath.backend.effects import FileEffect
-from rath.backend.host.compare import Difference, compare, shown_path
-from rath.backend.host.scan import Seen, Snapshot
-from rath.backend.manifest import FileState
 
 MODE = 0o100644
 
 
-def seen(content: bytes | None, *, inode: int = 0, time: int = 0, mode: int = MODE) -> Seen:
+def seen(content: bytes | None, *, inode: int = 0, time: int = 0, mode: int = MODE) -> ScannedFile:
     """A file; one that could not be read for None."""
     size = len(content or b"")
     state = None if content is None else FileState(sha256(content).hexdigest(), size, mode)
-    return Seen((mode, inode, 0, size, time, time), state, is_settled=True)
+    return ScannedFile((mode, inode, 0, size, time, time), state, is_settled=True)
 
 
 def difference(
-    before: dict[str, Seen], after: dict[str, Seen], exact: Sequence[FileEffect] = ()
-) -> Difference:
-    return between(Snapshot(before), Snapshot(after), exact)
+    before: dict[str, ScannedFile], after: dict[str, ScannedFile], exact: Sequence[FileEffect] = ()
+) -> TreeDiff:
+    return between(TreeState(before), TreeState(after), exact)
 
 
-def between(before: Snapshot, after: Snapshot, exact: Sequence[FileEffect] = ()) -> Difference:
+def between(before: TreeState, after: TreeState, exact: Sequence[FileEffect] = ()) -> TreeDiff:
     by_path: dict[str, list[FileEffect]] = {}
     for effect in exact:
         by_path.setdefault(effect.path, []).append(effect)
-    return compare(before, after, by_path, to_blob=blob, attribution="window")
+    return diff(before, after, by_path, to_blob=blob, attribution="window")
 
 
 def blob(state: FileState) -> Blob:
     return Blob(state.digest, state.size)
 
 
-def told(found: Difference) -> list[tuple[str, str, str | None]]:
+def told(found: TreeDiff) -> list[tuple[str, str, str | None]]:
     return [(each.path, each.kind, each.renamed_from) for each in found.effects]
 
 
@@ -66,7 +64,7 @@ def test_the_inode_tells_which_of_two_was_renamed() -> None:
     [seen(b"", inode=2), seen(b"", inode=1, time=9), seen(b"", inode=1, mode=0o120777)],
     ids=["another inode", "another time", "a link"],
 )
-def test_an_empty_file_is_not_renamed_without_good_reason(new: Seen) -> None:
+def test_an_empty_file_is_not_renamed_without_good_reason(new: ScannedFile) -> None:
     found = difference({"a": seen(b"", inode=1)}, {"b": new})
     assert told(found) == [("a", "deleted", None), ("b", "created", None)]
 
@@ -91,8 +89,8 @@ def test_an_unread_file_that_did_not_change_is_no_gap() -> None:
 
 
 def test_what_was_not_looked_at_once_has_not_changed() -> None:
-    before = Snapshot({"a": seen(b"x")}, unseen={"closed/": "Permission denied"})
-    after = Snapshot({"closed/b": seen(b"x"), "c": seen(b"y")})
+    before = TreeState({"a": seen(b"x")}, unseen={"closed/": "Permission denied"})
+    after = TreeState({"closed/b": seen(b"x"), "c": seen(b"y")})
     exact = FileEffect("closed/d", "created", None, blob(FileState("0", 1, MODE)))
     found = between(before, after, [exact])
     assert told(found) == [("a", "deleted", None), ("c", "created", None)]
@@ -100,7 +98,7 @@ def test_what_was_not_looked_at_once_has_not_changed() -> None:
 
 
 def test_nothing_is_told_of_a_root_that_was_not_looked_at() -> None:
-    found = between(Snapshot(unseen={"": "no"}), Snapshot({"a": seen(b"x")}))
+    found = between(TreeState(unseen={"": "no"}), TreeState({"a": seen(b"x")}))
     assert (told(found), found.gaps) == ([], ["'./' could not be looked at: no"])
 
 

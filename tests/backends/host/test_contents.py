@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rath.backend.host import contents
-from rath.backend.host.contents import ContentStore
+from rath.backend.host import scan
+from rath.backend.host.scan import ContentStore
 
 
 def digest(content: bytes) -> str:
@@ -25,7 +25,7 @@ def test_what_is_wanted_survives_any_compaction(kept: list[bytes], wanted: set[i
         assert store.put(digest(content), content)
     chosen = {digest(content) for n, content in enumerate(kept) if n in wanted}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(contents, "MIN_WASTE_BYTES", 1)
+        patch.setattr(scan, "MIN_WASTE_BYTES", 1)
         store.keep_only(chosen)
     for content in kept:
         assert store.get(digest(content)) in (
@@ -51,7 +51,7 @@ def test_a_full_store_refuses_and_keeps_what_it_has() -> None:
 
 
 def test_compaction_frees_what_nobody_wants(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(contents, "MIN_WASTE_BYTES", 4)
+    monkeypatch.setattr(scan, "MIN_WASTE_BYTES", 4)
     store = ContentStore()
     store.put("one", b"abc")
     store.put("two", b"defgh")
@@ -98,7 +98,7 @@ def test_a_full_disk_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_without_room_for_a_copy_nothing_is_dropped(
     broken: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(contents, "MIN_WASTE_BYTES", 1)
+    monkeypatch.setattr(scan, "MIN_WASTE_BYTES", 1)
     store = ContentStore()
     store.put("one", b"abc")
     store.put("two", b"defgh")

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rath.backend.host.copying import MAX_DEPTH, CopyFailed, copy_tree
-from rath.backend.host.temporaries import forget_temporary, new_temporary
+from rath.backend.host.layers import MAX_DEPTH, CopyFailed, copy_tree
+from rath.backend.host.paths import forget_temporary, new_temporary
 
 NAMES = st.sampled_from(["a", "b.txt", "with space", "ümlaut", "-dash", ".hidden"])
 

@@ -15,13 +15,14 @@ from rath.backend import (
     BackendToolFilesList,
     ToolExecutionFailure,
 )
-from rath.backend.host.frozen import HostFrozen
-from rath.backend.host.guard_trees import Pinned, Tree, Trees
+from rath.backend.host.snapshots import HostSnapshot
 from rath.backend.local import LocalBackend
 from rath.backend.persistence import PersistentSandboxRegistry
+from rath.backend.snapshots import WorkspaceTree, WorkspaceTrees
 from rath.errors import BackendError
 from tests.support.waiting import wait_until
 from tests.support.workspaces import (
+    EmptySnapshot,
     begun,
     content_of,
     forked,
@@ -115,7 +116,7 @@ def test_what_one_sandbox_left_running_changes_nothing_that_another_one_freezes(
     other = opened(LocalBackend(), workspace)
     lazy = LocalBackend().lazy(sandbox.spec)
     held = [other.freeze(), lazy.freeze()]
-    assert isinstance(held[0], HostFrozen)
+    assert isinstance(held[0], HostSnapshot)
     wait_for(held[0].asecure)  # as was submitted; joins it
     pipe.write_text("go\n")
     wait_until(lambda: (workspace / "a").read_text() == "two\n")
@@ -126,20 +127,8 @@ class _Running:
     is_empty = False
 
 
-class _Pinned(Pinned):
-    def __init__(self) -> None:
-        self._is_secured = False
-
-    @property
-    def is_secured(self) -> bool:
-        return self._is_secured
-
-    async def asecure(self) -> None:
-        self._is_secured = True
-
-
 def test_a_tree_is_restless_while_something_runs_above_or_below_it() -> None:
-    trees: Trees[_Pinned] = Trees()
+    trees: WorkspaceTrees[EmptySnapshot] = WorkspaceTrees()
     running = _Running()
     tree = trees.at("/w/sub")
     trees.watch(running, trees.at("/w"))
@@ -150,17 +139,17 @@ def test_a_tree_is_restless_while_something_runs_above_or_below_it() -> None:
 
 
 def test_what_is_frozen_while_a_command_runs_is_exposed_to_what_it_leaves() -> None:
-    trees: Trees[_Pinned] = Trees()
+    trees: WorkspaceTrees[EmptySnapshot] = WorkspaceTrees()
     tree = trees.at("/w")
-    pinned = trees.freeze(tree, None, lambda _: _Pinned())
+    pinned = trees.freeze(tree, None, EmptySnapshot)
     assert trees.exposed(trees.at("/")) == [pinned]
     wait_for(pinned.asecure)
     assert trees.exposed(tree) == []
 
 
 def test_the_root_overlaps_with_everything() -> None:
-    root: Tree[_Pinned] = Tree("/", "/")
-    below: Tree[_Pinned] = Tree("/w", "/w")
+    root: WorkspaceTree[EmptySnapshot] = WorkspaceTree("/", "/")
+    below: WorkspaceTree[EmptySnapshot] = WorkspaceTree("/w", "/w")
     assert root.overlaps(below)
     assert below.overlaps(root)
 

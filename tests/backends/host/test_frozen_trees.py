@@ -10,16 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rath.backend.host.copying import CopyFailed
-from rath.backend.host.copying_job import SharedJob
-from rath.backend.host.frozen import TREES, HostFrozen, freeze_tree
-from rath.backend.host.guard_trees import Lineage, Pinned, Tree, Trees
-from tests.support.workspaces import wait_for
+from rath.backend.host.layers import CopyFailed, SharedJob
+from rath.backend.host.snapshots import TREES, HostSnapshot, freeze_tree
+from rath.backend.snapshots import SnapshotLineage, WorkspaceTree, WorkspaceTrees
+from tests.support.workspaces import EmptySnapshot, wait_for
 
 FILES = ("a", "b")
 
 
-async def write(tree: Tree[HostFrozen], value: int, n_steps: int) -> None:
+async def write(tree: WorkspaceTree[HostSnapshot], value: int, n_steps: int) -> None:
     async with TREES.writing(tree):
         for name in FILES:
             Path(tree.door, name).write_text(str(value))  # noqa: ASYNC240  # a moment
@@ -31,7 +30,7 @@ async def steps(n_steps: int) -> None:
         await asyncio.sleep(0)
 
 
-async def freeze_and_look(tree: Tree[HostFrozen], n_steps: int) -> None:
+async def freeze_and_look(tree: WorkspaceTree[HostSnapshot], n_steps: int) -> None:
     frozen = freeze_tree(tree, tree.door, None)
     seen: set[tuple[bytes, bytes]] = set()
     for _ in range(3):
@@ -92,17 +91,8 @@ def test_a_cancelled_writer_keeps_nobody_waiting(tmp_path: Path) -> None:
     assert (tmp_path / "a").read_text() == "2"
 
 
-class Pin(Pinned):
-    @property
-    def is_secured(self) -> bool:
-        return True
-
-    async def asecure(self) -> None:
-        """Do nothing: it needs no tree."""
-
-
 def test_a_forked_child_waits_for_no_operation_of_its_parent() -> None:
-    trees: Trees[Pin] = Trees()
+    trees: WorkspaceTrees[EmptySnapshot] = WorkspaceTrees()
     tree = trees.at("/nowhere")
 
     async def begin() -> None:
@@ -116,10 +106,10 @@ def test_a_forked_child_waits_for_no_operation_of_its_parent() -> None:
 
 
 def test_trees_that_nobody_holds_are_forgotten() -> None:
-    trees: Trees[Pin] = Trees()
-    trees.freeze(trees.at("/one"), None, lambda lineage: Pin())
+    trees: WorkspaceTrees[EmptySnapshot] = WorkspaceTrees()
+    trees.freeze(trees.at("/one"), None, EmptySnapshot)
     assert trees.at("/one").pinned is None
-    kept = trees.freeze(trees.at("/two"), Lineage(), lambda lineage: Pin())
+    kept = trees.freeze(trees.at("/two"), SnapshotLineage(), EmptySnapshot)
     assert trees.at("/two").pinned is kept
 
 
@@ -128,8 +118,8 @@ def test_trees_that_nobody_holds_are_forgotten() -> None:
     [("/a/b", True), ("/a/b/c", True), ("/a", True), ("/a/bc", False), ("/x", False)],
 )
 def test_directories_in_each_other_overlap(other: str, overlaps: bool) -> None:
-    assert Tree[Pin]("/a/b", "").overlaps(Tree(other, "")) is overlaps
-    assert Tree[Pin](other, "").overlaps(Tree("/a/b", "")) is overlaps
+    assert WorkspaceTree[EmptySnapshot]("/a/b", "").overlaps(WorkspaceTree(other, "")) is overlaps
+    assert WorkspaceTree[EmptySnapshot](other, "").overlaps(WorkspaceTree("/a/b", "")) is overlaps
 
 
 def test_a_job_runs_again_after_it_failed() -> None:
@@ -143,9 +133,9 @@ def test_a_job_runs_again_after_it_failed() -> None:
             raise CopyFailed("a", "no room")
         return n_runs
 
-    assert not job.is_begun
+    assert not job.is_started
     with pytest.raises(CopyFailed, match="'a' cannot be copied: no room"):
         wait_for(lambda: job.aresult(run))
-    assert not job.is_begun
+    assert not job.is_started
     assert wait_for(lambda: job.aresult(run)) == wait_for(lambda: job.aresult(run)) == 2
-    assert job.is_begun
+    assert job.is_started

@@ -19,9 +19,9 @@ from rath.backend import (
     observe_effects,
 )
 from rath.backend.effects import EffectLog
-from rath.backend.host.files import FileOperations, GivenUp, Landing
+from rath.backend.host.changes import tree_at
+from rath.backend.host.files import Abandoned, CommitPoint, run_host_tool
 from rath.backend.host.paths import Workspace
-from rath.backend.host.tree import tree_at
 from tests.support.waiting import wait_until
 from tests.support.workspaces import content_of, put, wait_for
 
@@ -52,7 +52,7 @@ def test_a_tool_that_was_given_up_changes_nothing(
     sandbox: BackendSandbox, workspace: Path, op: BackendTool
 ) -> None:
     put(sandbox, "a", "old")
-    still = tree_at(str(workspace)).still
+    still = tree_at(str(workspace)).activity.still
 
     async def cancel_and_freeze() -> EffectLog:
         # As while a scan runs: it waits for that before it changes anything.
@@ -104,15 +104,15 @@ def test_a_tool_that_changes_the_file_just_now_is_waited_for(
 
 
 def test_nothing_begins_that_was_given_up_before(workspace: Path) -> None:
-    landing = Landing()
-    assert landing.give_up()
-    with pytest.raises(GivenUp):
-        FileOperations().run(Workspace.at(str(workspace)), DEEP, landing)
+    landing = CommitPoint()
+    assert landing.abandon()
+    with pytest.raises(Abandoned):
+        run_host_tool(Workspace.at(str(workspace)), DEEP, landing)
     assert list(workspace.iterdir()) == []
 
 
 def test_what_is_decided_cannot_be_given_up() -> None:
-    landing = Landing()
-    landing.decide()
-    assert not landing.give_up()
+    landing = CommitPoint()
+    landing.pass_by()
+    assert not landing.abandon()
     landing.check()

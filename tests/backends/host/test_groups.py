@@ -13,7 +13,7 @@ import pytest
 
 from rath._async.runtime import runtime
 from rath.backend.host.capture import Capture, finish
-from rath.backend.host.groups import GroupCommand, start_group
+from rath.backend.host.process import GroupCommand
 
 ENV = {"PATH": os.defpath}
 
@@ -22,7 +22,9 @@ async def start(line: str, stdout: Capture, *, stdin: int | None = None) -> Grou
     descriptors = [stdout.writer, stdout.writer]
     if stdin is not None:
         descriptors.append(stdin)
-    command = await start_group(["sh", "-c", line], cwd="/", env=ENV, descriptors=descriptors)
+    command = await GroupCommand.start(
+        ["sh", "-c", line], cwd="/", env=ENV, descriptors=descriptors
+    )
     stdout.close_writer()
     return command
 
@@ -59,7 +61,7 @@ def test_a_program_that_is_missing_is_an_error_that_names_it() -> None:
     async def run() -> None:
         stdout = Capture()
         try:
-            await start_group(["missing"], cwd="/", env=ENV, descriptors=[stdout.writer] * 2)
+            await GroupCommand.start(["missing"], cwd="/", env=ENV, descriptors=[stdout.writer] * 2)
         finally:
             stdout.drop()
 
@@ -119,7 +121,9 @@ def test_a_start_that_is_cancelled_leaves_nothing(tmp_path: Path) -> None:
     writer = os.open(tmp_path / "alive", os.O_WRONLY)
 
     async def run() -> None:
-        started = start_group(["sleep", "60"], cwd="/", env=ENV, descriptors=[writer, writer])
+        started = GroupCommand.start(
+            ["sleep", "60"], cwd="/", env=ENV, descriptors=[writer, writer]
+        )
         command = await started
         try:
             await asyncio.get_running_loop().create_future()  # the start was faster

@@ -24,12 +24,10 @@ from rath.backend import (
 )
 from rath.backend.bubblewrap import BubblewrapBackend
 from rath.backend.effects import observe_effects
-from rath.backend.frozen import NewFile
-from rath.backend.host.copying import MAX_DEPTH, CopyFailed
-from rath.backend.host.layer import CopyLayer
-from rath.backend.host.layer_directory import LOCK_NAME, LayerDirectory
+from rath.backend.host.layers import LOCK_NAME, MAX_DEPTH, CopyFailed, Layer, LayerDirectory
 from rath.backend.host.overlay import overlay_tools
 from rath.backend.local import LocalBackend
+from rath.backend.snapshots import NewFile
 from tests.support.workspaces import (
     CopyingBackend,
     begun,
@@ -323,7 +321,7 @@ def test_a_layer_that_cannot_be_copied_leaves_nothing() -> None:
     directory = LayerDirectory()
     try:
         with pytest.raises(CopyFailed):
-            CopyLayer(directory, "/nowhere")
+            Layer(directory, "/nowhere")
         assert os.listdir(directory.path) == [LOCK_NAME]
     finally:
         directory.remove()
@@ -340,7 +338,7 @@ def test_a_closing_that_cannot_keep_frozen_files_leaves_nothing(
         raise CopyFailed("a", "No space left on device")
 
     before = fork_directories()
-    monkeypatch.setattr("rath.backend.host.frozen.copy_tree", full)
+    monkeypatch.setattr("rath.backend.host.snapshots.copy_tree", full)
     with pytest.raises(BackendError, match="No space left"):
         fork.backend.close(fork)
     assert len(fork_directories()) == len(before) - 1

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, rule
 
 from rath.backend import Backend, BackendSandbox
-from rath.backend.frozen import NewFile
 from rath.backend.local import LocalBackend
+from rath.backend.snapshots import NewFile
 from tests.support.workspaces import (
     CopyingBackend,
     content_of,

@@ -21,7 +21,7 @@ from rath.backend import (
     CommandResult,
     ToolExecutionFailure,
 )
-from rath.backend.host.layer_directory import LOCK_NAME, LayerDirectory
+from rath.backend.host.layers import LOCK_NAME, LayerDirectory
 from rath.backend.host.overlay import (
     OverlayFailed,
     OverlayLayer,
@@ -95,9 +95,8 @@ def test_what_was_changed_lies_in_the_upper_directory(fork: BackendSandbox) -> N
     sh(fork, "echo changed > a")
     native = fork.native
     assert isinstance(native, HostSandbox)
-    assert native.guard.layer is not None
-    assert native.guard.layer.upper is not None
-    assert sorted(os.listdir(native.guard.layer.upper)) == ["a", "b"]
+    assert isinstance(native.layer, OverlayLayer)
+    assert sorted(os.listdir(native.layer.upper)) == ["a", "b"]
 
 
 def test_a_command_is_ended_at_its_deadline(fork: BackendSandbox) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rath.backend.host.owner import is_stale, new_directory, new_name, prune
+from rath.backend.host.paths import is_stale, new_directory, new_name, prune
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 
@@ -98,7 +98,7 @@ def test_a_directory_that_cannot_be_listed_is_no_error(
 
 
 def test_removing_stops_in_time(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rath.backend.host.owner.PRUNE_SECONDS", 0.0)
+    monkeypatch.setattr("rath.backend.host.paths.PRUNE_SECONDS", 0.0)
     left = temporary / stale_name()
     left.mkdir()
     prune()

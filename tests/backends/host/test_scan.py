@@ -15,10 +15,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rath._core.blobs import MAX_BLOB_BYTES
+from rath.backend.changes import EffectPolicy, FileState, ScanCache, ScannedFile, manifest_digest
 from rath.backend.host import scan as scanning
-from rath.backend.host.scan import Known, Seen, fill, scan, stat_scan
-from rath.backend.host.temporaries import forget_temporary, new_temporary
-from rath.backend.manifest import EffectPolicy, FileState, manifest_digest
+from rath.backend.host.paths import forget_temporary, new_temporary
+from rath.backend.host.scan import fill, scan, stat_scan
 
 POLICY = EffectPolicy()
 
@@ -78,7 +78,7 @@ def make(root: Path, path: str, content: bytes) -> None:
 def test_what_did_not_change_is_not_read_again(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("one")
     make_old(tmp_path)
-    known: Known = {}
+    known: ScanCache = {}
     read: list[bytes] = []
     first = scan(str(tmp_path), POLICY, known=known, keep=lambda _, content: read.append(content))
     again = scan(str(tmp_path), POLICY, known=known, keep=lambda _, content: read.append(content))
@@ -90,7 +90,7 @@ def test_a_renamed_directory_is_not_read_again(tmp_path: Path) -> None:
     (tmp_path / "d").mkdir()
     (tmp_path / "d" / "a").write_text("one")
     make_old(tmp_path)
-    known: Known = {}
+    known: ScanCache = {}
     first = scan(str(tmp_path), POLICY, known=known)
     (tmp_path / "d").rename(tmp_path / "e")
     again = scan(str(tmp_path), POLICY, known=known)
@@ -100,7 +100,7 @@ def test_a_renamed_directory_is_not_read_again(tmp_path: Path) -> None:
 def test_a_file_that_changed_a_moment_ago_is_read_again(tmp_path: Path) -> None:
     path = tmp_path / "a"
     path.write_text("one")
-    known: Known = {}
+    known: ScanCache = {}
     first = scan(str(tmp_path), POLICY, known=known).files["a"]
     assert not first.is_settled
     assert known == {}
@@ -108,7 +108,7 @@ def test_a_file_that_changed_a_moment_ago_is_read_again(tmp_path: Path) -> None:
 
 def test_same_size_and_time_but_another_content_is_seen(tmp_path: Path) -> None:
     path = tmp_path / "a"
-    known: Known = {}
+    known: ScanCache = {}
     for n in range(30):
         path.write_text(f"{n:02}")
         os.utime(path, ns=(1, 1))
@@ -194,7 +194,7 @@ def test_what_one_scan_has_no_room_for_the_next_one_reads(
     for name in ("a", "b"):
         (tmp_path / name).write_bytes(b"123")
     make_old(tmp_path)
-    known: Known = {}
+    known: ScanCache = {}
     first = [seen.state for seen in scan(str(tmp_path), POLICY, known=known).files.values()]
     second = [seen.state for seen in scan(str(tmp_path), POLICY, known=known).files.values()]
     assert (first.count(None), second.count(None)) == (1, 0)
@@ -247,9 +247,9 @@ def test_a_file_that_changes_while_it_is_read_is_read_again(
         path.write_text("two, longer")
         return content
 
-    known: Known = {}
+    known: ScanCache = {}
     monkeypatch.setattr(os, "read", read_and_change)
-    seen: Seen = scan(str(tmp_path), POLICY, known=known).files["a"]
+    seen: ScannedFile = scan(str(tmp_path), POLICY, known=known).files["a"]
     assert (seen.is_settled, known) == (False, {})
 
 

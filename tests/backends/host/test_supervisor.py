@@ -25,9 +25,8 @@ from rath.backend import (
     ToolExecutionFailure,
 )
 from rath.backend.host.backend import timeout_failure
-from rath.backend.host.keeper import KeptCommand
 from rath.backend.host.process import Command, Ended, run_process
-from rath.backend.host.supervisor import is_supported, supervisor
+from rath.backend.host.supervisor import SupervisedCommand, is_supported, supervisor
 from rath.backend.local import LocalBackend
 from tests.support.waiting import PATIENCE, at_a_deadline, wait_until
 
@@ -357,9 +356,9 @@ def test_an_empty_program_is_refused_and_harms_nobody(workspace: Path) -> None:
 
 
 def test_a_request_that_no_program_can_be_leaves_its_keeper_alive() -> None:
-    async def run() -> tuple[KeptCommand, KeptCommand]:
+    async def run() -> tuple[SupervisedCommand, SupervisedCommand]:
         devices = [os.open("/dev/null", os.O_RDWR) for _ in range(2)]
-        started: list[KeptCommand] = []
+        started: list[SupervisedCommand] = []
         for program in (b"", b"/bin/true"):
             payload = b"1\x001,2\x00/\x00" + program
             one = await supervisor().start(payload, devices, program="it", directory="/")

@@ -11,12 +11,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rath._core.blobs import Blob
+from rath.backend.changes import EffectPolicy, ScanCache, TreeState
 from rath.backend.effects import FileEffect
+from rath.backend.host.changes import (
+    WatchedOperation,
+    WatchedTree,
+    exact_change,
+    tick,
+    tree_at,
+    working_on,
+)
 from rath.backend.host.paths import Workspace
-from rath.backend.host.scan import Keep, Known, Snapshot
-from rath.backend.host.tree import Tree, Watch, exact_change, tree_at, working_on
-from rath.backend.host.view import Operation, tick
-from rath.backend.manifest import EffectPolicy
+from rath.backend.host.sandbox import DirectorySandbox
+from rath.backend.host.scan import Keep
 from tests.support.simulated_tree import (
     NOBODY,
     PATHS,
@@ -124,19 +131,19 @@ class Quiet:
 
     def __init__(self) -> None:
         self.world = World()
-        self.tree = Tree("quiet", self.world)
-        self.view = self.tree.view(POLICY)
+        self.tree = WatchedTree("quiet", self.world)
+        self.view = self.tree.scans(POLICY)
 
-    def begin(self) -> Operation:
-        operation = self.view.open_window()
-        self.view.look(tick())
-        self.tree.begin(operation)
+    def begin(self) -> WatchedOperation:
+        operation = self.view.open()
+        self.view.scan(tick())
+        self.tree.start(operation)
         return operation
 
-    def end(self, operation: Operation) -> list[tuple[str, str, str]]:
+    def end(self, operation: WatchedOperation) -> list[tuple[str, str, str]]:
         self.tree.end(operation)
         self.view.finish(operation)
-        self.view.close_window()
+        self.view.close()
         self.tree.forget_ended()
         return [(each.path, each.kind, each.attribution) for each in operation.effects]
 
@@ -160,8 +167,8 @@ def test_overlapping_operations_are_ambiguous_only_while_they_overlap() -> None:
 def test_an_operation_that_nobody_observes_makes_others_ambiguous() -> None:
     quiet = Quiet()
     one = quiet.begin()
-    unseen = Operation()
-    quiet.tree.begin(unseen)
+    unseen = WatchedOperation()
+    quiet.tree.start(unseen)
     quiet.write("p")
     quiet.tree.end(unseen)
     assert quiet.end(one) == [("p", "created", "ambiguous")]
@@ -177,29 +184,29 @@ def test_what_happened_between_operations_belongs_to_none() -> None:
 def test_one_look_serves_all_who_asked_before_it_began() -> None:
     looks: list[int] = []
 
-    def source(policy: EffectPolicy, *, known: Known, keep: Keep | None) -> Snapshot:
+    def source(policy: EffectPolicy, *, known: ScanCache, keep: Keep | None) -> TreeState:
         looks.append(1)
-        return Snapshot()
+        return TreeState()
 
-    view = Tree("counted", source).view(POLICY)
+    view = WatchedTree("counted", source).scans(POLICY)
     asked = [tick(), tick(), tick()]
     for since in asked:
-        view.look(since)
+        view.scan(since)
     assert len(looks) == 1
-    view.look(tick())
+    view.scan(tick())
     assert len(looks) == 2
 
 
 def test_a_look_that_began_before_it_was_asked_for_is_not_enough() -> None:
     asked: list[int] = []
 
-    def source(policy: EffectPolicy, *, known: Known, keep: Keep | None) -> Snapshot:
+    def source(policy: EffectPolicy, *, known: ScanCache, keep: Keep | None) -> TreeState:
         asked.append(tick())
-        return Snapshot()
+        return TreeState()
 
-    view = Tree("counted", source).view(POLICY)
-    view.look(tick())
-    view.look(asked[0])
+    view = WatchedTree("counted", source).scans(POLICY)
+    view.scan(tick())
+    view.scan(asked[0])
     assert len(asked) == 2
 
 
@@ -207,47 +214,48 @@ def test_operations_that_ended_long_ago_are_forgotten() -> None:
     quiet = Quiet()
     for _ in range(5):
         quiet.end(quiet.begin())
-    assert quiet.tree.operations.ran_in(0, tick()) == []
+    assert quiet.tree.activity.operations == []
 
 
 def test_sandboxes_at_one_place_share_its_tree_while_one_holds_it() -> None:
-    one, two = Watch(), Watch()
     shared = Workspace("/nowhere", "/nowhere", "/nowhere", is_owned=False)
-    tree = one.at(shared)
-    assert two.at(shared) is tree
-    assert one.at(replace(shared, root="/nowhere/else", door="/nowhere/else")) is not tree
-    assert two.at(shared) is tree
+    one, two = DirectorySandbox(shared), DirectorySandbox(shared)
+    tree = one.watched_tree()
+    assert two.watched_tree() is tree
+    one.workspace = replace(shared, root="/nowhere/else", door="/nowhere/else")
+    assert one.watched_tree() is not tree
+    assert two.watched_tree() is tree
 
 
 def test_a_layer_has_a_tree_of_its_own_wherever_its_commands_see_it() -> None:
     layered = Workspace("/nowhere", "/nowhere", "/nowhere", is_owned=False, door="/door")
-    one, two = Watch(), Watch()
-    tree = one.at(layered)
-    assert one.at(layered) is tree
-    assert two.at(layered) is not tree
+    one, two = DirectorySandbox(layered), DirectorySandbox(layered)
+    tree = one.watched_tree()
+    assert one.watched_tree() is tree
+    assert two.watched_tree() is not tree
     assert tree_at("/nowhere") is not tree
 
 
 def test_operations_on_a_tree_below_or_above_count() -> None:
     above, below = tree_at("/nowhere/up"), tree_at("/nowhere/up/down")
     beside = tree_at("/nowhere/up2")
-    operation = Operation()
-    below.begin(operation)
+    operation = WatchedOperation()
+    below.start(operation)
     late = tree_at("/nowhere/up/down/deeper")
-    ran = [tree.operations.ran_in(0, tick()) for tree in (above, below, late, beside)]
+    ran = [list(tree.activity.operations) for tree in (above, below, late, beside)]
     below.end(operation)
     assert ran == [[operation], [operation], [operation], []]
-    assert all(tree.operations.running() == [] for tree in (above, below, late))
+    assert all(tree.activity.operations == [] for tree in (above, below, late))
 
 
 def test_what_a_file_tool_did_below_is_taken_off_above(tmp_path: os.PathLike[str]) -> None:
     root = os.path.realpath(tmp_path)
     os.mkdir(os.path.join(root, "down"))
     above, below = tree_at(root), tree_at(os.path.join(root, "down"))
-    view = above.view(POLICY)
-    operation = view.open_window()
-    view.look(tick())
-    above.begin(operation)
+    view = above.scans(POLICY)
+    operation = view.open()
+    view.scan(tick())
+    above.start(operation)
     with working_on(below), exact_change() as change:
         assert change.is_wanted
         path = os.path.join(root, "down", "a")
@@ -257,7 +265,7 @@ def test_what_a_file_tool_did_below_is_taken_off_above(tmp_path: os.PathLike[str
         change.note(FileEffect("a", "created", None, Blob.from_bytes(b"x"), after_mode=mode))
     above.end(operation)
     view.finish(operation)
-    view.close_window()
+    view.close()
     assert operation.effects == []
 
 
@@ -276,7 +284,7 @@ def test_nobody_wants_to_know_when_nobody_looks() -> None:
 
 
 def test_the_number_of_effects_is_capped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rath.backend.host.view.MAX_EFFECTS", 2)
+    monkeypatch.setattr("rath.backend.host.changes.MAX_EFFECTS", 2)
     quiet = Quiet()
     operation = quiet.begin()
     for path in PATHS:
@@ -288,11 +296,12 @@ def test_the_number_of_effects_is_capped(monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_a_forked_child_starts_afresh() -> None:
     here = Workspace("/nowhere", "/nowhere", "/nowhere", is_owned=False)
-    watch = Watch()
-    tree = watch.at(here)
-    tree.begin(Operation())
+    sandbox = DirectorySandbox(here)
+    tree = sandbox.watched_tree()
+    tree.start(WatchedOperation())
     pid = os.fork()
     if pid == 0:
-        is_fresh = watch.at(here) is not tree and watch.at(here).operations.running() == []
+        fresh = sandbox.watched_tree()
+        is_fresh = fresh is not tree and fresh.activity.operations == []
         os._exit(0 if is_fresh else 1)
     assert os.waitpid(pid, 0)[1] == 0

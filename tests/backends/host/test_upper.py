@@ -20,14 +20,17 @@ from rath.backend import (
     FileEffect,
     observe_effects,
 )
-from rath.backend.frozen import Seed
-from rath.backend.host.compare import Difference, compare
-from rath.backend.host.layer_directory import LayerDirectory
-from rath.backend.host.overlay import OverlayLayer, overlay_tools
+from rath.backend.changes import EffectPolicy, FileState, Manifest, TreeDiff, diff
+from rath.backend.host.layers import LayerDirectory
+from rath.backend.host.overlay import (
+    Namespace,
+    OverlayLayer,
+    OverlaySource,
+    overlay_tools,
+)
 from rath.backend.host.scan import MAX_DEPTH, scan
-from rath.backend.host.upper import NotPlain, OverlaySource, effects_from_upper
 from rath.backend.local import LocalBackend
-from rath.backend.manifest import EffectPolicy, FileState, Manifest
+from rath.backend.snapshots import Seed
 from tests.support.scripts import changed, read_tree, scripts, told, undone
 
 POLICY = EffectPolicy()
@@ -58,10 +61,22 @@ def shell(line: str, cwd: str) -> None:
 
 
 def effects(below: LayerDirectory, layer: OverlayLayer) -> list[FileEffect]:
-    namespace = layer.changes().namespace
-    found = effects_from_upper(layer.upper, below.files, namespace=namespace)
+    found = upper_diff(layer.upper, below.files, layer.source().namespace)
     assert found.gaps == []
     return found.effects
+
+
+def upper_diff(upper: str, lower: str, namespace: Namespace = "trusted") -> TreeDiff:
+    """What the upper directory changes; the merged files are not looked at."""
+    source = OverlaySource(lower, upper, "/nowhere", namespace)
+    contents: dict[str, bytes] = {}
+    before = source.below(POLICY)
+    after = source(POLICY, known={}, keep=contents.__setitem__)
+
+    def content(state: FileState) -> Blob:
+        return Blob(state.digest, state.size, contents.get(state.digest))
+
+    return diff(before, after, {}, to_blob=content, attribution="window")
 
 
 @settings(max_examples=25, deadline=None)
@@ -80,12 +95,12 @@ def test_effects_from_the_upper_directory_undone_give_the_lower_one(first: str, 
 @given(first=scripts(max_size=8), then=scripts(max_size=8))
 def test_looking_at_both_directories_gives_what_the_merged_one_holds(first: str, then: str) -> None:
     with mounted(first) as (_, layer):
-        source = layer.changes()
+        source = layer.source()
         source(POLICY, known={}, keep=None)
         shell(then, layer.door)
-        snapshot = source(POLICY, known={}, keep=None)
+        state = source(POLICY, known={}, keep=None)
         source.read_all(POLICY, keep=None)
-        assert snapshot.manifest() == whole(layer.door)
+        assert state.manifest() == whole(layer.door)
 
 
 def whole(root: str) -> Manifest | None:
@@ -116,63 +131,51 @@ def mark(path: Path, name: str, value: bytes) -> None:
         pytest.skip("this file system keeps no attributes of the user")
 
 
-def kinds(difference: Difference) -> list[tuple[str, str]]:
+def kinds(difference: TreeDiff) -> list[tuple[str, str]]:
     return [(effect.path, effect.kind) for effect in difference.effects]
 
 
 def test_an_opaque_directory_hides_what_is_below(lower: Path, upper: Path) -> None:
     mark(upper / "d", "opaque", b"y")
     (upper / "d" / "new").write_text("above")
-    found = effects_from_upper(str(upper), str(lower), namespace="user")
+    found = upper_diff(str(upper), str(lower), "user")
     assert kinds(found) == [("d/a", "deleted"), ("d/new", "created")]
 
 
 def test_marks_of_the_other_namespace_are_not_believed(lower: Path, upper: Path) -> None:
     mark(upper / "d", "opaque", b"y")
-    assert kinds(effects_from_upper(str(upper), str(lower), namespace="trusted")) == []
+    assert kinds(upper_diff(str(upper), str(lower), "trusted")) == []
 
 
 def test_a_directory_in_the_place_of_a_file_removes_it(lower: Path, upper: Path) -> None:
     (upper / "b").mkdir()
-    assert kinds(effects_from_upper(str(upper), str(lower))) == [("b", "deleted")]
+    assert kinds(upper_diff(str(upper), str(lower))) == [("b", "deleted")]
 
 
 def test_a_file_in_the_place_of_a_directory_removes_it(lower: Path, upper: Path) -> None:
     (upper / "d").rmdir()
     (upper / "d").write_text("a file")
-    found = effects_from_upper(str(upper), str(lower))
+    found = upper_diff(str(upper), str(lower))
     assert kinds(found) == [("d", "created"), ("d/a", "deleted")]
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("redirect", b"/d"), ("opaque", b"x")], ids=["redirect", "other-whiteouts"]
+    ("path", "name", "value"),
+    [("d", "redirect", b"/d"), ("d", "opaque", b"x"), ("b", "metacopy", b"")],
+    ids=["redirect", "other whiteouts", "metadata only"],
 )
-def test_what_only_the_kernel_resolves_is_refused(
-    lower: Path, upper: Path, name: str, value: bytes
-) -> None:
-    mark(upper / "d", name, value)
-    with pytest.raises(NotPlain):
-        effects_from_upper(str(upper), str(lower), namespace="user")
-
-
-def test_a_file_of_metadata_only_is_refused(lower: Path, upper: Path) -> None:
-    (upper / "b").write_text("")
-    mark(upper / "b", "metacopy", b"")
-    with pytest.raises(NotPlain):
-        effects_from_upper(str(upper), str(lower), namespace="user")
-
-
-def test_the_merged_files_are_looked_at_when_the_upper_ones_are_not_plain(
-    lower: Path, upper: Path, tmp_path: Path
+def test_the_merged_files_are_looked_at_when_only_the_kernel_resolves_the_upper_ones(
+    lower: Path, upper: Path, tmp_path: Path, path: str, name: str, value: bytes
 ) -> None:
     merged = tmp_path / "merged"
     shutil.copytree(lower, merged)
     source = OverlaySource(str(lower), str(upper), str(merged), "user")
     before = source(POLICY, known={}, keep=None)
-    mark(upper / "d", "redirect", b"/d")
+    (upper / "b").write_text("")
+    mark(upper / path, name, value)
     (merged / "b").write_text("above")
     after = source(POLICY, known={}, keep=None)
-    found = compare(before, after, {}, to_blob=blob, attribution="window")
+    found = diff(before, after, {}, to_blob=blob, attribution="window")
     assert (kinds(found), found.gaps) == ([("b", "changed")], [])
 
 
@@ -196,13 +199,13 @@ def test_too_many_files_are_given_up(lower: Path, upper: Path, max_files: int) -
 
 
 def test_an_upper_directory_that_is_gone_changes_nothing(lower: Path, tmp_path: Path) -> None:
-    assert kinds(effects_from_upper(str(tmp_path / "gone"), str(lower))) == []
+    assert kinds(upper_diff(str(tmp_path / "gone"), str(lower))) == []
 
 
 def test_no_depth_ends_a_look(lower: Path, upper: Path) -> None:
     for tree in (lower, upper):
         deep(tree, 700)
-    found = effects_from_upper(str(upper), str(lower))
+    found = upper_diff(str(upper), str(lower))
     assert found.effects == []
     assert len(found.gaps) == 1
     assert f"more than {MAX_DEPTH} directories deep" in found.gaps[0]

@@ -18,14 +18,11 @@ from rath.backend import (
     BackendToolFilesWrite,
     observe_effects,
 )
-from rath.backend.effects import EffectLog
-from rath.backend.host import window
-from rath.backend.host.guard import TreeGuard
+from rath.backend.effects import EffectLog, PausableDeadline
+from rath.backend.host import changes
+from rath.backend.host.changes import LEFT_RUNNING, TreeScans, WatchedOperation, run_observed
 from rath.backend.host.paths import Workspace
-from rath.backend.host.sandbox import HostSandbox
-from rath.backend.host.view import Operation, View
-from rath.backend.host.window import LEFT_RUNNING, observed
-from rath.backend.own_time import OwnTime
+from rath.backend.host.sandbox import DirectorySandbox, HostSandbox
 from rath.backend.tool_types import BackendTool
 
 COMMAND = BackendToolCommandRun("true")
@@ -33,7 +30,7 @@ COMMAND = BackendToolCommandRun("true")
 
 @pytest.fixture
 def native(workspace: Path) -> HostSandbox:
-    return HostSandbox(TreeGuard(Workspace.at(str(workspace))))
+    return DirectorySandbox(Workspace.at(str(workspace)))
 
 
 @pytest.fixture
@@ -42,6 +39,11 @@ def pipe(tmp_path: Path) -> Path:
     path = tmp_path / "pipe"
     os.mkfifo(path)
     return path
+
+
+async def watched(native: HostSandbox, op: BackendTool, run: Callable[[], Awaitable[Any]]) -> Any:
+    tree = native.watched_tree()
+    return await run_observed(tree, op, run, policy=native.effects, leftovers=native.leftovers)
 
 
 def on_runtime(make: Callable[[], Awaitable[Any]]) -> EffectLog:
@@ -81,11 +83,11 @@ def test_a_cancelled_operation_does_not_wait_long_for_its_effects(
 ) -> None:
     go_on = threading.Event()
 
-    def finish_late(view: View, operation: Operation) -> None:
+    def finish_late(view: TreeScans, operation: WatchedOperation) -> None:
         go_on.wait()
 
-    monkeypatch.setattr(window, "CANCEL_SECONDS", 0.0)
-    monkeypatch.setattr(View, "finish", finish_late)
+    monkeypatch.setattr(changes, "CANCEL_SECONDS", 0.0)
+    monkeypatch.setattr(TreeScans, "finish", finish_late)
     ran = asyncio.Event()
 
     async def run() -> None:
@@ -94,7 +96,7 @@ def test_a_cancelled_operation_does_not_wait_long_for_its_effects(
         await asyncio.Event().wait()
 
     async def cancel_it() -> None:
-        task = asyncio.create_task(observed(native, COMMAND, run))
+        task = asyncio.create_task(watched(native, COMMAND, run))
         await ran.wait()
         await cancelled(task)
         go_on.set()
@@ -108,20 +110,20 @@ def test_a_cancellation_while_it_looks_afterwards_keeps_the_effects(
     native: HostSandbox, workspace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looking, go_on = threading.Event(), threading.Event()
-    finish = View.finish
+    finish = TreeScans.finish
 
-    def finish_late(view: View, operation: Operation) -> None:
+    def finish_late(view: TreeScans, operation: WatchedOperation) -> None:
         looking.set()
         go_on.wait()
         finish(view, operation)
 
-    monkeypatch.setattr(View, "finish", finish_late)
+    monkeypatch.setattr(TreeScans, "finish", finish_late)
 
     async def run() -> None:
         (workspace / "a").write_text("x")
 
     async def cancel_it() -> None:
-        task = asyncio.create_task(observed(native, COMMAND, run))
+        task = asyncio.create_task(watched(native, COMMAND, run))
         await runtime().call_in_worker(looking.wait)
         task.cancel()
         asyncio.get_running_loop().call_soon(go_on.set)
@@ -137,18 +139,18 @@ def test_a_cancellation_while_it_looks_before_runs_nothing(
 ) -> None:
     looking, go_on = threading.Event(), threading.Event()
 
-    def look_late(view: View, since: int) -> None:
+    def look_late(view: TreeScans, since: int) -> None:
         looking.set()
         go_on.wait()
 
-    monkeypatch.setattr(View, "look", look_late)
+    monkeypatch.setattr(TreeScans, "scan", look_late)
     ran: list[int] = []
 
     async def run() -> None:
         ran.append(1)
 
     async def cancel_it() -> None:
-        task = asyncio.create_task(observed(native, COMMAND, run))
+        task = asyncio.create_task(watched(native, COMMAND, run))
         await runtime().call_in_worker(looking.wait)
         await cancelled(task)
         go_on.set()
@@ -164,7 +166,7 @@ def test_an_operation_that_raises_tells_what_it_did(native: HostSandbox, workspa
 
     async def raise_it() -> None:
         with pytest.raises(ValueError, match="broken"):
-            await observed(native, COMMAND, run)
+            await watched(native, COMMAND, run)
 
     assert told(on_runtime(raise_it)) == [("a", "created", "window")]
 
@@ -172,23 +174,12 @@ def test_an_operation_that_raises_tells_what_it_did(native: HostSandbox, workspa
 def test_nothing_is_looked_at_while_nobody_observes(
     native: HostSandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(View, "look", None)
+    monkeypatch.setattr(TreeScans, "scan", None)
 
     async def run() -> str:
         return "done"
 
-    assert runtime().run(lambda: observed(native, COMMAND, run), label="a test") == "done"
-
-
-def test_a_reading_operation_is_none_of_our_business(native: HostSandbox) -> None:
-    class Reading(BackendTool):
-        read_only = True
-
-    async def run() -> str:
-        return "done"
-
-    assert runtime().run(lambda: observed(native, Reading(), run), label="a test") == "done"
-    assert native.watch.held is None
+    assert runtime().run(lambda: watched(native, COMMAND, run), label="a test") == "done"
 
 
 def test_a_file_written_while_a_command_runs_is_not_the_commands(
@@ -284,21 +275,21 @@ def test_looking_takes_no_time_of_a_call(
     native: HostSandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stood: list[tuple[str, bool]] = []
-    look = View.look
+    look = TreeScans.scan
 
     async def in_time() -> None:
-        async with OwnTime(60) as time:
+        async with PausableDeadline(60) as time:
 
-            def look_at(view: View, since: int) -> None:
-                stood.append(("look", time.is_still))
+            def look_at(view: TreeScans, since: int) -> None:
+                stood.append(("look", time.is_paused))
                 look(view, since)
 
             async def run() -> None:
-                stood.append(("run", time.is_still))
+                stood.append(("run", time.is_paused))
 
-            monkeypatch.setattr(View, "look", look_at)
-            await observed(native, COMMAND, run)
-            stood.append(("end", time.is_still))
+            monkeypatch.setattr(TreeScans, "scan", look_at)
+            await watched(native, COMMAND, run)
+            stood.append(("end", time.is_paused))
 
     on_runtime(in_time)
     assert stood == [("look", True), ("run", False), ("look", True), ("end", False)]

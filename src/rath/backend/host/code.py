@@ -13,10 +13,9 @@ from functools import partial
 
 from rath._async.runtime import runtime
 from rath._core.text import decode_output
-from rath.backend.host.environment import environment
-from rath.backend.host.files import os_failure
-from rath.backend.host.owner import new_directory
-from rath.backend.host.process import Command, Ended
+from rath.backend.file_tools import os_failure
+from rath.backend.host.paths import new_directory
+from rath.backend.host.process import Command, Ended, environment
 from rath.backend.host.sandbox import HostSandbox
 from rath.backend.results import CodeResult, ToolExecutionFailure, ToolResult
 from rath.backend.tool_types import BackendToolCodeRun

@@ -6,7 +6,7 @@ import os
 import time
 
 from rath.backend.abc import BackendSandbox
-from rath.backend.kept_output import output_path
+from rath.backend.fallbacks import output_path
 from rath.backend.results import CodeResult, CommandResult, FileContent, ToolExecutionFailure
 from rath.backend.tool_types import (
     BackendToolCodeRun,

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from rath._async.runtime import runtime
 from rath.backend.abc import BackendSandbox
-from rath.backend.frozen import FrozenWorkspace, NewFile, Seed
+from rath.backend.snapshots import FrozenWorkspace, NewFile, Seed
 from rath.backend.tool_types import BackendToolFilesExists
 from rath.conformance.report import Unlike, expect
 from rath.conformance.sandbox.subject import FILES, Check, exists, read, write

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from rath.backend.host.owner import is_stale, new_name
+from rath.backend.host.paths import is_stale, new_name
 
 _CONTROLLERS = ("memory", "pids")
 
@@ -40,27 +40,27 @@ _OPTIONAL = ("memory.memsw.limit_in_bytes", "memory.swap.max")
 """Files of kernels that count swap; without them there is no swap to count, or no way to."""
 
 
-class Groups:
+class ControlGroups:
     """Makes a group for each sandbox, and removes those that dead processes have left."""
 
     def __init__(self, hierarchies: Sequence[Hierarchy]) -> None:
         self.hierarchies = tuple(hierarchies)
 
     @classmethod
-    def here(cls) -> Groups | None:
+    def here(cls) -> ControlGroups | None:
         """Return the groups that this process can make; None when it cannot limit both."""
         found = list(find_hierarchies("/proc/self/mountinfo", "/proc/self/cgroup"))
         limited = {controller for each in found for controller in each.controllers}
         return cls(found) if limited.issuperset(_CONTROLLERS) else None
 
-    def make(self, memory_bytes: int, processes: int) -> Group:
+    def make(self, memory_bytes: int, processes: int) -> ControlGroup:
         """Make a group in each hierarchy and set its limits.
 
         Raises:
             OSError: The kernel refuses.
         """
         name = new_name("bwrap")
-        group = Group(tuple(os.path.join(each.parent, name) for each in self.hierarchies))
+        group = ControlGroup(tuple(os.path.join(each.parent, name) for each in self.hierarchies))
         try:
             for directory, hierarchy in zip(group.directories, self.hierarchies, strict=True):
                 os.mkdir(directory)
@@ -78,11 +78,11 @@ class Groups:
         for hierarchy in self.hierarchies:
             with contextlib.suppress(OSError):
                 for name in filter(is_stale, os.listdir(hierarchy.parent)):
-                    Group((os.path.join(hierarchy.parent, name),)).remove()
+                    ControlGroup((os.path.join(hierarchy.parent, name),)).remove()
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class ControlGroup:
     """The directories of one group, one in each hierarchy."""
 
     directories: tuple[str, ...]

@@ -1,40 +1,49 @@
-"""Frozen files of a directory of this host: found there until somebody changes them, then kept."""
+"""Snapshots of directories of this host: found there until somebody changes them, then copied."""
 
 from __future__ import annotations
 
 import os
 import stat
 from abc import abstractmethod
-from collections.abc import AsyncGenerator, Generator, Iterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from collections.abc import AsyncGenerator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 
 from rath._async.runtime import runtime
 from rath._core.trash import mount_below
-from rath.backend.frozen import FrozenWorkspace
-from rath.backend.host.copying import CopyFailed, copy_tree
-from rath.backend.host.copying_job import SharedJob
-from rath.backend.host.guard_trees import Lineage, Pinned, Tree, Trees
-from rath.backend.host.layer_directory import LayerDirectory
-from rath.backend.host.paths import OutsideWorkspace, Workspace
+from rath.backend.changes import EffectPolicy, Manifest
+from rath.backend.file_tools import OutsideWorkspace
+from rath.backend.host.layers import (
+    CopyFailed,
+    LayerDirectory,
+    SharedJob,
+    apply_changes,
+    copy_tree,
+)
+from rath.backend.host.paths import Workspace
 from rath.backend.host.scan import fill, scan
-from rath.backend.manifest import EffectPolicy, Manifest
+from rath.backend.snapshots import (
+    FrozenWorkspace,
+    Origin,
+    Seed,
+    SnapshotLineage,
+    WorkspaceSnapshot,
+    WorkspaceTree,
+    WorkspaceTrees,
+)
 from rath.backend.use import try_use_of
 from rath.errors import BackendError
 
-_CONTENT = os.O_RDONLY | os.O_NONBLOCK
+_CONTENT = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW
 
 MAX_FILES = 1_000_000
 """Above so many files a workspace has no manifest; a guess, some hundred megabytes of memory."""
 
 
-class HostFrozen(FrozenWorkspace, Pinned):
+class HostSnapshot(WorkspaceSnapshot):
     """The files of a workspace of this host at one moment."""
 
-    def __init__(self, lineage: Lineage[HostFrozen]) -> None:
-        self.lineage = lineage
-        self._version = lineage.next_version()
-        self._manifest: Manifest | None = None
+    _manifest: Manifest | None = None
 
     @abstractmethod
     async def aroot(self) -> str | None:
@@ -64,43 +73,31 @@ class HostFrozen(FrozenWorkspace, Pinned):
             BackendError: A file or a directory of it cannot be read, or there are too many.
         """
         if self._manifest is None:
-            with _lost_told():
-                async with self.reading() as door:
-                    self._manifest = await runtime().call_in_worker(partial(_manifest, door))
+            async with self._found() as door:
+                self._manifest = await runtime().call_in_worker(partial(_manifest, door))
         return self._manifest
 
     async def aread(self, path: str) -> bytes:
-        with _lost_told():
+        async with self._found() as door:
+            return await runtime().call_in_worker(partial(_read, door, path))
+
+    @asynccontextmanager
+    async def _found(self) -> AsyncGenerator[str]:
+        try:
             async with self.reading() as door:
-                return await runtime().call_in_worker(partial(_read, door, path))
-
-    def base_with(self, other: FrozenWorkspace) -> FrozenWorkspace | None:
-        if not isinstance(other, HostFrozen):
-            return None
-        others = {each.lineage: each for each in other.origins()}
-        for mine in self.origins():
-            theirs = others.get(mine.lineage)
-            if theirs is not None:
-                return mine if mine.is_older_than(theirs) else theirs
-        return None
-
-    def origins(self) -> Iterator[HostFrozen]:
-        """Yield this one and what it came from, the youngest first."""
-        at: HostFrozen | None = self
-        while at is not None:
-            yield at
-            at = at.lineage.born
-
-    def is_older_than(self, other: HostFrozen) -> bool:
-        """Tell which of two of one lineage was frozen first."""
-        return self._version < other._version  # of its own class
+                yield door
+        except CopyFailed as exc:
+            raise BackendError(f"frozen files are lost: {exc}") from exc
 
 
-class TreeFrozen(HostFrozen):
+class TreeSnapshot(HostSnapshot):
     """The files of a directory: they are there until it is changed, then in a copy."""
 
     def __init__(
-        self, lineage: Lineage[HostFrozen], tree: Tree[HostFrozen], root: str | None
+        self,
+        lineage: SnapshotLineage[HostSnapshot],
+        tree: WorkspaceTree[HostSnapshot],
+        root: str | None,
     ) -> None:
         super().__init__(lineage)
         self._root = root
@@ -155,16 +152,64 @@ class TreeFrozen(HostFrozen):
             return directory
 
 
-TREES: Trees[HostFrozen] = Trees()
+TREES: WorkspaceTrees[HostSnapshot] = WorkspaceTrees()
 """The directories of this process's sandboxes."""
 
 if hasattr(os, "register_at_fork"):  # pragma: no branch  # Windows has no fork
     os.register_at_fork(after_in_child=TREES.start_afresh)
 
 
+class SeedSnapshot(HostSnapshot):
+    """The files of a seed; copied only where there are changes to put into them."""
+
+    def __init__(self, lineage: SnapshotLineage[HostSnapshot], origin: Origin) -> None:
+        super().__init__(lineage)
+        self._origin = origin
+        self._copying: SharedJob[LayerDirectory] = SharedJob()
+
+    @property
+    def is_secured(self) -> bool:
+        return True  # what it needs of a tree, the snapshot of its seed holds
+
+    async def aroot(self) -> str | None:
+        base, _ = await self._aresolved()
+        return await base.aroot()
+
+    @asynccontextmanager
+    async def reading(self) -> AsyncGenerator[str]:
+        base, seed = await self._aresolved()
+        if seed.changes:
+            yield (await self.asecured()).files
+            return
+        async with base.reading() as door:
+            yield door
+
+    async def asecured(self) -> LayerDirectory:
+        base, seed = await self._aresolved()
+        lower = await base.asecured()
+        if not seed.changes:
+            return lower
+        return await self._copying.aresult(partial(_changed, lower, seed))
+
+    async def _aresolved(self) -> tuple[HostSnapshot, Seed]:
+        seed = await self._origin()
+        base = host_snapshot(seed.frozen)
+        self.lineage.born = self.lineage.born or base
+        return base, seed
+
+
+def initial_snapshot(lineage: SnapshotLineage[HostSnapshot], origin: Origin | None) -> HostSnapshot:
+    """Return the snapshot of a workspace that begins with the files of `origin`, or with none."""
+    if origin is None:
+        return TreeSnapshot(lineage, WorkspaceTree("nothing", ""), None)
+    return SeedSnapshot(lineage, origin)
+
+
 def freeze_tree(
-    tree: Tree[HostFrozen], root: str | None, lineage: Lineage[HostFrozen] | None
-) -> HostFrozen:
+    tree: WorkspaceTree[HostSnapshot],
+    root: str | None,
+    lineage: SnapshotLineage[HostSnapshot] | None,
+) -> HostSnapshot:
     """Return the files of `tree` as they are now; O(1), on any thread.
 
     Args:
@@ -181,11 +226,11 @@ def freeze_tree(
             require_no_mounts(tree.place)
         except CopyFailed as exc:
             raise BackendError(f"{exc}; take a directory of its own as workspace") from exc
-    frozen = TREES.freeze(tree, lineage, lambda kept: TreeFrozen(kept, tree, root))
-    if not frozen.is_secured and TREES.is_restless(tree):
+    snapshot = TREES.freeze(tree, lineage, lambda history: TreeSnapshot(history, tree, root))
+    if not snapshot.is_secured and TREES.is_restless(tree):
         # Nobody waits before what runs in the background writes: all the sooner a copy.
-        runtime().submit(frozen.asecure, label=f"copying {tree.place}")
-    return frozen
+        runtime().submit(snapshot.asecure, label=f"copying {tree.place}")
+    return snapshot
 
 
 def require_no_mounts(place: str) -> None:
@@ -201,12 +246,25 @@ def require_no_mounts(place: str) -> None:
         raise CopyFailed(place, f"another file system is mounted in it, at {str(mounted)!r}")
 
 
-@contextmanager
-def _lost_told() -> Generator[None]:
-    try:
-        yield
-    except CopyFailed as exc:
-        raise BackendError(f"frozen files are lost: {exc}") from exc
+def host_snapshot(frozen: FrozenWorkspace) -> HostSnapshot:
+    """Return frozen files that lie on this host.
+
+    Raises:
+        BackendError: They belong to a backend of another kind.
+    """
+    if isinstance(frozen, HostSnapshot):
+        return frozen
+    raise BackendError(
+        f"a workspace of this host cannot begin with the files of a {type(frozen).__name__}; "
+        "fork on the backend where the files are"
+    )
+
+
+def _changed(lower: LayerDirectory, seed: Seed) -> LayerDirectory:
+    with LayerDirectory.made() as directory:
+        copy_tree(lower.files, directory.files)
+        apply_changes(directory.files, seed.changes)
+        return directory
 
 
 def _manifest(door: str) -> Manifest:
@@ -226,7 +284,7 @@ def _manifest(door: str) -> Manifest:
 def _read(door: str, path: str) -> bytes:
     above, _, name = path.rpartition("/")
     try:
-        with Workspace(door, door, door, is_owned=False).locate(above or ".") as place:
+        with Workspace.inner(door).locate(above or ".") as place:
             directory = place.open(os.O_RDONLY | os.O_DIRECTORY)
             try:
                 return _content(directory, name, path)
@@ -242,5 +300,5 @@ def _content(directory: int, name: str, path: str) -> bytes:
         return os.fsencode(os.readlink(name, dir_fd=directory))
     if not stat.S_ISREG(mode):
         raise FileNotFoundError(f"{path!r} is no file in the frozen workspace")
-    with os.fdopen(os.open(name, _CONTENT | os.O_NOFOLLOW, dir_fd=directory), "rb") as file:
+    with os.fdopen(os.open(name, _CONTENT, dir_fd=directory), "rb") as file:
         return file.read()
