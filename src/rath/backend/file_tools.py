@@ -5,9 +5,10 @@ from __future__ import annotations
 import codecs
 import difflib
 from bisect import bisect_right
-from collections.abc import Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate
 from typing import IO, Any, Protocol, TypeVar
 
@@ -100,6 +101,10 @@ class Files(Protocol):
         """Tell whether a path exists."""
         ...
 
+    async def compute(self, work: Callable[[], T]) -> T:
+        """Run work that takes the processor; a driver on the runtime loop does so in a worker."""
+        ...
+
 
 async def run_file_tool(files: Files, op: FileTool) -> ToolResult | bool:
     """Run one operation; what goes wrong with a file is a value."""
@@ -180,11 +185,11 @@ async def _write(files: Files, op: BackendToolFilesWrite) -> ToolResult:
 
 async def _edit(files: Files, op: BackendToolFilesEdit) -> ToolResult:
     async with files.opened(op.path, edits=True) as file:
-        data = await file.read_range(0, MAX_READ_BYTES + 1)
-        if len(data) > MAX_READ_BYTES:
+        data = b"" if file.size > MAX_READ_BYTES else await file.read_range(0, MAX_READ_BYTES + 1)
+        if max(file.size, len(data)) > MAX_READ_BYTES:
             message = f"{op.path!r} has more than {MAX_READ_BYTES} bytes; edit it by a command"
             return ToolExecutionFailure("file_too_large", message, op.path)
-        edit = apply_edit(data, op)
+        edit = await files.compute(partial(apply_edit, data, op))
         if isinstance(edit, ToolExecutionFailure):
             return edit
         await file.replace(edit.data)
@@ -232,8 +237,8 @@ async def read_content(
         return _part(data, op.offset, len(data), file.size if file.size >= end or not data else end)
     if is_part and op.encoding is not None and _stands_in_bytes(op.encoding):
         return await _read_lines(file, op, errors)
-    data = await file.read_range(0, MAX_READ_BYTES + 1)
-    if len(data) > MAX_READ_BYTES:
+    data = b"" if file.size > MAX_READ_BYTES else await file.read_range(0, MAX_READ_BYTES + 1)
+    if max(file.size, len(data)) > MAX_READ_BYTES:
         return ToolExecutionFailure(
             "file_too_large",
             f"{op.path!r} has {max(file.size, len(data))} bytes, one read returns at most "

@@ -7,10 +7,10 @@ import hashlib
 import os
 import stat
 import threading
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import AbstractContextManager, asynccontextmanager
 from dataclasses import dataclass, replace
-from typing import IO
+from typing import IO, TypeVar
 
 from rath._core.blobs import MAX_BLOB_BYTES, Blob
 from rath.backend.file_tools import DiskFile, OpenFile, run_file_tool, run_now, write_effect
@@ -18,6 +18,8 @@ from rath.backend.host.changes import exact_change
 from rath.backend.host.paths import Workspace, WorkspacePlace, forget_temporary, new_temporary
 from rath.backend.results import FileEntry, ToolResult
 from rath.backend.tool_types import FileTool
+
+T = TypeVar("T")
 
 _PERMISSIONS = 0o777
 """Bits of a mode that are set: never setuid, setgid or sticky."""
@@ -128,6 +130,9 @@ class HostFiles:
             )
             for name, is_directory, is_link in found
         ]
+
+    async def compute(self, work: Callable[[], T]) -> T:
+        return work()
 
     async def exists(self, path: str) -> bool:
         try:

@@ -492,6 +492,7 @@ def test_only_what_comes_from_a_session_alone_goes_with_it() -> None:
 BUSY = {"semantic_status": "skipped", "vector_status": "queued"}
 REFUSED = error("PermissionDeniedError")
 MISSING = error(NOT_FOUND)
+ODD: Sequence[object] = (None, [], {"result": 3}, "text")
 COMMIT = MemoryOpCommit("s", SAID)
 WAITED = MemoryOpCommit("s", SAID, wait=True)
 AGENT_NOTE = "memory://agent/a"
@@ -509,7 +510,7 @@ FAILURES: Sequence[tuple[MemoryOp, Mapping[str, object], str, str]] = [
     (MemoryOpFind("x"), {"find": asyncio.CancelledError()}, "transport", "was given up"),
     (MemoryOpList("x"), {}, "invalid_uri", "no place"),
     *((MemoryOpList("memory://agent"), {"ls_page": answer}, "internal", "no answer")
-      for answer in (None, [], {"result": 3}, "text")),
+      for answer in ODD),
     (MemoryOpList("memory://agent/x"), {"ls_page": MISSING}, "not_found", ""),
     (MemoryOpTree("memory://agent/x"), {"tree_page": MISSING}, "not_found", ""),
     (MemoryOpRead("memory:/"), {}, "invalid_uri", "list it"),

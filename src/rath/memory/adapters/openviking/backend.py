@@ -28,6 +28,7 @@ from rath.memory.adapters.openviking.server import (
     read_options,
 )
 from rath.memory.capabilities import MemoryCapabilities, ScopeModel
+from rath.memory.op_types import MemoryOp
 from rath.memory.results import MemoryExecutionFailure, MemoryResult
 
 __all__ = ["OpenVikingMemoryBackend", "OpenVikingStore"]
@@ -84,7 +85,7 @@ class OpenVikingMemoryBackend(MemoryBackend):
         )
 
     @classmethod
-    def supported_ops(cls) -> frozenset[type[op_types.MemoryOp]]:
+    def supported_ops(cls) -> frozenset[type[MemoryOp]]:
         return frozenset(OPERATIONS)
 
     async def aopen(self, spec: MemoryStoreSpec | None) -> OpenVikingStore:
@@ -129,7 +130,7 @@ class OpenVikingMemoryBackend(MemoryBackend):
             if native.share is not None:
                 await native.share.aleave()
 
-    async def adispatch(self, native: OpenVikingStore, op: op_types.MemoryOp) -> MemoryResult:
+    async def adispatch(self, native: OpenVikingStore, op: MemoryOp) -> MemoryResult:
         operation = OPERATIONS.get(type(op))
         if operation is None:
             raise UnsupportedMemoryOp(type(op), self.name)
@@ -152,7 +153,7 @@ class OpenVikingMemoryBackend(MemoryBackend):
             return MemoryExecutionFailure("internal", message, type(exc).__name__)
 
 
-def _seconds(op: op_types.MemoryOp, timeout: float) -> float:
+def _seconds(op: MemoryOp, timeout: float) -> float:
     limit = getattr(op, "timeout_seconds", None)
     if limit is not None:
         return float(limit)
