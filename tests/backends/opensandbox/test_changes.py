@@ -289,7 +289,7 @@ def test_what_one_look_does_not_fetch_is_known_by_its_digest(
     sandbox: BackendSandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("rath.backend.opensandbox.changes.MAX_FETCHED_FILES", 1)
-    monkeypatch.setattr("rath.backend.opensandbox.changes._BATCH_BYTES", 12)
+    monkeypatch.setattr("rath.backend.opensandbox.changes._BATCH", 1)
     effects = _observed(sandbox, "for each in 1 2 3 4; do printf $each > file$each; done")
     assert [each.after for each in effects] == [
         Blob.from_bytes(text) for text in (b"1", b"2", b"3", b"4")

@@ -68,8 +68,8 @@ OFF = "effects were not looked for (EffectPolicy.is_on is False)"
 _N_FETCHERS = 8
 """How many files are fetched side by side; a guess that spares small servers."""
 
-_BATCH_BYTES = 256 << 10
-"""How long the list of paths is that one command digests; a guess."""
+_BATCH = 2000
+"""How many files one command digests; a guess, with paths of 4 KiB an eighth of a list."""
 
 _NO_FIND = 65
 _KINDS = {"f": stat.S_IFREG, "l": stat.S_IFLNK}
@@ -409,7 +409,8 @@ async def _read(
 
         await together([fetch] * min(_N_FETCHERS, len(plain)))
         plain = [each for each in plain if each.key not in cache]
-    for batch in _batches(plain):
+    for at in range(0, len(plain), _BATCH):
+        batch = plain[at : at + _BATCH]
         digests = await _digests(client, [each.path for each in batch])
         for each in batch:
             digest = digests.get(each.path)
@@ -438,19 +439,6 @@ async def _content(client: Client, file: ListedFile) -> Blob | None:
     except RemoteError:
         return None
     return Blob.from_bytes(data) if len(data) == size else None
-
-
-def _batches(files: Sequence[ListedFile]) -> Iterable[list[ListedFile]]:
-    batch: list[ListedFile] = []
-    n_bytes = 0
-    for each in files:
-        n_bytes += len(each.path) + 8
-        if batch and n_bytes > _BATCH_BYTES:
-            yield batch
-            batch, n_bytes = [], len(each.path) + 8
-        batch.append(each)
-    if batch:
-        yield batch
 
 
 async def _digests(client: Client, paths: Sequence[str]) -> dict[str, str]:
