@@ -166,6 +166,8 @@ def diff(
     ]
     changed += old.keys() - new.keys()
     unseen = tuple({*before.unseen, *after.unseen})
+    if not (changed or exact or unseen) and before.others == after.others:
+        return TreeDiff()
     paths = sorted(path for path in {*changed, *exact} if not path.startswith(unseen))
     unread = {
         path
