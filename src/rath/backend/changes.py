@@ -158,13 +158,7 @@ def diff(
     if before.is_too_large or after.is_too_large:
         return TreeDiff()
     old, new = before.files, after.files
-    # The very same object for every file that did not change: no more is looked at.
-    changed = [
-        path
-        for path, now in new.items()
-        if old.get(path) is not now and _differs(old.get(path), now)
-    ]
-    changed += old.keys() - new.keys()
+    changed = _changed_paths(old, new)
     unseen = tuple({*before.unseen, *after.unseen})
     if not (changed or exact or unseen) and before.others == after.others:
         return TreeDiff()
@@ -216,6 +210,16 @@ def diff(
 def shown_path(path: str) -> str:
     r"""Return the path as valid Unicode: bytes that are not UTF-8 as `\xNN`."""
     return path.encode(errors="surrogateescape").decode(errors="backslashreplace")
+
+
+def _changed_paths(old: Mapping[str, ScannedFile], new: Mapping[str, ScannedFile]) -> list[str]:
+    # The very same object for every file that did not change: no more is looked at.
+    changed = [
+        path
+        for path, now in new.items()
+        if old.get(path) is not now and _differs(old.get(path), now)
+    ]
+    return [*changed, *(old.keys() - new.keys())]
 
 
 def _differs(old: ScannedFile | None, new: ScannedFile) -> bool:
