@@ -158,14 +158,10 @@ def diff(
     if before.is_too_large or after.is_too_large:
         return TreeDiff()
     old, new = before.files, after.files
-    # The very same object for every file that did not change: no more is looked at.
-    changed = [
-        path
-        for path, now in new.items()
-        if old.get(path) is not now and _differs(old.get(path), now)
-    ]
-    changed += old.keys() - new.keys()
+    changed = _changed_paths(old, new)
     unseen = tuple({*before.unseen, *after.unseen})
+    if not (changed or exact or unseen) and before.others == after.others:
+        return TreeDiff()
     paths = sorted(path for path in {*changed, *exact} if not path.startswith(unseen))
     unread = {
         path
@@ -182,20 +178,6 @@ def diff(
             (None, None) if seen is None or seen.state is None else (to_blob(seen.state), seen.mode)
         )
 
-    def note(path: str, then: _Side, now: _Side, old_path: str | None = None) -> None:
-        kind: EffectKind = "changed"
-        if old_path is not None:
-            kind, old_path = "renamed", shown_path(old_path)
-        elif then[0] is None:
-            kind = "created"
-        elif now[0] is None:
-            kind = "deleted"
-        found.effects.append(
-            FileEffect(
-                shown_path(path), kind, then[0], now[0], attribution, old_path, then[1], now[1]
-            )
-        )
-
     for path in paths:
         if path in gone:
             continue
@@ -203,17 +185,42 @@ def diff(
         at = side(old.get(renamed.get(path, path)))
         for each in exact.get(path, ()):
             if not _is_same(at, (each.before, each.before_mode)):
-                note(path, at, (each.before, each.before_mode))
+                found.effects.append(
+                    _effect(path, at, (each.before, each.before_mode), attribution)
+                )
             at = (each.after, each.after_mode)
         now = side(new.get(path))
         if path not in exact or not _is_same(at, now):
-            note(path, at, now, renamed.get(path))
+            found.effects.append(_effect(path, at, now, attribution, renamed.get(path)))
     return found
+
+
+def _effect(
+    path: str, old: _Side, new: _Side, attribution: Attribution, old_path: str | None = None
+) -> FileEffect:
+    kind: EffectKind = "changed"
+    if old_path is not None:
+        kind, old_path = "renamed", shown_path(old_path)
+    elif old[0] is None:
+        kind = "created"
+    elif new[0] is None:
+        kind = "deleted"
+    return FileEffect(shown_path(path), kind, old[0], new[0], attribution, old_path, old[1], new[1])
 
 
 def shown_path(path: str) -> str:
     r"""Return the path as valid Unicode: bytes that are not UTF-8 as `\xNN`."""
     return path.encode(errors="surrogateescape").decode(errors="backslashreplace")
+
+
+def _changed_paths(old: Mapping[str, ScannedFile], new: Mapping[str, ScannedFile]) -> list[str]:
+    # The very same object for every file that did not change: no more is looked at.
+    changed = [
+        path
+        for path, now in new.items()
+        if old.get(path) is not now and _differs(old.get(path), now)
+    ]
+    return [*changed, *(old.keys() - new.keys())]
 
 
 def _differs(old: ScannedFile | None, new: ScannedFile) -> bool:

@@ -239,7 +239,7 @@ class TreeScans:
                 return
             self.last_started = tick()
             try:
-                found = self._activity.source(self.policy, known=self._known, keep=self._keep())
+                found = self._activity.source(self.policy, known=self._known, keep=self._keep)
             except OSError as exc:
                 # What ran has its result all the same: that its effects are not known is told.
                 found = TreeState(unseen={"": exc.strerror or str(exc)})
@@ -268,7 +268,7 @@ class TreeScans:
         """Look at the tree and return its digests, None if they are not all known; blocks."""
         self.scan(tick())
         if isinstance(self._activity.source, OverlaySource):
-            self._activity.source.read_all(self.policy, keep=self._keep())
+            self._activity.source.read_all(self.policy, keep=self._keep)
         return None if self.last is None else self.last.manifest()
 
     def _attribute(
@@ -303,12 +303,17 @@ class TreeScans:
         for each in observed:
             each.add(changes)
 
+    @property
     def _keep(self) -> Keep | None:
-        if self._store is None and self.policy.keep_contents:
+        return self._store_content if self.policy.keep_contents else None
+
+    def _store_content(self, digest: str, content: bytes) -> None:
+        if self._store is None:
             # Without room for temporary files the digests must do.
             with contextlib.suppress(OSError):
                 self._store = ContentStore()
-        return None if self._store is None else self._store.put
+        if self._store is not None:
+            self._store.put(digest, content)
 
 
 _registry_lock = threading.Lock()
