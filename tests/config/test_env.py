@@ -117,7 +117,7 @@ TOUCH_THE_ENVIRONMENT = {
     "_async/runtime.py",  # reads what is declared; below the package of the declarations
     "config/env.py",  # reads what is declared, for all others
     "backend/bubblewrap/command.py",  # tells which of a command's variables were only inherited
-    "backend/host/environment.py",  # hands a fixed list on to commands
+    "backend/host/process.py",  # hands a fixed list on to commands
     "backend/host/supervisor.py",  # hands on what the loader of programs needs
     "cli/mcp_serve.py",  # reads the token from the variable that an option names
     "cli/layout.py",  # asks how wide the terminal is said to be

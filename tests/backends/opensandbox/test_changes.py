@@ -26,7 +26,7 @@ from rath.backend.effects import EffectLog, FileEffect, observe_effects
 from rath.backend.opensandbox import OpenSandboxBackend
 from rath.backend.opensandbox.changes import (
     MAX_CACHE_BYTES,
-    ContentCache,
+    RemoteContents,
     list_command,
     parse_list,
 )
@@ -67,7 +67,7 @@ def test_names_with_wildcards_are_meant_as_they_are() -> None:
 
 
 def test_contents_are_kept_as_far_as_there_is_room() -> None:
-    contents = ContentCache()
+    contents = RemoteContents()
     blobs = [Blob.from_bytes(bytes([number]) * (1 << 20)) for number in range(33)]
     for blob in blobs:
         contents.add(blob)

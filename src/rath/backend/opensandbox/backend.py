@@ -242,6 +242,7 @@ class OpenSandboxBackend(Backend):
                 ) from exc
 
     async def adispatch(self, native: RemoteSandbox, op: BackendTool) -> ToolResult | bool:
+        operation = "the operation"
         try:
             operation, run = self._operation(native, op)
             if op.read_only:

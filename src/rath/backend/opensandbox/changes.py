@@ -83,7 +83,7 @@ class ScanFailed(Exception):
     """The files of a workspace cannot be listed; the text says why, as the record will."""
 
 
-class ContentCache:
+class RemoteContents:
     """The latest contents by digest, up to `MAX_CACHE_BYTES`."""
 
     def __init__(self) -> None:
@@ -211,7 +211,7 @@ async def read_manifest(client: Client) -> Manifest:
     """
     try:
         policy = EffectPolicy(keep_contents=False)
-        state = await scan(client, policy, cache={}, contents=ContentCache())
+        state = await scan(client, policy, cache={}, contents=RemoteContents())
     except ScanFailed as exc:
         raise BackendError(f"the files of a workspace cannot be told apart: {exc}") from exc
     manifest = state.manifest()
@@ -285,7 +285,7 @@ class ListedFile(NamedTuple):
 
 
 async def scan(
-    client: Client, policy: EffectPolicy, *, cache: ScanCache, contents: ContentCache
+    client: Client, policy: EffectPolicy, *, cache: ScanCache, contents: RemoteContents
 ) -> TreeState:
     """Return the state of the workspace.
 
@@ -382,7 +382,7 @@ async def _read(
     client: Client,
     unread: Sequence[ListedFile],
     cache: ScanCache,
-    contents: ContentCache,
+    contents: RemoteContents,
     *,
     fetches: bool,
 ) -> None:

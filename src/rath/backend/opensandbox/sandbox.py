@@ -16,7 +16,7 @@ from weakref import WeakValueDictionary
 from rath._async.runtime import Running, runtime
 from rath.backend.abc import BackendSandboxSpec
 from rath.backend.changes import ScanCache
-from rath.backend.opensandbox.changes import ContentCache, WriteMonitor
+from rath.backend.opensandbox.changes import RemoteContents, WriteMonitor
 from rath.backend.opensandbox.connection import (
     LIFETIME,
     ROOT,
@@ -91,7 +91,7 @@ class RemoteSandbox:
         self.running = asyncio.Lock()
         """Held by the command or the code that runs: one at a time, so that effects are told."""
         self.path_locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        self.contents = ContentCache()
+        self.contents = RemoteContents()
         self.scan_cache: ScanCache = {}
         """Files of the last scan, which are not read again until they change."""
         self.writes = WriteMonitor()

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from rath._async.together import together
 from rath.errors import MemoryBackendError
@@ -62,7 +62,9 @@ _ERRORS: Mapping[FailureKind, tuple[str, tuple[str, ...]]] = {
 """For each kind of failure the head of its message, and the classes of the SDK, of httpx and of
 Python that stand for it; of an error's classes the most derived one counts."""
 
-_KINDS = {name: kind for kind, (_, names) in _ERRORS.items() for name in names}
+_KINDS: Mapping[str, FailureKind] = {
+    name: kind for kind, (_, names) in _ERRORS.items() for name in names
+}
 
 SDK_BUGS = (AttributeError, LookupError, OSError, RuntimeError, TypeError, ValueError)
 """Errors that the SDK lets out where an answer is odd, besides those of its own and of httpx."""
@@ -93,9 +95,10 @@ def translate_error(error: Exception, secret: str = "") -> VikingError:
         secret: The key, which the text must not repeat.
     """
     names = [each.__name__ for each in type(error).__mro__]
-    kind = next(_KINDS[name] for name in names if name in _KINDS)
+    kinds: list[FailureKind] = [_KINDS[name] for name in names if name in _KINDS]
+    kind = kinds[0]
     text = without_secret(str(error), secret) or "no reason was given"
-    details: Any = getattr(error, "details", None)
+    details = cast("Mapping[str, object] | None", getattr(error, "details", None))
     is_lasting = isinstance(details, Mapping) and details.get("retryable") is False
     is_busy = names[0] == "ConflictError" and not is_lasting
     failure = VikingError(kind, f"{_ERRORS[kind][0]}: {text}", names[0], is_busy=is_busy)
@@ -273,7 +276,7 @@ async def _home_owner(client: VikingClient) -> str | None:
         if exc.failure.kind != "not_found":
             raise
         return None  # a user without any file
-    uri = home.get("uri") if isinstance(home, Mapping) else None
+    uri = cast("Mapping[str, object]", home).get("uri") if isinstance(home, Mapping) else None
     if not isinstance(uri, str) or not uri.startswith("viking://"):
         raise VikingError("internal", "what answers there is no server of OpenViking")
     return uri.rstrip("/").rpartition("/")[2] or None

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from hashlib import file_digest, sha256
 from pathlib import Path, PurePosixPath
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 from urllib.parse import unquote, urlsplit
 from urllib.request import url2pathname
 
@@ -461,7 +461,8 @@ async def _extraction(client: VikingClient, task_id: str) -> int:
         raise VikingError("extraction_failed", message, str(task["status"]))
     # The task ends before the vectors of its notes are made.
     await client.ask("wait_processed")
-    counts: Answer = (task.get("result") or {}).get("memories_extracted") or {}
+    result: Answer = task.get("result") or {}
+    counts: Answer = result.get("memories_extracted") or {}
     return sum(n for name, n in counts.items() if isinstance(n, int) and name != "total")
 
 
@@ -487,14 +488,13 @@ def _encode_messages(op: op_types.MemoryOpCommit, addresses: Addresses) -> list[
     return messages
 
 
-def _encode_message(message: Any) -> dict[str, Any]:
+def _encode_message(message: object) -> dict[str, Any]:
     names = ("role", "content", "parts")
-    if isinstance(message, Mapping):
-        role, content, parts = (message.get(name) for name in names)
-    else:
-        role, content, parts = (getattr(message, name, None) for name in names)
+    table = cast("Answer", message) if isinstance(message, Mapping) else {}
+    role, content, parts = (table.get(name, getattr(message, name, None)) for name in names)
     encoded: dict[str, Any] = {"role": str(role or "user")}
     if isinstance(parts, Sequence) and parts and not isinstance(parts, str):
+        parts = cast("Sequence[object]", parts)
         encoded["parts"] = [
             each if isinstance(each, Mapping) else _text_part(each) for each in parts
         ]
@@ -554,7 +554,9 @@ async def _forget_session(client: VikingClient, session_id: str) -> results.Memo
     # Tags of a note are known once it is processed.
     await client.ask("wait_processed")
     is_there = await client.ask_optional("stat", place) is not None
-    changes = await _note_changes(client, place) if is_there else {}
+    changes: Mapping[str, _NoteChange] = {}
+    if is_there:
+        changes = await _note_changes(client, place)
     own = [address for address, each in changes.items() if await _is_own(client, address, each)]
     own += await _tagged_notes(client, session_tag(session_id))
     for address in own:
@@ -586,9 +588,10 @@ async def _note_changes(client: VikingClient, place: str) -> Mapping[str, _NoteC
     changes: dict[str, _NoteChange] = {}
     for archive in await _directory_if_there(client, history):
         diff = await _content_at(client, f"{archive}/{_ARCHIVE_DIFF}")
-        operations = {} if diff is None else json.loads(diff).get("operations") or {}
+        operations: Answer = (json.loads(diff).get("operations") if diff else None) or {}
         for name in ("adds", "updates"):
-            for change in operations.get(name) or []:
+            raw: list[Answer] = operations.get(name) or []
+            for change in raw:
                 note = changes.setdefault(str(change["uri"]), _NoteChange())
                 note.is_new = note.is_new or name == "adds"
                 note.n_changes += 1

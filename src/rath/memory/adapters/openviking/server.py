@@ -29,7 +29,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from urllib.parse import urlsplit
 
 from rath._async.runtime import runtime
@@ -165,7 +165,7 @@ def read_options(spec: MemoryStoreSpec) -> Options:
         )
     if url:
         _check_url(url)
-    config = options.get("config", {})
+    config: Mapping[str, Any] | str | Path = options.get("config", {})
     return Options(
         url=url.rstrip("/") if url else None,
         path=None if url else Path(path).expanduser(),
@@ -255,15 +255,16 @@ def _additions(options: Options) -> Mapping[str, Any]:
         raise MemoryBackendError(f"{str(options.config)!r} cannot be read: {exc}") from exc
     if not isinstance(content, dict):
         raise MemoryBackendError(f"{str(options.config)!r} must hold a JSON object")
-    return content
+    return cast("Mapping[str, Any]", content)
 
 
 def _merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
     result = dict(below)
     for name, value in above.items():
         old: Any = result.get(name)
-        is_table = isinstance(old, Mapping) and isinstance(value, Mapping)
-        result[name] = _merge(old, value) if is_table else value
+        if isinstance(old, Mapping) and isinstance(value, Mapping):
+            value = _merge(cast("Mapping[str, Any]", old), cast("Mapping[str, Any]", value))
+        result[name] = value
     return result
 
 
