@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from rath.backend.bubblewrap.backend import find_bwrap
 from rath.backend.bubblewrap.command import (
-    Rlimits,
     Sandboxing,
     SystemFiles,
     confinement,
+    rlimit_script,
     workspace_arguments,
 )
 from rath.backend.host.process import Command
@@ -98,7 +98,7 @@ def test_groups_are_entered_first(program: str, tmp_path: Path) -> None:
 
 
 def test_resource_limits_hold_for_the_command(program: str) -> None:
-    sandboxing = Sandboxing(program, [], None, rlimits=Rlimits(1 << 30, 4000))
+    sandboxing = Sandboxing(program, [], None, rlimits=rlimit_script(1 << 30, 4000))
     command = Command(["/bin/cat", "/proc/self/limits"], "/", {"ONE": "1"})
     lines = ended(sandboxing.apply(command, [], directory="/")).stdout.decode().splitlines()
     fields = {line[:26].strip(): line[26:].split() for line in lines}

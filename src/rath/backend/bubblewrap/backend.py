@@ -23,10 +23,10 @@ from rath.backend.abc import BackendSandboxSpec, SandboxLimits
 from rath.backend.bubblewrap.command import (
     PREFIX,
     REFUSED,
-    Rlimits,
     Sandboxing,
     SystemFiles,
     confinement,
+    rlimit_script,
     workspace_arguments,
     workspace_refusal,
 )
@@ -34,7 +34,7 @@ from rath.backend.capabilities import Capabilities, IsolationLevel
 from rath.backend.host.backend import HostBackend
 from rath.backend.host.cgroups import ControlGroup, ControlGroups
 from rath.backend.host.paths import prune_once
-from rath.backend.host.process import Command, Ended
+from rath.backend.host.process import Command, CommandEnd
 from rath.backend.host.sandbox import HostSandbox
 from rath.backend.host.supervisor import is_supported
 from rath.backend.results import ToolExecutionFailure, ToolResult
@@ -175,16 +175,16 @@ class BubblewrapBackend(HostBackend):
         await self._prepare(native)
         return await super().adispatch(native, op)
 
-    def start_failure(self, ended: Ended) -> ToolExecutionFailure | None:
+    def start_failure(self, end: CommandEnd) -> ToolExecutionFailure | None:
         # It reports an exit code only of what it has started. Outputs say nothing: a command
         # can print whatever `bwrap` might say.
-        report = ended.report
-        if report is None or ended.exit_code <= 0:
+        report = end.report
+        if report is None or end.result.exit_code <= 0:
             return None
         if b'"exit-code"' in report and REFUSED.encode() not in report:
             return None
-        message = decode_output(ended.stderr).strip().removeprefix(PREFIX)
-        message = message or f"exit code {ended.exit_code}, no message"
+        message = decode_output(end.result.stderr).strip().removeprefix(PREFIX)
+        message = message or f"exit code {end.result.exit_code}, no message"
         return ToolExecutionFailure("os_error", f"the sandbox could not start it: {message}", None)
 
     def confined(self, sandbox: HostSandbox, command: Command) -> Command:
@@ -226,8 +226,8 @@ class BubblewrapBackend(HostBackend):
         )
         groups = ControlGroups.here()
         if groups is None:
-            rlimits = Rlimits(memory_bytes, processes)
-            return _Preparation(native, replace(sandboxing, rlimits=rlimits))
+            script = rlimit_script(memory_bytes, processes)
+            return _Preparation(native, replace(sandboxing, rlimits=script))
         group = groups.make(memory_bytes, processes)
         return _Preparation(native, replace(sandboxing, entrances=group.entrances), group)
 

@@ -245,18 +245,12 @@ def _write(path: str, content: bytes) -> None:
         file.write(content)
 
 
-@dataclass(frozen=True, slots=True)
-class Rlimits:
-    """Limits of each process, where there are no control groups."""
-
-    memory_bytes: int
-    processes: int
-
-    def script(self) -> str:
-        """Return the lines of a shell that set them; not each shell knows each letter."""
-        # Of writable memory alone: what a program reserves without using it would count too.
-        memory, n = self.memory_bytes // 1024, self.processes
-        return f"ulimit -d {memory}\nulimit -u {n} 2>/dev/null || ulimit -p {n}\n"
+def rlimit_script(memory_bytes: int, processes: int) -> str:
+    """Return the lines of a shell that limit each process, where there are no control groups."""
+    # Of writable memory alone: what a program reserves without using it would count too. And not
+    # each shell knows each letter.
+    n = processes
+    return f"ulimit -d {memory_bytes // 1024}\nulimit -u {n} 2>/dev/null || ulimit -p {n}\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,7 +269,9 @@ class Sandboxing:
     entrances: Sequence[str] = ()
     """Files into which a process writes 0 to become a member of a control group."""
 
-    rlimits: Rlimits | None = None
+    rlimits: str = ""
+    """Lines of a shell that limit each process, where there are no control groups."""
+
     parent: Literal["process", "thread"] = "process"
     """What starts the commands. `bwrap` ends with its parent, and a thread that started it counts
     as one: a shell stays between them then."""
@@ -295,9 +291,8 @@ class Sandboxing:
             raise ValueError("the command is empty; name a program to run")
         outer, hidden = _split(_adapted(command.env))
         inner = list(command.argv)
-        if hidden or self.rlimits is not None:
-            script = self.rlimits.script() if self.rlimits else ""
-            script += _revealing(hidden, reports=self.reports)
+        if hidden or self.rlimits:
+            script = self.rlimits + _revealing(hidden, reports=self.reports)
             inner = ["/bin/sh", "-c", script, "sh", *inner]
         passing = ["--seccomp", "9"] if self.filter else []
         passing += ["--json-status-fd", str(STATUS_NUMBER)] if self.reports else []

@@ -20,7 +20,13 @@ from rath.backend.host.code import run_code
 from rath.backend.host.files import CommitPoint, run_host_tool
 from rath.backend.host.layers import CopyFailed
 from rath.backend.host.paths import Workspace, new_directory, prune_once, real_root
-from rath.backend.host.process import DEFAULT_TIMEOUT, Command, Ended, environment, run_process
+from rath.backend.host.process import (
+    DEFAULT_TIMEOUT,
+    Command,
+    CommandEnd,
+    environment,
+    run_process,
+)
 from rath.backend.host.sandbox import DirectorySandbox, HostSandbox, LayeredSandbox, remove_owned
 from rath.backend.host.snapshots import TREES, HostSnapshot, freeze_tree, initial_snapshot
 from rath.backend.results import (
@@ -66,7 +72,7 @@ class HostBackend(Backend):
         Files that `command.visible` names lie outside the workspace, and it must see them.
         """
 
-    def start_failure(self, ended: Ended) -> ToolExecutionFailure | None:
+    def start_failure(self, end: CommandEnd) -> ToolExecutionFailure | None:
         """Return why a command was never started, where what confines it has ended instead."""
         return None
 
@@ -231,21 +237,13 @@ class HostBackend(Backend):
         argv = ["/bin/sh", "-c", op.cmd] if isinstance(op.cmd, str) else list(op.cmd)
         env = environment(sandbox.env, op.env)
         command = Command(argv, cwd, env, stdin=op.stdin, timeout=op.timeout)
-        ended = await self._run(sandbox, command)
-        if isinstance(ended, ToolExecutionFailure):
-            return ended
-        return CommandResult(
-            ended.exit_code,
-            ended.stdout,
-            ended.stderr,
-            ended.elapsed_ms,
-            ended.stdout_full,
-            ended.stderr_full,
-        )
+        return await self._run(sandbox, command)
 
-    async def _run(self, sandbox: HostSandbox, command: Command) -> Ended | ToolExecutionFailure:
+    async def _run(
+        self, sandbox: HostSandbox, command: Command
+    ) -> CommandResult | ToolExecutionFailure:
         try:
-            ended = await run_process(
+            end = await run_process(
                 sandbox.entering(self.confined(sandbox, command)),
                 leftovers=sandbox.leftovers,
             )
@@ -253,9 +251,9 @@ class HostBackend(Backend):
             return os_failure(exc, str(exc.filename or command.argv[0]))
         except (TypeError, ValueError) as exc:
             return tool_failure_from("unexpected", exc)
-        if ended.timed_out:
-            return timeout_failure(ended, command.timeout)
-        return self.start_failure(ended) or ended
+        if end.timed_out:
+            return timeout_failure(end, command.timeout)
+        return self.start_failure(end) or end.result
 
     def _opened(self, spec: BackendSandboxSpec) -> HostSandbox:
         given = spec.working_dir
@@ -278,11 +276,11 @@ class HostBackend(Backend):
 _RUNS_ON = "could not be ended as a whole: something that it started may still run"
 
 
-def timeout_failure(ended: Ended, timeout: float | None) -> ToolExecutionFailure:
+def timeout_failure(end: CommandEnd, timeout: float | None) -> ToolExecutionFailure:
     """Return what is said of a command that was ended at its deadline."""
     limit = DEFAULT_TIMEOUT if timeout is None else timeout
-    printed = decode_output(ended.stdout) + decode_output(ended.stderr)
-    outcome = "was ended with its child processes" if ended.is_gone else _RUNS_ON
+    printed = decode_output(end.result.stdout) + decode_output(end.result.stderr)
+    outcome = "was ended with its child processes" if end.is_gone else _RUNS_ON
     return ToolExecutionFailure(
         "timeout",
         f"it did not end within {limit:g} s and {outcome}"

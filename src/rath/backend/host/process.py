@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from rath._async.runtime import runtime
-from rath._core.blobs import Blob
 from rath.backend.host.capture import Capture, StatusPipe, finish
 from rath.backend.host.supervisor import (
     Leftovers,
@@ -26,6 +25,7 @@ from rath.backend.host.supervisor import (
     supervisor,
 )
 from rath.backend.host.supervisor_process import LEAVE_SECONDS, TERM_SECONDS, signal_group
+from rath.backend.results import CommandResult
 
 DEFAULT_TIMEOUT = 120.0
 """Seconds after which a command is ended unless its caller said otherwise; a guess."""
@@ -78,18 +78,11 @@ class Command:
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
-    """How it ended, and what it printed."""
+class CommandEnd:
+    """How a command ended."""
 
-    exit_code: int
-    stdout: bytes
-    stderr: bytes
-    elapsed_ms: float
+    result: CommandResult
     timed_out: bool
-    stdout_full: Blob | None = None
-    """All that it printed, where `stdout` is only the first and the last part of it."""
-
-    stderr_full: Blob | None = None
     report: bytes | None = None
     """What it wrote to `STATUS_NUMBER`, where it was given that; 64 KiB at most."""
 
@@ -97,7 +90,7 @@ class Ended:
     """False when it was told to end and something of it was seen to run on."""
 
 
-async def run_process(command: Command, *, leftovers: Leftovers | None = None) -> Ended:
+async def run_process(command: Command, *, leftovers: Leftovers | None = None) -> CommandEnd:
     """Start a process, wait for its end and return what it printed.
 
     It is over when the process itself has ended: what is left of its group is killed then. On
@@ -145,18 +138,16 @@ async def run_process(command: Command, *, leftovers: Leftovers | None = None) -
             raise running.failure
         await finish(*streams)
         elapsed_ms = (time.perf_counter() - started) * 1000.0
-        stdout, stderr = streams
-        return Ended(
+        result = CommandResult(
             running.exit_code,
-            stdout.text(),
-            stderr.text(),
+            streams[0].text(),
+            streams[1].text(),
             elapsed_ms,
-            timed_out,
-            await stdout.whole(),
-            await stderr.whole(),
-            None if report is None else report.read(),
-            running.is_gone,
+            await streams[0].whole(),
+            await streams[1].whole(),
         )
+        message = None if report is None else report.read()
+        return CommandEnd(result, timed_out, message, running.is_gone)
 
 
 async def _started(
