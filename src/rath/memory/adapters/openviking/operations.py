@@ -489,9 +489,12 @@ def _encode_messages(op: op_types.MemoryOpCommit, addresses: Addresses) -> list[
 
 
 def _encode_message(message: object) -> dict[str, Any]:
-    names = ("role", "content", "parts")
-    table = cast("Answer", message) if isinstance(message, Mapping) else {}
-    role, content, parts = (table.get(name, getattr(message, name, None)) for name in names)
+    def read(name: str) -> object:
+        if isinstance(message, Mapping):
+            return cast("Mapping[str, object]", message).get(name)
+        return getattr(message, name, None)
+
+    role, content, parts = map(read, ("role", "content", "parts"))
     encoded: dict[str, Any] = {"role": str(role or "user")}
     if isinstance(parts, Sequence) and parts and not isinstance(parts, str):
         parts = cast("Sequence[object]", parts)
