@@ -50,11 +50,6 @@ def test_bytes_come_back_as_written(tmp_path_factory: pytest.TempPathFactory, da
     assert run_host_tool(workspace, BackendToolFilesRead("bytes.bin", None)) == FileContent(data)
 
 
-def test_a_write_makes_the_directories_above(sandbox: BackendSandbox, workspace: Path) -> None:
-    sandbox.dispatch(BackendToolFilesWrite("a/b/c.txt", "x"))
-    assert (workspace / "a" / "b" / "c.txt").read_text() == "x"
-
-
 def test_a_write_sets_the_mode(sandbox: BackendSandbox, workspace: Path) -> None:
     sandbox.dispatch(BackendToolFilesWrite("run.sh", "true", mode=0o755))
     assert stat.S_IMODE((workspace / "run.sh").stat().st_mode) == 0o755
@@ -101,11 +96,6 @@ def test_text_that_is_not_unicode_is_a_failure(sandbox: BackendSandbox, workspac
     result = failure(sandbox.dispatch(BackendToolFilesWrite("a.txt", "\ud800")))
     assert result.kind == "encode_error"
     assert os.listdir(workspace) == []
-
-
-def test_a_missing_file_is_a_failure_that_names_it(sandbox: BackendSandbox) -> None:
-    result = failure(sandbox.dispatch(BackendToolFilesRead("no/such.txt")))
-    assert (result.kind, result.detail) == ("file_not_found", "no/such.txt")
 
 
 def test_reading_a_directory_is_a_failure(sandbox: BackendSandbox) -> None:

@@ -132,10 +132,14 @@ def wait_until_removed(names: set[str] | None = None) -> None:
 class EmptySnapshot(WorkspaceSnapshot):
     """A snapshot of no files, which is secured when it is told to be."""
 
-    is_secured = False
+    _is_copied = False
+
+    @property
+    def is_secured(self) -> bool:
+        return self._is_copied
 
     async def asecure(self) -> None:
-        self.is_secured = True
+        self._is_copied = True
 
     async def amanifest(self) -> Manifest:
         return {}

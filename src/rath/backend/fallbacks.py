@@ -79,15 +79,14 @@ class ToolFallbacks:
 
     async def adispatch(self, op: BackendTool, run: Run) -> ToolResult | bool:
         """Run one operation by `run`, which asks the backend."""
-        match op:
-            case BackendToolFilesRead(path) if _PATH.fullmatch(path):
-                outputs = self._outputs or StoredOutputs()
-                return await runtime().call_in_worker(partial(outputs.read, op))
-            case BackendToolFilesRead() if not self._reads_parts:
-                return await _read_part(op, run)
-            case BackendToolFilesEdit() if not isinstance(op, self._supported):
-                async with self._editing:
-                    return await _edit(op, run)
+        if isinstance(op, BackendToolFilesRead) and _PATH.fullmatch(op.path):
+            outputs = self._outputs or StoredOutputs()
+            return await runtime().call_in_worker(partial(outputs.read, op))
+        if isinstance(op, BackendToolFilesRead) and not self._reads_parts:
+            return await _read_part(op, run)
+        if isinstance(op, BackendToolFilesEdit) and not isinstance(op, self._supported):
+            async with self._editing:
+                return await _edit(op, run)
         result = await run(op)
         if not isinstance(result, CommandResult | CodeResult):
             return result

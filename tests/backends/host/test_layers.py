@@ -1,14 +1,19 @@
-"""Workspaces of their own on this host: overlays and copies."""
+"""Layers: copies, directories of forks, and what they are against a model."""
 
 from __future__ import annotations
 
 import os
+import stat
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, rule
 
 from rath.backend import (
     Backend,
@@ -24,13 +29,22 @@ from rath.backend import (
 )
 from rath.backend.bubblewrap import BubblewrapBackend
 from rath.backend.effects import observe_effects
-from rath.backend.host.layers import LOCK_NAME, MAX_DEPTH, CopyFailed, Layer, LayerDirectory
+from rath.backend.host.layers import (
+    LOCK_NAME,
+    MAX_DEPTH,
+    CopyFailed,
+    Layer,
+    LayerDirectory,
+    copy_tree,
+)
 from rath.backend.host.overlay import overlay_tools
+from rath.backend.host.paths import forget_temporary, new_temporary
 from rath.backend.local import LocalBackend
 from rath.backend.snapshots import NewFile
 from tests.support.workspaces import (
     CopyingBackend,
     begun,
+    content_of,
     fork_directories,
     forked,
     has,
@@ -344,3 +358,269 @@ def test_a_closing_that_cannot_keep_frozen_files_leaves_nothing(
     assert len(fork_directories()) == len(before) - 1
     with pytest.raises(BackendError, match="lost"):
         wait_for(lambda: frozen.aread("a"))
+
+
+NAMES = st.sampled_from(["a", "b.txt", "with space", "ümlaut", "-dash", ".hidden"])
+
+
+@dataclass(frozen=True)
+class File:
+    data: bytes
+    mode: int
+
+
+@dataclass(frozen=True)
+class Link:
+    target: str
+
+
+Tree = dict[str, "File | Link | Tree"]
+FILES = st.builds(File, st.binary(max_size=100), st.sampled_from([0o600, 0o644, 0o755, 0o444]))
+LINKS = st.builds(Link, st.sampled_from(["a", "../b.txt", "/etc/hostname", "nowhere"]))
+TREES: st.SearchStrategy[Tree] = st.recursive(
+    st.dictionaries(NAMES, FILES | LINKS, max_size=4),
+    lambda below: st.dictionaries(NAMES, FILES | LINKS | below, max_size=4),
+    max_leaves=8,
+)
+
+
+def build(tree: Tree, at: Path) -> None:
+    at.mkdir()
+    for name, entry in tree.items():
+        match entry:
+            case File():
+                (at / name).write_bytes(entry.data)
+                (at / name).chmod(entry.mode)
+            case Link():
+                (at / name).symlink_to(entry.target)
+            case _:
+                build(entry, at / name)
+    at.chmod(0o750)
+
+
+def described(root: Path) -> dict[str, tuple[int, int, bytes]]:
+    found: dict[str, tuple[int, int, bytes]] = {}
+    for path in [root, *root.rglob("*")]:
+        state = path.lstat()
+        content = b""
+        if stat.S_ISREG(state.st_mode):
+            content = path.read_bytes()
+        if stat.S_ISLNK(state.st_mode):
+            content = os.fsencode(os.readlink(path))
+        relative = str(path.relative_to(root))
+        found[relative] = (state.st_mode, state.st_mtime_ns, content)
+    return found
+
+
+@given(tree=TREES)
+@settings(max_examples=30)
+def test_a_copy_has_the_same_files_modes_times_and_links(
+    tmp_path_factory: pytest.TempPathFactory, tree: Tree
+) -> None:
+    above = tmp_path_factory.mktemp("copying")
+    build(tree, above / "source")
+    (above / "forks" / "one").mkdir(parents=True)
+    before = described(above / "source")
+    copy_tree(str(above / "source"), str(above / "forks" / "one" / "files"))
+    assert described(above / "forks" / "one" / "files") == before == described(above / "source")
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    path = tmp_path / "source"
+    path.mkdir()
+    return path
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> Path:
+    (tmp_path / "forks" / "one").mkdir(parents=True)
+    return tmp_path / "forks" / "one" / "files"
+
+
+def test_a_write_to_the_copy_leaves_the_source(source: Path, target: Path) -> None:
+    (source / "file").write_bytes(b"old")
+    os.link(source / "file", source / "second name")
+    copy_tree(str(source), str(target))
+    (target / "file").write_bytes(b"new")
+    assert (source / "file").read_bytes() == b"old"
+    assert (target / "second name").read_bytes() == b"old"
+
+
+def test_pipes_are_left_out(source: Path, target: Path) -> None:
+    os.mkfifo(source / "pipe")
+    (source / "file").write_bytes(b"")
+    copy_tree(str(source), str(target))
+    assert os.listdir(target) == ["file"]
+
+
+def test_a_link_is_not_followed(source: Path, target: Path, tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "secret").write_bytes(b"x")
+    (source / "link").symlink_to(outside)
+    copy_tree(str(source), str(target))
+    assert (target / "link").is_symlink()
+
+
+def test_a_large_file_is_copied_whole(source: Path, target: Path) -> None:
+    data = os.urandom((2 << 20) + 17)
+    (source / "large").write_bytes(data)
+    copy_tree(str(source), str(target))
+    assert (target / "large").read_bytes() == data
+
+
+def test_holes_of_a_file_stay_holes(source: Path, target: Path) -> None:
+    with open(source / "sparse", "wb") as file:
+        file.seek(64 << 20)
+        file.write(b"end")
+        file.truncate(1 << 30)
+    copy_tree(str(source), str(target))
+    state = (target / "sparse").stat()
+    assert state.st_size == 1 << 30
+    assert state.st_blocks * 512 < 1 << 20
+    with open(target / "sparse", "rb") as file:
+        file.seek(64 << 20)
+        assert file.read(4) == b"end\0"
+
+
+def test_a_file_of_nothing_but_a_hole_is_copied(source: Path, target: Path) -> None:
+    with open(source / "sparse", "wb") as file:
+        file.truncate(1 << 30)
+    copy_tree(str(source), str(target))
+    assert (target / "sparse").stat().st_size == 1 << 30
+
+
+def test_the_directory_of_the_copies_is_left_out(source: Path) -> None:
+    forks = source / ".openrath" / "forks"
+    (forks / "one").mkdir(parents=True)
+    (source / "file").write_bytes(b"x")
+    copy_tree(str(source), str(forks / "one" / "files"))
+    assert sorted(os.listdir(forks / "one" / "files")) == [".openrath", "file"]
+    assert os.listdir(forks / "one" / "files" / ".openrath") == []
+
+
+def test_what_is_nested_too_deep_cannot_be_copied(source: Path, target: Path) -> None:
+    deep = source.joinpath(*["d"] * (MAX_DEPTH + 1))
+    deep.mkdir(parents=True)
+    with pytest.raises(CopyFailed, match="nested over 256 deep"):
+        copy_tree(str(source), str(target))
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_what_cannot_be_read_is_named(source: Path, target: Path) -> None:
+    (source / "below").mkdir()
+    (source / "below" / "closed").write_bytes(b"x")
+    (source / "below" / "closed").chmod(0)
+    with pytest.raises(CopyFailed, match=r"'below/closed' cannot be copied: Permission denied"):
+        copy_tree(str(source), str(target))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may give files away")
+def test_owners_are_kept(source: Path, target: Path) -> None:
+    (source / "file").write_bytes(b"x")
+    (source / "link").symlink_to("file")
+    for name in ("file", "link"):
+        os.chown(source / name, 65534, 65534, follow_symlinks=False)
+    copy_tree(str(source), str(target))
+    assert {(target / name).lstat().st_uid for name in ("file", "link")} == {65534}
+    assert target.stat().st_uid == 0
+
+
+def test_a_missing_place_is_named(source: Path, tmp_path: Path) -> None:
+    with pytest.raises(CopyFailed, match="No such file"):
+        copy_tree(str(source), str(tmp_path / "missing" / "one" / "files"))
+
+
+def test_what_a_file_tool_is_just_writing_is_left_out(tmp_path: Path) -> None:
+    (tmp_path / "source").mkdir()
+    temporary = new_temporary(".writing", ".tmp")
+    (tmp_path / "source" / temporary).touch()
+    copy_tree(str(tmp_path / "source"), str(tmp_path / "target"))
+    forget_temporary(temporary)
+    assert os.listdir(tmp_path / "target") == []
+
+
+MODEL_FILE = 0o100644
+
+
+class Forking(RuleBasedStateMachine):
+    """Sandboxes and their forks against dictionaries of what they hold."""
+
+    backend: Backend
+    sandboxes: Bundle[BackendSandbox] = Bundle("sandboxes")
+    paths = st.sampled_from(["a", "b", "d/a", "d/e/b"])
+    texts = st.text("xyz", max_size=3)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.models: dict[int, dict[str, str]] = {}
+        self.opened: list[BackendSandbox] = []
+
+    def known(self, sandbox: BackendSandbox, model: dict[str, str]) -> BackendSandbox:
+        self.opened.append(sandbox)
+        self.models[id(sandbox)] = model
+        return sandbox
+
+    @initialize(target=sandboxes)
+    def begin(self) -> BackendSandbox:
+        return self.known(opened(self.backend), {})
+
+    @rule(target=sandboxes, source=sandboxes)
+    def fork(self, source: BackendSandbox) -> BackendSandbox:
+        return self.known(forked(source), dict(self.models[id(source)]))
+
+    @rule(target=sandboxes, source=sandboxes, path=paths, text=texts)
+    def fork_with_a_change(self, source: BackendSandbox, path: str, text: str) -> BackendSandbox:
+        changes = {path: NewFile(text.encode(), MODEL_FILE)}
+        return self.known(forked(source, changes), {**self.models[id(source)], path: text})
+
+    @rule(sandbox=sandboxes, path=paths, text=texts)
+    def write(self, sandbox: BackendSandbox, path: str, text: str) -> None:
+        put(sandbox, path, text)
+        self.models[id(sandbox)][path] = text
+
+    @rule(sandbox=sandboxes, path=paths, text=texts)
+    def append(self, sandbox: BackendSandbox, path: str, text: str) -> None:
+        sh(sandbox, f"mkdir -p $(dirname {path}); printf %s '{text}' >> {path}")
+        model = self.models[id(sandbox)]
+        model[path] = model.get(path, "") + text
+
+    @rule(sandbox=sandboxes, path=paths)
+    def remove(self, sandbox: BackendSandbox, path: str) -> None:
+        sh(sandbox, f"rm -f {path}")
+        self.models[id(sandbox)].pop(path, None)
+
+    @rule(sandbox=sandboxes)
+    def look(self, sandbox: BackendSandbox) -> None:
+        frozen = sandbox.freeze()
+        found = wait_for(frozen.amanifest)
+        read = {path: content_of(frozen, path).decode() for path in found}
+        assert read == self.models[id(sandbox)]
+
+    @rule(sandbox=sandboxes, path=paths)
+    def read(self, sandbox: BackendSandbox, path: str) -> None:
+        model = self.models[id(sandbox)]
+        assert has(sandbox, path) == (path in model)
+        if path in model:
+            assert text_of(sandbox, path) == model[path]
+
+    def teardown(self) -> None:
+        for sandbox in self.opened:
+            self.look(sandbox)
+            self.backend.close(sandbox)
+
+
+class ForkingByCopies(Forking):
+    backend = CopyingBackend()
+
+
+class ForkingByOverlays(Forking):
+    backend = LocalBackend()
+
+
+FEW = settings(max_examples=8, stateful_step_count=15, deadline=None)
+TestForkingByCopies = ForkingByCopies.TestCase
+TestForkingByCopies.settings = FEW
+TestForkingByOverlays = ForkingByOverlays.TestCase
+TestForkingByOverlays.settings = FEW
