@@ -14,7 +14,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mappi
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from rath._async.together import together
+from rath._async.lanes import gather
 from rath._core.blobs import MAX_BLOB_BYTES, Blob
 from rath.backend.changes import (
     MAX_HASHED_BYTES,
@@ -407,7 +407,7 @@ async def _read(
                     contents.add(blob)
                     cache[each.key] = each.scanned(blob.digest)
 
-        await together([fetch] * min(_N_FETCHERS, len(plain)))
+        await gather([fetch] * min(_N_FETCHERS, len(plain)))
         plain = [each for each in plain if each.key not in cache]
     for at in range(0, len(plain), _BATCH):
         batch = plain[at : at + _BATCH]

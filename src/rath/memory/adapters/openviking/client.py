@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from rath._async.together import together
+from rath._async.lanes import gather
 from rath.errors import MemoryBackendError
 from rath.llm.log_guard import guard_logs
 from rath.llm.repeated_key import without_secret
@@ -182,7 +182,7 @@ class VikingClient:
         # of connect_tcp of anyio 4.16, measuring coverage on Python 3.11; not reproduced since, in
         # 12,000 connections). In our task it could not be told from one that somebody did.
         try:
-            [answer] = await together([call])
+            [answer] = await gather([call])
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
