@@ -2,6 +2,48 @@
 
 from __future__ import annotations
 
-from rath.conformance.sandbox.contract import check_backend
+from collections.abc import Generator
+from contextlib import contextmanager
 
-__all__ = ["check_backend"]
+from rath.backend import registry
+from rath.backend.abc import Backend, BackendSandboxSpec
+from rath.conformance.contract import Report, run_clauses
+from rath.conformance.sandbox import commands, files
+from rath.conformance.sandbox.subject import LIFETIME, SandboxSubject
+
+__all__ = ["CLAUSES", "check_backend"]
+
+CLAUSES = (*LIFETIME, *files.FILES, *commands.COMMANDS, *files.WORKSPACES, *commands.CONFINEMENT)
+
+
+def check_backend(backend: Backend | str, *, spec: BackendSandboxSpec | None = None) -> Report:
+    """Run the contract of a sandbox backend against it and return what was found.
+
+    Every check opens a sandbox of its own and closes it. What `supported_calls` or `capabilities`
+    leave out is skipped.
+
+    Args:
+        backend: An instance, or the name under which it is registered.
+        spec: What to open; its workspace is written to.
+
+    Raises:
+        AssertionError: Some checks failed; the text is the whole report.
+        BackendNotFound: No backend has that name.
+    """
+    driver = registry.get(backend) if isinstance(backend, str) else backend
+
+    @contextmanager
+    def opened() -> Generator[SandboxSubject]:
+        sandbox = driver.open(spec)
+        try:
+            yield SandboxSubject(sandbox)
+        finally:
+            driver.close(sandbox)
+
+    return run_clauses(
+        f"{type(driver).__name__} {driver.name!r}",
+        CLAUSES,
+        opened,
+        supported=driver.supported_calls(),
+        capabilities=driver.capabilities(),
+    )
