@@ -22,16 +22,6 @@ from rath.llm.exchange import CallEvidence, Exchange
 from rath.llm.provider import Provider
 from rath.session.chat_request_build import provider_into_chat_request
 
-__all__ = [
-    "ANSWER_SECONDS",
-    "LABEL",
-    "AnsweredCall",
-    "ChatSubject",
-    "How",
-    "await_end",
-    "result_within",
-]
-
 T = TypeVar("T")
 
 How = Literal["whole", "streamed"]

@@ -41,7 +41,7 @@ from rath.memory.results import (
     MemoryWriteResult,
 )
 
-__all__ = ["LIFETIME", "READ_WRITE", "MemorySubject"]
+__all__ = ["LIFETIME"]
 
 R = TypeVar("R")
 

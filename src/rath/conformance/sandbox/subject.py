@@ -28,7 +28,7 @@ from rath.conformance.contract import (
 )
 from rath.errors import BackendSandboxClosed
 
-__all__ = ["COMMAND", "FILE", "LIFETIME", "SandboxSubject", "new_name"]
+__all__ = ["LIFETIME"]
 
 R = TypeVar("R")
 

@@ -12,8 +12,6 @@ from rath.conformance.contract import Unlike, expect, expect_equal
 from rath.errors import PersistenceError
 from rath.session.log.store import SessionLog, SessionStore, StoredLog
 
-__all__ = ["FIRST", "SECOND", "THIRD", "StoreOpener", "StoreSubject", "expect_refused"]
-
 P = ParamSpec("P")
 
 StoreOpener = Callable[[], SessionStore]
