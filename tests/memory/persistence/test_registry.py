@@ -33,7 +33,7 @@ from rath.memory.persistence import (
     local_memory_root,
     memory_root,
 )
-from rath.memory.persistence.use import hold_store
+from rath.memory.persistence.registry import hold_store
 
 AT_ONCE = timedelta()
 WEEK = timedelta(days=7)
