@@ -14,7 +14,7 @@ from pathlib import Path
 
 import rath
 from rath import backend, memory
-from rath._core.trash import in_trash
+from rath._core.retention import in_trash
 from rath.backend.bubblewrap import BubblewrapBackend
 from rath.backend.opensandbox import OpenSandboxBackend
 from rath.backend.opensandbox.connection import find_connection

@@ -24,8 +24,8 @@ from hypothesis.stateful import (
     rule,
 )
 
-from rath._core.trash import in_trash, move_to_trash
-from rath._core.use import Use, use_file
+from rath._core.retention import in_trash, move_to_trash
+from rath._core.usage_locks import Use, use_file
 from rath.backend.persistence import PersistentSandboxRegistry
 from rath.backend.persistence.paths import local_root, opensandbox_index_path, opensandbox_root
 from rath.backend.persistence.registry import write_last_use

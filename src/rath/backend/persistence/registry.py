@@ -24,9 +24,9 @@ from typing import Any, Protocol, cast, runtime_checkable
 from uuid import UUID, uuid4
 
 from rath._core.files import FileLock, atomic_write_json
-from rath._core.kept import KeptDirectories, listed_ids
-from rath._core.trash import empty_trash, move_to_trash
-from rath._core.use import claimed, forget_unused, is_old, is_used, last_use, use_file
+from rath._core.persistent_dirs import PersistentDirectories, listed_ids
+from rath._core.retention import empty_trash, move_to_trash
+from rath._core.usage_locks import claimed, forget_unused, is_old, is_used, last_use, use_file
 from rath.backend import registry as backends
 from rath.backend.abc import BackendSandbox, BackendSandboxSpec
 from rath.backend.persistence.paths import (
@@ -335,8 +335,8 @@ class PersistentSandboxRegistry:
             return is_old(current.last_used_at.timestamp(), older_than) and _forget(record.path)
 
 
-def _workspaces() -> KeptDirectories:
-    return KeptDirectories(local_root(), SANDBOX)
+def _workspaces() -> PersistentDirectories:
+    return PersistentDirectories(local_root(), SANDBOX)
 
 
 @contextlib.contextmanager

@@ -9,8 +9,8 @@ from functools import partial
 from typing import get_args
 from uuid import uuid4
 
+from rath._async.lanes import gather
 from rath._async.runtime import runtime
-from rath._async.together import together
 from rath.conformance.contract import Clauses, Skipped, expect, expect_equal, expect_kind, shown
 from rath.conformance.memory.subject import READ_WRITE, MemorySubject
 from rath.memory.abc import MemoryStoreSpec
@@ -356,4 +356,4 @@ def _on_threads(jobs: list[Callable[[], None]]) -> None:
 
 def _on_runtime(memory: MemorySubject, ops: Sequence[MemoryOp]) -> list[MemoryResult]:
     makes = [partial(memory.store.adispatch, op) for op in ops]
-    return runtime().run(lambda: together(makes), label="many operations at once")
+    return runtime().run(lambda: gather(makes), label="many operations at once")

@@ -14,7 +14,7 @@ from uuid import UUID
 
 import anyio
 
-from rath._async.lazy import Nested, nesting
+from rath._async.deferred import Nested, nesting
 from rath._async.runtime import runtime
 from rath.errors import PersistenceError
 from rath.flow.serving.answer import Answer, answered, failed, refused

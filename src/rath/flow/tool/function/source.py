@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from types import CodeType, FrameType, FunctionType
 from typing import Any
 
-from rath._core.origins import module_name, origin_of
+from rath._core.options import module_name, origin_of
 from rath.flow.tool.base import FlowToolCall
 
 _NO_TYPES = (FunctionType, FlowToolCall, staticmethod, classmethod, property)

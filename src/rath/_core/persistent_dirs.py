@@ -13,8 +13,8 @@ from pathlib import Path
 from uuid import UUID, uuid4
 
 from rath._core.files import make_private_directory
-from rath._core.trash import empty_trash, move_to_trash
-from rath._core.use import (
+from rath._core.retention import empty_trash, move_to_trash
+from rath._core.usage_locks import (
     Use,
     begin,
     claimed,
@@ -32,7 +32,7 @@ _logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Sort:
+class PersistentKind:
     """What sort of thing is kept; its words and its error."""
 
     noun: str
@@ -41,7 +41,7 @@ class Sort:
     error: Callable[[str], RathError]
     """Class of its errors."""
 
-    how_to_let_go: str
+    release_advice: str
     """What ends its uses, as in "close the sessions that are placed on it"."""
 
     def checked_id(self, given: UUID | str) -> UUID:
@@ -103,7 +103,7 @@ class Sort:
         """Return the error of removing what somebody uses."""
         return self.error(
             f"the {self.noun} {kept.stem!r} is in use, by this program or another one; "
-            f"{self.how_to_let_go}, then try again"
+            f"{self.release_advice}, then try again"
         )
 
     def _begin(self, file: Path) -> Use:
@@ -122,31 +122,31 @@ class Sort:
         )
 
 
-def tells_nothing(directory: Path) -> float | None:
+def no_recorded_use(directory: Path) -> float | None:
     """Return no time of use: a directory tells none itself."""
     del directory
     return None
 
 
-def never(directory: Path) -> bool:
+def nobody_wants(directory: Path) -> bool:
     """Tell that a directory is wanted by nobody but its users."""
     del directory
     return False
 
 
 @dataclass(frozen=True, slots=True)
-class KeptDirectories:
+class PersistentDirectories:
     """Directories `<id>` below a root, removed by last use and never from under somebody.
 
     Where no time of use is kept, that of the directory counts, as for what OpenRath 1 made.
     """
 
     root: Path
-    sort: Sort
-    told_use: Callable[[Path], float | None] = tells_nothing
+    kind: PersistentKind
+    recorded_use: Callable[[Path], float | None] = no_recorded_use
     """What a directory itself tells of its last use, in seconds since 1970."""
 
-    is_wanted: Callable[[Path], bool] = never
+    is_wanted: Callable[[Path], bool] = nobody_wants
     """Whether a directory is not pruned, however old."""
 
     def alloc(self) -> UUID:
@@ -163,13 +163,13 @@ class KeptDirectories:
             RathError: It cannot be made.
         """
         path = self.path(known)
-        self.sort.ensure_private(self.root)
-        use = self.sort.begin_use(use_file(path))
+        self.kind.ensure_private(self.root)
+        use = self.kind.begin_use(use_file(path))
         try:
             path.mkdir(mode=0o700, exist_ok=True)
         except OSError as exc:
-            raise self.sort.error(
-                f"the directory {str(path)!r} of a {self.sort.noun} cannot be made: "
+            raise self.kind.error(
+                f"the directory {str(path)!r} of a {self.kind.noun} cannot be made: "
                 f"{exc.strerror or exc}"
             ) from exc
         finally:
@@ -182,7 +182,7 @@ class KeptDirectories:
         Raises:
             ValueError: `known` is not a UUID.
         """
-        return self.root / str(self.sort.checked_id(known))
+        return self.root / str(self.kind.checked_id(known))
 
     def ids(self) -> list[UUID]:
         """Return the ids of all that are there, sorted."""
@@ -196,15 +196,15 @@ class KeptDirectories:
             RathError: Somebody uses it, or it cannot be moved away.
         """
         path = self.path(known)
-        used_at = self.last_use(path) if self.sort.checked_id(known) in self.ids() else None
+        used_at = self.last_use(path) if self.kind.checked_id(known) in self.ids() else None
         if used_at is None:
             return False
         with claimed(use_file(path), used_at=used_at) as is_free:
             if not is_free:
-                raise self.sort.in_use_error(path)
+                raise self.kind.in_use_error(path)
             if not _move_away(path) and path.exists():
-                raise self.sort.error(
-                    f"the directory {str(path)!r} of a {self.sort.noun} cannot be moved away; the "
+                raise self.kind.error(
+                    f"the directory {str(path)!r} of a {self.kind.noun} cannot be moved away; the "
                     "log says why"
                 )
         empty_trash(self.root)
@@ -226,10 +226,10 @@ class KeptDirectories:
 
     def last_use(self, path: Path) -> float | None:
         """Return when a directory was last used; None where it is not there any more."""
-        told = [
-            each for each in (last_use(use_file(path)), self.told_use(path)) if each is not None
+        times = [
+            each for each in (last_use(use_file(path)), self.recorded_use(path)) if each is not None
         ]
-        return max(told) if told else last_use(path)
+        return max(times) if times else last_use(path)
 
     def _is_prunable(self, path: Path, older_than: timedelta) -> bool:
         return self._is_left(path, older_than) and not is_used(use_file(path))
