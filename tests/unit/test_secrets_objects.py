@@ -29,7 +29,7 @@ from rath.cli.mcp_servers import Listed
 from rath.cli.model_targets import configured_targets
 from rath.config import ConfigStore
 from rath.config.layers import find_llm_provider
-from rath.conformance.chat.subject import AnsweredCall, ChatSubject
+from rath.conformance.chat.subject import ChatSubject, ContractCall
 from rath.errors import ProviderError
 from rath.flow import Agent, Compressor, Selector, Sequential
 from rath.flow.tool import MCPToolCall
@@ -248,7 +248,7 @@ def called(key: str) -> Iterator[object]:
         answered = send(draft)
         yield answered
         response, evidence = answered.response, answered.evidence
-        yield AnsweredCall(draft, draft.body(), None, response, evidence, now, now)
+        yield ContractCall(draft, draft.body(), None, response, evidence, now, now)
         yield RecordedClient(answered.evidence)
         yield Connection(OpenAIEndpoint.of(account_found(provider), "/x").target)
         out = run([], agent_provider=provider).synchronize()

@@ -14,7 +14,7 @@ from rath.llm.provider import Provider
 from rath.llm.registry import chat_client_for
 from rath.llm.vendor import VendorClient
 
-__all__ = ["CLAUSES", "check_chat_client"]
+__all__ = ["check_chat_client"]
 
 # Those of the evidence look at the calls of all before them.
 CLAUSES = (*evidence.CLIENT, *answers.ANSWERS, *answers.HISTORIES, *calls.CALLS, *evidence.EVIDENCE)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from operator import attrgetter
 from typing import get_args
 
-from rath.conformance.chat.subject import AnsweredCall, ChatSubject, How
+from rath.conformance.chat.subject import ChatSubject, ContractCall, How
 from rath.conformance.contract import Clauses, Skipped, Unlike, expect
 from rath.errors import InvalidRequestError, ProviderError
 from rath.llm.chat_request import RathLLMFunctionTool, RathLLMMessage
@@ -131,7 +131,7 @@ def _make_tool_round(subject: ChatSubject, how: How) -> None:
     _expect_answer(subject.ask(may, how=how))
 
 
-def _expect_answer(call: AnsweredCall) -> None:
+def _expect_answer(call: ContractCall) -> None:
     choices = call.response.choices
     expect(len(choices) == 1, f"one choice, got {choices!r}")
     message, reason = choices[0].message, choices[0].finish_reason
@@ -147,7 +147,7 @@ def _expect_answer(call: AnsweredCall) -> None:
         expect(adds_up, f"token counts that add up, got {usage!r}")
 
 
-def _expect_calls(call: AnsweredCall, calls: tuple[RathLLMToolCallPart, ...]) -> None:
+def _expect_calls(call: ContractCall, calls: tuple[RathLLMToolCallPart, ...]) -> None:
     ids = [each.id for each in calls]
     expect(all(ids) and len(set(ids)) == len(ids), f"an id of its own for each call, got {ids!r}")
     is_cut = call.response.primary_choice.finish_reason == "length"
@@ -159,7 +159,7 @@ def _expect_calls(call: AnsweredCall, calls: tuple[RathLLMToolCallPart, ...]) ->
         expect(not failed or is_cut, f"an object as arguments, got {function.arguments!r}")
 
 
-def _turn_and_results(call: AnsweredCall) -> Iterator[RathLLMMessage]:
+def _turn_and_results(call: ContractCall) -> Iterator[RathLLMMessage]:
     """Give the model's turn, in the form in which it goes back, and a result for each call."""
     calls = call.message.tool_calls or ()
     turn = assistant_turn_chunk(tool_calls=calls, content=call.message.content)

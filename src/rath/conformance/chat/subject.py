@@ -37,7 +37,7 @@ while without costing much."""
 
 
 @dataclass(frozen=True, slots=True)
-class AnsweredCall:
+class ContractCall:
     """A call that was answered."""
 
     draft: ChatDraft
@@ -73,7 +73,7 @@ class ChatSubject:
 
     unknown_model: str | None
     cancel_seconds: float
-    calls: list[AnsweredCall] = field(default_factory=list[AnsweredCall])
+    calls: list[ContractCall] = field(default_factory=list[ContractCall])
     """Those that were answered so far."""
 
     errors: list[Exception] = field(default_factory=list[Exception])
@@ -99,7 +99,7 @@ class ChatSubject:
         if "streamed" not in self.hows:
             raise Skipped("it has no complete_stream")
 
-    def answered(self) -> list[AnsweredCall]:
+    def answered(self) -> list[ContractCall]:
         """Return the calls that were answered; skip a clause where there are none."""
         if not self.calls:
             raise Skipped("no call was answered")
@@ -149,15 +149,15 @@ class ChatSubject:
             self.need_stream()
         return open_draft(self.client, request, streaming=how == "streamed")
 
-    def ask(self, request: RathLLMChatRequest, *, how: How = "whole") -> AnsweredCall:
+    def ask(self, request: RathLLMChatRequest, *, how: How = "whole") -> ContractCall:
         """Send a request and wait for its answer."""
         (call,) = self.send_all([(self.open(request, how=how), how)])
         return call
 
-    def send_all(self, drafts: Sequence[tuple[ChatDraft, How]]) -> list[AnsweredCall]:
+    def send_all(self, drafts: Sequence[tuple[ChatDraft, How]]) -> list[ContractCall]:
         """Send drafts at once and wait for all of the answers."""
         running: list[Running] = []
-        calls: list[Callable[[], AnsweredCall]] = []
+        calls: list[Callable[[], ContractCall]] = []
         try:
             for draft, how in drafts:
                 each, finish = _start(draft, how)
@@ -175,19 +175,19 @@ class ChatSubject:
                 runtime().cancel(each)
 
 
-def _start(draft: ChatDraft, how: How) -> tuple[Running, Callable[[], AnsweredCall]]:
+def _start(draft: ChatDraft, how: How) -> tuple[Running, Callable[[], ContractCall]]:
     """Send a draft, and return how to wait for its answer."""
     body, started = draft.body(), datetime.now(UTC)
     deltas: list[RathLLMStreamDelta] = []
     on_delta = deltas.append if how == "streamed" else None
     running = runtime().submit(lambda: draft.asend(on_delta=on_delta), label=LABEL)
 
-    def finish() -> AnsweredCall:
+    def finish() -> ContractCall:
         await_end(running.future, "an answer", ANSWER_SECONDS, lambda: runtime().cancel(running))
         exchange: Exchange = running.future.result()
         given = tuple(deltas) if how == "streamed" else None
         response, evidence = exchange.response, exchange.evidence
-        return AnsweredCall(draft, body, given, response, evidence, started, datetime.now(UTC))
+        return ContractCall(draft, body, given, response, evidence, started, datetime.now(UTC))
 
     return running, finish
 

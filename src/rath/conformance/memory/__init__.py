@@ -12,7 +12,7 @@ from rath.conformance.memory.subject import LIFETIME, MemorySubject
 from rath.memory import registry
 from rath.memory.abc import MemoryBackend, MemoryStoreSpec
 
-__all__ = ["CLAUSES", "check_memory"]
+__all__ = ["check_memory"]
 
 CLAUSES = (
     *LIFETIME,

@@ -11,7 +11,7 @@ from rath.conformance.contract import Report, run_clauses
 from rath.conformance.sandbox import commands, files
 from rath.conformance.sandbox.subject import LIFETIME, SandboxSubject
 
-__all__ = ["CLAUSES", "check_backend"]
+__all__ = ["check_backend"]
 
 CLAUSES = (*LIFETIME, *files.FILES, *commands.COMMANDS, *files.WORKSPACES, *commands.CONFINEMENT)
 

@@ -10,7 +10,7 @@ from rath.conformance.store import logs, writers
 from rath.conformance.store.subject import StoreOpener, StoreSubject
 from rath.session.log.store import SessionStore, stores
 
-__all__ = ["CLAUSES", "check_store"]
+__all__ = ["check_store"]
 
 CLAUSES = (*logs.LOGS, *writers.WRITERS, *logs.REOPENED, *logs.RETENTION, *logs.STAMPS)
 
