@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, ParamSpec, TypeVar
 
@@ -23,12 +23,14 @@ __all__ = [
     "expect_failure",
     "expect_kind",
     "run_clauses",
+    "run_on_handles",
     "shown",
 ]
 
 P = ParamSpec("P")
 R = TypeVar("R")
 S = TypeVar("S")
+H = TypeVar("H", bound="HandleSubject")
 
 _LONGEST = 200
 
@@ -304,3 +306,36 @@ class HandleSubject(ABC):
         for flag, kind in self.flags().items():
             agrees = getattr(offers, flag) == (kind in self.supported())
             expect(agrees, f"{flag} to say whether {kind.__name__} is supported")
+
+
+def run_on_handles(
+    driver: Any,
+    clauses: Iterable[Clause[H]],
+    subject: Callable[[Any], H],
+    *,
+    spec: object,
+    supported: Collection[type],
+) -> Report:
+    """Run the clauses of a contract, each on a handle of its own that is closed afterwards.
+
+    Args:
+        driver: The backend, which opens `spec`.
+        clauses: What to check, in order.
+        subject: Makes the subject of a clause out of a handle.
+        spec: What to open; may be None.
+        supported: The types of operations that the driver supports.
+
+    Raises:
+        AssertionError: Some of them failed; the text is the whole report.
+    """
+
+    @contextmanager
+    def opened() -> Generator[H]:
+        handle = driver.open(spec)
+        try:
+            yield subject(handle)
+        finally:
+            driver.close(handle)
+
+    title, offers = f"{type(driver).__name__} {driver.name!r}", driver.capabilities()
+    return run_clauses(title, clauses, opened, supported=supported, capabilities=offers)

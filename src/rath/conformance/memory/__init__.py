@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from contextlib import contextmanager
 from uuid import uuid4
 
-from rath.conformance.contract import Report, run_clauses
+from rath.conformance.contract import Report, run_on_handles
 from rath.conformance.memory import notes, retrieval
 from rath.conformance.memory.subject import LIFETIME, MemorySubject
 from rath.memory import registry
-from rath.memory.abc import MemoryBackend, MemoryStoreSpec
+from rath.memory.abc import MemoryBackend, MemoryStore, MemoryStoreSpec
 
 __all__ = ["check_memory"]
 
@@ -42,19 +40,9 @@ def check_memory(backend: MemoryBackend | str, *, spec: MemoryStoreSpec | None =
         MemoryBackendNotFound: No backend has that name.
     """
     driver = registry.get(backend) if isinstance(backend, str) else backend
+    supported = driver.supported_ops()
 
-    @contextmanager
-    def opened() -> Generator[MemorySubject]:
-        store = driver.open(spec)
-        try:
-            yield MemorySubject(store, f"memory://agent/conformance/{uuid4().hex}", spec)
-        finally:
-            driver.close(store)
+    def subject(store: MemoryStore) -> MemorySubject:
+        return MemorySubject(store, f"memory://agent/conformance/{uuid4().hex}", spec)
 
-    return run_clauses(
-        f"{type(driver).__name__} {driver.name!r}",
-        CLAUSES,
-        opened,
-        supported=driver.supported_ops(),
-        capabilities=driver.capabilities(),
-    )
+    return run_on_handles(driver, CLAUSES, subject, spec=spec, supported=supported)

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from contextlib import contextmanager
-
 from rath.backend import registry
 from rath.backend.abc import Backend, BackendSandboxSpec
-from rath.conformance.contract import Report, run_clauses
+from rath.conformance.contract import Report, run_on_handles
 from rath.conformance.sandbox import commands, files
 from rath.conformance.sandbox.subject import LIFETIME, SandboxSubject
 
@@ -31,19 +28,5 @@ def check_backend(backend: Backend | str, *, spec: BackendSandboxSpec | None = N
         BackendNotFound: No backend has that name.
     """
     driver = registry.get(backend) if isinstance(backend, str) else backend
-
-    @contextmanager
-    def opened() -> Generator[SandboxSubject]:
-        sandbox = driver.open(spec)
-        try:
-            yield SandboxSubject(sandbox)
-        finally:
-            driver.close(sandbox)
-
-    return run_clauses(
-        f"{type(driver).__name__} {driver.name!r}",
-        CLAUSES,
-        opened,
-        supported=driver.supported_calls(),
-        capabilities=driver.capabilities(),
-    )
+    supported = driver.supported_calls()
+    return run_on_handles(driver, CLAUSES, SandboxSubject, spec=spec, supported=supported)
