@@ -1,4 +1,4 @@
-"""What outlives a process and is known by its id: kept directories, and who holds them."""
+"""Persistent directories, known by their id and removed by their last use."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class PersistentKind:
-    """What sort of thing is kept; its words and its error."""
+    """A kind of persistent directory: its words and its error."""
 
     noun: str
     """As in "sandbox"."""
@@ -44,18 +44,18 @@ class PersistentKind:
     release_advice: str
     """What ends its uses, as in "close the sessions that are placed on it"."""
 
-    def checked_id(self, given: UUID | str) -> UUID:
+    def checked_id(self, value: UUID | str) -> UUID:
         """Return an id as a UUID: nothing else ever becomes part of a path.
 
         Raises:
             ValueError: It is not one.
         """
-        if isinstance(given, UUID):
-            return given
+        if isinstance(value, UUID):
+            return value
         try:
-            return UUID(given)
+            return UUID(value)
         except (ValueError, AttributeError, TypeError):
-            raise ValueError(f"{given!r} is not a {self.noun} id; expected a UUID") from None
+            raise ValueError(f"{value!r} is not a {self.noun} id; expected a UUID") from None
 
     def ensure_private(self, directory: Path) -> Path:
         """Create a directory for its owner alone, where it is missing, and return it.
@@ -83,26 +83,26 @@ class PersistentKind:
         except OSError as exc:
             raise self._lock_error(file, exc) from exc
 
-    def hold(self, kept: Path) -> Use | None:
+    def hold(self, directory: Path) -> Use | None:
         """Hold a directory; None, with a warning, where nothing can be written beside it.
 
         Raises:
             RathError: See `begin_use`.
         """
-        file = use_file(kept)
+        file = use_file(directory)
         try:
             return self._begin(file)
         except OSError as exc:
             if exc.errno not in _NOT_WRITABLE:
                 raise self._lock_error(file, exc) from exc
             # Who may not write beside it cannot keep its owner from removing it.
-            _logger.warning("%s is used without a lock: %s", kept, exc)
+            _logger.warning("%s is used without a lock: %s", directory, exc)
             return None
 
-    def in_use_error(self, kept: Path) -> RathError:
+    def in_use_error(self, directory: Path) -> RathError:
         """Return the error of removing what somebody uses."""
         return self.error(
-            f"the {self.noun} {kept.stem!r} is in use, by this program or another one; "
+            f"the {self.noun} {directory.stem!r} is in use, by this program or another one; "
             f"{self.release_advice}, then try again"
         )
 

@@ -80,8 +80,8 @@ def cut_middle(text: str, max_chars: int) -> tuple[str, int]:
     # The note is sized for the longest number it can hold, so the result never passes the limit.
     room = max_chars - len(_LEFT_OUT.format(len(text)))
     if room < 2:
-        kept = max(0, max_chars)
-        return text[:kept], len(text) - kept
+        end = max(0, max_chars)
+        return text[:end], len(text) - end
     tail = room // 2
     head = room - tail
     left_out = len(text) - room

@@ -223,7 +223,7 @@ def expect_kind(found: object, kind: type[R], request: object) -> R:
     return found
 
 
-def expect_failure(found: object, failure: type, kind: str, request: object) -> None:
+def expect_failure(found: object, failure: type[Any], kind: str, request: object) -> None:
     """Expect that a request failed in that way, and that its failure says something."""
     failed: Any = expect_kind(found, failure, request)
     expect(failed.kind == kind, f"a failure of kind {kind!r} for {shown(request)}, got {found!r}")
