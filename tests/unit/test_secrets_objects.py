@@ -11,7 +11,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from pprint import pformat
-from typing import Any, cast
+from typing import Any
 from urllib.parse import quote
 
 import pytest
@@ -63,10 +63,9 @@ from rath.mcp.http import HttpAccess
 from rath.memory import MemoryStoreSpec
 from rath.memory import get as get_memory
 from rath.memory.adapters.openviking.addresses import Addresses
-from rath.memory.adapters.openviking.asking import Asking
 from rath.memory.adapters.openviking.backend import OpenVikingStore
-from rath.memory.adapters.openviking.client import Access
-from rath.memory.adapters.openviking.options import read_options
+from rath.memory.adapters.openviking.client import Access, VikingClient
+from rath.memory.adapters.openviking.server import read_options
 from rath.session import Session, SessionWriter, load_session, session_registry
 from rath.session.chat_request_build import provider_into_chat_request
 from rath.testing import ScriptedClient
@@ -160,8 +159,8 @@ def remembering(key: str) -> Iterator[object]:
     url, account = "http://127.0.0.1:1", {"api_key": key, "config": {"vlm": {"api_key": key}}}
     yield read_options(MemoryStoreSpec(options={"url": url, **account}))
     access = Access(url, key)
-    asking = Asking(cast("Any", ScriptedSdk()), Addresses("x"), secret=key)
-    yield from (access, asking, OpenVikingStore(asking, 1.0))
+    client = VikingClient(ScriptedSdk(), Addresses("x"), secret=key)
+    yield from (access, client, OpenVikingStore(client, 1.0))
 
 
 def asked(key: str) -> Iterator[object]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
@@ -18,13 +17,15 @@ NotFound = Callable[[str, list[str], str], LookupError]
 class Registry(Generic[T]):
     """Names that map to objects of one plane; objects are loaded on first use.
 
-    Three sources, in this order: `register(...)`, the built-in `module:attribute` paths, and the
-    installed entry points of `group`. An explicit registration hides the other two.
+    Three sources, in this order: `register(...)`, the built-in names, and the installed entry
+    points of `group`. An explicit registration hides the other two. A built-in name is an entry
+    point as well, listed in the code and not in the metadata of the package: so it is there in a
+    checkout whose metadata is old, and no module of the core imports a driver.
 
     Args:
         plane: What the entries are, as in "sandbox backend"; used in error texts.
         group: Entry-point group in which other packages may add names.
-        builtins: Name to `module:attribute`; the attribute is imported on first use.
+        builtins: Name to `module:attribute`, as the metadata of a package has it.
         not_found: Builds the error for an unknown name; a plain LookupError by default.
         prepare: Called with the name and what was imported for it, once; may refuse it.
         default: The name that is used where none is given.
@@ -42,7 +43,9 @@ class Registry(Generic[T]):
     ) -> None:
         self.plane = plane
         self.group = group
-        self._builtins = dict(builtins or {})
+        self._builtins = {
+            name: EntryPoint(name, value, group) for name, value in (builtins or {}).items()
+        }
         self._not_found = not_found or self._lookup_error
         self._prepare = prepare
         self._default = default
@@ -147,15 +150,10 @@ class Registry(Generic[T]):
         return self._plugins
 
     def _load(self, name: str) -> T:
-        path = self._builtins.get(name)
-        if path is not None:
-            module, _, attribute = path.partition(":")
-            built_in: T = getattr(importlib.import_module(module), attribute)
-            return built_in
-        point = self._entry_points().get(name)
+        point = self._builtins.get(name) or self._entry_points().get(name)
         if point is not None:
-            plug_in: T = point.load()
-            return plug_in
+            loaded: T = point.load()
+            return loaded
         known = list(self.names())
         near = get_close_matches(name, known, n=1)
         raise self._not_found(name, known, f" Did you mean {near[0]!r}?" if near else "")

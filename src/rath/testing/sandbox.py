@@ -16,12 +16,11 @@ from rath.backend import results as res
 from rath.backend import tool_types as calls
 from rath.backend.abc import Backend, BackendSandbox, BackendSandboxSpec, SandboxIdentity
 from rath.backend.capabilities import Capabilities, IsolationLevel
-from rath.backend.edit import edited
+from rath.backend.changes import FileState, Manifest, manifest_digest
 from rath.backend.effects import EffectKind, FileEffect, note_effect
-from rath.backend.frozen import FrozenWorkspace, Origin, Seed
-from rath.backend.manifest import FileState, Manifest, manifest_digest
-from rath.backend.parts import bad_range, data_or_text, sliced
+from rath.backend.file_tools import apply_edit, check_range, decode_content, slice_content
 from rath.backend.results import CommandResult, ToolExecutionFailure, ToolResult, tool_failure_from
+from rath.backend.snapshots import FrozenWorkspace, Origin, Seed
 from rath.backend.tool_types import BackendTool, BackendToolCommandRun
 
 __all__ = ["CommandAnswer", "FakeBackend", "FakeSandbox"]
@@ -212,12 +211,16 @@ class FakeBackend(Backend):
 
     def _read(self, native: FakeSandbox, op: calls.BackendToolFilesRead) -> ToolResult:
         data = native.files[_relative(op.path)]
-        refusal = bad_range(op)
+        refusal = check_range(op)
         if refusal is not None:
             return refusal
-        content = data_or_text(data, op)
+        content = decode_content(data, op)
         is_part = op.offset > 0 or op.limit is not None
-        return sliced(content, op) if is_part and isinstance(content, res.FileContent) else content
+        return (
+            slice_content(content, op)
+            if is_part and isinstance(content, res.FileContent)
+            else content
+        )
 
     def _write(self, native: FakeSandbox, op: calls.BackendToolFilesWrite) -> ToolResult:
         data = op.data.encode() if isinstance(op.data, str) else op.data
@@ -226,7 +229,7 @@ class FakeBackend(Backend):
 
     def _edit(self, native: FakeSandbox, op: calls.BackendToolFilesEdit) -> ToolResult:
         path = _relative(op.path)
-        after = edited(native.files[path], op)
+        after = apply_edit(native.files[path], op)
         if isinstance(after, ToolExecutionFailure):
             return after
         _put(native, path, after.data, native.mode(path))

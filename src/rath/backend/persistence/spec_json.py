@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any, TypeVar, cast
 
 from rath.backend.abc import BackendSandboxSpec, SandboxLimits
-from rath.backend.manifest import EffectPolicy
+from rath.backend.changes import EffectPolicy
 
 __all__ = ["SCHEMA_VERSION", "spec_from_jsonable", "spec_to_jsonable"]
 

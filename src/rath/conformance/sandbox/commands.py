@@ -12,7 +12,7 @@ from pathlib import Path
 from secrets import token_hex
 
 from rath.backend.capabilities import IsolationLevel
-from rath.backend.kept_output import output_path
+from rath.backend.fallbacks import output_path
 from rath.backend.results import CodeResult, CommandResult, FileContent, ToolExecutionFailure
 from rath.backend.tool_types import (
     BackendToolCodeRun,

@@ -9,7 +9,6 @@ from rath._async.runtime import runtime
 from rath._core.blobs import Blob
 from rath.backend.capabilities import IsolationLevel
 from rath.backend.effects import FileEffect, observe_effects
-from rath.backend.frozen import FrozenWorkspace, NewFile, Seed
 from rath.backend.results import (
     FileContent,
     FileEditResult,
@@ -17,6 +16,7 @@ from rath.backend.results import (
     FileWriteResult,
     ToolExecutionFailure,
 )
+from rath.backend.snapshots import FrozenWorkspace, NewFile, Seed
 from rath.backend.tool_types import (
     BackendToolFilesEdit,
     BackendToolFilesExists,
