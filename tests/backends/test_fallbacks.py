@@ -16,8 +16,8 @@ from typing import IO
 
 import pytest
 
+from rath._async.lanes import gather
 from rath._async.runtime import runtime
-from rath._async.together import together
 from rath._core.blobs import Blob
 from rath.backend import (
     Backend,
@@ -153,7 +153,7 @@ def test_edits_of_one_sandbox_wait_for_each_other(
 ) -> None:
     edits = [BackendToolFilesEdit("a.txt", word, word * 2) for word in ("one", "two", "three")]
     makes = [partial(plain_sandbox.adispatch, edit) for edit in edits]
-    runtime().run(lambda: together(makes), label="three edits")
+    runtime().run(lambda: gather(makes), label="three edits")
     assert plain.files["a.txt"] == b"oneone\ntwotwo\nthreethree\n"
 
 

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 
 from rath._core.blobs import Blob
 from rath._core.files import FileLock
-from rath._core.trash import remove_tree
+from rath._core.retention import remove_tree
 from rath.backend import (
     BackendSandbox,
     BackendSandboxSpec,

@@ -21,9 +21,8 @@ from typing import Generic, Literal, Self, TypeVar
 from uuid import uuid4
 
 from rath._async.runtime import runtime
-from rath._core.files import FileLock
-from rath._core.inherited import forget, keep_from_children
-from rath._core.trash import remove_tree
+from rath._core.files import FileLock, forget, keep_from_children
+from rath._core.retention import remove_tree
 from rath.backend.file_tools import OutsideWorkspace
 from rath.backend.host.paths import OPEN_DIRECTORY, Workspace, is_temporary
 from rath.backend.host.process import Command

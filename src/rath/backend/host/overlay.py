@@ -25,7 +25,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from rath._core.inherited import forget, keep_from_children
+from rath._core.files import forget, keep_from_children
 from rath.backend.changes import EffectPolicy, ScanCache, TreeState
 from rath.backend.host.layers import Layer, LayerDirectory, LayerKind
 from rath.backend.host.paths import OPEN_DIRECTORY

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from rath._core.trash import mount_in
+from rath._core.retention import mount_in
 from rath.backend.file_tools import OutsideWorkspace
 
 OPEN_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from rath._async.runtime import runtime
-from rath._core.trash import remove_tree
+from rath._core.retention import remove_tree
 from rath.backend.abc import BackendSandboxSpec
 from rath.backend.changes import EffectPolicy
 from rath.backend.host.changes import WatchedTree, tree_at

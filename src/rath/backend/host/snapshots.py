@@ -10,7 +10,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 
 from rath._async.runtime import runtime
-from rath._core.trash import mount_below
+from rath._core.retention import mount_below
 from rath.backend.changes import EffectPolicy, Manifest
 from rath.backend.file_tools import OutsideWorkspace
 from rath.backend.host.layers import (

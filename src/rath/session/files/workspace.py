@@ -11,7 +11,7 @@ from functools import partial
 from hashlib import sha256
 from uuid import UUID, uuid4
 
-from rath._async.lazy import Deferred
+from rath._async.deferred import Deferred
 from rath._core.text import short_id
 from rath.backend.changes import EffectPolicy, FileState, Manifest, manifest_digest
 from rath.backend.effects import FileEffect
