@@ -27,7 +27,7 @@ from rath.memory import (
     MemoryStoreSpec,
     MemoryWriteResult,
 )
-from rath.memory.adapters.local.indexing.rebuilding import rebuild
+from rath.memory.adapters.local.catalog import rebuild
 
 _TOP_K = 4
 _FIND_MS = 10

@@ -20,7 +20,7 @@ from rath.memory import (
     MemoryResult,
     MemoryStore,
 )
-from rath.memory.adapters.local.indexing.catalog import SMALL_STORE
+from rath.memory.adapters.local.catalog import SMALL_STORE
 from rath.memory.notes import note_op
 from tests.cli.conftest import Rath
 

@@ -5,24 +5,23 @@ from __future__ import annotations
 from contextlib import closing
 from pathlib import Path
 
-from rath.memory.adapters.local.indexing.contents import check, contents
-from rath.memory.adapters.local.indexing.index import NoteIndex
-from rath.memory.adapters.local.indexing.walk import update_all
+from rath.memory.adapters.local.index import NoteIndex
 from rath.memory.adapters.local.layout import INDEX_NAME
+from rath.memory.adapters.local.walk import update_all
 
 Content = tuple[object, set[str]]
 
 
 def content(index: NoteIndex) -> Content:
     """What an index knows, without times and row numbers; fails where it contradicts itself."""
-    check(index)
+    index.check()
     counted = index.rows(
         "SELECT kind, count(*), coalesce(sum(n_terms), 0) FROM files GROUP BY kind"
     )
     kept = index.rows("SELECT kind, documents, terms FROM totals WHERE documents > 0")
     assert set(counted) == set(kept)
     assert not index.rows("SELECT directory FROM files EXCEPT SELECT path FROM directories")
-    stored = contents(index)
+    stored = index.contents()
     assert len(index.rows("SELECT 1 FROM notes UNION ALL SELECT 1 FROM transcripts")) == len(stored)
     words = {str(word) for (word,) in index.rows("SELECT word FROM vocabulary")}
     return stored, words

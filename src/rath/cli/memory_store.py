@@ -15,9 +15,8 @@ import rath.memory
 from rath import config
 from rath.cli.terminal import Misuse, Problem
 from rath.memory import MemoryExecutionFailure, MemoryOp, MemoryStore, MemoryStoreSpec
-from rath.memory.adapters.local.indexing.catalog import shared_catalog
-from rath.memory.adapters.local.layout import META_NAME
-from rath.memory.adapters.local.project import project_root, store_id
+from rath.memory.adapters.local.catalog import shared_catalog
+from rath.memory.adapters.local.layout import META_NAME, project_root, store_id
 from rath.memory.persistence import local_store_dir
 from rath.memory.uri import MEMORY_SCOPES, MEMORY_URI_PREFIX, is_memory_uri
 

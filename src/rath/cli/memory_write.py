@@ -27,7 +27,7 @@ from rath.memory import (
     MemoryOpWrite,
     MemoryWriteResult,
 )
-from rath.memory.adapters.local.indexing.rebuilding import rebuild as rebuild_index
+from rath.memory.adapters.local.catalog import rebuild as rebuild_index
 from rath.memory.notes import EXPIRES_AT, note_op
 
 __all__ = ["add", "forget", "rebuild"]

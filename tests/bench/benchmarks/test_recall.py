@@ -11,7 +11,7 @@ import pytest
 from benchmarks.recall.records import read_notes, read_queries
 from benchmarks.recall.systems import has_model
 from benchmarks.recall.table import MEANING, NOT_INSTALLED, WORDS, markdown, measure
-from rath.memory.adapters.local.finding.terms import words
+from rath.memory.adapters.local.terms import words
 
 _PAGE = Path(__file__).parents[3] / "docs/source/developer_notes/memory_recall.md"
 _SMALL_WORDS = {"a", "after", "at", "for", "on", "she", "the", "to"}

@@ -21,7 +21,7 @@ from rath.memory import (
     ScopeModel,
 )
 from rath.memory.adapters.local import META_SCHEMA_VERSION, LocalMemoryBackend
-from rath.memory.adapters.local.project import project_root, store_id
+from rath.memory.adapters.local.layout import project_root, store_id
 from rath.memory.persistence import local_memory_root
 from tests.memory.adapters.local.conftest import Find
 from tests.support.meanings import Meanings

@@ -31,8 +31,7 @@ from rath.memory import (
     MemoryWriteResult,
 )
 from rath.memory.adapters.local import LocalMemoryBackend
-from rath.memory.adapters.local.indexing.catalog import SMALL_STORE
-from rath.memory.adapters.local.indexing.rebuilding import rebuild
+from rath.memory.adapters.local.catalog import SMALL_STORE, rebuild
 from rath.memory.adapters.local.layout import INDEX_NAME
 from tests.memory.adapters.local.conftest import Find
 from tests.support.memory_index import kept, rebuilt

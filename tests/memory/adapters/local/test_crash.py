@@ -25,9 +25,8 @@ from rath.memory import (
     MemoryStoreSpec,
 )
 from rath.memory.adapters.local import LocalMemoryBackend
-from rath.memory.adapters.local.files.drafts import STALE_SECONDS
-from rath.memory.adapters.local.indexing.catalog import Catalog
-from rath.memory.adapters.local.indexing.rebuilding import RebuildReport, rebuild
+from rath.memory.adapters.local.catalog import Catalog, RebuildReport, rebuild
+from rath.memory.adapters.local.files import STALE_SECONDS
 from rath.memory.adapters.local.layout import DRAFTS_NAME
 from tests.support.memory_index import kept, rebuilt
 

@@ -14,8 +14,8 @@ import pytest
 
 import rath
 from rath.memory import MemoryExecutionFailure, MemoryOpFind, MemoryOpWrite, MemoryStore
-from rath.memory.adapters.local.indexing.index import NoteIndex
-from rath.memory.adapters.local.indexing.rebuilding import rebuild
+from rath.memory.adapters.local.catalog import rebuild
+from rath.memory.adapters.local.index import NoteIndex
 from rath.memory.adapters.local.layout import INDEX_NAME
 from tests.support.memory_index import kept, rebuilt
 

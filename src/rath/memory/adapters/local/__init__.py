@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from rath.memory.adapters.local.backend import LocalMemoryBackend
-from rath.memory.adapters.local.meta import META_SCHEMA_VERSION
+from rath.memory.adapters.local.backend import META_SCHEMA_VERSION, LocalMemoryBackend
 
 __all__ = ["META_SCHEMA_VERSION", "LocalMemoryBackend"]

@@ -2,60 +2,58 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import cast
 
 from rath._async.runtime import runtime
+from rath._core.files import atomic_write_json
 from rath.errors import MemoryBackendError, UnsupportedMemoryOp
+from rath.memory import op_types as ops
 from rath.memory.abc import MemoryBackend, MemoryStoreSpec
 from rath.memory.adapters.local import notes
-from rath.memory.adapters.local.commits import commit
-from rath.memory.adapters.local.extraction.jobs import extraction_of
-from rath.memory.adapters.local.extraction.learn import resume
-from rath.memory.adapters.local.finding.search import find
-from rath.memory.adapters.local.indexing.catalog import shared_catalog
-from rath.memory.adapters.local.meta import write_meta
-from rath.memory.adapters.local.project import project_root, store_id
-from rath.memory.adapters.local.removal.expiry import Expiry, now_in_utc
-from rath.memory.adapters.local.removal.forgetting import forget
-from rath.memory.adapters.local.removal.sweeping import sweep_and_scrub
-from rath.memory.adapters.local.resources import ingest
-from rath.memory.adapters.local.store import LocalStore, Operation, in_worker
-from rath.memory.adapters.local.vectors.choices import choices_of
-from rath.memory.adapters.local.vectors.embedding import embedding_of, names_embedding
-from rath.memory.adapters.local.vectors.keeper import StoreVectors
-from rath.memory.capabilities import MemoryCapabilities, ScopeModel
-from rath.memory.op_types import (
-    MemoryOp,
-    MemoryOpCommit,
-    MemoryOpFind,
-    MemoryOpForget,
-    MemoryOpList,
-    MemoryOpRead,
-    MemoryOpResource,
-    MemoryOpSearch,
-    MemoryOpTree,
-    MemoryOpWrite,
+from rath.memory.adapters.local.catalog import shared_catalog
+from rath.memory.adapters.local.embedding import (
+    EmbeddingWorker,
+    choices_of,
+    embedding_of,
+    names_embedding,
 )
+from rath.memory.adapters.local.extraction import commit, extraction_of, resume
+from rath.memory.adapters.local.files import read_file
+from rath.memory.adapters.local.forgetting import forget, sweep_and_scrub
+from rath.memory.adapters.local.layout import META_NAME, logger, project_root, store_id
+from rath.memory.adapters.local.resources import ingest
+from rath.memory.adapters.local.search import find
+from rath.memory.adapters.local.store import Expiry, LocalStore, Operation, in_worker, now_in_utc
+from rath.memory.capabilities import MemoryCapabilities, ScopeModel
+from rath.memory.op_types import MemoryOp
 from rath.memory.persistence.paths import local_store_dir
 from rath.memory.persistence.registry import hold_store
 from rath.memory.results import MemoryResult
 
+META_SCHEMA_VERSION = 1
+
+_MAX_META_BYTES = 1_048_576
+_OPENING_COUNTS_AFTER = timedelta(hours=1)
+"""Opening a store is recorded if the last use is longer ago; closing always is."""
+
 _OPERATIONS: Mapping[type[MemoryOp], Operation] = {
-    MemoryOpWrite: in_worker(notes.write),
-    MemoryOpRead: in_worker(notes.read),
-    MemoryOpList: in_worker(notes.list_entries),
-    MemoryOpTree: in_worker(notes.list_tree),
-    MemoryOpFind: find,
-    MemoryOpSearch: find,
-    MemoryOpResource: in_worker(ingest),
-    MemoryOpCommit: commit,
-    MemoryOpForget: in_worker(forget),
+    ops.MemoryOpWrite: in_worker(notes.write),
+    ops.MemoryOpRead: in_worker(notes.read),
+    ops.MemoryOpList: in_worker(notes.list_entries),
+    ops.MemoryOpTree: in_worker(notes.list_entries),
+    ops.MemoryOpFind: find,
+    ops.MemoryOpSearch: find,
+    ops.MemoryOpResource: in_worker(ingest),
+    ops.MemoryOpCommit: commit,
+    ops.MemoryOpForget: in_worker(forget),
 }
-_CHANGES = (MemoryOpWrite, MemoryOpCommit, MemoryOpResource)
+_CHANGES = (ops.MemoryOpWrite, ops.MemoryOpCommit, ops.MemoryOpResource)
 
 
 class LocalMemoryBackend(MemoryBackend):
@@ -135,21 +133,21 @@ def _open(spec: MemoryStoreSpec) -> LocalStore:
         "embedding_provider": options.get("embedding_provider"),
         "vlm_provider": options.get("chat_provider"),
     }
-    given = {name: value for name, value in providers.items() if isinstance(value, str)}
+    names = {name: value for name, value in providers.items() if isinstance(value, str)}
     extraction, embedding = extraction_of(options), embedding_of(options)
     choices = choices_of(options, has_embedding=names_embedding(options))
     path = options.get("path")
     if path is not None:
-        opened = _open_directory(Path(path).expanduser(), given)
+        opened = _open_directory(Path(path).expanduser(), names)
     else:
         root = project_root(Path.cwd())
         directory = local_store_dir(store_id(root, spec.namespace))
         opened = _open_directory(
-            directory, {**given, "project_root": str(root), "namespace": spec.namespace}
+            directory, {**names, "project_root": str(root), "namespace": spec.namespace}
         )
     vectors = None
     if embedding is not None and choices.mode != "bm25":
-        vectors = StoreVectors(opened.root, opened.catalog, embedding, choices=choices)
+        vectors = EmbeddingWorker(opened.root, opened.catalog, embedding, choices=choices)
     return replace(opened, extraction=extraction, vectors=vectors)
 
 
@@ -166,7 +164,7 @@ def _open_directory(directory: Path, about: Mapping[str, object]) -> LocalStore:
                 f"the memory store {str(root)!r} cannot be made: {exc}; expected a directory, "
                 "which may be new"
             ) from exc
-        write_meta(root, about)
+        write_meta(root, about, is_opening=True)
         opened = LocalStore(root, shared_catalog(root), use)
         undo.pop_all()
     return opened
@@ -186,3 +184,50 @@ def _close(store: LocalStore) -> None:
     finally:
         if store.use is not None:
             store.use.end()
+
+
+def write_meta(
+    root: Path, changes: Mapping[str, object] | None = None, *, is_opening: bool = False
+) -> None:
+    """Record in `meta.json` that the store is in use now; creates the file, keeps unknown keys.
+
+    A store that cannot be written to can still be read, so that is only logged.
+
+    Args:
+        root: Directory of the store.
+        changes: Further keys.
+        is_opening: Leave out to write only that it is in use once more since a moment ago: waiting
+            for the disk is most of the time that opening takes.
+
+    Raises:
+        MemoryBackendError: A newer version of rath has written the store.
+    """
+    now = datetime.now(UTC)
+    old: Mapping[str, object] = {}
+    with suppress(OSError, ValueError, RecursionError):
+        found = read_file(root / META_NAME, _MAX_META_BYTES, follow=True)
+        payload: object = json.loads(b"" if found is None else found[0])
+        old = cast("dict[str, object]", payload) if isinstance(payload, dict) else {}
+    version = old.get("schema_version", META_SCHEMA_VERSION)
+    if not isinstance(version, int) or version > META_SCHEMA_VERSION:
+        raise MemoryBackendError(
+            f"the memory store {root} has schema version {version!r}, and this version of rath "
+            f"reads up to {META_SCHEMA_VERSION}; install a newer one"
+        )
+    first = {
+        "schema_version": META_SCHEMA_VERSION,
+        "created_at": now.isoformat(),
+        "last_used_at": now.isoformat(),
+        "embedding_provider": None,
+        "vlm_provider": None,
+    }
+    new = {**first, **old, **(changes or {})}
+    if is_opening and new == old:
+        with suppress(TypeError, ValueError):
+            since = now - datetime.fromisoformat(cast("str", old["last_used_at"]))
+            if timedelta(0) <= since < _OPENING_COUNTS_AFTER:
+                return
+    try:
+        atomic_write_json(root / META_NAME, {**new, "last_used_at": now.isoformat()})
+    except OSError as exc:
+        logger.warning("the memory store %s cannot be written to: %s", root, exc)

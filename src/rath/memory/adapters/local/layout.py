@@ -19,30 +19,29 @@ import re
 import stat
 from pathlib import Path, PurePosixPath
 from typing import Literal
+from uuid import NAMESPACE_URL, UUID, uuid5
 
-from rath.memory.uri import (
-    MEMORY_SCOPES,
-    MEMORY_URI_PREFIX,
-    memory_uri_prefix,
-    to_public_uri,
-)
+from rath.config.paths import PROJECT_MARKER_DIR, user_config_dir
+from rath.memory.uri import MEMORY_SCOPES, MEMORY_URI_PREFIX, memory_uri_prefix, to_public_uri
 
 Kind = Literal["note", "transcript"]
 """What can be found in a store."""
 
 logger = logging.getLogger("rath.memory.local")
-"""Tells what a store does on its own: an index that was built again, a file left out."""
+"""For the work of a store on its own: an index that was built again, a file left out."""
 
 NOTE_SUFFIX = ".md"
-ABOUT_SUFFIX = ".meta.json"
+METADATA_SUFFIX = ".meta.json"
 VECTOR_SUFFIX = ".vec"
 """Of the files in which OpenRath 1.3 kept the vector of a note."""
 
 META_NAME = "meta.json"
 INDEX_NAME = "index.sqlite"
 DRAFTS_NAME = ".drafts"
+FORGOTTEN_NAME = ".forgotten"
 TRANSCRIPT_NAME = "messages.json"
 
+_PROJECT_MARKERS = (".git", "pyproject.toml", PROJECT_MARKER_DIR)
 _TRANSCRIPT_DIRECTORY = re.compile(r"session/[^/]+/commits/[^/]+")
 _RESOURCE_DIRECTORY = re.compile(r".+/[0-9a-f]{16}")
 _RESOURCE = re.compile(r"source\.\w{1,16}")
@@ -84,26 +83,20 @@ def locate(root: Path, relative: str) -> Path:
         InvalidUri: A symbolic link on the way leads out of the store.
     """
     path = root / relative
-    if not _has_link(str(root), relative):
-        return path
-    resolved = Path(os.path.realpath(path))
-    if not resolved.is_relative_to(root):
-        raise InvalidUri(f"{relative!r} leads out of the store through a symbolic link")
-    return resolved
-
-
-def _has_link(root: str, relative: str) -> bool:
     # Much quicker than `Path.resolve`, which looks at the parents of the root too.
-    place = root
+    place = str(root)
     for segment in relative.split("/"):
         place = f"{place}/{segment}"
         try:
             mode = os.lstat(place).st_mode
         except OSError:
-            return False
+            break
         if stat.S_ISLNK(mode):
-            return True
-    return False
+            resolved = Path(os.path.realpath(path))
+            if not resolved.is_relative_to(root):
+                raise InvalidUri(f"{relative!r} leads out of the store through a symbolic link")
+            return resolved
+    return path
 
 
 def note_path(relative: str) -> str:
@@ -111,9 +104,9 @@ def note_path(relative: str) -> str:
     return relative if relative.endswith(NOTE_SUFFIX) else relative + NOTE_SUFFIX
 
 
-def about_name(name: str) -> str:
-    """Return the name of the file that tells about a note of this name."""
-    return name.removesuffix(NOTE_SUFFIX) + ABOUT_SUFFIX
+def metadata_name(name: str) -> str:
+    """Return the name of the metadata file of a note of this name."""
+    return name.removesuffix(NOTE_SUFFIX) + METADATA_SUFFIX
 
 
 def uri_of(relative: str) -> str:
@@ -163,3 +156,26 @@ def can_name_a_file(segment: str) -> bool:
         return b"\0" not in segment.encode()
     except UnicodeEncodeError:
         return False
+
+
+def project_root(directory: Path) -> Path:
+    """Return the nearest directory, from `directory` upwards, that is the root of a project.
+
+    It holds `.git`, `pyproject.toml` or `.openrath`, other than the one of the user's home; where
+    there is none, the project is `directory` itself.
+    """
+    start = directory.resolve()
+    try:
+        own = user_config_dir().resolve()
+    except OSError:
+        own = None
+    for place in (start, *start.parents):
+        if any((place / name).exists() and place / name != own for name in _PROJECT_MARKERS):
+            return place
+    return start
+
+
+def store_id(root: Path, namespace: str | None = None) -> UUID:
+    """Return the stable id of a project's store, or of one of its namespaces."""
+    project = uuid5(NAMESPACE_URL, root.as_uri())
+    return project if namespace is None else uuid5(project, namespace)

@@ -3,49 +3,50 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+from rath._core.files import sync_directory
 from rath._core.text import valid_unicode
-from rath.memory.adapters.local.files.about import NOTHING_KNOWN, told_in
-from rath.memory.adapters.local.files.about_file import told_about
-from rath.memory.adapters.local.files.placing import NotWanted, put_note
-from rath.memory.adapters.local.files.regular import MAX_FILE_BYTES, content_at
-from rath.memory.adapters.local.layout import (
-    NOTE_SUFFIX,
-    TRANSCRIPT_NAME,
-    InvalidUri,
-    about_name,
-    child_uri,
-    is_archive,
-    is_hidden,
-    locate,
-    note_path,
-    relative_path,
+from rath.memory import results
+from rath.memory.adapters.local import layout
+from rath.memory.adapters.local.files import (
+    MAX_FILE_BYTES,
+    Draft,
+    Stamp,
+    note_text,
+    read_content,
+    read_file,
 )
-from rath.memory.adapters.local.removal.expiry import is_expired
-from rath.memory.adapters.local.removal.sweeping import sweep
+from rath.memory.adapters.local.forgetting import sweep
+from rath.memory.adapters.local.index import IndexEntry, NoteIndex
+from rath.memory.adapters.local.metadata import (
+    NO_METADATA,
+    Metadata,
+    read_metadata,
+    replacing_text,
+    write_metadata,
+)
 from rath.memory.adapters.local.store import LocalStore
+from rath.memory.adapters.local.terms import index_terms
+from rath.memory.adapters.local.walk import update_files
 from rath.memory.notes import places
 from rath.memory.op_types import MemoryOpList, MemoryOpRead, MemoryOpTree, MemoryOpWrite
-from rath.memory.results import (
-    MemoryEntry,
-    MemoryExecutionFailure,
-    MemoryListResult,
-    MemoryReadResult,
-    MemoryResult,
-    MemoryWriteResult,
-)
 
 _WRITE_MODES = ("replace", "write")
 
 
+class _NotWanted(Exception):
+    """The reason to write a note is gone."""
+
+
 def write(
     store: LocalStore, op: MemoryOpWrite, *, only_if: Callable[[], bool] | None = None
-) -> MemoryResult:
+) -> results.MemoryResult:
     """Store a note; one that stands there already with this very text is left as it is.
 
     Args:
@@ -55,110 +56,227 @@ def write(
             "not_found", and nothing is written.
     """
     if op.mode not in _WRITE_MODES:
-        return MemoryExecutionFailure(
+        return results.MemoryExecutionFailure(
             "unsupported", f"write mode {op.mode!r} is not known; use one of {_WRITE_MODES}"
         )
-    relative = relative_path(op.uri)
-    if relative.endswith(f"/{NOTE_SUFFIX}"):
-        return MemoryExecutionFailure(
-            "invalid_uri", f"{op.uri!r} has no name before {NOTE_SUFFIX}; expected one"
+    relative = layout.relative_path(op.uri)
+    if relative.endswith(f"/{layout.NOTE_SUFFIX}"):
+        return results.MemoryExecutionFailure(
+            "invalid_uri", f"{op.uri!r} has no name before {layout.NOTE_SUFFIX}; expected one"
         )
     if "/" not in relative:
-        return MemoryExecutionFailure(
+        return results.MemoryExecutionFailure(
             "invalid_uri", f"{op.uri!r} is a scope; a note has a name below it, as in {op.uri}/name"
         )
     data = valid_unicode(op.content).encode()
     if len(data) > MAX_FILE_BYTES:
-        return MemoryExecutionFailure(
+        return results.MemoryExecutionFailure(
             "unsupported", f"a note of {len(data)} bytes; expected at most {MAX_FILE_BYTES}"
         )
     try:
-        about = told_in(op.metadata or {}, now=store.expiry.now())
+        metadata = Metadata.from_write(op.metadata or {}, now=store.expiry.now())
     except ValueError as exc:
-        return MemoryExecutionFailure("unsupported", f"the metadata cannot be kept: {exc}")
-    put = partial(put_note, store, data=data, wait=op.wait, about=about, only_if=only_if)
-    *others, last = places(op)
+        return results.MemoryExecutionFailure("unsupported", f"the metadata cannot be kept: {exc}")
+    candidates = list(places(op))
+    uri = last = candidates[-1]
     try:
-        uri = next((uri for uri in others if put(uri=uri, may_replace=False)), last)
-        if uri == last:
-            put(uri=last, may_replace=True)
-    except NotWanted:
-        return MemoryExecutionFailure("not_found", "what the note was to be written for is gone")
+        for uri in candidates:
+            path = layout.locate(store.root, layout.note_path(layout.relative_path(uri)))
+            put = _NotePut(store, path, data, metadata, may_replace=uri == last, only_if=only_if)
+            if put.run(wait=op.wait):
+                break
+    except _NotWanted:
+        return results.MemoryExecutionFailure(
+            "not_found", "what the note was to be written for is gone"
+        )
     if store.expiry.is_due():
         sweep(store)
-    return MemoryWriteResult(uri, len(data))
+    return results.MemoryWriteResult(uri, len(data))
 
 
-def read(store: LocalStore, op: MemoryOpRead) -> MemoryResult:
+@dataclass(frozen=True, slots=True)
+class _NotePut:
+    """A note on its way to its place: whole or not at all, on disk when it has to be, and indexed.
+
+    An expired note in that place counts as none.
+    """
+
+    store: LocalStore
+    path: Path
+    data: bytes
+    metadata: Metadata
+    """United with those of the note if it stands there already."""
+    may_replace: bool
+    """Whether another note there may be replaced."""
+    only_if: Callable[[], bool] | None
+    """Asked while nobody else changes the store."""
+
+    def run(self, *, wait: bool) -> bool:
+        """Put the note in its place; False where other content stands and stays.
+
+        Args:
+            wait: Whether it must be on disk when this returns; a note that replaces another always
+                is.
+
+        Raises:
+            _NotWanted: `only_if` gave False; nothing was written.
+        """
+        store, path = self.store, self.path
+        syncing = store.catalog.syncing
+        present = self._present()
+        outcome = self._outcome(present) if self.only_if is None else None
+        if outcome is not None:
+            if outcome and wait:
+                syncing.force(path)
+            return outcome
+        mode = None if present is None else present[0]
+        directory, name = os.path.split(path)
+        directory = directory[len(str(store.root)) + 1 :].replace(os.sep, "/")
+        terms = index_terms(note_text(self.data))
+
+        def index_it(index: NoteIndex, result: Stamp | Metadata | bool) -> None:
+            if isinstance(result, Stamp):
+                index.put([IndexEntry(directory, name, "note", result, terms)])
+            elif isinstance(result, Metadata):
+                update_files(index, store.root, directory, [name])
+
+        with Draft(store.root, self.data, mode=mode) as draft:
+            if wait or present is not None:
+                draft.force_to_disk()
+            put = partial(self._put, draft)
+            if store.catalog.change(directory, name, put, index_it=index_it) is False:
+                return False
+        if wait:
+            syncing.force(path)
+        elif present is None:
+            syncing.add(path)
+        else:
+            sync_directory(path.parent)
+        return True
+
+    def _outcome(self, present: tuple[int, bool] | None) -> bool | None:
+        """Return the outcome if nothing is to change; None otherwise."""
+        if present is None or not (present[1] or not self.may_replace):
+            return None
+        known = read_metadata(self.path).metadata
+        if known.is_expired(self.store.expiry.now()):
+            return None
+        if not present[1]:
+            return False
+        return True if known.union(self.metadata) == known else None
+
+    def _put(self, draft: Draft) -> Stamp | Metadata | bool:
+        """Return the state of a note without metadata, else the metadata; or a bool."""
+        if self.only_if is not None and not self.only_if():
+            raise _NotWanted
+        path = self.path
+        present = self._present()
+        there = read_metadata(path)
+        known = there.metadata
+        is_gone = known.is_expired(self.store.expiry.now())
+        if present is not None:
+            mode, is_same = present
+            if is_same:
+                metadata = self.metadata if is_gone else known.union(self.metadata)
+                if metadata == known:
+                    return True
+                write_metadata(path, metadata)
+                return metadata
+            if not self.may_replace and not is_gone:
+                return False
+            # It may have come just now.
+            draft.force_to_disk()
+            draft.set_mode(mode)
+            # Vectors that an older version made of the old text.
+            path.with_suffix(layout.VECTOR_SUFFIX).unlink(missing_ok=True)
+            with replacing_text(path, self.data, self.metadata):
+                stamp = draft.place(path)
+        else:
+            if not os.path.isdir(path.parent):
+                os.makedirs(path.parent, exist_ok=True)
+            if there.mtime_ns or self.metadata != NO_METADATA:
+                write_metadata(path, self.metadata)
+            stamp = draft.place(path)
+        return stamp if self.metadata == NO_METADATA else self.metadata
+
+    def _present(self) -> tuple[int, bool] | None:
+        """Return the permission bits of the note in that place, and whether it is this very one."""
+        found = read_file(self.path, len(self.data) + 1)
+        if found is None:
+            return None
+        data, status = found
+        return stat.S_IMODE(status.st_mode), data == self.data
+
+
+def read(store: LocalStore, op: MemoryOpRead) -> results.MemoryResult:
     """Read a note, any other file of the store by its whole name, or the messages of a commit."""
-    relative = relative_path(op.uri)
-    candidates = [note_path(relative), relative]
-    if is_archive(relative):
-        candidates.append(f"{relative}/{TRANSCRIPT_NAME}")
+    relative = layout.relative_path(op.uri)
+    candidates = [layout.note_path(relative), relative]
+    if layout.is_archive(relative):
+        candidates.append(f"{relative}/{layout.TRANSCRIPT_NAME}")
     for candidate in dict.fromkeys(candidates):
-        path = locate(store.root, candidate)
-        data = content_at(path)
+        path = layout.locate(store.root, candidate)
+        data = read_content(path)
         if data is None:
             continue
-        about = told_about(path).about if candidate.endswith(NOTE_SUFFIX) else NOTHING_KNOWN
-        if about.is_expired(store.expiry.now()):
+        is_note = candidate.endswith(layout.NOTE_SUFFIX)
+        metadata = read_metadata(path).metadata if is_note else NO_METADATA
+        if metadata.is_expired(store.expiry.now()):
             continue
-        found = MemoryReadResult(op.uri, data, op.level, about.sources, about.expires_at)
-        return found if op.encoding is None else _decoded(found, data, op.encoding)
-    return MemoryExecutionFailure("not_found", f"there is no note at {op.uri!r}")
-
-
-def list_entries(store: LocalStore, op: MemoryOpList) -> MemoryResult:
-    """List the direct children of a directory; one that is missing has none."""
-    return MemoryListResult(tuple(_entries(store, op.uri, depth=0)))
-
-
-def list_tree(store: LocalStore, op: MemoryOpTree) -> MemoryResult:
-    """List what is below a directory, each directory before its children."""
-    return MemoryListResult(tuple(_entries(store, op.uri, depth=op.depth)))
-
-
-def _decoded(found: MemoryReadResult, data: bytes, encoding: str) -> MemoryResult:
-    try:
-        return replace(found, data=data.decode(encoding))
-    except UnicodeDecodeError as exc:
-        return MemoryExecutionFailure(
-            "internal", f"{found.uri!r} is not {encoding}: {exc}; encoding=None gives its bytes"
+        found = results.MemoryReadResult(
+            op.uri, data, op.level, metadata.sources, metadata.expires_at
         )
-    except LookupError:
-        return MemoryExecutionFailure("unsupported", f"there is no encoding {encoding!r}")
+        if op.encoding is None:
+            return found
+        try:
+            return replace(found, data=data.decode(op.encoding))
+        except UnicodeDecodeError as exc:
+            return results.MemoryExecutionFailure(
+                "internal", f"{op.uri!r} is not {op.encoding}: {exc}; encoding=None gives its bytes"
+            )
+        except LookupError:
+            return results.MemoryExecutionFailure(
+                "unsupported", f"there is no encoding {op.encoding!r}"
+            )
+    return results.MemoryExecutionFailure("not_found", f"there is no note at {op.uri!r}")
 
 
-def _entries(store: LocalStore, uri: str, *, depth: int) -> Iterator[MemoryEntry]:
+def list_entries(store: LocalStore, op: MemoryOpList | MemoryOpTree) -> results.MemoryResult:
+    """List the direct children of a directory, or all below it, each directory before its own.
+
+    A directory that is missing has none.
+    """
+    depth = op.depth if isinstance(op, MemoryOpTree) else 0
+    return results.MemoryListResult(tuple(_entries(store, op.uri, depth=depth)))
+
+
+def _entries(store: LocalStore, uri: str, *, depth: int) -> Iterator[results.MemoryEntry]:
     try:
-        with os.scandir(locate(store.root, relative_path(uri))) as scan:
+        with os.scandir(layout.locate(store.root, layout.relative_path(uri))) as scan:
             names = {each.name: each for each in scan}
     except (FileNotFoundError, NotADirectoryError):
         return
     for name in sorted(names):
-        if is_hidden(name):
+        if layout.is_hidden(name):
             continue
         # What only looks like a file, or vanishes meanwhile, hides no other.
         with suppress(OSError):
-            entry = _entry(store, uri, names[name], is_told=about_name(name) in names)
-            if entry is None:
-                continue
-            yield entry
-            if entry.is_dir and depth > 0 and not names[name].is_symlink():
-                yield from _entries(store, entry.uri, depth=depth - 1)
-
-
-def _entry(
-    store: LocalStore, uri: str, found: os.DirEntry[str], *, is_told: bool
-) -> MemoryEntry | None:
-    if found.is_symlink():
-        try:
-            locate(store.root, Path(found.path).relative_to(store.root).as_posix())
-        except InvalidUri:
-            return None
-    if found.is_dir():
-        return MemoryEntry(found.name, child_uri(uri, found.name), is_dir=True)
-    if is_told and is_expired(Path(found.path), store.expiry.now()):
-        return None
-    name = found.name.removesuffix(NOTE_SUFFIX)
-    return MemoryEntry(name, child_uri(uri, name), is_dir=False, size=found.stat().st_size)
+            found = names[name]
+            if found.is_symlink():
+                try:
+                    layout.locate(store.root, Path(found.path).relative_to(store.root).as_posix())
+                except layout.InvalidUri:
+                    continue
+            if found.is_dir():
+                directory = results.MemoryEntry(name, layout.child_uri(uri, name), is_dir=True)
+                yield directory
+                if depth > 0 and not found.is_symlink():
+                    yield from _entries(store, directory.uri, depth=depth - 1)
+            elif layout.metadata_name(name) not in names or not read_metadata(
+                found.path
+            ).metadata.is_expired(store.expiry.now()):
+                leaf = name.removesuffix(layout.NOTE_SUFFIX)
+                size = found.stat().st_size
+                yield results.MemoryEntry(
+                    leaf, layout.child_uri(uri, leaf), is_dir=False, size=size
+                )

@@ -1,4 +1,4 @@
-"""Taking files and web pages into a local store."""
+"""Files and web pages that are taken into a local store."""
 
 from __future__ import annotations
 
@@ -9,23 +9,13 @@ from dataclasses import dataclass
 from hashlib import sha256
 from http.client import HTTPException
 from pathlib import Path, PurePosixPath
+from urllib import request as web
 from urllib.error import HTTPError, URLError
 from urllib.parse import unquote, urlsplit
-from urllib.request import (
-    HTTPDefaultErrorHandler,
-    HTTPErrorProcessor,
-    HTTPHandler,
-    HTTPRedirectHandler,
-    HTTPSHandler,
-    OpenerDirector,
-    ProxyHandler,
-    Request,
-    url2pathname,
-)
 
 from rath._core.files import atomic_write_bytes
 from rath._core.text import valid_unicode
-from rath.memory.adapters.local.files.documents import is_binary
+from rath.memory.adapters.local.files import is_binary
 from rath.memory.adapters.local.layout import locate, logger, relative_path
 from rath.memory.adapters.local.store import LocalStore
 from rath.memory.op_types import MemoryOpResource
@@ -41,7 +31,7 @@ FETCH_SECONDS = 30.0
 _DEFAULT_TARGET = "memory://resources"
 _DEFAULT_SUFFIX = ".bin"
 _SUFFIX = re.compile(r"\.\w{1,16}")
-_ABOUT_NAME = "meta.md"
+_DESCRIPTION_NAME = "meta.md"
 _CHUNK_BYTES = 65_536
 
 
@@ -77,15 +67,18 @@ def ingest(store: LocalStore, op: MemoryOpResource) -> MemoryResult:
     if not _SUFFIX.fullmatch(suffix):
         suffix = _DEFAULT_SUFFIX
     source = locate(store.root, f"{directory}/source{suffix}")
-    if not (_has_size(source, len(resource.data)) and (place / _ABOUT_NAME).is_file()):
-        about = _about(op, resource).encode()
+    is_there = False
+    with suppress(OSError):
+        is_there = source.stat().st_size == len(resource.data)
+    if not (is_there and (place / _DESCRIPTION_NAME).is_file()):
+        description = _description(op, resource).encode()
 
         def put() -> None:
             place.mkdir(parents=True, exist_ok=True)
             atomic_write_bytes(source, resource.data)
-            atomic_write_bytes(place / _ABOUT_NAME, about)
+            atomic_write_bytes(place / _DESCRIPTION_NAME, description)
 
-        store.catalog.change(directory, _ABOUT_NAME, put)
+        store.catalog.change(directory, _DESCRIPTION_NAME, put)
         store.catalog.recheck(directory, source.name)
         if is_binary(resource.data):
             logger.warning(
@@ -96,13 +89,7 @@ def ingest(store: LocalStore, op: MemoryOpResource) -> MemoryResult:
     return MemoryWriteResult(uri, len(resource.data))
 
 
-def _has_size(path: Path, size: int) -> bool:
-    with suppress(OSError):
-        return path.stat().st_size == size
-    return False
-
-
-def _about(op: MemoryOpResource, resource: _Resource) -> str:
+def _description(op: MemoryOpResource, resource: _Resource) -> str:
     lines = [
         f"- source: {op.source}",
         f"- original_name: {resource.name}",
@@ -120,8 +107,8 @@ def _load(op: MemoryOpResource) -> _Resource:
         case "":
             return _read(op.source, Path(op.source).expanduser())
         case "file":
-            # What stands before the path is the host, which is this one.
-            return _read(op.source, Path(url2pathname("/" + rest.partition("/")[2])))
+            # Before the path stands the host, which is this one.
+            return _read(op.source, Path(web.url2pathname("/" + rest.partition("/")[2])))
         case "http" | "https":
             return _fetch(op)
         case _:
@@ -144,8 +131,13 @@ def _fetch(op: MemoryOpResource) -> _Resource:
     seconds = FETCH_SECONDS if op.timeout_seconds is None else op.timeout_seconds
     deadline = time.monotonic() + seconds
     data = bytearray()
+    # Only http and https, also after a redirect: the default opener would follow to ftp.
+    opener = web.OpenerDirector()
+    handlers = (web.HTTPHandler, web.HTTPSHandler, web.HTTPDefaultErrorHandler)
+    for handler in (web.ProxyHandler, *handlers, web.HTTPRedirectHandler, web.HTTPErrorProcessor):
+        opener.add_handler(handler())
     try:
-        with _opener().open(Request(op.source), timeout=seconds) as response:
+        with opener.open(web.Request(op.source), timeout=seconds) as response:
             while len(data) <= MAX_RESOURCE_BYTES and (chunk := response.read1(_CHUNK_BYTES)):
                 data += chunk
                 if time.monotonic() > deadline:
@@ -162,21 +154,6 @@ def _fetch(op: MemoryOpResource) -> _Resource:
         raise _Refused("transport", f"{op.source!r} cannot be fetched: {exc}") from exc
     name = PurePosixPath(unquote(urlsplit(op.source).path)).name
     return _Resource(name, _bounded(op.source, bytes(data)))
-
-
-def _opener() -> OpenerDirector:
-    # Only http and https, also after a redirect: the default opener would follow to ftp.
-    opener = OpenerDirector()
-    for handler in (
-        ProxyHandler(),
-        HTTPHandler(),
-        HTTPSHandler(),
-        HTTPDefaultErrorHandler(),
-        HTTPRedirectHandler(),
-        HTTPErrorProcessor(),
-    ):
-        opener.add_handler(handler)
-    return opener
 
 
 def _bounded(source: str, data: bytes) -> bytes:

@@ -31,15 +31,11 @@ from rath.memory import (
     MemoryReadResult,
     MemoryStore,
 )
-from rath.memory.adapters.local.extraction.archive import Archive
-from rath.memory.adapters.local.extraction.claim import Claim
-from rath.memory.adapters.local.extraction.jobs import Extraction
-from rath.memory.adapters.local.extraction.learn import MAX_ATTEMPTS, learn
-from rath.memory.adapters.local.extraction.model import ChatModel
-from rath.memory.adapters.local.extraction.records import ExtractionRecord
-from rath.memory.adapters.local.files.documents import MAX_TRANSCRIPT_BYTES
-from rath.memory.adapters.local.indexing.catalog import shared_catalog
+from rath.memory.adapters.local.catalog import shared_catalog
+from rath.memory.adapters.local.extraction import MAX_ATTEMPTS, ChatModel, Extraction, learn
+from rath.memory.adapters.local.files import MAX_TRANSCRIPT_BYTES
 from rath.memory.adapters.local.store import LocalStore
+from rath.memory.adapters.local.transcripts import Archive, ExtractionRecord, TranscriptClaim
 from rath.testing import ScriptedClient
 from tests.memory.adapters.local.extraction.conftest import (
     OOLONG,
@@ -518,15 +514,15 @@ def test_a_transcript_that_somebody_else_reads_is_left_to_them(
 def test_a_claim_is_had_once_and_given_back(root: Path) -> None:
     with opened(root) as store:
         archive = Archive(str(commit(store).archived_uri).removeprefix("memory://"))
-    first = Claim.take(root, archive, patience=0)
+    first = TranscriptClaim.take(root, archive, patience=0)
     assert first is not None
-    assert Claim.take(root, archive, patience=0) is None
+    assert TranscriptClaim.take(root, archive, patience=0) is None
     first.end()
-    second = Claim.take(root, archive, patience=0)
+    second = TranscriptClaim.take(root, archive, patience=0)
     assert second is not None
     second.end()
     shutil.rmtree(root / archive.directory)
-    assert Claim.take(root, archive, patience=0) is None
+    assert TranscriptClaim.take(root, archive, patience=0) is None
 
 
 def test_a_store_that_is_closed_leaves_the_rest_for_later(root: Path) -> None:

@@ -8,13 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rath.memory.adapters.local.indexing.catalog import Catalog
-from rath.memory.adapters.local.indexing.index import NoteIndex, Stamp
+from rath.memory.adapters.local.catalog import Catalog
+from rath.memory.adapters.local.files import Stamp
+from rath.memory.adapters.local.index import IndexEntry, NoteIndex
 from rath.memory.adapters.local.layout import Kind
-from rath.memory.adapters.local.vectors import tables
-from rath.memory.adapters.local.vectors.matrix import normalised
-from rath.memory.adapters.local.vectors.parts import digest_of
-from rath.memory.adapters.local.vectors.shelf import Batch, Shelf
+from rath.memory.adapters.local.matrix import normalised
+from rath.memory.adapters.local.vectors import VectorBatch, VectorStore, digest_of, waiting
 
 IDENTITY = "0123456789abcdef"
 DIMENSION = 4
@@ -36,7 +35,7 @@ class Shelved:
         root.mkdir(exist_ok=True)
         self.root = root
         self.catalog = Catalog(root)
-        self.shelf = Shelf(root, IDENTITY, compact_from=8)
+        self.shelf = VectorStore(root, IDENTITY, compact_from=8)
 
     def note(self, name: str, *, kind: Kind = "note") -> int:
         """Put a note without words into the index, and return its number."""
@@ -44,8 +43,8 @@ class Shelved:
         def put(index: NoteIndex) -> int:
             directory, _, leaf = f"user/{name}.md".rpartition("/")
             with index.writing():
-                index.put(directory, leaf, kind, stamp=Stamp(1, 1), terms=[])
-            return tables.last_document(index)
+                index.put([IndexEntry(directory, leaf, kind, Stamp(1, 1), [])])
+            return index.last_id()
 
         return self.catalog.use(put)
 
@@ -70,7 +69,7 @@ class Shelved:
             for text in found
             if text not in known
         }
-        batch = Batch(model, documents, vectors, max(texts))
+        batch = VectorBatch(model, documents, vectors, max(texts))
         return self.catalog.use(lambda index: self.shelf.add(index, batch))
 
     def known(self, *texts: str) -> set[str]:
@@ -84,7 +83,7 @@ class Shelved:
 
         def act(index: NoteIndex) -> set[int]:
             model = self.shelf.model(index)
-            return {each.id for each in tables.waiting(index, model, 1000, newest_first=True)}
+            return {each.id for each in waiting(index, model, 1000, newest_first=True)}
 
         return self.catalog.use(act)
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rath.memory.adapters.local.vectors.matrix import cosines, iter_best, normalised
+from rath.memory.adapters.local.matrix import cosines, iter_best, normalised
 
 numbers = st.floats(width=32, allow_nan=True, allow_infinity=True)
 

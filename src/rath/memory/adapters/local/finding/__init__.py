@@ -1,1 +1,0 @@
-"""Which documents fit a query best."""

@@ -1,0 +1,304 @@
+"""The metadata of a note: where it comes from and when it expires, in `<leaf>.meta.json` beside it.
+
+{"schema_version": 1, "expires_at": ISO 8601 time with zone or null,
+ "sources": [{"session_id": str, "rows": [int], "model": str or null, "learned_at": time or null}],
+ "remembered": true, where it was also written without a session,
+ "next": {"sha256": of the text that it is true of, and the same keys}, while a text is replaced}
+
+While a text is replaced, the file holds the metadata of both texts, so that a process that dies in
+between leaves neither with those of the other.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import stat
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+from rath._core.files import StrPath, atomic_write_bytes
+from rath.memory.adapters.local.files import TooLarge, mark_as_ours, read_content, read_file
+from rath.memory.adapters.local.layout import METADATA_SUFFIX, NOTE_SUFFIX
+from rath.memory.notes import EXPIRES_AT, MODEL, ROWS, SESSION_ID
+from rath.memory.results import MemorySource
+
+SCHEMA_VERSION = 1
+
+MAX_METADATA_BYTES = 1_048_576
+"""A longer file is none of ours."""
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Metadata:
+    """Where a note comes from and when it expires; a note without any has no such file."""
+
+    expires_at: float | None = None
+    """Seconds since 1970; from then on the note is as good as gone."""
+    sources: tuple[MemorySource, ...] = ()
+    """One for each session; none for a note that was written without the name of a session."""
+    is_remembered: bool = False
+    """Beside its sources, it was also written without the name of a session: it outlives them."""
+
+    def is_expired(self, now: float) -> bool:
+        """Return whether the note is gone for those who look at `now`, in seconds since 1970."""
+        return self.expires_at is not None and self.expires_at <= now
+
+    def comes_from(self, session_id: str) -> bool:
+        """Return whether a session is one of its sources."""
+        return any(source.session_id == session_id for source in self.sources)
+
+    def without(self, session_id: str) -> Metadata | None:
+        """Return the rest without a session that is one of its sources; None for no reason left."""
+        rest = tuple(source for source in self.sources if source.session_id != session_id)
+        if rest or self.is_remembered:
+            return replace(self, sources=rest, is_remembered=self.is_remembered and bool(rest))
+        return None
+
+    def union(self, new: Metadata) -> Metadata:
+        """Return the metadata of a note that is written again with the same text.
+
+        All sources count, and the later end: without one it is kept for ever.
+        """
+        ends = (self.expires_at, new.expires_at)
+        by_session = {source.session_id: source for source in self.sources}
+        for source in new.sources:
+            known = by_session.get(source.session_id, source)
+            by_session[source.session_id] = MemorySource(
+                known.session_id,
+                tuple(sorted({*known.rows, *source.rows})),
+                known.model or source.model,
+                known.learned_at if known.learned_at is not None else source.learned_at,
+            )
+        is_remembered = any(each.is_remembered or not each.sources for each in (self, new))
+        return Metadata(
+            None if None in ends else max(end for end in ends if end is not None),
+            tuple(by_session.values()),
+            is_remembered and bool(by_session),
+        )
+
+    @classmethod
+    def from_write(cls, values: Mapping[str, str], *, now: float) -> Metadata:
+        """Return the metadata that a write gives the note.
+
+        Args:
+            given: See `rath.memory.notes`; other keys do not count.
+            now: Seconds since 1970.
+
+        Raises:
+            ValueError: A value is none that was expected; the text says what was.
+        """
+        expires_at = _time(values[EXPIRES_AT]) if EXPIRES_AT in values else None
+        session_id: object = values.get(SESSION_ID)
+        if session_id is None:
+            for key in (ROWS, MODEL):
+                if key in values:
+                    raise ValueError(
+                        f"{key!r} without {SESSION_ID!r}, whose it would be; give both"
+                    )
+            return cls(expires_at)
+        if not isinstance(session_id, str) or not session_id or "/" in session_id:
+            raise ValueError(f"{SESSION_ID!r} is {session_id!r}; expected one plain name")
+        text: object = values.get(ROWS, "")
+        rows = text.split(",") if isinstance(text, str) and text else []
+        if not isinstance(text, str) or not all(row.isascii() and row.isdigit() for row in rows):
+            raise ValueError(f"{ROWS!r} is {text!r}; expected indexes of rows, as in '3,4'")
+        indexes = tuple(sorted({int(row) for row in rows}))
+        return cls(expires_at, (MemorySource(session_id, indexes, values.get(MODEL), now),))
+
+
+NO_METADATA = Metadata()
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataRecord:
+    """The content of a metadata file: of the note, and of the text that is about to replace it."""
+
+    metadata: Metadata = NO_METADATA
+    next_digest: str | None = None
+    """SHA-256 of that text."""
+    next_metadata: Metadata = NO_METADATA
+
+    def to_json(self) -> bytes:
+        """Return the bytes of the file."""
+        record = {"schema_version": SCHEMA_VERSION, **_encode(self.metadata)}
+        if self.next_digest is not None:
+            record["next"] = {"sha256": self.next_digest, **_encode(self.next_metadata)}
+        return json.dumps(record, ensure_ascii=False, indent=2).encode() + b"\n"
+
+    @classmethod
+    def from_json(cls, data: bytes) -> MetadataRecord:
+        """Return the content of a file.
+
+        Raises:
+            ValueError: It is no such file.
+        """
+        try:
+            record = _typed(json.loads(data), dict)
+            if record.get("schema_version") != SCHEMA_VERSION:
+                raise ValueError(f"its schema_version is not {SCHEMA_VERSION}")
+            metadata = _decode(record)
+            if "next" not in record:
+                return cls(metadata)
+            following = _typed(record["next"], dict)
+            return cls(metadata, _typed(following.get("sha256"), str), _decode(following))
+        except (RecursionError, OverflowError, TypeError) as exc:
+            raise ValueError(str(exc)) from exc
+
+
+class MetadataFile(NamedTuple):
+    """A metadata file as it was read."""
+
+    metadata: Metadata = NO_METADATA
+    mtime_ns: int = 0
+    """When the file changed; 0 when there is none."""
+    problem: str | None = None
+    """Why it does not count; None when it does, or there is none."""
+
+
+NO_METADATA_FILE = MetadataFile()
+
+
+def metadata_path(note: StrPath) -> str:
+    """Return the place of the metadata file of a note."""
+    return os.fspath(note).removesuffix(NOTE_SUFFIX) + METADATA_SUFFIX
+
+
+def read_metadata(note: StrPath) -> MetadataFile:
+    """Read the metadata of the text that stands in a note now.
+
+    A file that cannot be read, or that is none of ours, counts as none.
+    """
+    place = metadata_path(note)
+    try:
+        status = os.lstat(place)
+    except OSError:
+        return NO_METADATA_FILE
+    if stat.S_ISDIR(status.st_mode):
+        return NO_METADATA_FILE
+    try:
+        found = read_file(place, MAX_METADATA_BYTES + 1)
+        data = b"" if found is None else found[0]
+        if len(data) > MAX_METADATA_BYTES:
+            raise ValueError(f"it is longer than {MAX_METADATA_BYTES} bytes")
+        record = MetadataRecord.from_json(data)
+        metadata = record.metadata
+        if record.next_digest is not None:
+            text = read_content(note)
+            if text is not None and record.next_digest == hashlib.sha256(text).hexdigest():
+                metadata = record.next_metadata
+        return MetadataFile(metadata, status.st_mtime_ns)
+    except (OSError, ValueError, TooLarge) as exc:
+        return MetadataFile(mtime_ns=status.st_mtime_ns, problem=f"{place} tells nothing: {exc}")
+
+
+def write_metadata(note: Path, metadata: Metadata) -> None:
+    """Write the metadata of a note, whatever its text is.
+
+    A note without metadata has no such file, except one of another program.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    if metadata != NO_METADATA:
+        _write(note, MetadataRecord(metadata))
+        return
+    there = read_metadata(note)
+    if there.mtime_ns and there.problem is None:
+        Path(metadata_path(note)).unlink(missing_ok=True)
+
+
+@contextmanager
+def replacing_text(note: Path, data: bytes, metadata: Metadata) -> Generator[None]:
+    """Write the metadata of another text of a note, which is put in its place in the block.
+
+    Raises:
+        OSError: They cannot be written.
+    """
+    before = read_metadata(note).metadata
+    if before != metadata:
+        _write(note, MetadataRecord(before, hashlib.sha256(data).hexdigest(), metadata))
+    yield
+    write_metadata(note, metadata)
+
+
+def _write(note: Path, record: MetadataRecord) -> None:
+    path = Path(metadata_path(note))
+    # Writing goes through a link, which may lead anywhere.
+    if path.is_symlink():
+        path.unlink()
+    atomic_write_bytes(path, record.to_json())
+    mark_as_ours(path)
+
+
+def _encode(metadata: Metadata) -> dict[str, object]:
+    record: dict[str, object] = {
+        "expires_at": _iso(metadata.expires_at),
+        "sources": [
+            {
+                "session_id": source.session_id,
+                "rows": list(source.rows),
+                "model": source.model,
+                "learned_at": _iso(source.learned_at),
+            }
+            for source in metadata.sources
+        ],
+    }
+    return {**record, "remembered": True} if metadata.is_remembered else record
+
+
+def _decode(record: Mapping[str, object]) -> Metadata:
+    sources: list[MemorySource] = []
+    for each in _typed(record.get("sources"), list):
+        fields = _typed(each, dict)
+        model = fields.get("model")
+        sources.append(
+            MemorySource(
+                _typed(fields.get("session_id"), str),
+                tuple(row for row in _typed(fields.get("rows"), list) if isinstance(row, int)),
+                None if model is None else _typed(model, str),
+                _seconds(fields.get("learned_at")),
+            )
+        )
+    is_remembered = record.get("remembered") is True and bool(sources)
+    return Metadata(_seconds(record.get("expires_at")), tuple(sources), is_remembered)
+
+
+def _iso(seconds: float | None) -> str | None:
+    # Not `fromtimestamp`, which is narrower than `datetime` on some systems.
+    return None if seconds is None else (_EPOCH + timedelta(seconds=seconds)).isoformat()
+
+
+def _seconds(value: object) -> float | None:
+    if value is None:
+        return None
+    moment = datetime.fromisoformat(_typed(value, str))
+    if moment.tzinfo is None:
+        raise ValueError(f"{value!r} is a time without a zone")
+    return (moment - _EPOCH).total_seconds()
+
+
+def _time(text: object) -> float:
+    try:
+        moment = datetime.fromisoformat(str(text))
+        if moment.tzinfo is not None:
+            return moment.timestamp()
+    except (ValueError, OverflowError):
+        pass
+    raise ValueError(
+        f"{EXPIRES_AT!r} is {text!r}; expected an ISO 8601 time with its zone, as in "
+        "'2030-01-31T12:00:00+00:00'"
+    )
+
+
+def _typed(value: object, expected: type[Any]) -> Any:
+    if not isinstance(value, expected):
+        raise TypeError(f"{value!r} is no {expected.__name__}")
+    return cast("Any", value)

@@ -1,1 +1,0 @@
-"""What goes from a store, and leaves no trace there."""
