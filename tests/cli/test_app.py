@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
 import re
 import tomllib
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
-import typer
 
 import rath as package
 from rath.cli import app as cli
@@ -29,14 +27,12 @@ def test_version(rath: Rath) -> None:
 def test_help_names_every_verb(rath: Rath, args: tuple[str, ...]) -> None:
     result = rath(*args)
     assert result.exit_code == 0
-    assert all(verb in result.stdout for verb in cli.VERBS)
+    assert all(verb.split()[0] in result.stdout for verb in cli.VERBS)
 
 
 @pytest.mark.parametrize("verb", sorted(cli.VERBS))
 def test_every_verb_is_there_and_has_help(rath: Rath, verb: str) -> None:
-    module, _, attribute = cli.VERBS[verb].partition(":")
-    assert isinstance(getattr(importlib.import_module(module), attribute), typer.Typer)
-    result = rath(verb, "--help")
+    result = rath(*verb.split(), "--help")
     assert result.exit_code == 0
     assert f"rath {verb}" in result.stdout
 

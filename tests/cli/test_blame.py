@@ -10,7 +10,7 @@ import pytest
 from msgspec import structs
 
 from rath._core.blobs import Blob
-from rath.cli.sessions import Exit
+from rath.cli.terminal import Exit
 from rath.session import Session
 from rath.session.persistence.store import FileStore
 from rath.session.record import ModelCall

@@ -11,7 +11,7 @@ import pytest
 
 import rath as rath_package
 from rath import autosave
-from rath.cli.sessions import Exit
+from rath.cli.terminal import Exit
 from rath.session import Session
 from rath.session.outcome import Completed
 from rath.testing import tool_call

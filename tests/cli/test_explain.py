@@ -10,7 +10,7 @@ import pytest
 from msgspec import structs
 
 from rath import flow
-from rath.cli.sessions import Exit
+from rath.cli.terminal import Exit
 from rath.errors import ProviderServerError
 from rath.llm import Provider
 from rath.session import Session

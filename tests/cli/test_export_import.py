@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rath.cli.sessions import Exit
+from rath.cli.terminal import Exit
 from tests.cli.conftest import Rath
 from tests.support.stored import Family, damage
 

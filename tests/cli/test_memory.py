@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import rath.memory
-from rath.cli import memory_write
+from rath.cli import memory as memory_verbs
 from rath.memory import (
     MemoryFindResult,
     MemoryOp,
@@ -236,7 +236,7 @@ def test_an_index_that_somebody_holds_is_a_problem_in_words(
 
     added(rath, TEA)
     # The wait itself takes five seconds.
-    monkeypatch.setattr(memory_write, "rebuild_index", wait_in_vain)
+    monkeypatch.setattr(memory_verbs, "rebuild_index", wait_in_vain)
     done = rath("memory", "rebuild")
     assert done.exit_code == 1
     assert "cannot be built again: database is locked" in done.stderr

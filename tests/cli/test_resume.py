@@ -17,9 +17,8 @@ import pytest
 from rath import autosave, flow
 from rath._async.lazy import Deferred
 from rath._core.vector import Vector
-from rath.cli.program import load_workflow
-from rath.cli.sessions import Exit
-from rath.cli.terminal import Misuse
+from rath.cli.runs import load_workflow
+from rath.cli.terminal import Exit, Misuse
 from rath.errors import PersistenceError, ProviderServerError
 from rath.session import Session
 from rath.session.persistence.store import FileStore

@@ -10,7 +10,7 @@ from uuid import uuid4
 import pytest
 from rich.cells import cell_len
 
-from rath.cli.sessions import Exit
+from rath.cli.terminal import Exit
 from rath.session import Session
 from tests.cli.conftest import Rath
 from tests.support.logs import DAY, LogMaker

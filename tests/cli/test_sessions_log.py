@@ -7,7 +7,7 @@ import json
 import pytest
 from rich.cells import cell_len
 
-from rath.cli.sessions import Exit
+from rath.cli.terminal import Exit
 from tests.cli.conftest import Rath
 from tests.support.stored import Family
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from rich.cells import cell_len
 
-from rath.cli.sessions import Exit
+from rath.cli.terminal import Exit
 from rath.session.log.index import SessionSummary
 from tests.cli.conftest import Rath
 from tests.support.api import INDEX_FILE_NAME

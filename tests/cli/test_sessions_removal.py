@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rath.cli.sessions import Exit
+from rath.cli.terminal import Exit
 from rath.session import Session
 from rath.session.persistence.store import FileStore
 from tests.cli.conftest import Rath

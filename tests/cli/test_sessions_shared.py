@@ -12,8 +12,7 @@ from uuid import UUID
 import pytest
 
 import rath as package
-from rath.cli import sessions as shared
-from rath.cli.sessions import Exit
+from rath.cli.terminal import Exit
 from tests.cli.conftest import Rath
 from tests.support.logs import LogMaker
 from tests.support.stored import Family, damage, ident, save
@@ -103,10 +102,6 @@ def test_a_store_of_an_unknown_kind_is_a_misuse(rath: Rath) -> None:
     result = rath("ls", "--store", "nosuch://here")
     assert (result.exit_code, result.stdout) == (Exit.MISUSE, "")
     assert "no session store named 'nosuch'" in result.stderr
-
-
-def test_evidence_that_is_missing_and_damage_have_their_status() -> None:
-    assert (shared.EvidenceMissing.exit_code, shared.Damaged.exit_code) == (3, 4)
 
 
 @pytest.mark.parametrize("verb", ["show", "tail", "verify"])

@@ -9,8 +9,8 @@ from uuid import uuid4
 import pytest
 from rich.cells import cell_len
 
-from rath.cli.evidence import brief, outcome_text
-from rath.cli.sessions import Exit
+from rath.cli.show import entry_text, outcome_text
+from rath.cli.terminal import Exit
 from rath.session.chunk import ChunkRow
 from rath.session.outcome import Completed, NeedsInput, OutputMissing
 from rath.session.persistence.store import FileStore
@@ -178,7 +178,7 @@ def test_an_unknown_kind_of_row_is_shown_as_it_is(rath: Rath, sessions: Path) ->
 def test_the_brief_of_a_call_names_what_was_unusual() -> None:
     log = LogMaker()
     run = log.tool_run("a")
-    assert brief(run) == "done, 1 ms"
+    assert entry_text(run) == "done, 1 ms"
     assert outcome_text(Completed(OutputMissing("no number"))) == (
         "completed without its typed answer: no number"
     )

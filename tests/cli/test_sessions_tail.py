@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from uuid import UUID, uuid4
 
-from rath.cli.sessions import Exit
+from rath.cli.terminal import Exit
 from rath.session.events import Reopened
 from rath.session.persistence.store import FileStore, stores
 from rath.session.record import Verdict

@@ -8,7 +8,7 @@ from uuid import UUID
 
 import pytest
 
-from rath.cli.sessions import Exit
+from rath.cli.terminal import Exit
 from rath.errors import PersistenceError
 from rath.session import user_text_chunk
 from rath.session.persistence.store import StoredLog, stores

@@ -10,9 +10,13 @@ from typing import Annotated
 
 import typer
 
-from rath.cli.endpoint import endpoint_problem, needs_own_key
-from rath.cli.settings import read_settings
-from rath.cli.target import ForProject, target_path
+from rath.cli.settings import (
+    ForProject,
+    endpoint_problem,
+    key_needed,
+    read_settings,
+    target_path,
+)
 from rath.cli.terminal import Misuse, ask, ask_secret, ask_yes_no, complain, note, say, warn
 from rath.config.credentials import CREDENTIALS_FILENAME
 from rath.config.env import env_value
@@ -249,7 +253,7 @@ def _tell_of_account(store: ConfigStore, name: str) -> None:
     if entry.api_key:
         return
     if entry.base_url and store.is_project_local:
-        warn(needs_own_key(name))
+        warn(key_needed(name))
         return
     names = variables.api_key(entry.base_url or "")
     key = next((name for name in names if env_value(name)), None)
