@@ -61,7 +61,7 @@ VERBS = {
     "memory ls": "memory:list_notes",
     "memory find": "memory:find_notes",
     "memory show": "memory:show_note",
-    "prune": "listing:prune",
+    "prune": "storage:prune",
     "replay": "runs:replay_session",
     "resume": "runs:resume_session",
     "rm": "storage:rm",

@@ -66,11 +66,15 @@ def explain(
     with loaded_sessions(session, store=store) as (found,):
         try:
             asked = in_full or [*_QUESTIONS]
-            answers = {name: _QUESTIONS[name][0](found, turn=turn) for name in asked}
+            answers: dict[Question, Any] = {}
+            for name in asked:
+                answers[name] = _QUESTIONS[name][0](found, turn=turn)
         except ValueError as exc:
             raise Misuse(str(exc)) from exc
         if as_json:
-            encoded = {name: encode_answer(answer) for name, answer in answers.items()}
+            encoded: dict[str, Any] = {
+                name: encode_answer(answer) for name, answer in answers.items()
+            }
             say_json({"session": found.id, **encoded})
         else:
             if not in_full:

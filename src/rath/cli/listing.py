@@ -1,4 +1,4 @@
-"""`rath ls`, `log`, `cost` and `prune`: many sessions of a store, read from its index.
+"""`rath ls`, `log` and `cost`: many sessions of a store, read from its index.
 
 Lines of `rath log --graph` lead from sessions to what they were made from:
 
@@ -44,12 +44,11 @@ from rath.cli.stores import (
     opened_store,
     session_id_of,
 )
-from rath.cli.terminal import AsJson, Damaged, Misuse, duration, note, say_json, time_of, visible
+from rath.cli.terminal import AsJson, Damaged, Misuse, note, say_json, time_of, visible
 from rath.session.graph.kind import LineageKind
 from rath.session.log.index import CallFacts, SessionFilter, SessionSummary, StoreIndex
-from rath.session.log.retention import prunable_sessions, prune_sessions
 
-__all__ = ["cost", "draw_graph", "lineage_of", "log", "ls", "newest_first", "prune"]
+__all__ = ["cost", "draw_graph", "lineage_of", "log", "ls", "newest_first"]
 
 By = Literal["model", "session", "run", "day"]
 
@@ -186,43 +185,8 @@ def log(
         note(f"the newest {len(shown):,} of {len(ordered):,} sessions; -n 0 shows all")
 
 
-def prune(
-    older_than: Annotated[
-        str, typer.Option("--older-than", metavar="AGE", help="Last written before, as 30d.")
-    ],
-    is_dry: Annotated[
-        bool, typer.Option("--dry-run", help="Only say what would go; change nothing.")
-    ] = False,
-    store_url: StoreUrl = None,
-    as_json: AsJson = False,
-) -> None:
-    """Move sessions to the trash that were last written long ago, and remove what lay there.
-
-    What a session that stays came from stays too, as does what cannot be believed.
-    """
-    age = duration("--older-than", older_than)
-    with opened_store(store_url) as store:
-        with opened_index(store) as index:
-            known = {summary.id: summary for summary in index.summaries()}
-        gone = (prunable_sessions if is_dry else prune_sessions)(older_than=age, store=store)
-    if as_json:
-        say_json({"dry_run": is_dry, "sessions": gone})
-    else:
-        say_lines(_prune_line(ident, known.get(ident)) for ident in gone)
-    note(f"{count_of(len(gone), 'session')} {'would go' if is_dry else 'moved'} to the trash")
-    if gone and not is_dry:
-        note("`rath rm --restore ID` brings one back, until the next prune")
-
-
 def _jsonable(session: SessionSummary) -> dict[str, Any]:
     return {name: getattr(session, name) for name in _JSON_FIELDS}
-
-
-def _prune_line(ident: UUID, known: SessionSummary | None) -> Text:
-    if known is None:
-        return line((str(ident), "bold"))
-    about = one_line(known.title or known.operator)
-    return line((f"{short_id(ident)}  ", "bold"), (f"{moment(known.updated_at)}  ", "dim"), about)
 
 
 def _tree_lines(sessions: Sequence[SessionSummary], is_tree: bool) -> Iterator[Text]:

@@ -1,4 +1,4 @@
-"""`rath export`, `import`, `fork`, `rm` and `verify`: the stored form of sessions."""
+"""`rath export`, `import`, `fork`, `rm`, `prune` and `verify`: the stored form of sessions."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from typing import Annotated
 from uuid import UUID
 
 import typer
+from rich.text import Text
 
 from rath._core.text import short_id
-from rath.cli.render import count_of, line, progress, say_lines, size
+from rath.cli.render import count_of, line, moment, one_line, progress, say_lines, size
 from rath.cli.stores import (
     SessionText,
     StoreUrl,
@@ -21,15 +22,25 @@ from rath.cli.stores import (
     opened_store,
     session_id_of,
 )
-from rath.cli.terminal import AsJson, EvidenceMissing, Exit, Misuse, Problem, note, say, say_json
+from rath.cli.terminal import (
+    AsJson,
+    EvidenceMissing,
+    Exit,
+    Misuse,
+    Problem,
+    duration,
+    note,
+    say,
+    say_json,
+)
 from rath.errors import PersistenceError
 from rath.session.log import verify as checks
 from rath.session.log.bundle import import_bundle, pack, read_bundle, write_bundle
-from rath.session.log.index import StoreIndex
-from rath.session.log.retention import delete_session
+from rath.session.log.index import SessionSummary, StoreIndex
+from rath.session.log.retention import delete_session, prunable_sessions, prune_sessions
 from rath.session.log.store import SessionStore
 
-__all__ = ["export_session", "fork_session", "import_sessions", "rm", "verify_sessions"]
+__all__ = ["export_session", "fork_session", "import_sessions", "prune", "rm", "verify_sessions"]
 
 _STYLES = {"damaged": "bold red", "missing": "yellow", "note": "dim"}
 
@@ -145,6 +156,41 @@ def _whole_id(text: str) -> UUID:
         raise Misuse(
             f"{text!r} is no whole id; what is in the trash is named by all of its digits"
         ) from None
+
+
+def prune(
+    older_than: Annotated[
+        str, typer.Option("--older-than", metavar="AGE", help="Last written before, as 30d.")
+    ],
+    is_dry: Annotated[
+        bool, typer.Option("--dry-run", help="Only say what would go; change nothing.")
+    ] = False,
+    store_url: StoreUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Move sessions to the trash that were last written long ago, and remove what lay there.
+
+    What a session that stays came from stays too, as does what cannot be believed.
+    """
+    age = duration("--older-than", older_than)
+    with opened_store(store_url) as store:
+        with opened_index(store) as index:
+            known = {summary.id: summary for summary in index.summaries()}
+        gone = (prunable_sessions if is_dry else prune_sessions)(older_than=age, store=store)
+    if as_json:
+        say_json({"dry_run": is_dry, "sessions": gone})
+    else:
+        say_lines(_prune_line(ident, known.get(ident)) for ident in gone)
+    note(f"{count_of(len(gone), 'session')} {'would go' if is_dry else 'moved'} to the trash")
+    if gone and not is_dry:
+        note("`rath rm --restore ID` brings one back, until the next prune")
+
+
+def _prune_line(ident: UUID, known: SessionSummary | None) -> Text:
+    if known is None:
+        return line((str(ident), "bold"))
+    about = one_line(known.title or known.operator)
+    return line((f"{short_id(ident)}  ", "bold"), (f"{moment(known.updated_at)}  ", "dim"), about)
 
 
 @dataclass(frozen=True, slots=True)
