@@ -23,8 +23,7 @@ V1 = Path(__file__).parents[1] / "data" / "v1"
 
 
 def test_a_session_is_shown_with_its_evidence(rath: Rath, family: Family) -> None:
-    result = rath("show", "22222222")
-    assert result.exit_code == Exit.ANSWERED
+    result = rath("show 22222222", ends=Exit.ANSWERED)
     lines = result.stdout.splitlines()
     assert lines[:6] == [
         f"session  {family.plan.session}",
@@ -43,7 +42,7 @@ def test_a_session_is_shown_with_its_evidence(rath: Rath, family: Family) -> Non
 
 
 def test_a_run_that_was_cut_off_is_shown_as_far_as_it_came(rath: Rath, family: Family) -> None:
-    stdout = rath("show", "77777777").stdout
+    stdout = rath("show 77777777").stdout
     assert "state    needs_decision" in stdout
     assert "    ? call-1: tool was called (non_idempotent), and nothing is known of its end" in (
         stdout
@@ -62,7 +61,7 @@ def test_a_run_in_progress_is_running(rath: Rath, sessions: Path) -> None:
 
 
 def test_a_failed_run_says_why(rath: Rath, family: Family) -> None:
-    stdout = rath("show", "44444444").stdout
+    stdout = rath("show 44444444").stdout
     assert "state    failed" in stdout
     assert "· gpt-5-mini, failed: no\n" in stdout
     assert "    ! no answer" in stdout
@@ -109,15 +108,13 @@ def test_full_shows_whole_texts(rath: Rath, sessions: Path) -> None:
     log = LogMaker().said("one\ntwo\n" + "x" * 500).answered("").ended()
     save(sessions, log)
     assert "x" * 500 not in rath("show", str(log.session)).stdout
-    stdout = rath("show", "--full", str(log.session)).stdout
+    stdout = rath("show --full", str(log.session)).stdout
     assert "    one\n    two\n    " + "x" * 500 in stdout
 
 
 @pytest.mark.parametrize("name", ["tools", "merged", "plain", "separators"])
 def test_a_file_of_version_1_is_shown(rath: Rath, name: str) -> None:
-    result = rath("show", str(V1 / f"{name}.jsonl"))
-    assert result.exit_code == Exit.ANSWERED
-    assert "state    completed" in result.stdout
+    rath("show", str(V1 / f"{name}.jsonl"), ends=Exit.ANSWERED, out="state    completed")
 
 
 def test_calls_and_results_of_tools_are_shown(rath: Rath) -> None:
@@ -127,7 +124,7 @@ def test_calls_and_results_of_tools_are_shown(rath: Rath) -> None:
         in stdout
     )
     assert '  2 tool_result write_workspace_file: {"bytes_written":17}' in stdout
-    full = rath("show", "--full", str(V1 / "tools.jsonl")).stdout
+    full = rath("show --full", str(V1 / "tools.jsonl")).stdout
     assert "    → write_workspace_file(" in full
 
 
@@ -135,9 +132,7 @@ def test_of_a_damaged_log_is_shown_what_can_be_believed(rath: Rath, sessions: Pa
     log = LogMaker().said("fine").said("Fix the parser").ended()
     save(sessions, log)
     damage(sessions, log)
-    result = rath("show", str(log.session))
-    assert result.exit_code == Exit.DAMAGED
-    assert "state    damaged" in result.stdout
+    result = rath("show", str(log.session), ends=Exit.DAMAGED, out="state    damaged")
     assert "  0 user        fine" in result.stdout
     assert "parser" not in result.stdout.lower()
     assert "what is shown stands before it" in result.stderr
@@ -156,17 +151,17 @@ def test_lines_fit_into_a_narrow_terminal(
 
 
 def test_json_has_rows_entries_and_what_is_open(rath: Rath, family: Family) -> None:
-    shown = json.loads(rath("show", "--json", "77777777").stdout)
+    shown = json.loads(rath("show --json 77777777").stdout)
     assert (shown["state"], shown["outcome"]) == ("needs_decision", None)
     assert (shown["open_calls"], shown["partial_text"]) == (["call-1"], "I am th")
     assert [row["kind"] for row in shown["rows"]] == ["user", "assistant"]
     assert shown["rows"][0]["id"] == f"{family.other.session}:0"
     entries = {entry["id"]: entry["entry"] for entry in shown["entries"]}
     assert entries[shown["rows"][1]["entry"]] == "model_call"
-    shown = json.loads(rath("show", "--json", "22222222").stdout)
+    shown = json.loads(rath("show --json 22222222").stdout)
     assert (shown["run"], shown["outcome"]) == (str(RUN), {"is": "Completed"})
     assert shown["error"] is None
-    assert json.loads(rath("show", "--json", "44444444").stdout)["error"] == "no answer"
+    assert json.loads(rath("show --json 44444444").stdout)["error"] == "no answer"
 
 
 def test_an_unknown_kind_of_row_is_shown_as_it_is(rath: Rath, sessions: Path) -> None:
