@@ -12,14 +12,12 @@ from rath._core.text import short_id
 from rath.cli.explain import effect_text, require_evidence
 from rath.cli.render import count_of, head, item, line, outline_room, say_lines, say_table
 from rath.cli.stores import SessionText, StoreUrl, loaded_sessions
-from rath.cli.terminal import AsJson, Misuse, Problem, note, say_json
+from rath.cli.terminal import AsJson, Problem, misuse_on, note, say_json
 from rath.session import ChunkRow
 from rath.session.questions import Appearance, Comparison, blame, compare
 from rath.session.questions.comparison import preview
 from rath.session.questions.encode import encode_answer
 from rath.session.record import Change, ModelCall, ToolRun
-
-__all__ = ["blame_text", "diff_sessions"]
 
 _MOST_PLACES = 20
 """Places that are shown on a terminal."""
@@ -48,10 +46,8 @@ def blame_text(
     is missing.
     """
     with loaded_sessions(session, store=store) as (found,):
-        try:
+        with misuse_on(ValueError):
             answer = blame(found, text)
-        except ValueError as exc:
-            raise Misuse(str(exc)) from exc
         if as_json:
             say_json(encode_answer(answer))
         else:

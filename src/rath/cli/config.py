@@ -34,6 +34,7 @@ from rath.cli.terminal import (
     ask_secret,
     ask_yes_no,
     complain,
+    misuse_on,
     note,
     say,
     say_json,
@@ -60,8 +61,6 @@ from rath.errors import ConfigConflict, ConfigError
 from rath.llm.provider import Provider
 from rath.llm.registry import registered_kinds
 from rath.mcp.configured import configured_server
-
-__all__ = ["get", "list_values", "path", "set_value", "trust", "unset"]
 
 Key = Annotated[str, typer.Argument(metavar="KEY", help="Such as llm.providers.main.model.")]
 ShowOrigin = Annotated[
@@ -169,12 +168,10 @@ def set_value(
     text = _given(format_key(parts), value, is_secret=is_secret)
     if not force:
         _check(parts, text)
-    try:
+    with misuse_on(ValueError):
         parsed = keys.parse_value(parts, text)
         _check_number(parts, parsed)
         store = _changed(target_path(for_project), lambda it: keys.assign(it.config, parts, parsed))
-    except ValueError as exc:
-        raise Misuse(str(exc)) from None
     said = HIDDEN if is_secret else as_text(shown(parts[-1], parsed))
     say(f"{format_key(parts)} = {said}, in {_file_of(parts, store.path)}")
     settings = read_settings()
@@ -208,10 +205,8 @@ def _unknown_key(parts: Sequence[str], *others: str) -> str:
 
 
 def _parsed(key: str) -> tuple[str, ...]:
-    try:
+    with misuse_on(ValueError):
         return keys.parse_key(key)
-    except ValueError as exc:
-        raise Misuse(str(exc)) from None
 
 
 def _given(key: str, value: str | None, *, is_secret: bool) -> str:

@@ -28,8 +28,6 @@ from rath.llm.local.weights import BUNDLED
 from rath.llm.registry import registered_kinds
 from rath.llm.variables import variables_of
 
-__all__ = ["init"]
-
 DEFAULT_NAME = "main"
 
 _KINDS = {

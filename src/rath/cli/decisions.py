@@ -4,32 +4,21 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Annotated, Any, cast
 
 import typer
 
 from rath.cli.render import head, item
 from rath.cli.stores import SessionText, StoreUrl, loaded_sessions
-from rath.cli.terminal import AsJson, Misuse, say_json
+from rath.cli.terminal import AsJson, Misuse, misuse_on, say_json
 from rath.session import Session
 from rath.session.chunk import readable_json
 from rath.session.log.index.database import OUTCOME_STATES
 from rath.session.open_calls import OpenCall, WaitsFor
 from rath.session.outcome import Outcome, Suspended
 from rath.session.run.stored_programs import waiting_sessions
-
-__all__ = [
-    "answer_question",
-    "approve_call",
-    "deny_call",
-    "edit_call",
-    "outcome_json",
-    "reply_commands",
-    "say_waiting",
-    "waiting_calls",
-    "waiting_text",
-]
 
 CallText = Annotated[
     str, typer.Argument(metavar="CALL", help="The id of the call; `rath show` tells it.")
@@ -50,11 +39,8 @@ def approve_call(
     as_json: AsJson = False,
 ) -> None:
     """Allow a tool call that waits for it; it is made when the run goes on."""
-
-    def reply(found: Session, each: OpenCall, **who: str) -> Session:
-        return found.approve(each, **who)
-
-    _reply(session, (call, index), "approval", reply, by=by, store=store, as_json=as_json)
+    with _waiting_call(session, (call, index), "approval", store, as_json=as_json) as (found, each):
+        found.approve(each, **_who(by))
 
 
 def deny_call(
@@ -67,11 +53,8 @@ def deny_call(
     as_json: AsJson = False,
 ) -> None:
     """Have a tool call that waits for an approval not made; the model reads that, and why."""
-
-    def reply(found: Session, each: OpenCall, **who: str) -> Session:
-        return found.deny(each, reason, **who)
-
-    _reply(session, (call, index), "approval", reply, by=by, store=store, as_json=as_json)
+    with _waiting_call(session, (call, index), "approval", store, as_json=as_json) as (found, each):
+        found.deny(each, reason, **_who(by))
 
 
 def edit_call(
@@ -87,11 +70,8 @@ def edit_call(
     new = _parsed(arguments)
     if not isinstance(new, dict):
         raise Misuse(f"ARGUMENTS must be a JSON object, not {arguments:.80}")
-
-    def reply(found: Session, each: OpenCall, **who: str) -> Session:
-        return found.edit(each, cast("dict[str, Any]", new), **who)
-
-    _reply(session, (call, index), "approval", reply, by=by, store=store, as_json=as_json)
+    with _waiting_call(session, (call, index), "approval", store, as_json=as_json) as (found, each):
+        found.edit(each, cast("dict[str, Any]", new), **_who(by))
 
 
 def answer_question(
@@ -109,11 +89,8 @@ def answer_question(
     The answer is JSON, `"red"`, `3` or `{"a": 1}`; with --text it is the text as it stands.
     """
     answer = value if is_text else _parsed(value, "; for a text give --text")
-
-    def reply(found: Session, each: OpenCall, **who: str) -> Session:
-        return found.answer(answer, each, **who)
-
-    _reply(session, (call, index), "input", reply, by=by, store=store, as_json=as_json)
+    with _waiting_call(session, (call, index), "input", store, as_json=as_json) as (found, each):
+        found.answer(answer, each, **_who(by))
 
 
 def _parsed(text: str, hint: str = "") -> Any:
@@ -123,27 +100,24 @@ def _parsed(text: str, hint: str = "") -> Any:
         raise Misuse(f"{text:.80} is no JSON: {exc}{hint}") from exc
 
 
-def _reply(
+@contextmanager
+def _waiting_call(
     text: str,
     place: tuple[str, int | None],
     waits_for: WaitsFor,
-    reply: Callable[..., Session],
-    *,
-    by: str | None,
     store: str | None,
+    *,
     as_json: bool,
-) -> None:
-    """Reply to a call of a stored session, and show what still waits.
+) -> Generator[tuple[Session, OpenCall]]:
+    """Find a call of a stored session, have it replied to, and show what still waits.
 
     Raises:
         Misuse: No such call waits for that, or several do; or it takes no such reply.
     """
     with loaded_sessions(text, store=store) as (named,):
         found, call = _find_call(waiting_sessions(named) or (named,), *place, waits_for)
-        try:
-            reply(found, call, **({} if by is None else {"by": by}))
-        except (ValueError, TypeError) as exc:
-            raise Misuse(str(exc)) from exc
+        with misuse_on(ValueError, TypeError):
+            yield found, call
         waiting = waiting_sessions(named)
         outcome = outcome_json(found.outcome)
         if as_json:
@@ -151,9 +125,12 @@ def _reply(
             say_json({**facts, "waiting": waiting_calls(waiting)})
             return
         head(f"{found.id}: {outcome['state']}")
-        n_waiting = sum(say_waiting(session) for session in waiting)
-        if not n_waiting:
+        if not sum(say_waiting(session) for session in waiting):
             item("nothing waits any more; the run goes on with `rath resume`, or agent(session)")
+
+
+def _who(by: str | None) -> dict[str, str]:
+    return {} if by is None else {"by": by}
 
 
 def _find_call(
@@ -202,14 +179,14 @@ def say_waiting(session: Session) -> int:
 def waiting_calls(sessions: Sequence[Session]) -> list[dict[str, Any]]:
     """Return the calls of sessions that wait, as JSON."""
     return [
-        _waiting_call(session, each)
+        _call_json(session, each)
         for session in sessions
         for each in session.open_calls
         if each.waits
     ]
 
 
-def _waiting_call(session: Session, call: OpenCall) -> dict[str, Any]:
+def _call_json(session: Session, call: OpenCall) -> dict[str, Any]:
     facts: dict[str, Any] = {
         "session": session.id,
         "call": call.call.id,

@@ -21,8 +21,6 @@ from rath.llm.endpoint import password_in
 from rath.llm.probe import DEFAULT_PROBE_TIMEOUT
 from rath.llm.repeated_key import without_secret
 
-__all__ = ["doctor"]
-
 CHECKS: tuple[Callable[[], Iterable[Finding]], ...] = (
     check_configs,
     check_models,

@@ -6,7 +6,7 @@ import json
 import os
 import re
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias, cast
@@ -25,8 +25,6 @@ from rath.config.store import ConfigStore
 from rath.config.trust import untrusted_entries
 from rath.errors import ConfigError, ManifestVersionError
 from rath.llm.credentials import SALT_FILENAME
-
-__all__ = ["check_configs", "place_in", "places_of"]
 
 Key: TypeAlias = tuple[str | int, ...]
 Position: TypeAlias = tuple[int, int]
@@ -151,7 +149,7 @@ def _check_content(config: _CheckedFile, payload: Table, configs: Sequence[_Chec
     except ValidationError as exc:
         for problem in exc.errors(include_url=False, include_input=False, include_context=False):
             config.add("problem", problem["msg"], key=problem["loc"])
-    for key in _unknown_keys(payload, ()):
+    for key in _find_keys(payload, lambda key, _: not is_known(key)):
         near = near_key(key)
         if near is not None or len(key) > 1:  # else it is a section of somebody else
             hint = f" Did you mean {near!r}?" if near else ""
@@ -169,7 +167,7 @@ def _check_content(config: _CheckedFile, payload: Table, configs: Sequence[_Chec
     if isinstance(version, int) and version > SCHEMA_VERSION:
         text = f"{version} is newer than {SCHEMA_VERSION}, which this rath knows"
         config.add("warning", text, "upgrade rath", key=["version"])
-    secrets = list(_secrets(payload, ()))
+    secrets = [*_find_keys(payload, lambda key, value: looks_secret(key[-1]) and bool(value))]
     if secrets:
         config.check_private()
     for key in secrets:
@@ -178,22 +176,16 @@ def _check_content(config: _CheckedFile, payload: Table, configs: Sequence[_Chec
             config.add("warning", "a key stands in the config itself", advice, key=key)
 
 
-def _unknown_keys(table: Table, above: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+def _find_keys(
+    table: Table, is_wanted: Callable[[tuple[str, ...], object], bool], above: tuple[str, ...] = ()
+) -> Iterator[tuple[str, ...]]:
+    """Yield the keys of the values that are wanted; in these it does not look."""
     for name, value in table.items():
         key = (*above, name)
-        if not is_known(key):
+        if is_wanted(key, value):
             yield key
-        elif isinstance(value, dict):
-            yield from _unknown_keys(cast("Table", value), key)
-
-
-def _secrets(table: Table, above: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-    """Give the keys of what is probably secret."""
-    for name, value in table.items():
-        if looks_secret(name) and value:
-            yield (*above, name)
-        elif isinstance(value, dict):
-            yield from _secrets(cast("Table", value), (*above, name))
+        else:
+            yield from _find_keys(_table(value), is_wanted, key)
 
 
 def _references(payload: Table) -> Iterator[tuple[Key, str, str]]:

@@ -32,18 +32,6 @@ from rath.errors import ConfigError, RathError
 from rath.memory.persistence.paths import local_memory_root
 from rath.session.persistence.store import FileStore, default_store
 
-__all__ = [
-    "Requirement",
-    "check_disk",
-    "check_extras",
-    "check_installation",
-    "check_memories",
-    "check_sandboxes",
-    "check_stores",
-    "requirements_of",
-    "unmet_bound",
-]
-
 _PACKAGE = "openrath"
 _PURPOSES: Mapping[str, str] = {
     "local": "models inside the process",

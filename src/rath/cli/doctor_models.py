@@ -31,8 +31,6 @@ from rath.llm.registry import DEFAULT_KIND, registered_kinds
 from rath.llm.variables import OPENAI_FIXED_MODEL, variables_of
 from rath.llm.vlm import VLMProvider
 
-__all__ = ["check_models", "check_models_live", "configured_targets", "usable_configs"]
-
 _CALL_PATHS = ("/chat/completions", "/messages", "/completions", "/models", "/embeddings")
 """How the address of a call ends, which is often copied where its beginning belongs."""
 
@@ -186,7 +184,12 @@ def _check(target: _Target) -> Iterator[Finding]:
     """Give the findings about one model: what stops it, or how it stands and what is odd."""
     subject = target.name if target.is_configured else f"{target.name} (environment)"
     if target.kind not in registered_kinds():
-        yield _unknown_kind(subject, target.kind)
+        known = registered_kinds()
+        near = did_you_mean(target.kind, known)
+        advice = f"known: {', '.join(known)}"
+        advice += "" if near else "; one that a program registers by itself is not seen here"
+        text = f"there is no provider kind {target.kind!r}.{near}"
+        yield _model(subject, "problem" if near else "warning", text, advice)
         return
     account = target.account
     url = account.base_url.value
@@ -200,16 +203,6 @@ def _check(target: _Target) -> Iterator[Finding]:
         yield _model(subject, "note", "names no model, so programs must")
     if target.is_configured or account.base_url.origin.startswith("env "):
         yield from _oddities(subject, account)
-
-
-def _unknown_kind(subject: str, kind: str) -> Finding:
-    known = registered_kinds()
-    near = did_you_mean(kind, known)
-    text = f"there is no provider kind {kind!r}.{near}"
-    if near:
-        return _model(subject, "problem", text, f"known: {', '.join(known)}")
-    advice = f"known: {', '.join(known)}; one that a program registers by itself is not seen here"
-    return _model(subject, "warning", text, advice)
 
 
 def _missing_key(subject: str, target: _Target, account: Account) -> Finding | None:

@@ -14,7 +14,7 @@ from rath.backend.abc import SandboxIdentity
 from rath.backend.effects import FileEffect
 from rath.cli.render import count_of, head, item, outline_room
 from rath.cli.stores import SessionText, StoreUrl, loaded_sessions
-from rath.cli.terminal import AsJson, EvidenceMissing, Misuse, say, say_json
+from rath.cli.terminal import AsJson, EvidenceMissing, misuse_on, say, say_json
 from rath.llm.exchange import CallEvidence
 from rath.session import questions
 from rath.session.body import CostSum
@@ -24,8 +24,6 @@ from rath.session.questions.comparison import preview
 from rath.session.questions.encode import encode_answer
 from rath.session.questions.lineage import sessions_of
 from rath.session.record import CHECK_ORIGIN, Decision, ModelCall, ToolRun
-
-__all__ = ["effect_text", "explain", "require_evidence"]
 
 _PROOFS = {
     "same": "proved: rendered again it has the recorded sha256",
@@ -64,13 +62,10 @@ def explain(
     flags = zip(_QUESTIONS, (seen, provider, where, changed, origin), strict=True)
     in_full = [name for name, is_set in flags if is_set]
     with loaded_sessions(session, store=store) as (found,):
-        try:
-            asked = in_full or [*_QUESTIONS]
-            answers: dict[Question, Any] = {}
-            for name in asked:
+        answers: dict[Question, Any] = {}
+        for name in in_full or _QUESTIONS:
+            with misuse_on(ValueError):
                 answers[name] = _QUESTIONS[name][0](found, turn=turn)
-        except ValueError as exc:
-            raise Misuse(str(exc)) from exc
         if as_json:
             encoded: dict[str, Any] = {
                 name: encode_answer(answer) for name, answer in answers.items()

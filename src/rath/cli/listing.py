@@ -48,8 +48,6 @@ from rath.cli.terminal import AsJson, Damaged, Misuse, note, say_json, time_of, 
 from rath.session.graph.kind import LineageKind
 from rath.session.log.index import CallFacts, SessionFilter, SessionSummary, StoreIndex
 
-__all__ = ["cost", "draw_graph", "lineage_of", "log", "ls", "newest_first"]
-
 By = Literal["model", "session", "run", "day"]
 
 _STATES = (

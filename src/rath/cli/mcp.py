@@ -33,6 +33,7 @@ from rath.cli.terminal import (
     Problem,
     ask_yes_no,
     complain,
+    misuse_on,
     note,
     say,
     say_json,
@@ -55,8 +56,6 @@ from rath.mcp.words import told_words
 
 if TYPE_CHECKING:
     from mcp_types import CallToolResult, Tool
-
-__all__ = ["call_tool", "entry_lines", "list_servers", "mask", "trust", "try_server"]
 
 ServerName = Annotated[str, typer.Argument(metavar="NAME", help="As `rath mcp ls` shows.")]
 
@@ -223,13 +222,12 @@ def _server_named(name: str) -> ConfiguredServer:
         Misuse: There is none of that name; the text says which there are.
         Problem: Its entry names no program.
     """
-    try:
+    with misuse_on(KeyError):
         found = configured_server(name)
-        _ = found.spec
-    except KeyError as exc:
-        raise Misuse(str(exc.args[0])) from None
-    except ValueError as exc:
-        raise Problem(str(exc)) from None
+        try:
+            _ = found.spec
+        except ValueError as exc:
+            raise Problem(str(exc)) from None
     return found
 
 

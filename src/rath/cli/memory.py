@@ -35,8 +35,6 @@ from rath.memory.notes import EXPIRES_AT, note_op
 from rath.memory.persistence import local_store_dir
 from rath.memory.uri import MEMORY_SCOPES, MEMORY_URI_PREFIX, is_memory_uri
 
-__all__ = ["add", "find_notes", "forget", "list_notes", "rebuild", "show_note"]
-
 R = TypeVar("R")
 
 MemoryName = Annotated[

@@ -21,29 +21,6 @@ from rich.text import Text
 
 from rath.cli.terminal import say_json, visible, write
 
-__all__ = [
-    "LEVELS",
-    "STATE_STYLES",
-    "Finding",
-    "Level",
-    "count_levels",
-    "count_of",
-    "head",
-    "item",
-    "line",
-    "moment",
-    "money",
-    "one_line",
-    "outline_room",
-    "progress",
-    "room",
-    "say_findings",
-    "say_lines",
-    "say_table",
-    "size",
-    "span",
-]
-
 STATE_STYLES = {
     "completed": "green",
     "running": "cyan",

@@ -21,8 +21,8 @@ from rath.cli.decisions import outcome_json, reply_commands, waiting_text
 from rath.cli.explain import require_evidence
 from rath.cli.render import count_of, head, item
 from rath.cli.stores import SessionText, StoreUrl, loaded_sessions, opened_store
-from rath.cli.terminal import AsJson, Exit, Misuse, Problem, say_json
-from rath.errors import RathError, ReplayDifference, ResumeMismatch
+from rath.cli.terminal import AsJson, Exit, Misuse, Problem, misuse_on, say_json
+from rath.errors import RathError
 from rath.flow import Agent, Workflow
 from rath.flow.serving import ServeOptions, serve_mcp
 from rath.llm import Provider
@@ -33,8 +33,6 @@ from rath.session.outcome import Cancelled, Suspended
 from rath.session.questions.lineage import Question, find_missing, lineage_of
 from rath.session.run.differences import resume_differences
 from rath.session.scope import CancelledRuns
-
-__all__ = ["load_workflow", "replay_session", "resume_session", "serve"]
 
 _NEEDS_OF_REPLAY: tuple[Question, ...] = ("seen", "where", "origin")
 """The questions that are answered from what a replay is made of."""
@@ -91,10 +89,8 @@ def _decide(session: Session, text: str) -> None:
     if not call or choice is None:
         choices = ", ".join(get_args(Choice))
         raise Misuse(f"--decide {text!r} says nothing; expected CALL=CHOICE, one of {choices}")
-    try:
+    with misuse_on(ValueError):
         session.decide(call, choice)
-    except ValueError as exc:
-        raise Misuse(str(exc)) from exc
 
 
 def _waiting(session: Session, store: str | None) -> Session:
@@ -111,18 +107,13 @@ def _resume(workflow: Workflow, session: Session, store: str | None, *, goes_on:
 
     Raises:
         Misuse: There is nothing to go on with, or it is not of this workflow.
-        Problem: The workflow does something else than what is recorded.
+        ResumeMismatch: The workflow does something else than what is recorded.
     """
     operation = own_operation(session.record, session.id)
-    try:
-        if operation is not None and operation.place.run is not None:
-            with opened_store(store) as opened:
-                cancelled: CancelledRuns = "go_on" if goes_on else "keep"
-                return workflow.resume(session, store=opened, cancelled=cancelled).synchronize()
-    except ValueError as exc:
-        raise Misuse(str(exc)) from exc
-    except ResumeMismatch as exc:
-        raise Problem(str(exc)) from exc
+    if operation is not None and operation.place.run is not None:
+        with misuse_on(ValueError), opened_store(store) as opened:
+            cancelled: CancelledRuns = "go_on" if goes_on else "keep"
+            return workflow.resume(session, store=opened, cancelled=cancelled).synchronize()
     if not isinstance(session.outcome, Suspended):
         raise Misuse(f"session {session.id} has ended and waits for nothing")
     # It was made outside of any workflow, so all of its run is its own.
@@ -208,7 +199,7 @@ def replay_session(
     if at is None and (prompt is not None or provider is not None):
         raise Misuse("--prompt and --provider say how to go on live, so they need --at ROW")
     with loaded_sessions(session, store=store) as (found,):
-        try:
+        with misuse_on(KeyError, ValueError):
             if at is None:
                 lineage = lineage_of(found)
                 needed = [find_missing(lineage, name) for name in _NEEDS_OF_REPLAY]
@@ -220,10 +211,6 @@ def replay_session(
                 with opened_store(store) as opened:
                     made.save(store=opened)
                 result = f"went on from row {at}"
-        except ReplayDifference as exc:
-            raise Problem(str(exc)) from exc
-        except (KeyError, ValueError) as exc:
-            raise Misuse(str(exc.args[0])) from exc
         n_rows = len(made.chunk_table)
         if as_json:
             facts = {"session": made.id, "of": found.id, "n_rows": n_rows}
@@ -281,7 +268,7 @@ def serve(
             sessions="any" if any_session else "own",
             store=opened,
         )
-        try:
+        with misuse_on(ValueError, TypeError):
             serve_mcp(
                 partial(load_workflow, workflow),
                 name=name or workflow.rpartition(":")[2].rpartition(".")[2] or None,
@@ -290,8 +277,6 @@ def serve(
                 port=port,
                 options=options,
             )
-        except (ValueError, TypeError) as exc:
-            raise Misuse(str(exc)) from exc
 
 
 def load_workflow(name: str) -> Workflow:

@@ -39,20 +39,6 @@ from rath.llm.endpoint import checked_url
 from rath.llm.provider import Provider
 from rath.llm.variables import variables_of
 
-__all__ = [
-    "ConfigPlace",
-    "ForProject",
-    "Setting",
-    "Settings",
-    "all_places",
-    "as_text",
-    "endpoint_problem",
-    "key_needed",
-    "read_settings",
-    "target_path",
-    "trust_of",
-]
-
 ForProject = Annotated[
     bool | None,
     typer.Option(

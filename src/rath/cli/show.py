@@ -49,15 +49,6 @@ from rath.session.record import (
 )
 from rath.session.run.stored_programs import waiting_sessions
 
-__all__ = [
-    "entry_text",
-    "makers",
-    "outcome_text",
-    "row_text",
-    "show",
-    "tail",
-]
-
 _MAX_PATHS = 3
 _PIPE_CHARS = 400
 """Of a row's text where lines are not cut to a terminal, without --full."""

@@ -29,6 +29,7 @@ from rath.cli.terminal import (
     Misuse,
     Problem,
     duration,
+    misuse_on,
     note,
     say,
     say_json,
@@ -39,8 +40,6 @@ from rath.session.log.bundle import import_bundle, pack, read_bundle, write_bund
 from rath.session.log.index import SessionSummary, StoreIndex
 from rath.session.log.retention import delete_session, prunable_sessions, prune_sessions
 from rath.session.log.store import SessionStore
-
-__all__ = ["export_session", "fork_session", "import_sessions", "prune", "rm", "verify_sessions"]
 
 _STYLES = {"damaged": "bold red", "missing": "yellow", "note": "dim"}
 
@@ -101,13 +100,9 @@ def fork_session(
 ) -> None:
     """Store a child of a session, with all of its rows or with the first ones, and say its id."""
     with loaded_sessions(session, store=store) as (parent,):
-        try:
+        with misuse_on(ValueError):
             # A branch with which nobody goes on yet.
-            child = (
-                parent.fork() if at is None else parent.replay(at=at, agent=lambda branch: branch)
-            )
-        except ValueError as exc:
-            raise Misuse(str(exc)) from exc
+            child = parent.fork() if at is None else parent.replay(at=at, agent=lambda it: it)
         with opened_store(store) as opened:
             child.save(store=opened)
         n_rows = len(child.chunk_table)

@@ -13,7 +13,7 @@ import typer
 
 from rath import session
 from rath.cli.render import progress
-from rath.cli.terminal import Damaged, Misuse, Problem, note
+from rath.cli.terminal import Damaged, Misuse, Problem, misuse_on, note
 from rath.errors import SessionDamaged, StoreNotFound
 from rath.session import log
 from rath.session.log.files import FileStore
@@ -23,18 +23,6 @@ from rath.session.log.store import SessionStore, open_store
 
 if TYPE_CHECKING:
     from rath.session import Session
-
-__all__ = [
-    "SessionText",
-    "StoreUrl",
-    "find_run",
-    "known_with_ancestors",
-    "loaded_sessions",
-    "locate",
-    "opened_index",
-    "opened_store",
-    "session_id_of",
-]
 
 MIN_PREFIX = 4
 """Hex digits of an id that are enough to name a session."""
@@ -65,10 +53,8 @@ def opened_store(option: str | None) -> Generator[SessionStore]:
     Raises:
         Misuse: No store has such a URL.
     """
-    try:
+    with misuse_on(StoreNotFound, ValueError):
         store = open_store(option)
-    except (StoreNotFound, ValueError) as exc:
-        raise Misuse(str(exc)) from exc
     try:
         yield store
     finally:

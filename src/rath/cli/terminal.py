@@ -7,7 +7,8 @@ import json
 import re
 import sys
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -19,30 +20,6 @@ from uuid import UUID
 import typer
 from rich.console import Console
 from rich.text import Text
-
-__all__ = [
-    "AsJson",
-    "Damaged",
-    "EvidenceMissing",
-    "Exit",
-    "IsAgreed",
-    "Misuse",
-    "Problem",
-    "ask",
-    "ask_secret",
-    "ask_yes_no",
-    "complain",
-    "duration",
-    "note",
-    "say",
-    "say_json",
-    "say_part",
-    "show_help",
-    "time_of",
-    "visible",
-    "warn",
-    "write",
-]
 
 AsJson = Annotated[bool, typer.Option("--json", help="Write JSON, for programs.")]
 IsAgreed = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
@@ -74,6 +51,19 @@ class Misuse(Problem):
     """Ends the command with exit status 2: it was not called as it should be."""
 
     exit_code = Exit.MISUSE
+
+
+@contextmanager
+def misuse_on(*kinds: type[Exception]) -> Generator[None]:
+    """Take errors of some kinds for a wrong call of the command.
+
+    Raises:
+        Misuse: One was raised; the text is its own.
+    """
+    try:
+        yield
+    except kinds as exc:
+        raise Misuse(str(exc.args[0] if isinstance(exc, KeyError) else exc)) from exc
 
 
 class EvidenceMissing(Problem):
@@ -121,17 +111,21 @@ def _jsonable(value: object) -> object:
 
 def note(text: str) -> None:
     """Write a note to stderr."""
-    write(Text.assemble(("note: ", "cyan"), visible(text)), to_stderr=True)
+    _tell("note", "cyan", text)
 
 
 def warn(text: str) -> None:
     """Write a warning to stderr."""
-    write(Text.assemble(("warning: ", "yellow"), visible(text)), to_stderr=True)
+    _tell("warning", "yellow", text)
 
 
 def complain(text: str) -> None:
     """Write an error to stderr."""
-    write(Text.assemble(("error: ", "bold red"), visible(text)), to_stderr=True)
+    _tell("error", "bold red", text)
+
+
+def _tell(label: str, style: str, text: str) -> None:
+    write(Text.assemble((f"{label}: ", style), visible(text)), to_stderr=True)
 
 
 def show_help(ctx: typer.Context) -> None:

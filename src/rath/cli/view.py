@@ -14,8 +14,6 @@ from rath.cli.terminal import Misuse, Problem, note, say
 from rath.session.view import PageLimits, write_page
 from rath.session.view.page import Feed, LiveServer
 
-__all__ = ["view"]
-
 
 def view(
     session: SessionText,
