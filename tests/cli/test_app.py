@@ -29,11 +29,6 @@ def test_help_names_every_verb(rath: Rath, args: tuple[str, ...]) -> None:
     assert all(verb.split()[0] in result.stdout for verb in cli.VERBS)
 
 
-@pytest.mark.parametrize("verb", sorted(cli.VERBS))
-def test_every_verb_is_there_and_has_help(rath: Rath, verb: str) -> None:
-    rath(*verb.split(), "--help", ends=0, out=f"rath {verb}")
-
-
 def test_an_unknown_verb_is_a_misuse_that_names_the_nearest(rath: Rath) -> None:
     result = rath("confg", ends=2, out="")
     assert result.stderr.startswith("error: no verb 'confg'. Did you mean 'config'? Known: ")

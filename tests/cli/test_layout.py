@@ -25,7 +25,9 @@ from rath.cli.render import (
     span,
 )
 from rath.cli.terminal import Misuse, duration, time_of
+from tests.cli.conftest import Rath
 from tests.support.api import UNKNOWN_TIME
+from tests.support.stored import Family
 
 
 @given(st.text(max_size=30), st.integers(20, 40))
@@ -150,3 +152,19 @@ def test_a_bar_is_drawn_on_a_terminal_only(
         shown = capsys.readouterr()
         assert shown.out == ""
         assert ("reading" in shown.err and "2/2" in shown.err) == is_terminal
+
+
+@pytest.mark.parametrize("columns", [60, 40])
+@pytest.mark.parametrize(
+    "words",
+    ["log --graph", *(f"cost --by {by}" for by in ("model", "session", "run", "day")),
+     *(f"show {digit * 8}" for digit in "1234567")],
+)  # fmt: skip
+def test_lines_fit_into_a_narrow_terminal(
+    rath: Rath, family: Family, monkeypatch: pytest.MonkeyPatch, words: str, columns: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    lines = rath(words, ends=0, out="$0.02 + ?" if "cost" in words else ()).stdout.splitlines()
+    # Ids and paths are whole, so that they can be copied.
+    cut = [line for line in lines if not line.startswith(("session", "log"))]
+    assert max(map(cell_len, cut)) <= columns

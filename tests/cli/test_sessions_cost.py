@@ -8,7 +8,6 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from rich.cells import cell_len
 
 from rath.cli.terminal import Exit
 from rath.session import Session
@@ -110,17 +109,6 @@ def test_tokens_without_a_call_are_told(rath: Rath, sessions: Path) -> None:
 def test_an_empty_store_costs_nothing(rath: Rath) -> None:
     result = rath("cost", ends=Exit.ANSWERED, err="")
     assert result.stdout == "total  0 calls  0 tokens  $0.00\n"
-
-
-@pytest.mark.parametrize("columns", [60, 40])
-def test_lines_fit_into_a_narrow_terminal(
-    rath: Rath, family: Family, monkeypatch: pytest.MonkeyPatch, columns: int
-) -> None:
-    monkeypatch.setenv("COLUMNS", str(columns))
-    for by in ("model", "session", "run", "day"):
-        lines = rath("cost --by", by).stdout.splitlines()
-        assert max(map(cell_len, lines)) <= columns
-        assert "$0.02 + ?" in lines[-1]
 
 
 def test_a_session_and_a_run_are_one_too_many(rath: Rath, family: Family) -> None:

@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
-import pytest
-from rich.cells import cell_len
-
 from rath.cli.terminal import Exit
 from tests.cli.conftest import Rath
 from tests.support.stored import Family
@@ -44,18 +39,3 @@ def test_a_limit_is_told(rath: Rath, family: Family) -> None:
     assert len(result.stdout.splitlines()) == 2
     assert result.stderr == "note: the newest 2 of 7 sessions; -n 0 shows all\n"
     assert len(rath("log -n 0").stdout.splitlines()) == 7
-
-
-def test_json(rath: Rath, family: Family) -> None:
-    listed = json.loads(rath("log 5555 --json").stdout)["sessions"]
-    assert [each["id"][0] for each in listed] == list("54321")
-
-
-@pytest.mark.parametrize("columns", [60, 40])
-def test_lines_fit_into_a_narrow_terminal(
-    rath: Rath, family: Family, monkeypatch: pytest.MonkeyPatch, columns: int
-) -> None:
-    monkeypatch.setenv("COLUMNS", str(columns))
-    lines = rath("log --graph").stdout.splitlines()
-    assert max(map(cell_len, lines)) <= columns
-    assert len(lines) == len(GRAPH.splitlines())

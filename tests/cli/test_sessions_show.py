@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from uuid import uuid4
 
 import pytest
-from rich.cells import cell_len
 
-from rath.cli.show import entry_text, outcome_text
 from rath.cli.terminal import Exit
 from rath.session.chunk import ChunkRow
-from rath.session.outcome import Completed, NeedsInput, OutputMissing
+from rath.session.outcome import NeedsInput
 from rath.session.persistence.store import FileStore
 from rath.session.record import Interrupt, Summary, Verdict
 from tests.cli.conftest import Rath
@@ -138,18 +135,6 @@ def test_of_a_damaged_log_is_shown_what_can_be_believed(rath: Rath, sessions: Pa
     assert "what is shown stands before it" in result.stderr
 
 
-@pytest.mark.parametrize("columns", [60, 40])
-def test_lines_fit_into_a_narrow_terminal(
-    rath: Rath, family: Family, monkeypatch: pytest.MonkeyPatch, columns: int
-) -> None:
-    monkeypatch.setenv("COLUMNS", str(columns))
-    for number in "1234567":
-        lines = rath("show", number * 8).stdout.splitlines()
-        # Ids and paths are whole, so that they can be copied.
-        cut = [line for line in lines if not line.startswith(("session", "log"))]
-        assert max(map(cell_len, cut)) <= columns
-
-
 def test_json_has_rows_entries_and_what_is_open(rath: Rath, family: Family) -> None:
     shown = json.loads(rath("show --json 77777777").stdout)
     assert (shown["state"], shown["outcome"]) == ("needs_decision", None)
@@ -168,13 +153,3 @@ def test_an_unknown_kind_of_row_is_shown_as_it_is(rath: Rath, sessions: Path) ->
     log = LogMaker().row(ChunkRow("from_the_future", {"x": 1})).ended()
     save(sessions, log)
     assert "  0 from_the_future {'x': 1}" in rath("show", str(log.session)).stdout
-
-
-def test_the_brief_of_a_call_names_what_was_unusual() -> None:
-    log = LogMaker()
-    run = log.tool_run("a")
-    assert entry_text(run) == "done, 1 ms"
-    assert outcome_text(Completed(OutputMissing("no number"))) == (
-        "completed without its typed answer: no number"
-    )
-    assert outcome_text(NeedsInput(uuid4(), "a\nb")) == "a b"

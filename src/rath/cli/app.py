@@ -4,7 +4,7 @@
     3  evidence is not there      4  a session is not what was written
 
 A verb is a function in a module of its group, named in `VERBS` and imported when it is called. It
-raises `Problem` or `Misuse`; an error of rath or of the system ends it in the same way.
+raises `CommandError` or `Misuse`; an error of rath or of the system ends it in the same way.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typer.core import TyperGroup
 
 import rath
 from rath._core.text import did_you_mean
-from rath.cli.terminal import Exit, Misuse, Problem, complain, show_help
+from rath.cli.terminal import CommandError, Exit, Misuse, complain, show_help
 from rath.errors import RathError, SessionDamaged
 
 __all__ = ["VERBS", "app", "main"]
@@ -144,7 +144,7 @@ class _CommandLine(_Verbs):
             code: object = super().main(
                 args, "rath", complete_var, False, windows_expand_args, **extra
             )
-        except Problem as exc:
+        except CommandError as exc:
             complain(str(exc))
             code = exc.exit_code
         except SessionDamaged as exc:

@@ -11,8 +11,8 @@ import typer
 from rath._core.text import short_id
 from rath.cli.explain import effect_text, require_evidence
 from rath.cli.render import count_of, head, item, line, outline_room, say_lines, say_table
-from rath.cli.stores import SessionText, StoreUrl, loaded_sessions
-from rath.cli.terminal import AsJson, Problem, misuse_on, note, say_json
+from rath.cli.stores import SessionText, StoreUrl, load_sessions
+from rath.cli.terminal import AsJson, CommandError, misuse_on, note, say_json
 from rath.session import ChunkRow
 from rath.session.questions import Appearance, Comparison, blame, compare
 from rath.session.questions.comparison import preview
@@ -45,7 +45,7 @@ def blame_text(
     Blanks do not count. The exit status is 1 where the text stands nowhere, and 3 where evidence
     is missing.
     """
-    with loaded_sessions(session, store=store) as (found,):
+    with load_sessions(session, store=store) as (found,):
         with misuse_on(ValueError):
             answer = blame(found, text)
         if as_json:
@@ -61,7 +61,9 @@ def blame_text(
                 note(f"{count_of(more, 'other place')} came later; --json lists all")
     require_evidence(answer.missing)
     if not answer.appearances:
-        raise Problem(f"{text!r} stands nowhere in session {found.id}, nor in what it came from")
+        raise CommandError(
+            f"{text!r} stands nowhere in session {found.id}, nor in what it came from"
+        )
 
 
 def _where(each: Appearance) -> str:
@@ -125,7 +127,7 @@ def diff_sessions(
     as_json: AsJson = False,
 ) -> None:
     """Compare two sessions: rows from where they part, files, and what each of them took."""
-    with loaded_sessions(left, right, store=store) as (one, other):
+    with load_sessions(left, right, store=store) as (one, other):
         found = compare(one, other)
     if as_json:
         say_json(encode_answer(found))

@@ -28,9 +28,9 @@ from rath.cli.settings import (
 )
 from rath.cli.terminal import (
     AsJson,
+    CommandError,
     IsAgreed,
     Misuse,
-    Problem,
     ask_secret,
     ask_yes_no,
     complain,
@@ -95,14 +95,14 @@ def get(
 ) -> None:
     """Show one value as it counts here, or all values of a table; secrets are hidden."""
     settings = read_settings()
-    parts = _parsed(key)
+    parts = _parse_key(key)
     wanted = format_key(parts)
     found, inside = settings.at(wanted), settings.under(wanted)
     if found is None and not inside:
         _fail_on_problems(settings)
         variables = [spec.name for spec in all_env_specs()]
         if keys.is_known(parts) or wanted in variables:
-            raise Problem(f"{wanted} is not set")
+            raise CommandError(f"{wanted} is not set")
         raise Misuse(_unknown_key(parts, *variables))
     if as_json:
         say_json(found or {"settings": inside})
@@ -159,21 +159,21 @@ def set_value(
     ] = False,
 ) -> None:
     """Set one value. Keys for models go to credentials.json, which only you can read."""
-    parts = _parsed(key)
+    parts = _parse_key(key)
     if not force and not keys.is_known(parts):
         raise Misuse(f"{_unknown_key(parts)}\nTo set it all the same: rath config set --force")
     if parts == ("version",):
         raise Misuse("version is that of the file, and set by rath")
     is_secret = _is_secret(parts)
-    text = _given(format_key(parts), value, is_secret=is_secret)
+    text = _read_value(format_key(parts), value, is_secret=is_secret)
     if not force:
         _check(parts, text)
     with misuse_on(ValueError):
         parsed = keys.parse_value(parts, text)
         _check_number(parts, parsed)
-        store = _changed(target_path(for_project), lambda it: keys.assign(it.config, parts, parsed))
-    said = HIDDEN if is_secret else as_text(shown(parts[-1], parsed))
-    say(f"{format_key(parts)} = {said}, in {_file_of(parts, store.path)}")
+        store = _change(target_path(for_project), lambda it: keys.assign(it.config, parts, parsed))
+    value_text = HIDDEN if is_secret else as_text(shown(parts[-1], parsed))
+    say(f"{format_key(parts)} = {value_text}, in {_file_of(parts, store.path)}")
     settings = read_settings()
     if not settings.problems:
         _tell_what_counts(parts, store, settings)
@@ -187,10 +187,10 @@ def unset(
     for_project: ForProject = None,
 ) -> None:
     """Take away one value, or a whole entry such as llm.providers.main with its key."""
-    parts = _parsed(key)
+    parts = _parse_key(key)
     if keys.is_known(parts) and keys.is_table(parts) and len(parts) < _ENTRY_DEPTH:
         raise Misuse(f"{key} holds many values; name one of them, or an entry in it")
-    store = _changed(target_path(for_project), lambda it: _remove(it, parts))
+    store = _change(target_path(for_project), lambda it: _remove(it, parts))
     say(f"{format_key(parts)} is gone from {_file_of(parts, store.path)}")
     llm = store.config.llm
     if parts == ("llm", "providers", llm.default_provider):
@@ -204,12 +204,12 @@ def _unknown_key(parts: Sequence[str], *others: str) -> str:
     return f"no key {format_key(parts)!r}.{hint}"
 
 
-def _parsed(key: str) -> tuple[str, ...]:
+def _parse_key(key: str) -> tuple[str, ...]:
     with misuse_on(ValueError):
         return keys.parse_key(key)
 
 
-def _given(key: str, value: str | None, *, is_secret: bool) -> str:
+def _read_value(key: str, value: str | None, *, is_secret: bool) -> str:
     """Return the value to set, read from where it was pointed to."""
     if value is not None and value != "-":
         if is_secret:
@@ -225,7 +225,7 @@ def _given(key: str, value: str | None, *, is_secret: bool) -> str:
     else:
         raise Misuse(f"no value for {key}; to take it away: rath config unset {key}")
     if not text:
-        raise Problem(f"nothing was given for {key}, so nothing is written")
+        raise CommandError(f"nothing was given for {key}, so nothing is written")
     return text
 
 
@@ -263,10 +263,10 @@ def _remove(store: ConfigStore, parts: Sequence[str]) -> None:
         raise Misuse(_unknown_key(parts))
     found = read_settings().at(format_key(parts))
     elsewhere = f"; it comes from: {found.origin}" if found else ""
-    raise Problem(f"{format_key(parts)} is not set in {store.path}{elsewhere}")
+    raise CommandError(f"{format_key(parts)} is not set in {store.path}{elsewhere}")
 
 
-def _changed(path: Path, change: Callable[[ConfigStore], None]) -> ConfigStore:
+def _change(path: Path, change: Callable[[ConfigStore], None]) -> ConfigStore:
     """Return the config after a change, which is made anew where another process came between."""
     while True:
         store = ConfigStore(path)
@@ -276,7 +276,7 @@ def _changed(path: Path, change: Callable[[ConfigStore], None]) -> ConfigStore:
         except ConfigConflict:
             continue
         except ConfigError as exc:
-            raise Problem(f"nothing is written: {exc}") from None
+            raise CommandError(f"nothing is written: {exc}") from None
         return store
 
 
@@ -295,8 +295,8 @@ def _tell_what_counts(parts: Sequence[str], store: ConfigStore, settings: Settin
     """Say so when another config hides what was written."""
     own = {f"config {_file_of(parts, store.path)}", f"config {store.path}"}
     found = settings.at(format_key(parts))
-    beside = settings.under(format_key(parts[:_ENTRY_DEPTH]))
-    origins = [found.origin] if found else [each.origin for each in beside]
+    neighbours = settings.under(format_key(parts[:_ENTRY_DEPTH]))
+    origins = [found.origin] if found else [each.origin for each in neighbours]
     others = [origin for origin in origins if origin.startswith("config ")]
     if others and own.isdisjoint(others):
         note(f"it does not count in this directory, where {others[0][7:]} comes first")
@@ -363,7 +363,7 @@ def _trust(store: ConfigStore, waiting: Sequence[GuardedEntry], *, is_agreed: bo
         return
     count = count_of(len(waiting), "setting")
     if not is_agreed and not ask_yes_no(f"Trust {count}?"):
-        raise Problem(f"{store.path} is not trusted; nothing is changed")
+        raise CommandError(f"{store.path} is not trusted; nothing is changed")
     trust_entries(waiting)
     say(f"{count} trusted")
 

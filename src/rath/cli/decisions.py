@@ -11,7 +11,7 @@ from typing import Annotated, Any, cast
 import typer
 
 from rath.cli.render import head, item
-from rath.cli.stores import SessionText, StoreUrl, loaded_sessions
+from rath.cli.stores import SessionText, StoreUrl, load_sessions
 from rath.cli.terminal import AsJson, Misuse, misuse_on, say_json
 from rath.session import Session
 from rath.session.chunk import readable_json
@@ -67,7 +67,7 @@ def edit_call(
     as_json: AsJson = False,
 ) -> None:
     """Allow a tool call with other arguments; the model reads which."""
-    new = _parsed(arguments)
+    new = _parse_json(arguments)
     if not isinstance(new, dict):
         raise Misuse(f"ARGUMENTS must be a JSON object, not {arguments:.80}")
     with _waiting_call(session, (call, index), "approval", store, as_json=as_json) as (found, each):
@@ -88,12 +88,12 @@ def answer_question(
 
     The answer is JSON, `"red"`, `3` or `{"a": 1}`; with --text it is the text as it stands.
     """
-    answer = value if is_text else _parsed(value, "; for a text give --text")
+    answer = value if is_text else _parse_json(value, "; for a text give --text")
     with _waiting_call(session, (call, index), "input", store, as_json=as_json) as (found, each):
         found.answer(answer, each, **_who(by))
 
 
-def _parsed(text: str, hint: str = "") -> Any:
+def _parse_json(text: str, hint: str = "") -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as exc:
@@ -114,7 +114,7 @@ def _waiting_call(
     Raises:
         Misuse: No such call waits for that, or several do; or it takes no such reply.
     """
-    with loaded_sessions(text, store=store) as (named,):
+    with load_sessions(text, store=store) as (named,):
         found, call = _find_call(waiting_sessions(named) or (named,), *place, waits_for)
         with misuse_on(ValueError, TypeError):
             yield found, call

@@ -14,14 +14,14 @@ from rath._core.text import valid_unicode
 from rath.cli import doctor_machine as machine
 from rath.cli.doctor_config import check_configs
 from rath.cli.doctor_models import check_models, check_models_live, usable_configs
-from rath.cli.render import Finding, count_levels, say_findings
+from rath.cli.render import CheckFinding, count_levels, say_findings
 from rath.cli.terminal import AsJson, Exit, Misuse, complain, say
 from rath.config.env import EnvKind, all_env_specs, env_value
 from rath.llm.endpoint import password_in
 from rath.llm.probe import DEFAULT_PROBE_TIMEOUT
 from rath.llm.repeated_key import without_secret
 
-CHECKS: tuple[Callable[[], Iterable[Finding]], ...] = (
+CHECKS: tuple[Callable[[], Iterable[CheckFinding]], ...] = (
     check_configs,
     check_models,
     machine.check_installation,
@@ -75,12 +75,12 @@ def doctor(
     say_findings([finding.cleaned(clean) for finding in found], payload, as_json=as_json)
     n_problems, n_warnings = levels["problem"], levels["warning"]
     if not as_json:
-        say(f"{_counted(n_problems, 'problem')}, {_counted(n_warnings, 'warning')}")
+        say(f"{_count(n_problems, 'problem')}, {_count(n_warnings, 'warning')}")
     if n_problems or (is_strict and n_warnings):
         raise typer.Exit(Exit.WORLD)
 
 
-def _counted(number: int, noun: str) -> str:
+def _count(number: int, noun: str) -> str:
     return f"{number or 'no'} {noun}{'' if number == 1 else 's'}"
 
 

@@ -14,7 +14,7 @@ from typing import TypeAlias, cast
 from pydantic import ValidationError
 
 from rath._core.text import did_you_mean
-from rath.cli.render import Finding, Level
+from rath.cli.render import CheckFinding, Level
 from rath.cli.settings import all_places
 from rath.config.credentials import CREDENTIALS_FILENAME, secrets_from_config
 from rath.config.keys import format_key, is_known, near_key
@@ -44,12 +44,12 @@ _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 _SPACE = re.compile(r"[ \t\n\r]*")
 
 
-def check_configs() -> Iterator[Finding]:
+def check_configs() -> Iterator[CheckFinding]:
     """Yield what is found in every config that counts here, and in the files beside it."""
     try:
         places = all_places()
     except OSError as exc:
-        yield Finding(_GROUP, "place", "problem", str(exc))
+        yield CheckFinding(_GROUP, "place", "problem", str(exc))
         return
     configs = [_CheckedFile(place.role, place.file) for place in places]
     for config in configs:
@@ -76,7 +76,7 @@ class _CheckedFile:
 
     subject: str
     path: Path
-    findings: list[Finding] = field(default_factory=list[Finding])
+    findings: list[CheckFinding] = field(default_factory=list[CheckFinding])
     payload: Table | None = None
     """None where it is missing or cannot be used."""
 
@@ -103,7 +103,7 @@ class _CheckedFile:
             dotted = format_key(map(str, key))
             details["key"] = dotted
             text = f"{dotted}: {text}"
-        found = Finding(_GROUP, self.subject, level, f"{where}: {text}", advice, details)
+        found = CheckFinding(_GROUP, self.subject, level, f"{where}: {text}", advice, details)
         self.findings.append(found)
 
     def read(self) -> None:
@@ -229,7 +229,7 @@ def _check_neighbours(config: _CheckedFile) -> None:
         if manifest.path.exists() and read_manifest(manifest.path.parent) is None:
             manifest.add("warning", "is damaged; the next change of the config writes it anew")
     except ManifestVersionError as exc:
-        manifest.findings.append(Finding(_GROUP, config.subject, "problem", str(exc)))
+        manifest.findings.append(CheckFinding(_GROUP, config.subject, "problem", str(exc)))
     except OSError as exc:
         manifest.add("problem", f"cannot be read: {exc.strerror or exc}")
     config.findings += keys.findings + salt.findings + manifest.findings

@@ -26,7 +26,7 @@ from rath.backend.persistence.forks import prunable_forks
 from rath.backend.persistence.paths import forks_root, local_root, sandboxes_dir
 from rath.backend.persistence.registry import PersistentSandboxRegistry
 from rath.cli.doctor_models import usable_configs
-from rath.cli.render import Finding, Level, count_of
+from rath.cli.render import CheckFinding, Level, count_of
 from rath.config.paths import resolve_config_dir
 from rath.errors import ConfigError, RathError
 from rath.memory.persistence.paths import local_memory_root
@@ -64,15 +64,15 @@ _EXTRA = re.compile(r"extra\s*==\s*['\"](?P<name>[^'\"]+)['\"]")
 _BOUND = re.compile(r"(?P<sign>[<>=!~]=?=?)\s*(?P<version>[^\s,]+)")
 _NUMBERS = re.compile(r"v?(?:\d+!)?(\d+(?:\.\d+)*)")
 
-_installation, _extra = partial(Finding, "Installation"), partial(Finding, "Extras")
-_file = partial(Finding, "Files")
+_installation, _extra = partial(CheckFinding, "Installation"), partial(CheckFinding, "Extras")
+_file = partial(CheckFinding, "Files")
 
 
-def check_installation() -> Iterator[Finding]:
+def check_installation() -> Iterator[CheckFinding]:
     """Yield what is found about Python, the packages and the clock."""
     python = platform.python_version()
     installed = _version(_PACKAGE)
-    wanted = "" if installed is None else ",".join(_declared("Requires-Python"))
+    wanted = "" if installed is None else ",".join(_metadata_of("Requires-Python"))
     bound = unmet_bound(wanted, python)
     if bound is None:
         yield _installation("Python", "ok", python)
@@ -100,10 +100,10 @@ def check_installation() -> Iterator[Finding]:
         yield _installation("clock", "warning", text, "endpoints refuse a wrong clock")
 
 
-def check_extras() -> Iterator[Finding]:
+def check_extras() -> Iterator[CheckFinding]:
     """Yield which extras are installed, and in versions that do."""
     needed = requirements_of(_PACKAGE)
-    for extra in _declared("Provides-Extra") if needed else ():
+    for extra in _metadata_of("Provides-Extra") if needed else ():
         parts = [each for each in needed if each.extra == extra]
         versions = {each.name: _version(each.name) for each in parts}
         about = f" ({_PURPOSES[extra]})" if extra in _PURPOSES else ""
@@ -154,7 +154,7 @@ def requirements_of(package: str) -> list[Requirement]:
     What holds only for other systems or Pythons is left out.
     """
     found: list[Requirement] = []
-    for declared in _declared("Requires-Dist", package):
+    for declared in _metadata_of("Requires-Dist", package):
         parsed = _REQUIREMENT.match(declared)
         if parsed is None or parsed["name"] == package:
             continue
@@ -167,7 +167,7 @@ def requirements_of(package: str) -> list[Requirement]:
     return found
 
 
-def _declared(name: str, package: str = _PACKAGE) -> list[str]:
+def _metadata_of(name: str, package: str = _PACKAGE) -> list[str]:
     try:
         return list(metadata(package).get_all(name) or ())
     except PackageNotFoundError:
@@ -211,7 +211,7 @@ def _numbers(text: str) -> tuple[int, ...]:
     return tuple(map(int, found[1].split("."))) if found else ()
 
 
-def check_sandboxes() -> Iterator[Finding]:
+def check_sandboxes() -> Iterator[CheckFinding]:
     """Yield which sandbox backends can be used here."""
     entries = [
         each for store in usable_configs() for each in store.config.backend.providers.values()
@@ -220,7 +220,7 @@ def check_sandboxes() -> Iterator[Finding]:
     yield from _check_plane("Sandboxes", backend.list_names(), _sandbox, chosen)
 
 
-def check_memories() -> Iterator[Finding]:
+def check_memories() -> Iterator[CheckFinding]:
     """Yield which memory backends can be used here."""
     entries = [
         each for store in usable_configs() for each in store.config.memory.providers.values()
@@ -231,7 +231,7 @@ def check_memories() -> Iterator[Finding]:
 
 def _check_plane(
     group: str, names: list[str], describe: Callable[[str], tuple[bool, str]], chosen: set[str]
-) -> Iterator[Finding]:
+) -> Iterator[CheckFinding]:
     for name in [*names, *sorted(chosen.difference(names))]:
         # What a config names must be there; what only might be used need not.
         missing: Level = "problem" if name in chosen else "note"
@@ -240,9 +240,9 @@ def _check_plane(
         except Exception as exc:  # noqa: BLE001  # plug-ins raise anything; it is told here
             level: Level = "problem" if name in chosen else "warning"
             kind = "" if isinstance(exc, RathError) else f"{type(exc).__name__}: "
-            yield Finding(group, name, level, f"{kind}{exc}")
+            yield CheckFinding(group, name, level, f"{kind}{exc}")
             continue
-        yield Finding(group, name, "ok" if is_usable else missing, text)
+        yield CheckFinding(group, name, "ok" if is_usable else missing, text)
 
 
 def _sandbox(name: str) -> tuple[bool, str]:
@@ -266,7 +266,7 @@ def _memory(name: str) -> tuple[bool, str]:
     return False, "says that it cannot work here: is_available() is False"
 
 
-def check_stores() -> Iterator[Finding]:
+def check_stores() -> Iterator[CheckFinding]:
     """Yield whether what rath stores can be written, and what is there; nothing stays behind."""
     try:
         places = {"home": resolve_config_dir(), "memory": local_memory_root()}
@@ -293,7 +293,7 @@ def check_stores() -> Iterator[Finding]:
     yield from _check_workspaces()
 
 
-def _check_workspaces() -> Iterator[Finding]:
+def _check_workspaces() -> Iterator[CheckFinding]:
     """Yield which sandboxes are stored, and what programs left behind that were killed."""
     registry = PersistentSandboxRegistry()
     try:
@@ -315,11 +315,11 @@ def _check_workspaces() -> Iterator[Finding]:
         yield _file("sandboxes", "note", text, _PRUNE)
 
 
-def check_disk() -> Iterator[Finding]:
+def check_disk() -> Iterator[CheckFinding]:
     """Yield how much is free on the disk of the stores."""
     try:
         home = resolve_config_dir()
-        free = shutil.disk_usage(_existing(home)).free
+        free = shutil.disk_usage(_nearest_directory(home)).free
     except OSError:
         return
     text = f"{free / 1e9:.1f} GB are free"
@@ -329,10 +329,10 @@ def check_disk() -> Iterator[Finding]:
         yield _file("disk", "ok", text)
 
 
-def _writable(subject: str, path: Path) -> Finding:
+def _writable(subject: str, path: Path) -> CheckFinding:
     """Find out whether a directory can be written or, where it is not there, made."""
     if not path.exists():
-        above = _existing(path)
+        above = _nearest_directory(path)
         if above.is_dir() and os.access(above, os.W_OK | os.X_OK):
             return _file(subject, "ok", f"{path} is not there yet and can be made")
         text = f"{path} is not there and cannot be made in {above}"
@@ -348,5 +348,5 @@ def _writable(subject: str, path: Path) -> Finding:
     return _file(subject, "ok", f"{path} can be written")
 
 
-def _existing(path: Path) -> Path:
+def _nearest_directory(path: Path) -> Path:
     return next(above for above in (path, *path.parents) if above.exists())

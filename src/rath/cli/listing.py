@@ -40,9 +40,9 @@ from rath.cli.stores import (
     StoreUrl,
     find_run,
     known_with_ancestors,
-    opened_index,
-    opened_store,
     session_id_of,
+    use_index,
+    use_store,
 )
 from rath.cli.terminal import AsJson, Damaged, Misuse, note, say_json, time_of, visible
 from rath.session.graph.kind import LineageKind
@@ -114,7 +114,7 @@ def ls(
     for state in states or ():
         if state not in _STATES:
             raise Misuse(f"no state {state!r}; expected one of {', '.join(_STATES)}")
-    with opened_store(store_url) as store, opened_index(store) as index:
+    with use_store(store_url) as store, use_index(store) as index:
         query = SessionFilter(
             states=states or (),
             since=time_of("--since", since),
@@ -164,23 +164,23 @@ def log(
     as_json: AsJson = False,
 ) -> None:
     """Show sessions by time, the newest first, each after all that was made from it."""
-    with opened_store(store_url) as store:
+    with use_store(store_url) as store:
         ident = None if session is None else session_id_of(session, store)
-        with opened_index(store) as index:
+        with use_index(store) as index:
             ordered = newest_first(
                 index.summaries(SessionFilter(is_said=True))
                 if ident is None
                 else known_with_ancestors(index, ident, has_descendants=has_descendants)
             )
-    shown = ordered[:limit] if limit else ordered
+    newest = ordered[:limit] if limit else ordered
     if as_json:
-        say_json({"sessions": [*map(_jsonable, shown)]})
+        say_json({"sessions": [*map(_jsonable, newest)]})
     elif is_graph:
-        say_lines(_graph_lines(shown))
+        say_lines(_graph_lines(newest))
     else:
-        say_lines(_log_line("", each) for each in shown)
-    if len(shown) < len(ordered):
-        note(f"the newest {len(shown):,} of {len(ordered):,} sessions; -n 0 shows all")
+        say_lines(_log_line("", each) for each in newest)
+    if len(newest) < len(ordered):
+        note(f"the newest {len(newest):,} of {len(ordered):,} sessions; -n 0 shows all")
 
 
 def _jsonable(session: SessionSummary) -> dict[str, Any]:
@@ -294,7 +294,7 @@ def cost(
     """
     if session is not None and run is not None:
         raise Misuse("expected at most one of SESSION and --run")
-    with opened_store(store_url) as store, opened_index(store) as index:
+    with use_store(store_url) as store, use_index(store) as index:
         if session is not None:
             known = known_with_ancestors(index, session_id_of(session, store))
         else:
@@ -513,7 +513,7 @@ def draw_graph(
             for joined in here[1:]:
                 lanes[joined] = None
                 drawn[joined] = "╯" if joined == here[-1] else "┴"
-            yield _joined(drawn), None
+            yield _join_marks(drawn), None
         lanes[at] = session.id
         drawn = marks()
         drawn[at] = "●"
@@ -530,7 +530,7 @@ def draw_graph(
                 drawn[to] = "╮" if to > at else "╭"
             else:
                 drawn[to] = "┤" if to > at else "├"
-            yield _joined(drawn), None
+            yield _join_marks(drawn), None
         while lanes and lanes[-1] is None:
             lanes.pop()
 
@@ -543,7 +543,7 @@ def _parents_among(sessions: Sequence[SessionSummary]) -> dict[UUID, list[UUID]]
     }
 
 
-def _joined(marks: Sequence[str]) -> str:
+def _join_marks(marks: Sequence[str]) -> str:
     """Return the marks of lanes with what goes on between them."""
     joined = marks[0]
     for left, right in pairwise(marks):

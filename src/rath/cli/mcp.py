@@ -15,7 +15,7 @@ import typer
 
 from rath._core.text import did_you_mean
 from rath.cli.render import (
-    Finding,
+    CheckFinding,
     Level,
     count_levels,
     count_of,
@@ -28,9 +28,9 @@ from rath.cli.render import (
 )
 from rath.cli.terminal import (
     AsJson,
+    CommandError,
     IsAgreed,
     Misuse,
-    Problem,
     ask_yes_no,
     complain,
     misuse_on,
@@ -98,7 +98,7 @@ def list_servers(
     if name is not None:
         names = dict.fromkeys([_server_named(name).name])
     servers = [configured_server(each) for each in names]
-    listed = [_Listed.of(each, is_default=each.name in enabled) for each in servers]
+    listed = [_ServerRow.of(each, is_default=each.name in enabled) for each in servers]
     if name is not None or with_tools:
         _list_tools(servers, listed, as_json=as_json)
     elif as_json:
@@ -119,7 +119,7 @@ def list_servers(
 
 
 @dataclass(frozen=True, slots=True)
-class _Listed:
+class _ServerRow:
     """A server as it is listed; secrets in it are hidden."""
 
     name: str
@@ -134,7 +134,7 @@ class _Listed:
     config: str
 
     @classmethod
-    def of(cls, server: ConfiguredServer, *, is_default: bool) -> _Listed:
+    def of(cls, server: ConfiguredServer, *, is_default: bool) -> _ServerRow:
         """Describe a server."""
         config = str(server.store.path)
         if not belongs_to_project(server.store):
@@ -169,7 +169,7 @@ class _ToolInfo:
 
 
 def _list_tools(
-    servers: Sequence[ConfiguredServer], listed: Sequence[_Listed], *, as_json: bool
+    servers: Sequence[ConfiguredServer], listed: Sequence[_ServerRow], *, as_json: bool
 ) -> None:
     found: list[dict[str, Any]] = []
     for server, each in zip(servers, listed, strict=True):
@@ -182,7 +182,7 @@ def _list_tools(
         except (MCPServerError, ConfigError, ValueError) as exc:
             problem = str(exc)
         infos = [_ToolInfo.of(tool, differences) for tool in tools]
-        fields = {name: getattr(each, name) for name in _Listed.__slots__}
+        fields = {name: getattr(each, name) for name in _ServerRow.__slots__}
         rest = {"tools": infos, "removed": differences.removed, "problem": problem}
         found.append({**fields, **rest})
         if not as_json:
@@ -220,14 +220,14 @@ def _server_named(name: str) -> ConfiguredServer:
 
     Raises:
         Misuse: There is none of that name; the text says which there are.
-        Problem: Its entry names no program.
+        CommandError: Its entry names no program.
     """
     with misuse_on(KeyError):
         found = configured_server(name)
         try:
             _ = found.spec
         except ValueError as exc:
-            raise Problem(str(exc)) from None
+            raise CommandError(str(exc)) from None
     return found
 
 
@@ -277,7 +277,7 @@ class _Steps:
     """Findings of what was tried, in order, with the time that each step took."""
 
     group: str
-    found: list[Finding] = field(default_factory=list[Finding])
+    found: list[CheckFinding] = field(default_factory=list[CheckFinding])
     begin: float = field(default_factory=time.perf_counter)
 
     def add(self, subject: str, level: Level, text: str, *, is_timed: bool = False) -> None:
@@ -285,7 +285,7 @@ class _Steps:
         took, details = f" ({span(ms)})" if is_timed else "", {"ms": round(ms, 1)}
         text = f"{one_line(text)}{took}"
         self.found.append(
-            Finding(self.group, subject, level, text, details=details if is_timed else {})
+            CheckFinding(self.group, subject, level, text, details=details if is_timed else {})
         )
         self.begin = time.perf_counter()
 
@@ -357,8 +357,8 @@ def call_tool(
                 f"MCP server {name!r} has no tool {tool!r}.{did_you_mean(tool, known)} "
                 f"Known: {', '.join([*known][:_MAX_LISTED]) or 'none'}{more}"
             )
-        given = words if isinstance(words, dict) else _typed(words, known[tool])
-        result = client.call_tool(tool, given, timeout=timeout)
+        values = words if isinstance(words, dict) else _typed(words, known[tool])
+        result = client.call_tool(tool, values, timeout=timeout)
     failure = error_text(result)
     if as_json:
         say_json(result.model_dump(mode="json", exclude_none=True))
@@ -458,7 +458,7 @@ def _trust_entry(server: ConfiguredServer, *, is_agreed: bool) -> None:
         note("you have trusted this entry before")
         return
     if not is_agreed and not ask_yes_no(f"Trust {server.name}?"):
-        raise Problem(f"{server.name} is not trusted; nothing is changed")
+        raise CommandError(f"{server.name} is not trusted; nothing is changed")
     trusts.trust_server(server.name, server.store)
     say(f"{server.name} is trusted")
 
@@ -521,7 +521,7 @@ def _accept_changes(server: ConfiguredServer, *, is_agreed: bool) -> None:
         say(visible(text, but=""))
     changes = count_of(n_changes, "change")
     if not is_agreed and not ask_yes_no(f"Accept {changes}?"):
-        raise Problem(f"the tools of {server.name} stay pinned as they were")
+        raise CommandError(f"the tools of {server.name} stay pinned as they were")
     pins.accept_pins(server.spec, tools, project=server.project)
     say(f"{changes} accepted")
 

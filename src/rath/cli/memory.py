@@ -18,9 +18,9 @@ from rath import config
 from rath.cli.render import one_line, say_table
 from rath.cli.terminal import (
     AsJson,
+    CommandError,
     IsAgreed,
     Misuse,
-    Problem,
     ask_yes_no,
     duration,
     note,
@@ -83,7 +83,7 @@ def add(
         # Not as a note that another one at its place makes step aside.
         ends = {key: value for key, value in (op.metadata or {}).items() if key == EXPIRES_AT}
         op = rath.memory.MemoryOpWrite(_full_uri(uri), content, wait=True, metadata=ends)
-    with _StoreChoice(memory, path, namespace).opened(to_write=True) as store:
+    with _StoreChoice(memory, path, namespace).open_store(to_write=True) as store:
         result = _ask(store, op, rath.memory.MemoryWriteResult)
     if as_json:
         say_json({"uri": result.uri, "bytes": result.bytes_written})
@@ -118,14 +118,14 @@ def forget(
     if session is not None:
         ops = [forget_op(session_id=session)]
     removed: list[str] = []
-    with _StoreChoice(memory, path, namespace).opened() as store:
+    with _StoreChoice(memory, path, namespace).open_store() as store:
         try:
             for op in ops:
                 removed += _ask(store, op, rath.memory.MemoryForgetResult).uris
-        except Problem as exc:
+        except CommandError as exc:
             before = f"; already forgotten: {', '.join(removed)}" if removed else ""
             text = str(exc).replace("recursive=True", "--recursive")
-            raise Problem(f"{text}{before}") from None
+            raise CommandError(f"{text}{before}") from None
     if as_json:
         say_json({"forgotten": removed})
     elif removed:
@@ -136,11 +136,11 @@ def forget(
 
 def rebuild(path: StorePath = None, namespace: Namespace = None, as_json: AsJson = False) -> None:
     """Build the index of a local store again from its files, and tell what was wrong in it."""
-    directory = _StoreChoice("local", path, namespace).existing()
+    directory = _StoreChoice("local", path, namespace).local_directory()
     try:
         report = rebuild_index(directory)
     except sqlite3.Error as exc:
-        raise Problem(
+        raise CommandError(
             f"the index in {directory} cannot be built again: {exc}; if another program uses the "
             "store, try again when that is done"
         ) from exc
@@ -164,7 +164,7 @@ def list_notes(
     ops = [
         rath.memory.MemoryOpTree(_full_uri(top), depth) for top in ([uri] if uri else MEMORY_SCOPES)
     ]
-    with _StoreChoice(memory, path, namespace).opened() as store:
+    with _StoreChoice(memory, path, namespace).open_store() as store:
         entries = [
             entry for op in ops for entry in _ask(store, op, rath.memory.MemoryListResult).entries
         ]
@@ -197,7 +197,7 @@ def find_notes(
     """Find the notes that an agent would be reminded of, the closest first, with their scores."""
     op = rath.memory.MemoryOpFind(" ".join(query), _full_uri(inside) if inside else None, top_k)
     choice = _StoreChoice(memory, path, namespace)
-    with choice.opened() as store:
+    with choice.open_store() as store:
         choice.wait_for_index()
         hits = _ask(store, op, rath.memory.MemoryFindResult).hits
     if as_json:
@@ -219,7 +219,7 @@ def show_note(
     """Show a note, and beside it where it comes from and when it expires."""
     # A note in another encoding is shown as far as that goes, as `find` shows it.
     op = rath.memory.MemoryOpRead(_full_uri(uri), encoding=None)
-    with _StoreChoice(memory, path, namespace).opened() as store:
+    with _StoreChoice(memory, path, namespace).open_store() as store:
         read = _ask(store, op, rath.memory.MemoryReadResult)
     text = read.data if isinstance(read.data, str) else read.data.decode(errors="replace")
     if as_json:
@@ -286,17 +286,17 @@ class _StoreChoice:
         return local_store_dir(store_id(project_root(Path.cwd()), self.namespace))
 
     @contextmanager
-    def opened(self, *, to_write: bool = False) -> Generator[rath.memory.MemoryStore]:
+    def open_store(self, *, to_write: bool = False) -> Generator[rath.memory.MemoryStore]:
         """Open the store, and close it again.
 
         Args:
             to_write: Make a local store that is not there yet.
 
         Raises:
-            Problem: There is no such store yet, and nothing is to be written.
+            CommandError: There is no such store yet, and nothing is to be written.
         """
         if not to_write and self._directory() is not None:
-            self.existing()
+            self.local_directory()
         backend = rath.memory.get(self._backend())
         store = backend.open(self._spec())
         try:
@@ -321,11 +321,11 @@ class _StoreChoice:
         finally:
             catalog.close()
 
-    def existing(self) -> Path:
+    def local_directory(self) -> Path:
         """Return the directory of a local store.
 
         Raises:
-            Problem: There is no such store yet.
+            CommandError: There is no such store yet.
             Misuse: It is a store of another backend.
         """
         directory = self._directory()
@@ -333,7 +333,7 @@ class _StoreChoice:
             raise Misuse(f"{self.name!r} is no local store; this is for one")
         # Opening any other directory would make a store of it.
         if not any((directory / name).exists() for name in (META_NAME, *MEMORY_SCOPES)):
-            raise Problem(f"nothing is remembered here yet: there is no store {directory}")
+            raise CommandError(f"nothing is remembered here yet: there is no store {directory}")
         return directory
 
 
@@ -341,14 +341,16 @@ def _ask(store: rath.memory.MemoryStore, op: rath.memory.MemoryOp, kind: type[R]
     """Return the result of an operation.
 
     Raises:
-        Problem: It failed.
+        CommandError: It failed.
     """
     result = store.dispatch(op)
     if isinstance(result, kind):
         return result
     if isinstance(result, rath.memory.MemoryExecutionFailure):
-        raise Problem(f"{result.message} ({result.kind})")
-    raise Problem(f"the memory answered with {type(result).__name__}; expected {kind.__name__}")
+        raise CommandError(f"{result.message} ({result.kind})")
+    raise CommandError(
+        f"the memory answered with {type(result).__name__}; expected {kind.__name__}"
+    )
 
 
 def _full_uri(text: str) -> str:

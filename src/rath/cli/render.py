@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from decimal import Decimal
 from itertools import groupby
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, cast, get_args
 
 from rich.console import Console
 from rich.table import Table
@@ -103,11 +103,11 @@ def line(*parts: str | tuple[str, str], is_whole: bool = False) -> Text:
         parts: The texts.
         is_whole: Never cut it: it may be copied.
     """
-    made = Text(end="", overflow="ignore" if is_whole else "ellipsis")
+    text_line = Text(end="", overflow="ignore" if is_whole else "ellipsis")
     for part in parts:
         text, style = (part, "") if isinstance(part, str) else part
-        made.append(visible(text, but="\t" if is_whole else ""), style)
-    return made
+        text_line.append(visible(text, but="\t" if is_whole else ""), style)
+    return text_line
 
 
 def say_lines(lines: Iterable[Text]) -> None:
@@ -159,11 +159,11 @@ def say_table(
         table.add_row(*cells)
     width = (room() if is_folded or "cut" in styles else None) or _ENDLESS
     for segments in console.render_lines(table, console.options.update(width=width), pad=False):
-        made = Text(end="")
+        text_line = Text(end="")
         for segment in segments:
-            made.append(segment.text, segment.style)
-        made.rstrip()
-        write(made)
+            text_line.append(segment.text, segment.style)
+        text_line.rstrip()
+        write(text_line)
 
 
 def head(text: str) -> None:
@@ -195,7 +195,7 @@ _LEVEL_STYLES: Mapping[Level, str] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class CheckFinding:
     """The result of one check."""
 
     group: str
@@ -208,30 +208,30 @@ class Finding:
     details: Mapping[str, object] = field(default_factory=dict[str, object])
     """More of it, for programs; JSON values."""
 
-    def cleaned(self, clean: Callable[[str], str]) -> Finding:
+    def cleaned(self, clean: Callable[[str], str]) -> CheckFinding:
         """Return the finding with every text in it cleaned."""
 
         def cleaned(value: object) -> Any:
             if isinstance(value, str):
                 return clean(value)
             if isinstance(value, list | tuple):
-                return [cleaned(each) for each in value]  # pyright: ignore[reportUnknownVariableType]  # JSON
+                return [cleaned(each) for each in cast("Sequence[object]", value)]
             return value
 
         details = {name: cleaned(value) for name, value in self.details.items()}
         texts = (clean(text) for text in (self.subject, self.text, self.advice))
         subject, text, advice = texts
-        return Finding(self.group, subject, self.level, text, advice, details)
+        return CheckFinding(self.group, subject, self.level, text, advice, details)
 
 
-def count_levels(findings: Iterable[Finding]) -> dict[Level, int]:
+def count_levels(findings: Iterable[CheckFinding]) -> dict[Level, int]:
     """Return how many findings there are of each level."""
     levels = [finding.level for finding in findings]
     return {level: levels.count(level) for level in LEVELS}
 
 
 def say_findings(
-    findings: Sequence[Finding], payload: Mapping[str, object], *, as_json: bool
+    findings: Sequence[CheckFinding], payload: Mapping[str, object], *, as_json: bool
 ) -> None:
     """Write findings group by group or, for programs, as the last member of `payload`."""
     if as_json:

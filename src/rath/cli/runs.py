@@ -20,8 +20,8 @@ from rath._core.text import did_you_mean
 from rath.cli.decisions import outcome_json, reply_commands, waiting_text
 from rath.cli.explain import require_evidence
 from rath.cli.render import count_of, head, item
-from rath.cli.stores import SessionText, StoreUrl, loaded_sessions, opened_store
-from rath.cli.terminal import AsJson, Exit, Misuse, Problem, misuse_on, say_json
+from rath.cli.stores import SessionText, StoreUrl, load_sessions, use_store
+from rath.cli.terminal import AsJson, CommandError, Exit, Misuse, misuse_on, say_json
 from rath.errors import RathError
 from rath.flow import Agent, Workflow
 from rath.flow.serving import ServeOptions, serve_mcp
@@ -63,7 +63,7 @@ def resume_session(
 
     What is recorded is not done again. The exit status is 1 where the run waits for somebody.
     """
-    with loaded_sessions(session, store=store) as (named,):
+    with load_sessions(session, store=store) as (named,):
         found = _waiting(named, store)
         program = load_workflow(workflow)
         if check:
@@ -98,7 +98,7 @@ def _waiting(session: Session, store: str | None) -> Session:
     outcome = session.outcome
     if not isinstance(outcome, Suspended) or outcome.session == session.id:
         return session
-    with opened_store(store) as opened:
+    with use_store(store) as opened:
         return Session.load(outcome.session, store=opened)
 
 
@@ -111,7 +111,7 @@ def _resume(workflow: Workflow, session: Session, store: str | None, *, goes_on:
     """
     operation = own_operation(session.record, session.id)
     if operation is not None and operation.place.run is not None:
-        with misuse_on(ValueError), opened_store(store) as opened:
+        with misuse_on(ValueError), use_store(store) as opened:
             cancelled: CancelledRuns = "go_on" if goes_on else "keep"
             return workflow.resume(session, store=opened, cancelled=cancelled).synchronize()
     if not isinstance(session.outcome, Suspended):
@@ -124,7 +124,7 @@ def _show_differences(session: Session, workflow: Workflow, *, as_json: bool) ->
     """Show in what files, tools and provider are not as they were.
 
     Raises:
-        Misuse: The workflow has no agent at the place at which the session was made.
+        Misuse: The workflow has no agent at the place at which the session was replayed.
     """
     operation = own_operation(session.record, session.id)
     path = "" if operation is None else operation.place.path.partition(".")[2]
@@ -198,26 +198,29 @@ def replay_session(
     """
     if at is None and (prompt is not None or provider is not None):
         raise Misuse("--prompt and --provider say how to go on live, so they need --at ROW")
-    with loaded_sessions(session, store=store) as (found,):
+    with load_sessions(session, store=store) as (found,):
         with misuse_on(KeyError, ValueError):
             if at is None:
                 lineage = lineage_of(found)
                 needed = [find_missing(lineage, name) for name in _NEEDS_OF_REPLAY]
                 require_evidence([each for missing in needed for each in missing])
-                made, result = found.replay(), "replayed: rows, record and requests are the same"
+                replayed, result = (
+                    found.replay(),
+                    "replayed: rows, record and requests are the same",
+                )
             else:
                 instead = None if provider is None else Provider.from_config(provider)
-                made = found.replay(at=at, prompt=prompt, provider=instead).synchronize()
-                with opened_store(store) as opened:
-                    made.save(store=opened)
+                replayed = found.replay(at=at, prompt=prompt, provider=instead).synchronize()
+                with use_store(store) as opened:
+                    replayed.save(store=opened)
                 result = f"went on from row {at}"
-        n_rows = len(made.chunk_table)
+        n_rows = len(replayed.chunk_table)
         if as_json:
-            facts = {"session": made.id, "of": found.id, "n_rows": n_rows}
-            say_json({**facts, **outcome_json(made.outcome)})
+            facts = {"session": replayed.id, "of": found.id, "n_rows": n_rows}
+            say_json({**facts, **outcome_json(replayed.outcome)})
             return
-        head(f"{made.id}: {result}, {count_of(n_rows, 'row')}")
-        text = made.text() if made.id != found.id else None
+        head(f"{replayed.id}: {result}, {count_of(n_rows, 'row')}")
+        text = replayed.text() if replayed.id != found.id else None
         for each in (text or "").splitlines():
             item(each)
 
@@ -260,7 +263,7 @@ def serve(
     token = None if token_env is None else os.environ.get(token_env, "")
     if token == "":
         raise Misuse(f"the variable {token_env!r} of --token-env is not set; put the token there")
-    with opened_store(store) as opened:
+    with use_store(store) as opened:
         options = ServeOptions(
             path=path,
             token=token,
@@ -337,7 +340,7 @@ def program_errors(name: str) -> Generator[None]:
     """
     try:
         yield
-    except (RathError, OSError, Problem):
+    except (RathError, OSError, CommandError):
         raise
     except (Exception, SystemExit) as exc:  # programs of others raise anything; it is told
         raise Misuse(f"{name!r} raised {type(exc).__name__}: {exc}{_place(exc)}") from exc

@@ -23,7 +23,7 @@ from rath.cli.render import (
     size,
     span,
 )
-from rath.cli.stores import SessionText, StoreUrl, locate, opened_store
+from rath.cli.stores import SessionText, StoreUrl, locate, use_store
 from rath.cli.terminal import AsJson, Damaged, Exit, say_json, say_part
 from rath.session import Session, events
 from rath.session.body import Body
@@ -68,7 +68,7 @@ def show(
     Of a run in progress it shows what was said so far. Of a damaged log it shows what can be
     believed, and ends with status 4.
     """
-    with opened_store(store_url) as store:
+    with use_store(store_url) as store:
         ident, place = locate(session, store)
         loaded = load(place, ident, recover=True)
         state = _state_of(loaded, place)
@@ -108,7 +108,7 @@ def tail(
 
     It ends when the run does, or with Ctrl-C.
     """
-    with opened_store(store_url) as store:
+    with use_store(store_url) as store:
         ident, place = locate(session, store)
         loaded = load(place, ident, recover=True)
         follower = _Follower(loaded)
@@ -195,7 +195,7 @@ def _took(loaded: Loaded) -> Iterator[str]:
 
 
 def _row_lines(loaded: Loaded, *, is_full: bool) -> Iterator[Text]:
-    made = makers(loaded.session.record)
+    entry_of = makers(loaded.session.record)
     for index, row in enumerate(loaded.session.chunk_table):
         if is_full:
             yield line((f"{index:>3} {row.kind_name}", _KIND_STYLES.get(row.kind_name, "")))
@@ -207,7 +207,7 @@ def _row_lines(loaded: Loaded, *, is_full: bool) -> Iterator[Text]:
             yield from (line(f"    {each}", is_whole=True) for each in texts or [row_text(row)])
         else:
             yield _row_line(index, row)
-        entry = None if row.id is None else made.get(row.id)
+        entry = None if row.id is None else entry_of.get(row.id)
         if entry is not None:
             yield line((f"{_INDENT}{entry_text(entry)}", "dim"))
 
@@ -221,7 +221,7 @@ def _row_line(index: int, row: ChunkRow) -> Text:
 
 
 def _say_rest(loaded: Loaded) -> None:
-    """Show what belongs to no row: checks, decisions, calls that failed, what is left open."""
+    """Show what belongs to no row: checks, decisions, failed calls, what is open."""
     for entry in loaded.session.record:
         has_row = isinstance(entry, ModelCall | ToolRun) and entry.rows
         if not has_row and not isinstance(entry, Operation):
@@ -248,12 +248,12 @@ def _say_marked(mark: str, style: str, text: str) -> None:
 
 
 def _jsonable(loaded: Loaded, state: str, waiting: Sequence[Session]) -> dict[str, Any]:
-    session, operation, left = loaded.session, _operation(loaded), loaded.unfinished
-    made = makers(session.record)
+    session, operation, unfinished = loaded.session, _operation(loaded), loaded.unfinished
+    entry_of = makers(session.record)
     return {
         "id": session.id,
         "state": state,
-        "outcome": None if left is not None else outcome_to_jsonable(session.outcome),
+        "outcome": None if unfinished is not None else outcome_to_jsonable(session.outcome),
         "problem": None if loaded.problem is None else str(loaded.problem),
         "created_at": loaded.header.created_at,
         "operator": session.lineage_operator,
@@ -272,15 +272,19 @@ def _jsonable(loaded: Loaded, state: str, waiting: Sequence[Session]) -> dict[st
                 "id": None if row.id is None else f"{row.id.session}:{row.id.index}",
                 "kind": row.kind_name,
                 "payload": dict(row.payload),
-                "entry": made[row.id].id if row.id in made else None,
+                "entry": entry_of[row.id].id if row.id in entry_of else None,
             }
             for index, row in enumerate(session.chunk_table)
         ],
         "entries": [entry_to_jsonable(entry) for entry in session.record],
         "waiting": waiting_calls(waiting),
-        "open_calls": [] if left is None else [intent.call_id for intent in left.intents],
-        "partial_text": "" if left is None else left.partial_text,
-        "error": None if left is None or left.failure is None else left.failure.error,
+        "open_calls": []
+        if unfinished is None
+        else [intent.call_id for intent in unfinished.intents],
+        "partial_text": "" if unfinished is None else unfinished.partial_text,
+        "error": None
+        if unfinished is None or unfinished.failure is None
+        else unfinished.failure.error,
     }
 
 
@@ -290,10 +294,12 @@ class _Follower:
     def __init__(self, loaded: Loaded) -> None:
         self._table = loaded.session.chunk_table
         self._n_rows = len(self._table)
-        left = loaded.unfinished
-        self._results = {} if left is None else {each.run.id: each for each in left.results}
+        unfinished = loaded.unfinished
+        self._results = (
+            {} if unfinished is None else {each.run.id: each for each in unfinished.results}
+        )
         self._is_in_text = False
-        self._streamed = "" if left is None else left.partial_text
+        self._streamed = "" if unfinished is None else unfinished.partial_text
 
     def last_rows(self, n_rows: int) -> Iterator[Text]:
         """Yield the lines of the last rows, and of what was streamed after them."""
@@ -459,9 +465,9 @@ def _of_run(run: ToolRun) -> Iterator[str]:
 
 def makers(entries: Iterable[Entry]) -> dict[RowId | None, Entry]:
     """Return the first entry that made each row, by row id."""
-    made: dict[RowId | None, Entry] = {}
+    maker_of: dict[RowId | None, Entry] = {}
     for entry in entries:
         if isinstance(entry, ModelCall | ToolRun | Summary):
             for row in entry.rows:
-                made.setdefault(row, entry)
-    return made
+                maker_of.setdefault(row, entry)
+    return maker_of

@@ -16,18 +16,18 @@ from rath.cli.render import count_of, line, moment, one_line, progress, say_line
 from rath.cli.stores import (
     SessionText,
     StoreUrl,
-    loaded_sessions,
+    load_sessions,
     locate,
-    opened_index,
-    opened_store,
     session_id_of,
+    use_index,
+    use_store,
 )
 from rath.cli.terminal import (
     AsJson,
+    CommandError,
     EvidenceMissing,
     Exit,
     Misuse,
-    Problem,
     duration,
     misuse_on,
     note,
@@ -57,7 +57,7 @@ def export_session(
     """
     if file.exists() and not is_forced:
         raise Misuse(f"{str(file)!r} is there already; --force replaces it")
-    with opened_store(store_url) as store, progress("packing sessions") as report:
+    with use_store(store_url) as store, progress("packing sessions") as report:
         ident, place = locate(session, store)
         bundle = pack(place, [ident], note="export", report=report)
         n_bytes = write_bundle(bundle, file)
@@ -81,7 +81,7 @@ def import_sessions(
     overwritten: nothing is imported then. A damaged file is refused, with status 4.
     """
     bundle = read_bundle(file)
-    with opened_store(store_url) as store, progress("importing sessions") as report:
+    with use_store(store_url) as store, progress("importing sessions") as report:
         done = import_bundle(bundle, store, report=report)
     for session in bundle.sessions:
         say(str(session))
@@ -99,11 +99,11 @@ def fork_session(
     as_json: AsJson = False,
 ) -> None:
     """Store a child of a session, with all of its rows or with the first ones, and say its id."""
-    with loaded_sessions(session, store=store) as (parent,):
+    with load_sessions(session, store=store) as (parent,):
         with misuse_on(ValueError):
             # A branch with which nobody goes on yet.
             child = parent.fork() if at is None else parent.replay(at=at, agent=lambda it: it)
-        with opened_store(store) as opened:
+        with use_store(store) as opened:
             child.save(store=opened)
         n_rows = len(child.chunk_table)
     if as_json:
@@ -126,25 +126,27 @@ def rm(
 
     They lie there until `rath prune` or `rath gc` empties it.
     """
-    with opened_store(store_url) as store:
+    with use_store(store_url) as store:
         if is_restored:
-            for session in [_whole_id(text) for text in sessions]:
+            for session in [_full_id(text) for text in sessions]:
                 if not store.restore(session):
-                    raise Problem(f"session {session} is not in the trash of {store.where}")
+                    raise CommandError(f"session {session} is not in the trash of {store.where}")
                 say(f"brought back: {session}")
             return
         # All of them are looked for before the first one goes.
         found = dict.fromkeys(session_id_of(text, store) for text in sessions)
         for session in found:
             if not delete_session(session, store=store):
-                raise Problem(f"session {session} is not in {store.where}; `rath ls` lists what is")
+                raise CommandError(
+                    f"session {session} is not in {store.where}; `rath ls` lists what is"
+                )
             say(f"moved to the trash: {session}")
     named = " ".join(map(str, found))
     place = "" if store_url is None else f" --store {store_url}"
     note(f"`rath rm --restore {named}{place}` brings {'it' if len(found) == 1 else 'them'} back")
 
 
-def _whole_id(text: str) -> UUID:
+def _full_id(text: str) -> UUID:
     try:
         return UUID(text)
     except ValueError:
@@ -168,8 +170,8 @@ def prune(
     What a session that stays came from stays too, as does what cannot be believed.
     """
     age = duration("--older-than", older_than)
-    with opened_store(store_url) as store:
-        with opened_index(store) as index:
+    with use_store(store_url) as store:
+        with use_index(store) as index:
             known = {summary.id: summary for summary in index.summaries()}
         gone = (prunable_sessions if is_dry else prune_sessions)(older_than=age, store=store)
     if as_json:
@@ -212,7 +214,7 @@ def verify_sessions(
     """
     if is_all == (session is not None):
         raise Misuse("expected one of SESSION and --all")
-    with opened_store(store_url) as store:
+    with use_store(store_url) as store:
         if session is None:
             found = list(_verify_all(store))
         else:
@@ -246,7 +248,7 @@ def verify_sessions(
 
 def _verify_all(store: SessionStore) -> Iterator[checks.Verification]:
     """Yield what is found in the sessions of which nothing was made, and in all they came from."""
-    with opened_index(store) as index:
+    with use_index(store) as index:
         ends = _ends(index)
     with progress("checking") as report:
         for n_done, session in enumerate(ends, start=1):

@@ -13,7 +13,7 @@ import typer
 
 from rath import session
 from rath.cli.render import progress
-from rath.cli.terminal import Damaged, Misuse, Problem, misuse_on, note
+from rath.cli.terminal import CommandError, Damaged, Misuse, misuse_on, note
 from rath.errors import SessionDamaged, StoreNotFound
 from rath.session import log
 from rath.session.log.files import FileStore
@@ -47,7 +47,7 @@ SessionText = Annotated[
 
 
 @contextmanager
-def opened_store(option: str | None) -> Generator[SessionStore]:
+def use_store(option: str | None) -> Generator[SessionStore]:
     """Open the store of `--store`, a directory, a URL or by default the one of rath.
 
     Raises:
@@ -62,7 +62,7 @@ def opened_store(option: str | None) -> Generator[SessionStore]:
 
 
 @contextmanager
-def opened_index(store: SessionStore) -> Generator[StoreIndex]:
+def use_index(store: SessionStore) -> Generator[StoreIndex]:
     """Bring the index of a store up to date, with a bar where that takes long, and close it."""
     with StoreIndex(store) as index:
         with progress("reading sessions") as report:
@@ -73,7 +73,7 @@ def opened_index(store: SessionStore) -> Generator[StoreIndex]:
 
 
 @contextmanager
-def loaded_sessions(*texts: str, store: str | None) -> Generator[tuple[Session, ...]]:
+def load_sessions(*texts: str, store: str | None) -> Generator[tuple[Session, ...]]:
     """Load the sessions that a command line names.
 
     Args:
@@ -82,11 +82,11 @@ def loaded_sessions(*texts: str, store: str | None) -> Generator[tuple[Session, 
 
     Raises:
         Misuse: A text names no session, or several.
-        Problem: There is no such session.
+        CommandError: There is no such session.
         Damaged: A log cannot be believed.
     """
     try:
-        with opened_store(store) as opened:
+        with use_store(store) as opened:
             yield tuple(
                 session.Session.load(_find_session(text, opened), store=opened) for text in texts
             )
@@ -110,7 +110,7 @@ def locate(text: str, store: SessionStore) -> tuple[UUID, SessionStore]:
 
     Raises:
         Misuse: The text is none of these, or several ids begin with it: it lists them.
-        Problem: No id begins with it, or there is no such file.
+        CommandError: No id begins with it, or there is no such file.
         PersistenceError: It is a file whose first line cannot be believed.
     """
     found = _find_session(text, store)
@@ -126,7 +126,7 @@ def find_run(text: str | None, index: StoreIndex) -> UUID | None:
 
     Raises:
         Misuse: The text is no beginning of an id, or that of several.
-        Problem: No session of the store was made in such a call.
+        CommandError: No session of the store was made in such a call.
     """
     if text is None:
         return None
@@ -142,14 +142,16 @@ def known_with_ancestors(
     """Return a session and all that it came from, perhaps also all that came from it.
 
     Raises:
-        Problem: The store has no such session.
+        CommandError: The store has no such session.
     """
     wanted = [ident, *index.ancestors(ident)]
     if has_descendants:
         wanted += index.descendants(ident)
     found = index.known(wanted)
     if ident not in {each.id for each in found}:
-        raise Problem(f"session {ident} is not in {index.store.where}; `rath ls` lists what is")
+        raise CommandError(
+            f"session {ident} is not in {index.store.where}; `rath ls` lists what is"
+        )
     return found
 
 
@@ -158,7 +160,7 @@ def _find_session(text: str, store: SessionStore) -> UUID | Path:
     path = Path(text).expanduser()
     if text.endswith((SESSION_FILE_SUFFIX, PARTIAL_SUFFIX)) or {os.sep, os.altsep} & {*text}:
         if not path.is_file():
-            raise Problem(f"no session file {str(path)!r}")
+            raise CommandError(f"no session file {str(path)!r}")
         return path
     digits = _digits_in(text)
     if digits is None:
@@ -185,7 +187,7 @@ def _digits_in(text: str) -> str | None:
 def _only_one(noun: str, text: str, digits: str, ids: Iterable[UUID]) -> UUID:
     found = sorted(each for each in ids if each.hex.startswith(digits))
     if not found:
-        raise Problem(f"no {noun} of the store begins with {text!r}; `rath ls` lists them")
+        raise CommandError(f"no {noun} of the store begins with {text!r}; `rath ls` lists them")
     if len(found) > 1:
         listed = ", ".join(map(str, found[:_MAX_LISTED]))
         more = f" and {len(found) - _MAX_LISTED} more" if len(found) > _MAX_LISTED else ""

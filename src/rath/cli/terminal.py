@@ -41,13 +41,13 @@ class Exit(IntEnum):
     INTERRUPTED = 130
 
 
-class Problem(Exception):
+class CommandError(Exception):
     """Ends the command with exit status 1; its text is all that the user sees."""
 
     exit_code = Exit.WORLD
 
 
-class Misuse(Problem):
+class Misuse(CommandError):
     """Ends the command with exit status 2: it was not called as it should be."""
 
     exit_code = Exit.MISUSE
@@ -66,13 +66,13 @@ def misuse_on(*kinds: type[Exception]) -> Generator[None]:
         raise Misuse(str(exc.args[0] if isinstance(exc, KeyError) else exc)) from exc
 
 
-class EvidenceMissing(Problem):
+class EvidenceMissing(CommandError):
     """Ends the command with exit status 3: the store does not hold what was asked for."""
 
     exit_code = Exit.MISSING
 
 
-class Damaged(Problem):
+class Damaged(CommandError):
     """Ends the command with exit status 4: a log cannot be believed."""
 
     exit_code = Exit.DAMAGED

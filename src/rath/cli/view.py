@@ -9,8 +9,8 @@ from typing import Annotated
 import typer
 
 from rath._core.text import short_id
-from rath.cli.stores import SessionText, StoreUrl, loaded_sessions, opened_store, session_id_of
-from rath.cli.terminal import Misuse, Problem, note, say
+from rath.cli.stores import SessionText, StoreUrl, load_sessions, session_id_of, use_store
+from rath.cli.terminal import CommandError, Misuse, note, say
 from rath.session.view import PageLimits, write_page
 from rath.session.view.page import Feed, LiveServer
 
@@ -44,20 +44,20 @@ def view(
     if live:
         if output is not None:
             raise Misuse("--live writes no file; leave --output out")
-        with opened_store(store) as opened:
-            shown = session_id_of(session, opened)
+        with use_store(store) as opened:
+            ident = session_id_of(session, opened)
             other = None if compare is None else session_id_of(compare, opened)
-            title = f"Session {short_id(shown)}"
-            feed = Feed(opened, shown, compare=other)
+            title = f"Session {short_id(ident)}"
+            feed = Feed(opened, ident, compare=other)
             _serve(LiveServer(feed, title=title, limits=limits, port=port), is_opened=is_opened)
         return
     texts = (session,) if compare is None else (session, compare)
-    with loaded_sessions(*texts, store=store) as (page, *others):
+    with load_sessions(*texts, store=store) as (page, *others):
         target = output or Path(f"session-{short_id(page.id)}.html")
         try:
             write_page(page, target, compare=others[0] if others else None, limits=limits)
         except OSError as exc:
-            raise Problem(f"{target} cannot be written: {exc.strerror}") from exc
+            raise CommandError(f"{target} cannot be written: {exc.strerror}") from exc
     say(str(target))
     note(f"{target.stat().st_size // 1000} kB, in one file that needs no other")
     if is_opened:
