@@ -53,10 +53,9 @@ def test_a_table_is_cut_or_folded_to_the_width(
     say_table([row], ["", "right", ""])
     assert capsys.readouterr().out == f"{row[0]}  12  {row[2].rstrip()}\n"
     monkeypatch.setenv("COLUMNS", "30")
-    say_table([row], ["cut", "right", ""])
+    say_table([row[:2]], ["cut", "right"])
     (cut,) = capsys.readouterr().out.splitlines()
-    assert cell_len(cut) <= 60
-    assert "…" in cut
+    assert (cell_len(cut), cut[-5:]) == (30, "…  12")
     say_table([["label", row[2]]], ["", ""], is_folded=True)
     lines = capsys.readouterr().out.splitlines()
     assert lines == ["label  word word word word", "       word word word word", "       word"]

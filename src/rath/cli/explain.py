@@ -60,11 +60,10 @@ def explain(
     The exit status is 3 where evidence is missing; it is named, and what there is is shown.
     """
     flags = zip(_QUESTIONS, (seen, provider, where, changed, origin), strict=True)
-    in_full = [name for name, is_set in flags if is_set]
+    in_full: list[Question] = [name for name, is_set in flags if is_set]
     with load_sessions(session, store=store) as (found,):
         answers: dict[Question, Any] = {}
-        names: list[Question] = in_full or [*_QUESTIONS]
-        for name in names:
+        for name in in_full or _QUESTIONS:
             with misuse_on(ValueError):
                 answers[name] = _QUESTIONS[name][0](found, turn=turn)
         if as_json:
