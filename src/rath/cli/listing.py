@@ -28,6 +28,7 @@ from rath._core.text import short_id
 from rath.cli.render import (
     STATE_STYLES,
     count_of,
+    cut,
     line,
     moment,
     money,
@@ -254,7 +255,8 @@ def _graph_lines(sessions: Sequence[SessionSummary]) -> Iterator[Text]:
         width = min(width, columns // 2)
     for before, session in lines:
         graph = Text(before)
-        graph.truncate(width, overflow="ellipsis", pad=True)
+        cut(graph, width)
+        graph.truncate(width, pad=True)
         yield (
             line((graph.plain, "yellow"))
             if session is None

@@ -110,6 +110,14 @@ def line(*parts: str | tuple[str, str], is_whole: bool = False) -> Text:
     return text_line
 
 
+def cut(text: Text, columns: int) -> None:
+    """Leave out the end of a line that takes more columns, unless it is to stay whole."""
+    if text.overflow != "ignore" and text.cell_len > columns:
+        text.truncate(columns - 1, overflow="crop")
+        text.rstrip()
+        text.append("…")
+
+
 def say_lines(lines: Iterable[Text]) -> None:
     """Write lines to stdout: on a terminal cut to its width, in a pipe whole and at once."""
     console, columns = Console(), room()
@@ -117,7 +125,7 @@ def say_lines(lines: Iterable[Text]) -> None:
     for each in lines:
         each.rstrip()
         if columns is not None:
-            each.truncate(columns, overflow=each.overflow)
+            cut(each, columns)
         if console.is_terminal:
             write(each)
         else:

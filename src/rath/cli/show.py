@@ -13,6 +13,7 @@ from rath.cli.decisions import reply_commands, waiting_calls, waiting_text
 from rath.cli.render import (
     STATE_STYLES,
     count_of,
+    cut,
     line,
     moment,
     money,
@@ -215,7 +216,7 @@ def _row_lines(loaded: Loaded, *, is_full: bool) -> Iterator[Text]:
 def _row_line(index: int, row: ChunkRow) -> Text:
     text = line(row_text(row))
     if room() is None:
-        text.truncate(_PIPE_CHARS, overflow="ellipsis")
+        cut(text, _PIPE_CHARS)
     style = _KIND_STYLES.get(row.kind_name, "")
     return line((f"{index:>3} {row.kind_name:<11} ", style)).append_text(text)
 
