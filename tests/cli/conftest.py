@@ -16,6 +16,7 @@ from tests.support.machine import own_project
 from tests.support.stored import Family, saved_family
 
 Rath = Callable[..., Result]
+Texts = str | tuple[str, ...]
 Process = Callable[..., subprocess.CompletedProcess[str]]
 
 
@@ -38,11 +39,27 @@ def home(project: Path) -> Path:
 
 @pytest.fixture
 def rath(project: Path) -> Rath:
-    """Call the command in this process: `rath("config", "list", input="...")`."""
+    """Call the command in this process: `rath("config get", key, ends=0, out="...")`.
+
+    The first argument may hold many words. `ends` is the exit status, `out` and `err` are texts in
+    stdout and stderr, checked where they are given; an empty text means that nothing is written.
+    """
     assert Path.cwd() == project
 
-    def call(*args: str, input: str | None = None) -> Result:
-        return CliRunner().invoke(app, args, input=input)
+    def call(
+        words: str = "",
+        *args: str,
+        input: str | None = None,
+        ends: int | None = None,
+        out: Texts = (),
+        err: Texts = (),
+    ) -> Result:
+        done = CliRunner().invoke(app, [*words.split(" ")[not words :], *args], input=input)
+        assert ends in (None, done.exit_code), done.output
+        for texts, written in ((out, done.stdout), (err, done.stderr)):
+            for text in (texts,) if isinstance(texts, str) else texts:
+                assert text in written if text else not written
+        return done
 
     return call
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
 import re
 import tomllib
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
-import typer
 
 import rath as package
 from rath.cli import app as cli
@@ -27,23 +25,12 @@ def test_version(rath: Rath) -> None:
 
 @pytest.mark.parametrize("args", [(), ("--help",), ("-h",)])
 def test_help_names_every_verb(rath: Rath, args: tuple[str, ...]) -> None:
-    result = rath(*args)
-    assert result.exit_code == 0
-    assert all(verb in result.stdout for verb in cli.VERBS)
-
-
-@pytest.mark.parametrize("verb", sorted(cli.VERBS))
-def test_every_verb_is_there_and_has_help(rath: Rath, verb: str) -> None:
-    module, _, attribute = cli.VERBS[verb].partition(":")
-    assert isinstance(getattr(importlib.import_module(module), attribute), typer.Typer)
-    result = rath(verb, "--help")
-    assert result.exit_code == 0
-    assert f"rath {verb}" in result.stdout
+    result = rath(*args, ends=0)
+    assert all(verb.split()[0] in result.stdout for verb in cli.VERBS)
 
 
 def test_an_unknown_verb_is_a_misuse_that_names_the_nearest(rath: Rath) -> None:
-    result = rath("confg")
-    assert (result.exit_code, result.stdout) == (2, "")
+    result = rath("confg", ends=2, out="")
     assert result.stderr.startswith("error: no verb 'confg'. Did you mean 'config'? Known: ")
     assert result.stderr.count("\n") == 1
 
@@ -52,8 +39,7 @@ def test_an_unknown_verb_is_a_misuse_that_names_the_nearest(rath: Rath) -> None:
     "args", [("--no-such-option",), ("config", "get"), ("config", "set"), ("config", "x")]
 )
 def test_a_misuse_is_told_in_two_lines(rath: Rath, args: tuple[str, ...]) -> None:
-    result = rath(*args)
-    assert (result.exit_code, result.stdout) == (2, "")
+    result = rath(*args, ends=2, out="")
     first, second = result.stderr.splitlines()
     assert first.startswith("error: ")
     assert second.startswith("See: rath ")

@@ -10,7 +10,7 @@ import pytest
 from msgspec import structs
 
 from rath._core.blobs import Blob
-from rath.cli.sessions import Exit
+from rath.cli.terminal import Exit
 from rath.session import Session
 from rath.session.persistence.store import FileStore
 from rath.session.record import ModelCall
@@ -27,8 +27,7 @@ def asked(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
 
 
 def test_a_text_is_blamed_on_the_call_that_wrote_it(rath: Rath, asked: tuple[str, ...]) -> None:
-    done = rath("blame", asked[0], "hello world", *asked[1:])
-    assert done.exit_code == Exit.ANSWERED, done.output
+    done = rath("blame", asked[0], "hello world", *asked[1:], ends=Exit.ANSWERED)
     assert done.stdout.startswith("first: turn 1 · row 1 of session ")
     assert "nothing that the model had read holds it" in done.stdout
     assert "then: turn 1 · file a\n" in done.stdout
@@ -62,8 +61,7 @@ def test_many_sources_are_counted(rath: Rath, tmp_path: Path) -> None:
 def test_other_places_are_named(rath: Rath, tmp_path: Path, text: str, said: str) -> None:
     out = run(["done"]).detach()
     out.add_entry(tool_run(full=Blob.from_bytes(b"the whole story")))
-    done = rath("blame", *keep(out, tmp_path)[:1], text, "--store", str(tmp_path))
-    assert said in done.stdout
+    rath("blame", *keep(out, tmp_path)[:1], text, "--store", str(tmp_path), out=said)
 
 
 def test_the_report_of_a_check_is_named(rath: Rath, tmp_path: Path) -> None:
@@ -85,9 +83,7 @@ def test_of_many_places_the_first_ones_are_shown(rath: Rath, tmp_path: Path) -> 
 
 
 def test_what_stands_nowhere_is_a_problem(rath: Rath, asked: tuple[str, ...]) -> None:
-    done = rath("blame", asked[0], "nowhere", *asked[1:])
-    assert done.exit_code == Exit.WORLD
-    assert "stands nowhere" in done.stderr
+    rath("blame", asked[0], "nowhere", *asked[1:], ends=Exit.WORLD, err="stands nowhere")
 
 
 def test_a_blank_text_is_a_wrong_call(rath: Rath, asked: tuple[str, ...]) -> None:
@@ -116,8 +112,7 @@ def test_two_sessions_are_shown_side_by_side(
 ) -> None:
     monkeypatch.setenv("COLUMNS", columns)
     left, right = branches(tmp_path)
-    done = rath("diff", str(left.id), str(right.id), "--store", str(tmp_path))
-    assert done.exit_code == Exit.ANSWERED, done.output
+    done = rath("diff", str(left.id), str(right.id), "--store", str(tmp_path), ends=Exit.ANSWERED)
     said = done.stdout
     assert "  4 rows in common\n" in said
     assert "file a: the same in both (created a)" in said
@@ -149,8 +144,7 @@ def test_a_comparison_is_json(rath: Rath, tmp_path: Path) -> None:
 def test_a_fork_is_stored_and_its_id_said(rath: Rath, tmp_path: Path) -> None:
     out = run(["done"])
     asked = keep(out, tmp_path)
-    done = rath("fork", *asked)
-    assert done.exit_code == Exit.ANSWERED, done.output
+    done = rath("fork", *asked, ends=Exit.ANSWERED)
     child = Session.load(UUID(done.stdout.strip()), store=FileStore(tmp_path))
     assert child.parent_session_ids == (out.id,)
     assert child.chunk_table == out.chunk_table
@@ -166,5 +160,4 @@ def test_a_fork_may_begin_at_a_row(rath: Rath, tmp_path: Path) -> None:
 
 
 def test_a_fork_at_a_row_that_there_is_not_is_a_wrong_call(rath: Rath, tmp_path: Path) -> None:
-    done = rath("fork", *keep(run(["done"]), tmp_path), "--at", "9")
-    assert done.exit_code == Exit.MISUSE
+    rath("fork", *keep(run(["done"]), tmp_path), "--at", "9", ends=Exit.MISUSE)

@@ -16,8 +16,7 @@ CANARY = "canary-0123456789"
 
 def listed(rath: Rath) -> dict[str, tuple[Any, str]]:
     """What `rath config list --json` says: key to value and origin."""
-    result = rath("config", "list", "--json")
-    assert result.exit_code == 0
+    result = rath("config list --json", ends=0)
     return {
         each["key"]: (each["value"], each["origin"])
         for each in json.loads(result.stdout)["settings"]
@@ -25,9 +24,7 @@ def listed(rath: Rath) -> dict[str, tuple[Any, str]]:
 
 
 def test_nothing_set_leads_to_init(rath: Rath) -> None:
-    result = rath("config", "list")
-    assert (result.exit_code, result.stderr) == (0, "")
-    assert "rath config init" in result.stdout
+    rath("config list", ends=0, out="rath config init", err="")
 
 
 def test_each_value_says_where_it_comes_from(
@@ -79,14 +76,14 @@ def test_other_sections_and_unknown_keys_are_listed(rath: Rath, home: Path) -> N
 
 def test_lines_hold_the_key_the_value_and_the_origin(rath: Rath, home: Path) -> None:
     path = write_config(home, llm_config("u"))
-    assert rath("config", "list").stdout == "llm.default_provider  u\n"
-    shown = rath("config", "list", "--show-origin").stdout
+    assert rath("config list").stdout == "llm.default_provider  u\n"
+    shown = rath("config list --show-origin").stdout
     assert shown == f"llm.default_provider  u  config {path}\n"
 
 
 def test_long_lines_are_not_cut(rath: Rath, home: Path) -> None:
     write_config(home, llm_config("u" * 300))
-    assert rath("config", "list").stdout.endswith(f"  {'u' * 300}\n")
+    assert rath("config list").stdout.endswith(f"  {'u' * 300}\n")
 
 
 @pytest.mark.parametrize("verb", [("list",), ("list", "--json"), ("get", "llm.providers.a")])
@@ -108,17 +105,15 @@ def test_no_secret_is_printed(
     for name in ("OPENAI_API_KEY", "AZURE_API_KEY", "OPENAI_CUSTOM_HEADERS"):
         monkeypatch.setenv(name, CANARY)
     monkeypatch.setenv("OPENAI_BASE_URL", f"https://u:{CANARY}@h")
-    result = rath("config", *verb)
-    assert result.exit_code == 0
-    assert "***" in result.stdout
+    result = rath("config", *verb, ends=0, out="***")
     assert CANARY not in result.output
 
 
 def test_get_prints_the_value_alone(rath: Rath, home: Path) -> None:
     write_config(home, llm_config("u", u={"model": "[bold]m[/]", "max_tokens": 5}))
-    assert rath("config", "get", "llm.providers.u.model").stdout == "[bold]m[/]\n"
-    assert rath("config", "get", "llm.providers.u.max_tokens").stdout == "5\n"
-    assert json.loads(rath("config", "get", "llm.default_provider", "--json").stdout) == {
+    assert rath("config get llm.providers.u.model").stdout == "[bold]m[/]\n"
+    assert rath("config get llm.providers.u.max_tokens").stdout == "5\n"
+    assert json.loads(rath("config get llm.default_provider --json").stdout) == {
         "key": "llm.default_provider",
         "value": "u",
         "origin": f"config {home / '.openrath' / 'config.json'}",
@@ -127,13 +122,13 @@ def test_get_prints_the_value_alone(rath: Rath, home: Path) -> None:
 
 def test_get_shows_the_origin_if_asked(rath: Rath, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LITELLM_MODEL", "m")
-    result = rath("config", "get", "LITELLM_MODEL", "--show-origin")
+    result = rath("config get LITELLM_MODEL --show-origin")
     assert result.stdout == "m  env LITELLM_MODEL\n"
 
 
 def test_get_of_a_table_prints_what_is_in_it(rath: Rath, home: Path) -> None:
     write_config(home, llm_config("u", u={"model": "m"}))
-    result = rath("config", "get", "llm.providers")
+    result = rath("config get llm.providers")
     assert result.stdout == (
         "llm.providers.u.provider_kind  openai\nllm.providers.u.model          m\n"
     )
@@ -141,8 +136,7 @@ def test_get_of_a_table_prints_what_is_in_it(rath: Rath, home: Path) -> None:
 
 @pytest.mark.parametrize("key", ["llm.providers.u.model", "OPENAI_API_KEY", "llm"])
 def test_get_of_what_is_not_set_is_a_problem(rath: Rath, key: str) -> None:
-    result = rath("config", "get", key)
-    assert (result.exit_code, result.stdout) == (1, "")
+    result = rath("config get", key, ends=1, out="")
     assert result.stderr == f"error: {key} is not set\n"
 
 
@@ -155,9 +149,7 @@ def test_get_of_what_is_not_set_is_a_problem(rath: Rath, key: str) -> None:
     ],
 )
 def test_get_of_an_unknown_key_is_a_misuse(rath: Rath, key: str, words: str) -> None:
-    result = rath("config", "get", key)
-    assert (result.exit_code, result.stdout) == (2, "")
-    assert words in result.stderr
+    rath("config get", key, ends=2, out="", err=words)
 
 
 @pytest.mark.parametrize("verb", [("list", "--json"), ("get", "llm.default_provider", "--json")])
@@ -167,15 +159,15 @@ def test_a_broken_config_is_told_beside_what_can_be_read(
     write_config(home, llm_config("u"))
     broken = write_config(project, {})
     broken.write_text('{\n  "llm": x')
-    result = rath("config", *verb)
-    assert result.exit_code == 1
-    assert f"error: {broken} is not valid JSON at line 2 col 10" in result.stderr
+    result = rath(
+        "config", *verb, ends=1, err=f"error: {broken} is not valid JSON at line 2 col 10"
+    )
     assert '"value": "u"' in result.stdout
 
 
 def test_path_shows_both_files_and_where_is_written(rath: Rath, project: Path, home: Path) -> None:
     own = write_config(home, {}, {"a": "k"})
-    result = rath("config", "path")
+    result = rath("config path")
     assert result.stdout.splitlines() == [
         f"project  {project / '.openrath' / 'config.json'}  not there",
         f"user     {own}     there, keys beside it, written to",
@@ -184,7 +176,7 @@ def test_path_shows_both_files_and_where_is_written(rath: Rath, project: Path, h
 
 def test_path_follows_the_variable(rath: Rath, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENRATH_HOME", str(home / "x"))
-    assert json.loads(rath("config", "path", "--json").stdout) == {
+    assert json.loads(rath("config path --json").stdout) == {
         "files": [
             {
                 "role": "OPENRATH_HOME",
@@ -200,13 +192,13 @@ def test_path_follows_the_variable(rath: Rath, home: Path, monkeypatch: pytest.M
 
 def test_path_knows_that_a_project_is_written_to(rath: Rath, project: Path) -> None:
     write_config(project, {})
-    first, _ = rath("config", "path").stdout.splitlines()
+    first, _ = rath("config path").stdout.splitlines()
     assert first.endswith("there, written to")
 
 
 def test_at_home_there_is_one_file(rath: Rath, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(home)
-    (line,) = rath("config", "path").stdout.splitlines()
+    (line,) = rath("config path").stdout.splitlines()
     assert line.startswith("user  ")
 
 
@@ -215,21 +207,19 @@ def test_a_home_that_is_a_file_is_a_problem(
 ) -> None:
     (project / "file").touch()
     monkeypatch.setenv("OPENRATH_HOME", str(project / "file"))
-    result = rath("config", "path")
-    assert result.exit_code == 1
-    assert "not a directory" in result.stderr
+    rath("config path", ends=1, err="not a directory")
 
 
 def test_a_terminal_gets_no_commands_from_a_config(rath: Rath, home: Path) -> None:
     write_config(home, llm_config("u", u={"model": "m\x1b]0;pwn\x07\nllm.x"}))
-    shown = rath("config", "list").stdout
+    shown = rath("config list").stdout
     assert "\x1b" not in shown
     assert "m\\x1b]0;pwn\\x07\\nllm.x" in shown
 
 
 def test_an_entry_without_a_name_is_shown(rath: Rath, home: Path) -> None:
     write_config(home, llm_config(None, **{"": {"model": "m"}}))
-    result = rath("config", "list")
+    result = rath("config list")
     assert (result.exit_code, "model" in result.stdout) == (0, True)
 
 

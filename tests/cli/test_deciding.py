@@ -11,7 +11,7 @@ import pytest
 
 import rath as rath_package
 from rath import autosave
-from rath.cli.sessions import Exit
+from rath.cli.terminal import Exit
 from rath.session import Session
 from rath.session.outcome import Completed
 from rath.testing import tool_call
@@ -34,8 +34,7 @@ def test_calls_are_approved_denied_and_edited_and_the_run_goes_on(
     ident = str(stored.id)
     assert rath("approve", ident, "c1", "--by", "ada").exit_code == Exit.ANSWERED
     assert rath("deny", ident[:8], "c2", "too early").exit_code == Exit.ANSWERED
-    done = rath("edit", ident, "c3", '{"n": 7}')
-    assert done.exit_code == Exit.ANSWERED
+    done = rath("edit", ident, "c3", '{"n": 7}', ends=Exit.ANSWERED)
     assert "nothing waits any more" in done.output
     tool = Noting()
     out = go(["done"], tool, user=Session.load(ident))
@@ -80,8 +79,7 @@ def test_what_cannot_be_said_is_refused_with_status_2(
     arguments: tuple[str, ...], said: str, rath: Rath, stored: Session
 ) -> None:
     verb, *more = arguments
-    done = rath(verb, str(stored.id), *more)
-    assert done.exit_code == Exit.MISUSE
+    done = rath(verb, str(stored.id), *more, ends=Exit.MISUSE)
     assert said in " ".join(done.output.split())
     assert decisions(Session.load(stored.id)) == []
 
@@ -89,8 +87,7 @@ def test_what_cannot_be_said_is_refused_with_status_2(
 def test_a_session_that_waits_for_nothing_takes_no_word(rath: Rath, project: Path) -> None:
     assert project.exists()
     out = go(["done"], persist=True)
-    done = rath("approve", str(out.id), "c1")
-    assert done.exit_code == Exit.MISUSE
+    done = rath("approve", str(out.id), "c1", ends=Exit.MISUSE)
     assert "what waits: nothing" in done.output
 
 
@@ -98,8 +95,7 @@ def test_calls_of_one_id_are_named_by_their_index(rath: Rath, project: Path) -> 
     assert project.exists()
     turn = tool_call("f", {"n": 1}, tool_call("f", {"n": 2}, id="same"), id="same")
     session = go([turn], Noting(), persist=True)
-    done = rath("approve", str(session.id), "same")
-    assert done.exit_code == Exit.MISUSE
+    done = rath("approve", str(session.id), "same", ends=Exit.MISUSE)
     assert "--index 0, --index 1" in done.output
     assert rath("approve", str(session.id), "same", "--index", "1").exit_code == Exit.ANSWERED
     assert [each.waits for each in Session.load(session.id).open_calls] == [True, False]

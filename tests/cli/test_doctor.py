@@ -25,8 +25,7 @@ def tree(base: Path) -> dict[str, bytes | None]:
 
 def test_an_empty_machine_has_no_problem_and_stays_empty(rath: Rath, project: Path) -> None:
     before = tree(project.parent)
-    result = rath("doctor")
-    assert result.exit_code == 0
+    result = rath("doctor", ends=0)
     assert result.stdout.splitlines()[-1].startswith("no problems, ")
     assert tree(project.parent) == before
 
@@ -89,9 +88,7 @@ def test_json_counts_and_tells_everything(rath: Rath, home: Path) -> None:
     ],
 )
 def test_misuse(rath: Rath, args: tuple[str, ...], text: str) -> None:
-    result = rath("doctor", *args)
-    assert (result.exit_code, result.stdout) == (2, "")
-    assert text in result.stderr
+    rath("doctor", *args, ends=2, out="", err=text)
 
 
 # ---------------------------------------------------------------- how it looks

@@ -12,7 +12,7 @@ from rath._async.retry import Attempt
 from rath._core.blobs import Blob
 from rath.backend.abc import SandboxIdentity
 from rath.backend.effects import FileEffect
-from rath.cli.evidence import brief, made_by, outcome_text, said
+from rath.cli.show import entry_text, makers, outcome_text, row_text
 from rath.session import RowId
 from rath.session.chunk import ChunkRow, tool_feedback_chunk
 from rath.session.operation import Place
@@ -63,7 +63,7 @@ def call(purpose: Any = "turn", seen: Seen | None = None, **changes: Any) -> Mod
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_a_call(made: ModelCall, text: str) -> None:
-    assert brief(made) == text
+    assert entry_text(made) == text
 
 
 def effect(path: str) -> FileEffect:
@@ -91,13 +91,13 @@ def effect(path: str) -> FileEffect:
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_a_tool_run(changes: dict[str, Any], text: str) -> None:
-    assert brief(structs.replace(LogMaker().tool_run("a"), **changes)) == text
+    assert entry_text(structs.replace(LogMaker().tool_run("a"), **changes)) == text
 
 
 def test_an_operation_has_its_place() -> None:
     made = Operation(operation=uuid4(), kind="fork", place=Place("", 0), session=uuid4())
-    assert brief(made) == "fork"
-    assert brief(structs.replace(made, place=Place("Team.coder", 2))) == "fork at Team.coder#2"
+    assert entry_text(made) == "fork"
+    assert entry_text(structs.replace(made, place=Place("Team.coder", 2))) == "fork at Team.coder#2"
 
 
 def test_rows_are_known_by_what_made_them_first() -> None:
@@ -107,15 +107,15 @@ def test_rows_are_known_by_what_made_them_first() -> None:
         operation=uuid4(), kind="loop", place=Place("", 0), session=uuid4(), rows=(row,)
     )
     summary = Summary(operation=uuid4(), replaced=(), replaced_digest="", rows=(other,))
-    assert made_by([operation, first, second, summary]) == {row: first, other: second}
+    assert makers([operation, first, second, summary]) == {row: first, other: second}
 
 
 def test_what_rows_say() -> None:
-    assert said(tool_feedback_chunk("a", "run", '{"x":\n1}')) == 'run: {"x":1}'
-    shown = said(tool_feedback_chunk("a", "look", "1", images=[picture(b"cat")]))
+    assert row_text(tool_feedback_chunk("a", "run", '{"x":\n1}')) == 'run: {"x":1}'
+    shown = row_text(tool_feedback_chunk("a", "look", "1", images=[picture(b"cat")]))
     assert shown == "look: [image/png 11 B sha256:c37c5842] 1"
-    assert said(ChunkRow("odd", {"x": 1})) == "{'x': 1}"
-    assert said(ChunkRow("system", {"content": "be\nkind"})) == "be kind"
+    assert row_text(ChunkRow("odd", {"x": 1})) == "{'x': 1}"
+    assert row_text(ChunkRow("system", {"content": "be\nkind"})) == "be kind"
 
 
 @pytest.mark.parametrize(

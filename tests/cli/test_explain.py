@@ -10,7 +10,7 @@ import pytest
 from msgspec import structs
 
 from rath import flow
-from rath.cli.sessions import Exit
+from rath.cli.terminal import Exit
 from rath.errors import ProviderServerError
 from rath.llm import Provider
 from rath.session import Session
@@ -52,8 +52,7 @@ def test_without_a_flag_all_five_are_answered_in_brief(
 ) -> None:
     session, directory = stored
     monkeypatch.setenv("COLUMNS", "60")
-    done = rath("explain", str(session.id)[:8], "--store", str(directory))
-    assert done.exit_code == Exit.ANSWERED, done.output
+    done = rath("explain", str(session.id)[:8], "--store", str(directory), ends=Exit.ANSWERED)
     lines = done.stdout.splitlines()
     assert lines[0] == f"session {str(session.id)[:8]}, 2 rows"
     assert "seen: 9 model calls, 9 requests proved" in lines
@@ -99,8 +98,7 @@ def test_a_turn_of_anthropic_is_shown_with_its_instructions(rath: Rath, tmp_path
             provider_kind="anthropic", base_url=server.base_url, api_key=KEY, model="m"
         )
         asked = keep(run([], agent_provider=provider), tmp_path)
-    done = rath("explain", *asked, "--seen", "--turn", "1")
-    assert "  system:\n    You are a test.\n" in done.stdout
+    done = rath("explain", *asked, "--seen", "--turn", "1", out="  system:\n    You are a test.\n")
     assert '  user:\n    [{"type": "text", "text": "go"}]\n' in done.stdout
 
 
@@ -135,8 +133,7 @@ def test_missing_evidence_is_named_and_the_rest_is_shown(
 @pytest.mark.parametrize("question", NEEDS)
 @pytest.mark.parametrize("name", ["plain", "tools", "merged"])
 def test_a_session_of_version_1_has_no_record(rath: Rath, name: str, question: Question) -> None:
-    done = rath("explain", str(V1 / f"{name}.jsonl"), f"--{question}")
-    assert done.exit_code == Exit.MISSING
+    done = rath("explain", str(V1 / f"{name}.jsonl"), f"--{question}", ends=Exit.MISSING)
     assert f"evidence is missing: {', '.join(NEEDS[question])} (" in done.stderr
     assert "version 1" in done.stderr
 
@@ -145,9 +142,7 @@ def test_a_damaged_log_is_named(rath: Rath, tmp_path: Path) -> None:
     asked = keep(run(["done"]), tmp_path)
     path = tmp_path / f"{asked[0]}.jsonl"
     path.write_bytes(path.read_bytes().replace(b"done", b"dune"))
-    done = rath("explain", *asked)
-    assert done.exit_code == Exit.DAMAGED
-    assert "checksum" in done.stderr
+    rath("explain", *asked, ends=Exit.DAMAGED, err="checksum")
 
 
 def test_a_session_in_which_nothing_happened_is_explained(rath: Rath, tmp_path: Path) -> None:
@@ -254,8 +249,7 @@ def test_what_a_merge_left_open_is_told(rath: Rath, tmp_path: Path) -> None:
 
 def test_how_tools_ended_is_told(rath: Rath, tmp_path: Path) -> None:
     run_ = tool_run(error_kind="timeout", exit_code=-9, signal=9, arguments=None, status="failed")
-    done = rath("explain", *keep(with_record(run_), tmp_path), "--where")
-    assert "error: timeout\n" in done.stdout
+    done = rath("explain", *keep(with_record(run_), tmp_path), "--where", out="error: timeout\n")
     assert "exit code -9, signal 9\n" in done.stdout
     assert "in no sandbox\n" in done.stdout
 
@@ -264,16 +258,14 @@ def test_a_call_without_a_result_is_told(rath: Rath, tmp_path: Path) -> None:
     out = run([tool_call("f", id="c"), "ok"], FunctionTool("f", lambda *_: 1))
     cut = Session(out.chunk_table.prefix(2), id=out.id)
     cut.add_entries(*(entry for entry in out.record if not isinstance(entry, ToolRun)))
-    done = rath("explain", *keep(cut, tmp_path), "--where")
-    assert "f (c): no result" in done.stdout
+    rath("explain", *keep(cut, tmp_path), "--where", out="f (c): no result")
 
 
 def test_a_call_that_waits_for_an_approval_is_told_as_not_made(rath: Rath, tmp_path: Path) -> None:
     tool = FunctionTool("f", lambda *_: 1)
     tool.approval = "always"
     out = run([tool_call("f", id="c"), "ok"], tool).synchronize()
-    done = rath("explain", *keep(out, tmp_path), "--where")
-    assert "f (c): it was not made" in done.stdout
+    rath("explain", *keep(out, tmp_path), "--where", out="f (c): it was not made")
 
 
 def test_decisions_and_undone_calls_are_told(rath: Rath, tmp_path: Path) -> None:
@@ -294,8 +286,7 @@ def test_decisions_and_undone_calls_are_told(rath: Rath, tmp_path: Path) -> None
 
 def test_a_run_that_ended_otherwise_says_how(rath: Rath, tmp_path: Path) -> None:
     out = run([tool_call("f")], FunctionTool("f", lambda *_: 1), max_tool_rounds=1)
-    done = rath("explain", *keep(out, tmp_path), "--origin")
-    assert "ended as RoundLimit" in done.stdout
+    rath("explain", *keep(out, tmp_path), "--origin", out="ended as RoundLimit")
 
 
 def test_a_workflow_says_where_it_made_a_session(rath: Rath, tmp_path: Path) -> None:
@@ -307,5 +298,4 @@ def test_a_workflow_says_where_it_made_a_session(rath: Rath, tmp_path: Path) -> 
 def test_undone_work_is_told(rath: Rath, tmp_path: Path) -> None:
     out = worked(placed(), writing("a", "1", id="one")).synchronize()
     kept = changed(out.undo("one"), lambda _: True)
-    done = rath("explain", *keep(kept, tmp_path), "--origin")
-    assert "Session.undo" in done.stdout
+    rath("explain", *keep(kept, tmp_path), "--origin", out="Session.undo")

@@ -4,25 +4,21 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rath.cli.sessions import Exit
+from rath.cli.terminal import Exit
 from tests.cli.conftest import Rath
 from tests.support.stored import Family, damage
 
 
 def test_a_session_goes_to_another_store(rath: Rath, family: Family, tmp_path: Path) -> None:
     file, there = tmp_path / "packed.zip", str(tmp_path / "there")
-    result = rath("export", "33333333", str(file))
-    assert (result.exit_code, result.stdout) == (Exit.ANSWERED, "")
-    assert "sessions in all" in result.stderr
-    result = rath("import", str(file), "--store", there)
-    assert result.exit_code == Exit.ANSWERED
+    result = rath("export 33333333", str(file), ends=Exit.ANSWERED, out="", err="sessions in all")
+    result = rath("import", str(file), "--store", there, ends=Exit.ANSWERED)
     (ident,) = result.stdout.split()
     assert ident.startswith("33333333")
     assert rath("verify", ident, "--store", there).exit_code == Exit.ANSWERED
     log = family.directory / f"{ident}.jsonl"
     assert (Path(there) / log.name).read_bytes() == log.read_bytes()
-    again = rath("import", str(file), "--store", there)
-    assert "0 sessions added, 0 grown" in again.stderr
+    rath("import", str(file), "--store", there, err="0 sessions added, 0 grown")
 
 
 def test_a_file_that_is_there_is_replaced_only_by_force(
@@ -30,27 +26,24 @@ def test_a_file_that_is_there_is_replaced_only_by_force(
 ) -> None:
     file = tmp_path / "packed.zip"
     file.write_text("mine")
-    result = rath("export", "33333333", str(file))
+    result = rath("export 33333333", str(file))
     assert (result.exit_code, file.read_text()) == (Exit.MISUSE, "mine")
-    assert rath("export", "33333333", str(file), "--force").exit_code == Exit.ANSWERED
+    assert rath("export 33333333", str(file), "--force").exit_code == Exit.ANSWERED
     assert file.read_bytes() != b"mine"
 
 
 def test_a_damaged_file_is_refused_by_name(rath: Rath, family: Family, tmp_path: Path) -> None:
     file, there = tmp_path / "packed.zip", tmp_path / "there"
-    rath("export", "33333333", str(file))
+    rath("export 33333333", str(file))
     data = file.read_bytes()
     file.write_bytes(data[: len(data) // 2])
-    result = rath("import", str(file), "--store", str(there))
-    assert result.exit_code == Exit.DAMAGED
-    assert "packed.zip:" in result.stderr
+    rath("import", str(file), "--store", str(there), ends=Exit.DAMAGED, err="packed.zip:")
     assert not list(there.glob("*.jsonl"))
 
 
 def test_a_damaged_session_is_not_exported(rath: Rath, family: Family, tmp_path: Path) -> None:
     damage(family.directory, family.user)
-    result = rath("export", "33333333", str(tmp_path / "packed.zip"))
-    assert result.exit_code == Exit.DAMAGED
+    rath("export 33333333", str(tmp_path / "packed.zip"), ends=Exit.DAMAGED)
     assert not (tmp_path / "packed.zip").exists()
 
 
@@ -58,8 +51,7 @@ def test_what_the_store_lacks_of_a_session_is_named(
     rath: Rath, family: Family, tmp_path: Path
 ) -> None:
     (family.directory / f"{family.user.session}.jsonl").unlink()
-    result = rath("export", "33333333", str(tmp_path / "packed.zip"))
-    assert result.exit_code == Exit.MISSING, result.output
+    result = rath("export 33333333", str(tmp_path / "packed.zip"), ends=Exit.MISSING)
     assert str(family.user.session) in result.stderr
     assert (tmp_path / "packed.zip").exists()
 

@@ -220,7 +220,7 @@ def test_verbs_of_memory(rath: Rath, tmp_path: Path) -> None:
 
 def test_the_doctor_checks_the_same_things(rath: Rath, home: Path) -> None:
     write_config(home, llm_config("u", u={"model": "m", "modle": "m"}), {"u": "sk-canary-0123"})
-    told = json.loads(rath("doctor", "--json").stdout)
+    told = json.loads(rath("doctor --json").stdout)
     # What it finds is a matter of the machine; what it looks at is not.
     groups = [*dict.fromkeys(each["group"] for each in told["findings"])]
     config = [each for each in told["findings"] if "modle" in each["text"]]

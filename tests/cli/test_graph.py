@@ -8,8 +8,7 @@ from uuid import UUID
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rath.cli.graph import NODE, drawn, newest_first
-from rath.cli.tree import lineage_of
+from rath.cli.listing import draw_graph, lineage_of, newest_first
 from rath.session.log.index import SessionSummary, StoreIndex
 from tests.support.logs import DAY, LogMaker, MemoryStore
 
@@ -29,7 +28,7 @@ def picture(*parents: tuple[int, ...]) -> list[str]:
     """The graph, with the number of each session behind its line."""
     return [
         before if session is None else f"{before} {session.id.int}"
-        for before, session in drawn(family(*parents))
+        for before, session in draw_graph(family(*parents))
     ]
 
 
@@ -83,16 +82,16 @@ def test_a_parent_that_is_not_among_them_is_left_out() -> None:
 
 def test_one_that_came_from_itself_is_there_all_the_same() -> None:
     assert sorted(picture((1,), (0,), (2,))) != []
-    assert {line[-1] for line in picture((1,), (0,), (2,)) if NODE in line} == {"0", "1", "2"}
+    assert {line[-1] for line in picture((1,), (0,), (2,)) if "●" in line} == {"0", "1", "2"}
 
 
 @given(st.lists(st.lists(st.integers(0, 9), max_size=3), max_size=10))
-def test_any_family_can_be_drawn(parents: list[list[int]]) -> None:
+def test_any_family_can_be_draw_graph(parents: list[list[int]]) -> None:
     made_of = [tuple(p for p in each if p < number) for number, each in enumerate(parents)]
     sessions = family(*made_of)
-    lines = list(drawn(sessions))
+    lines = list(draw_graph(sessions))
     assert [session for _, session in lines if session is not None] == sessions
-    assert all(before.count(NODE) == (session is not None) for before, session in lines)
+    assert all(before.count("●") == (session is not None) for before, session in lines)
     at = {session.id: place for place, session in enumerate(sessions)}
     assert all(at[p] > at[s.id] for s in sessions for p in s.parents)
 

@@ -2,40 +2,63 @@
 
 from __future__ import annotations
 
+from contextlib import redirect_stdout
 from datetime import UTC, datetime, timedelta, timezone
 from decimal import Decimal
+from io import StringIO
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from rath.cli.layout import cut, moment, money, number, one_line, padded, room, size, span
-from rath.cli.progress import progress
-from rath.cli.terminal import Misuse, visible
-from rath.cli.times import duration, time_of
+from rath.cli.render import (
+    count_of,
+    line,
+    moment,
+    money,
+    progress,
+    room,
+    say_lines,
+    say_table,
+    size,
+    span,
+)
+from rath.cli.terminal import Misuse, duration, time_of
+from tests.cli.conftest import Rath
 from tests.support.api import UNKNOWN_TIME
+from tests.support.stored import Family
 
 
-@given(st.text(max_size=30), st.integers(-3, 40))
+@given(st.text(max_size=30), st.integers(20, 40))
 def test_a_cut_line_fits_and_is_a_beginning(text: str, columns: int) -> None:
-    line = visible(one_line(text))
-    shown = cut(one_line(text), columns)
-    assert cell_len(shown) <= max(0, columns)
-    assert shown == line or line.startswith(shown.removesuffix("…").rstrip())
+    made = line(text)
+    whole = made.plain.rstrip()
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(StringIO()) as out:
+        patch.setenv("COLUMNS", str(columns))
+        say_lines([made])
+    shown = out.getvalue().removesuffix("\n")
+    assert cell_len(shown) <= columns
+    assert shown == whole or whole.startswith(shown.removesuffix("…"))
 
 
-def test_without_a_limit_nothing_is_cut() -> None:
-    assert cut("x" * 1000, None) == "x" * 1000
+def test_control_characters_are_written_out() -> None:
+    assert line("\x1b[31mred\nand more").plain == r"\x1b[31mred\nand more"
 
 
-def test_control_characters_are_counted_as_they_are_shown() -> None:
-    assert cut("\x1b[31mred and more", 12) == r"\x1b[31mred…"
-    assert cut("two\nlines", None) == r"two\nlines"
-
-
-def test_wide_characters_count_twice() -> None:
-    assert (cut("请修复", 5), padded("请", 4)) == ("请修…", "请  ")
+def test_a_table_is_cut_or_folded_to_the_width(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = ["请修复" * 9, "12", "word " * 9]
+    say_table([row], ["", "right", ""])
+    assert capsys.readouterr().out == f"{row[0]}  12  {row[2].rstrip()}\n"
+    monkeypatch.setenv("COLUMNS", "30")
+    say_table([row[:2]], ["cut", "right"])
+    (cut,) = capsys.readouterr().out.splitlines()
+    assert (cell_len(cut), cut[-5:]) == (30, "…  12")
+    say_table([["label", row[2]]], ["", ""], is_folded=True)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines == ["label  word word word word", "       word word word word", "       word"]
 
 
 @pytest.mark.parametrize(
@@ -75,7 +98,7 @@ def test_size(n_bytes: int, text: str) -> None:
 
 
 def test_numbers() -> None:
-    assert [number(n, "call") for n in (0, 1, 2000)] == ["0 calls", "1 call", "2,000 calls"]
+    assert [count_of(n, "call") for n in (0, 1, 2000)] == ["0 calls", "1 call", "2,000 calls"]
 
 
 def test_moments_are_in_utc() -> None:
@@ -97,7 +120,7 @@ def test_the_room_of_a_line(
 
 @pytest.mark.parametrize(("text", "seconds"), [("90s", 90), ("1.5h", 5400), (" 2w ", 1_209_600)])
 def test_durations(text: str, seconds: float) -> None:
-    assert duration("--x", text) == seconds
+    assert duration("--x", text).total_seconds() == seconds
 
 
 @pytest.mark.parametrize("text", ["", "d", "-1d", "1y", "1 d"])
@@ -111,7 +134,9 @@ def test_a_date_without_a_zone_is_in_utc() -> None:
 
 
 def test_an_age_longer_than_time_is_the_beginning_of_it() -> None:
-    assert time_of("--x", "9" * 400 + "d").year == 1
+    time = time_of("--x", "9" * 400 + "d")
+    assert time is not None
+    assert time.year == 1
 
 
 def test_a_bar_is_drawn_on_a_terminal_only(
@@ -126,3 +151,19 @@ def test_a_bar_is_drawn_on_a_terminal_only(
         shown = capsys.readouterr()
         assert shown.out == ""
         assert ("reading" in shown.err and "2/2" in shown.err) == is_terminal
+
+
+@pytest.mark.parametrize("columns", [60, 40])
+@pytest.mark.parametrize(
+    "words",
+    ["log --graph", *(f"cost --by {by}" for by in ("model", "session", "run", "day")),
+     *(f"show {digit * 8}" for digit in "1234567")],
+)  # fmt: skip
+def test_lines_fit_into_a_narrow_terminal(
+    rath: Rath, family: Family, monkeypatch: pytest.MonkeyPatch, words: str, columns: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    lines = rath(words, ends=0, out="$0.02 + ?" if "cost" in words else ()).stdout.splitlines()
+    # Ids and paths are whole, so that they can be copied.
+    cut = [line for line in lines if not line.startswith(("session", "log"))]
+    assert max(map(cell_len, cut)) <= columns

@@ -47,15 +47,13 @@ WRONG = {
 
 @pytest.mark.parametrize(("arguments", "problem"), WRONG.values(), ids=WRONG.keys())
 def test_what_cannot_be_served_is_said(rath: Rath, arguments: list[str], problem: str) -> None:
-    done = rath("mcp", "serve", "--http", *arguments)
-    assert done.exit_code == 2
+    done = rath("mcp serve --http", *arguments, ends=2)
     assert problem in " ".join(done.stderr.split())
 
 
 def test_a_file_with_the_name_of_a_module_is_refused(rath: Rath, project: Path) -> None:
     (project / "json.py").write_text("agent = 1\n")
-    done = rath("mcp", "serve", "--http", "json.py:agent")
-    assert done.exit_code == 2
+    done = rath("mcp serve --http json.py:agent", ends=2)
     assert "has the name of another module" in " ".join(done.stderr.split())
 
 
@@ -64,6 +62,6 @@ def test_a_port_that_is_taken_is_a_problem(rath: Rath, project: Path) -> None:
     agents.write_text(AGENTS)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
-        done = rath("mcp", "serve", "--http", f"{agents}:make", "--port", port)
+        done = rath("mcp serve --http", f"{agents}:make", "--port", port)
     assert done.exit_code == 1
     assert "in use" in done.stderr

@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 
 from tests.cli.conftest import Process
-from tests.support.machine import write_config
 
 CANARY = "canary-0123456789"
 
@@ -37,15 +36,6 @@ def test_a_misuse_ends_with_two_and_no_traceback(process: Process) -> None:
     assert result.stderr == "error: Missing argument 'KEY'.\nSee: rath config get --help\n"
 
 
-def test_a_broken_config_ends_with_one_and_its_place(process: Process, home: Path) -> None:
-    path = write_config(home, {})
-    path.write_text('{\n"llm":\n')
-    result = process("config", "list")
-    assert (result.returncode, result.stdout) == (1, "")
-    assert result.stderr.startswith(f"error: {path} is not valid JSON at line 3 col 1: ")
-    assert result.stderr.count("\n") == 1
-
-
 def test_a_guided_setup_through_a_pipe(process: Process, home: Path) -> None:
     answers = ["user", "openai", "m", "http://127.0.0.1:9/v1", CANARY]
     result = process("config", "init", input="\n".join(answers) + "\n")
@@ -57,9 +47,3 @@ def test_a_guided_setup_through_a_pipe(process: Process, home: Path) -> None:
     assert {"key": "llm.providers.main.api_key", "value": "***", "origin": f"config {beside}"} in (
         json.loads(listed.stdout)["settings"]
     )
-
-
-def test_an_input_that_ends_is_no_traceback(process: Process) -> None:
-    result = process("config", "init")
-    assert (result.returncode, result.stdout) == (1, "")
-    assert "Traceback" not in result.stderr

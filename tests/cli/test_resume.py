@@ -17,9 +17,8 @@ import pytest
 from rath import autosave, flow
 from rath._async.deferred import Deferred
 from rath._core.vector import Vector
-from rath.cli.program import load_workflow
-from rath.cli.sessions import Exit
-from rath.cli.terminal import Misuse
+from rath.cli.runs import load_workflow
+from rath.cli.terminal import Exit, Misuse
 from rath.errors import PersistenceError, ProviderServerError
 from rath.session import Session
 from rath.session.persistence.store import FileStore
@@ -117,14 +116,11 @@ def died(program: Path, which: str) -> str:
 def test_a_run_that_waits_names_the_call_and_goes_on_once_it_is_decided(
     rath: Rath, cut_off: str
 ) -> None:
-    waits = rath("resume", cut_off, "crew:team")
-    assert waits.exit_code == Exit.WORLD, waits.output
-    assert "needs_decision" in waits.stdout
+    waits = rath("resume", cut_off, "crew:team", ends=Exit.WORLD, out="needs_decision")
     assert "--decide c=retry, skip or done" in waits.stdout
     told = json.loads(rath("resume", cut_off, "crew:team", "--json").stdout)
     assert told["calls"] == [{"call": "c", "tool": "send", "waits_for": "decision"}]
-    done = rath("resume", cut_off, "crew:team", "--decide", "c=skip")
-    assert done.exit_code == Exit.ANSWERED, done.output
+    done = rath("resume", cut_off, "crew:team", "--decide", "c=skip", ends=Exit.ANSWERED)
     assert done.stdout.startswith(f"{cut_off}: completed, 4 rows")
     assert "  all is done\n" in done.stdout
     again = rath("resume", cut_off, "crew:team", "--json")
@@ -135,16 +131,14 @@ def test_what_passes_on_that_a_call_waits_names_it_and_is_resumed_in_its_place(
     rath: Rath, program: Path
 ) -> None:
     cut_off = died(program, "pair")
-    waits = rath("resume", cut_off, "crew:pair")
-    assert waits.exit_code == Exit.WORLD, waits.output
+    waits = rath("resume", cut_off, "crew:pair", ends=Exit.WORLD)
     last = waits.stdout.partition(":")[0]
     assert f"  because of session {cut_off}\n" in waits.stdout
     assert "--decide c=retry, skip or done" in waits.stdout
     told = json.loads(rath("resume", last, "crew:pair", "--json").stdout)
     assert (told["session"], told["stopped"]) == (last, cut_off)
     assert told["calls"] == [{"call": "c", "tool": "send", "waits_for": "decision"}]
-    done = rath("resume", last, "crew:pair", "--decide", "c=skip")
-    assert done.exit_code == Exit.ANSWERED, done.output
+    done = rath("resume", last, "crew:pair", "--decide", "c=skip", ends=Exit.ANSWERED)
     assert done.stdout.startswith(f"{last}: completed")
     assert "  and told\n" in done.stdout
 
@@ -158,8 +152,7 @@ def test_what_was_cancelled_goes_on_only_where_that_is_asked_for(rath: Rath, pro
         "quick = FunctionTool('wait', lambda *_: 'at last')\nquick.effects = 'idempotent'\n"
         "one = flow.Agent('one', ScriptedClient(['done']).provider, [quick])\n"
     )
-    kept = rath("resume", str(out.id), "loners:one")
-    assert kept.exit_code == Exit.WORLD, kept.output
+    kept = rath("resume", str(out.id), "loners:one", ends=Exit.WORLD)
     assert "it was cancelled; --go-on goes on with it" in kept.stdout
     done = rath("resume", str(out.id), "loners:one", "--go-on")
     sys.modules.pop("loners", None)
@@ -168,8 +161,7 @@ def test_what_was_cancelled_goes_on_only_where_that_is_asked_for(rath: Rath, pro
 
 
 def test_what_nobody_knows_of_a_run_that_was_cut_off_is_explained(rath: Rath, cut_off: str) -> None:
-    done = rath("explain", cut_off)
-    assert done.exit_code == Exit.ANSWERED, done.output
+    done = rath("explain", cut_off, ends=Exit.ANSWERED)
     assert "turn 1 · send (c): no result; whether it took effect" in " ".join(done.stdout.split())
 
 
@@ -177,9 +169,9 @@ def test_a_program_that_does_something_else_is_a_problem(rath: Rath, cut_off: st
     crew: Any = load_workflow("crew:team")
     model = ScriptedClient(["no"]).provider
     crew.worker = flow.Agent("You do something else.", model, tools=crew.worker.tools)
-    done = rath("resume", cut_off, "crew:team", "--decide", "c=skip")
-    assert done.exit_code == Exit.WORLD, done.output
-    assert "the record says" in done.stderr
+    rath(
+        "resume", cut_off, "crew:team", "--decide", "c=skip", ends=Exit.WORLD, err="the record says"
+    )
 
 
 def test_a_decision_that_says_nothing_is_a_wrong_call(rath: Rath, cut_off: str) -> None:
@@ -190,8 +182,7 @@ def test_a_decision_that_says_nothing_is_a_wrong_call(rath: Rath, cut_off: str) 
 
 def test_what_is_another_than_it_was_is_told(rath: Rath, cut_off: str) -> None:
     # Every script is a provider of its own kind.
-    first = rath("resume", cut_off, "crew:team", "--check")
-    assert first.exit_code == Exit.ANSWERED, first.output
+    first = rath("resume", cut_off, "crew:team", "--check", ends=Exit.ANSWERED)
     assert first.stdout.startswith(f"{cut_off}: 1 difference\n  provider_kind is 'scripted-")
     sys.modules["crew"].team.worker.tools = []
     told = json.loads(rath("resume", cut_off, "crew:team", "--check", "--json").stdout)
@@ -199,8 +190,7 @@ def test_what_is_another_than_it_was_is_told(rath: Rath, cut_off: str) -> None:
         ("ToolDiffers", "send"),
         ("ProviderDiffers", None),
     ]
-    said = rath("resume", cut_off, "crew:team", "--check")
-    assert "2 differences\n  tool 'send' is not there" in said.stdout
+    rath("resume", cut_off, "crew:team", "--check", out="2 differences\n  tool 'send' is not there")
 
 
 def test_another_workflow_is_a_wrong_call(rath: Rath, cut_off: str) -> None:
@@ -280,8 +270,7 @@ def test_what_a_workflow_raises_when_it_goes_on_is_told_in_one_line(
 ) -> None:
     code = PROGRAM.replace("return self.worker(session)", "raise KeyError('mine')")
     (program / "crew.py").write_text(code)
-    done = rath("resume", cut_off, "crew:team", "--decide", "c=retry")
-    assert done.exit_code == Exit.MISUSE
+    done = rath("resume", cut_off, "crew:team", "--decide", "c=retry", ends=Exit.MISUSE)
     assert re.search(r"'crew:team' raised KeyError: 'mine' \(.*crew.py:\d+\)", done.stderr)
     assert "Traceback" not in done.stderr
 
@@ -296,17 +285,14 @@ def test_what_a_program_says_of_rath_is_told_as_it_is(program: Path) -> None:
 
 def test_a_session_is_replayed_from_its_record(rath: Rath, tmp_path: Path) -> None:
     asked = keep(run(["done"]), tmp_path)
-    done = rath("replay", *asked)
-    assert done.exit_code == Exit.ANSWERED, done.output
+    done = rath("replay", *asked, ends=Exit.ANSWERED)
     assert "rows, record and requests are the same" in " ".join(done.stdout.split())
     told = json.loads(rath("replay", *asked, "--json").stdout)
     assert (told["session"], told["state"], told["waits"]) == (asked[0], "completed", False)
 
 
 def test_what_was_not_recorded_is_not_said_to_be_the_same(rath: Rath) -> None:
-    done = rath("replay", str(V1 / "tools.jsonl"))
-    assert (done.exit_code, done.stdout) == (Exit.MISSING, "")
-    assert "version 1" in done.stderr
+    rath("replay", str(V1 / "tools.jsonl"), ends=Exit.MISSING, out="", err="version 1")
 
 
 def test_a_replay_that_differs_is_a_problem(rath: Rath, tmp_path: Path) -> None:
@@ -316,16 +302,13 @@ def test_a_replay_that_differs_is_a_problem(rath: Rath, tmp_path: Path) -> None:
         out.provenance,
         id=out.id,
     )
-    done = rath("replay", *keep(other, tmp_path))
-    assert done.exit_code == Exit.WORLD, done.output
-    assert "expected" in done.stderr
+    rath("replay", *keep(other, tmp_path), ends=Exit.WORLD, err="expected")
 
 
 def test_a_session_goes_on_from_a_row_on_another_course(rath: Rath, tmp_path: Path) -> None:
     client = ScriptedClient(["done", "on another course"])
     asked = keep(run([], agent_provider=client.provider), tmp_path)
-    done = rath("replay", *asked, "--at", "1", "--prompt", "and now?")
-    assert done.exit_code == Exit.ANSWERED, done.output
+    done = rath("replay", *asked, "--at", "1", "--prompt", "and now?", ends=Exit.ANSWERED)
     assert "went on from row 1, 3 rows\n  on another course\n" in done.stdout
     made = Session.load(done.stdout.partition(":")[0], store=FileStore(tmp_path))
     assert made.text() == "on another course"
@@ -333,14 +316,11 @@ def test_a_session_goes_on_from_a_row_on_another_course(rath: Rath, tmp_path: Pa
 
 @pytest.mark.parametrize("more", [("--prompt", "x"), ("--provider", "x")])
 def test_another_course_needs_a_row(rath: Rath, tmp_path: Path, more: tuple[str, str]) -> None:
-    done = rath("replay", *keep(run(["done"]), tmp_path), *more)
-    assert done.exit_code == Exit.MISUSE
-    assert "--at" in done.stderr
+    rath("replay", *keep(run(["done"]), tmp_path), *more, ends=Exit.MISUSE, err="--at")
 
 
 @pytest.mark.parametrize("more", [("--at", "9"), ("--at", "1", "--provider", "nobody")])
 def test_a_row_or_provider_that_there_is_not_is_a_wrong_call(
     rath: Rath, tmp_path: Path, more: tuple[str, ...]
 ) -> None:
-    done = rath("replay", *keep(run(["done"]), tmp_path), *more)
-    assert done.exit_code == Exit.MISUSE, done.output
+    rath("replay", *keep(run(["done"]), tmp_path), *more, ends=Exit.MISUSE)

@@ -8,9 +8,8 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from rich.cells import cell_len
 
-from rath.cli.sessions import Exit
+from rath.cli.terminal import Exit
 from rath.session import Session
 from tests.cli.conftest import Rath
 from tests.support.logs import DAY, LogMaker
@@ -21,8 +20,7 @@ V1 = Path(__file__).parents[1] / "data" / "v1"
 
 def total(rath: Rath, *args: str) -> dict[str, Any]:
     """The sum that a program gets."""
-    result = rath("cost", "--json", *args)
-    assert result.exit_code == Exit.ANSWERED
+    result = rath("cost --json", *args, ends=Exit.ANSWERED)
     made: dict[str, Any] = json.loads(result.stdout)["total"]
     return made
 
@@ -42,8 +40,7 @@ def test_the_costs_of_a_store_by_model(rath: Rath, family: Family) -> None:
 
 def test_what_a_damaged_log_may_hold_is_not_counted_in_silence(rath: Rath, family: Family) -> None:
     damage(family.directory, family.user)
-    result = rath("cost", str(family.plan.session))
-    assert result.exit_code == Exit.DAMAGED, result.output
+    result = rath("cost", str(family.plan.session), ends=Exit.DAMAGED)
     assert result.stdout.splitlines()[-1].startswith("total")
     assert f"session {family.user.session} is damaged: line" in result.stderr
 
@@ -65,7 +62,7 @@ def test_what_a_damaged_log_may_hold_is_not_counted_in_silence(rath: Rath, famil
     ],
 )
 def test_other_groups(rath: Rath, family: Family, by: str, names: list[str]) -> None:
-    told = json.loads(rath("cost", "--by", by, "--json").stdout)
+    told = json.loads(rath("cost --by", by, "--json").stdout)
     assert [group["name"] for group in told["groups"]] == names
     assert sum(group["n_calls"] for group in told["groups"]) == told["total"]["n_calls"] == 4
 
@@ -96,7 +93,7 @@ def test_a_call_that_stands_in_two_logs_counts_once(rath: Rath, sessions: Path) 
     inner.begun(path="A.b", run=run).answered("x", entry_id=call).ended()
     save(sessions, outer, inner)
     assert total(rath)["n_calls"] == 1
-    (group,) = json.loads(rath("cost", "--by", "session", "--json").stdout)["groups"]
+    (group,) = json.loads(rath("cost --by session --json").stdout)["groups"]
     assert group["name"].startswith(str(inner.session)[:8])
 
 
@@ -110,22 +107,9 @@ def test_tokens_without_a_call_are_told(rath: Rath, sessions: Path) -> None:
 
 
 def test_an_empty_store_costs_nothing(rath: Rath) -> None:
-    result = rath("cost")
-    assert (result.exit_code, result.stderr) == (Exit.ANSWERED, "")
+    result = rath("cost", ends=Exit.ANSWERED, err="")
     assert result.stdout == "total  0 calls  0 tokens  $0.00\n"
 
 
-@pytest.mark.parametrize("columns", [60, 40])
-def test_lines_fit_into_a_narrow_terminal(
-    rath: Rath, family: Family, monkeypatch: pytest.MonkeyPatch, columns: int
-) -> None:
-    monkeypatch.setenv("COLUMNS", str(columns))
-    for by in ("model", "session", "run", "day"):
-        lines = rath("cost", "--by", by).stdout.splitlines()
-        assert max(map(cell_len, lines)) <= columns
-        assert "$0.02 + ?" in lines[-1]
-
-
 def test_a_session_and_a_run_are_one_too_many(rath: Rath, family: Family) -> None:
-    result = rath("cost", "1111", "--run", "0ddba11c")
-    assert (result.exit_code, result.stdout) == (Exit.MISUSE, "")
+    rath("cost 1111 --run 0ddba11c", ends=Exit.MISUSE, out="")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from rich.cells import cell_len
 
-from rath.cli.sessions import Exit
+from rath.cli.terminal import Exit
 from rath.session.log.index import SessionSummary
 from tests.cli.conftest import Rath
 from tests.support.api import INDEX_FILE_NAME
@@ -36,15 +36,13 @@ def ids(stdout: str) -> list[str]:
 
 def listed(rath: Rath, *args: str) -> list[dict[str, Any]]:
     """What a program gets."""
-    result = rath("ls", "--json", *args)
-    assert result.exit_code == Exit.ANSWERED
+    result = rath("ls --json", *args, ends=Exit.ANSWERED)
     sessions: list[dict[str, Any]] = json.loads(result.stdout)["sessions"]
     return sessions
 
 
 def test_a_tree_by_lineage(rath: Rath, family: Family) -> None:
-    result = rath("ls")
-    assert result.exit_code == Exit.ANSWERED
+    result = rath("ls", ends=Exit.ANSWERED)
     assert result.stdout == TREE
     assert result.stderr == ""
 
@@ -56,14 +54,14 @@ def test_it_says_the_same_when_it_is_asked_again(rath: Rath, family: Family) -> 
 
 
 def test_by_run(rath: Rath, family: Family) -> None:
-    lines = rath("ls", "--by", "run").stdout.splitlines()
+    lines = rath("ls --by run").stdout.splitlines()
     assert lines[0] == "no workflow call  4 sessions, $0.01"
     assert lines[5] == "run 0ddba11c  Team  3 sessions, $0.01"
     assert ids("\n".join(lines[6:])) == ["2", "3", "4"]
 
 
 def test_by_time(rath: Rath, family: Family) -> None:
-    stdout = rath("ls", "--by", "time").stdout
+    stdout = rath("ls --by time").stdout
     assert ids(stdout) == ["7", "6", "5", "4", "3", "2", "1"]
     assert "─" not in stdout
 
@@ -89,20 +87,20 @@ def test_by_time(rath: Rath, family: Family) -> None:
     ids=" ".join,
 )
 def test_filters(rath: Rath, family: Family, args: tuple[str, ...], expected: str) -> None:
-    assert ids(rath("ls", "--by", "time", *args).stdout) == list(expected)
+    assert ids(rath("ls --by time", *args).stdout) == list(expected)
 
 
 def test_an_age_counts_from_now(rath: Rath, sessions: Path) -> None:
     now = datetime.now(UTC)
     old = LogMaker(ident(1), at=now - timedelta(days=3)).said("old").ended()
     save(sessions, old, LogMaker(ident(2), at=now - timedelta(hours=1)).said("new").ended())
-    assert ids(rath("ls", "--since", "2d").stdout) == ["2"]
-    assert ids(rath("ls", "--until", "1.5d").stdout) == ["1"]
-    assert ids(rath("ls", "--since", "9999999999999w").stdout) == ["2", "1"]
+    assert ids(rath("ls --since 2d").stdout) == ["2"]
+    assert ids(rath("ls --until 1.5d").stdout) == ["1"]
+    assert ids(rath("ls --since 9999999999999w").stdout) == ["2", "1"]
 
 
 def test_what_is_left_out_is_told(rath: Rath, family: Family) -> None:
-    result = rath("ls", "-n", "3")
+    result = rath("ls -n 3")
     assert result.stderr == "note: the newest 3 of 7 sessions; --all lists every one\n"
 
 
@@ -110,16 +108,15 @@ def test_instructions_alone_are_listed_with_all(rath: Rath, sessions: Path) -> N
     said = LogMaker(ident(1)).said("go").ended()
     save(sessions, said, LogMaker(ident(2)).ended())
     assert ids(rath("ls").stdout) == ["1"]
-    assert set(ids(rath("ls", "--all").stdout)) == {"1", "2"}
+    assert set(ids(rath("ls --all").stdout)) == {"1", "2"}
 
 
 def test_an_empty_store_and_one_where_nothing_fits(rath: Rath, sessions: Path) -> None:
-    result = rath("ls")
-    assert (result.exit_code, result.stdout) == (Exit.ANSWERED, "")
+    result = rath("ls", ends=Exit.ANSWERED, out="")
     assert result.stderr == f"note: there are no sessions in {sessions}\n"
     assert not sessions.exists()
     save(sessions, LogMaker().said("go"))
-    assert rath("ls", "else").stderr == f"note: no session of {sessions} fits\n"
+    assert rath("ls else").stderr == f"note: no session of {sessions} fits\n"
 
 
 @pytest.mark.parametrize("columns", [100, 60, 40])
@@ -133,7 +130,7 @@ def test_lines_fit_into_a_narrow_terminal(
         save(sessions, after.begun(path="Team.planner" * 5).said("x").ended())
     monkeypatch.setenv("COLUMNS", str(columns))
     for by in ("lineage", "run", "time"):
-        lines = rath("ls", "--by", by).stdout.splitlines()
+        lines = rath("ls --by", by).stdout.splitlines()
         assert max(map(cell_len, lines)) <= columns
         assert all(any(str(n) * 8 in line for line in lines) for n in range(1, 9))
         assert "\n".join(lines).count("completed") == 8
@@ -145,16 +142,14 @@ def test_a_long_chain_grows_no_wider(rath: Rath, sessions: Path) -> None:
     for _ in range(30):
         before = LogMaker(parents=(before.session,), at=before.now()).ended()
         save(sessions, before)
-    lines = rath("ls", "--all").stdout.splitlines()
+    lines = rath("ls --all").stdout.splitlines()
     assert len(lines) == 31
     assert {line.index("completed") for line in lines[1:]} == {13}
 
 
 def test_damaged_sessions_are_listed_with_their_problem(rath: Rath, family: Family) -> None:
     damage(family.directory, family.user)
-    result = rath("ls", "--state", "damaged")
-    assert result.exit_code == Exit.ANSWERED
-    assert "11111111  damaged" in result.stdout
+    result = rath("ls --state damaged", ends=Exit.ANSWERED, out="11111111  damaged")
     assert "line 2: the checksum does not fit" in result.stdout
 
 
@@ -199,21 +194,17 @@ def test_json_has_all_that_is_known(rath: Rath, family: Family) -> None:
 def test_a_wrong_filter_is_a_misuse(
     rath: Rath, family: Family, args: tuple[str, ...], problem: str
 ) -> None:
-    result = rath("ls", *args)
-    assert (result.exit_code, result.stdout) == (Exit.MISUSE, "")
-    assert problem in result.stderr
+    rath("ls", *args, ends=Exit.MISUSE, out="", err=problem)
 
 
 def test_an_unknown_run_is_a_problem(rath: Rath, family: Family) -> None:
-    result = rath("ls", "--run", "99999999")
-    assert result.exit_code == Exit.WORLD
+    result = rath("ls --run 99999999", ends=Exit.WORLD)
     assert "no workflow call of the store begins with '99999999'" in result.stderr
 
 
 def test_an_index_that_cannot_be_kept_is_noted(rath: Rath, family: Family) -> None:
     (family.directory / INDEX_FILE_NAME).mkdir()
-    result = rath("ls")
-    assert result.exit_code == Exit.ANSWERED
+    result = rath("ls", ends=Exit.ANSWERED)
     assert len(ids(result.stdout)) == 7
     assert "so all logs were read" in result.stderr
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rath.cli.sessions import Exit
+from rath.cli.terminal import Exit
 from rath.session import Session
 from rath.session.persistence.store import FileStore
 from tests.cli.conftest import Rath
@@ -18,30 +18,29 @@ from tests.support.stored import Family, ident, save
 
 def test_a_session_goes_to_the_trash_and_comes_back(rath: Rath, family: Family) -> None:
     user = family.user.session
-    result = rath("rm", "1111")
+    result = rath("rm 1111")
     assert (result.exit_code, result.stdout) == (Exit.ANSWERED, f"moved to the trash: {user}\n")
     assert result.stderr == f"note: `rath rm --restore {user}` brings it back\n"
     assert "11111111" not in rath("ls").stdout
-    restored = rath("rm", "--restore", str(user))
+    restored = rath("rm --restore", str(user))
     assert (restored.exit_code, restored.stdout) == (Exit.ANSWERED, f"brought back: {user}\n")
     assert "11111111" in rath("ls").stdout
 
 
 def test_what_was_made_of_it_loads_as_before(rath: Rath, family: Family) -> None:
     before = Session.load(family.plan.session).chunk_table
-    assert rath("rm", "1111").exit_code == Exit.ANSWERED
+    assert rath("rm 1111").exit_code == Exit.ANSWERED
     assert Session.load(family.plan.session).chunk_table == before
 
 
 def test_several_at_once(rath: Rath, family: Family) -> None:
-    result = rath("rm", "5555", "3333", "3333")
-    assert result.exit_code == Exit.ANSWERED
+    result = rath("rm 5555 3333 3333", ends=Exit.ANSWERED)
     assert len(result.stdout.splitlines()) == 2
     assert "brings them back" in result.stderr
 
 
 def test_where_one_is_not_there_none_goes(rath: Rath, family: Family) -> None:
-    assert rath("rm", "5555", "9999").exit_code == Exit.WORLD
+    assert rath("rm 5555 9999").exit_code == Exit.WORLD
     assert "55555555" in rath("ls").stdout
 
 
@@ -65,8 +64,7 @@ def test_another_store_is_named_in_the_way_back(rath: Rath, tmp_path: Path) -> N
 def test_only_what_is_in_the_trash_comes_back(
     rath: Rath, family: Family, text: str, status: Exit
 ) -> None:
-    result = rath("rm", "--restore", text)
-    assert (result.exit_code, result.stdout) == (status, "")
+    rath("rm --restore", text, ends=status, out="")
 
 
 @pytest.fixture
@@ -80,8 +78,7 @@ def aged(sessions: Path) -> tuple[LogMaker, LogMaker]:
 
 
 def test_a_dry_run_says_what_would_go(rath: Rath, aged: tuple[LogMaker, LogMaker]) -> None:
-    result = rath("prune", "--older-than", "30d", "--dry-run")
-    assert result.exit_code == Exit.ANSWERED
+    result = rath("prune --older-than 30d --dry-run", ends=Exit.ANSWERED)
     (line,) = result.stdout.splitlines()
     assert line.startswith("11111111  ")
     assert line.endswith("old words")
@@ -91,16 +88,16 @@ def test_a_dry_run_says_what_would_go(rath: Rath, aged: tuple[LogMaker, LogMaker
 
 def test_what_is_old_goes_and_can_come_back(rath: Rath, aged: tuple[LogMaker, LogMaker]) -> None:
     old, new = aged
-    result = rath("prune", "--older-than", "30d", "--json")
+    result = rath("prune --older-than 30d --json")
     assert json.loads(result.stdout) == {"dry_run": False, "sessions": [str(old.session)]}
     assert "1 session moved to the trash" in result.stderr
     assert str(new.session)[:8] in (listed := rath("ls").stdout)
     assert "11111111" not in listed
-    assert rath("rm", "--restore", str(old.session)).exit_code == Exit.ANSWERED
+    assert rath("rm --restore", str(old.session)).exit_code == Exit.ANSWERED
 
 
 def test_nothing_is_old(rath: Rath, aged: tuple[LogMaker, LogMaker]) -> None:
-    result = rath("prune", "--older-than", "52w")
+    result = rath("prune --older-than 52w")
     assert (result.stdout, result.stderr) == ("", "note: 0 sessions moved to the trash\n")
 
 
@@ -113,6 +110,4 @@ def test_nothing_is_old(rath: Rath, aged: tuple[LogMaker, LogMaker]) -> None:
     ],
 )
 def test_an_age_is_needed(rath: Rath, args: tuple[str, ...], problem: str) -> None:
-    result = rath("prune", *args)
-    assert (result.exit_code, result.stdout) == (Exit.MISUSE, "")
-    assert problem in result.stderr
+    rath("prune", *args, ends=Exit.MISUSE, out="", err=problem)

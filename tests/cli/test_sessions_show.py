@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from uuid import uuid4
 
 import pytest
-from rich.cells import cell_len
 
-from rath.cli.evidence import brief, outcome_text
-from rath.cli.sessions import Exit
+from rath.cli.terminal import Exit
 from rath.session.chunk import ChunkRow
-from rath.session.outcome import Completed, NeedsInput, OutputMissing
+from rath.session.outcome import NeedsInput
 from rath.session.persistence.store import FileStore
 from rath.session.record import Interrupt, Summary, Verdict
 from tests.cli.conftest import Rath
@@ -23,8 +20,7 @@ V1 = Path(__file__).parents[1] / "data" / "v1"
 
 
 def test_a_session_is_shown_with_its_evidence(rath: Rath, family: Family) -> None:
-    result = rath("show", "22222222")
-    assert result.exit_code == Exit.ANSWERED
+    result = rath("show 22222222", ends=Exit.ANSWERED)
     lines = result.stdout.splitlines()
     assert lines[:6] == [
         f"session  {family.plan.session}",
@@ -43,7 +39,7 @@ def test_a_session_is_shown_with_its_evidence(rath: Rath, family: Family) -> Non
 
 
 def test_a_run_that_was_cut_off_is_shown_as_far_as_it_came(rath: Rath, family: Family) -> None:
-    stdout = rath("show", "77777777").stdout
+    stdout = rath("show 77777777").stdout
     assert "state    needs_decision" in stdout
     assert "    ? call-1: tool was called (non_idempotent), and nothing is known of its end" in (
         stdout
@@ -62,7 +58,7 @@ def test_a_run_in_progress_is_running(rath: Rath, sessions: Path) -> None:
 
 
 def test_a_failed_run_says_why(rath: Rath, family: Family) -> None:
-    stdout = rath("show", "44444444").stdout
+    stdout = rath("show 44444444").stdout
     assert "state    failed" in stdout
     assert "· gpt-5-mini, failed: no\n" in stdout
     assert "    ! no answer" in stdout
@@ -109,15 +105,13 @@ def test_full_shows_whole_texts(rath: Rath, sessions: Path) -> None:
     log = LogMaker().said("one\ntwo\n" + "x" * 500).answered("").ended()
     save(sessions, log)
     assert "x" * 500 not in rath("show", str(log.session)).stdout
-    stdout = rath("show", "--full", str(log.session)).stdout
+    stdout = rath("show --full", str(log.session)).stdout
     assert "    one\n    two\n    " + "x" * 500 in stdout
 
 
 @pytest.mark.parametrize("name", ["tools", "merged", "plain", "separators"])
 def test_a_file_of_version_1_is_shown(rath: Rath, name: str) -> None:
-    result = rath("show", str(V1 / f"{name}.jsonl"))
-    assert result.exit_code == Exit.ANSWERED
-    assert "state    completed" in result.stdout
+    rath("show", str(V1 / f"{name}.jsonl"), ends=Exit.ANSWERED, out="state    completed")
 
 
 def test_calls_and_results_of_tools_are_shown(rath: Rath) -> None:
@@ -127,7 +121,7 @@ def test_calls_and_results_of_tools_are_shown(rath: Rath) -> None:
         in stdout
     )
     assert '  2 tool_result write_workspace_file: {"bytes_written":17}' in stdout
-    full = rath("show", "--full", str(V1 / "tools.jsonl")).stdout
+    full = rath("show --full", str(V1 / "tools.jsonl")).stdout
     assert "    → write_workspace_file(" in full
 
 
@@ -135,51 +129,27 @@ def test_of_a_damaged_log_is_shown_what_can_be_believed(rath: Rath, sessions: Pa
     log = LogMaker().said("fine").said("Fix the parser").ended()
     save(sessions, log)
     damage(sessions, log)
-    result = rath("show", str(log.session))
-    assert result.exit_code == Exit.DAMAGED
-    assert "state    damaged" in result.stdout
+    result = rath("show", str(log.session), ends=Exit.DAMAGED, out="state    damaged")
     assert "  0 user        fine" in result.stdout
     assert "parser" not in result.stdout.lower()
     assert "what is shown stands before it" in result.stderr
 
 
-@pytest.mark.parametrize("columns", [60, 40])
-def test_lines_fit_into_a_narrow_terminal(
-    rath: Rath, family: Family, monkeypatch: pytest.MonkeyPatch, columns: int
-) -> None:
-    monkeypatch.setenv("COLUMNS", str(columns))
-    for number in "1234567":
-        lines = rath("show", number * 8).stdout.splitlines()
-        # Ids and paths are whole, so that they can be copied.
-        cut = [line for line in lines if not line.startswith(("session", "log"))]
-        assert max(map(cell_len, cut)) <= columns
-
-
 def test_json_has_rows_entries_and_what_is_open(rath: Rath, family: Family) -> None:
-    shown = json.loads(rath("show", "--json", "77777777").stdout)
+    shown = json.loads(rath("show --json 77777777").stdout)
     assert (shown["state"], shown["outcome"]) == ("needs_decision", None)
     assert (shown["open_calls"], shown["partial_text"]) == (["call-1"], "I am th")
     assert [row["kind"] for row in shown["rows"]] == ["user", "assistant"]
     assert shown["rows"][0]["id"] == f"{family.other.session}:0"
     entries = {entry["id"]: entry["entry"] for entry in shown["entries"]}
     assert entries[shown["rows"][1]["entry"]] == "model_call"
-    shown = json.loads(rath("show", "--json", "22222222").stdout)
+    shown = json.loads(rath("show --json 22222222").stdout)
     assert (shown["run"], shown["outcome"]) == (str(RUN), {"is": "Completed"})
     assert shown["error"] is None
-    assert json.loads(rath("show", "--json", "44444444").stdout)["error"] == "no answer"
+    assert json.loads(rath("show --json 44444444").stdout)["error"] == "no answer"
 
 
 def test_an_unknown_kind_of_row_is_shown_as_it_is(rath: Rath, sessions: Path) -> None:
     log = LogMaker().row(ChunkRow("from_the_future", {"x": 1})).ended()
     save(sessions, log)
     assert "  0 from_the_future {'x': 1}" in rath("show", str(log.session)).stdout
-
-
-def test_the_brief_of_a_call_names_what_was_unusual() -> None:
-    log = LogMaker()
-    run = log.tool_run("a")
-    assert brief(run) == "done, 1 ms"
-    assert outcome_text(Completed(OutputMissing("no number"))) == (
-        "completed without its typed answer: no number"
-    )
-    assert outcome_text(NeedsInput(uuid4(), "a\nb")) == "a b"

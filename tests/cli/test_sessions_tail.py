@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from uuid import UUID, uuid4
 
-from rath.cli.sessions import Exit
+from rath.cli.terminal import Exit
 from rath.session.events import Reopened
 from rath.session.persistence.store import FileStore, stores
 from rath.session.record import Verdict
@@ -41,20 +41,19 @@ def test_the_last_rows_are_shown(rath: Rath, sessions: Path) -> None:
     lines = rath("tail", str(log.session)).stdout.splitlines()
     assert lines[0] == " 10 user        row 10"
     assert len(lines) == 11
-    assert rath("tail", "-n", "2", str(log.session)).stdout.splitlines()[0].endswith("row 18")
-    assert rath("tail", "-n", "0", str(log.session)).stdout == "state  completed\n"
+    assert rath("tail -n 2", str(log.session)).stdout.splitlines()[0].endswith("row 18")
+    assert rath("tail -n 0", str(log.session)).stdout == "state  completed\n"
 
 
 def test_what_was_streamed_before_it_was_cut_off_is_shown(rath: Rath, family: Family) -> None:
-    assert rath("tail", "77777777").stdout.splitlines()[2:] == [
+    assert rath("tail 77777777").stdout.splitlines()[2:] == [
         "                I am th",
         "state  needs_decision",
     ]
 
 
 def test_a_session_that_nobody_writes_is_not_waited_for(rath: Rath, family: Family) -> None:
-    result = rath("tail", "-f", "77777777")
-    assert result.exit_code == Exit.ANSWERED
+    result = rath("tail -f 77777777", ends=Exit.ANSWERED)
     assert result.stdout.endswith("state  needs_decision\n")
 
 
@@ -121,7 +120,7 @@ class Stepped(FileStore):
 def followed(log: LogMaker, sessions: Path, rath: Rath) -> tuple[int, str]:
     save(sessions, log, is_finished=False)
     store = Stepped(sessions, log)
-    result = rath("tail", "-f", str(log.session), "--store", url_of(store))
+    result = rath("tail -f", str(log.session), "--store", url_of(store))
     return result.exit_code, result.stdout
 
 
@@ -139,8 +138,7 @@ def test_ctrl_c_ends_it_quietly(rath: Rath, sessions: Path) -> None:
             raise KeyboardInterrupt
 
     save(sessions, log := LogMaker().begun().said("go").streamed("so far"), is_finished=False)
-    result = rath("tail", "-f", str(log.session), "--store", url_of(Interrupted(sessions)))
-    assert (result.exit_code, result.stderr) == (130, "")
+    rath("tail -f", str(log.session), "--store", url_of(Interrupted(sessions)), ends=130, err="")
 
 
 def test_a_process_follows_another_one_that_writes(sessions: Path, project: Path) -> None:
@@ -192,7 +190,7 @@ def test_a_log_that_becomes_damaged_while_it_is_followed(rath: Rath, sessions: P
             yield b'{"record_type": "nonsense"}\n'
 
     save(sessions, log := LogMaker().begun().said("go"), is_finished=False)
-    result = rath("tail", "-f", str(log.session), "--store", url_of(Damaging(sessions)))
+    result = rath("tail -f", str(log.session), "--store", url_of(Damaging(sessions)))
     assert result.exit_code == Exit.DAMAGED
     assert "no checksum at its end" in result.stderr
 
@@ -200,6 +198,5 @@ def test_a_log_that_becomes_damaged_while_it_is_followed(rath: Rath, sessions: P
 def test_of_a_damaged_log_is_shown_what_can_be_believed(rath: Rath, sessions: Path) -> None:
     save(sessions, log := LogMaker().said("fine").said("parser").ended())
     damage(sessions, log)
-    result = rath("tail", str(log.session))
-    assert result.exit_code == Exit.DAMAGED
+    result = rath("tail", str(log.session), ends=Exit.DAMAGED)
     assert result.stdout == "  0 user        fine\n"

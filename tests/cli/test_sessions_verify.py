@@ -8,7 +8,7 @@ from uuid import UUID
 
 import pytest
 
-from rath.cli.sessions import Exit
+from rath.cli.terminal import Exit
 from rath.errors import PersistenceError
 from rath.session import user_text_chunk
 from rath.session.persistence.store import StoredLog, stores
@@ -19,14 +19,12 @@ from tests.support.stored import Family, damage, ident, save
 
 
 def test_a_sound_session(rath: Rath, family: Family) -> None:
-    result = rath("verify", "33333333")
-    assert (result.exit_code, result.stdout) == (Exit.ANSWERED, "")
+    result = rath("verify 33333333", ends=Exit.ANSWERED, out="")
     assert result.stderr == "note: sound: 1 session with all it came from, 15 lines\n"
 
 
 def test_all_sessions_of_a_store(rath: Rath, family: Family) -> None:
-    result = rath("verify", "--all")
-    assert result.exit_code == Exit.ANSWERED
+    result = rath("verify --all", ends=Exit.ANSWERED)
     lines = result.stdout.splitlines()
     assert {line.split()[1] for line in lines} == {"44444444", "77777777"}
     assert all(line.startswith("note") and "the run has not ended" in line for line in lines)
@@ -34,8 +32,7 @@ def test_all_sessions_of_a_store(rath: Rath, family: Family) -> None:
 
 def test_each_problem_is_named_once(rath: Rath, family: Family) -> None:
     damage(family.directory, family.user)
-    result = rath("verify", "--all")
-    assert result.exit_code == Exit.DAMAGED
+    result = rath("verify --all", ends=Exit.DAMAGED)
     said = [line for line in result.stdout.splitlines() if "checksum does not fit" in line]
     (line,) = [line for line in said if line.startswith("damaged  11111111")]
     assert f"{family.user.session}.jsonl:2" in line
@@ -63,15 +60,12 @@ def test_what_is_missing_ends_with_three(rath: Rath, sessions: Path) -> None:
     assert rath("verify", str(log.session)).exit_code == Exit.ANSWERED
     (digest,) = log.blobs
     (sessions / "blobs" / digest).unlink()
-    result = rath("verify", str(log.session))
-    assert result.exit_code == Exit.MISSING
-    assert digest in result.stdout
-    assert "something is missing" in result.stderr
+    rath("verify", str(log.session), ends=Exit.MISSING, out=digest, err="something is missing")
 
 
 def test_json(rath: Rath, family: Family) -> None:
     damage(family.directory, family.user)
-    told = json.loads(rath("verify", "2222", "--json").stdout)
+    told = json.loads(rath("verify 2222 --json").stdout)
     assert told["sessions"] == [str(family.plan.session)]
     (problem,) = [p for p in told["problems"] if p["severity"] == "damaged" and p["kind"] == "line"]
     assert problem["session"] == str(family.user.session)
@@ -82,9 +76,7 @@ def test_sessions_that_came_from_one_another_are_looked_at_too(rath: Rath, sessi
     one, other = LogMaker(), LogMaker()
     first = LogMaker(one.session, parents=(other.session,)).ended()
     save(sessions, first, LogMaker(other.session, parents=(one.session,)).ended())
-    result = rath("verify", "--all")
-    assert result.exit_code == Exit.DAMAGED
-    assert "builds on a session that builds on itself" in result.stdout
+    rath("verify --all", ends=Exit.DAMAGED, out="builds on a session that builds on itself")
 
 
 class Unreadable(MemoryStore):
@@ -101,8 +93,7 @@ def test_a_log_that_cannot_be_read_does_not_hide_the_others(rath: Rath) -> None:
     store.put_bytes(ident(3), b"nonsense\n")
     url = "unreadable" + ident(1).hex
     stores.register(url, lambda _: store, replace=True)
-    result = rath("verify", "--all", "--store", f"{url}://")
-    assert result.exit_code == Exit.DAMAGED
+    result = rath("verify --all --store", f"{url}://", ends=Exit.DAMAGED)
     assert "damaged  11111111  line: the disk is gone" in result.stdout
     assert "damaged  33333333  line: " in result.stdout
     assert "3 sessions with all they came from" in result.stderr
@@ -110,6 +101,4 @@ def test_a_log_that_cannot_be_read_does_not_hide_the_others(rath: Rath) -> None:
 
 @pytest.mark.parametrize("args", [(), ("1111", "--all")])
 def test_it_takes_one_session_or_all(rath: Rath, family: Family, args: tuple[str, ...]) -> None:
-    result = rath("verify", *args)
-    assert (result.exit_code, result.stdout) == (Exit.MISUSE, "")
-    assert "expected one of SESSION and --all" in result.stderr
+    rath("verify", *args, ends=Exit.MISUSE, out="", err="expected one of SESSION and --all")

@@ -6,18 +6,22 @@ from collections.abc import Callable
 
 import pytest
 
-from rath.cli.outline import item
-from rath.cli.terminal import complain, note, say, say_lines, warn
+from rath.cli.render import item, line, say_lines, say_table
+from rath.cli.terminal import complain, note, say, warn
 
 HOSTILE = "a\x1b[31mb\x07c\x08d\re"
 SHOWN = r"a\x1b[31mb\x07c\x08d\re"
 
 
 def say_as_a_line(text: str) -> None:
-    say_lines([[(text, "red")]])
+    say_lines([line((text, "red"))])
 
 
-TELL: list[Callable[[str], None]] = [say, note, warn, complain, item, say_as_a_line]
+def say_as_a_row(text: str) -> None:
+    say_table([["label", text]], ["bold", ""], is_folded=True)
+
+
+TELL: list[Callable[[str], None]] = [say, note, warn, complain, item, say_as_a_line, say_as_a_row]
 
 
 @pytest.mark.parametrize("tell", TELL)

@@ -47,9 +47,7 @@ def test_long_texts_are_cut_where_that_is_asked_for(rath: Rath, project: Path) -
 
 
 def test_an_unknown_session_is_a_problem(rath: Rath, project: Path) -> None:
-    result = rath("view", "0000aaaa")
-    assert result.exit_code == 1
-    assert "no session" in result.stderr
+    rath("view 0000aaaa", ends=1, err="no session")
     assert list(project.glob("*.html")) == []
 
 
@@ -61,8 +59,7 @@ def test_a_damaged_session_is_told_as_such(rath: Rath) -> None:
 
 
 def test_a_directory_that_cannot_be_written_is_a_problem(rath: Rath) -> None:
-    result = rath("view", str(stored().id), "-o", "nowhere/page.html")
-    assert result.exit_code == 1
+    result = rath("view", str(stored().id), "-o", "nowhere/page.html", ends=1)
     assert "error: nowhere/page.html cannot be written: No such file" in result.stderr
 
 
@@ -79,7 +76,7 @@ def test_a_damaged_session_is_not_served(rath: Rath) -> None:
     session = stored()
     path = sessions_dir() / f"{session.id}.jsonl"
     path.write_bytes(path.read_bytes().replace(b"I am here.", b"I am hero."))
-    assert rath("view", "--live", str(session.id)).exit_code == 4
+    assert rath("view --live", str(session.id)).exit_code == 4
 
 
 def test_live_and_a_file_exclude_each_other(rath: Rath) -> None:

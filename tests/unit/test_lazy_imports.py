@@ -88,7 +88,7 @@ def test_no_module_of_a_package_hides_one_of_its_names(name: str) -> None:
 
 
 def test_listing_loads_neither_a_model_nor_what_reads_logs() -> None:
-    code = "import rath.cli.ls, json, sys; print(json.dumps([*sys.modules]))"
+    code = "import rath.cli.listing, json, sys; print(json.dumps([*sys.modules]))"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     loaded = {*json.loads(run.stdout)}
     assert (

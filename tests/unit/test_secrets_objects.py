@@ -25,8 +25,7 @@ from rath.backend.host.process import Command
 from rath.backend.opensandbox.backend import OpenSandboxBackend
 from rath.backend.opensandbox.connection import find_connection
 from rath.backend.persistence import PersistentSandboxRegistry
-from rath.cli.mcp_servers import Listed
-from rath.cli.model_targets import configured_targets
+from rath.cli.doctor_models import configured_targets
 from rath.config import ConfigStore
 from rath.config.layers import find_llm_provider
 from rath.conformance.chat.subject import ChatSubject, ContractCall
@@ -186,7 +185,7 @@ def tool_servers(key: str, base: Path) -> Iterator[object]:
     yield Situation("x", started, secrets=(key,))
     store = ConfigStore(base / ".openrath" / "config.json")
     found = configured_server("s", store=store)
-    yield from (found, Listed(found, is_default=True))
+    yield found
 
 
 def clients(key: str) -> Iterator[object]:

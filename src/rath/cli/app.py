@@ -3,8 +3,8 @@
     0  done      1  a problem was found      2  it was called in a wrong way
     3  evidence is not there      4  a session is not what was written
 
-A verb is a typer app in a module of its own, named in `VERBS` and imported when it is called. It
-raises `Problem` or `Misuse`; an error of rath or of the system ends it in the same way.
+A verb is a function in a module of its group, named in `VERBS` and imported when it is called. It
+raises `CommandError` or `Misuse`; an error of rath or of the system ends it in the same way.
 """
 
 from __future__ import annotations
@@ -23,42 +23,61 @@ from typer.core import TyperGroup
 
 import rath
 from rath._core.text import did_you_mean
-from rath.cli.terminal import Misuse, Problem, complain, show_help
+from rath.cli.terminal import CommandError, Exit, Misuse, complain, show_help
 from rath.errors import RathError, SessionDamaged
 
 __all__ = ["VERBS", "app", "main"]
 
 VERBS = {
-    "answer": "rath.cli.deciding:answer",
-    "approve": "rath.cli.deciding:approve",
-    "config": "rath.cli.config:app",
-    "cost": "rath.cli.cost:app",
-    "deny": "rath.cli.deciding:deny",
-    "doctor": "rath.cli.doctor:app",
-    "edit": "rath.cli.deciding:edit",
-    "explain": "rath.cli.explain:app",
-    "export": "rath.cli.session_export:app",
-    "import": "rath.cli.session_import:app",
-    "blame": "rath.cli.blame:app",
-    "diff": "rath.cli.session_diff:app",
-    "resume": "rath.cli.resume:app",
-    "replay": "rath.cli.replay:app",
-    "fork": "rath.cli.fork:app",
-    "log": "rath.cli.log:app",
-    "ls": "rath.cli.ls:app",
-    "mcp": "rath.cli.mcp:app",
-    "memory": "rath.cli.memory:app",
-    "prune": "rath.cli.prune:app",
-    "rm": "rath.cli.rm:app",
-    "show": "rath.cli.show:app",
-    "tail": "rath.cli.tail:app",
-    "verify": "rath.cli.verify:app",
-    "view": "rath.cli.view:app",
+    "answer": "decisions:answer_question",
+    "approve": "decisions:approve_call",
+    "blame": "compare:blame_text",
+    "config init": "config_init:init",
+    "config set": "config:set_value",
+    "config unset": "config:unset",
+    "config trust": "config:trust",
+    "config list": "config:list_values",
+    "config get": "config:get",
+    "config path": "config:path",
+    "cost": "listing:cost",
+    "deny": "decisions:deny_call",
+    "diff": "compare:diff_sessions",
+    "doctor": "doctor:doctor",
+    "edit": "decisions:edit_call",
+    "explain": "explain:explain",
+    "export": "storage:export_session",
+    "fork": "storage:fork_session",
+    "import": "storage:import_sessions",
+    "log": "listing:log",
+    "ls": "listing:ls",
+    "mcp ls": "mcp:list_servers",
+    "mcp test": "mcp:try_server",
+    "mcp call": "mcp:call_tool",
+    "mcp trust": "mcp:trust",
+    "mcp serve": "runs:serve",
+    "memory add": "memory:add",
+    "memory forget": "memory:forget",
+    "memory rebuild": "memory:rebuild",
+    "memory ls": "memory:list_notes",
+    "memory find": "memory:find_notes",
+    "memory show": "memory:show_note",
+    "prune": "storage:prune",
+    "replay": "runs:replay_session",
+    "resume": "runs:resume_session",
+    "rm": "storage:rm",
+    "show": "show:show",
+    "tail": "show:tail",
+    "verify": "storage:verify_sessions",
+    "view": "view:view",
 }
-"""Name of a verb to the `module:attribute` of its app."""
+"""Name of a verb, with that of its group, to the module of this package and its function."""
 
-
-_DAMAGED = 4
+GROUPS = {
+    "config": "See and change the configuration.",
+    "mcp": "See, try and trust the tool servers of the config.",
+    "memory": "See and change what is remembered.",
+}
+"""Help of the groups of verbs."""
 
 
 class _Complaint(Protocol):
@@ -77,21 +96,39 @@ _COMPLAINTS = cast(
 )
 
 
-class _CommandLine(TyperGroup):
-    """Loads verbs late, and ends each in one or two lines on stderr, without a traceback."""
+class _Verbs(TyperGroup):
+    """Verbs of the command or of one of its groups, each imported when it is called."""
+
+    def _prefix(self) -> str:
+        return f"{self.name} " if self.name in GROUPS else ""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        return sorted(VERBS)
+        prefix = self._prefix()
+        names = [name.removeprefix(prefix) for name in VERBS if name.startswith(prefix)]
+        return names if prefix else sorted({name.partition(" ")[0] for name in names})
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        if cmd_name not in VERBS:
-            raise Misuse(
-                f"no verb {cmd_name!r}.{did_you_mean(cmd_name, VERBS)} Known: {', '.join(VERBS)}"
-            )
-        module, _, attribute = VERBS[cmd_name].partition(":")
-        command = typer.main.get_command(getattr(importlib.import_module(module), attribute))
-        command.name = cmd_name
-        return command
+        name = f"{self._prefix()}{cmd_name}"
+        if name in GROUPS:
+            group = typer.Typer(cls=_Verbs, add_completion=False)
+            group.callback(invoke_without_command=True, help=GROUPS[name])(show_help)
+            command = typer.main.get_command(group)
+            command.name = name
+            return command
+        if name not in VERBS:
+            known = self.list_commands(ctx)
+            near = did_you_mean(cmd_name, known)
+            if self._prefix():
+                ctx.fail(f"No such command {cmd_name!r}.{near}")
+            raise Misuse(f"no verb {cmd_name!r}.{near} Known: {', '.join(known)}")
+        module, _, function = VERBS[name].partition(":")
+        verb = typer.Typer(add_completion=False)
+        verb.command(cmd_name)(getattr(importlib.import_module(f"rath.cli.{module}"), function))
+        return typer.main.get_command(verb)
+
+
+class _CommandLine(_Verbs):
+    """Ends each verb in one or two lines on stderr, without a traceback."""
 
     def main(
         self,
@@ -107,38 +144,30 @@ class _CommandLine(TyperGroup):
             code: object = super().main(
                 args, "rath", complete_var, False, windows_expand_args, **extra
             )
-        except Problem as exc:
+        except CommandError as exc:
             complain(str(exc))
             code = exc.exit_code
         except SessionDamaged as exc:
             complain(str(exc))
-            code = _DAMAGED
+            code = Exit.DAMAGED
         except BrokenPipeError:
-            code = _end_without_reader()
+            # Python writes what is left when it ends, and would say that it cannot.
+            with contextlib.suppress(OSError, ValueError):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            code = Exit.WORLD
         except (RathError, OSError) as exc:
             complain(str(exc))
-            code = 1
+            code = Exit.WORLD
         except typer.Abort:
             complain("the input ended before everything was answered; nothing is written")
-            code = 1
+            code = Exit.WORLD
         except _COMPLAINTS as exc:
-            code = _explain(cast("_Complaint", exc))
+            complaint = cast("_Complaint", exc)
+            complain(complaint.format_message())
+            if complaint.ctx is not None:
+                typer.echo(f"See: {complaint.ctx.command_path} --help", err=True)
+            code = complaint.exit_code
         sys.exit(code if isinstance(code, int) else 0)
-
-
-def _end_without_reader() -> int:
-    """Let the process end quietly where nobody reads any more, as behind `| head`."""
-    # Python writes what is left when it ends, and would say that it cannot.
-    with contextlib.suppress(OSError, ValueError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return 1
-
-
-def _explain(complaint: _Complaint) -> int:
-    complain(complaint.format_message())
-    if complaint.ctx is not None:
-        typer.echo(f"See: {complaint.ctx.command_path} --help", err=True)
-    return complaint.exit_code
 
 
 app = typer.Typer(

@@ -1,36 +1,75 @@
-"""`rath config`: see and change the configuration."""
+"""`rath config`: the configuration, seen, changed and trusted."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict
-from typing import Annotated
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
-from rath.cli import config_init, config_trust, config_write
-from rath.cli.settings import Setting, Settings, as_text, read_settings
-from rath.cli.target import Place, all_places
-from rath.cli.terminal import Misuse, Problem, complain, say, say_json, say_rows, show_help
+from rath._core.text import did_you_mean
+from rath.cli.mcp import entry_lines, mask
+from rath.cli.render import count_of, say_table
+from rath.cli.settings import (
+    ForProject,
+    Setting,
+    Settings,
+    all_places,
+    as_text,
+    endpoint_problem,
+    key_needed,
+    read_settings,
+    target_path,
+    trust_of,
+)
+from rath.cli.terminal import (
+    AsJson,
+    CommandError,
+    IsAgreed,
+    Misuse,
+    ask_secret,
+    ask_yes_no,
+    complain,
+    misuse_on,
+    note,
+    say,
+    say_json,
+    visible,
+    warn,
+)
+from rath.config import keys
+from rath.config.credentials import CREDENTIALS_FILENAME, SECRET_SECTIONS
 from rath.config.env import all_env_specs
-from rath.config.keys import format_key, is_known, parse_key
+from rath.config.keys import format_key
+from rath.config.paths import config_layer_paths
+from rath.config.secrets import HIDDEN, looks_secret, shown
+from rath.config.store import ConfigStore
+from rath.config.trust import (
+    GuardedEntry,
+    belongs_to_project,
+    guarded_entries,
+    project_of,
+    revoke_trust,
+    trust_entries,
+    untrusted_entries,
+)
+from rath.errors import ConfigConflict, ConfigError
+from rath.llm.provider import Provider
+from rath.llm.registry import registered_kinds
+from rath.mcp.configured import configured_server
 
-__all__ = ["app"]
-
-AsJson = Annotated[bool, typer.Option("--json", help="Write JSON, for programs.")]
+Key = Annotated[str, typer.Argument(metavar="KEY", help="Such as llm.providers.main.model.")]
 ShowOrigin = Annotated[
     bool, typer.Option("--show-origin", help="Say which file or variable a value comes from.")
 ]
-
-app = typer.Typer(add_completion=False)
-app.callback(invoke_without_command=True, help="See and change the configuration.")(show_help)
-app.command("init")(config_init.init)
-app.command("set")(config_write.set_value)
-app.command("unset")(config_write.unset)
-app.command("trust")(config_trust.trust)
+_ENTRY_DEPTH = 3
+"""Parts of the key of a named entry, as in `llm.providers.main`."""
 
 
-@app.command("list")
 def list_values(show_origin: ShowOrigin = False, as_json: AsJson = False) -> None:
     """Show every value that counts here: of the environment, the project and yourself.
 
@@ -38,18 +77,17 @@ def list_values(show_origin: ShowOrigin = False, as_json: AsJson = False) -> Non
     """
     settings = read_settings()
     if as_json:
-        ignored = [config_trust.entry_as_json(entry) for entry in settings.untrusted]
-        say_json({"settings": [asdict(each) for each in settings.values], "untrusted": ignored})
+        ignored = [_guarded_json(entry) for entry in settings.untrusted]
+        say_json({"settings": settings.values, "untrusted": ignored})
     elif settings.values:
         _say_all(settings.values, show_origin)
     elif not settings.problems:
         say("Nothing is set. Set up a model with: rath config init")
     if not as_json:
-        config_trust.note_untrusted(settings.untrusted)
+        _note_untrusted(settings.untrusted)
     _fail_on_problems(settings)
 
 
-@app.command()
 def get(
     key: Annotated[str, typer.Argument(metavar="KEY", help="As `rath config list` shows.")],
     show_origin: ShowOrigin = False,
@@ -57,69 +95,46 @@ def get(
 ) -> None:
     """Show one value as it counts here, or all values of a table; secrets are hidden."""
     settings = read_settings()
-    try:
-        parts = parse_key(key)
-    except ValueError as exc:
-        raise Misuse(str(exc)) from None
+    parts = _parse_key(key)
     wanted = format_key(parts)
-    found = settings.at(wanted)
-    inside = settings.under(wanted)
+    found, inside = settings.at(wanted), settings.under(wanted)
     if found is None and not inside:
         _fail_on_problems(settings)
-        raise _not_there(parts)
+        variables = [spec.name for spec in all_env_specs()]
+        if keys.is_known(parts) or wanted in variables:
+            raise CommandError(f"{wanted} is not set")
+        raise Misuse(_unknown_key(parts, *variables))
     if as_json:
-        say_json(asdict(found) if found else {"settings": [asdict(each) for each in inside]})
+        say_json(found or {"settings": inside})
     elif found is None:
         _say_all(inside, show_origin)
     elif show_origin:
-        say_rows([[as_text(found.value), found.origin]], ["", "dim"])
+        say_table([[as_text(found.value), found.origin]], ["", "dim"])
     else:
         say(as_text(found.value))
     _fail_on_problems(settings)
 
 
-@app.command()
 def path(as_json: AsJson = False) -> None:
     """Show the config files in the order in which they count, and which one is written to."""
     places = all_places()
     if as_json:
-        say_json({"files": [_as_json(place) for place in places]})
+        say_json({"files": places})
         return
-    say_rows([[place.role, str(place.file), _state(place)] for place in places], ["bold", "", ""])
-
-
-def _as_json(place: Place) -> dict[str, object]:
-    return {
-        "role": place.role,
-        "file": str(place.file),
-        "exists": place.exists,
-        "has_keys": place.has_keys,
-        "is_written": place.is_written,
-        "trust": config_trust.trust_of(place.file) if place.exists else None,
-    }
-
-
-def _state(place: Place) -> str:
-    states = ["there" if place.exists else "not there"]
-    states += ["keys beside it"] if place.has_keys else []
-    states += ["written to"] if place.is_written else []
-    trusted = config_trust.trust_of(place.file) if place.exists else None
-    states += [trusted] if trusted in ("trusted", "not trusted") else []
-    return ", ".join(states)
+    rows: list[list[str]] = []
+    for each in places:
+        states = ["there" if each.exists else "not there"]
+        states += ["keys beside it"] if each.has_keys else []
+        states += ["written to"] if each.is_written else []
+        states += [each.trust] if each.trust in ("trusted", "not trusted") else []
+        rows.append([each.role, str(each.file), ", ".join(states)])
+    say_table(rows, ["bold", "", ""])
 
 
 def _say_all(settings: Sequence[Setting], show_origin: bool) -> None:
-    rows = [[each.key, as_text(each.value), each.origin] for each in settings]
-    columns = 3 if show_origin else 2
-    say_rows([row[:columns] for row in rows], ["bold", "", "dim"][:columns])
-
-
-def _not_there(parts: tuple[str, ...]) -> Problem:
-    key = format_key(parts)
-    variables = [spec.name for spec in all_env_specs()]
-    if is_known(parts) or key in variables:
-        return Problem(f"{key} is not set")
-    return Misuse(config_write.unknown_key(parts, *variables))
+    n_columns = 3 if show_origin else 2
+    rows = [[each.key, as_text(each.value), each.origin][:n_columns] for each in settings]
+    say_table(rows, ["bold", "", "dim"][:n_columns])
 
 
 def _fail_on_problems(settings: Settings) -> None:
@@ -128,3 +143,264 @@ def _fail_on_problems(settings: Settings) -> None:
         complain(problem)
     if settings.problems:
         raise typer.Exit(1)
+
+
+def set_value(
+    key: Key,
+    value: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[VALUE]", help="With - it is read from stdin; a secret is asked for, hidden."
+        ),
+    ] = None,
+    for_project: ForProject = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Also a key or a kind that rath does not know.")
+    ] = False,
+) -> None:
+    """Set one value. Keys for models go to credentials.json, which only you can read."""
+    parts = _parse_key(key)
+    if not force and not keys.is_known(parts):
+        raise Misuse(f"{_unknown_key(parts)}\nTo set it all the same: rath config set --force")
+    if parts == ("version",):
+        raise Misuse("version is that of the file, and set by rath")
+    is_secret = _is_secret(parts)
+    text = _read_value(format_key(parts), value, is_secret=is_secret)
+    if not force:
+        _check(parts, text)
+    with misuse_on(ValueError):
+        parsed = keys.parse_value(parts, text)
+        _check_number(parts, parsed)
+        store = _change(target_path(for_project), lambda it: keys.assign(it.config, parts, parsed))
+    value_text = HIDDEN if is_secret else as_text(shown(parts[-1], parsed))
+    say(f"{format_key(parts)} = {value_text}, in {_file_of(parts, store.path)}")
+    settings = read_settings()
+    if not settings.problems:
+        _tell_what_counts(parts, store, settings)
+        _tell_what_lacks(parts, store, settings)
+    written = {format_key(parts[:depth]) for depth in range(1, len(parts) + 1)}
+    _note_untrusted([each for each in settings.untrusted if format_key(each.key) in written])
+
+
+def unset(
+    key: Key,
+    for_project: ForProject = None,
+) -> None:
+    """Take away one value, or a whole entry such as llm.providers.main with its key."""
+    parts = _parse_key(key)
+    if keys.is_known(parts) and keys.is_table(parts) and len(parts) < _ENTRY_DEPTH:
+        raise Misuse(f"{key} holds many values; name one of them, or an entry in it")
+    store = _change(target_path(for_project), lambda it: _remove(it, parts))
+    say(f"{format_key(parts)} is gone from {_file_of(parts, store.path)}")
+    llm = store.config.llm
+    if parts == ("llm", "providers", llm.default_provider):
+        note("llm.default_provider still names it: rath config unset llm.default_provider")
+
+
+def _unknown_key(parts: Sequence[str], *others: str) -> str:
+    """Return what to say of a key that is neither in the schema nor one of `others`."""
+    near = keys.near_key(parts)
+    hint = f" Did you mean {near!r}?" if near else did_you_mean(format_key(parts), others)
+    return f"no key {format_key(parts)!r}.{hint}"
+
+
+def _parse_key(key: str) -> tuple[str, ...]:
+    with misuse_on(ValueError):
+        return keys.parse_key(key)
+
+
+def _read_value(key: str, value: str | None, *, is_secret: bool) -> str:
+    """Return the value to set, read from where it was pointed to."""
+    if value is not None and value != "-":
+        if is_secret:
+            warn(
+                "what is typed here stays in the shell's history; next time: "
+                f"rath config set {key} -"
+            )
+        return value
+    if is_secret:
+        text = ask_secret(f"{key} (hidden)")
+    elif value == "-":
+        text = sys.stdin.read().strip()
+    else:
+        raise Misuse(f"no value for {key}; to take it away: rath config unset {key}")
+    if not text:
+        raise CommandError(f"nothing was given for {key}, so nothing is written")
+    return text
+
+
+def _check(parts: Sequence[str], text: str) -> None:
+    """Refuse what the schema takes and no model endpoint does."""
+    if parts[:2] != ("llm", "providers"):
+        return
+    problem = endpoint_problem(text) if parts[-1] == "base_url" else None
+    if problem is not None:
+        raise Misuse(problem)
+    kinds = registered_kinds()
+    if parts[-1] == "provider_kind" and text not in kinds:
+        raise Misuse(
+            f"no provider kind {text!r}.{did_you_mean(text, kinds)} Known: {', '.join(kinds)}. For "
+            "one that a program registers itself: --force"
+        )
+
+
+def _check_number(parts: Sequence[str], value: object) -> None:
+    """Refuse what no provider takes.
+
+    Raises:
+        ValueError: The text says what is expected.
+    """
+    if parts[:2] == ("llm", "providers") and isinstance(value, int | float):
+        named: dict[str, Any] = {parts[-1]: value}
+        if parts[-1] in {field.name for field in fields(Provider)}:
+            Provider(**named)
+
+
+def _remove(store: ConfigStore, parts: Sequence[str]) -> None:
+    if keys.remove(store.config, parts):
+        return
+    if not keys.is_known(parts):
+        raise Misuse(_unknown_key(parts))
+    found = read_settings().at(format_key(parts))
+    elsewhere = f"; it comes from: {found.origin}" if found else ""
+    raise CommandError(f"{format_key(parts)} is not set in {store.path}{elsewhere}")
+
+
+def _change(path: Path, change: Callable[[ConfigStore], None]) -> ConfigStore:
+    """Return the config after a change, which is made anew where another process came between."""
+    while True:
+        store = ConfigStore(path)
+        change(store)
+        try:
+            store.save()
+        except ConfigConflict:
+            continue
+        except ConfigError as exc:
+            raise CommandError(f"nothing is written: {exc}") from None
+        return store
+
+
+def _is_secret(parts: Sequence[str]) -> bool:
+    return any(looks_secret(part) for part in parts[_ENTRY_DEPTH:] or parts[-1:])
+
+
+def _file_of(parts: Sequence[str], path: Path) -> Path:
+    """Return the file that a value is written to."""
+    is_key = len(parts) == _ENTRY_DEPTH + 1 and parts[-1] == "api_key"
+    is_apart = is_key and parts[0] in SECRET_SECTIONS
+    return path.with_name(CREDENTIALS_FILENAME) if is_apart else path
+
+
+def _tell_what_counts(parts: Sequence[str], store: ConfigStore, settings: Settings) -> None:
+    """Say so when another config hides what was written."""
+    own = {f"config {_file_of(parts, store.path)}", f"config {store.path}"}
+    found = settings.at(format_key(parts))
+    neighbours = settings.under(format_key(parts[:_ENTRY_DEPTH]))
+    origins = [found.origin] if found else [each.origin for each in neighbours]
+    others = [origin for origin in origins if origin.startswith("config ")]
+    if others and own.isdisjoint(others):
+        note(f"it does not count in this directory, where {others[0][7:]} comes first")
+
+
+def _tell_what_lacks(parts: Sequence[str], store: ConfigStore, settings: Settings) -> None:
+    """Say what else a model endpoint needs before it is of use."""
+    llm = store.config.llm
+    if parts == ("llm", "default_provider"):
+        wanted = llm.default_provider or ""
+        if not settings.under(format_key(("llm", "providers", wanted))):
+            note(f"no config has a provider {wanted!r} yet")
+    if len(parts) <= _ENTRY_DEPTH or parts[:2] != ("llm", "providers"):
+        return
+    name = parts[2]
+    if parts[-1] == "base_url" and store.is_project_local and not llm.providers[name].api_key:
+        note(key_needed(name))
+    if settings.at("llm.default_provider") is None:
+        note(f"no provider is the default yet: rath config set llm.default_provider {name}")
+
+
+def trust(
+    is_agreed: IsAgreed = False,
+    is_revoked: Annotated[
+        bool, typer.Option("--revoke", help="Trust the config of this directory no longer.")
+    ] = False,
+    as_json: Annotated[
+        bool,
+        typer.Option("--json", help="Write JSON, for programs; without --yes nothing is changed."),
+    ] = False,
+) -> None:
+    """Allow the endpoints, commands, stores and sandboxes that the project's config names.
+
+    They are shown first. A changed entry asks anew.
+    """
+    if is_agreed and is_revoked:
+        raise Misuse("--revoke asks nothing, so it goes without --yes")
+    store = ConfigStore.load(config_layer_paths()[0])
+    revoked = revoke_trust(project_of(store)) if is_revoked else ()
+    entries, waiting = guarded_entries(store), untrusted_entries([store])
+    if as_json:
+        # What is trusted is what was read, also where the file has been changed meanwhile.
+        trust_entries(waiting if is_agreed else ())
+        guarded = [_guarded_json(entry) for entry in entries]
+        say_json({"file": store.path, "trust": trust_of(store.path), "entries": guarded})
+    elif is_revoked:
+        count = count_of(len(revoked), "setting")
+        say(f"{count} trusted no longer" if revoked else f"{store.path} was not trusted")
+    elif not belongs_to_project(store):
+        note(f"{store.path} is your own config, so it needs no trust")
+    elif not entries:
+        note(f"{store.path} names nothing that acts, so it needs no trust")
+    else:
+        say(f"{visible(str(store.path), but='')}, the config of a project")
+        for entry in entries:
+            for text in _entry_lines(store, entry):
+                say(visible(text, but=""))
+        _trust(store, waiting, is_agreed=is_agreed)
+
+
+def _trust(store: ConfigStore, waiting: Sequence[GuardedEntry], *, is_agreed: bool) -> None:
+    if not waiting:
+        note("you have trusted all of it before")
+        return
+    count = count_of(len(waiting), "setting")
+    if not is_agreed and not ask_yes_no(f"Trust {count}?"):
+        raise CommandError(f"{store.path} is not trusted; nothing is changed")
+    trust_entries(waiting)
+    say(f"{count} trusted")
+
+
+def _note_untrusted(entries: Sequence[GuardedEntry]) -> None:
+    """Tell what is not used, and what to do about it."""
+    for entry in entries:
+        is_new = entry.state() == "not trusted"
+        state = "is not trusted" if is_new else "has changed since you trusted it"
+        note(f"{entry.name} of {visible(str(entry.file), but='')} {state}, so it is not used")
+    if entries:
+        note("to look at it and allow it: rath config trust")
+
+
+def _guarded_json(entry: GuardedEntry) -> dict[str, Any]:
+    """Return an entry for programs; its secrets are hidden."""
+    return {
+        "key": entry.name,
+        "file": entry.file,
+        "trust": entry.state(),
+        "values": entry.public_values,
+        "changes": entry.changes(),
+    }
+
+
+def _entry_lines(store: ConfigStore, entry: GuardedEntry) -> Iterator[str]:
+    """Yield all that an entry does; what was hidden could not be judged."""
+    state = entry.state()
+    if entry.key[0] == "mcp":
+        first, *more = entry_lines(configured_server(entry.key[2], store=store))
+        yield f"{entry.name}: {state}: {first}"
+        yield from more
+    else:
+        yield f"{entry.name}: {state}"
+        for name, value in entry.public_values.items():
+            secret = entry.values[name] if looks_secret(name) else None
+            # In ASCII: letters of another script look like those of a well-known host.
+            text = mask(secret) if isinstance(secret, str) else json.dumps(value)
+            yield f"  {name:<13} {text}"
+    yield from (f"  changed: {change}" for change in entry.changes())

@@ -10,9 +10,13 @@ from typing import Annotated
 
 import typer
 
-from rath.cli.endpoint import endpoint_problem, needs_own_key
-from rath.cli.settings import read_settings
-from rath.cli.target import ForProject, target_path
+from rath.cli.settings import (
+    ForProject,
+    endpoint_problem,
+    key_needed,
+    read_settings,
+    target_path,
+)
 from rath.cli.terminal import Misuse, ask, ask_secret, ask_yes_no, complain, note, say, warn
 from rath.config.credentials import CREDENTIALS_FILENAME
 from rath.config.env import env_value
@@ -23,8 +27,6 @@ from rath.config.store import ConfigStore
 from rath.llm.local.weights import BUNDLED
 from rath.llm.registry import registered_kinds
 from rath.llm.variables import variables_of
-
-__all__ = ["init"]
 
 DEFAULT_NAME = "main"
 
@@ -66,28 +68,28 @@ def init(
     problem = None if base_url is None else endpoint_problem(base_url)
     if problem is not None:
         raise Misuse(problem)
-    wanted = _Wanted(kind, model, base_url)
+    wanted = _InitOptions(kind, model, base_url)
     if is_yes:
         store = ConfigStore(target_path(for_project))
         known = None if force else _known_already(store, name, for_project)
         if known is not None:
             say(f"Nothing is changed: {known}. To replace it: --force")
             return
-        entry = _offered(wanted)
-        key = _kept_key(store.config.llm.providers.get(name), entry)
+        entry = _entry_of_environment(wanted)
+        key = _key_of_endpoint(store.config.llm.providers.get(name), entry)
     else:
-        store = ConfigStore(_asked_place(for_project))
+        store = ConfigStore(_ask_place(for_project))
         if not force and not _may_replace(store, name):
             say("Nothing is changed.")
             return
-        entry, key = _asked(wanted)
+        entry, key = _ask_entry(wanted)
     entry.api_key = key or None
     _write(store, name, entry)
     _tell_the_rest(store, name)
 
 
 @dataclass(frozen=True, slots=True)
-class _Wanted:
+class _InitOptions:
     """What stood on the command line, and is not asked for."""
 
     kind: str | None
@@ -107,14 +109,14 @@ def _known_already(store: ConfigStore, name: str, for_project: bool | None) -> s
     return None
 
 
-def _offered(wanted: _Wanted) -> LLMProviderConfig:
+def _entry_of_environment(wanted: _InitOptions) -> LLMProviderConfig:
     """Return what the environment offers. Its endpoint and key stay there, to be read each time."""
     kind = wanted.kind or _kind_of_environment() or "local"
     model = wanted.model or _first_value(variables_of(kind).model)
     return LLMProviderConfig(provider_kind=kind, model=model, base_url=wanted.base_url)
 
 
-def _kept_key(old: LLMProviderConfig | None, new: LLMProviderConfig) -> str:
+def _key_of_endpoint(old: LLMProviderConfig | None, new: LLMProviderConfig) -> str:
     """Return the key that stays with an endpoint; that of another endpoint goes, and it is said."""
     if old is None or not old.api_key:
         return ""
@@ -137,7 +139,7 @@ def _first_value(names: Sequence[str]) -> str | None:
     return next((value for name in names if (value := env_value(name))), None)
 
 
-def _asked_place(for_project: bool | None) -> Path:
+def _ask_place(for_project: bool | None) -> Path:
     if for_project is None and env_value(OPENRATH_HOME_ENV) is None:
         answer = ask(
             "For all that you do, or for this directory only", default="user",
@@ -151,13 +153,13 @@ def _may_replace(store: ConfigStore, name: str) -> bool:
     known = store.config.llm.providers.get(name)
     if known is None:
         return True
-    note(f"{store.path} has a provider {name}: {_described(known)}")
+    note(f"{store.path} has a provider {name}: {_description(known)}")
     return ask_yes_no("Replace it?")
 
 
-def _asked(wanted: _Wanted) -> tuple[LLMProviderConfig, str]:
+def _ask_entry(wanted: _InitOptions) -> tuple[LLMProviderConfig, str]:
     """Return the answers, and the key if one is to be stored."""
-    kind = wanted.kind or _asked_kind()
+    kind = wanted.kind or _ask_kind()
     variables = variables_of(kind)
     if kind == "local":
         model = wanted.model or ask("Path of a GGUF file (nothing: the one of local-weights)")
@@ -165,13 +167,13 @@ def _asked(wanted: _Wanted) -> tuple[LLMProviderConfig, str]:
     model = wanted.model or ask("Model name", default=_first_value(variables.model) or "")
     base_url = wanted.base_url
     if base_url is None:
-        base_url = _asked_endpoint(_first_value(variables.base_url) or "the vendor's own")
+        base_url = _ask_endpoint(_first_value(variables.base_url) or "the vendor's own")
     entry = LLMProviderConfig(provider_kind=kind, model=model or None, base_url=base_url or None)
     source = _key_variable(entry)
     return entry, ask_secret(f"API key, hidden (nothing: {source} at each run)")
 
 
-def _asked_endpoint(otherwise: str) -> str:
+def _ask_endpoint(otherwise: str) -> str:
     while True:
         answer = ask(f"Endpoint (nothing: {shown('', otherwise)})")
         problem = endpoint_problem(answer) if answer else None
@@ -180,7 +182,7 @@ def _asked_endpoint(otherwise: str) -> str:
         complain(problem)
 
 
-def _asked_kind() -> str:
+def _ask_kind() -> str:
     kinds = {**_KINDS, **{kind: "a plug-in" for kind in registered_kinds() if kind not in _KINDS}}
     width = max(map(len, kinds))
     for kind, words in kinds.items():
@@ -199,7 +201,7 @@ def _write(store: ConfigStore, name: str, entry: LLMProviderConfig) -> None:
     llm.default_provider = llm.default_provider or name
     store.save()
     is_default = ", the default" if llm.default_provider == name else ""
-    say(f"Wrote {store.path}: provider {name}{is_default}: {_described(entry)}")
+    say(f"Wrote {store.path}: provider {name}{is_default}: {_description(entry)}")
     if entry.api_key:
         say(f"Wrote {store.path.with_name(CREDENTIALS_FILENAME)}: its key; only you can read it")
     directory = store.path.parent
@@ -207,7 +209,7 @@ def _write(store: ConfigStore, name: str, entry: LLMProviderConfig) -> None:
         say(f"{directory.parent / '.gitignore'} keeps {directory.name}/ out of the repository")
 
 
-def _described(entry: LLMProviderConfig) -> str:
+def _description(entry: LLMProviderConfig) -> str:
     parts = [entry.provider_kind]
     parts += [f"model {entry.model}"] if entry.model else []
     parts += [f"at {shown('base_url', entry.base_url)}"] if entry.base_url else []
@@ -249,7 +251,7 @@ def _tell_of_account(store: ConfigStore, name: str) -> None:
     if entry.api_key:
         return
     if entry.base_url and store.is_project_local:
-        warn(needs_own_key(name))
+        warn(key_needed(name))
         return
     names = variables.api_key(entry.base_url or "")
     key = next((name for name in names if env_value(name)), None)

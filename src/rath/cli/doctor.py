@@ -1,9 +1,9 @@
-"""`rath doctor`: find what would keep programs from running, here and with this configuration."""
+"""`rath doctor`: problems that would keep programs from running here."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from typing import Annotated
 
@@ -11,28 +11,29 @@ import typer
 
 import rath
 from rath._core.text import valid_unicode
-from rath.cli import findings as shown
+from rath.cli import doctor_machine as machine
 from rath.cli.doctor_config import check_configs
-from rath.cli.doctor_live import ask_models
-from rath.cli.doctor_machine import check_installation, check_planes, check_stores
-from rath.cli.doctor_models import check_models
-from rath.cli.findings import Finding
-from rath.cli.model_targets import usable_configs
-from rath.cli.terminal import Misuse, complain, say, say_json
+from rath.cli.doctor_models import check_models, check_models_live, usable_configs
+from rath.cli.render import CheckFinding, count_levels, say_findings
+from rath.cli.terminal import AsJson, Exit, Misuse, complain, say
 from rath.config.env import EnvKind, all_env_specs, env_value
 from rath.llm.endpoint import password_in
 from rath.llm.probe import DEFAULT_PROBE_TIMEOUT
 from rath.llm.repeated_key import without_secret
 
-__all__ = ["app"]
+CHECKS: tuple[Callable[[], Iterable[CheckFinding]], ...] = (
+    check_configs,
+    check_models,
+    machine.check_installation,
+    machine.check_extras,
+    machine.check_sandboxes,
+    machine.check_memories,
+    machine.check_stores,
+    machine.check_disk,
+)
+"""Each yields its findings: a group and a subject, a level, a text and an advice."""
 
-_INTERRUPTED = 130
-"""Exit status of a program that Ctrl-C ended."""
 
-app = typer.Typer(add_completion=False)
-
-
-@app.command()
 def doctor(
     live: Annotated[
         bool, typer.Option("--live", help="Also ask the models: a few small calls each.")
@@ -49,7 +50,7 @@ def doctor(
     is_strict: Annotated[
         bool, typer.Option("--strict", help="End with status 1 for warnings too.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Write JSON, for programs.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Check configuration, keys, packages, sandboxes and files; with --live also the models.
 
@@ -62,31 +63,24 @@ def doctor(
         raise Misuse("--timeout takes more than 0 seconds")
     try:
         with _quiet_logs():
-            found = [*check_configs(), *check_models()]
-            found += [*check_installation(), *check_planes(), *check_stores()]
+            found = [finding for check in CHECKS for finding in check()]
             if live:
-                found += ask_models(providers or (), timeout=timeout)
+                found += check_models_live(providers or (), timeout=timeout)
     except KeyboardInterrupt:
         complain("stopped")
-        raise typer.Exit(_INTERRUPTED) from None
+        raise typer.Exit(Exit.INTERRUPTED) from None
+    levels = count_levels(found)
     clean = _without_secrets()
-    _tell([shown.cleaned(finding, clean) for finding in found], as_json=as_json)
-    counts = shown.counts(found)
-    if counts["problem"] or (is_strict and counts["warning"]):
-        raise typer.Exit(1)
+    payload = {"rath": rath.__version__, "counts": levels}
+    say_findings([finding.cleaned(clean) for finding in found], payload, as_json=as_json)
+    n_problems, n_warnings = levels["problem"], levels["warning"]
+    if not as_json:
+        say(f"{_count(n_problems, 'problem')}, {_count(n_warnings, 'warning')}")
+    if n_problems or (is_strict and n_warnings):
+        raise typer.Exit(Exit.WORLD)
 
 
-def _tell(found: list[Finding], *, as_json: bool) -> None:
-    counts = shown.counts(found)
-    if as_json:
-        told = [shown.as_json(finding) for finding in found]
-        say_json({"rath": rath.__version__, "counts": counts, "findings": told})
-        return
-    shown.show(found)
-    say(f"{_counted(counts['problem'], 'problem')}, {_counted(counts['warning'], 'warning')}")
-
-
-def _counted(number: int, noun: str) -> str:
+def _count(number: int, noun: str) -> str:
     return f"{number or 'no'} {noun}{'' if number == 1 else 's'}"
 
 
@@ -103,7 +97,7 @@ def _quiet_logs() -> Generator[None]:
 
 
 def _without_secrets() -> Callable[[str], str]:
-    """Return what takes every known key out of a text, as the last of several guards."""
+    """Return a function that takes every known key out of a text, as the last of several guards."""
     secrets: list[str] = []
     for spec in all_env_specs():
         value = env_value(spec.name) or ""

@@ -1,15 +1,19 @@
-"""What `rath doctor` says of the installation and the machine."""
+"""Checks of `rath doctor` on the installation, the planes and the files of this machine."""
 
 from __future__ import annotations
 
 import os
 import platform
+import re
 import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError
+from functools import partial
+from importlib.metadata import PackageNotFoundError, metadata, version
+from itertools import zip_longest
 from pathlib import Path
 
 import rath
@@ -20,22 +24,12 @@ from rath.backend.opensandbox import OpenSandboxBackend
 from rath.backend.opensandbox.connection import find_connection
 from rath.backend.persistence.paths import forks_root, local_root, sandboxes_dir
 from rath.backend.persistence.registry import PersistentSandboxRegistry, prunable_forks
-from rath.cli.findings import Finding, Level
-from rath.cli.model_targets import usable_configs
-from rath.cli.requirements import (
-    Requirement,
-    extras_of,
-    installed_version,
-    python_bounds_of,
-    requirements_of,
-    unmet,
-)
+from rath.cli.doctor_models import usable_configs
+from rath.cli.render import CheckFinding, Level, count_of
 from rath.config.paths import resolve_config_dir
 from rath.errors import ConfigError, RathError
 from rath.memory.persistence.paths import local_memory_root
 from rath.session.persistence.store import FileStore, default_store
-
-__all__ = ["check_installation", "check_planes", "check_stores"]
 
 _PACKAGE = "openrath"
 _PURPOSES: Mapping[str, str] = {
@@ -62,123 +56,181 @@ _PRUNE = (
 _PROBE = b"rath doctor\n" * 400
 """More than fits beside a file's name, so that a full disk is noticed."""
 
+_REQUIREMENT = re.compile(
+    r"(?P<name>[A-Za-z0-9._-]+)\s*(\[[^\]]*\])?\s*\(?(?P<bounds>[^;()]*)\)?\s*(;\s*(?P<marker>.*))?"
+)
+_EXTRA = re.compile(r"extra\s*==\s*['\"](?P<name>[^'\"]+)['\"]")
+_BOUND = re.compile(r"(?P<sign>[<>=!~]=?=?)\s*(?P<version>[^\s,]+)")
+_NUMBERS = re.compile(r"v?(?:\d+!)?(\d+(?:\.\d+)*)")
 
-def check_installation() -> list[Finding]:
-    """Return what is found about Python, the packages, the extras and the clock."""
-    return [*_check_python(), *_check_packages(), *_check_extras(), *_check_clock()]
-
-
-def check_planes() -> list[Finding]:
-    """Return which sandboxes and memories can be used here."""
-    chosen = [store.config for store in usable_configs()]
-    sandboxes = {entry.backend_kind for each in chosen for entry in each.backend.providers.values()}
-    memories = {entry.backend_kind for each in chosen for entry in each.memory.providers.values()}
-    return [
-        *_check_plane("Sandboxes", backend.list_names(), _sandbox, sandboxes),
-        *_check_plane("Memories", memory.list_names(), _memory, memories),
-    ]
+_installation, _extra = partial(CheckFinding, "Installation"), partial(CheckFinding, "Extras")
+_file = partial(CheckFinding, "Files")
 
 
-def check_stores() -> list[Finding]:
-    """Return whether what rath keeps can be written; nothing stays behind."""
-    try:
-        home = resolve_config_dir()
-    except OSError as exc:
-        return [Finding("Files", "home", "problem", str(exc))]
-    places = {"home": home, "memory": local_memory_root()}
-    for store in usable_configs():
-        for name, entry in store.config.memory.providers.items():
-            if entry.path:
-                places[f"memory {name}"] = Path(entry.path).expanduser()
-    findings = [_check_writable(subject, path) for subject, path in places.items()]
-    return [*findings, *_check_sessions(), *_check_sandboxes(), *_check_space(home)]
-
-
-def _check_python() -> Iterator[Finding]:
-    found = platform.python_version()
-    try:
-        wanted = python_bounds_of(_PACKAGE)
-    except PackageNotFoundError:
-        wanted = ""
-    bound = unmet(wanted, found)
+def check_installation() -> Iterator[CheckFinding]:
+    """Yield what is found about Python, the packages and the clock."""
+    python = platform.python_version()
+    installed = _version(_PACKAGE)
+    wanted = "" if installed is None else ",".join(_metadata_of("Requires-Python"))
+    bound = unmet_bound(wanted, python)
     if bound is None:
-        yield Finding("Installation", "Python", "ok", found)
+        yield _installation("Python", "ok", python)
     else:
-        yield Finding("Installation", "Python", "problem", f"{found}, and rath needs {bound}")
-    installed = installed_version(_PACKAGE)
+        yield _installation("Python", "problem", f"{python}, and rath needs {bound}")
     if installed is None:
         text = f"{rath.__version__}, run from its source: what it requires is not known"
-        yield Finding("Installation", "rath", "note", text)
+        yield _installation("rath", "note", text)
     elif installed != rath.__version__:
         text = f"{rath.__version__} is loaded, and {installed} is what the installation says"
-        yield Finding("Installation", "rath", "warning", text, "install it again")
+        yield _installation("rath", "warning", text, "install it again")
     else:
-        yield Finding("Installation", "rath", "ok", installed)
+        yield _installation("rath", "ok", installed)
+    for needed in requirements_of(_PACKAGE):
+        if needed.extra is None:
+            found = _version(needed.name)
+            problem = needed.problem(found)
+            if problem is None:
+                yield _installation(needed.name, "ok", str(found))
+            else:
+                yield _installation(needed.name, "problem", problem, needed.advice)
+    # The files of this installation cannot be of tomorrow.
+    if Path(rath.__file__).stat().st_mtime > time.time() + 86_400:
+        text = f"it says {datetime.now(UTC).date()}, and rath was installed later than that"
+        yield _installation("clock", "warning", text, "endpoints refuse a wrong clock")
 
 
-def _requirements() -> list[Requirement]:
+def check_extras() -> Iterator[CheckFinding]:
+    """Yield which extras are installed, and in versions that do."""
+    needed = requirements_of(_PACKAGE)
+    for extra in _metadata_of("Provides-Extra") if needed else ():
+        parts = [each for each in needed if each.extra == extra]
+        versions = {each.name: _version(each.name) for each in parts}
+        about = f" ({_PURPOSES[extra]})" if extra in _PURPOSES else ""
+        wrong = [
+            (each, problem) for each in parts if (problem := each.problem(versions[each.name]))
+        ]
+        if None in versions.values():
+            advice = f'pip install "{_PACKAGE}[{extra}]"'
+            yield _extra(extra, "note", f"not installed{about}", advice)
+            continue
+        for each, problem in wrong:
+            yield _extra(extra, "warning", f"{each.name} {problem}", each.advice)
+        if not wrong:
+            named = ", ".join(f"{name} {found}" for name, found in versions.items())
+            yield _extra(
+                extra, "ok", (named if len(parts) <= 3 else f"{len(parts)} packages") + about
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Requirement:
+    """A package that another one needs."""
+
+    name: str
+    bounds: str
+    """As declared, such as `>=3.0,<4`; empty for any version."""
+
+    extra: str | None
+    """The extra that needs it, None where it is always needed."""
+
+    def problem(self, found: str | None) -> str | None:
+        """Return why a version does not do, None where it does."""
+        if found is None:
+            return "is not installed"
+        if unmet_bound(self.bounds, found) is not None:
+            return f"{found}, and rath needs {self.bounds}"
+        return None
+
+    @property
+    def advice(self) -> str:
+        """The command that installs it."""
+        return f'pip install "{self.name}{self.bounds}"'
+
+
+def requirements_of(package: str) -> list[Requirement]:
+    """Return what a package requires, nothing where it is not installed.
+
+    What holds only for other systems or Pythons is left out.
+    """
+    found: list[Requirement] = []
+    for declared in _metadata_of("Requires-Dist", package):
+        parsed = _REQUIREMENT.match(declared)
+        if parsed is None or parsed["name"] == package:
+            continue
+        marker = parsed["marker"] or ""
+        extra = _EXTRA.search(marker)
+        # What else a marker says cannot be judged here.
+        if not re.search(r"\w", _EXTRA.sub("", marker)):
+            bounds = parsed["bounds"].strip()
+            found.append(Requirement(parsed["name"], bounds, extra and extra["name"]))
+    return found
+
+
+def _metadata_of(name: str, package: str = _PACKAGE) -> list[str]:
     try:
-        return requirements_of(_PACKAGE)
+        return list(metadata(package).get_all(name) or ())
     except PackageNotFoundError:
         return []
 
 
-def _check_packages() -> Iterator[Finding]:
-    for needed in _requirements():
-        if needed.extra is None:
-            yield _judge_package("Installation", needed, level="problem")
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
 
 
-def _judge_package(group: str, needed: Requirement, *, level: Level) -> Finding:
-    found = installed_version(needed.name)
-    wanted = f"{needed.name}{needed.bounds}"
-    if found is None:
-        text = "is not installed"
-        return Finding(group, needed.name, level, text, f'pip install "{wanted}"')
-    if unmet(needed.bounds, found) is not None:
-        text = f"{found}, and rath needs {needed.bounds}"
-        return Finding(group, needed.name, level, text, f'pip install "{wanted}"')
-    return Finding(group, needed.name, "ok", found)
+def unmet_bound(bounds: str, found: str) -> str | None:
+    """Return the first bound that a version does not keep to, None where it keeps to all.
+
+    Only the numbers of a release are compared: 3.0rc1 counts as 3.0, and `===` is taken for `==`.
+    """
+    for bound in _BOUND.finditer(bounds):
+        if not _holds(_numbers(found), bound["sign"], bound["version"]):
+            return f"{bound['sign']}{bound['version']}"
+    return None
 
 
-def _check_extras() -> Iterator[Finding]:
-    needed = _requirements()
-    for extra in extras_of(_PACKAGE) if needed else ():
-        parts = [each for each in needed if each.extra == extra]
-        judged = [_judge_package("Extras", each, level="warning") for each in parts]
-        purpose = _PURPOSES.get(extra, "")
-        about = f" ({purpose})" if purpose else ""
-        missing = [each for each in parts if installed_version(each.name) is None]
-        if missing:
-            text = f"not installed{about}"
-            yield Finding("Extras", extra, "note", text, f'pip install "{_PACKAGE}[{extra}]"')
-            continue
-        wrong = [finding for finding in judged if finding.level != "ok"]
-        for finding in wrong:
-            text = f"{finding.subject} {finding.text}"
-            yield Finding("Extras", extra, "warning", text, finding.advice)
-        if not wrong:
-            yield Finding("Extras", extra, "ok", f"{_versions(parts)}{about}")
+def _holds(found: tuple[int, ...], sign: str, wanted: str) -> bool:
+    limit = _numbers(wanted)
+    if wanted.endswith(".*"):
+        return (found[: len(limit)] == limit) == (sign == "==")
+    pairs = [*zip_longest(found, limit, fillvalue=0)]
+    mine, other = tuple(one for one, _ in pairs), tuple(two for _, two in pairs)
+    if sign == "~=":
+        return mine >= other and found[: len(limit) - 1] == limit[:-1]
+    return {
+        "<": mine < other, "<=": mine <= other, ">": mine > other, ">=": mine >= other,
+        "!=": mine != other,
+    }.get(sign, mine == other)  # fmt: skip
 
 
-def _versions(parts: list[Requirement]) -> str:
-    if len(parts) > 3:
-        return f"{len(parts)} packages"
-    return ", ".join(f"{each.name} {installed_version(each.name)}" for each in parts)
+def _numbers(text: str) -> tuple[int, ...]:
+    found = _NUMBERS.match(text)
+    return tuple(map(int, found[1].split("."))) if found else ()
 
 
-def _check_clock() -> Iterator[Finding]:
-    """Compare the clock with the files of this installation, which cannot be of tomorrow."""
-    written = Path(rath.__file__).stat().st_mtime
-    if written > time.time() + 86_400:
-        now = datetime.now(UTC).date()
-        text = f"it says {now}, and rath was installed later than that"
-        yield Finding("Installation", "clock", "warning", text, "endpoints refuse a wrong clock")
+def check_sandboxes() -> Iterator[CheckFinding]:
+    """Yield which sandbox backends can be used here."""
+    entries = [
+        each for store in usable_configs() for each in store.config.backend.providers.values()
+    ]
+    chosen = {entry.backend_kind for entry in entries}
+    yield from _check_plane("Sandboxes", backend.list_names(), _sandbox, chosen)
+
+
+def check_memories() -> Iterator[CheckFinding]:
+    """Yield which memory backends can be used here."""
+    entries = [
+        each for store in usable_configs() for each in store.config.memory.providers.values()
+    ]
+    chosen = {entry.backend_kind for entry in entries}
+    yield from _check_plane("Memories", memory.list_names(), _memory, chosen)
 
 
 def _check_plane(
     group: str, names: list[str], describe: Callable[[str], tuple[bool, str]], chosen: set[str]
-) -> Iterator[Finding]:
+) -> Iterator[CheckFinding]:
     for name in [*names, *sorted(chosen.difference(names))]:
         # What a config names must be there; what only might be used need not.
         missing: Level = "problem" if name in chosen else "note"
@@ -187,9 +239,9 @@ def _check_plane(
         except Exception as exc:  # noqa: BLE001  # plug-ins raise anything; it is told here
             level: Level = "problem" if name in chosen else "warning"
             kind = "" if isinstance(exc, RathError) else f"{type(exc).__name__}: "
-            yield Finding(group, name, level, f"{kind}{exc}")
+            yield CheckFinding(group, name, level, f"{kind}{exc}")
             continue
-        yield Finding(group, name, "ok" if is_usable else missing, text)
+        yield CheckFinding(group, name, "ok" if is_usable else missing, text)
 
 
 def _sandbox(name: str) -> tuple[bool, str]:
@@ -213,50 +265,77 @@ def _memory(name: str) -> tuple[bool, str]:
     return False, "says that it cannot work here: is_available() is False"
 
 
-def _check_sandboxes() -> Iterator[Finding]:
-    """Tell which sandboxes are kept, and what programs left behind that were killed."""
-    kept = PersistentSandboxRegistry()
+def check_stores() -> Iterator[CheckFinding]:
+    """Yield whether what rath stores can be written, and what is there; nothing stays behind."""
     try:
-        n_local, n_remote = len(kept.list_local()), len(kept.list_remote())
+        places = {"home": resolve_config_dir(), "memory": local_memory_root()}
+    except OSError as exc:
+        yield _file("home", "problem", str(exc))
+        return
+    for store in usable_configs():
+        for name, entry in store.config.memory.providers.items():
+            if entry.path:
+                places[f"memory {name}"] = Path(entry.path).expanduser()
+    for subject, path in places.items():
+        yield _writable(subject, path)
+    try:
+        sessions = default_store()  # a server is not asked
+        if isinstance(sessions, FileStore):
+            yield _writable("sessions", sessions.directory)
+        else:
+            yield _file("sessions", "ok", f"{sessions.where}, which was not asked")
+    except ConfigError:
+        pass  # the config says for itself what is wrong with it
+    except (RathError, ValueError) as exc:
+        advice = "mend OPENRATH_STORE, or sessions.store in the config"
+        yield _file("sessions", "problem", str(exc), advice)
+    yield from _check_workspaces()
+
+
+def _check_workspaces() -> Iterator[CheckFinding]:
+    """Yield which sandboxes are stored, and what programs left behind that were killed."""
+    registry = PersistentSandboxRegistry()
+    try:
+        n_local, n_remote = len(registry.list_local()), len(registry.list_remote())
         n_forks, half_removed = len(prunable_forks()), [*in_trash(local_root())]
         half_removed += in_trash(forks_root())
     except OSError as exc:
-        yield Finding("Files", "sandboxes", "problem", f"cannot be listed: {exc}")
+        yield _file("sandboxes", "problem", f"cannot be listed: {exc}")
         return
     if n_local or n_remote:
-        text = f"{_counted(n_local, 'workspace')} and {_counted(n_remote, 'remote sandbox', 'es')}"
-        yield Finding("Files", "sandboxes", "ok", f"{text} in {sandboxes_dir()}")
+        remote = f"{n_remote} remote sandbox{'' if n_remote == 1 else 'es'}"
+        text = f"{count_of(n_local, 'workspace')} and {remote} in {sandboxes_dir()}"
+        yield _file("sandboxes", "ok", text)
     if n_forks:
-        text = f"{_counted(n_forks, 'copied workspace')} left by programs that were killed"
-        yield Finding("Files", "sandboxes", "note", text, _PRUNE_FORKS)
+        text = f"{count_of(n_forks, 'copied workspace')} left by programs that were killed"
+        yield _file("sandboxes", "note", text, _PRUNE_FORKS)
     if half_removed:
         text = f"{len(half_removed)} removed in part: a program was killed, or is at it"
-        yield Finding("Files", "sandboxes", "note", text, _PRUNE)
+        yield _file("sandboxes", "note", text, _PRUNE)
 
 
-def _counted(number: int, noun: str, plural: str = "s") -> str:
-    return f"{number} {noun}{'' if number == 1 else plural}"
-
-
-def _check_sessions() -> Iterator[Finding]:
-    """Tell which store sessions go to; a server is not asked."""
+def check_disk() -> Iterator[CheckFinding]:
+    """Yield how much is free on the disk of the stores."""
     try:
-        store = default_store()
-    except ConfigError:
-        return  # the config says for itself what is wrong with it
-    except (RathError, ValueError) as exc:
-        advice = "mend OPENRATH_STORE, or sessions.store in the config"
-        yield Finding("Files", "sessions", "problem", str(exc), advice)
+        home = resolve_config_dir()
+        free = shutil.disk_usage(_nearest_directory(home)).free
+    except OSError:
         return
-    if isinstance(store, FileStore):
-        yield _check_writable("sessions", store.directory)
+    text = f"{free / 1e9:.1f} GB are free"
+    if free < _LEAST_FREE:
+        yield _file("disk", "warning", f"only {text} where {home} is", "free some")
     else:
-        yield Finding("Files", "sessions", "ok", f"{store.where}, which was not asked")
+        yield _file("disk", "ok", text)
 
 
-def _check_writable(subject: str, path: Path) -> Finding:
+def _writable(subject: str, path: Path) -> CheckFinding:
+    """Find out whether a directory can be written or, where it is not there, made."""
     if not path.exists():
-        return _check_creatable(subject, path)
+        above = _nearest_directory(path)
+        if above.is_dir() and os.access(above, os.W_OK | os.X_OK):
+            return _file(subject, "ok", f"{path} is not there yet and can be made")
+        text = f"{path} is not there and cannot be made in {above}"
+        return _file(subject, "problem", text, f"make {above} writable")
     try:
         with tempfile.NamedTemporaryFile(dir=path, prefix=".doctor_") as file:
             file.write(_PROBE)
@@ -264,29 +343,9 @@ def _check_writable(subject: str, path: Path) -> Finding:
     except OSError as exc:
         text = f"{path} cannot be written: {exc.strerror or exc}"
         advice = "make it writable, or name another directory in OPENRATH_HOME"
-        return Finding("Files", subject, "problem", text, advice)
-    return Finding("Files", subject, "ok", f"{path} can be written")
+        return _file(subject, "problem", text, advice)
+    return _file(subject, "ok", f"{path} can be written")
 
 
-def _check_creatable(subject: str, path: Path) -> Finding:
-    above = _existing(path)
-    if above.is_dir() and os.access(above, os.W_OK | os.X_OK):
-        return Finding("Files", subject, "ok", f"{path} is not there yet and can be made")
-    text = f"{path} is not there and cannot be made in {above}"
-    return Finding("Files", subject, "problem", text, f"make {above} writable")
-
-
-def _existing(path: Path) -> Path:
+def _nearest_directory(path: Path) -> Path:
     return next(above for above in (path, *path.parents) if above.exists())
-
-
-def _check_space(home: Path) -> Iterator[Finding]:
-    try:
-        free = shutil.disk_usage(_existing(home)).free
-    except OSError:
-        return
-    shown = f"{free / 1e9:.1f} GB are free"
-    if free < _LEAST_FREE:
-        yield Finding("Files", "disk", "warning", f"only {shown} where {home} is", "free some")
-    else:
-        yield Finding("Files", "disk", "ok", shown)

@@ -1,33 +1,148 @@
-"""Every value that counts, and where it comes from: the environment, the configs, the defaults."""
+"""Config files and settings that count here, and where each value comes from."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import cast
+from pathlib import Path
+from typing import Annotated, Literal, cast
 
+import typer
 from pydantic import BaseModel
 
 from rath._core.options import Sourced
-from rath.config.env import EnvKind, all_env_specs, resolve_with_origin
+from rath.cli.terminal import Misuse
+from rath.config.credentials import CREDENTIALS_FILENAME
+from rath.config.env import EnvKind, all_env_specs, env_value, resolve_with_origin
 from rath.config.keys import format_key, parse_key
-from rath.config.paths import config_layer_paths
+from rath.config.paths import (
+    CONFIG_FILENAME,
+    OPENRATH_HOME_ENV,
+    PROJECT_MARKER_DIR,
+    config_layer_paths,
+    is_project_local,
+    resolve_config_path,
+    user_config_dir,
+)
 from rath.config.secrets import HIDDEN, shown
 from rath.config.store import ConfigStore
-from rath.config.trust import GuardedEntry, untrusted_entries
+from rath.config.trust import (
+    GuardedEntry,
+    belongs_to_project,
+    guarded_entries,
+    untrusted_entries,
+)
 from rath.errors import ConfigError, ManifestVersionError, UntrustedConfig
 from rath.llm.credentials import find_account
+from rath.llm.endpoint import checked_url
 from rath.llm.provider import Provider
 from rath.llm.variables import variables_of
 
-__all__ = ["Setting", "Settings", "as_text", "read_settings"]
+ForProject = Annotated[
+    bool | None,
+    typer.Option(
+        "--project/--user",
+        help="The config of this directory, or your own; by default the one that "
+        "`rath config path` shows as written to.",
+        show_default=False,
+    ),
+]
+
+FileTrust = Literal["own", "harmless", "trusted", "not trusted"]
+"""A config of one's own needs no word, nor does one of a project that names nothing that acts."""
 
 _TABLES = {
     "llm": "providers", "memory": "providers", "backend": "providers", "mcp": "servers",
     "sessions": "",  # plain values alone
 }  # fmt: skip
 """For each section the table that holds its named entries."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigPlace:
+    """A config file that may exist."""
+
+    role: str
+    """OPENRATH_HOME, project or user."""
+
+    file: Path
+    exists: bool
+    has_keys: bool
+    """Whether keys stand beside it."""
+
+    is_written: bool
+    """Whether it is the one that is written to unless another is asked for."""
+
+    trust: FileTrust | None
+
+    @classmethod
+    def of(cls, role: str, file: Path) -> ConfigPlace:
+        """Look at a file."""
+        exists = file.is_file()
+        has_keys = file.with_name(CREDENTIALS_FILENAME).is_file()
+        trust = trust_of(file) if exists else None
+        return cls(role, file, exists, has_keys, file == resolve_config_path(), trust)
+
+
+def trust_of(path: Path) -> FileTrust | None:
+    """Return whether all that acts in a config counts; None where it cannot be read."""
+    try:
+        store = ConfigStore.load(path)
+    except (ConfigError, ManifestVersionError, OSError):
+        return None
+    if not belongs_to_project(store):
+        return "own"
+    if not guarded_entries(store):
+        return "harmless"
+    return "not trusted" if untrusted_entries([store]) else "trusted"
+
+
+def all_places() -> list[ConfigPlace]:
+    """Return where configs are looked for, the strongest first."""
+    if env_value(OPENRATH_HOME_ENV) is not None:
+        return [ConfigPlace.of(OPENRATH_HOME_ENV, resolve_config_path())]
+    if is_project_local(user_config_dir()):
+        return [ConfigPlace.of("user", resolve_config_path())]
+    return [
+        ConfigPlace.of("project", target_path(True)),
+        ConfigPlace.of("user", target_path(False)),
+    ]
+
+
+def target_path(for_project: bool | None) -> Path:
+    """Return the config file to write to; it may not exist yet.
+
+    Raises:
+        Misuse: One of two was asked for where there is only one.
+    """
+    if for_project is None:
+        return resolve_config_path()
+    if env_value(OPENRATH_HOME_ENV) is not None:
+        raise Misuse(
+            f"{OPENRATH_HOME_ENV} is set, so its directory is the only one; unset it, or leave "
+            "out --project and --user"
+        )
+    project = Path(PROJECT_MARKER_DIR).resolve()
+    return (project if for_project else user_config_dir()) / CONFIG_FILENAME
+
+
+def endpoint_problem(url: str, origin: str = "what was given") -> str | None:
+    """Return why no client could call this address, or None where one can."""
+    try:
+        checked_url(url, origin)
+    except ValueError as exc:
+        return str(exc)
+    return None
+
+
+def key_needed(name: str) -> str:
+    """Return the advice for a provider with an endpoint, but no key, in a project's config."""
+    key = format_key(("llm", "providers", name, "api_key"))
+    return (
+        "an endpoint that a project names never gets a key of the environment or of your own "
+        f"config; give it one: rath config set --project {key} -"
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,64 +1,63 @@
-"""`rath show`: one session, row by row, with the evidence of each row in brief."""
+"""`rath show` and `rath tail`: one session, row by row, with the evidence of each row in brief."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from datetime import datetime
-from typing import Annotated, Any
-from uuid import UUID
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Annotated, Any, assert_never
 
 import typer
+from rich.text import Text
 
 from rath._core.text import short_id
-from rath.cli.evidence import brief, made_by, outcome_text, said
-from rath.cli.layout import (
+from rath.cli.decisions import reply_commands, waiting_calls, waiting_text
+from rath.cli.render import (
+    STATE_STYLES,
+    count_of,
     cut,
+    line,
     moment,
     money,
-    number,
     one_line,
-    padded,
     room,
+    say_lines,
+    say_table,
     size,
     span,
-    wrapped,
 )
-from rath.cli.loaded import load_session
-from rath.cli.sessions import (
-    AsJson,
-    Damaged,
-    SessionText,
-    StoreUrl,
-    find_session,
-    opened_store,
-    store_of,
-)
-from rath.cli.states import STATE_STYLES, state_of
-from rath.cli.terminal import say_json, say_lines
-from rath.cli.waiting import how_to_say, told_waiting, waits_in_words
+from rath.cli.stores import SessionText, StoreUrl, locate, use_store
+from rath.cli.terminal import AsJson, Damaged, Exit, say_json, say_part
+from rath.session import Session, events
 from rath.session.body import Body
-from rath.session.chunk import ChunkRow
+from rath.session.chunk import ChunkRow, RowId, readable_json
+from rath.session.content import AssistantTurn, Opaque, SystemText, ToolFeedback, UserText
 from rath.session.graph.recording import lineage_extras_to_jsonable
-from rath.session.loading import Loaded
+from rath.session.loading import Loaded, load
+from rath.session.log.index.database import OUTCOME_STATES
+from rath.session.log.store import SessionStore
+from rath.session.outcome import Completed, Outcome, OutputMissing
 from rath.session.questions.encode import entry_to_jsonable, outcome_to_jsonable
-from rath.session.record import Entry, ModelCall, Operation, Record, ToolRun
+from rath.session.record import (
+    Change,
+    Decision,
+    Entry,
+    Interrupt,
+    ModelCall,
+    Operation,
+    RecordEntry,
+    Summary,
+    ToolRun,
+    Verdict,
+)
 from rath.session.run.stored_programs import waiting_sessions
 
-__all__ = ["app", "row_line"]
-
-_LABEL = 9
-_KIND = 11
+_MAX_PATHS = 3
 _PIPE_CHARS = 400
 """Of a row's text where lines are not cut to a terminal, without --full."""
 
-Line = list[tuple[str, str]]
-
-KIND_STYLES = {"system": "magenta", "user": "green", "assistant": "cyan", "tool_result": "yellow"}
-
-app = typer.Typer(add_completion=False)
+_INDENT = " " * 16
+_KIND_STYLES = {"system": "magenta", "user": "green", "assistant": "cyan", "tool_result": "yellow"}
 
 
-@app.command()
 def show(
     session: SessionText,
     is_full: Annotated[bool, typer.Option("--full", help="Whole texts, on many lines.")] = False,
@@ -70,17 +69,25 @@ def show(
     Of a run in progress it shows what was said so far. Of a damaged log it shows what can be
     believed, and ends with status 4.
     """
-    with opened_store(store_url) as store:
-        loaded = load_session(session, store, recover=True)
-        ident, place = store_of(find_session(session, store), store)
-        state = state_of(loaded, is_running=place.is_being_written(ident))
+    with use_store(store_url) as store:
+        ident, place = locate(session, store)
+        loaded = load(place, ident, recover=True)
+        state = _state_of(loaded, place)
+        waiting = () if loaded.problem is not None else waiting_sessions(loaded.session)
         if as_json:
-            say_json(_as_jsonable(loaded, state))
+            say_json(_jsonable(loaded, state, waiting))
         else:
-            say_lines(_head(loaded, state))
-            say_lines(_rows(loaded, is_full=is_full))
-            say_lines(_rest(loaded))
-            say_lines(_waiting(loaded))
+            _say_head(loaded, state)
+            say_lines(_row_lines(loaded, is_full=is_full))
+            _say_rest(loaded)
+            for each in waiting:
+                for call in each.open_calls:
+                    if call.waits:
+                        _say_marked("?", "magenta", one_line(waiting_text(call)))
+                        commands = reply_commands(each, call)
+                        say_lines(
+                            line((f"      {each}", "dim"), is_whole=True) for each in commands
+                        )
     if loaded.problem is not None:
         raise Damaged(
             f"{loaded.problem}; what is shown stands before it. `rath verify` tells where the "
@@ -88,199 +95,380 @@ def show(
         )
 
 
-def row_line(index: int, row: ChunkRow, *, columns: int | None) -> Line:
-    """Return one line that shows a row."""
-    head = f"{index:>3} {padded(row.kind_name, _KIND)} "
-    limit = _PIPE_CHARS if columns is None else columns - len(head)
-    return [(head, KIND_STYLES.get(row.kind_name, "")), (cut(said(row), limit), "")]
+def tail(
+    session: SessionText,
+    is_followed: Annotated[
+        bool, typer.Option("--follow", "-f", help="Show what is added, until the run ends.")
+    ] = False,
+    n_rows: Annotated[
+        int, typer.Option("--rows", "-n", min=0, help="How many rows to begin with.")
+    ] = 10,
+    store_url: StoreUrl = None,
+) -> None:
+    """Show the last rows of a session; with -f also each new one, and words as they are streamed.
+
+    It ends when the run does, or with Ctrl-C.
+    """
+    with use_store(store_url) as store:
+        ident, place = locate(session, store)
+        loaded = load(place, ident, recover=True)
+        follower = _Follower(loaded)
+        say_lines(follower.last_rows(n_rows))
+        if loaded.problem is not None:
+            raise Damaged(str(loaded.problem))
+        if is_followed:
+            try:
+                for data in place.follow(ident, loaded.size):
+                    for event in loaded.reader.feed(data):
+                        follower.show(event)
+            except KeyboardInterrupt:
+                raise typer.Exit(Exit.INTERRUPTED) from None
+            finally:
+                follower.end_text()
+            loaded = load(place, ident, recover=True)
+        state = _state_of(loaded, place)
+        say_lines([line(("state  ", "dim"), (state, STATE_STYLES.get(state, "")))])
+        if loaded.problem is not None:
+            raise Damaged(str(loaded.problem))
 
 
-def _head(loaded: Loaded, state: str) -> Iterator[Line]:
-    session, columns = loaded.session, room()
-    facts = [
-        ("session", str(session.id), "bold"),
-        ("state", _state_text(loaded, state), STATE_STYLES.get(state, "")),
-        ("made by", _origin(loaded), ""),
-        ("place", _place(loaded), ""),
-        ("time", _time(loaded), ""),
-        ("backend", session.sandbox_backend or "", ""),
-        ("took", _took(loaded), ""),
-        ("log", f"{loaded.where}, {size(loaded.size)}", "dim"),
-    ]
-    for label, text, style in facts:
-        if text:
-            # What is copied from here stays in one piece.
-            is_whole = label in ("session", "log")
-            first, *more = [text] if is_whole else wrapped(text, _less(columns, _LABEL))
-            yield [(padded(label, _LABEL), "dim"), (first, style)]
-            yield from ([(" " * _LABEL, ""), (line, style)] for line in more)
-
-
-def _rows(loaded: Loaded, *, is_full: bool) -> Iterator[Line]:
-    columns = room()
-    made = made_by(_entries(loaded))
-    for index, row in enumerate(loaded.session.chunk_table):
-        yield from _whole_row(index, row) if is_full else (row_line(index, row, columns=columns),)
-        entry = None if row.id is None else made.get(row.id)
-        if entry is not None:
-            text = cut(f"    {' ' * _KIND} {brief(entry)}", columns)
-            yield [(text, "dim")]
-
-
-def _whole_row(index: int, row: ChunkRow) -> Iterator[Line]:
-    yield [(f"{index:>3} {row.kind_name}", KIND_STYLES.get(row.kind_name, ""))]
-    text: Any = row.payload.get("content")
-    lines = str(text).splitlines() if text else []
-    lines += [f"→ {call.name}({call.arguments})" for call in getattr(row.content, "calls", ())]
-    yield from ([(f"    {line}", "")] for line in lines or [said(row)])
-
-
-def _rest(loaded: Loaded) -> Iterator[Line]:
-    """Yield what belongs to no row: checks, decisions, calls that failed, what is left open."""
-    columns = room()
-    for entry in _entries(loaded):
-        is_shown = isinstance(entry, ModelCall | ToolRun) and entry.rows
-        if not is_shown and not isinstance(entry, Operation):
-            named = f"{entry.tool}: {brief(entry)}" if isinstance(entry, ToolRun) else brief(entry)
-            yield [("    · ", "dim"), (cut(named, _less(columns, 6)), "")]
-    left = loaded.unfinished
-    if left is None:
-        return
-    for intent in left.intents:
-        text = f"{intent.tool} was called ({intent.effects}), and nothing is known of its end"
-        yield from _marked("?", f"{intent.call_id}: {text}", "magenta", columns)
-    for result in left.results:
-        text = f"{result.run.tool}: {brief(result.run)}, and its round is not done"
-        yield [("    … ", "dim"), (cut(text, _less(columns, 6)), "")]
-    if left.partial_text:
-        shown = one_line(left.partial_text)
-        yield [("    … ", "cyan"), (cut(shown, _less(columns, 6)), "")]
-    if left.failure is not None and left.failure.how == "failed":
-        yield from _marked("!", one_line(left.failure.error), "red", columns)
-
-
-def _waiting(loaded: Loaded) -> Iterator[Line]:
-    """Yield what the session waits for, and how it is said."""
-    columns = room()
-    for session in () if loaded.problem is not None else waiting_sessions(loaded.session):
-        for call in session.open_calls:
-            if call.waits:
-                yield from _marked("?", one_line(waits_in_words(call)), "magenta", columns)
-                for line in how_to_say(session, call):
-                    yield [(f"      {line}", "dim")]
-
-
-def _marked(mark: str, text: str, style: str, columns: int | None) -> Iterator[Line]:
-    """Yield lines that are too important to be cut off."""
-    first, *more = wrapped(text, _less(columns, 6))
-    yield [(f"    {mark} ", style), (first, "")]
-    yield from ([(" " * 6, ""), (line, "")] for line in more)
-
-
-def _less(columns: int | None, taken: int) -> int | None:
-    return None if columns is None else columns - taken
-
-
-def _entries(loaded: Loaded) -> Record:
-    return loaded.session.record
-
-
-def _state_text(loaded: Loaded, state: str) -> str:
-    more = "" if loaded.unfinished is not None else outcome_text(loaded.session.outcome)
-    return ": ".join(filter(None, (state, more)))
-
-
-def _origin(loaded: Loaded) -> str:
-    session = loaded.session
-    parents = " and ".join(short_id(parent) for parent in session.parent_session_ids)
-    return f"{session.lineage_operator}{f' from {parents}' if parents else ''}"
+def _state_of(loaded: Loaded, store: SessionStore) -> str:
+    """Return the state of a session that was read, as an index has it."""
+    unfinished = loaded.unfinished
+    if loaded.problem is not None:
+        return "damaged"
+    if unfinished is None:
+        return OUTCOME_STATES[type(loaded.session.outcome).__name__]
+    if store.is_being_written(loaded.session.id):
+        return "running"
+    if unfinished.failure is not None:
+        return unfinished.failure.how
+    return "needs_decision" if unfinished.unknown_calls else "cut_off"
 
 
 def _operation(loaded: Loaded) -> Operation | None:
-    own = (entry for entry in _entries(loaded) if isinstance(entry, Operation))
+    own = (entry for entry in loaded.session.record if isinstance(entry, Operation))
     return next((entry for entry in own if entry.session == loaded.session.id), None)
 
 
-def _place(loaded: Loaded) -> str:
-    operation = _operation(loaded)
-    if operation is None or not operation.place.path:
-        return ""
-    run = operation.place.run
-    inside = "" if run is None else f" in run {short_id(run)}"
-    return f"{operation.place.path}#{operation.place.ordinal}{inside}"
+def _say_head(loaded: Loaded, state: str) -> None:
+    session, operation, record = loaded.session, _operation(loaded), loaded.session.record
+    more = "" if loaded.unfinished is not None else outcome_text(session.outcome)
+    parents = " and ".join(map(short_id, session.parent_session_ids))
+    place = ""
+    if operation is not None and operation.place.path:
+        inside = "" if operation.place.run is None else f" in run {short_id(operation.place.run)}"
+        place = f"{operation.place.path}#{operation.place.ordinal}{inside}"
+    begin = loaded.header.created_at
+    time = moment(begin)
+    if record:
+        end = max(begin, *(entry.at for entry in record))
+        time += f" to {moment(end)}, {span((end - begin).total_seconds() * 1000)}"
+    facts = {
+        "session": Text(str(session.id), "bold"),
+        "state": Text(": ".join(filter(None, (state, more))), STATE_STYLES.get(state, "")),
+        "made by": line(session.lineage_operator + (f" from {parents}" if parents else "")),
+        "place": line(place),
+        "time": line(time),
+        "backend": line(session.sandbox_backend or ""),
+        "took": line(", ".join(_took(loaded))),
+        "log": line((f"{loaded.where}, {size(loaded.size)}", "dim")),
+    }
+    for label, text in facts.items():
+        if text:
+            # What is copied from here stays in one piece.
+            is_folded = label not in ("session", "log")
+            say_table([[f"{label:<7}", text]], ["dim", ""], is_folded=is_folded)
 
 
-def _time(loaded: Loaded) -> str:
-    begun, ended = loaded.header.created_at, _ended_at(loaded)
-    if ended is None:
-        return moment(begun)
-    took = max(0.0, (ended - begun).total_seconds() * 1000)
-    return f"{moment(begun)} to {moment(ended)}, {span(took)}"
-
-
-def _ended_at(loaded: Loaded) -> datetime | None:
-    entries = _entries(loaded)
-    times = [loaded.header.created_at, *(entry.at for entry in entries)]
-    return max(times) if len(times) > 1 else None
-
-
-def _took(loaded: Loaded) -> str:
-    body = Body(loaded.session.chunk_table, _entries(loaded), given=loaded.header.given)
-    usage, cost = loaded.session.cumulative_usage, body.cost()
-    calls = sum(isinstance(entry, ModelCall) for entry in _entries(loaded))
-    runs = sum(isinstance(entry, ToolRun) for entry in _entries(loaded))
-    shown = [number(calls, "model call"), number(runs, "tool call")] if calls or runs else []
+def _took(loaded: Loaded) -> Iterator[str]:
+    record, usage = loaded.session.record, loaded.session.cumulative_usage
+    n_calls = sum(isinstance(entry, ModelCall) for entry in record)
+    n_runs = sum(isinstance(entry, ToolRun) for entry in record)
+    if n_calls or n_runs:
+        yield count_of(n_calls, "model call")
+        yield count_of(n_runs, "tool call")
     if usage is not None:
-        shown.append(number(usage.total_tokens, "token"))
-    if calls:
-        shown.append(money(cost.usd) + ("" if cost.is_complete else " and what is not known"))
-    return ", ".join(shown)
+        yield count_of(usage.total_tokens, "token")
+    if n_calls:
+        cost = Body(loaded.session.chunk_table, record, given=loaded.header.given).cost()
+        yield money(cost.usd) + ("" if cost.is_complete else " and what is not known")
 
 
-def _as_jsonable(loaded: Loaded, state: str) -> dict[str, Any]:
-    session, operation = loaded.session, _operation(loaded)
-    made = made_by(_entries(loaded))
-    left = loaded.unfinished
+def _row_lines(loaded: Loaded, *, is_full: bool) -> Iterator[Text]:
+    entry_of = makers(loaded.session.record)
+    for index, row in enumerate(loaded.session.chunk_table):
+        if is_full:
+            yield line((f"{index:>3} {row.kind_name}", _KIND_STYLES.get(row.kind_name, "")))
+            text: Any = row.payload.get("content")
+            texts = str(text).splitlines() if text else []
+            texts += [
+                f"→ {call.name}({call.arguments})" for call in getattr(row.content, "calls", ())
+            ]
+            yield from (line(f"    {each}", is_whole=True) for each in texts or [row_text(row)])
+        else:
+            yield _row_line(index, row)
+        entry = None if row.id is None else entry_of.get(row.id)
+        if entry is not None:
+            yield line((f"{_INDENT}{entry_text(entry)}", "dim"))
+
+
+def _row_line(index: int, row: ChunkRow) -> Text:
+    text = line(row_text(row))
+    if room() is None:
+        cut(text, _PIPE_CHARS)
+    style = _KIND_STYLES.get(row.kind_name, "")
+    return line((f"{index:>3} {row.kind_name:<11} ", style)).append_text(text)
+
+
+def _say_rest(loaded: Loaded) -> None:
+    """Show what belongs to no row: checks, decisions, failed calls, what is open."""
+    for entry in loaded.session.record:
+        has_row = isinstance(entry, ModelCall | ToolRun) and entry.rows
+        if not has_row and not isinstance(entry, Operation):
+            named = f"{entry.tool}: " if isinstance(entry, ToolRun) else ""
+            say_lines([line(("    · ", "dim"), named + entry_text(entry))])
+    if loaded.unfinished is None:
+        return
+    for intent in loaded.unfinished.intents:
+        text = f"{intent.tool} was called ({intent.effects}), and nothing is known of its end"
+        _say_marked("?", "magenta", f"{intent.call_id}: {text}")
+    for result in loaded.unfinished.results:
+        text = f"{result.run.tool}: {entry_text(result.run)}, and its round is not done"
+        say_lines([line(("    … ", "dim"), text)])
+    if loaded.unfinished.partial_text:
+        say_lines([line(("    … ", "cyan"), one_line(loaded.unfinished.partial_text))])
+    failure = loaded.unfinished.failure
+    if failure is not None and failure.how == "failed":
+        _say_marked("!", "red", one_line(failure.error))
+
+
+def _say_marked(mark: str, style: str, text: str) -> None:
+    """Show a text that is too important to be cut off."""
+    say_table([[f"    {mark}", text]], [style, ""], is_folded=True, gap=1)
+
+
+def _jsonable(loaded: Loaded, state: str, waiting: Sequence[Session]) -> dict[str, Any]:
+    session, operation, unfinished = loaded.session, _operation(loaded), loaded.unfinished
+    entry_of = makers(session.record)
     return {
-        "id": str(session.id),
+        "id": session.id,
         "state": state,
-        "outcome": None if left is not None else outcome_to_jsonable(session.outcome),
+        "outcome": None if unfinished is not None else outcome_to_jsonable(session.outcome),
         "problem": None if loaded.problem is None else str(loaded.problem),
-        "created_at": loaded.header.created_at.isoformat(),
+        "created_at": loaded.header.created_at,
         "operator": session.lineage_operator,
         "kind": session.lineage_kind.value,
         "extras": lineage_extras_to_jsonable(session.lineage_extras),
-        "parents": [str(parent) for parent in session.parent_session_ids],
-        "run": _run_text(operation),
+        "parents": session.parent_session_ids,
+        "run": None if operation is None else operation.place.run,
         "path": "" if operation is None else operation.place.path,
         "ordinal": 0 if operation is None else operation.place.ordinal,
         "backend": session.sandbox_backend,
         "where": loaded.where,
         "size": loaded.size,
         "rows": [
-            _row_as_jsonable(index, row, None if row.id is None else made.get(row.id))
+            {
+                "index": index,
+                "id": None if row.id is None else f"{row.id.session}:{row.id.index}",
+                "kind": row.kind_name,
+                "payload": dict(row.payload),
+                "entry": entry_of[row.id].id if row.id in entry_of else None,
+            }
             for index, row in enumerate(session.chunk_table)
         ],
-        "entries": [entry_to_jsonable(entry) for entry in _entries(loaded)],
-        "waiting": []
-        if loaded.problem is not None
-        else [one for each in waiting_sessions(session) for one in told_waiting(each)],
-        "open_calls": [] if left is None else [intent.call_id for intent in left.intents],
-        "partial_text": "" if left is None else left.partial_text,
-        "error": None if left is None or left.failure is None else left.failure.error,
+        "entries": [entry_to_jsonable(entry) for entry in session.record],
+        "waiting": waiting_calls(waiting),
+        "open_calls": []
+        if unfinished is None
+        else [intent.call_id for intent in unfinished.intents],
+        "partial_text": "" if unfinished is None else unfinished.partial_text,
+        "error": None
+        if unfinished is None or unfinished.failure is None
+        else unfinished.failure.error,
     }
 
 
-def _run_text(operation: Operation | None) -> str | None:
-    run: UUID | None = None if operation is None else operation.place.run
-    return None if run is None else str(run)
+class _Follower:
+    """Shows events of a log as they come, and words of an answer as they are streamed."""
+
+    def __init__(self, loaded: Loaded) -> None:
+        self._table = loaded.session.chunk_table
+        self._n_rows = len(self._table)
+        unfinished = loaded.unfinished
+        self._results = (
+            {} if unfinished is None else {each.run.id: each for each in unfinished.results}
+        )
+        self._is_in_text = False
+        self._streamed = "" if unfinished is None else unfinished.partial_text
+
+    def last_rows(self, n_rows: int) -> Iterator[Text]:
+        """Yield the lines of the last rows, and of what was streamed after them."""
+        start = max(0, self._n_rows - n_rows)
+        for index, row in enumerate(self._table.since(start), start=start):
+            yield _row_line(index, row)
+        if self._streamed:
+            yield line(_INDENT, (one_line(self._streamed), "cyan"))
+
+    def show(self, event: events.Event) -> None:
+        """Show a new event."""
+        if isinstance(event, events.PartialText):
+            say_part(event.text if self._is_in_text else f"{_INDENT}{event.text}")
+            self._is_in_text = True
+        else:
+            self.end_text()
+            say_lines(self._lines(event))
+
+    def end_text(self) -> None:
+        """End the line that streamed words stand on."""
+        if self._is_in_text:
+            say_part("\n")
+        self._is_in_text = False
+
+    def _lines(self, event: events.Event) -> Iterator[Text]:
+        match event:
+            case events.Row(index, row):
+                self._n_rows = index + 1
+                yield _row_line(index, row)
+            case RecordEntry():
+                style = "dim" if isinstance(event, ModelCall | ToolRun) else ""
+                yield line(_INDENT, (entry_text(event), style))
+            case events.Intent():
+                yield line((f"{_INDENT}→ ", "yellow"), (f"{event.tool} …", "dim"))
+            case events.PendingResult():
+                self._results[event.run.id] = event
+                text = f"{event.run.tool}: {entry_text(event.run)}"
+                yield line((f"{_INDENT}← ", "yellow"), (text, "dim"))
+            case events.RoundEnd(_, ids):
+                for result in [self._results.pop(each, None) for each in ids]:
+                    if result is not None and result.shown is not None:
+                        yield _row_line(self._n_rows, result.shown)
+                        self._n_rows += 1
+            case events.Failed(how, error):
+                yield line((f"{_INDENT}! {how}: {one_line(error)}", "red"))
+            case events.Reopened():
+                yield line((f"{_INDENT}the run goes on", "dim"))
+            case (
+                events.Header()
+                | events.AgentRows()
+                | events.ToolSchemas()
+                | events.CallSetup()
+                | events.Finished()
+                | events.OutcomeChange()
+                | events.PlacementChange()
+                | events.PartialText()
+            ):
+                pass  # The state is told at the end, and places with what ran there.
+            case _:
+                assert_never(event)
 
 
-def _row_as_jsonable(index: int, row: ChunkRow, entry: Entry | None) -> dict[str, Any]:
-    return {
-        "index": index,
-        "id": None if row.id is None else f"{row.id.session}:{row.id.index}",
-        "kind": row.kind_name,
-        "payload": dict(row.payload),
-        "entry": None if entry is None else str(entry.id),
-    }
+def row_text(row: ChunkRow) -> str:
+    """Return a row on one line: its text, and the calls that it asks for."""
+    match row.content:
+        case SystemText(text):
+            return one_line(text)
+        case UserText() as content:
+            return one_line(content.described)
+        case AssistantTurn(text, calls):
+            wanted = [f"→ {call.name}({one_line(readable_json(call.arguments))})" for call in calls]
+            return "  ".join(filter(None, (one_line(text or ""), *wanted)))
+        case ToolFeedback(_, name, body, images):
+            labels = [image.label for image in images]
+            return " ".join([f"{name}:", *labels, one_line(readable_json(body))])
+        case Opaque(payload):
+            return one_line(str(dict(payload)))
+        case _:
+            assert_never(row.content)
+
+
+def entry_text(entry: Entry) -> str:
+    """Return an entry of the record on one line; what was usual is left out."""
+    match entry:
+        case Operation():
+            place = f" at {entry.place.path}#{entry.place.ordinal}" if entry.place.path else ""
+            return f"{entry.kind}{place}"
+        case ModelCall():
+            return ", ".join(_of_call(entry))
+        case ToolRun():
+            return ", ".join(_of_run(entry))
+        case Summary():
+            return f"summary of {count_of(len(entry.replaced), 'row')}"
+        case Verdict():
+            score = "" if entry.score is None else f", score {entry.score:g}"
+            return f"check {entry.name}: {'passed' if entry.passed else 'failed'}{score}"
+        case Interrupt():
+            calls = f" on {', '.join(entry.calls)}" if entry.calls else ""
+            inside = "" if entry.child is None else f", inside it session {entry.child}"
+            question = "" if entry.question is None else f": {one_line(entry.question)}"
+            return f"waits for {entry.reason}{calls}{inside}{question}"
+        case Decision():
+            call = "" if entry.call_id is None else f" {entry.call_id}"
+            text = "" if entry.text is None else f": {one_line(entry.text)}"
+            edited = "" if entry.edited is None else f", with {one_line(str(dict(entry.edited)))}"
+            return f"{entry.by} decided: {one_line(entry.choice)}{call}{edited}{text}"
+        case Change():
+            call = "" if entry.call_id is None else f" of {one_line(entry.call_id)}"
+            return f"hook {one_line(entry.hook)} changed the {entry.what}{call}"
+        case _:
+            assert_never(entry)
+
+
+def outcome_text(outcome: Outcome) -> str:
+    """Return how a run ended, with what belongs to it."""
+    if isinstance(outcome, Completed):
+        problem = outcome.output.problem if isinstance(outcome.output, OutputMissing) else ""
+        return f"completed without its typed answer: {one_line(problem)}" if problem else ""
+    calls: Iterable[str] = getattr(outcome, "calls", ())
+    question: str = getattr(outcome, "question", "")
+    return one_line(" ".join((*calls, question)))
+
+
+def _of_call(call: ModelCall) -> Iterator[str]:
+    evidence = call.evidence
+    yield evidence.served_model or evidence.requested_model or evidence.provider_kind
+    if call.purpose != "turn":
+        yield call.purpose
+    if call.status != "done":
+        yield f"{call.status}: {one_line(evidence.error or '')}".removesuffix(": ")
+    if evidence.usage is not None:
+        yield f"{evidence.usage.prompt_tokens:,} + {evidence.usage.completion_tokens:,} tokens"
+    if evidence.cost is not None:
+        yield money(evidence.cost.usd)
+    if evidence.duration_ms:
+        yield span(evidence.duration_ms)
+    if len(evidence.attempts) > 1:
+        yield f"{len(evidence.attempts)} tries"
+    if evidence.fallback_from:
+        yield f"instead of {evidence.fallback_from}"
+    if evidence.finish_reason not in (None, "stop", "tool_calls"):
+        yield f"ended by {evidence.finish_reason}"
+    if call.seen is not None and call.seen.recalled:
+        yield f"saw {count_of(len(call.seen.recalled), 'note')}"
+
+
+def _of_run(run: ToolRun) -> Iterator[str]:
+    yield run.status if run.error_kind is None else f"{run.status} ({run.error_kind})"
+    if run.exit_code is not None:
+        yield f"exit status {run.exit_code}"
+    if run.signal is not None:
+        yield f"signal {run.signal}"
+    yield span(run.duration_ms)
+    if run.sandbox is not None:
+        yield f"in {run.sandbox.backend} {run.sandbox.root or ''}".rstrip()
+    if run.file_effects:
+        named = [f"{effect.kind} {effect.path}" for effect in run.file_effects[:_MAX_PATHS]]
+        more = len(run.file_effects) - len(named)
+        yield "; ".join(named) + (f" and {more} more" if more else "")
+    if run.full is not None:
+        yield "shown in part"
+
+
+def makers(entries: Iterable[Entry]) -> dict[RowId | None, Entry]:
+    """Return the first entry that made each row, by row id."""
+    maker_of: dict[RowId | None, Entry] = {}
+    for entry in entries:
+        if isinstance(entry, ModelCall | ToolRun | Summary):
+            for row in entry.rows:
+                maker_of.setdefault(row, entry)
+    return maker_of

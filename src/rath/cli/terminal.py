@@ -1,66 +1,91 @@
-"""What the command says and asks: answers on stdout, all else on stderr."""
+"""Input and output of the command: answers on stdout, notes, questions and errors on stderr."""
 
 from __future__ import annotations
 
 import getpass
 import json
+import re
 import sys
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import fields, is_dataclass
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from enum import IntEnum
+from pathlib import PurePath
+from typing import Annotated
+from uuid import UUID
 
 import typer
 from rich.console import Console
 from rich.text import Text
 
-__all__ = [
-    "Misuse",
-    "Problem",
-    "ask",
-    "ask_secret",
-    "ask_yes_no",
-    "complain",
-    "note",
-    "say",
-    "say_json",
-    "say_lines",
-    "say_part",
-    "say_rows",
-    "show_help",
-    "visible",
-    "warn",
-]
+AsJson = Annotated[bool, typer.Option("--json", help="Write JSON, for programs.")]
+IsAgreed = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
-
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)([smhdw])")
 _JOINERS = "\u200c\u200d"
 """Within words and emoji; without them some cannot be read."""
 
 
-class Problem(Exception):
+class Exit(IntEnum):
+    """The exit statuses of the command."""
+
+    ANSWERED = 0
+    WORLD = 1
+    MISUSE = 2
+    MISSING = 3
+    DAMAGED = 4
+    INTERRUPTED = 130
+
+
+class CommandError(Exception):
     """Ends the command with exit status 1; its text is all that the user sees."""
 
-    exit_code = 1
+    exit_code = Exit.WORLD
 
 
-class Misuse(Problem):
+class Misuse(CommandError):
     """Ends the command with exit status 2: it was not called as it should be."""
 
-    exit_code = 2
+    exit_code = Exit.MISUSE
+
+
+@contextmanager
+def misuse_on(*kinds: type[Exception]) -> Generator[None]:
+    """Take errors of some kinds for a wrong call of the command.
+
+    Raises:
+        Misuse: One was raised; the text is its own.
+    """
+    try:
+        yield
+    except kinds as exc:
+        raise Misuse(str(exc.args[0] if isinstance(exc, KeyError) else exc)) from exc
+
+
+class EvidenceMissing(CommandError):
+    """Ends the command with exit status 3: the store does not hold what was asked for."""
+
+    exit_code = Exit.MISSING
+
+
+class Damaged(CommandError):
+    """Ends the command with exit status 4: a log cannot be believed."""
+
+    exit_code = Exit.DAMAGED
+
+
+def write(text: Text, *, to_stderr: bool = False) -> None:
+    """Write one line, however long; its control characters are written out already."""
+    Console(stderr=to_stderr).print(text, soft_wrap=True, highlight=False)
 
 
 def say(text: str, *, style: str = "") -> None:
     """Write one line to stdout, however long."""
-    _write(Console(), Text(visible(text), style))
-
-
-def say_lines(lines: Iterable[Sequence[tuple[str, str]]]) -> None:
-    """Write many lines to stdout, each of parts with a style; as fast as a pipe takes them."""
-    console = Console()
-    if console.is_terminal:
-        for line in lines:
-            _write(console, Text.assemble(*((visible(text), style) for text, style in line)))
-        return
-    plain = ["".join(text for text, _ in line).rstrip() + "\n" for line in lines]
-    say_part("".join(plain))
+    write(Text(visible(text), style))
 
 
 def say_part(text: str) -> None:
@@ -69,37 +94,38 @@ def say_part(text: str) -> None:
     sys.stdout.flush()
 
 
-def say_rows(rows: Sequence[Sequence[str]], styles: Sequence[str]) -> None:
-    """Write a table to stdout: columns with a style each, one line a row, nothing cut off."""
-    cells = [[visible(cell, but="") for cell in row] for row in rows]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    console = Console()
-    for row in cells:
-        line = Text()
-        for cell, width, style in zip(row, widths, styles, strict=True):
-            line.append(cell, style).append(" " * (width - len(cell) + 2))
-        line.rstrip()
-        _write(console, line)
-
-
 def say_json(payload: object) -> None:
-    """Write JSON to stdout for another program."""
-    say(json.dumps(payload, indent=2))
+    """Write JSON to stdout for another program; a dataclass is an object of its fields."""
+    say(json.dumps(payload, indent=2, default=_jsonable))
+
+
+def _jsonable(value: object) -> object:
+    if is_dataclass(value) and not isinstance(value, type):
+        return {field.name: getattr(value, field.name) for field in fields(value)}
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, UUID | Decimal | PurePath):
+        return str(value)
+    raise TypeError(f"{type(value).__name__} has no form in JSON")
 
 
 def note(text: str) -> None:
-    """Tell something beside the answer."""
-    _write(Console(stderr=True), Text.assemble(("note: ", "cyan"), visible(text)))
+    """Write a note to stderr."""
+    _tell("note", "cyan", text)
 
 
 def warn(text: str) -> None:
-    """Tell what may become a problem."""
-    _write(Console(stderr=True), Text.assemble(("warning: ", "yellow"), visible(text)))
+    """Write a warning to stderr."""
+    _tell("warning", "yellow", text)
 
 
 def complain(text: str) -> None:
-    """Tell what went wrong."""
-    _write(Console(stderr=True), Text.assemble(("error: ", "bold red"), visible(text)))
+    """Write an error to stderr."""
+    _tell("error", "bold red", text)
+
+
+def _tell(label: str, style: str, text: str) -> None:
+    write(Text.assemble((f"{label}: ", style), visible(text)), to_stderr=True)
 
 
 def show_help(ctx: typer.Context) -> None:
@@ -116,9 +142,9 @@ def ask(question: str, *, default: str = "", choices: Sequence[str] = ()) -> str
     Raises:
         typer.Abort: The input has ended.
     """
-    shown_default = f" [{default}]" if default else ""
+    hint = f" [{default}]" if default else ""
     while True:
-        answer = _answer(f"{question}{shown_default}: ") or default
+        answer = _answer(f"{question}{hint}: ") or default
         if not choices or answer in choices:
             return answer
         complain(f"{answer!r} is none of {', '.join(choices)}")
@@ -162,15 +188,49 @@ def visible(text: str, *, but: str = "\n\t") -> str:
     if text.isprintable():
         return text
     return "".join(
-        char if _is_visible(char) or char in but else char.encode("unicode_escape").decode()
+        # To Python no space is printable but the one of ASCII.
+        char
+        if char.isprintable() or char in but + _JOINERS or unicodedata.category(char) == "Zs"
+        else char.encode("unicode_escape").decode()
         for char in text
     )
 
 
-def _write(console: Console, text: Text) -> None:
-    console.print(text, soft_wrap=True, highlight=False)
+def duration(option: str, text: str) -> timedelta:
+    """Return the duration that a text such as `30d` names.
+
+    Raises:
+        Misuse: It names none, or one that is too long; the text names the option.
+    """
+    found = _DURATION.fullmatch(text.strip())
+    if found is None:
+        raise Misuse(
+            f"{option} {text!r} is no time; expected a number with s, m, h, d or w, as 30d"
+        )
+    try:
+        return timedelta(seconds=float(found[1]) * _SECONDS[found[2]])
+    except OverflowError:
+        raise Misuse(f"{option} {text!r} is too long") from None
 
 
-def _is_visible(char: str) -> bool:
-    # To Python no space is printable but the one of ASCII.
-    return char.isprintable() or char in _JOINERS or unicodedata.category(char) == "Zs"
+def time_of(option: str, text: str | None) -> datetime | None:
+    """Return the time of a date, or of an age such as `7d`; dates without a zone are UTC.
+
+    Raises:
+        Misuse: It is neither; the text names the option.
+    """
+    if text is None:
+        return None
+    if found := _DURATION.fullmatch(text.strip()):
+        try:
+            return datetime.now(UTC) - timedelta(seconds=float(found[1]) * _SECONDS[found[2]])
+        except OverflowError:
+            return datetime.min.replace(tzinfo=UTC)
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError:
+        raise Misuse(
+            f"{option} {text!r} is no time; expected an age such as 12h or 7d, or a date such as "
+            "2026-11-01 or 2026-11-01T12:30"
+        ) from None
+    return time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)

@@ -9,19 +9,12 @@ from typing import Annotated
 import typer
 
 from rath._core.text import short_id
-from rath.cli.loaded import loaded
-from rath.cli.sessions import Damaged, SessionText, StoreUrl, opened_store, session_id_of
-from rath.cli.terminal import Misuse, Problem, note, say
-from rath.errors import SessionDamaged
+from rath.cli.stores import SessionText, StoreUrl, load_sessions, session_id_of, use_store
+from rath.cli.terminal import CommandError, Misuse, note, say
 from rath.session.view import PageLimits, write_page
 from rath.session.view.page import Feed, LiveServer
 
-__all__ = ["app"]
 
-app = typer.Typer(add_completion=False)
-
-
-@app.command()
 def view(
     session: SessionText,
     compare: Annotated[
@@ -51,52 +44,37 @@ def view(
     if live:
         if output is not None:
             raise Misuse("--live writes no file; leave --output out")
-        _serve(session, compare, limits, port=port, store=store, is_opened=is_opened)
+        with use_store(store) as opened:
+            ident = session_id_of(session, opened)
+            other = None if compare is None else session_id_of(compare, opened)
+            title = f"Session {short_id(ident)}"
+            feed = Feed(opened, ident, compare=other)
+            _serve(LiveServer(feed, title=title, limits=limits, port=port), is_opened=is_opened)
         return
     texts = (session,) if compare is None else (session, compare)
-    with loaded(*texts, store=store) as (shown, *beside):
-        target = output or Path(f"session-{short_id(shown.id)}.html")
+    with load_sessions(*texts, store=store) as (page, *others):
+        target = output or Path(f"session-{short_id(page.id)}.html")
         try:
-            write_page(shown, target, compare=beside[0] if beside else None, limits=limits)
+            write_page(page, target, compare=others[0] if others else None, limits=limits)
         except OSError as exc:
-            raise Problem(f"{target} cannot be written: {exc.strerror}") from exc
+            raise CommandError(f"{target} cannot be written: {exc.strerror}") from exc
     say(str(target))
     note(f"{target.stat().st_size // 1000} kB, in one file that needs no other")
     if is_opened:
         webbrowser.open(target.absolute().as_uri())
 
 
-def _serve(
-    session: str,
-    compare: str | None,
-    limits: PageLimits,
-    *,
-    port: int,
-    store: str | None,
-    is_opened: bool,
-) -> None:
-    with opened_store(store) as opened:
-        shown = session_id_of(session, opened)
-        beside = None if compare is None else session_id_of(compare, opened)
+def _serve(server: LiveServer, *, is_opened: bool) -> None:
+    def tell_address(address: str) -> None:
+        say(address)
+        note("the address holds a secret and works on this machine; Ctrl-C ends")
+        if is_opened:
+            webbrowser.open(address)
 
-        def tell_address(address: str) -> None:
-            say(address)
-            note("the address holds a secret and works on this machine; Ctrl-C ends")
-            if is_opened:
-                webbrowser.open(address)
-
-        try:
-            server = LiveServer(
-                Feed(opened, shown, compare=beside),
-                title=f"Session {short_id(shown)}",
-                limits=limits,
-                port=port,
-            )
-            server.serve(
-                on_ready=tell_address,
-                on_end=lambda state: note(f"the run has ended: {state.replace('_', ' ')}"),
-            )
-        except SessionDamaged as exc:
-            raise Damaged(str(exc)) from exc
-        except KeyboardInterrupt:
-            note("no longer served")
+    try:
+        server.serve(
+            on_ready=tell_address,
+            on_end=lambda state: note(f"the run has ended: {state.replace('_', ' ')}"),
+        )
+    except KeyboardInterrupt:
+        note("no longer served")
