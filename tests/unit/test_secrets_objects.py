@@ -52,7 +52,7 @@ from rath.llm.probe.picture import PictureProbe
 from rath.llm.probe.requests import ProbeRequests
 from rath.llm.recorded import RecordedClient
 from rath.llm.sdk_transport import SdkConnection
-from rath.llm.stream import StreamRedactor
+from rath.llm.stream import StreamReader, StreamRedactor
 from rath.llm.vlm import RathOpenAIVLMClient, VLMProvider
 from rath.mcp import Bearer, HttpServer, MCPClient, StdioServer
 from rath.mcp.configured import configured_server
@@ -202,6 +202,7 @@ def clients(key: str) -> Iterator[object]:
     picture = RathOpenAIVLMClient(VLMProvider(model="m", **account))
     yield from (picture, PictureProbe(picture, timeout=1.0))
     yield from (ProbeRequests(provider, None), StreamRedactor(key))
+    yield StreamReader(client.chunk_decoder(client.target(None)))
     yield LiteLLMChunkDecoder(client.target(None))
     yield RathLocalChatClient(
         Provider(), serve=lambda name: LocalEndpoint("http://127.0.0.1:1", key, name, Path(), "1")
