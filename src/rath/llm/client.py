@@ -315,28 +315,24 @@ class VendorDraft(BodyDraft):
         return response
 
 
-class _StreamEnd:
-    """Follows the last delta of a stream."""
-
-
 def _iterate(draft: VendorDraft) -> Iterator[RathLLMStreamDelta]:
     """Yield what the call on the runtime loop gives; ending the iteration ends the call."""
     if runtime().is_own_thread():
         raise SelfWaitError(
             "complete_stream would block an event loop of rath; use a draft and await it there"
         )
-    deltas: SimpleQueue[RathLLMStreamDelta | _StreamEnd] = SimpleQueue()
+    deltas: SimpleQueue[RathLLMStreamDelta | None] = SimpleQueue()
 
     async def send() -> None:
         try:
             await draft.asend(on_delta=deltas.put)
         finally:
-            deltas.put(_StreamEnd())
+            deltas.put(None)  # the end
 
     running = runtime().submit(send, label="a streamed model call")
     try:
-        while not isinstance(item := deltas.get(), _StreamEnd):
-            yield item
+        while (delta := deltas.get()) is not None:
+            yield delta
         running.future.result()
     finally:
         runtime().cancel(running)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
 from functools import partial
 from typing import Any
 
@@ -74,8 +75,11 @@ class RecordedDraft(BodyDraft):
         tools = () if "tools" in parameters else request.tools or ()
         body = Body(_WRITERS[evidence.renderer](tools, parameters))
         body.append(request.messages)
-        known = {name: getattr(evidence, name) for name in CallFacts.__dataclass_fields__}
-        super().__init__(body, CallFacts(**known | {"tools_digest": body.tools_digest}))
+        known: dict[str, Any] = {
+            item.name: getattr(evidence, item.name) for item in fields(CallFacts)
+        }
+        known["tools_digest"] = body.tools_digest
+        super().__init__(body, CallFacts(**known))
 
     async def asend(self, *, on_delta: OnDelta | None = None) -> Exchange:
         raise RuntimeError(_NOT_SENT)
