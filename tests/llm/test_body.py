@@ -20,9 +20,9 @@ from rath.llm import (
     to_create_kwargs,
 )
 from rath.llm.body import (
-    Body,
     ContentParts,
     ListWriter,
+    RequestBody,
     encode_message,
     images_then_text,
     text_then_images,
@@ -40,8 +40,8 @@ MESSAGES = st.lists(
 TOOLS: list[dict[str, Any]] = [{"type": "function", "function": {"name": "f", "parameters": {}}}]
 
 
-def make_body(tools: list[dict[str, Any]] | None = None) -> Body:
-    return Body(ListWriter(lambda streaming: {"model": "m", "stream": streaming}, tools))
+def make_body(tools: list[dict[str, Any]] | None = None) -> RequestBody:
+    return RequestBody(ListWriter(lambda streaming: {"model": "m", "stream": streaming}, tools))
 
 
 @given(MESSAGES, MESSAGES, st.booleans())
@@ -91,7 +91,7 @@ def test_the_tools_have_a_digest_of_their_own() -> None:
 
 
 def test_refuses_what_json_cannot_hold() -> None:
-    body = Body(ListWriter(lambda _: {"temperature": float("inf")}, None))
+    body = RequestBody(ListWriter(lambda _: {"temperature": float("inf")}, None))
     with pytest.raises(ValueError, match="JSON"):
         body.content(streaming=False)
 

@@ -20,7 +20,7 @@ from rath.errors import (
     StreamInterrupted,
 )
 from rath.llm.base import BodyDraft, ChatClient, ChatDraft, DraftingClient, SchemaClient
-from rath.llm.body import Body, BodyWriter
+from rath.llm.body import BodyWriter, RequestBody
 from rath.llm.chat_request import RathLLMChatRequest
 from rath.llm.chat_response import RathLLMChatResponse, RathLLMStreamDelta
 from rath.llm.credentials import RequestTarget
@@ -106,7 +106,7 @@ class VendorClient(ABC):
     ) -> VendorDraft:
         """Return a draft that holds the messages of `request`."""
         target = self.target(request.model, provider_origin=provider_origin)
-        body = Body(self.write_body(request, model=target.model))
+        body = RequestBody(self.write_body(request, model=target.model))
         body.append(request.messages)
         return VendorDraft(self, body, target, streaming=streaming)
 
@@ -176,7 +176,7 @@ class VendorDraft(BodyDraft):
     """A draft that is sent through the transport of one of our clients."""
 
     def __init__(
-        self, client: VendorClient, body: Body, target: RequestTarget, *, streaming: bool
+        self, client: VendorClient, body: RequestBody, target: RequestTarget, *, streaming: bool
     ) -> None:
         facts = CallFacts(
             provider_kind=client.provider.provider_kind or client.kind,

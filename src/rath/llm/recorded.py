@@ -9,7 +9,7 @@ from typing import Any
 
 from rath.llm.anthropic.create_kwargs import MessagesWriter
 from rath.llm.base import BodyDraft
-from rath.llm.body import Body, BodyWriter, ListWriter, encode_message, encode_tool
+from rath.llm.body import BodyWriter, ListWriter, RequestBody, encode_message, encode_tool
 from rath.llm.chat_request import RathLLMChatRequest, RathLLMFunctionTool, RathLLMMessage
 from rath.llm.chat_response import RathLLMChatResponse
 from rath.llm.custom_client import RENDERER, named_images_then_text
@@ -73,7 +73,7 @@ class RecordedDraft(BodyDraft):
         parameters = evidence.parameters
         # Tools that were given as an extra argument are parameters like any other.
         tools = () if "tools" in parameters else request.tools or ()
-        body = Body(_WRITERS[evidence.renderer](tools, parameters))
+        body = RequestBody(_WRITERS[evidence.renderer](tools, parameters))
         body.append(request.messages)
         known: dict[str, Any] = {
             item.name: getattr(evidence, item.name) for item in fields(CallFacts)
