@@ -231,12 +231,12 @@ class _SeeingClient(CompletionsClient):
         return body_writer(request, model=model, encode=text_first)
 
     def decode(
-        self, reply: Mapping[str, Any], asked: RequestTarget
+        self, reply: Mapping[str, Any], target: RequestTarget
     ) -> tuple[RathLLMChatResponse, ServedInfo]:
         if reply.get("error") or reply.get("choices") != []:
-            return decode_completion(reply, asked)
+            return decode_completion(reply, target)
         response = normalize_chat_completion(reply)
         return response, ServedInfo.of(response)
 
-    async def connect(self, asked: RequestTarget) -> Transport:
-        return await self._endpoint.connect(asked)
+    async def connect(self, target: RequestTarget) -> Transport:
+        return await self._endpoint.connect(target)

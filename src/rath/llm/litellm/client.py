@@ -78,15 +78,11 @@ class RathLiteLLMChatClient(CompletionsClient):
     def target(
         self, model: str | None, *, provider_origin: ProviderOrigin = "call"
     ) -> RequestTarget:
-        account = self._account
-        chosen = model or (account.model.value if account.model else None)
-        if not chosen:
-            raise ValueError(
-                'model is required: name one, such as "anthropic/..." or "ollama/...", in '
-                "Provider(model=...) or in LITELLM_MODEL"
-            )
-        return account.target(
-            chosen,
+        advice = (
+            ', such as "anthropic/..." or "ollama/...", in Provider(model=...) or in LITELLM_MODEL'
+        )
+        return self._account.target(
+            self._account.model_for(model, advice=advice),
             kind=self.kind,
             endpoint=public_url(self._target.api_base),
             timeout=self.timeout,
@@ -98,15 +94,15 @@ class RathLiteLLMChatClient(CompletionsClient):
         return body_writer(request, model=model, encode=encode_litellm_message)
 
     def decode(
-        self, reply: Mapping[str, Any], asked: RequestTarget
+        self, reply: Mapping[str, Any], target: RequestTarget
     ) -> tuple[RathLLMChatResponse, ServedInfo]:
-        return decode_litellm(reply, asked)
+        return decode_litellm(reply, target)
 
-    def chunk_decoder(self, asked: RequestTarget) -> ChunkDecoder:
-        return LiteLLMChunkDecoder(asked)
+    def chunk_decoder(self, target: RequestTarget) -> ChunkDecoder:
+        return LiteLLMChunkDecoder(target)
 
-    async def connect(self, asked: RequestTarget) -> Transport:
-        return await open_litellm(self._target, asked)
+    async def connect(self, target: RequestTarget) -> Transport:
+        return await open_litellm(self._target, target)
 
 
 def __getattr__(name: str) -> Any:
