@@ -166,6 +166,8 @@ class StreamReader:
         self._parser = EventParser()
         self._surrogates = SurrogateJoiner()
         self._keys = StreamRedactor(self._target.secret)
+        self._has_redacted = False
+        """Whether an event held the key in one piece."""
 
     @property
     def ended(self) -> bool:
@@ -177,7 +179,8 @@ class StreamReader:
         """What the events so far say about the answer."""
         served = self.decoder.served
         # Blocks were folded from events, which may each hold a part of the key.
-        if served.blocks and (self._keys.has_hidden or self._keys.is_in(served.blocks)):
+        has_hidden = self._has_redacted or self._keys.has_hidden
+        if has_hidden or self._keys.is_in(served.blocks):
             served.blocks = ()
         return served
 
@@ -203,7 +206,7 @@ class StreamReader:
     def _decode(self, data: str) -> Deltas:
         redacted = self._redact(data)
         if redacted != data:
-            data, self._keys.has_hidden = redacted, True
+            data, self._has_redacted = redacted, True
         try:
             deltas = self.decoder.decode_chunk(data)
         except (ValueError, RecursionError) as exc:
@@ -238,10 +241,6 @@ class StreamRedactor:
     def has_hidden(self) -> bool:
         """Whether the key was found so far."""
         return self._text.has_hidden
-
-    @has_hidden.setter
-    def has_hidden(self, found: bool) -> None:
-        self._text.has_hidden = found
 
     def hide(self, deltas: Deltas) -> Iterator[RathLLMStreamDelta]:
         """Yield the deltas without the key; the end of a text may come with the next delta."""
