@@ -7,7 +7,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from rath._async.lazy import Deferred
+from rath._async.deferred import Deferred
 from rath.flow.tool import FlowToolCall
 from rath.llm.chat_response import tool_call_part
 from rath.session import (

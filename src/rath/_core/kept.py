@@ -13,8 +13,8 @@ from pathlib import Path
 from uuid import UUID, uuid4
 
 from rath._core.files import make_private_directory
-from rath._core.trash import empty_trash, move_to_trash
-from rath._core.use import (
+from rath._core.retention import empty_trash, move_to_trash
+from rath._core.usage_locks import (
     Use,
     begin,
     claimed,

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from rath._core.files import make_private_directory, sync_directory
-from rath._core.removing import remove_directory
+from rath._core.retention import remove_directory
 
 TRASH_DIR_NAME = ".trash"
 

@@ -16,8 +16,7 @@ from datetime import timedelta
 from pathlib import Path
 from uuid import UUID
 
-from rath._core.files import FileLock, LockKind, make_private_directory
-from rath._core.inherited import forget, keep_from_children
+from rath._core.files import FileLock, LockKind, forget, keep_from_children, make_private_directory
 
 USE_SUFFIX = ".use"
 

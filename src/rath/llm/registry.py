@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
+from rath._async.lanes import gather
 from rath._async.runtime import runtime
-from rath._async.together import together
 from rath._core.registry import Registry
 from rath.config.redaction import redact
 from rath.errors import ProviderProtocolError, ProviderStatusError
@@ -232,4 +232,4 @@ def _ask_all(clients: Sequence[VendorClient]) -> list[ModelOffer]:
     if not clients:
         return []
     asking = [partial(ask_offer, client) for client in clients]
-    return runtime().run(lambda: together(asking), label="asking endpoints for their models")
+    return runtime().run(lambda: gather(asking), label="asking endpoints for their models")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from rath._async.lazy import Deferred
+from rath._async.deferred import Deferred
 from rath._core.vector import Vector
 from rath.errors import ResumeMismatch
 from rath.flow import Agent

@@ -10,7 +10,7 @@ import pytest
 from msgspec import structs
 from pydantic import BaseModel
 
-from rath._async.lazy import Deferred
+from rath._async.deferred import Deferred
 from rath.session import ChunkTable, Session, run_session_compress, user_text_chunk
 from rath.session.graph.recording import Provenance
 from rath.session.outcome import Completed, OutputValue

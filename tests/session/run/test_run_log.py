@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from rath._async.lazy import Deferred
+from rath._async.deferred import Deferred
 from rath.session import ChunkTable
 from rath.session.outcome import Completed
 from rath.session.record import ModelCall

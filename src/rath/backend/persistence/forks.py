@@ -14,9 +14,9 @@ from pathlib import Path
 from uuid import UUID
 
 from rath._core.files import FileLock
-from rath._core.kept import listed_ids
-from rath._core.trash import empty_trash, move_to_trash
-from rath._core.use import is_old, last_use
+from rath._core.persistent_dirs import listed_ids
+from rath._core.retention import empty_trash, move_to_trash
+from rath._core.usage_locks import is_old, last_use
 from rath.backend.persistence.paths import fork_dir, forks_root
 
 LOCK_FILENAME = "lock"

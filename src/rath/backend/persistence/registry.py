@@ -12,8 +12,8 @@ from typing import Protocol, runtime_checkable
 from uuid import UUID, uuid4
 
 from rath._core.files import FileLock
-from rath._core.kept import KeptDirectories, listed_ids
-from rath._core.use import claimed, forget_unused, is_old, is_used, last_use, use_file
+from rath._core.persistent_dirs import PersistentDirectories, listed_ids
+from rath._core.usage_locks import claimed, forget_unused, is_old, is_used, last_use, use_file
 from rath.backend import registry as backends
 from rath.backend.abc import BackendSandbox, BackendSandboxSpec
 from rath.backend.persistence.paths import (
@@ -25,7 +25,7 @@ from rath.backend.persistence.paths import (
     opensandbox_index_path,
     opensandbox_root,
 )
-from rath.backend.persistence.records import (
+from rath.backend.persistence.registry import (
     BadIndex,
     RemoteSandboxRecord,
     read_index,
@@ -285,8 +285,8 @@ class PersistentSandboxRegistry:
             return is_old(current.last_used_at.timestamp(), older_than) and _forget(record.path)
 
 
-def _workspaces() -> KeptDirectories:
-    return KeptDirectories(local_root(), SANDBOX)
+def _workspaces() -> PersistentDirectories:
+    return PersistentDirectories(local_root(), SANDBOX)
 
 
 @contextlib.contextmanager

@@ -8,8 +8,8 @@ from dataclasses import replace
 from functools import partial
 from uuid import uuid4
 
+from rath._async.lanes import gather
 from rath._async.runtime import runtime
-from rath._async.together import together
 from rath.conformance.memory.subject import (
     READ_WRITE,
     Check,
@@ -107,7 +107,7 @@ def _on_threads(jobs: list[Callable[[], None]]) -> None:
 
 def _on_runtime(store: MemoryStore, ops: Sequence[MemoryOp]) -> list[MemoryResult]:
     makes = [partial(store.adispatch, op) for op in ops]
-    return runtime().run(lambda: together(makes), label="many operations at once")
+    return runtime().run(lambda: gather(makes), label="many operations at once")
 
 
 @contextmanager

@@ -9,9 +9,9 @@ from datetime import timedelta
 from pathlib import Path
 from uuid import UUID
 
-from rath._core.kept import KeptDirectories
+from rath._core.persistent_dirs import PersistentDirectories
 from rath.memory.persistence.paths import STORE, local_memory_root, local_store_dir
-from rath.memory.persistence.records import read_record
+from rath.memory.persistence.registry import read_record
 
 __all__ = ["PersistentMemoryRegistry"]
 
@@ -38,7 +38,7 @@ class PersistentMemoryRegistry:
         Raises:
             MemoryBackendError: It cannot be made.
         """
-        return kept_stores().alloc()
+        return local_stores().alloc()
 
     def ensure_local(self, store_id: UUID | str) -> Path:
         """Make the store of that id where it is missing, and return its path; counts as a use.
@@ -47,7 +47,7 @@ class PersistentMemoryRegistry:
             ValueError: `store_id` is not a UUID.
             MemoryBackendError: It cannot be made.
         """
-        return kept_stores().ensure(store_id)
+        return local_stores().ensure(store_id)
 
     def local_path(self, store_id: UUID | str) -> Path:
         """Return where the store of that id is, or would be.
@@ -59,7 +59,7 @@ class PersistentMemoryRegistry:
 
     def list_local(self) -> list[UUID]:
         """Return the ids of all stores, sorted."""
-        return kept_stores().ids()
+        return local_stores().ids()
 
     def delete_local(self, store_id: UUID | str) -> bool:
         """Remove a store with its notes, that of a project too; return whether there was one.
@@ -68,11 +68,11 @@ class PersistentMemoryRegistry:
             ValueError: `store_id` is not a UUID.
             MemoryBackendError: It is open, or it cannot be moved away.
         """
-        return kept_stores().delete(store_id)
+        return local_stores().delete(store_id)
 
     def prunable_local(self, *, older_than: timedelta) -> list[UUID]:
         """Return the stores that `prune_local` would remove now."""
-        return kept_stores().prunable(older_than=older_than)
+        return local_stores().prunable(older_than=older_than)
 
     def prune_local(self, *, older_than: timedelta) -> list[UUID]:
         """Remove the stores that were last used longer ago, and return their ids.
@@ -82,12 +82,14 @@ class PersistentMemoryRegistry:
         directory counts. What an earlier removal left undone when its process was cut off is
         finished.
         """
-        return kept_stores().prune(older_than=older_than)
+        return local_stores().prune(older_than=older_than)
 
 
-def kept_stores() -> KeptDirectories:
+def local_stores() -> PersistentDirectories:
     """Return the local stores of the home that is in force."""
-    return KeptDirectories(local_memory_root(), STORE, told_use=_told_use, is_wanted=_is_wanted)
+    return PersistentDirectories(
+        local_memory_root(), STORE, recorded_use=_told_use, is_wanted=_is_wanted
+    )
 
 
 def _told_use(store: Path) -> float | None:

@@ -1,4 +1,4 @@
-"""Who uses a local store that is kept in a home: `rath._core.use`, for memory stores."""
+"""Who uses a local store that is kept in a home: `rath._core.usage_locks`, for memory stores."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from uuid import UUID
 
-from rath._core.use import Use
+from rath._core.usage_locks import Use
 from rath.memory.persistence.paths import (
     LOCAL_SUBDIR,
     MEMORY_DIR_NAME,

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rath._async.lazy import Deferred
+from rath._async.deferred import Deferred
 from rath.session import Session
 from rath.session.content import ToolFeedback
 from rath.session.outcome import Completed, NeedsDecision
