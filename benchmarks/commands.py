@@ -17,8 +17,8 @@ from benchmarks.sizes import Sizes
 from benchmarks.table import Line, Reference
 from rath import backend
 from rath.backend import Backend, BackendSandbox, BackendToolCommandRun, CommandResult
-from rath.backend.bubblewrap import probe, view
-from rath.backend.bubblewrap.provided import Provided
+from rath.backend.bubblewrap.backend import find_bwrap
+from rath.backend.bubblewrap.command import SystemFiles, confinement, workspace_arguments
 
 Run = Callable[[], object]
 
@@ -77,7 +77,7 @@ def _places(subject: Backend, n_places: int) -> Generator[_Places]:
         root = open_ones.enter_context(tempfile.TemporaryDirectory(prefix="rath-commands-"))
         others: dict[str, Run] = {"subprocess.run": _run_plain}
         if subject.name == "bubblewrap":
-            provided = Provided()
+            provided = SystemFiles()
             open_ones.callback(provided.remove)
             others["bwrap by hand"] = partial(_run_bwrap, _bwrap(provided, root), provided.filter)
         yield _Places([partial(_run_in, sandbox) for sandbox in sandboxes], others)
@@ -113,15 +113,13 @@ def _run_bwrap(argv: list[str], filter_path: str | None) -> None:
         )
 
 
-def _bwrap(provided: Provided, root: str) -> list[str]:
+def _bwrap(provided: SystemFiles, root: str) -> list[str]:
     """Return the command line of `bwrap`, without the filter and what it runs."""
-    program = probe.find()
+    program = find_bwrap()
     assert program is not None, "a backend that is available has found it"
     return [
         program,
-        *view.namespaces(network=False),
-        *view.system(provided.etc, network=False),
-        *view.interpreter(),
-        *view.workspace([root], ()),
+        *confinement(provided.etc, network=False),
+        *workspace_arguments([root], ()),
         *("--chdir", root),
     ]

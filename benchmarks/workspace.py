@@ -15,8 +15,8 @@ from benchmarks.measure import Sample, interleave, measure
 from benchmarks.sizes import Sizes
 from benchmarks.table import AtMost, AtMostTimes, Line, Reference
 from rath.backend import BackendSandbox, BackendSandboxSpec, BackendToolFilesWrite
-from rath.backend.frozen import FrozenWorkspace, Seed
 from rath.backend.local import LocalBackend
+from rath.backend.snapshots import FrozenWorkspace, Seed
 
 _PER_DIRECTORY = 50
 _FILE_BYTES = 4096

@@ -2,24 +2,47 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rath._core.blobs import MAX_BLOB_BYTES, Blob
 from rath.backend import (
+    Backend,
     BackendSandbox,
+    BackendSandboxSpec,
+    BackendTool,
+    BackendToolCommandRun,
     BackendToolFilesRead,
     BackendToolFilesWrite,
+    Capabilities,
+    CommandResult,
     FileEffect,
+    IsolationLevel,
+    ToolResult,
     observe_effects,
 )
-from rath.backend.effects import happening_in, note_effect
+from rath.backend.effects import (
+    MAX_PAUSE_SECONDS,
+    EffectLog,
+    PausableDeadline,
+    UnobservedOps,
+    happening_in,
+    note_effect,
+    note_gap,
+    paused_deadlines,
+)
 from rath.testing import FakeBackend
+from tests.support.virtual_time import run_virtually
 
 MODE = 0o100644
 """Of a regular file that a tool wrote."""
@@ -181,3 +204,205 @@ def test_contents_under_a_wrong_digest_reach_nobody_else() -> None:
         note_effect(FileEffect("a", "created", None, right))
         note_effect(FileEffect("a", "created", None, Blob(right.digest, 5)))
     assert [each.after.data for each in effects if each.after] == [b"wrong", b"right", None]
+
+
+class SilentBackend(Backend):
+    """Runs what it is given and does not say what that changed, but for some commands."""
+
+    name = "silent"
+
+    @classmethod
+    def capabilities(cls) -> Capabilities:
+        return Capabilities(
+            IsolationLevel.PROCESS,
+            supports_command=True,
+            supports_filesystem=True,
+            supports_code_interpreter=False,
+        )
+
+    @classmethod
+    def supported_calls(cls) -> frozenset[type[BackendTool]]:
+        return frozenset({BackendToolCommandRun, BackendToolFilesRead})
+
+    def sandbox_count(self) -> int:
+        return 0
+
+    async def aopen(self, spec: BackendSandboxSpec | None) -> str:
+        return "open"
+
+    async def aclose(self, native: str) -> None: ...
+
+    async def adispatch(self, native: str, op: BackendTool) -> ToolResult | bool:
+        match op:
+            case BackendToolCommandRun("told"):
+                note_effect(FileEffect("a", "created", None, None))
+            case BackendToolCommandRun("gap"):
+                note_gap("because")
+            case BackendToolCommandRun("broken"):
+                raise ValueError("broken")
+            case _:
+                pass
+        return CommandResult(0, b"", b"", 0.0)
+
+
+SILENT = [
+    "the silent backend does not tell what its operations change "
+    "(capabilities().observes_effects is False)"
+]
+
+
+def observed(op: BackendTool) -> EffectLog:
+    with SilentBackend().open() as sandbox, observe_effects() as effects, suppress(ValueError):
+        sandbox.dispatch(op)
+    return effects
+
+
+def test_a_backend_that_tells_no_effects_leaves_a_gap() -> None:
+    assert observed(BackendToolCommandRun("rm -r .")).gaps == SILENT
+
+
+def test_a_failure_in_such_a_backend_leaves_one_too() -> None:
+    assert observed(BackendToolCommandRun("broken")).gaps == SILENT
+
+
+def test_an_effect_that_it_tells_after_all_fills_the_gap() -> None:
+    effects = observed(BackendToolCommandRun("told"))
+    assert ([each.path for each in effects], effects.gaps) == (["a"], [])
+
+
+def test_a_gap_of_its_own_is_enough() -> None:
+    assert observed(BackendToolCommandRun("gap")).gaps == ["because"]
+
+
+def test_reading_leaves_none() -> None:
+    assert observed(BackendToolFilesRead("a")).gaps == []
+
+
+def test_what_somebody_observes_is_not_counted() -> None:
+    with FakeBackend().open() as sandbox:
+        with observe_effects():
+            sandbox.dispatch(BackendToolCommandRun("echo"))
+        assert not sandbox.unobserved.any_since(0)
+
+
+def test_what_reads_is_not_counted() -> None:
+    with FakeBackend().open() as sandbox:
+        sandbox.dispatch(BackendToolFilesRead("a"))
+        assert not sandbox.unobserved.any_since(0)
+
+
+def test_what_ended_before_is_not_seen_from_a_moment() -> None:
+    unseen = UnobservedOps()
+    with unseen.counting():
+        pass
+    assert not unseen.any_since(unseen.mark())
+
+
+def test_what_runs_at_a_moment_is_seen_from_it() -> None:
+    unseen = UnobservedOps()
+    with unseen.counting():
+        mark = unseen.mark()
+    assert unseen.any_since(mark)
+
+
+def test_an_operation_of_a_thread_without_context_is_counted(sandbox: BackendSandbox) -> None:
+    with observe_effects() as effects, ThreadPoolExecutor() as pool:
+        mark = sandbox.unobserved.mark()
+        pool.submit(sandbox.dispatch, BackendToolCommandRun("true")).result(50)
+    assert (sandbox.unobserved.any_since(mark), list(effects)) == (True, [])
+
+
+async def look(seconds: float) -> None:
+    with paused_deadlines():
+        await asyncio.sleep(seconds)
+
+
+async def run_out(work: Coroutine[Any, Any, None]) -> tuple[float, float]:
+    """Return the milliseconds that work took itself when its 5 s were over, and the time then."""
+    time = PausableDeadline(5)
+
+    async def limited() -> None:
+        async with time:
+            await work
+
+    with pytest.raises(TimeoutError):
+        await limited()
+    assert time.has_expired
+    return time.elapsed_ms(), asyncio.get_running_loop().time()
+
+
+def test_it_runs_out() -> None:
+    assert run_virtually(run_out(asyncio.sleep(6))) == (5000.0, 5.0)
+
+
+def test_looking_takes_none_of_it() -> None:
+    async def main() -> tuple[float, bool]:
+        async with PausableDeadline(5) as time:
+            with paused_deadlines():
+                await asyncio.sleep(50)
+            await asyncio.sleep(4)
+        return time.elapsed_ms(), time.has_expired
+
+    assert run_virtually(main()) == (4000.0, False)
+
+
+def test_what_is_left_of_it_after_looking_runs_out() -> None:
+    async def work() -> None:
+        await asyncio.sleep(4)
+        await look(50)
+        await asyncio.sleep(2)
+
+    assert run_virtually(run_out(work())) == (5000.0, 55.0)
+
+
+def test_looks_side_by_side_count_once() -> None:
+    async def main() -> float:
+        async with PausableDeadline(5) as time:
+            await asyncio.gather(look(10), look(20))
+            await asyncio.sleep(1)
+        return time.elapsed_ms()
+
+    assert run_virtually(main()) == 1000.0
+
+
+def test_looking_without_end_ends_at_a_bound() -> None:
+    ended = run_virtually(run_out(look(10 * MAX_PAUSE_SECONDS)))
+    assert ended == (0.0, MAX_PAUSE_SECONDS + 5)
+
+
+def test_all_looks_together_have_one_bound() -> None:
+    async def work() -> None:
+        while True:
+            await look(MAX_PAUSE_SECONDS / 8)
+
+    assert run_virtually(run_out(work())) == (0.0, MAX_PAUSE_SECONDS + 5)
+
+
+def test_a_look_that_outlives_its_call_moves_nothing() -> None:
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    async def look_late() -> None:
+        await begun.wait()
+        with paused_deadlines():
+            await go_on.wait()
+
+    async def main() -> float:
+        async with PausableDeadline(5) as time:
+            left_behind = asyncio.create_task(look_late())
+        begun.set()
+        await asyncio.sleep(7)
+        elapsed = time.elapsed_ms()
+        go_on.set()
+        await left_behind
+        return elapsed
+
+    assert run_virtually(main()) == 0.0
+
+
+def test_a_call_inside_another_stops_the_time_of_both() -> None:
+    async def main() -> list[bool]:
+        async with PausableDeadline(5) as outer, PausableDeadline(5) as inner:
+            with paused_deadlines():
+                return [outer.is_paused, inner.is_paused]
+
+    assert run_virtually(main()) == [True, True]

@@ -22,9 +22,9 @@ from rath.backend import (
     FileEffect,
     observe_effects,
 )
+from rath.backend.changes import EffectPolicy
 from rath.backend.effects import EffectLog
 from rath.backend.local import LocalBackend
-from rath.backend.manifest import EffectPolicy
 from tests.support.scripts import changed, read_tree, scripts, told, undone
 from tests.support.waiting import at_a_deadline
 
@@ -250,7 +250,7 @@ def test_contents_that_find_no_room_are_a_gap(
     sandbox: BackendSandbox, workspace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (workspace / "a").write_text("before")
-    monkeypatch.setattr("rath.backend.host.view.MAX_KEPT_BYTES", 6)
+    monkeypatch.setattr("rath.backend.host.changes.MAX_CONTENT_BYTES", 6)
     effects = run(sandbox, "echo after > a")
     [effect] = effects
     assert effect.before is not None
@@ -276,8 +276,8 @@ def test_without_temporary_files_the_digests_are_told(
 def test_contents_of_before_survive_any_cleaning_up(
     sandbox: BackendSandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rath.backend.host.view.MIN_WASTE_BYTES", 0)
-    monkeypatch.setattr("rath.backend.host.contents.MIN_WASTE_BYTES", 0)
+    monkeypatch.setattr("rath.backend.host.changes.MIN_WASTE_BYTES", 0)
+    monkeypatch.setattr("rath.backend.host.scan.MIN_WASTE_BYTES", 0)
     for n in range(10):
         run(sandbox, f"echo {n} > a; echo {n} > b{n}; rm -f b{n - 1}")
     before = {each.path: each.before for each in run(sandbox, "rm a b9")}

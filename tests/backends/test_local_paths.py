@@ -23,8 +23,9 @@ from rath.backend import (
     FileWriteResult,
     ToolExecutionFailure,
 )
-from rath.backend.host.files import FileOperations
-from rath.backend.host.paths import OutsideWorkspace, Workspace
+from rath.backend.file_tools import OutsideWorkspace
+from rath.backend.host.files import run_host_tool
+from rath.backend.host.paths import Workspace
 
 SECRET = "outside"
 NAMES = ["", ".", "..", "a", "c", "f", "l", "m", "n", "secret", "ws", "outside", "new"]
@@ -92,7 +93,7 @@ def is_inside(above: str, path: str) -> bool:
 def test_a_read_gives_a_file_inside_or_nothing(links: dict[str, str], path: str) -> None:
     with world(links) as above:
         asked = filled(path, above)
-        result = FileOperations().run(Workspace.at(f"{above}/ws"), BackendToolFilesRead(asked))
+        result = run_host_tool(Workspace.at(f"{above}/ws"), BackendToolFilesRead(asked))
         read = result.data if isinstance(result, FileContent) else None
         assert read is None or (is_inside(above, asked) and read != SECRET)
 
@@ -105,7 +106,7 @@ def test_every_readable_file_inside_is_read(links: dict[str, str], path: str) ->
         expected = (
             FileContent(place.read_text()) if is_inside(above, asked) and place.is_file() else None
         )
-        result = FileOperations().run(Workspace.at(f"{above}/ws"), BackendToolFilesRead(asked))
+        result = run_host_tool(Workspace.at(f"{above}/ws"), BackendToolFilesRead(asked))
         assert expected is None or result == expected
 
 
@@ -113,7 +114,7 @@ def test_every_readable_file_inside_is_read(links: dict[str, str], path: str) ->
 def test_a_write_changes_nothing_outside(links: dict[str, str], path: str) -> None:
     with world(links) as above:
         before = everything_outside(above)
-        FileOperations().run(
+        run_host_tool(
             Workspace.at(f"{above}/ws"), BackendToolFilesWrite(filled(path, above), "new")
         )
         assert everything_outside(above) == before
@@ -123,9 +124,7 @@ def test_a_write_changes_nothing_outside(links: dict[str, str], path: str) -> No
 def test_what_was_written_is_found_where_the_kernel_looks(links: dict[str, str], path: str) -> None:
     with world(links) as above:
         asked = filled(path, above)
-        result = FileOperations().run(
-            Workspace.at(f"{above}/ws"), BackendToolFilesWrite(asked, "new")
-        )
+        result = run_host_tool(Workspace.at(f"{above}/ws"), BackendToolFilesWrite(asked, "new"))
         written = isinstance(result, FileWriteResult)
         # A slash behind a file, in the path or in a link, is overlooked.
         found = Path(os.path.realpath(Path(above, "ws", asked.rstrip("/."))))
@@ -137,7 +136,7 @@ def test_a_listing_and_a_cwd_stay_inside(links: dict[str, str], path: str) -> No
     with world(links) as above:
         asked = filled(path, above)
         workspace = Workspace.at(f"{above}/ws")
-        listed = FileOperations().run(workspace, BackendToolFilesList(asked))
+        listed = run_host_tool(workspace, BackendToolFilesList(asked))
         assert not isinstance(listed, FileEntries) or is_inside(above, asked)
         try:
             cwd = workspace.directory(asked)
@@ -156,7 +155,7 @@ def above(tmp_path: Path) -> Path:
 
 
 def read(above: Path, path: str) -> object:
-    return FileOperations().run(Workspace.at(f"{above}/ws"), BackendToolFilesRead(path))
+    return run_host_tool(Workspace.at(f"{above}/ws"), BackendToolFilesRead(path))
 
 
 @pytest.mark.parametrize(
@@ -209,7 +208,7 @@ def test_a_workspace_behind_a_link_takes_absolute_paths_in_both_forms(above: Pat
     (above / "alias").symlink_to("ws")
     workspace = Workspace.at(f"{above}/alias")
     for path in (f"{above}/alias/sub/in.txt", f"{above}/ws/sub/in.txt"):
-        assert FileOperations().run(workspace, BackendToolFilesRead(path)) == FileContent("inside")
+        assert run_host_tool(workspace, BackendToolFilesRead(path)) == FileContent("inside")
 
 
 def test_links_in_a_circle_are_a_failure(above: Path) -> None:
@@ -227,7 +226,7 @@ def test_a_zero_character_in_a_path_is_a_failure(above: Path) -> None:
 
 
 def test_asking_whether_something_outside_exists_is_refused(above: Path) -> None:
-    result = FileOperations().run(Workspace.at(f"{above}/ws"), BackendToolFilesExists("../out.txt"))
+    result = run_host_tool(Workspace.at(f"{above}/ws"), BackendToolFilesExists("../out.txt"))
     assert isinstance(result, ToolExecutionFailure)
 
 

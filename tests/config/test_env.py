@@ -117,7 +117,7 @@ TOUCH_THE_ENVIRONMENT = {
     "_async/runtime.py",  # reads what is declared; below the package of the declarations
     "config/env.py",  # reads what is declared, for all others
     "backend/bubblewrap/command.py",  # tells which of a command's variables were only inherited
-    "backend/host/environment.py",  # hands a fixed list on to commands
+    "backend/host/process.py",  # hands a fixed list on to commands
     "backend/host/supervisor.py",  # hands on what the loader of programs needs
     "cli/mcp_serve.py",  # reads the token from the variable that an option names
     "cli/layout.py",  # asks how wide the terminal is said to be
@@ -126,7 +126,7 @@ TOUCH_THE_ENVIRONMENT = {
     "llm/litellm/errors.py",  # hides in an error text whatever a variable holds
     "llm/litellm/library.py",  # sets what keeps LiteLLM from the network
     "mcp/environment.py",  # hands a fixed list on to servers, and what their settings name
-    "memory/adapters/openviking/embedded.py",  # hands a fixed list on to the server it starts
+    "memory/adapters/openviking/server.py",  # hands a fixed list on to the server it starts
 }
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from rath._async.runtime import runtime
 from rath.backend import BackendSandboxSpec
-from rath.backend.frozen import FrozenWorkspace
+from rath.backend.snapshots import FrozenWorkspace
 from rath.errors import BackendError
 from rath.session import Session
 from rath.session.derive import MergedFiles

@@ -10,9 +10,8 @@ from typing import Any, cast
 from rath._async.runtime import runtime
 from rath.memory import MemoryOp, MemoryResult, get
 from rath.memory.adapters.openviking.addresses import Addresses
-from rath.memory.adapters.openviking.asking import Asking
 from rath.memory.adapters.openviking.backend import OpenVikingStore
-from rath.memory.adapters.openviking.wire import Sdk
+from rath.memory.adapters.openviking.client import SDK_BUGS, VikingClient
 
 KEY = "secret-key-0123456789"
 
@@ -75,5 +74,5 @@ def dispatch(sdk: ScriptedSdk, op: MemoryOp, *, timeout: float = 5.0) -> MemoryR
 
 async def adispatch(sdk: ScriptedSdk, op: MemoryOp, *, timeout: float = 5.0) -> MemoryResult:
     """Do the same on the loop of the runtime."""
-    asking = Asking(cast("Sdk", sdk), Addresses("alice"), (OpenVikingError,), KEY)
-    return await get("openviking").adispatch(OpenVikingStore(asking, timeout), op)
+    client = VikingClient(sdk, Addresses("alice"), (OpenVikingError, *SDK_BUGS), KEY)
+    return await get("openviking").adispatch(OpenVikingStore(client, timeout), op)

@@ -80,9 +80,9 @@ class _Shared:
         options = {"path": str(path), "server": [str(found)], "config": config}
         store = get("openviking").open(MemoryStoreSpec(options=options))
         self._stack = [models, path, store]
-        embedded = native_of(store).embedded
-        assert embedded is not None
-        self.service = Service(embedded.url, embedded.key, path)
+        share = native_of(store).share
+        assert share is not None
+        self.service = Service(share.url, share.key, path)
         return self.service
 
     def stop(self) -> None:

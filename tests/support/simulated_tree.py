@@ -8,11 +8,17 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 
 from rath._core.blobs import Blob
+from rath.backend.changes import EffectPolicy, FileState, ScanCache, ScannedFile, TreeState
 from rath.backend.effects import EffectKind, FileEffect, observe_effects
-from rath.backend.host.scan import Keep, Known, Seen, Snapshot
-from rath.backend.host.tree import Tree, exact_change, working_on
-from rath.backend.host.view import Operation, View, tick
-from rath.backend.manifest import EffectPolicy, FileState
+from rath.backend.host.changes import (
+    TreeScans,
+    WatchedOperation,
+    WatchedTree,
+    exact_change,
+    tick,
+    working_on,
+)
+from rath.backend.host.scan import Keep
 
 PATHS = ("p", "q", "r")
 MODE = 0o100644
@@ -46,15 +52,15 @@ class World:
 
     contents: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
 
-    def __call__(self, policy: EffectPolicy, *, known: Known, keep: Keep | None) -> Snapshot:
-        found = Snapshot()
+    def __call__(self, policy: EffectPolicy, *, known: ScanCache, keep: Keep | None) -> TreeState:
+        found = TreeState()
         for number, path in enumerate(PATHS):
             self.meanwhile()
             content = self.files.get(path)
             if content is not None:
                 key = (MODE, number, 0, 1, content, content)
                 state = FileState(digest(content), len(str(content)), MODE)
-                found.files[path] = known.setdefault(key, Seen(key, state, is_settled=True))
+                found.files[path] = known.setdefault(key, ScannedFile(key, state, is_settled=True))
         self.meanwhile()
         return found
 
@@ -77,8 +83,8 @@ class Run:
     """One operation of the simulation."""
 
     name: str
-    operation: Operation
-    view: View | None
+    operation: WatchedOperation
+    view: TreeScans | None
     asked: int = field(default_factory=tick)
     """When it was asked to look before it runs."""
     before: dict[str, int] = field(default_factory=dict[str, int])
@@ -91,7 +97,7 @@ class Simulation:
         self.is_quiet = is_quiet
         """Whether nothing changes during a scan."""
         self.world = World()
-        self.tree = Tree("simulated", self.world)
+        self.tree = WatchedTree("simulated", self.world)
         self.draw = draw
         self.running: list[Run] = []
         self.over: list[Run] = []
@@ -103,16 +109,16 @@ class Simulation:
         action[self.draw(len(action))]()
 
     def open(self) -> None:
-        view = self.tree.view(POLICY)
-        run = Run(f"run {next(self._names)}", view.open_window(), view)
-        self._look(lambda: view.look(tick()))
+        view = self.tree.scans(POLICY)
+        run = Run(f"run {next(self._names)}", view.open(), view)
+        self._look(lambda: view.scan(tick()))
         run.before = dict(self.world.files)
-        self.tree.begin(run.operation)
+        self.tree.start(run.operation)
         self.running.append(run)
 
     def open_unseen(self) -> None:
-        run = Run(f"unseen {next(self._names)}", Operation(), None)
-        self.tree.begin(run.operation)
+        run = Run(f"unseen {next(self._names)}", WatchedOperation(), None)
+        self.tree.start(run.operation)
         self.running.append(run)
 
     def write(self) -> None:
@@ -140,7 +146,7 @@ class Simulation:
         if run.view is not None:
             view = run.view
             self._look(lambda: view.finish(run.operation))
-            view.close_window()
+            view.close()
         self.tree.forget_ended()
         self.over.append(run)
 

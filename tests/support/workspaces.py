@@ -22,9 +22,10 @@ from rath.backend import (
     FileContent,
     FileWriteResult,
 )
-from rath.backend.frozen import FrozenWorkspace, NewFile, Origin, Seed
+from rath.backend.changes import Manifest
 from rath.backend.local import LocalBackend
 from rath.backend.persistence.paths import forks_root
+from rath.backend.snapshots import FrozenWorkspace, NewFile, Origin, Seed, WorkspaceSnapshot
 from rath.errors import BackendError
 from tests.support.waiting import PATIENCE
 
@@ -126,3 +127,22 @@ def wait_until_removed(names: set[str] | None = None) -> None:
     while left := fork_directories() & (names or fork_directories()):
         assert time.monotonic() < deadline, left
         backend.close(backend.open())
+
+
+class EmptySnapshot(WorkspaceSnapshot):
+    """A snapshot of no files, which is secured when it is told to be."""
+
+    _is_copied = False
+
+    @property
+    def is_secured(self) -> bool:
+        return self._is_copied
+
+    async def asecure(self) -> None:
+        self._is_copied = True
+
+    async def amanifest(self) -> Manifest:
+        return {}
+
+    async def aread(self, path: str) -> bytes:
+        raise FileNotFoundError(path)

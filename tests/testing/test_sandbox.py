@@ -16,10 +16,10 @@ from rath.backend import (
     FileContent,
     ToolExecutionFailure,
 )
+from rath.backend.changes import manifest_digest
 from rath.backend.effects import FileEffect, observe_effects
-from rath.backend.frozen import FrozenWorkspace, NewFile, Seed
-from rath.backend.manifest import manifest_digest
 from rath.backend.results import FileEditResult
+from rath.backend.snapshots import FrozenWorkspace, NewFile, Seed
 from rath.testing import FakeBackend
 
 T = TypeVar("T")

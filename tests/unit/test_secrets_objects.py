@@ -11,7 +11,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from pprint import pformat
-from typing import Any, cast
+from typing import Any
 from urllib.parse import quote
 
 import pytest
@@ -29,7 +29,7 @@ from rath.cli.mcp_servers import Listed
 from rath.cli.model_targets import configured_targets
 from rath.config import ConfigStore
 from rath.config.layers import find_llm_provider
-from rath.conformance.chat.subject import Call, Subject
+from rath.conformance.chat.subject import ChatSubject, ContractCall
 from rath.errors import ProviderError
 from rath.flow import Agent, Compressor, Selector, Sequential
 from rath.flow.tool import MCPToolCall
@@ -61,10 +61,9 @@ from rath.mcp.http import HttpAccess
 from rath.memory import MemoryStoreSpec
 from rath.memory import get as get_memory
 from rath.memory.adapters.openviking.addresses import Addresses
-from rath.memory.adapters.openviking.asking import Asking
 from rath.memory.adapters.openviking.backend import OpenVikingStore
-from rath.memory.adapters.openviking.client import Access
-from rath.memory.adapters.openviking.options import read_options
+from rath.memory.adapters.openviking.client import Access, VikingClient
+from rath.memory.adapters.openviking.server import read_options
 from rath.session import Session, SessionWriter, load_session, session_registry
 from rath.session.chat_request_build import provider_into_chat_request
 from rath.testing import ScriptedClient
@@ -157,8 +156,8 @@ def remembering(key: str) -> Iterator[object]:
     url, account = "http://127.0.0.1:1", {"api_key": key, "config": {"vlm": {"api_key": key}}}
     yield read_options(MemoryStoreSpec(options={"url": url, **account}))
     access = Access(url, key)
-    asking = Asking(cast("Any", ScriptedSdk()), Addresses("x"), secret=key)
-    yield from (access, asking, OpenVikingStore(asking, 1.0))
+    client = VikingClient(ScriptedSdk(), Addresses("x"), secret=key)
+    yield from (access, client, OpenVikingStore(client, 1.0))
 
 
 def asked(key: str) -> Iterator[object]:
@@ -169,7 +168,7 @@ def asked(key: str) -> Iterator[object]:
     yield from (request, scripted, open_draft(scripted, request))
     yield RathLLMChatRequest(messages=HELLO, extra_create_args={"api_key": key})
     yield Sourced(key, "call")
-    yield Subject(scripted, 16, key, None, 1.0)
+    yield ChatSubject(scripted, 16, key, None, 1.0)
     yield LiteLLMTarget(None, "call", key)
     yield LocalEndpoint("http://127.0.0.1:1/v1", key, "m", Path("m.gguf"), "1")
 
@@ -245,7 +244,8 @@ def called(key: str) -> Iterator[object]:
         draft = open_draft(client, ask())
         answered = send(draft)
         yield answered
-        yield Call(draft, draft.body(), None, answered.response, answered.evidence, now, now)
+        response, evidence = answered.response, answered.evidence
+        yield ContractCall(draft, draft.body(), None, response, evidence, now, now)
         yield RecordedClient(answered.evidence)
         yield SdkConnection(OpenAIEndpoint.of(account_found(provider), "/x").api)
         out = run([], agent_provider=provider).synchronize()

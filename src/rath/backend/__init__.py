@@ -11,6 +11,7 @@ from rath.backend.abc import (
     SandboxLimits,
 )
 from rath.backend.capabilities import Capabilities, IsolationLevel
+from rath.backend.changes import EffectPolicy, FileState, Manifest, manifest_digest
 from rath.backend.effects import (
     EffectLog,
     FileEffect,
@@ -19,8 +20,6 @@ from rath.backend.effects import (
     note_gap,
     observe_effects,
 )
-from rath.backend.frozen import FrozenWorkspace, NewFile, Origin, Seed
-from rath.backend.manifest import EffectPolicy, FileState, Manifest, manifest_digest
 from rath.backend.registry import (
     current,
     get,
@@ -42,6 +41,7 @@ from rath.backend.results import (
     ToolExecutionFailure,
     ToolResult,
 )
+from rath.backend.snapshots import FrozenWorkspace, NewFile, Origin, Seed
 from rath.backend.stream import Event, Future, Stream
 from rath.backend.tool_types import (
     BackendTool,

@@ -14,14 +14,13 @@ from typing import Any, ClassVar, Self
 from rath._async.plane import Handle, Plane
 from rath._async.runtime import runtime
 from rath.backend.capabilities import Capabilities
-from rath.backend.effects import happening_in, is_observed
-from rath.backend.frozen import FrozenWorkspace, Origin, Seed
-from rath.backend.manifest import EffectPolicy
+from rath.backend.changes import EffectPolicy
+from rath.backend.effects import UnobservedOps, happening_in, is_observed, note_unreported
+from rath.backend.fallbacks import ToolFallbacks
 from rath.backend.results import ToolExecutionFailure, ToolResult
+from rath.backend.snapshots import FrozenWorkspace, Origin, Seed
 from rath.backend.stream import Stream
-from rath.backend.supplement import Supplement
 from rath.backend.tool_types import BackendTool, require_payload
-from rath.backend.unseen import Unseen, silent_told
 from rath.backend.use import Use, begin_use_of
 from rath.backend.workspace import WorkspaceRef, new_ref
 from rath.errors import BackendError, BackendSandboxClosed, UnsupportedBackendTool
@@ -112,7 +111,7 @@ class BackendSandbox(Handle[BackendSandboxSpec, Any, BackendTool, ToolResult | b
         super().__init__(backend, spec)
         self.backend = backend
         self.origin = origin
-        self.unseen = Unseen()
+        self.unobserved = UnobservedOps()
         """Counts what ran in it and was observed by nobody."""
         self._uses: list[Use] = []
         self._workspace_ref: WorkspaceRef | None = None
@@ -120,7 +119,7 @@ class BackendSandbox(Handle[BackendSandboxSpec, Any, BackendTool, ToolResult | b
         """Its id in `PersistentSandboxRegistry`, None for one that is in none."""
         self._name = handle
         self._closed = closed
-        self._supplement = Supplement(backend.supported_calls(), reads_parts=backend.reads_parts)
+        self._fallbacks = ToolFallbacks(backend.supported_calls(), reads_parts=backend.reads_parts)
         if handle and not closed:
             self._native = backend.adopt(self)
 
@@ -176,18 +175,18 @@ class BackendSandbox(Handle[BackendSandboxSpec, Any, BackendTool, ToolResult | b
         return super().dispatch(call)
 
     async def adispatch(self, op: BackendTool) -> ToolResult | bool:
-        if not self._supplement.supports(op):
+        if not self._fallbacks.supports(op):
             unsupported = UnsupportedBackendTool(type(op), self.backend.name)
             return ToolExecutionFailure("unsupported_tool", str(unsupported), type(op).__name__)
         for use in self._uses:
             use.touch()
-        with ExitStack() as telling:
-            telling.enter_context(happening_in(self))
+        with ExitStack() as stack:
+            stack.enter_context(happening_in(self))
             if not op.read_only:
-                telling.enter_context(self.unseen.counting())
+                stack.enter_context(self.unobserved.counting())
                 if is_observed() and not self.backend.capabilities().observes_effects:
-                    telling.enter_context(silent_told(self.backend.name))
-            return await self._supplement.adispatch(op, super().adispatch)
+                    stack.enter_context(note_unreported(self.backend.name))
+            return await self._fallbacks.adispatch(op, super().adispatch)
 
     async def aopen_native(self) -> Any:
         directory = self.spec.working_dir if self.spec is not None else None
@@ -206,7 +205,7 @@ class BackendSandbox(Handle[BackendSandboxSpec, Any, BackendTool, ToolResult | b
     async def aclose(self) -> None:
         try:
             await super().aclose()
-            await self._supplement.aclose()
+            await self._fallbacks.aclose()
         finally:
             await self._end_uses()
 

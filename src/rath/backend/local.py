@@ -6,8 +6,7 @@ import os
 
 from rath.backend.capabilities import Capabilities, IsolationLevel
 from rath.backend.host.backend import HostBackend
-from rath.backend.host.environment import INHERITED
-from rath.backend.host.process import Command
+from rath.backend.host.process import INHERITED, Command
 from rath.backend.host.sandbox import HostSandbox
 
 __all__ = ["INHERITED", "LocalBackend"]

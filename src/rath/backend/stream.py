@@ -10,6 +10,7 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Future as _Cell
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar
 
@@ -100,21 +101,14 @@ class Event:
         return signalled_at.done() and signalled_at.result() >= 0.0
 
 
-class _Job:
+@dataclass(slots=True, eq=False)
+class _StreamJob:
     """One place in the queue: what to run, and who learns how it ended."""
 
-    __slots__ = ("context", "fail", "resolve", "run")
-
-    def __init__(
-        self,
-        run: Callable[[], Awaitable[Any]],
-        resolve: Callable[[Any], None],
-        fail: Callable[[BaseException], None],
-    ) -> None:
-        self.run = run
-        self.resolve = resolve
-        self.fail = fail
-        self.context = contextvars.copy_context()
+    run: Callable[[], Awaitable[Any]]
+    resolve: Callable[[Any], None]
+    fail: Callable[[BaseException], None]
+    context: contextvars.Context = field(default_factory=contextvars.copy_context)
 
 
 class Stream:
@@ -132,7 +126,7 @@ class Stream:
         self.sandbox = sandbox
         self.buffer = buffer
         self._state: Literal["new", "open", "closed"] = "new"
-        self._queue: deque[_Job] = deque()
+        self._queue: deque[_StreamJob] = deque()
         self._is_busy = False
         self._n_unfinished = 0
         """Jobs whose ends nobody can know of yet; `_is_busy` is a little longer true."""
@@ -190,7 +184,7 @@ class Stream:
         async def reach() -> None:
             pass
 
-        self._put(_Job(reach, lambda _: event.signal(), event.fail))
+        self._put(_StreamJob(reach, lambda _: event.signal(), event.fail))
         return event
 
     def wait_event(self, event: Event, *, timeout: float | None = None) -> Future[None]:
@@ -214,10 +208,10 @@ class Stream:
 
     def _enqueue(self, make: Callable[[], Coroutine[Any, Any, T]]) -> Future[T]:
         future: Future[T] = Future()
-        self._put(_Job(make, future.resolve, future.fail))
+        self._put(_StreamJob(make, future.resolve, future.fail))
         return future
 
-    def _put(self, job: _Job) -> None:
+    def _put(self, job: _StreamJob) -> None:
         with self._changed:
             self._changed.wait_for(lambda: self._state != "open" or not self._is_full())
             self._require_open()
@@ -259,7 +253,7 @@ class Stream:
         with self._changed:
             self._n_unfinished -= 1
 
-    def _next(self) -> _Job | None:
+    def _next(self) -> _StreamJob | None:
         with self._changed:
             self._changed.notify_all()
             if not self._queue:
@@ -267,7 +261,7 @@ class Stream:
                 return None
             return self._queue.popleft()
 
-    def _fail_all(self, running: _Job, error: BaseException) -> None:
+    def _fail_all(self, running: _StreamJob, error: BaseException) -> None:
         with self._changed:
             unfinished = [running, *self._queue]
             self._queue.clear()

@@ -11,7 +11,7 @@ from rath._async.plane import Lease
 from rath._async.runtime import runtime
 from rath.backend import registry
 from rath.backend.abc import Backend, BackendSandbox, BackendSandboxSpec
-from rath.backend.frozen import FrozenWorkspace, Origin
+from rath.backend.snapshots import FrozenWorkspace, Origin
 from rath.backend.workspace import StoredWorkspace, WorkspaceRef
 from rath.llm.provider import Provider
 

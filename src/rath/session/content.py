@@ -12,8 +12,8 @@ from typing import Any, Protocol, assert_never, cast
 from rath._core.blobs import Blob, is_digest
 from rath._core.text import cut_middle, decode_output, valid_unicode
 from rath.backend import results
-from rath.backend.kept_output import output_path
-from rath.backend.parts import n_lines
+from rath.backend.fallbacks import output_path
+from rath.backend.file_tools import count_lines
 from rath.llm.image import MAX_IMAGE_BYTES, Image
 
 
@@ -485,7 +485,7 @@ def _encode_content(content: results.FileContent) -> ResultText:
         return found
     shown = json.loads(found.shown)
     if content.total is None:
-        shown[f"total_{unit}"] = len(data) if isinstance(data, bytes) else n_lines(data)
+        shown[f"total_{unit}"] = len(data) if isinstance(data, bytes) else count_lines(data)
     shown["how_to_read"] = f"read it in parts with offset and limit, which count {unit}"
     return replace(found, shown=json.dumps(shown))
 

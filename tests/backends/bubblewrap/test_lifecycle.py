@@ -24,7 +24,7 @@ from rath.backend import (
     observe_effects,
 )
 from rath.backend.bubblewrap import BubblewrapBackend
-from rath.backend.host.owner import new_name
+from rath.backend.host.paths import new_name
 from tests.backends.bubblewrap.running import Open, failure, printed, run
 
 

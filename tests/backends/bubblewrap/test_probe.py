@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rath.backend import BackendError, BackendSandboxSpec, is_available
-from rath.backend.bubblewrap import BubblewrapBackend, probe
+from rath.backend.bubblewrap import BubblewrapBackend, backend
 
 
 @pytest.fixture
@@ -74,7 +74,7 @@ def test_a_program_that_cannot_be_run_is_told(programs: Path) -> None:
 
 @linux_only
 def test_a_program_that_hangs_is_ended(programs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(probe, "SECONDS", 0.2)
+    monkeypatch.setattr(backend, "ATTEMPT_SECONDS", 0.2)
     write_bwrap(programs, "/bin/sleep 30 & /bin/sleep 30")
     assert "no end within 0.2 s" in str(BubblewrapBackend.unavailable_reason())
 

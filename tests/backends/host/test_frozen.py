@@ -19,11 +19,11 @@ from rath.backend import (
     BackendToolFilesWrite,
     ToolExecutionFailure,
 )
-from rath.backend.frozen import NewFile, Seed
-from rath.backend.host.copying import MAX_DEPTH
-from rath.backend.host.frozen import HostFrozen
+from rath.backend.changes import FileState
+from rath.backend.host.layers import MAX_DEPTH
+from rath.backend.host.snapshots import HostSnapshot
 from rath.backend.local import LocalBackend
-from rath.backend.manifest import FileState
+from rath.backend.snapshots import NewFile, Seed
 from tests.support.workspaces import (
     begun,
     content_of,
@@ -152,7 +152,7 @@ def test_what_runs_in_the_background_changes_nothing_later(
     frozen = sandbox.freeze()
     while not fork_directories():
         pass
-    assert isinstance(frozen, HostFrozen)
+    assert isinstance(frozen, HostSnapshot)
     wait_for(frozen.asecure)
     (workspace / "gate").write_bytes(b"")
     while not has(sandbox, "done"):

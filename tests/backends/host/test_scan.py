@@ -6,6 +6,7 @@ import os
 import shutil
 import socket
 import stat
+import tempfile
 import time
 from hashlib import sha256
 from pathlib import Path
@@ -15,10 +16,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rath._core.blobs import MAX_BLOB_BYTES
+from rath.backend.changes import EffectPolicy, FileState, ScanCache, ScannedFile, manifest_digest
 from rath.backend.host import scan as scanning
-from rath.backend.host.scan import Known, Seen, fill, scan, stat_scan
-from rath.backend.host.temporaries import forget_temporary, new_temporary
-from rath.backend.manifest import EffectPolicy, FileState, manifest_digest
+from rath.backend.host.paths import forget_temporary, new_temporary
+from rath.backend.host.scan import ContentStore, fill, scan, stat_scan
 
 POLICY = EffectPolicy()
 
@@ -78,7 +79,7 @@ def make(root: Path, path: str, content: bytes) -> None:
 def test_what_did_not_change_is_not_read_again(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("one")
     make_old(tmp_path)
-    known: Known = {}
+    known: ScanCache = {}
     read: list[bytes] = []
     first = scan(str(tmp_path), POLICY, known=known, keep=lambda _, content: read.append(content))
     again = scan(str(tmp_path), POLICY, known=known, keep=lambda _, content: read.append(content))
@@ -90,7 +91,7 @@ def test_a_renamed_directory_is_not_read_again(tmp_path: Path) -> None:
     (tmp_path / "d").mkdir()
     (tmp_path / "d" / "a").write_text("one")
     make_old(tmp_path)
-    known: Known = {}
+    known: ScanCache = {}
     first = scan(str(tmp_path), POLICY, known=known)
     (tmp_path / "d").rename(tmp_path / "e")
     again = scan(str(tmp_path), POLICY, known=known)
@@ -100,7 +101,7 @@ def test_a_renamed_directory_is_not_read_again(tmp_path: Path) -> None:
 def test_a_file_that_changed_a_moment_ago_is_read_again(tmp_path: Path) -> None:
     path = tmp_path / "a"
     path.write_text("one")
-    known: Known = {}
+    known: ScanCache = {}
     first = scan(str(tmp_path), POLICY, known=known).files["a"]
     assert not first.is_settled
     assert known == {}
@@ -108,7 +109,7 @@ def test_a_file_that_changed_a_moment_ago_is_read_again(tmp_path: Path) -> None:
 
 def test_same_size_and_time_but_another_content_is_seen(tmp_path: Path) -> None:
     path = tmp_path / "a"
-    known: Known = {}
+    known: ScanCache = {}
     for n in range(30):
         path.write_text(f"{n:02}")
         os.utime(path, ns=(1, 1))
@@ -194,7 +195,7 @@ def test_what_one_scan_has_no_room_for_the_next_one_reads(
     for name in ("a", "b"):
         (tmp_path / name).write_bytes(b"123")
     make_old(tmp_path)
-    known: Known = {}
+    known: ScanCache = {}
     first = [seen.state for seen in scan(str(tmp_path), POLICY, known=known).files.values()]
     second = [seen.state for seen in scan(str(tmp_path), POLICY, known=known).files.values()]
     assert (first.count(None), second.count(None)) == (1, 0)
@@ -247,9 +248,9 @@ def test_a_file_that_changes_while_it_is_read_is_read_again(
         path.write_text("two, longer")
         return content
 
-    known: Known = {}
+    known: ScanCache = {}
     monkeypatch.setattr(os, "read", read_and_change)
-    seen: Seen = scan(str(tmp_path), POLICY, known=known).files["a"]
+    seen: ScannedFile = scan(str(tmp_path), POLICY, known=known).files["a"]
     assert (seen.is_settled, known) == (False, {})
 
 
@@ -297,3 +298,97 @@ def test_files_are_read_later_if_they_were_not_at_first(tmp_path: Path) -> None:
     states = {path: seen.state for path, seen in snapshot.files.items()}
     mode = (tmp_path / "b").stat().st_mode
     assert (states, read) == ({"d/a": whole(b"one", mode), "b": None, "c": None}, [b"one"])
+
+
+def digest(content: bytes) -> str:
+    return sha256(content).hexdigest()
+
+
+@given(kept=st.lists(st.binary(max_size=50)), wanted=st.sets(st.integers(0, 9)))
+def test_what_is_wanted_survives_any_compaction(kept: list[bytes], wanted: set[int]) -> None:
+    store = ContentStore()
+    for content in kept:
+        assert store.put(digest(content), content)
+    chosen = {digest(content) for n, content in enumerate(kept) if n in wanted}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(scanning, "MIN_WASTE_BYTES", 1)
+        store.keep_only(chosen)
+    for content in kept:
+        assert store.get(digest(content)) in (
+            {content} if digest(content) in chosen else {content, None}
+        )
+    store.close()
+
+
+def test_a_content_is_kept_once() -> None:
+    store = ContentStore()
+    assert store.put("one", b"abc")
+    assert store.put("one", b"abc")
+    assert store.n_bytes == 3
+    store.close()
+
+
+def test_a_full_store_refuses_and_keeps_what_it_has() -> None:
+    store = ContentStore(max_bytes=4)
+    assert store.put("one", b"abc")
+    assert not store.put("two", b"de")
+    assert (store.get("one"), store.get("two")) == (b"abc", None)
+    store.close()
+
+
+def test_compaction_frees_what_nobody_wants(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scanning, "MIN_WASTE_BYTES", 4)
+    store = ContentStore()
+    store.put("one", b"abc")
+    store.put("two", b"defgh")
+    store.keep_only({"one"})
+    assert (store.n_bytes, store.get("one"), store.get("two")) == (3, b"abc", None)
+    store.close()
+
+
+def test_little_waste_is_not_worth_a_copy() -> None:
+    store = ContentStore()
+    store.put("one", b"abc")
+    store.keep_only(set())
+    assert store.get("one") == b"abc"
+    store.close()
+
+
+def test_its_file_has_no_name() -> None:
+    before = set(os.listdir(tempfile.gettempdir()))
+    store = ContentStore()
+    made = set(os.listdir(tempfile.gettempdir())) - before
+    assert not {name for name in made if name.startswith("rath-contents-")}
+    store.close()
+
+
+def test_nothing_is_kept_after_closing() -> None:
+    store = ContentStore()
+    store.put("one", b"abc")
+    store.close()
+    assert store.get("one") is None
+
+
+def full_disk(*_: object, **__: object) -> int:
+    raise OSError(28, "No space left on device")
+
+
+def test_a_full_disk_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = ContentStore()
+    monkeypatch.setattr(os, "pwrite", full_disk)
+    assert not store.put("one", b"abc")
+    store.close()
+
+
+@pytest.mark.parametrize("broken", ["os.pwrite", "tempfile.mkstemp"])
+def test_without_room_for_a_copy_nothing_is_dropped(
+    broken: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scanning, "MIN_WASTE_BYTES", 1)
+    store = ContentStore()
+    store.put("one", b"abc")
+    store.put("two", b"defgh")
+    monkeypatch.setattr(broken, full_disk)
+    store.keep_only({"one"})
+    assert (store.get("one"), store.get("two")) == (b"abc", b"defgh")
+    store.close()

@@ -25,9 +25,8 @@ from rath.backend import (
     ToolExecutionFailure,
 )
 from rath.backend.host.backend import timeout_failure
-from rath.backend.host.keeper import KeptCommand
-from rath.backend.host.process import Command, Ended, run_process
-from rath.backend.host.supervisor import is_supported, supervisor
+from rath.backend.host.process import Command, CommandEnd, run_process
+from rath.backend.host.supervisor import SupervisedCommand, is_supported, supervisor
 from rath.backend.local import LocalBackend
 from tests.support.waiting import PATIENCE, at_a_deadline, wait_until
 
@@ -166,7 +165,7 @@ def test_without_anybody_to_keep_them_leftovers_end_with_the_command(
     running = runtime().submit(lambda: run_process(command), label="a command")
     pipe.pids(3)
     (workspace / "go").write_text("now\n")
-    assert running.future.result(PATIENCE).exit_code == 0
+    assert running.future.result(PATIENCE).result.exit_code == 0
     pipe.wait_all_gone()
 
 
@@ -303,8 +302,8 @@ def test_who_stops_the_supervisor_too_is_ended_all_the_same(workspace: Path, pip
 
 
 def test_what_cannot_be_ended_is_not_said_to_be() -> None:
-    ended = Ended(-9, b"", b"", 1.0, True, is_gone=False)
-    message = timeout_failure(ended, 2.0).message
+    end = CommandEnd(CommandResult(-9, b"", b"", 1.0), True, is_gone=False)
+    message = timeout_failure(end, 2.0).message
     assert ("was ended" in message, "may still run" in message) == (False, True)
 
 
@@ -357,9 +356,9 @@ def test_an_empty_program_is_refused_and_harms_nobody(workspace: Path) -> None:
 
 
 def test_a_request_that_no_program_can_be_leaves_its_keeper_alive() -> None:
-    async def run() -> tuple[KeptCommand, KeptCommand]:
+    async def run() -> tuple[SupervisedCommand, SupervisedCommand]:
         devices = [os.open("/dev/null", os.O_RDWR) for _ in range(2)]
-        started: list[KeptCommand] = []
+        started: list[SupervisedCommand] = []
         for program in (b"", b"/bin/true"):
             payload = b"1\x001,2\x00/\x00" + program
             one = await supervisor().start(payload, devices, program="it", directory="/")
@@ -488,21 +487,21 @@ def test_a_program_is_found_on_the_path_of_the_command(workspace: Path) -> None:
         (directory / "tool").write_text(f"#!/bin/sh\necho {directory.name}\n")
     (second / "tool").chmod(0o755)
     command = Command(["tool"], str(workspace), {"PATH": f"{first}:{second}:/nowhere"})
-    ended = runtime().run(lambda: run_process(command), label="a command")
-    assert ended.stdout == b"second\n"
+    end = runtime().run(lambda: run_process(command), label="a command")
+    assert end.result.stdout == b"second\n"
 
 
 def test_large_arguments_reach_the_command(workspace: Path) -> None:
     argv = ["sh", "-c", 'echo "$#" "${#1}"', "sh", *(["x" * 100_000] * 12)]
     command = Command(argv, str(workspace), {"PATH": os.defpath})
-    ended = runtime().run(lambda: run_process(command), label="a command")
-    assert ended.stdout == b"12 100000\n"
+    end = runtime().run(lambda: run_process(command), label="a command")
+    assert end.result.stdout == b"12 100000\n"
 
 
 def test_large_input_reaches_the_command(workspace: Path) -> None:
     command = Command(["wc", "-c"], str(workspace), {"PATH": os.defpath}, stdin=bytes(3_000_000))
-    ended = runtime().run(lambda: run_process(command), label="a command")
-    assert ended.stdout == b"3000000\n"
+    end = runtime().run(lambda: run_process(command), label="a command")
+    assert end.result.stdout == b"3000000\n"
 
 
 def test_a_supervisor_that_cannot_start_is_a_failure_that_says_so(

@@ -10,6 +10,7 @@ import pytest
 from rath.backend import BackendSandbox
 from rath.backend.opensandbox import OpenSandboxBackend
 from rath.backend.opensandbox.connection import is_installed
+from tests.support.opensandbox_calls import Remote, Service
 from tests.support.opensandbox_server.fixtures import opensandbox_server
 from tests.support.opensandbox_server.server import OpenSandboxServer
 from tests.support.waiting import wait_until
@@ -30,6 +31,16 @@ def sandbox(backend: OpenSandboxBackend) -> Iterator[BackendSandbox]:
     opened = backend.open()
     yield opened
     backend.close(opened)
+
+
+@pytest.fixture
+def service(backend: OpenSandboxBackend, opensandbox_server: OpenSandboxServer) -> Service:
+    return Service(backend, opensandbox_server)
+
+
+@pytest.fixture
+def remote(service: Service, sandbox: BackendSandbox) -> Remote:
+    return Remote(service.backend, service.server, sandbox)
 
 
 @pytest.fixture

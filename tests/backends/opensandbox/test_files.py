@@ -2,41 +2,71 @@
 
 from __future__ import annotations
 
+import posixpath
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from rath.backend import (
     BackendSandbox,
     BackendTool,
-    BackendToolCommandRun,
     BackendToolFilesExists,
     BackendToolFilesList,
     BackendToolFilesRead,
     BackendToolFilesWrite,
-    CommandResult,
     FileContent,
     FileEntries,
     FileEntry,
     FileWriteResult,
-    ToolExecutionFailure,
 )
-from rath.backend.opensandbox import OpenSandboxBackend
-from rath.backend.parts import MAX_READ_BYTES
+from rath.backend.file_tools import MAX_READ_BYTES, OutsideWorkspace
+from rath.backend.opensandbox.files import absolute, is_in_workspace, relative
 from rath.backend.tool_types import BackendToolFilesEdit
-from tests.support.opensandbox_server import Answer, Drop, OpenSandboxServer
+from tests.support.opensandbox_calls import Remote, failed, stdout
+from tests.support.opensandbox_server import Answer, Drop
 
 
-def _failed(sandbox: BackendSandbox, call: BackendTool) -> ToolExecutionFailure:
-    result = sandbox.dispatch(call)
-    assert isinstance(result, ToolExecutionFailure), result
-    return result
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        (".", "/workspace"),
+        ("./", "/workspace"),
+        ("", "/workspace"),
+        ("./x", "/workspace/x"),
+        ("x", "/workspace/x"),
+        ("a/../b", "/workspace/b"),
+        ("/etc/hosts", "/etc/hosts"),
+        ("/workspace/../etc", "/workspace/../etc"),
+    ],
+)
+def test_a_path_is_kept_or_starts_at_the_workspace(path: str, expected: str) -> None:
+    assert absolute(path) == expected
 
 
-def _said(sandbox: BackendSandbox, line: str) -> bytes:
-    result = sandbox.dispatch(BackendToolCommandRun(line))
-    assert isinstance(result, CommandResult), result
-    return result.stdout
+@pytest.mark.parametrize("path", ["..", "../x", "a/../../x", "../workspace2/x"])
+def test_a_relative_path_stays_inside(path: str) -> None:
+    with pytest.raises(OutsideWorkspace, match="leads out of the workspace"):
+        absolute(path)
+
+
+@given(st.lists(st.sampled_from(["a", "b", "..", ".", ""])).map("/".join))
+def test_whatever_a_relative_path_is_it_stays_inside(path: str) -> None:
+    if path.startswith("/"):
+        return
+    try:
+        found = absolute(path)
+    except OutsideWorkspace:
+        assert ".." in path
+    else:
+        assert is_in_workspace(found)
+        assert posixpath.join("/workspace", relative(found)) in (found, f"{found}/.")
+
+
+def test_a_path_elsewhere_stays_absolute() -> None:
+    assert relative("/etc/hosts") == "/etc/hosts"
+    assert not is_in_workspace("/workspace2")
 
 
 @pytest.mark.parametrize("data", ["text: äöü €\n", b"\xff\0raw", "", b""])
@@ -50,51 +80,49 @@ def test_a_file_comes_back_as_it_was_written(sandbox: BackendSandbox, data: str 
 
 def test_the_mode_is_set(sandbox: BackendSandbox) -> None:
     sandbox.dispatch(BackendToolFilesWrite("run.sh", "echo ran\n", mode=0o750))
-    assert _said(sandbox, "stat -c %a run.sh; ./run.sh") == b"750\nran\n"
+    assert stdout(sandbox, "stat -c %a run.sh; ./run.sh") == b"750\nran\n"
 
 
 def test_an_edit_keeps_the_mode(sandbox: BackendSandbox) -> None:
     sandbox.dispatch(BackendToolFilesWrite("run.sh", "echo one\n", mode=0o750))
     sandbox.dispatch(BackendToolFilesEdit("run.sh", "one", "two"))
-    assert _said(sandbox, "stat -c %a run.sh; ./run.sh") == b"750\ntwo\n"
+    assert stdout(sandbox, "stat -c %a run.sh; ./run.sh") == b"750\ntwo\n"
 
 
 def test_an_edit_through_a_link_keeps_the_mode_of_the_file(sandbox: BackendSandbox) -> None:
-    _said(sandbox, "printf secret > s; chmod 600 s; ln -s s l")
+    stdout(sandbox, "printf secret > s; chmod 600 s; ln -s s l")
     sandbox.dispatch(BackendToolFilesEdit("l", "secret", "public"))
-    assert _said(sandbox, "stat -c '%a %F' s l; cat s") == (
+    assert stdout(sandbox, "stat -c '%a %F' s l; cat s") == (
         b"600 regular file\n777 symbolic link\npublic"
     )
 
 
 def test_a_link_that_leads_in_a_circle_is_not_edited(sandbox: BackendSandbox) -> None:
-    _said(sandbox, "ln -s odd odd")
-    assert _failed(sandbox, BackendToolFilesEdit("odd", "x", "y")).kind == "os_error"
+    stdout(sandbox, "ln -s odd odd")
+    assert failed(sandbox, BackendToolFilesEdit("odd", "x", "y")).kind == "os_error"
 
 
-def test_what_the_server_calls_no_file_is_not_edited(
-    sandbox: BackendSandbox, opensandbox_server: OpenSandboxServer
-) -> None:
+def test_what_the_server_calls_no_file_is_not_edited(remote: Remote) -> None:
     times = dict.fromkeys(("modified_at", "created_at"), "2026-01-01T00:00:00Z")
     pipe = {"path": "/workspace/p", "type": "other", "size": 0, "mode": 644, **times}
     info = {"/workspace/p": {**pipe, "owner": "root", "group": "root"}}
-    opensandbox_server.inject("GET", "/files/info", Answer(200, info))
-    opensandbox_server.inject("GET", "/files/info", Answer(200, info))
-    assert _failed(sandbox, BackendToolFilesEdit("p", "x", "y")).kind == "os_error"
-    assert opensandbox_server.matching("GET", "/files/download") == []
+    remote.server.inject("GET", "/files/info", Answer(200, info))
+    remote.server.inject("GET", "/files/info", Answer(200, info))
+    assert failed(remote.sandbox, BackendToolFilesEdit("p", "x", "y")).kind == "os_error"
+    assert remote.server.matching("GET", "/files/download") == []
 
 
 def test_a_name_is_taken_off_an_absolute_path_as_off_a_relative_one(
     sandbox: BackendSandbox,
 ) -> None:
-    _said(sandbox, "mkdir -p d/e; ln -s d/e l")
+    stdout(sandbox, "mkdir -p d/e; ln -s d/e l")
     sandbox.dispatch(BackendToolFilesWrite("/workspace/l/../a", "x"))
     assert sandbox.dispatch(BackendToolFilesRead("l/../a")) == FileContent("x")
 
 
 def test_a_path_of_the_sandbox_may_be_absolute(sandbox: BackendSandbox) -> None:
     sandbox.dispatch(BackendToolFilesWrite("/tmp/a.txt", "there"))
-    assert _said(sandbox, "cat /tmp/a.txt") == b"there"
+    assert stdout(sandbox, "cat /tmp/a.txt") == b"there"
 
 
 @pytest.mark.parametrize(
@@ -108,7 +136,7 @@ def test_a_path_of_the_sandbox_may_be_absolute(sandbox: BackendSandbox) -> None:
     ],
 )
 def test_a_relative_path_does_not_lead_out(sandbox: BackendSandbox, call: BackendTool) -> None:
-    assert _failed(sandbox, call).kind == "path_outside_workspace"
+    assert failed(sandbox, call).kind == "path_outside_workspace"
 
 
 @pytest.mark.parametrize(
@@ -130,7 +158,7 @@ def test_what_cannot_be_done_is_a_failure_to_read(
     sandbox: BackendSandbox, call: BackendTool, kind: str
 ) -> None:
     sandbox.dispatch(BackendToolFilesWrite("a.bin", b"\xff\xfe"))
-    failure = _failed(sandbox, call)
+    failure = failed(sandbox, call)
     assert failure.kind == kind
     assert failure.message
 
@@ -153,12 +181,10 @@ def test_what_is_there_exists(sandbox: BackendSandbox) -> None:
     assert found == [True, True, False]
 
 
-def test_a_server_that_is_away_is_not_taken_for_a_missing_file(
-    sandbox: BackendSandbox, opensandbox_server: OpenSandboxServer
-) -> None:
+def test_a_server_that_is_away_is_not_taken_for_a_missing_file(remote: Remote) -> None:
     away = Answer(500, {"code": "RUNTIME_ERROR", "message": "the disk is away"})
-    opensandbox_server.inject("GET", "/files/info", away)
-    failure = _failed(sandbox, BackendToolFilesExists("a.txt"))
+    remote.server.inject("GET", "/files/info", away)
+    failure = failed(remote.sandbox, BackendToolFilesExists("a.txt"))
     assert (failure.kind, failure.message) == ("sandbox_sdk_error", "the disk is away")
 
 
@@ -174,54 +200,48 @@ def test_lines_and_bytes_are_read_in_parts(sandbox: BackendSandbox) -> None:
     assert past == FileContent(b"", None, 14)
 
 
-def test_only_the_asked_bytes_are_fetched(
-    sandbox: BackendSandbox, opensandbox_server: OpenSandboxServer
-) -> None:
-    sandbox.dispatch(BackendToolFilesWrite("a.bin", b"0123456789"))
-    sandbox.dispatch(BackendToolFilesRead("a.bin", None, 2, 3))
-    (asked,) = opensandbox_server.matching("GET", "/files/download")
+def test_only_the_asked_bytes_are_fetched(remote: Remote) -> None:
+    remote.sandbox.dispatch(BackendToolFilesWrite("a.bin", b"0123456789"))
+    remote.sandbox.dispatch(BackendToolFilesRead("a.bin", None, 2, 3))
+    (asked,) = remote.server.matching("GET", "/files/download")
     assert asked.headers["range"] == "bytes=2-4"
 
 
-def test_a_file_that_is_too_large_is_not_fetched(
-    sandbox: BackendSandbox, opensandbox_server: OpenSandboxServer
-) -> None:
-    _said(sandbox, f"truncate -s {MAX_READ_BYTES + 1} big; ln -s big link")
+def test_a_file_that_is_too_large_is_not_fetched(remote: Remote) -> None:
+    stdout(remote.sandbox, f"truncate -s {MAX_READ_BYTES + 1} big; ln -s big link")
     for call in (BackendToolFilesRead("big"), BackendToolFilesEdit("big", "x", "y")):
-        assert _failed(sandbox, call).kind == "file_too_large"
-    assert opensandbox_server.matching("GET", "/files/download") == []
-    assert _failed(sandbox, BackendToolFilesRead("link")).kind == "file_too_large"
+        assert failed(remote.sandbox, call).kind == "file_too_large"
+    assert remote.server.matching("GET", "/files/download") == []
+    assert failed(remote.sandbox, BackendToolFilesRead("link")).kind == "file_too_large"
 
 
 def test_a_link_is_read_through(sandbox: BackendSandbox) -> None:
-    _said(sandbox, "printf there > a.txt; : > empty; ln -s a.txt link; ln -s empty nothing")
+    stdout(sandbox, "printf there > a.txt; : > empty; ln -s a.txt link; ln -s empty nothing")
     assert sandbox.dispatch(BackendToolFilesRead("link")) == FileContent("there")
     assert sandbox.dispatch(BackendToolFilesRead("nothing")) == FileContent("")
 
 
-def test_a_write_whose_answer_was_lost_is_not_sent_again(
-    sandbox: BackendSandbox, opensandbox_server: OpenSandboxServer
-) -> None:
-    opensandbox_server.inject("POST", "/files/upload", Drop("after"))
-    failure = _failed(sandbox, BackendToolFilesWrite("a.txt", "x"))
+def test_a_write_whose_answer_was_lost_is_not_sent_again(remote: Remote) -> None:
+    remote.server.inject("POST", "/files/upload", Drop("after"))
+    failure = failed(remote.sandbox, BackendToolFilesWrite("a.txt", "x"))
     assert failure.kind == "sandbox_sdk_error"
     assert "may have taken effect or not" in failure.message
-    assert opensandbox_server.calls["POST", "/files/upload"] == 1
+    assert remote.server.calls["POST", "/files/upload"] == 1
 
 
-def test_writes_to_one_path_do_not_mix(
-    backend: OpenSandboxBackend, sandbox: BackendSandbox
-) -> None:
+def test_writes_to_one_path_do_not_mix(remote: Remote) -> None:
     contents = [str(number) * 10_000 for number in range(6)]
-    sandbox.dispatch(BackendToolFilesWrite("a.txt", "-"))
+    remote.sandbox.dispatch(BackendToolFilesWrite("a.txt", "-"))
     with ThreadPoolExecutor(6) as pool:
         list(
-            pool.map(sandbox.dispatch, [BackendToolFilesWrite("a.txt", each) for each in contents])
+            pool.map(
+                remote.sandbox.dispatch, [BackendToolFilesWrite("a.txt", each) for each in contents]
+            )
         )
-    found = sandbox.dispatch(BackendToolFilesRead("a.txt"))
+    found = remote.sandbox.dispatch(BackendToolFilesRead("a.txt"))
     assert isinstance(found, FileContent)
     assert found.data in contents
-    assert len(sandbox.native.writing) == 0
+    assert len(remote.sandbox.native.path_locks) == 0
 
 
 def test_edits_of_one_file_are_none_lost(sandbox: BackendSandbox) -> None:

@@ -15,7 +15,8 @@ from opensandbox.adapters.converter.command_execution import decode_sse_event_da
 from opensandbox.adapters.converter.execution_event_dispatcher import ExecutionEventDispatcher
 from opensandbox.models.execd import Execution
 
-from rath.backend.opensandbox.answers import Answer, Lines, answer_of
+from rath.backend.opensandbox.client import run_end
+from rath.backend.opensandbox.processes import RunEnd, TruncatedText
 
 _WIRE = Path(__file__).parents[2] / "data" / "opensandbox" / "wire.jsonl"
 
@@ -45,7 +46,7 @@ async def _dispatched(frames: str) -> Execution:
 
 
 def _text(messages: list[Any]) -> bytes:
-    lines = Lines("lines")
+    lines = TruncatedText("lines")
     for message in messages:
         lines.add(message.text)
     return lines.data()
@@ -53,7 +54,7 @@ def _text(messages: list[Any]) -> bytes:
 
 def test_a_recorded_command_tells_its_output_and_that_it_ended() -> None:
     execution = _recorded("echo hello; echo err >&2; echo $FOO")
-    assert answer_of(execution) == Answer(True, None)
+    assert run_end(execution) == RunEnd(True, None)
     assert _text(execution.logs.stdout) == b"hello\nbar\n"
     assert _text(execution.logs.stderr) == b"err\n"
 
@@ -67,4 +68,4 @@ def test_a_recorded_empty_line_is_kept() -> None:
     ("command", "expected"), [("echo a; exit 3", 3), ("sleep 5", -9), ("pwd; echo $A", 0)]
 )
 def test_a_recorded_end_is_an_exit_code(command: str, expected: int) -> None:
-    assert answer_of(_recorded(command)).exit_code == expected
+    assert run_end(_recorded(command)).exit_code == expected

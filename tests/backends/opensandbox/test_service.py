@@ -22,12 +22,11 @@ from rath.backend import (
     BackendToolFilesRead,
     BackendToolFilesWrite,
     CodeResult,
-    CommandResult,
     FileContent,
-    ToolExecutionFailure,
 )
 from rath.backend.opensandbox import OpenSandboxBackend
 from rath.conformance import check_backend
+from tests.support.opensandbox_calls import end_of, failed
 
 DOMAIN = os.environ.get("RATH_SERVICE_OPENSANDBOX", "")
 KEY = os.environ.get("RATH_SERVICE_OPENSANDBOX_KEY", "")
@@ -67,11 +66,9 @@ def test_the_real_interpreters_keep_their_state(remote: BackendSandbox) -> None:
 
 def test_the_real_server_ends_a_command_at_its_deadline(remote: BackendSandbox) -> None:
     call = BackendToolCommandRun("echo begun; sleep 60", timeout=1.0)
-    failure = remote.dispatch(call)
-    assert isinstance(failure, ToolExecutionFailure)
+    failure = failed(remote, call)
     assert (failure.kind, failure.detail) == ("timeout", "begun\n")
-    said = remote.dispatch(BackendToolCommandRun("pgrep sleep || echo none"))
-    assert isinstance(said, CommandResult)
+    said = end_of(remote, BackendToolCommandRun("pgrep sleep || echo none"))
     assert said.stdout == b"none\n"
 
 

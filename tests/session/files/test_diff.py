@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from rath._core.blobs import Blob
 from rath.backend.effects import FileEffect
-from rath.backend.parts import split_lines
+from rath.backend.file_tools import split_lines
 from rath.session.files.diff import Run, common_runs, unified_diff
 from tests.support.api import net_changes
 from tests.support.session_files import (

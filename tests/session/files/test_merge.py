@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from rath._async.runtime import runtime
 from rath._core.blobs import MAX_BLOB_BYTES, Blob
-from rath.backend.frozen import FrozenWorkspace, NewFile
-from rath.backend.manifest import FileState, Manifest
-from rath.backend.parts import split_lines
+from rath.backend.changes import FileState, Manifest
+from rath.backend.file_tools import split_lines
+from rath.backend.snapshots import FrozenWorkspace, NewFile
 from rath.session.files.merge import FileConflict, FileVersion, Merge, merge_texts, merge_trees
 
 FILE, SCRIPT, LINK = stat.S_IFREG | 0o644, stat.S_IFREG | 0o755, stat.S_IFLNK | 0o777

@@ -10,7 +10,7 @@ from rath._async.runtime import runtime
 from rath._core.blobs import Blob
 from rath.backend import BackendSandbox
 from rath.backend.effects import FileEffect
-from rath.backend.frozen import FrozenWorkspace
+from rath.backend.snapshots import FrozenWorkspace
 from rath.errors import BackendError
 from rath.session import Session
 from rath.session.files.workspace import atells_all

@@ -23,11 +23,9 @@ from rath.backend import (
     ToolResult,
     registry,
 )
-from rath.backend.effects import note_effect
+from rath.backend.effects import UNOBSERVED, note_effect, paused_deadlines
 from rath.backend.local import LocalBackend
-from rath.backend.own_time import looking
 from rath.backend.tool_types import BackendTool
-from rath.backend.unseen import UNOBSERVED
 from rath.flow.tool import FlowToolCall
 from rath.llm import RathLLMAssistantMessage
 from rath.session import Session
@@ -73,7 +71,7 @@ class SlowBackend(FilesBackend):
                 finally:
                     note_effect(created("a", b"1"))
             case BackendToolCommandRun("look"):
-                with looking():
+                with paused_deadlines():
                     await asyncio.sleep(self.looks)
             case _:
                 return await super().adispatch(native, op)

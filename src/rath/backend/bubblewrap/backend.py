@@ -3,31 +3,47 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
 import threading
 import weakref
 from concurrent.futures import Future, wait
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from typing import Any, Literal
 
 from rath._async.runtime import runtime
 from rath._core.text import decode_output
 from rath.backend.abc import BackendSandboxSpec, SandboxLimits
-from rath.backend.bubblewrap import probe, view
-from rath.backend.bubblewrap.command import PREFIX, REFUSED, Rlimits, Sandboxing
-from rath.backend.bubblewrap.groups import Group, Groups
-from rath.backend.bubblewrap.provided import Provided
+from rath.backend.bubblewrap.command import (
+    PREFIX,
+    REFUSED,
+    Sandboxing,
+    SystemFiles,
+    confinement,
+    rlimit_script,
+    workspace_arguments,
+    workspace_refusal,
+)
 from rath.backend.capabilities import Capabilities, IsolationLevel
-from rath.backend.frozen import Seed
 from rath.backend.host.backend import HostBackend
-from rath.backend.host.owner import prune_once
-from rath.backend.host.process import Command, Ended
+from rath.backend.host.cgroups import ControlGroup, ControlGroups
+from rath.backend.host.paths import prune_once
+from rath.backend.host.process import Command, CommandEnd
 from rath.backend.host.sandbox import HostSandbox
 from rath.backend.host.supervisor import is_supported
 from rath.backend.results import ToolExecutionFailure, ToolResult
+from rath.backend.snapshots import Seed
 from rath.backend.tool_types import BackendTool, BackendToolCodeRun, BackendToolCommandRun
 from rath.errors import BackendError
+
+ATTEMPT_SECONDS = 10.0
+"""How long the attempt to start `bwrap` may take; it takes 20 ms where all is well."""
 
 DEFAULT_MEMORY_BYTES = 4 << 30
 """Memory of a sandbox unless its spec says otherwise, in bytes; a guess."""
@@ -35,17 +51,43 @@ DEFAULT_MEMORY_BYTES = 4 << 30
 DEFAULT_PROCESSES = 512
 """Processes and threads of a sandbox at one time unless its spec says otherwise; a guess."""
 
+_INSTALL = (
+    "install it: the package is called bubblewrap on Debian, Ubuntu, Fedora, Arch, Alpine and "
+    "openSUSE"
+)
+_ALLOW = (
+    "the kernel forbids user namespaces to this user; an administrator allows them by sysctl: "
+    "user.max_user_namespaces above 0, kernel.unprivileged_userns_clone=1 on older Debian, "
+    "kernel.apparmor_restrict_unprivileged_userns=0 on Ubuntu (or an AppArmor profile for bwrap); "
+    "in a container, its runtime must allow them too"
+)
+_TOO_OLD = "it is too old: version 0.8.0 or newer is needed"
+_PROC = (
+    "this container hides parts of /proc, so that no new one may be mounted; run the container "
+    "with an unmasked /proc, such as docker run --security-opt systempaths=unconfined"
+)
+_HINTS = (
+    ("nknown option", _TOO_OLD),
+    ("mount proc", _PROC),
+    ("user.max_user_namespaces", _ALLOW),
+    ("namespace", _ALLOW),
+    ("uid map", _ALLOW),
+    ("ermission denied", _ALLOW),
+    ("not permitted", _ALLOW),
+)
+"""What helps, by a part of the words of `bwrap`; the first that fits."""
 
-class _Prepared:
+
+class _Preparation:
     """What the commands of one sandbox need; its group goes with it, and with the program."""
 
     def __init__(
-        self, native: HostSandbox, sandboxing: Sandboxing, group: Group | None = None
+        self, native: HostSandbox, sandboxing: Sandboxing, group: ControlGroup | None = None
     ) -> None:
         # Held, so that its identity means this sandbox.
         self.native = native
         self.sandboxing = sandboxing
-        self.remove = weakref.finalize(self, group.remove if group is not None else _nothing)
+        self.remove = None if group is None else weakref.finalize(self, group.remove)
 
 
 class BubblewrapBackend(HostBackend):
@@ -75,8 +117,8 @@ class BubblewrapBackend(HostBackend):
 
     def __init__(self) -> None:
         super().__init__()
-        self._prepared: dict[int, Future[_Prepared]] = {}
-        self._provided: Provided | None = None
+        self._preparations: dict[int, Future[_Preparation]] = {}
+        self._files: SystemFiles | None = None
         self._lock = threading.Lock()
 
     @classmethod
@@ -86,7 +128,7 @@ class BubblewrapBackend(HostBackend):
 
     @classmethod
     def unavailable_reason(cls) -> str | None:
-        return probe.reason_against()
+        return refusal()
 
     @classmethod
     def capabilities(cls) -> Capabilities:
@@ -108,7 +150,7 @@ class BubblewrapBackend(HostBackend):
         With "control groups" they hold for a sandbox as a whole. With "resource limits" memory is
         limited for each process, and the number of processes for each command, but not for root.
         """
-        return "resource limits" if Groups.here() is None else "control groups"
+        return "resource limits" if ControlGroups.here() is None else "control groups"
 
     async def aopen(self, spec: BackendSandboxSpec | None) -> HostSandbox:
         await runtime().call_in_worker(partial(_require, spec))
@@ -123,9 +165,9 @@ class BubblewrapBackend(HostBackend):
             await super().aclose(native)
         finally:
             # Now that its processes have gone: a group with members cannot be removed.
-            prepared = self._prepared.pop(id(native), None)
-            if prepared is not None:
-                await runtime().call_in_worker(partial(_remove, prepared))
+            preparation = self._preparations.pop(id(native), None)
+            if preparation is not None:
+                await runtime().call_in_worker(partial(_remove, preparation))
 
     async def adispatch(self, native: HostSandbox, op: BackendTool) -> ToolResult | bool:
         if not isinstance(op, BackendToolCommandRun | BackendToolCodeRun):
@@ -133,52 +175,47 @@ class BubblewrapBackend(HostBackend):
         await self._prepare(native)
         return await super().adispatch(native, op)
 
-    def start_failure(self, ended: Ended) -> ToolExecutionFailure | None:
+    def start_failure(self, end: CommandEnd) -> ToolExecutionFailure | None:
         # It reports an exit code only of what it has started. Outputs say nothing: a command
         # can print whatever `bwrap` might say.
-        report = ended.report
-        if report is None or ended.exit_code <= 0:
+        report = end.report
+        if report is None or end.result.exit_code <= 0:
             return None
         if b'"exit-code"' in report and REFUSED.encode() not in report:
             return None
-        said = decode_output(ended.stderr).strip().removeprefix(PREFIX)
-        words = said or f"exit code {ended.exit_code}, no message"
-        return ToolExecutionFailure("os_error", f"the sandbox could not start it: {words}", None)
+        message = decode_output(end.result.stderr).strip().removeprefix(PREFIX)
+        message = message or f"exit code {end.result.exit_code}, no message"
+        return ToolExecutionFailure("os_error", f"the sandbox could not start it: {message}", None)
 
     def confined(self, sandbox: HostSandbox, command: Command) -> Command:
         workspace = sandbox.workspace
-        places = view.workspace([workspace.root, workspace.base], command.visible)
-        sandboxing = self._prepared[id(sandbox)].result().sandboxing
+        places = workspace_arguments([workspace.root, workspace.base], command.visible)
+        sandboxing = self._preparations[id(sandbox)].result().sandboxing
         return sandboxing.apply(command, places, directory=workspace.root)
 
     async def _prepare(self, native: HostSandbox) -> None:
-        prepared = self._prepared.get(id(native))
-        if prepared is None:
-            prepared = runtime().start_in_worker(partial(self._new_prepared, native))
-            self._prepared[id(native)] = prepared
-        elif prepared.done():
+        preparation = self._preparations.get(id(native))
+        if preparation is None:
+            preparation = runtime().start_in_worker(partial(self._new_preparation, native))
+            self._preparations[id(native)] = preparation
+        elif preparation.done():
             return
         try:
             # Others may wait for it too: whoever is cancelled leaves it alone.
-            await asyncio.shield(asyncio.wrap_future(prepared))
+            await asyncio.shield(asyncio.wrap_future(preparation))
         except OSError as exc:
             raise BackendError(f"a sandbox could not be set up: {exc}") from exc
         finally:
-            if prepared.done() and prepared.exception() is not None:
-                self._prepared.pop(id(native), None)
+            if preparation.done() and preparation.exception() is not None:
+                self._preparations.pop(id(native), None)
 
-    def _new_prepared(self, native: HostSandbox) -> _Prepared:
-        reason, bwrap = probe.reason_against(), probe.find()
+    def _new_preparation(self, native: HostSandbox) -> _Preparation:
+        reason, bwrap = refusal(), find_bwrap()
         if reason is not None or bwrap is None:
             raise BackendError(reason or "bwrap was removed a moment ago; install it again")
         _require_workspace(native.workspace.root)
-        files = self._files_provided()
-        network = native.spec.network
-        arguments = [
-            *view.namespaces(network=network),
-            *view.system(files.etc, network=network),
-            *view.interpreter(),
-        ]
+        files = self._system_files()
+        arguments = confinement(files.etc, network=native.spec.network)
         memory_bytes, processes = _limits(native.spec)
         sandboxing = Sandboxing(
             bwrap,
@@ -187,24 +224,24 @@ class BubblewrapBackend(HostBackend):
             parent="process" if is_supported() else "thread",
             reports=is_supported(),
         )
-        groups = Groups.here()
+        groups = ControlGroups.here()
         if groups is None:
-            rlimits = Rlimits(memory_bytes, processes)
-            return _Prepared(native, replace(sandboxing, rlimits=rlimits))
+            script = rlimit_script(memory_bytes, processes)
+            return _Preparation(native, replace(sandboxing, rlimits=script))
         group = groups.make(memory_bytes, processes)
-        return _Prepared(native, replace(sandboxing, entrances=group.entrances), group)
+        return _Preparation(native, replace(sandboxing, entrances=group.entrances), group)
 
-    def _files_provided(self) -> Provided:
+    def _system_files(self) -> SystemFiles:
         """Return the files that all sandboxes share, made at the first need."""
         with self._lock:
             # Whoever cleans up temporary directories may have taken it after some days.
-            if self._provided is None or not os.path.isdir(self._provided.etc):
-                groups = Groups.here()
+            if self._files is None or not os.path.isdir(self._files.etc):
+                groups = ControlGroups.here()
                 if groups is not None:
                     groups.prune()
                 prune_once()
-                self._provided = Provided()
-            return self._provided
+                self._files = SystemFiles()
+            return self._files
 
 
 def _limits(spec: BackendSandboxSpec) -> tuple[int, int]:
@@ -226,7 +263,7 @@ def _require(spec: BackendSandboxSpec | None) -> None:
         BackendError: There is no bubblewrap that works, or the directory is none for a workspace.
         ValueError: A limit is no limit.
     """
-    reason = probe.reason_against()
+    reason = refusal()
     if reason is not None:
         raise BackendError(reason)
     if spec is not None:
@@ -236,16 +273,87 @@ def _require(spec: BackendSandboxSpec | None) -> None:
 
 
 def _require_workspace(root: str) -> None:
-    reason = view.reason_against(root)
+    reason = workspace_refusal(root)
     if reason is not None:
         raise BackendError(f"{root!r} cannot be the workspace of a sandbox: {reason}")
 
 
-def _nothing() -> None:
-    """Stand for the removal of a group that was never made."""
+def _remove(preparation: Future[_Preparation]) -> None:
+    wait([preparation])
+    if preparation.exception() is None:
+        remove = preparation.result().remove
+        if remove is not None:
+            remove()
 
 
-def _remove(prepared: Future[_Prepared]) -> None:
-    wait([prepared])
-    if prepared.exception() is None:
-        prepared.result().remove()
+def find_bwrap() -> str | None:
+    """Return the path of `bwrap`, None where there is none."""
+    found = shutil.which("bwrap")
+    return None if found is None else os.path.abspath(found)
+
+
+def refusal() -> str | None:
+    """Return why no sandbox can be made here and what helps, None where one can; blocks once."""
+    if sys.platform != "linux":
+        return f"the bubblewrap backend needs Linux, this is {sys.platform}; use another backend"
+    bwrap = find_bwrap()
+    if bwrap is None:
+        return f"the bubblewrap backend needs the program bwrap, which is not on PATH; {_INSTALL}"
+    return _attempt_refusal(bwrap, os.geteuid())
+
+
+@cache
+def _attempt_refusal(bwrap: str, uid: int) -> str | None:
+    """Run `bwrap` as a sandbox would, once for each path and user of this process."""
+    try:
+        with tempfile.TemporaryDirectory(prefix="rath-probe-") as directory:
+            status, output = _attempt(bwrap, directory)
+    except OSError as exc:
+        return f"the bubblewrap backend could not try {bwrap}: {exc}; see that it can be executed"
+    if status == 0:
+        return None
+    message = output.strip().removeprefix(PREFIX) or f"status {status}, no message"
+    hint = next(
+        (hint for part, hint in _HINTS if part in message), f"run {bwrap} by hand to see why"
+    )
+    return f"the bubblewrap backend cannot start {bwrap} here ({message}): {hint}"
+
+
+def _attempt(bwrap: str, directory: str) -> tuple[int, str]:
+    """Return how `true` ended inside, and what it printed on stderr."""
+    files = SystemFiles()
+    command = Sandboxing(bwrap, confinement(files.etc, network=False), files.filter).apply(
+        Command(["/bin/sh", "-c", "exit 0"], directory, {}),
+        workspace_arguments([directory], ()),
+        directory=directory,
+    )
+    try:
+        # A file and no pipe: what a broken program leaves behind may hold a pipe open for ever.
+        with tempfile.TemporaryFile() as stderr:
+            status = _run(command, stderr.fileno())
+            stderr.seek(0)
+            return status, stderr.read(1000).decode("utf-8", "replace")
+    finally:
+        files.remove()
+
+
+def _run(command: Command, stderr: int) -> int:
+    process = subprocess.Popen(
+        list(command.argv),
+        cwd=command.cwd,
+        env=dict(command.env),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=stderr,
+        start_new_session=True,
+    )
+    try:
+        return process.wait(ATTEMPT_SECONDS)
+    except subprocess.TimeoutExpired:
+        os.write(stderr, f"no end within {ATTEMPT_SECONDS:g} s".encode())
+        return -signal.SIGKILL
+    finally:
+        # Before it is buried, or right after: what it left has its number still.
+        with contextlib.suppress(OSError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()

@@ -1,17 +1,54 @@
-"""The command that runs a command in a sandbox: a shell, `bwrap`, perhaps a shell inside."""
+"""The command line that runs a command in a sandbox, and what of the host is seen there."""
 
 from __future__ import annotations
 
 import os
+import platform
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+import shutil
+import sys
+import weakref
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from rath.backend.bubblewrap.view import HOME
-from rath.backend.host.environment import environment
-from rath.backend.host.process import STATUS_NUMBER, Command
+from rath.backend.bubblewrap.seccomp import program_for
+from rath.backend.host.paths import is_below, new_directory
+from rath.backend.host.process import STATUS_NUMBER, Command, environment
+
+HOME = "/home/sandbox"
+"""The home of the only user inside: empty, in memory, gone with the command."""
+
+SCRATCH_BYTES = 1 << 30
+"""Size of each place in memory, in bytes; a guess. Control groups count it as memory, too."""
+
+RUN_BYTES = 16 << 20
+"""Size of /run, in bytes: room for locks and sockets."""
+
+_SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix/store")
+
+ETC_FILES = (
+    "gai.conf", "host.conf", "ld.so.cache", "ld.so.conf", "locale.alias", "locale.conf",
+    "localtime", "magic", "mime.types", "nsswitch.conf", "os-release", "protocols", "services",
+    "ssl/openssl.cnf", "timezone",
+)  # fmt: skip
+"""Files of /etc that are seen: no accounts, no keys, no mounts, no settings of services."""
+
+ETC_DIRECTORIES = (
+    "alternatives", "ca-certificates/extracted", "crypto-policies", "fonts", "ld.so.conf.d",
+    "pki/ca-trust/extracted", "pki/tls/certs", "ssl/certs",
+)  # fmt: skip
+"""Directories of /etc that are seen. Of certificates the public ones alone: the directories
+/etc/ssl/private and /etc/pki/tls/private hold keys."""
+
+ETC_OF_NETWORK = ("resolv.conf", "hosts")
+"""Files of /etc that are seen where the network of the host is reachable."""
+
+_NO_WORKSPACE = frozenset({"/", "/home", "/opt", "/root", "/srv", "/tmp", "/var"})
+"""Directories that are no workspace: they hold what a sandbox hides."""
+
+_KERNEL = ("/dev", "/etc", "/proc", "/run", "/sys", "/usr/bin", "/usr/lib", *_SYSTEM)
 
 PREFIX = "bwrap: "
 """How each line begins with which `bwrap`, or the shell before it, says why it cannot start."""
@@ -45,18 +82,175 @@ ulimit -c 0
 %(start)s%(opened)s%(wait)s"""
 
 
-@dataclass(frozen=True, slots=True)
-class Rlimits:
-    """Limits of each process, where there are no control groups."""
+_OWN = {
+    "passwd": f"sandbox:x:1000:1000:sandbox:{HOME}:/bin/sh\n"
+    "nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n",
+    "group": "sandbox:x:1000:\nnogroup:x:65534:\n",
+    "hosts": "127.0.0.1 localhost sandbox\n::1 localhost\n",
+}
 
-    memory_bytes: int
-    processes: int
 
-    def script(self) -> str:
-        """Return the lines of a shell that set them; not each shell knows each letter."""
-        # Of writable memory alone: what a program reserves without using it would count too.
-        memory, n = self.memory_bytes // 1024, self.processes
-        return f"ulimit -d {memory}\nulimit -u {n} 2>/dev/null || ulimit -p {n}\n"
+def workspace_refusal(root: str) -> str | None:
+    """Return why the directory `root` cannot be a workspace here, None if it can."""
+    home = os.path.realpath(os.path.expanduser("~"))
+    if root in _NO_WORKSPACE or any(is_below(each, root) for each in (home, *_KERNEL)):
+        return "it holds parts of the system or a home directory; use a directory further down"
+    if any(is_below(root, each) for each in ("/proc", "/sys")):
+        return "the kernel keeps no files there; use a directory on a disk"
+    return None
+
+
+def confinement(etc: str, *, network: bool) -> list[str]:
+    """Return what is separate and what is seen besides the workspace.
+
+    That is everything separate, but the network where it was asked for; the read-only system, with
+    the Python that runs this program where the system lacks it; /proc, /dev, and the places in
+    memory.
+
+    Args:
+        etc: Directory of the host that is seen as /etc; see `SystemFiles`.
+        network: Whether the network of the host is reachable, and so its name service needed.
+    """
+    arguments = [
+        *("--unshare-user", "--unshare-ipc", "--unshare-pid", "--unshare-uts", "--unshare-cgroup"),
+        *(() if network else ("--unshare-net",)),
+        *("--disable-userns", "--uid", "1000", "--gid", "1000", "--hostname", "sandbox"),
+        *("--die-with-parent", "--new-session", "--cap-drop", "ALL"),
+    ]
+    for path in filter(os.path.lexists, _SYSTEM):
+        if os.path.islink(path):
+            arguments += ["--symlink", os.readlink(path), path]
+        else:
+            arguments += _shown(path)
+    arguments += ["--ro-bind", etc, "/etc"]
+    for name in (*ETC_DIRECTORIES, *(ETC_OF_NETWORK if network else ())):
+        if os.path.exists(f"/etc/{name}") and os.path.exists(os.path.join(etc, name)):
+            arguments += _shown(f"/etc/{name}")
+    return [*arguments, *_kernel(), *_memory(), *interpreter()]
+
+
+def interpreter() -> list[str]:
+    """Return the Python that runs this program, with its packages, where the system lacks it."""
+    wanted = [sys.prefix, sys.exec_prefix, sys.base_prefix, sys.base_exec_prefix]
+    shown: list[str] = [*_SYSTEM]
+    arguments: list[str] = []
+    for path in (*wanted, *map(os.path.realpath, wanted), *_hops()):
+        if any(is_below(path, each) for each in shown) or workspace_refusal(path) is not None:
+            continue
+        shown.append(path)
+        arguments += _shown(path)
+        # Its settings may hold a password for a package index.
+        if os.path.exists(settings := os.path.join(path, "pip.conf")):
+            arguments += ["--ro-bind", "/dev/null", settings]
+    return arguments
+
+
+def workspace_arguments(places: Sequence[str], visible: Iterable[str]) -> list[str]:
+    """Return the writable directory under each of its paths, and what else is to be seen.
+
+    Args:
+        places: Absolute paths of the directory, the real one first.
+        visible: Absolute paths outside of it, to read.
+    """
+    arguments: list[str] = []
+    for place in dict.fromkeys(places):
+        arguments += ["--bind", places[0], place]
+    for path in visible:
+        arguments += _shown(path)
+    return [*arguments, "--remount-ro", "/"]
+
+
+def _shown(path: str) -> list[str]:
+    return ["--ro-bind", path, path]
+
+
+def _kernel() -> list[str]:
+    """Return /proc and /dev, both read-only.
+
+    Root keeps owning the files of /proc in a user namespace, without any capability: it could
+    write /proc/sys/kernel/core_pattern, a program that the kernel starts outside. What only root
+    may read there is hidden for the same reason.
+    """
+    hidden: list[str] = []
+    if os.geteuid() == 0:
+        for entry in sorted(os.scandir("/proc"), key=lambda entry: entry.name):
+            if entry.is_file(follow_symlinks=False) and not entry.stat().st_mode & 0o004:
+                hidden += ["--ro-bind", "/dev/null", entry.path]
+    return ["--proc", "/proc", *hidden, "--remount-ro", "/proc", "--dev", "/dev"]
+
+
+def _memory() -> list[str]:
+    sizes = dict.fromkeys(("/dev/shm", "/tmp", "/var/tmp"), SCRATCH_BYTES) | {"/run": RUN_BYTES}
+    arguments: list[str] = []
+    for path, n_bytes in sizes.items():
+        arguments += ["--perms", "1777", "--size", str(n_bytes), "--tmpfs", path]
+    arguments += ["--perms", "0700", "--size", str(SCRATCH_BYTES), "--tmpfs", HOME]
+    return [*arguments, "--remount-ro", "/dev"]
+
+
+def _hops() -> list[str]:
+    """Return the links that lead to the interpreter, and where they lead."""
+    if not sys.executable:
+        return []
+    executable = os.path.abspath(sys.executable)
+    hops: list[str] = []
+    while os.path.islink(executable) and executable not in hops:
+        hops.append(executable)
+        target = os.path.join(os.path.dirname(executable), os.readlink(executable))
+        executable = os.path.normpath(target)
+    return [*hops, executable]
+
+
+class SystemFiles:
+    """A private directory with these files; it ends with this object or with the program.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+
+    def __init__(self) -> None:
+        directory = new_directory("bwrap")
+        self.remove = weakref.finalize(self, shutil.rmtree, directory, ignore_errors=True)
+        self.etc = os.path.join(directory, "etc")
+        """Directory that is /etc inside. Copied: each mount would cost every command 0.2 ms."""
+
+        _fill(self.etc)
+        self.filter: str | None = None
+        """File with the filter of system calls, None on a machine that has none."""
+
+        program = program_for(platform.machine())
+        if program is not None:
+            self.filter = os.path.join(directory, "seccomp")
+            _write(self.filter, program)
+
+
+def _fill(etc: str) -> None:
+    for name in ETC_DIRECTORIES:
+        # Only a place for the directory of the host.
+        if os.path.isdir(f"/etc/{name}"):
+            os.makedirs(os.path.join(etc, name))
+    for name in (*ETC_OF_NETWORK, *ETC_FILES):
+        path = os.path.join(etc, name)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        if name in ETC_OF_NETWORK:
+            _write(path, b"")
+        elif os.path.isfile(f"/etc/{name}"):
+            shutil.copyfile(f"/etc/{name}", path)
+    for name, text in _OWN.items():
+        _write(os.path.join(etc, name), text.encode())
+
+
+def _write(path: str, content: bytes) -> None:
+    with open(path, "wb") as file:
+        file.write(content)
+
+
+def rlimit_script(memory_bytes: int, processes: int) -> str:
+    """Return the lines of a shell that limit each process, where there are no control groups."""
+    # Of writable memory alone: what a program reserves without using it would count too. And not
+    # each shell knows each letter.
+    n = processes
+    return f"ulimit -d {memory_bytes // 1024}\nulimit -u {n} 2>/dev/null || ulimit -p {n}\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +269,9 @@ class Sandboxing:
     entrances: Sequence[str] = ()
     """Files into which a process writes 0 to become a member of a control group."""
 
-    rlimits: Rlimits | None = None
+    rlimits: str = ""
+    """Lines of a shell that limit each process, where there are no control groups."""
+
     parent: Literal["process", "thread"] = "process"
     """What starts the commands. `bwrap` ends with its parent, and a thread that started it counts
     as one: a shell stays between them then."""
@@ -95,9 +291,8 @@ class Sandboxing:
             raise ValueError("the command is empty; name a program to run")
         outer, hidden = _split(_adapted(command.env))
         inner = list(command.argv)
-        if hidden or self.rlimits is not None:
-            script = self.rlimits.script() if self.rlimits else ""
-            script += _revealing(hidden, reports=self.reports)
+        if hidden or self.rlimits:
+            script = self.rlimits + _revealing(hidden, reports=self.reports)
             inner = ["/bin/sh", "-c", script, "sh", *inner]
         passing = ["--seccomp", "9"] if self.filter else []
         passing += ["--json-status-fd", str(STATUS_NUMBER)] if self.reports else []

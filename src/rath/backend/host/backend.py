@@ -13,36 +13,34 @@ from typing import ClassVar
 from rath._async.runtime import runtime
 from rath._core.text import decode_output
 from rath.backend.abc import Backend, BackendSandbox, BackendSandboxSpec, SandboxIdentity
-from rath.backend.frozen import Seed
+from rath.backend.changes import manifest_digest
+from rath.backend.file_tools import OutsideWorkspace, os_failure
+from rath.backend.host.changes import run_observed
 from rath.backend.host.code import run_code
-from rath.backend.host.copying import CopyFailed
-from rath.backend.host.environment import environment
-from rath.backend.host.files import FileOperations, Landing, os_failure
-from rath.backend.host.frozen import TREES, HostFrozen
-from rath.backend.host.frozen_unopened import Freezer
-from rath.backend.host.guard import Guard, TreeGuard, remove_owned
-from rath.backend.host.layer_guard import LayerGuard
-from rath.backend.host.owner import new_directory, prune_once
-from rath.backend.host.paths import OutsideWorkspace, Workspace, expanded, real_root
-from rath.backend.host.process import DEFAULT_TIMEOUT, Command, Ended, run_process
-from rath.backend.host.sandbox import HostSandbox
-from rath.backend.host.window import observed, workspace_digest
+from rath.backend.host.files import CommitPoint, run_host_tool
+from rath.backend.host.layers import CopyFailed
+from rath.backend.host.paths import Workspace, new_directory, prune_once, real_root
+from rath.backend.host.process import (
+    DEFAULT_TIMEOUT,
+    Command,
+    CommandEnd,
+    environment,
+    run_process,
+)
+from rath.backend.host.sandbox import DirectorySandbox, HostSandbox, LayeredSandbox, remove_owned
+from rath.backend.host.snapshots import TREES, HostSnapshot, freeze_tree, initial_snapshot
 from rath.backend.results import (
     CommandResult,
     ToolExecutionFailure,
     ToolResult,
     tool_failure_from,
 )
+from rath.backend.snapshots import Seed, UnopenedFiles
 from rath.backend.tool_types import (
     ALL_CALLS,
     BackendTool,
     BackendToolCodeRun,
     BackendToolCommandRun,
-    BackendToolFilesEdit,
-    BackendToolFilesExists,
-    BackendToolFilesList,
-    BackendToolFilesRead,
-    BackendToolFilesWrite,
     FileTool,
 )
 from rath.errors import BackendError, UnsupportedBackendTool
@@ -60,9 +58,8 @@ class HostBackend(Backend):
     """Whether workspaces of their own are overlays where that is possible, or always copies."""
 
     def __init__(self) -> None:
-        self._files = FileOperations()
         self._open: list[HostSandbox] = []
-        self._freezer = Freezer()
+        self._unopened: UnopenedFiles[HostSnapshot] = UnopenedFiles()
 
     @classmethod
     def supported_calls(cls) -> frozenset[type[BackendTool]]:
@@ -75,7 +72,7 @@ class HostBackend(Backend):
         Files that `command.visible` names lie outside the workspace, and it must see them.
         """
 
-    def start_failure(self, ended: Ended) -> ToolExecutionFailure | None:
+    def start_failure(self, end: CommandEnd) -> ToolExecutionFailure | None:
         """Return why a command was never started, where what confines it has ended instead."""
         return None
 
@@ -84,13 +81,12 @@ class HostBackend(Backend):
         return len({sandbox.handle for sandbox in list(self._open)})
 
     def adopt(self, sandbox: BackendSandbox) -> HostSandbox:
-        guard = TreeGuard(Workspace.at(sandbox.handle))
-        return _sandbox(guard, sandbox.spec or BackendSandboxSpec())
+        return DirectorySandbox(Workspace.at(sandbox.handle), sandbox.spec)
 
     def identity(self, sandbox: BackendSandbox) -> SandboxIdentity:
         native: HostSandbox | None = sandbox.native
         if native is not None:
-            root, layer = native.workspace.root, native.guard.layer_kind
+            root, layer = native.workspace.root, native.layer_kind
         else:
             spec = sandbox.spec if sandbox.origin is None else None
             given = spec.working_dir if spec is not None else None
@@ -121,7 +117,7 @@ class HostBackend(Backend):
         if native is not None:
             return None if native.workspace.is_owned else native.workspace.base
         given = sandbox.spec.working_dir if sandbox.spec is not None else None
-        return os.path.abspath(expanded(given)) if given else None
+        return os.path.abspath(os.path.expanduser(given)) if given else None
 
     async def aopen(self, spec: BackendSandboxSpec | None) -> HostSandbox:
         opening = runtime().start_in_worker(partial(self._opened, spec or BackendSandboxSpec()))
@@ -138,69 +134,92 @@ class HostBackend(Backend):
             self._open.remove(native)
         await native.leftovers.aend()
         try:
-            await native.guard.aclose()
+            await native.aclose()
         except CopyFailed as exc:
             raise BackendError(f"the files of {native.handle!r} are kept: {exc}") from exc
 
     async def adispatch(self, native: HostSandbox, op: BackendTool) -> ToolResult | bool:
-        run = partial(self._dispatched, native, op)
         try:
-            async with native.guard.reading() if op.read_only else native.guard.writing():
-                return await observed(native, op, run)
+            if op.read_only:
+                async with native.reading():
+                    return await self._run_op(native, op)
+            async with native.writing():
+                return await run_observed(
+                    native.watched_tree(),
+                    op,
+                    partial(self._run_op, native, op),
+                    policy=native.effects,
+                    leftovers=native.leftovers,
+                )
         except CopyFailed as exc:
             return copy_failure(exc)
         finally:
             if not (op.read_only or native.leftovers.is_empty or runtime().is_closing):
                 # Frozen while the operation ran: what it has left running would change that.
-                for frozen in TREES.exposed(native.guard.tree):
-                    runtime().submit(frozen.asecure, label=f"copying {native.handle}")
+                for snapshot in TREES.exposed(native.tree):
+                    runtime().submit(snapshot.asecure, label=f"copying {native.handle}")
 
     async def aworkspace_digest(self, native: HostSandbox) -> str | None:
         try:
-            async with native.guard.reading():
+            async with native.reading():
                 door = native.workspace.door
                 if not await runtime().call_in_worker(partial(os.path.isdir, door)):
                     return None
-                return await workspace_digest(native)
+                scans = native.watched_tree().scans(native.effects)
+
+                def digest() -> str | None:
+                    manifest = scans.manifest()
+                    return None if manifest is None else manifest_digest(manifest)
+
+                return await runtime().call_in_worker(digest)
         except CopyFailed as exc:
             raise BackendError(f"the files of {native.handle!r} are lost: {exc}") from exc
 
-    def freeze(self, sandbox: BackendSandbox) -> HostFrozen:
-        return self._freezer.freeze(sandbox)
+    def freeze(self, sandbox: BackendSandbox) -> HostSnapshot:
+        """Return the files of its workspace as they are now; O(1), on any thread.
+
+        What is not open yet begins with a directory that is there, with the files that its origin
+        gives, or with none.
+
+        Raises:
+            BackendSandboxClosed: It was closed.
+            BackendError: Other file systems are mounted in its workspace.
+        """
+        native: HostSandbox | None = sandbox.native
+        if native is not None:
+            return native.freeze(self._unopened.lineage(sandbox))
+        if sandbox.closed:
+            raise sandbox.closed_error()
+        given = sandbox.spec.working_dir if sandbox.spec is not None else None
+        if sandbox.origin is None and given:
+            root = real_root(given)
+            return freeze_tree(TREES.at(root), root, None)
+        return self._unopened.freeze(sandbox, initial_snapshot)
 
     async def aopen_copy(self, seed: Seed, spec: BackendSandboxSpec | None) -> HostSandbox:
-        guard = await LayerGuard.aopened(seed, may_mount=self.mounts_layers)
-        sandbox = _sandbox(guard, spec or BackendSandboxSpec())
+        sandbox = await LayeredSandbox.aopened(seed, spec, may_mount=self.mounts_layers)
         self._open.append(sandbox)
         return sandbox
 
-    async def _dispatched(self, native: HostSandbox, op: BackendTool) -> ToolResult | bool:
-        match op:
-            case BackendToolCommandRun():
-                return await self._run_command(native, op)
-            case BackendToolCodeRun():
-                return await run_code(native, op, partial(self._run, native))
-            case (
-                BackendToolFilesRead()
-                | BackendToolFilesWrite()
-                | BackendToolFilesEdit()
-                | BackendToolFilesList()
-                | BackendToolFilesExists()
-            ):
-                return await self._run_file_tool(native, op)
-            case _:
-                raise UnsupportedBackendTool(type(op), self.name)
+    async def _run_op(self, native: HostSandbox, op: BackendTool) -> ToolResult | bool:
+        if isinstance(op, BackendToolCommandRun):
+            return await self._run_command(native, op)
+        if isinstance(op, BackendToolCodeRun):
+            return await run_code(native, op, partial(self._run, native))
+        if isinstance(op, FileTool):
+            return await self._run_file_tool(native, op)
+        raise UnsupportedBackendTool(type(op), self.name)
 
     async def _run_file_tool(self, native: HostSandbox, op: FileTool) -> ToolResult | bool:
         """Run it on a worker; a cancellation waits for the end of what cannot be given up."""
-        landing = Landing()
-        run = partial(self._files.run, native.workspace, op, landing)
+        commit = CommitPoint()
+        run = partial(run_host_tool, native.workspace, op, commit)
         running = asyncio.wrap_future(runtime().start_in_worker(run))
         try:
             return await asyncio.shield(running)
         except asyncio.CancelledError:
             running.add_done_callback(_take_result)
-            timeout = GIVE_UP_SECONDS if landing.give_up() else None
+            timeout = GIVE_UP_SECONDS if commit.abandon() else None
             if not op.read_only:
                 await _ended(running, timeout)
             raise
@@ -218,38 +237,30 @@ class HostBackend(Backend):
         argv = ["/bin/sh", "-c", op.cmd] if isinstance(op.cmd, str) else list(op.cmd)
         env = environment(sandbox.env, op.env)
         command = Command(argv, cwd, env, stdin=op.stdin, timeout=op.timeout)
-        ended = await self._run(sandbox, command)
-        if isinstance(ended, ToolExecutionFailure):
-            return ended
-        return CommandResult(
-            ended.exit_code,
-            ended.stdout,
-            ended.stderr,
-            ended.elapsed_ms,
-            ended.stdout_full,
-            ended.stderr_full,
-        )
+        return await self._run(sandbox, command)
 
-    async def _run(self, sandbox: HostSandbox, command: Command) -> Ended | ToolExecutionFailure:
+    async def _run(
+        self, sandbox: HostSandbox, command: Command
+    ) -> CommandResult | ToolExecutionFailure:
         try:
-            ended = await run_process(
-                sandbox.guard.entering(self.confined(sandbox, command)),
+            end = await run_process(
+                sandbox.entering(self.confined(sandbox, command)),
                 leftovers=sandbox.leftovers,
             )
         except OSError as exc:
             return os_failure(exc, str(exc.filename or command.argv[0]))
         except (TypeError, ValueError) as exc:
             return tool_failure_from("unexpected", exc)
-        if ended.timed_out:
-            return timeout_failure(ended, command.timeout)
-        return self.start_failure(ended) or ended
+        if end.timed_out:
+            return timeout_failure(end, command.timeout)
+        return self.start_failure(end) or end.result
 
     def _opened(self, spec: BackendSandboxSpec) -> HostSandbox:
         given = spec.working_dir
         prune_once()
         try:
             if given:
-                os.makedirs(expanded(given), exist_ok=True)
+                os.makedirs(os.path.expanduser(given), exist_ok=True)
                 workspace = Workspace.at(given)
             else:
                 made = new_directory(self.name)
@@ -259,17 +270,17 @@ class HostBackend(Backend):
                 f"cannot open a {self.name} sandbox in {given or tempfile.gettempdir()!r}: "
                 f"{exc.strerror}; give a working_dir that is a directory or can be made one"
             ) from exc
-        return _sandbox(TreeGuard(workspace), spec)
+        return DirectorySandbox(workspace, spec)
 
 
 _RUNS_ON = "could not be ended as a whole: something that it started may still run"
 
 
-def timeout_failure(ended: Ended, timeout: float | None) -> ToolExecutionFailure:
+def timeout_failure(end: CommandEnd, timeout: float | None) -> ToolExecutionFailure:
     """Return what is said of a command that was ended at its deadline."""
     limit = DEFAULT_TIMEOUT if timeout is None else timeout
-    printed = decode_output(ended.stdout) + decode_output(ended.stderr)
-    outcome = "was ended with its child processes" if ended.is_gone else _RUNS_ON
+    printed = decode_output(end.result.stdout) + decode_output(end.result.stderr)
+    outcome = "was ended with its child processes" if end.is_gone else _RUNS_ON
     return ToolExecutionFailure(
         "timeout",
         f"it did not end within {limit:g} s and {outcome}"
@@ -285,12 +296,6 @@ def copy_failure(exc: CopyFailed) -> ToolExecutionFailure:
         "make the file readable or remove it from outside, or close the fork that holds them"
     )
     return ToolExecutionFailure("workspace_copy_failed", message, exc.path)
-
-
-def _sandbox(guard: Guard, spec: BackendSandboxSpec) -> HostSandbox:
-    sandbox = HostSandbox(guard, spec)
-    TREES.watch(sandbox.leftovers, guard.tree)
-    return sandbox
 
 
 def _take_result(running: asyncio.Future[ToolResult | bool]) -> None:
@@ -311,11 +316,8 @@ async def _ended(running: asyncio.Future[ToolResult | bool], timeout: float | No
             return
 
 
-def _remove_owned(sandbox: HostSandbox) -> None:
-    if sandbox.workspace.is_owned:
-        remove_owned(sandbox.workspace.root)
-
-
 def _remove_unwanted(opening: Future[HostSandbox]) -> None:
     if not opening.cancelled() and opening.exception() is None:
-        _remove_owned(opening.result())
+        workspace = opening.result().workspace
+        if workspace.is_owned:
+            remove_owned(workspace.root)

@@ -13,15 +13,14 @@ from functools import partial
 
 from rath._async.runtime import runtime
 from rath._core.text import decode_output
-from rath.backend.host.environment import environment
-from rath.backend.host.files import os_failure
-from rath.backend.host.owner import new_directory
-from rath.backend.host.process import Command, Ended
+from rath.backend.file_tools import os_failure
+from rath.backend.host.paths import new_directory
+from rath.backend.host.process import Command, environment
 from rath.backend.host.sandbox import HostSandbox
-from rath.backend.results import CodeResult, ToolExecutionFailure, ToolResult
+from rath.backend.results import CodeResult, CommandResult, ToolExecutionFailure, ToolResult
 from rath.backend.tool_types import BackendToolCodeRun
 
-Run = Callable[[Command], Awaitable[Ended | ToolExecutionFailure]]
+Run = Callable[[Command], Awaitable[CommandResult | ToolExecutionFailure]]
 
 _SUFFIXES = {"python": ".py", "bash": ".sh", "javascript": ".js"}
 _ALIASES = {"js": "javascript", "node": "javascript"}
@@ -70,7 +69,7 @@ def _interpreter(language: str, env: Mapping[str, str]) -> str | None:
 
 async def _run_script(
     command: Command, code: bytes, suffix: str, run: Run
-) -> Ended | ToolExecutionFailure:
+) -> CommandResult | ToolExecutionFailure:
     """Run `command` with the path of a script added, which nobody sees in the workspace."""
     writing = runtime().start_in_worker(partial(_write_script, code, suffix))
     try:

@@ -6,6 +6,8 @@
          `-- nsenter <holder> command: sees its own layer at the path of its parent's workspace
 
 The holder ends when the pipe does, however this process ends, and the mounts go with it.
+What was changed is read from the upper directory alone, whose format is described in
+https://docs.kernel.org/filesystems/overlayfs.html (whiteouts, opaque directories).
 """
 
 from __future__ import annotations
@@ -15,16 +17,20 @@ import errno
 import os
 import select
 import shutil
+import stat
 import subprocess
 import sys
 import threading
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from rath._core.files import forget, keep_from_children
-from rath.backend.host.layer import Layer, LayerKind
-from rath.backend.host.layer_directory import LayerDirectory
+from rath.backend.changes import EffectPolicy, ScanCache, TreeState
+from rath.backend.host.layers import Layer, LayerDirectory, LayerKind
+from rath.backend.host.paths import OPEN_DIRECTORY
 from rath.backend.host.process import Command
-from rath.backend.host.upper import Namespace, OverlaySource
+from rath.backend.host.scan import MAX_DEPTH, Keep, fill, scan, stat_scan
 
 READY_SECONDS = 5.0
 """How long a mount may take before it is given up; it takes 10 ms."""
@@ -44,6 +50,11 @@ exec cat
 
 
 _CHANGE = "rm -r replaced && : > replaced && cat written"
+
+
+Namespace = Literal["trusted", "user"]
+"""Where the kernel puts its marks: "user" for an overlay that was mounted in a user namespace. A
+command could forge those of the other one."""
 
 
 class OverlayFailed(Exception):
@@ -105,9 +116,10 @@ class OverlayLayer(Layer):
 
     @property
     def upper(self) -> str:
+        """Directory that holds what was changed."""
         return os.path.join(self._directory.path, "upper")
 
-    def changes(self) -> OverlaySource:
+    def source(self) -> OverlaySource:
         namespace: Namespace = "user" if "--user" in self._tools.unshare else "trusted"
         return OverlaySource(self._lower.files, self.upper, self.door, namespace)
 
@@ -163,24 +175,24 @@ def _held(
     assert holder.stdin is not None
     # A forked child that lives on would keep the holder, and the mounts with it.
     keep_from_children(holder.stdin.fileno())
-    said = _first_words(holder)
-    if said.endswith(b"ready\n"):
+    output = _first_output(holder)
+    if output.endswith(b"ready\n"):
         return holder
     _end(holder)
-    raise OverlayFailed(said.decode(errors="replace").strip() or "the overlay was not mounted")
+    raise OverlayFailed(output.decode(errors="replace").strip() or "the overlay was not mounted")
 
 
-def _first_words(holder: subprocess.Popen[bytes]) -> bytes:
+def _first_output(holder: subprocess.Popen[bytes]) -> bytes:
     assert holder.stdout is not None
-    said = b""
+    output = b""
     with holder.stdout as stdout, select.epoll() as ready:
         ready.register(stdout, select.EPOLLIN)
-        while not said.endswith(b"ready\n"):
+        while not output.endswith(b"ready\n"):
             data = os.read(stdout.fileno(), 4096) if ready.poll(READY_SECONDS) else b""
             if not data:
                 break
-            said += data
-    return said
+            output += data
+    return output
 
 
 def _end(holder: subprocess.Popen[bytes]) -> None:
@@ -195,30 +207,23 @@ def _end(holder: subprocess.Popen[bytes]) -> None:
         holder.wait()
 
 
-class _Probe:
-    """What was found out about overlays, once for each file system."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._found: dict[int, Tools | None] = {}
-
-    def tools(self, directory: LayerDirectory) -> Tools | None:
-        with self._lock:
-            device = os.stat(directory.path).st_dev
-            if device not in self._found:
-                self._found[device] = next(filter(_works, tools_to_try()), None)
-            return self._found[device]
-
-
-_probe = _Probe()
+_tools_by_device: dict[int, Tools | None] = {}
+_probing = threading.Lock()
 
 
 def overlay_tools(directory: LayerDirectory) -> Tools | None:
     """Return how to mount an overlay in `directory`, None where that is impossible.
 
-    The first call mounts one for a moment, in at most a few times `READY_SECONDS`; blocks.
+    The first call on a file system mounts one for a moment, in at most a few times
+    `READY_SECONDS`; blocks.
     """
-    return _probe.tools(directory) if sys.platform == "linux" else None
+    if sys.platform != "linux":
+        return None
+    with _probing:
+        device = os.stat(directory.path).st_dev
+        if device not in _tools_by_device:
+            _tools_by_device[device] = next(filter(_works, tools_to_try()), None)
+        return _tools_by_device[device]
 
 
 def tools_to_try() -> list[Tools]:
@@ -263,3 +268,185 @@ def _works(tools: Tools) -> bool:
     finally:
         lower.remove()
         upper.remove()
+
+
+class NotPlain(Exception):
+    """The upper directory says something that only the kernel resolves, as redirects do."""
+
+
+@dataclass(slots=True)
+class _UpperMarks:
+    """What an upper directory says of the one below, besides its files."""
+
+    hidden: list[str] = field(default_factory=list[str])
+    """Paths at which nothing of the lower directory is seen, nor below them."""
+
+    replaced: list[str] = field(default_factory=list[str])
+    """Directories, which merge with one below and hide a file."""
+
+    whiteouts: set[str] = field(default_factory=set[str])
+    """Entries that only say that something was removed."""
+
+
+class OverlaySource:
+    """Looks at an overlay by its two directories; O(what was changed) after the first look.
+
+    Args:
+        lower: The files below, which nobody changes any more.
+        upper: What was changed.
+        door: The merged files, looked at instead if the upper directory cannot be understood.
+        namespace: Where the marks of the kernel are.
+    """
+
+    def __init__(self, lower: str, upper: str, door: str, namespace: Namespace) -> None:
+        self._lower = lower
+        self._upper = upper
+        self._door = door
+        self.namespace: Namespace = namespace
+        self._below: dict[EffectPolicy, TreeState] = {}
+        self._directories_below: dict[EffectPolicy, set[str]] = {}
+        self._is_plain = True
+
+    def __call__(self, policy: EffectPolicy, *, known: ScanCache, keep: Keep | None) -> TreeState:
+        lower = self.below(policy)
+        if lower.is_too_large or not self._is_plain:
+            return scan(self._door, policy, known=known, keep=keep)
+        try:
+            marks = _marks(self._upper, policy, self.namespace)
+        except NotPlain:
+            self._is_plain = False
+            fill(self._lower, lower, lower.files, keep=keep)
+            return scan(self._door, policy, known=known, keep=keep)
+        found = scan(self._upper, policy, known=known, keep=keep)
+        if found.is_too_large:
+            return found
+        gone = _gone(lower, self._directories(policy), marks)
+        fill(self._lower, lower, gone & lower.files.keys(), keep=keep)
+        files = {path: seen for path, seen in lower.files.items() if path not in gone}
+        files.update(found.files)
+        if len(files) > policy.max_files:
+            return TreeState(is_too_large=True)
+        others = {path: kind for path, kind in lower.others.items() if path not in gone}
+        others.update(
+            (path, kind) for path, kind in found.others.items() if path not in marks.whiteouts
+        )
+        return TreeState(files, others, {**lower.unseen, **found.unseen})
+
+    def below(self, policy: EffectPolicy) -> TreeState:
+        """Return the files below as they were in the beginning; most of them are not read."""
+        if policy not in self._below:
+            self._below[policy] = stat_scan(self._lower, policy)
+        return self._below[policy]
+
+    def _directories(self, policy: EffectPolicy) -> set[str]:
+        if policy not in self._directories_below:
+            lower = self.below(policy)
+            found: set[str] = set()
+            for path in (*lower.files, *lower.others):
+                found.update(_above(path))
+            self._directories_below[policy] = found
+        return self._directories_below[policy]
+
+    def read_all(self, policy: EffectPolicy, *, keep: Keep | None) -> None:
+        """Read all files below, for who needs their digests."""
+        lower = self.below(policy)
+        fill(self._lower, lower, lower.files, keep=keep)
+
+
+def _gone(lower: TreeState, directories: set[str], marks: _UpperMarks) -> set[str]:
+    """Return what the upper directory hides; O(files below) only if it hides a directory.
+
+    Args:
+        lower: The files below.
+        directories: The directories below that hold any of them.
+        marks: What the upper directory says.
+    """
+    entries = lower.files.keys() | lower.others.keys()
+    gone = {path for path in (*marks.hidden, *marks.replaced) if path in entries}
+    hidden = directories.intersection(marks.hidden)
+    if hidden:
+        gone.update(path for path in entries if not hidden.isdisjoint(_above(path)))
+    return gone
+
+
+def _above(path: str) -> Iterator[str]:
+    """Yield the directories in which a path lies."""
+    while end := path.rpartition("/")[0]:
+        yield end
+        path = end
+
+
+def _marks(upper: str, policy: EffectPolicy, namespace: Namespace) -> _UpperMarks:
+    """Walk an upper directory; raises `NotPlain`."""
+    found = _UpperMarks()
+    with contextlib.suppress(FileNotFoundError):
+        fd = os.open(upper, OPEN_DIRECTORY)
+        try:
+            _UpperWalk(policy, namespace, found).through(fd, "")
+        finally:
+            os.close(fd)
+    return found
+
+
+@dataclass(slots=True)
+class _UpperWalk:
+    policy: EffectPolicy
+    namespace: Namespace
+    found: _UpperMarks
+
+    def through(self, fd: int, prefix: str) -> None:
+        directories: list[str] = []
+        with os.scandir(fd) as entries:
+            for entry in entries:
+                path = prefix + entry.name
+                if entry.is_dir(follow_symlinks=False):
+                    self.found.replaced.append(path)
+                    if entry.name not in self.policy.ignore:
+                        directories.append(entry.name)
+                    continue
+                self.found.hidden.append(path)
+                if entry.is_file(follow_symlinks=False):
+                    if self._mark(fd, entry.name, "metacopy") is not None:
+                        raise NotPlain(f"{path!r} holds metadata only")
+                elif _is_whiteout(entry):
+                    self.found.whiteouts.add(path)
+        for name in directories:
+            self._enter(fd, prefix, name)
+
+    def _enter(self, above: int, prefix: str, name: str) -> None:
+        path = prefix + name
+        if path.count("/") >= MAX_DEPTH:
+            return  # no scan goes there, and each tells so
+        if self._mark(above, name, "redirect") is not None:
+            raise NotPlain(f"{path!r} is redirected")
+        opaque = self._mark(above, name, "opaque")
+        if opaque == b"y":
+            self.found.hidden.append(path)
+        elif opaque is not None:
+            raise NotPlain(f"{path!r} is marked as {opaque!r}")
+        try:
+            fd = os.open(name, OPEN_DIRECTORY, dir_fd=above)
+        except OSError:
+            return  # gone, or closed to us: then the scan of the upper directory tells so
+        try:
+            self.through(fd, f"{path}/")
+        finally:
+            os.close(fd)
+
+    def _mark(self, directory: int, name: str, kind: str) -> bytes | None:
+        """Return an attribute that the kernel put on an entry, None where there is none."""
+        path = f"/proc/self/fd/{directory}/{name}"
+        try:
+            return os.getxattr(path, f"{self.namespace}.overlay.{kind}", follow_symlinks=False)
+        except OSError as exc:
+            if exc.errno in (errno.ENODATA, errno.ENOTSUP, errno.ENOENT):
+                return None
+            raise NotPlain(f"the marks of {name!r} cannot be read: {exc.strerror}") from exc
+
+
+def _is_whiteout(entry: os.DirEntry[str]) -> bool:
+    try:
+        state = entry.stat(follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    return stat.S_ISCHR(state.st_mode) and state.st_rdev == 0

@@ -1,13 +1,26 @@
-"""The workspace of a local sandbox: one directory that no path leads out of."""
+"""Paths of this host: workspaces that no path leads out of, and temporary directories."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
 import os
+import re
+import shutil
+import stat
+import tempfile
+import time
 from collections import deque
 from collections.abc import Generator
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from rath._core.retention import mount_in
+from rath.backend.file_tools import OutsideWorkspace
+
+OPEN_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+"""How a directory is opened that must be no link."""
 
 MAX_LINKS = 40
 """Symbolic links followed in one path before it counts as a loop, as in the Linux kernel."""
@@ -15,25 +28,16 @@ MAX_LINKS = 40
 MAX_PATH_BYTES = 4096
 """Longest path with its closing zero, `PATH_MAX` of Linux."""
 
-_OPEN_DIRECTORY = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+PRUNE_SECONDS = 1.0
+"""How long to go on removing what dead processes left; a guess. The next process does the rest."""
+
 # O_PATH needs no right to list a directory, only to pass through it; Linux has it.
-_PASS_THROUGH = _OPEN_DIRECTORY | getattr(os, "O_PATH", os.O_RDONLY)
-
-
-class OutsideWorkspace(ValueError):
-    """A path leads out of the workspace."""
-
-    def __init__(self, path: str, root: str) -> None:
-        self.path = path
-        self.root = root
-        super().__init__(
-            f"{path!r} leads out of the workspace {root!r}; use a path inside it, best one "
-            "relative to its root"
-        )
+_PASS_THROUGH = OPEN_DIRECTORY | getattr(os, "O_PATH", 0)
+_NAME = re.compile(r"rath-.+?-(\d+)-(\d+)-(\d+)-[0-9a-f]+")
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class WorkspacePlace:
     """A name in an open directory of the workspace; the name itself is no link."""
 
     directory: int
@@ -79,12 +83,17 @@ class Workspace:
             object.__setattr__(self, "door", self.root)
 
     @classmethod
+    def inner(cls, door: str) -> Workspace:
+        """Return the files behind a path of this process, which no command uses."""
+        return cls(door, door, door, is_owned=False)
+
+    @classmethod
     def at(cls, handle: str, *, is_owned: bool = False) -> Workspace:
         """Return the workspace in the directory `handle`, which exists; `~` is a home."""
-        return cls(handle, os.path.abspath(expanded(handle)), real_root(handle), is_owned)
+        return cls(handle, os.path.abspath(os.path.expanduser(handle)), real_root(handle), is_owned)
 
     @contextlib.contextmanager
-    def locate(self, path: str, *, make_parents: bool = False) -> Generator[Place]:
+    def locate(self, path: str, *, make_parents: bool = False) -> Generator[WorkspacePlace]:
         """Find `path` and give its place, whether something stands there or not.
 
         Args:
@@ -100,7 +109,7 @@ class Workspace:
         if len(os.fsencode(path)) >= MAX_PATH_BYTES:
             # The walk could go on, and would make directories that no other program can reach.
             raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG))
-        walk = _Walk(self.door, make_parents)
+        walk = _PathWalk(self.door, make_parents)
         try:
             yield self._place(walk, path)
         finally:
@@ -132,15 +141,15 @@ class Workspace:
     def names_inside(self, path: str) -> list[str]:
         """Split an absolute path into the names below the root; raises `OutsideWorkspace`."""
         for root in (self.base, self.root):
-            if _is_below(path, root):
+            if is_below(path, root):
                 return _names_below(path, root)
         real = os.path.realpath(path)
-        if _is_below(real, self.root):
+        if is_below(real, self.root):
             return _names_below(real, self.root)
         raise OutsideWorkspace(path, self.root)
 
-    def _place(self, walk: _Walk, path: str) -> Place:
-        if _is_below(os.path.normpath(path).replace("//", "/"), "/proc"):
+    def _place(self, walk: _PathWalk, path: str) -> WorkspacePlace:
+        if is_below(os.path.normpath(path).replace("//", "/"), "/proc"):
             # Its links mean something else for each process that follows them.
             raise OutsideWorkspace(path, self.root)
         try:
@@ -154,17 +163,12 @@ class Workspace:
                 raise OutsideWorkspace(path, self.root) from None
 
 
-def expanded(handle: str) -> str:
-    """Return the path that a handle means: `~` and `~name` at its begin are home directories."""
-    return os.path.expanduser(handle)
-
-
 def real_root(handle: str) -> str:
-    """Return the real path of the directory that a handle means."""
-    return os.path.realpath(expanded(handle))
+    """Return the real path of the directory that a handle means; `~` at its begin is a home."""
+    return os.path.realpath(os.path.expanduser(handle))
 
 
-class _Walk:
+class _PathWalk:
     """A walk from the root along a path; holds one open directory for each name on the way."""
 
     def __init__(self, door: str, make_parents: bool) -> None:
@@ -172,7 +176,7 @@ class _Walk:
         self._names: list[str] = []
         self._open: list[int] = [os.open(door, _PASS_THROUGH)]
 
-    def along(self, workspace: Workspace, path: str) -> Place:
+    def along(self, workspace: Workspace, path: str) -> WorkspacePlace:
         ahead: deque[str] = deque()
         self._turn(workspace, path, ahead)
         n_links = 0
@@ -192,8 +196,8 @@ class _Walk:
             elif any(each not in ("", ".") for each in ahead):
                 self._down(name)
             else:
-                return Place(self._open[-1], name, "/".join([*self._names, name]))
-        return Place(self._open[-1], ".", "/".join(self._names) or ".")
+                return WorkspacePlace(self._open[-1], name, "/".join([*self._names, name]))
+        return WorkspacePlace(self._open[-1], ".", "/".join(self._names) or ".")
 
     def close(self) -> None:
         while self._open:
@@ -232,9 +236,97 @@ class _Walk:
             raise
 
 
-def _is_below(path: str, root: str) -> bool:
+def is_below(path: str, root: str) -> bool:
+    """Tell whether `path` is `root` or something in it; both absolute and normal."""
     return f"{path}/".startswith(root.rstrip("/") + "/")
 
 
 def _names_below(path: str, root: str) -> list[str]:
     return path[len(root) :].split("/")
+
+
+def new_name(kind: str) -> str:
+    """Return a name for a directory of this process that no other directory has; Linux only."""
+    namespace, pid = os.stat("/proc/self/ns/pid").st_ino, os.getpid()
+    return f"rath-{kind}-{namespace}-{pid}-{_start_time(pid)}-{os.urandom(6).hex()}"
+
+
+def new_directory(kind: str) -> str:
+    """Make a private directory among the temporary ones and return its path.
+
+    Raises:
+        OSError: It cannot be made.
+    """
+    above = tempfile.gettempdir()
+    try:
+        path = os.path.join(above, new_name(kind))
+    except FileNotFoundError:
+        # No /proc, as on macOS: nobody will find out whether its process has ended.
+        return tempfile.mkdtemp(prefix=f"rath-{kind}-", dir=above)
+    os.mkdir(path, 0o700)
+    return path
+
+
+def is_stale(name: str) -> bool:
+    """Tell whether `name` was made by `new_name` in a process that has ended.
+
+    Of processes in another pid namespace nothing can be told from here: theirs are not stale.
+    """
+    match = _NAME.fullmatch(name)
+    if match is None:
+        return False
+    namespace, pid, started = (int(each) for each in match.groups())
+    return os.stat("/proc/self/ns/pid").st_ino == namespace and _start_time(pid) != started
+
+
+@cache
+def prune_once() -> None:
+    """Call `prune` if this process has not done so yet."""
+    prune()
+
+
+def prune() -> None:
+    """Remove the temporary directories of processes that have ended; blocks, about a second."""
+    deadline = time.monotonic() + PRUNE_SECONDS
+    above = tempfile.gettempdir()
+    with contextlib.suppress(OSError):
+        for name in filter(is_stale, os.listdir(above)):
+            path = os.path.join(above, name)
+            with contextlib.suppress(OSError):
+                found = os.lstat(path)
+                # Others may make names in a shared directory; theirs are not ours to remove.
+                is_ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
+                if is_ours and mount_in(Path(os.path.realpath(path))) is None:
+                    if time.monotonic() >= deadline:
+                        return
+                    shutil.rmtree(path, ignore_errors=True)
+
+
+def _start_time(pid: int) -> int | None:
+    """Return when a process was started, in ticks since boot; None for one that is not there."""
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/stat", "rb") as file:
+        fields = file.read()
+        # The name of the program stands in brackets and may hold anything: fields after it.
+        return int(fields[fields.rindex(b")") + 2 :].split()[19])
+    return None
+
+
+_temporary_names: set[str] = set()
+"""Files that this process puts into workspaces for a moment, and that are no effects."""
+
+
+def new_temporary(prefix: str, suffix: str) -> str:
+    """Return a name that nobody can guess; scans pass over it until `forget_temporary`."""
+    name = f"{prefix}{os.urandom(8).hex()}{suffix}"
+    _temporary_names.add(name)
+    return name
+
+
+def forget_temporary(name: str) -> None:
+    """Tell that the file is gone."""
+    _temporary_names.discard(name)
+
+
+def is_temporary(name: str) -> bool:
+    """Tell whether this process made the name and still uses it."""
+    return name in _temporary_names

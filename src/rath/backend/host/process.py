@@ -6,36 +6,26 @@ import asyncio
 import contextlib
 import math
 import os
+import signal
+import subprocess
 import tempfile
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Protocol
+from functools import partial
 
 from rath._async.runtime import runtime
-from rath._core.blobs import Blob
-from rath.backend.host.capture import (
-    DRAIN_SECONDS,
-    MAX_OUTPUT_BYTES,
-    MAX_WHOLE_BYTES,
-    Capture,
-    StatusPipe,
-    finish,
+from rath.backend.host.capture import Capture, StatusPipe, finish
+from rath.backend.host.supervisor import (
+    Leftovers,
+    SupervisedCommand,
+    is_supported,
+    set_done,
+    supervisor,
 )
-from rath.backend.host.groups import start_group
-from rath.backend.host.keeper import KeptCommand, Leftovers
-from rath.backend.host.supervisor import is_supported, supervisor
-
-__all__ = [
-    "DEFAULT_TIMEOUT",
-    "DRAIN_SECONDS",
-    "MAX_OUTPUT_BYTES",
-    "MAX_WHOLE_BYTES",
-    "Command",
-    "Ended",
-    "Leftovers",
-    "run_process",
-]
+from rath.backend.host.supervisor_process import LEAVE_SECONDS, TERM_SECONDS, signal_group
+from rath.backend.results import CommandResult
 
 DEFAULT_TIMEOUT = 120.0
 """Seconds after which a command is ended unless its caller said otherwise; a guess."""
@@ -44,6 +34,27 @@ STATUS_NUMBER = 8
 """The descriptor on which a program reports, where it is asked to; needs a supervisor."""
 
 _INLINE_STDIN_BYTES = 1 << 20
+_LOOK_SECONDS = 0.002
+
+INHERITED = frozenset(
+    {
+        "HOME", "LANG", "LANGUAGE", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "TZ", "USER",
+        "VIRTUAL_ENV",
+    }
+)  # fmt: skip
+"""Variables of this process that commands see, with all `LC_*`; keys and tokens stay out."""
+
+
+def environment(*added: Mapping[str, str] | None) -> dict[str, str]:
+    """Return what a command sees: the few inherited variables, then each of `added` in turn."""
+    variables = {
+        name: value
+        for name, value in os.environ.items()
+        if name in INHERITED or name.startswith("LC_")
+    }
+    for more in added:
+        variables.update(more or {})
+    return variables
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,18 +78,11 @@ class Command:
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
-    """How it ended, and what it printed."""
+class CommandEnd:
+    """How a command ended."""
 
-    exit_code: int
-    stdout: bytes
-    stderr: bytes
-    elapsed_ms: float
+    result: CommandResult
     timed_out: bool
-    stdout_full: Blob | None = None
-    """All that it printed, where `stdout` is only the first and the last part of it."""
-
-    stderr_full: Blob | None = None
     report: bytes | None = None
     """What it wrote to `STATUS_NUMBER`, where it was given that; 64 KiB at most."""
 
@@ -86,7 +90,7 @@ class Ended:
     """False when it was told to end and something of it was seen to run on."""
 
 
-async def run_process(command: Command, *, leftovers: Leftovers | None = None) -> Ended:
+async def run_process(command: Command, *, leftovers: Leftovers | None = None) -> CommandEnd:
     """Start a process, wait for its end and return what it printed.
 
     It is over when the process itself has ended: what is left of its group is killed then. On
@@ -108,7 +112,10 @@ async def run_process(command: Command, *, leftovers: Leftovers | None = None) -
     started = time.perf_counter()
     with contextlib.ExitStack() as held:
         # One by one: where the second cannot be made, the first is let go.
-        streams = [_captured(held), _captured(held)]
+        streams: list[Capture] = []
+        for _ in range(2):
+            streams.append(Capture())
+            held.callback(streams[-1].drop)
         report = StatusPipe() if command.reports and is_supported() else None
         if report is not None:
             held.callback(report.close)
@@ -122,56 +129,30 @@ async def run_process(command: Command, *, leftovers: Leftovers | None = None) -
             raise
         if timed_out:
             await running.end()
-        elif isinstance(running, KeptCommand):
-            _leave(running, leftovers)
+        elif isinstance(running, SupervisedCommand):
+            if leftovers is None:
+                running.ask_end()
+            elif not running.cleared.done():
+                leftovers.add(running)
         if running.failure is not None and not timed_out:
             raise running.failure
         await finish(*streams)
         elapsed_ms = (time.perf_counter() - started) * 1000.0
-        stdout, stderr = streams
-        return Ended(
+        result = CommandResult(
             running.exit_code,
-            stdout.text(),
-            stderr.text(),
+            streams[0].text(),
+            streams[1].text(),
             elapsed_ms,
-            timed_out,
-            await stdout.whole(),
-            await stderr.whole(),
-            None if report is None else report.read(),
-            running.is_gone,
+            await streams[0].whole(),
+            await streams[1].whole(),
         )
-
-
-def _captured(held: contextlib.ExitStack) -> Capture:
-    capture = Capture()
-    held.callback(capture.drop)
-    return capture
-
-
-class _Running(Protocol):
-    """A command that was started."""
-
-    ended: asyncio.Future[None]
-    failure: OSError | None
-
-    @property
-    def exit_code(self) -> int: ...
-    @property
-    def is_gone(self) -> bool: ...
-    async def end(self) -> None: ...
-
-
-def _leave(command: KeptCommand, leftovers: Leftovers | None) -> None:
-    """Decide about what an ended command has left running."""
-    if leftovers is None:
-        command.ask_end()
-    elif not command.cleared.done():
-        leftovers.add(command)
+        message = None if report is None else report.read()
+        return CommandEnd(result, timed_out, message, running.is_gone)
 
 
 async def _started(
     command: Command, streams: Sequence[Capture], report: StatusPipe | None
-) -> _Running:
+) -> SupervisedCommand | GroupCommand:
     if not command.argv or not command.argv[0]:
         raise ValueError("the command is empty; name a program to run")
     descriptors = {number: stream.writer for number, stream in enumerate(streams, start=1)}
@@ -180,7 +161,7 @@ async def _started(
         if command.stdin is not None:
             stdin = descriptors[0] = await _input(command.stdin)
         if not is_supported():
-            return await start_group(
+            return await GroupCommand.start(
                 command.argv,
                 cwd=command.cwd,
                 env=command.env,
@@ -204,7 +185,7 @@ async def _started(
 
 
 def _payload(command: Command, descriptors: Iterable[int]) -> bytes:
-    """Return the command as a keeper reads it."""
+    """Return the command as a runner reads it."""
     numbers = ",".join(map(str, descriptors))
     parts = [str(len(command.argv)).encode(), numbers.encode(), os.fsencode(command.cwd)]
     parts += map(os.fsencode, command.argv)
@@ -245,3 +226,124 @@ def _filled(data: bytes) -> int:
         os.close(descriptor)
         raise
     return descriptor
+
+
+class GroupCommand:
+    """A running process and its group, where no supervisor can run: macOS, old kernels.
+
+    Used on the runtime loop only.
+    """
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self._process = process
+        self._loop = asyncio.get_running_loop()
+        self.ended: asyncio.Future[None] = self._loop.create_future()
+        """Done when the process has ended."""
+
+        self.failure: OSError | None = None
+        self._is_ending = False
+        runtime().start_in_worker(self._wait).add_done_callback(self._waited)
+
+    @property
+    def exit_code(self) -> int:
+        """The process's status; -SIGKILL for one that the kernel would not end in time."""
+        code = self._process.returncode
+        return -signal.SIGKILL if code is None else code
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether the process has ended."""
+        return self.ended.done()
+
+    @classmethod
+    async def start(
+        cls, argv: Sequence[str], *, cwd: str, env: Mapping[str, str], descriptors: Sequence[int]
+    ) -> GroupCommand:
+        """Start a command on a worker thread: fork and exec would stall every session.
+
+        Args:
+            argv: The program and its arguments.
+            cwd: Where it starts.
+            env: All of its variables.
+            descriptors: Its stdout and stderr, perhaps its stdin.
+
+        Raises:
+            OSError: It could not be started.
+        """
+        starting = runtime().start_in_worker(
+            partial(_popen, list(argv), cwd, dict(env), list(descriptors))
+        )
+        waiting = asyncio.wrap_future(starting)
+        try:
+            return cls(await asyncio.shield(waiting))
+        except asyncio.CancelledError:
+            # A start takes milliseconds: waited out, so that no process is left behind at exit,
+            # when the worker's own callbacks may come too late.
+            try:
+                await asyncio.wait([waiting])
+            finally:
+                if starting.done():
+                    _end_unwanted(starting)
+                else:
+                    starting.add_done_callback(_end_unwanted)
+            raise
+
+    async def end(self) -> None:
+        """End the group: SIGTERM, then SIGKILL; a second cancellation skips the waiting."""
+        self._is_ending = True
+        self._signal(signal.SIGTERM)
+        try:
+            await asyncio.wait([self.ended], timeout=TERM_SECONDS)
+        finally:
+            self._signal(signal.SIGKILL)
+        await asyncio.wait([self.ended], timeout=TERM_SECONDS)
+
+    def _signal(self, number: signal.Signals) -> None:
+        if not self.ended.done():
+            signal_group(self._process.pid, number)
+
+    def _wait(self) -> None:
+        """Wait for its end, and a moment for those that are about to leave its group."""
+        self._process.wait()
+        deadline = time.monotonic() + LEAVE_SECONDS
+        while not self._is_ending and time.monotonic() < deadline:
+            if not _has_members(self._process.pid):
+                return
+            # Nobody tells when a process leaves a group.
+            time.sleep(_LOOK_SECONDS)
+
+    def _waited(self, waiting: Future[None]) -> None:
+        # Whatever is left of the group: a process that has just ended has no successor yet.
+        signal_group(self._process.pid, signal.SIGKILL)
+        # After the end of the program there is no loop to tell any more.
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(set_done, self.ended)
+
+
+def _popen(
+    argv: list[str], cwd: str, env: dict[str, str], descriptors: list[int]
+) -> subprocess.Popen[bytes]:
+    stdout, stderr, *stdin = descriptors
+    return subprocess.Popen(
+        argv,
+        cwd=cwd,
+        env=env,
+        stdin=stdin[0] if stdin else subprocess.DEVNULL,
+        stdout=stdout,
+        stderr=stderr,
+        start_new_session=True,
+    )
+
+
+def _end_unwanted(starting: Future[subprocess.Popen[bytes]]) -> None:
+    if not starting.cancelled() and starting.exception() is None:
+        with starting.result() as process:
+            signal_group(process.pid, signal.SIGKILL)
+
+
+def _has_members(pid: int) -> bool:
+    try:
+        os.killpg(pid, 0)
+    except (ProcessLookupError, PermissionError):
+        return False
+    return True

@@ -1,4 +1,4 @@
-"""What a directory tree holds at one moment: a walk by `stat` that reads only what is new."""
+"""Scans of a directory tree by `stat` that read only what is new, and the contents they found."""
 
 from __future__ import annotations
 
@@ -6,25 +6,32 @@ import contextlib
 import os
 import stat
 import sys
+import tempfile
+import threading
 import time
+import weakref
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Set as AbstractSet
 from hashlib import sha256
 from operator import attrgetter
-from typing import cast
+from typing import Protocol, cast
 
 from rath._core.blobs import MAX_BLOB_BYTES
-from rath.backend.host.temporaries import is_temporary
-from rath.backend.manifest import EffectPolicy, FileState, Manifest
+from rath.backend.changes import (
+    MAX_HASHED_BYTES,
+    EffectPolicy,
+    FileState,
+    ScanCache,
+    ScannedFile,
+    StatKey,
+    TreeState,
+)
+from rath.backend.host.paths import OPEN_DIRECTORY, is_temporary
 
 RACY_NS = 20_000_000
 """A file that changed so shortly before it was read may change again within the same time stamp
 (a tick of the kernel, 4 to 10 ms); it is read again the next time. See "racy git" in the technical
 notes of git: https://git-scm.com/docs/racy-git"""
-
-MAX_HASHED_BYTES = 256 << 20
-"""Larger files are known by their `stat` only, so that a sparse file of a terabyte costs nothing;
-a guess, about half a second of reading."""
 
 MAX_SCAN_BYTES = 4 << 30
 """How much one scan reads; what is left is read by the next one. A guess."""
@@ -32,13 +39,15 @@ MAX_SCAN_BYTES = 4 << 30
 MAX_DEPTH = 256
 """Directories below each other that are walked; each holds a descriptor open."""
 
-StatKey = tuple[int, int, int, int, int, int]
-"""mode, inode, device, size, mtime and ctime in ns: equal keys, equal content."""
+MAX_STORE_BYTES = 512 << 20
+"""How much the store of one workspace holds, in bytes; a guess: a large source tree fits."""
+
+MIN_WASTE_BYTES = 32 << 20
+"""Contents that nobody asks for any more are dropped once they fill so much, and half of it."""
 
 _key = cast("Callable[[os.stat_result], StatKey]", attrgetter(
     "st_mode", "st_ino", "st_dev", "st_size", "st_mtime_ns", "st_ctime_ns"
 ))  # fmt: skip
-_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _CHUNK_BYTES = 1 << 20
 _OTHER_KINDS = {
@@ -52,62 +61,21 @@ Keep = Callable[[str, bytes], object]
 """Is given the digest and the content of every file that is read and not too large."""
 
 
-@dataclass(slots=True, eq=False)
-class Seen:
-    """One file or link as a scan saw it; the next scan uses it again if nothing changed."""
+class TreeSource(Protocol):
+    """Looks at a tree as it is now; may block."""
 
-    key: StatKey
-    state: FileState | None
-    """None where the content was not read, could not be read or is too large to be looked at."""
-
-    is_settled: bool
-    """Whether a later change must give it another key."""
-
-    @property
-    def mode(self) -> int:
-        """Type and permission bits."""
-        return self.key[0]
-
-    @property
-    def size(self) -> int:
-        """Length in bytes."""
-        return self.key[3]
-
-
-Known = dict[StatKey, Seen]
-"""Files whose content need not be read again."""
-
-
-@dataclass(slots=True)
-class Snapshot:
-    """What a scan found."""
-
-    files: dict[str, Seen] = field(default_factory=dict[str, Seen])
-    """Files and links by path; names that are not UTF-8 hold surrogate escapes."""
-
-    others: dict[str, str] = field(default_factory=dict[str, str])
-    """Pipes, sockets and devices, with their kind in words."""
-
-    unseen: dict[str, str] = field(default_factory=dict[str, str])
-    """Directories that could not be looked at, `/` at their end, with the reason."""
-
-    is_too_large: bool = False
-    """Whether it was given up at `max_files`."""
-
-    def manifest(self) -> Manifest | None:
-        """Return digests by path; None where something could not be looked at."""
-        states = {path: seen.state for path, seen in self.files.items() if seen.state is not None}
-        is_whole = len(states) == len(self.files) and not self.unseen and not self.is_too_large
-        return states if is_whole else None
+    def __call__(
+        self, policy: EffectPolicy, *, known: ScanCache, keep: Keep | None
+    ) -> TreeState: ...
 
 
 def scan(
     root: str,
     policy: EffectPolicy,
     *,
-    known: Known | None = None,
+    known: ScanCache | None = None,
     keep: Keep | None = None,
-) -> Snapshot:
+) -> TreeState:
     """Return what stands below `root`; blocks, O(files) `stat` calls.
 
     Links are never followed, also not those that appear meanwhile. What cannot be read is told and
@@ -120,89 +88,76 @@ def scan(
             read is added.
         keep: Gets contents.
     """
-    return _Scan(policy, {} if known is None else known, keep).below(root)
+    return _Scan(policy, {} if known is None else known, keep).run(root)
 
 
-def stat_scan(root: str, policy: EffectPolicy) -> Snapshot:
+def stat_scan(root: str, policy: EffectPolicy) -> TreeState:
     """Return what stands below `root` like `scan`, but read nothing; `fill` does that later."""
-    return _Scan(policy, {}, None).walked(root)
+    return _Scan(policy, {}, None).run(root, reads=False)
 
 
 def fill(
     root: str,
-    snapshot: Snapshot,
+    state: TreeState,
     paths: Iterable[str],
     *,
     keep: Keep | None = None,
     max_bytes: int | None = MAX_HASHED_BYTES,
 ) -> None:
-    """Read files of a snapshot that were not read; blocks.
+    """Read files of a scan that were not read; blocks.
 
     Only for a tree that nobody changes: what was seen and what is read are taken for one.
 
     Args:
         root: The directory that was scanned.
-        snapshot: What was seen there.
+        state: What was seen there.
         paths: Which of it are read.
         keep: Gets contents.
         max_bytes: Larger files stay unread; None reads them all, however long that takes.
     """
-    fd = os.open(root, _DIRECTORY)
+    limit = sys.maxsize if max_bytes is None else max_bytes
+    fd = os.open(root, OPEN_DIRECTORY)
     try:
         for path in paths:
-            seen = snapshot.files[path]
+            seen = state.files[path]
             if seen.state is None:
-                _fill(fd, path, seen, keep, sys.maxsize if max_bytes is None else max_bytes)
+                above, slash, name = path.rpartition("/")
+                with contextlib.suppress(OSError):
+                    directory = _opened_below(fd, above + slash)
+                    try:
+                        _, seen.state = _read(directory, name, seen.mode, limit, keep)
+                    finally:
+                        os.close(directory)
     finally:
         os.close(fd)
-
-
-def _fill(root: int, path: str, seen: Seen, keep: Keep | None, max_bytes: int) -> None:
-    directory, _, name = path.rpartition("/")
-    with contextlib.suppress(OSError):
-        fd = _opened_below(root, f"{directory}/" if directory else "")
-        try:
-            _, seen.state, content = _read(fd, name, seen.mode, max_bytes)
-        finally:
-            os.close(fd)
-        if content is not None and seen.state is not None and keep is not None:
-            keep(seen.state.digest, content)
 
 
 class _Scan:
     """One walk; files to be read are collected first, so that giving up is cheap."""
 
-    def __init__(self, policy: EffectPolicy, known: Known, keep: Keep | None) -> None:
+    def __init__(self, policy: EffectPolicy, known: ScanCache, keep: Keep | None) -> None:
         self._policy = policy
         self._known = known
         self._keep = keep
-        self._found = Snapshot()
+        self._found = TreeState()
         self._unread: dict[str, list[str]] = {}
         self._budget = MAX_SCAN_BYTES
 
-    def walked(self, root: str) -> Snapshot:
+    def run(self, root: str, *, reads: bool = True) -> TreeState:
         try:
-            fd = os.open(root, _DIRECTORY)
+            fd = os.open(root, OPEN_DIRECTORY)
         except OSError as exc:
             self._miss("", exc)
             return self._found
         try:
             self._walk(fd, "", 0)
+            if self._found.is_too_large:
+                return TreeState(is_too_large=True)
+            for directory, names in self._unread.items() if reads else ():
+                self._read_in(fd, directory, names)
         finally:
             os.close(fd)
-        return Snapshot(is_too_large=True) if self._found.is_too_large else self._found
-
-    def below(self, root: str) -> Snapshot:
-        found = self.walked(root)
-        if self._unread and not found.is_too_large:
-            with contextlib.suppress(OSError):
-                fd = os.open(root, _DIRECTORY)
-                try:
-                    for directory, names in self._unread.items():
-                        self._read_in(fd, directory, names)
-                finally:
-                    os.close(fd)
-        return found
+        return self._found
 
     def _walk(self, fd: int, prefix: str, depth: int) -> None:
         directories: list[str] = []
@@ -223,7 +178,7 @@ class _Scan:
                     if seen is not None and seen.is_settled:
                         files[prefix + entry.name] = seen
                     elif stat.S_IFMT(key[0]) in (stat.S_IFREG, stat.S_IFLNK):
-                        files[prefix + entry.name] = Seen(key, None, is_settled=False)
+                        files[prefix + entry.name] = ScannedFile(key, None, is_settled=False)
                         unread.append(entry.name)
                     else:
                         kind = _OTHER_KINDS.get(stat.S_IFMT(key[0]), "no file")
@@ -245,7 +200,7 @@ class _Scan:
             self._found.unseen[path] = f"it lies more than {MAX_DEPTH} directories deep"
             return
         try:
-            fd = os.open(name, _DIRECTORY, dir_fd=above)
+            fd = os.open(name, OPEN_DIRECTORY, dir_fd=above)
         except OSError as exc:
             self._miss(path, exc)
             return
@@ -277,19 +232,17 @@ class _Scan:
         seen = self._found.files[path]
         now = time.time_ns()
         try:
-            budget = min(MAX_HASHED_BYTES, self._budget)
-            key, state, content = _read(directory, name, seen.mode, budget)
+            limit = min(MAX_HASHED_BYTES, self._budget)
+            key, state = _read(directory, name, seen.mode, limit, self._keep)
         except FileNotFoundError:
             del self._found.files[path]
             return
         except OSError:
             return
-        if content is not None and state is not None and self._keep is not None:
-            self._keep(state.digest, content)
         if state is not None and stat.S_ISREG(key[0]):
             self._budget -= state.size
         is_settled = key == seen.key and now - key[5] > RACY_NS and state is not None
-        self._found.files[path] = seen = Seen(key, state, is_settled)
+        self._found.files[path] = seen = ScannedFile(key, state, is_settled)
         if is_settled:
             self._known[key] = seen
 
@@ -299,52 +252,125 @@ def _opened_below(root: int, directory: str) -> int:
     fd = os.dup(root)
     for name in directory.split("/")[:-1]:
         try:
-            below = os.open(name, _DIRECTORY, dir_fd=fd)
+            below = os.open(name, OPEN_DIRECTORY, dir_fd=fd)
         finally:
             os.close(fd)
         fd = below
     return fd
 
 
-_Read = tuple[StatKey, FileState | None, bytes | None]
-
-
-def _read(directory: int, name: str, mode: int, max_bytes: int) -> _Read:
+def _read(
+    directory: int, name: str, mode: int, max_bytes: int, keep: Keep | None
+) -> tuple[StatKey, FileState | None]:
+    """Read a link or a file to the end, a growing file at most up to `max_bytes`."""
     if stat.S_ISLNK(mode):
-        return _read_link(directory, name)
-    return _read_file(directory, name, max_bytes)
-
-
-def _read_link(directory: int, name: str) -> _Read:
-    target = os.fsencode(os.readlink(name, dir_fd=directory))
-    key = _key(os.stat(name, dir_fd=directory, follow_symlinks=False))
-    return key, FileState(sha256(target).hexdigest(), len(target), key[0]), target
-
-
-def _read_file(directory: int, name: str, max_bytes: int) -> _Read:
+        target = os.fsencode(os.readlink(name, dir_fd=directory))
+        key = _key(os.stat(name, dir_fd=directory, follow_symlinks=False))
+        state = FileState(sha256(target).hexdigest(), len(target), key[0])
+        if keep is not None:
+            keep(state.digest, target)
+        return key, state
     fd = os.open(name, _FILE, dir_fd=directory)
     try:
-        before = _key(os.fstat(fd))
-        if not stat.S_ISREG(before[0]) or before[3] > max_bytes:
-            return before, None, None
-        state, content = _content(fd, before, max_bytes)
+        key = _key(os.fstat(fd))
+        if not stat.S_ISREG(key[0]) or key[3] > max_bytes:
+            return key, None
+        digest, size, chunks = sha256(), 0, list[bytes]()
+        while chunk := os.read(fd, min(max(key[3] - size, 1), _CHUNK_BYTES)):
+            digest.update(chunk)
+            size += len(chunk)
+            if size <= MAX_BLOB_BYTES:
+                chunks.append(chunk)
+            if size > max_bytes or size == key[3]:
+                break  # if it has grown, its key tells
         # Changed while it was read: the caller sees a key that is not the one of the walk.
-        return (before if _key(os.fstat(fd)) == before else (*before[:5], -1)), state, content
+        key = key if _key(os.fstat(fd)) == key else (*key[:5], -1)
     finally:
         os.close(fd)
+    if size > max_bytes:
+        return key, None
+    state = FileState(digest.hexdigest(), size, key[0])
+    if keep is not None and size <= MAX_BLOB_BYTES:
+        keep(state.digest, b"".join(chunks))
+    return key, state
 
 
-def _content(fd: int, key: StatKey, max_bytes: int) -> tuple[FileState | None, bytes | None]:
-    """Read to the end, a growing file at most up to `max_bytes`."""
-    whole, size, kept = sha256(), 0, list[bytes]()
-    while chunk := os.read(fd, min(max(key[3] - size, 1), _CHUNK_BYTES)):
-        whole.update(chunk)
-        size += len(chunk)
-        if size <= MAX_BLOB_BYTES:
-            kept.append(chunk)
-        if size > max_bytes:
-            return None, None
-        if size == key[3]:
-            break  # if it has grown, its key tells
-    state = FileState(whole.hexdigest(), size, key[0])
-    return state, b"".join(kept) if size <= MAX_BLOB_BYTES else None
+class ContentStore:
+    """Contents in a file without a name: it goes with the process, however that ends.
+
+    The file lies in the directory for temporary files. All methods may be called on any thread
+    and block on the disk.
+
+    Raises:
+        OSError: No temporary file can be made.
+    """
+
+    def __init__(self, max_bytes: int = MAX_STORE_BYTES) -> None:
+        self._max_bytes = max_bytes
+        self._lock = threading.Lock()
+        self._fd, self._close = self._opened()
+        self._ranges: dict[str, tuple[int, int]] = {}
+        self._end = 0
+
+    @property
+    def n_bytes(self) -> int:
+        """Length of the file."""
+        return self._end
+
+    def put(self, digest: str, content: bytes) -> bool:
+        """Store `content`; False where the store or the disk is full."""
+        with self._lock:
+            return digest in self._ranges or self._append(digest, content)
+
+    def get(self, digest: str) -> bytes | None:
+        """Return the content of `digest`, None if it is not stored."""
+        with self._lock:
+            start, size = self._ranges.get(digest, (0, -1))
+            content = os.pread(self._fd, size, start) if size >= 0 else b""
+        return content if len(content) == size else None
+
+    def keep_only(self, wanted: AbstractSet[str]) -> None:
+        """Drop what is not `wanted`, once it is worth the copying."""
+        with self._lock:
+            ranges = {digest: at for digest, at in self._ranges.items() if digest in wanted}
+            n_bytes = sum(size for _, size in ranges.values())
+            if self._end - n_bytes < max(MIN_WASTE_BYTES, self._end // 2):
+                return
+            old = self._fd, self._close, self._ranges, self._end
+            try:
+                self._fd, self._close = self._opened()
+            except OSError:
+                return
+            self._ranges, self._end = {}, 0
+            for digest, (start, size) in ranges.items():
+                if not self._append(digest, os.pread(old[0], size, start)):
+                    # No room for two: the old file is still complete.
+                    self._close()
+                    self._fd, self._close, self._ranges, self._end = old
+                    return
+            old[1]()
+
+    def close(self) -> None:
+        """Free the disk; the contents are gone."""
+        with self._lock:
+            self._ranges = {}
+            self._close()
+
+    def _opened(self) -> tuple[int, Callable[[], object]]:
+        fd, path = tempfile.mkstemp(prefix="rath-contents-")
+        os.unlink(path)
+        return fd, weakref.finalize(self, os.close, fd)
+
+    def _append(self, digest: str, content: bytes) -> bool:
+        if self._end + len(content) > self._max_bytes:
+            return False
+        view, at = memoryview(content), self._end
+        try:
+            while view:
+                n_written = os.pwrite(self._fd, view, at)
+                view, at = view[n_written:], at + n_written
+        except OSError:
+            return False
+        self._ranges[digest] = (self._end, len(content))
+        self._end = at
+        return True

@@ -2,17 +2,17 @@
 
 It runs under `python -I -S` and imports nothing of rath, so that it starts fast; Linux only.
 
-    our process --socket--> supervisor --fork--> keeper --spawn--> a command, in its own session
+    our process --socket--> supervisor --fork--> runner --spawn--> a command, in its own session
          `---------------------socket-------------->'
 
-A keeper adopts what its command orphans, so that all of it can be found and ended: when it is told
+A runner adopts what its command orphans, so that all of it can be found and ended: when it is told
 to, and when our process ends, by whatever means. What goes over the sockets:
 
-    to the supervisor   one byte with a descriptor: fork a keeper that serves this socket
-    to a keeper         length (4 bytes) and that many bytes: number of arguments, numbers of
+    to the supervisor   one byte with a descriptor: fork a runner that serves this socket
+    to a runner         length (4 bytes) and that many bytes: number of arguments, numbers of
                         descriptors, directory, arguments and variables with zero bytes between
                         them; with it these descriptors. Length 0: end the command
-    from a keeper       kind (1 byte) and number (4 bytes): see `Reply`
+    from a runner       kind (1 byte) and number (4 bytes): see `ReplyKind`
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ LEAVE_SECONDS = 0.2
 _LOOK_MS = 2.0
 
 _STRAYS_MS = 200.0
-"""How often to look again for what a killed keeper has left, until none is found twice."""
+"""How often to look again for what a killed runner has left, until none is found twice."""
 
 GRACE_SECONDS = 3.0
-"""How long keepers may take to end their commands once our process has gone."""
+"""How long runners may take to end their commands once our process has gone."""
 
 _PR_SET_CHILD_SUBREAPER = 36
 
 
-class Reply:
-    """Kinds of replies of a keeper."""
+class ReplyKind:
+    """Kinds of replies of a runner."""
 
     BORN = b"B"
     """It is there; the number is its process id."""
@@ -58,7 +58,7 @@ class Reply:
     """The command has ended; the number is its wait status."""
 
     IDLE = b"I"
-    """Nothing of it is left: the keeper can take another one."""
+    """Nothing of it is left: the runner can take another one."""
 
     NO_DIRECTORY = b"D"
     """It could not be started in its directory; the number is the errno."""
@@ -94,7 +94,7 @@ class Reaper:
         self.drain()
 
 
-class Keeper:
+class Runner:
     """Runs one command after another for our process, and ends all that each of them started."""
 
     def __init__(self, channel: socket.socket, parent: int) -> None:
@@ -106,7 +106,7 @@ class Keeper:
         self._left: tuple[int, int, float] | None = None  # group, status of its leader, deadline
         self._is_ending = False
         self._is_clear = True
-        self._replies = REPLY.pack(Reply.BORN, os.getpid())
+        self._replies = REPLY.pack(ReplyKind.BORN, os.getpid())
         self._parent = parent
         self._poll = select.poll()
         for descriptor in (channel.fileno(), self._reaper.wake, parent):
@@ -150,11 +150,11 @@ class Keeper:
         return bool(data)
 
     def _start(self, payload: bytes) -> None:
-        kind = Reply.NO_DIRECTORY
+        kind = ReplyKind.NO_DIRECTORY
         try:
             n_arguments, numbers, directory, *rest = payload.split(b"\0")
             os.chdir(directory)
-            kind = Reply.NO_PROGRAM
+            kind = ReplyKind.NO_PROGRAM
             n = int(n_arguments)
             variables = dict(variable.split(b"=", 1) for variable in rest[n:])
             places = dict(zip(map(int, numbers.split(b",")), self._descriptors, strict=True))
@@ -173,22 +173,20 @@ class Keeper:
     def _end(self) -> None:
         """End the command and all below it: politely first, where it is still there."""
         self._is_ending = True
-        if self._main is not None:
-            _signal_group(self._main, signal.SIGTERM)
+        leader = self._main
+        if leader is not None:
+            signal_group(leader, signal.SIGTERM)
             deadline = time.monotonic() + TERM_SECONDS
-            while self._reap() and self._is_running() and time.monotonic() < deadline:
+            while self._reap() and self._main == leader and time.monotonic() < deadline:
                 self._reaper.wait(deadline - time.monotonic())
         self._end_all()
-
-    def _is_running(self) -> bool:
-        return self._main is not None
 
     def _end_all(self) -> None:
         """Kill every descendant: those of a killed child become our own children."""
         self._is_ending = True
         pause = 0.005
         if self._main is not None:
-            _signal_group(self._main, signal.SIGKILL)
+            signal_group(self._main, signal.SIGKILL)
         while self._reap():
             kill(children())
             self._flush()
@@ -206,7 +204,7 @@ class Keeper:
             self._end_group()
             if not self._is_clear:
                 self._is_clear = True
-                self._replies += REPLY.pack(Reply.IDLE, 0)
+                self._replies += REPLY.pack(ReplyKind.IDLE, 0)
             return False
         return True
 
@@ -218,9 +216,9 @@ class Keeper:
         if not self._is_ending and time.monotonic() < deadline and _has_members(group):
             return
         # It has members, or had some a moment ago: nobody else has got its number.
-        _signal_group(group, signal.SIGKILL)
+        signal_group(group, signal.SIGKILL)
         self._left = None
-        self._replies += REPLY.pack(Reply.ENDED, status)
+        self._replies += REPLY.pack(ReplyKind.ENDED, status)
 
     def _flush(self) -> None:
         replies, self._replies = self._replies, b""
@@ -232,17 +230,17 @@ class Keeper:
 
 
 class Supervisor:
-    """Forks keepers for our process, and ends what a keeper that was killed has left."""
+    """Forks runners for our process, and ends what a runner that was killed has left."""
 
     def __init__(self, control: socket.socket, parent: int) -> None:
         self._reaper = Reaper()
         self._control = control
         self._parent = parent
-        self._keepers: set[int] = set()
-        self._n_looks = 0  # how often to look yet for what a killed keeper has left
+        self._runners: set[int] = set()
+        self._n_looks = 0  # how often to look yet for what a killed runner has left
 
     def work(self) -> None:
-        """Fork keepers until our process has gone; then see that nothing of it is left."""
+        """Fork runners until our process has gone; then see that nothing of it is left."""
         poll = select.poll()
         for descriptor in (self._control.fileno(), self._reaper.wake, self._parent):
             poll.register(descriptor, select.POLLIN)
@@ -270,29 +268,29 @@ class Supervisor:
             return False
         for descriptor in _descriptors(ancillary):
             try:
-                keeper = os.fork()
+                runner = os.fork()
             except OSError:
-                keeper = -1  # its socket closes, which tells our process
-            if keeper == 0:
+                runner = -1  # its socket closes, which tells our process
+            if runner == 0:
                 self._control.close()
-                Keeper(socket.socket(fileno=descriptor), self._parent).work()
+                Runner(socket.socket(fileno=descriptor), self._parent).work()
                 os._exit(0)
             os.close(descriptor)
-            if keeper > 0:
-                self._keepers.add(keeper)
+            if runner > 0:
+                self._runners.add(runner)
         return bool(data)
 
     def _reap(self) -> bool:
         try:
             while (ended := os.waitpid(-1, os.WNOHANG))[0]:
-                if ended[0] in self._keepers:
-                    self._keepers.discard(ended[0])
+                if ended[0] in self._runners:
+                    self._runners.discard(ended[0])
                     self._n_looks = 2 if ended[1] != 0 else self._n_looks
         except ChildProcessError:
             self._n_looks = 0
             return False
         if self._n_looks:
-            strays = children() - self._keepers
+            strays = children() - self._runners
             kill(strays)
             # One more look than needed: between two of them something may have come to us.
             self._n_looks = 2 if strays else self._n_looks - 1
@@ -302,7 +300,7 @@ class Supervisor:
 def children() -> set[int]:
     """Return the children of this process."""
     me = os.getpid()
-    return {pid for pid, parent in _parents() if parent == me}
+    return {pid for pid, parent, _ in processes() if parent == me}
 
 
 def kill(pids: Iterable[int]) -> None:
@@ -314,15 +312,24 @@ def kill(pids: Iterable[int]) -> None:
             continue  # it runs as somebody else: waited for instead
 
 
-def _parents() -> Iterator[tuple[int, int]]:
+def processes() -> Iterator[tuple[int, int, bool]]:
+    """Yield the id of each process, that of its parent, and whether it has not ended."""
     for name in os.listdir("/proc"):
         if name.isdigit():
-            try:
-                with open(f"/proc/{name}/stat", "rb", buffering=0) as file:
-                    stat = file.read(1024)
-            except OSError:
-                continue
-            yield int(name), int(stat[stat.rindex(b")") + 1 :].split(None, 2)[1])
+            process = process_at(int(name))
+            if process is not None:
+                yield process
+
+
+def process_at(pid: int) -> tuple[int, int, bool] | None:
+    """Return a process as `processes` does, None where there is none of that id."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
+            stat = file.read(1024)
+    except OSError:
+        return None
+    state, parent = stat[stat.rindex(b")") + 1 :].split(None, 2)[:2]
+    return pid, int(parent), state not in (b"Z", b"X")
 
 
 def _has_members(group: int) -> bool:
@@ -333,11 +340,12 @@ def _has_members(group: int) -> bool:
     return True
 
 
-def _signal_group(leader: int, number: int) -> None:
+def signal_group(leader: int, number: int) -> None:
+    """Send a signal to a process group, where one is left that may be signalled."""
     try:
         os.killpg(leader, number)
     except OSError:
-        return  # all of it runs as somebody else
+        return  # gone, or all of it runs as somebody else; on macOS only dead members left
 
 
 def _spawn(arguments: list[bytes], variables: dict[bytes, bytes], places: dict[int, int]) -> int:
@@ -390,7 +398,7 @@ def _descriptors(ancillary: list[tuple[int, int, bytes]]) -> list[int]:
 
 def main() -> None:
     """Detach from our process and serve it; last arguments: its socket and its process id."""
-    # A signal that our process blocks would stay so: no keeper would learn of an end.
+    # A signal that our process blocks would stay so: no runner would learn of an end.
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     control = socket.socket(fileno=int(sys.argv[-2]))
     parent = os.pidfd_open(int(sys.argv[-1]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rath.backend.opensandbox.backend import OpenSandboxBackend
 from rath.backend.opensandbox.connection import resolve_opensandbox_domain, strict_workspace_bind
-from rath.backend.opensandbox.volumes import bind_workspace_volumes_from_spec
+from rath.backend.opensandbox.sandbox import bind_workspace_volumes_from_spec
 
 __all__ = [
     "OpenSandboxBackend",

@@ -13,31 +13,36 @@ from typing import TYPE_CHECKING, TypeVar
 from rath._async.runtime import runtime
 from rath.backend.abc import Backend, BackendSandbox, BackendSandboxSpec, SandboxIdentity
 from rath.backend.capabilities import Capabilities, IsolationLevel
-from rath.backend.frozen import FrozenWorkspace, Seed
-from rath.backend.opensandbox.commands import run_code, run_command
-from rath.backend.opensandbox.connection import Connection, find_connection, unavailable_reason
-from rath.backend.opensandbox.defaults import ROOT
-from rath.backend.opensandbox.faults import RemoteFault, failure_of
-from rath.backend.opensandbox.files import run_file_tool
-from rath.backend.opensandbox.freezing import Freezer
-from rath.backend.opensandbox.frozen import TREES, RemoteFrozen, Start, remote_frozen
-from rath.backend.opensandbox.looking import CannotLook
-from rath.backend.opensandbox.opening import load_client, open_new
-from rath.backend.opensandbox.paths import OutsideWorkspace
-from rath.backend.opensandbox.remote import Gone, RemoteSandbox, gone_message, unreachable
-from rath.backend.opensandbox.snapshots import SnapshotFailed
-from rath.backend.opensandbox.window import observed, workspace_digest
+from rath.backend.file_tools import OutsideWorkspace
+from rath.backend.opensandbox.changes import ScanFailed, observed, workspace_digest
+from rath.backend.opensandbox.connection import (
+    ROOT,
+    RemoteError,
+    SandboxGone,
+    ServerAccess,
+    failure_of,
+    find_connection,
+    unavailable_reason,
+)
+from rath.backend.opensandbox.files import absolute, run_file_operation
+from rath.backend.opensandbox.processes import run_code, run_command
+from rath.backend.opensandbox.sandbox import RemoteSandbox, load_client, open_new
+from rath.backend.opensandbox.snapshots import (
+    TREES,
+    RemoteFrozen,
+    SnapshotFailed,
+    Start,
+    freeze,
+    remote_frozen,
+)
 from rath.backend.results import ToolExecutionFailure, ToolResult
+from rath.backend.snapshots import FrozenWorkspace, Seed, UnopenedFiles
 from rath.backend.tool_types import (
     ALL_CALLS,
     BackendTool,
     BackendToolCodeRun,
     BackendToolCommandRun,
-    BackendToolFilesEdit,
-    BackendToolFilesExists,
-    BackendToolFilesList,
-    BackendToolFilesRead,
-    BackendToolFilesWrite,
+    FileTool,
 )
 from rath.errors import BackendError, BackendSandboxClosed, UnsupportedBackendTool
 
@@ -68,13 +73,13 @@ class OpenSandboxBackend(Backend):
 
     def __init__(self, *, domain: str | None = None, api_key: str | None = None) -> None:
         # A closure, since the repr of a `partial` would show the key.
-        self._find: Callable[[], Connection] = lambda: find_connection(domain, api_key)
+        self._find: Callable[[], ServerAccess] = lambda: find_connection(domain, api_key)
         self._open: weakref.WeakSet[RemoteSandbox] = weakref.WeakSet()
-        self._freezer = Freezer(self._opened)
+        self._unopened: UnopenedFiles[RemoteFrozen] = UnopenedFiles()
 
     @classmethod
     def is_available(cls) -> bool:
-        """Tell whether the SDK is installed and a server is named; it is not asked."""
+        """Return whether the SDK is installed and a server is named; it is not asked."""
         return unavailable_reason() is None
 
     @classmethod
@@ -116,7 +121,12 @@ class OpenSandboxBackend(Backend):
         if not remote_id:
             raise ValueError("attach needs the id of a sandbox, got an empty text")
         sandbox = BackendSandbox(self, remote_id, spec)
-        runtime().run(partial(self._reached, sandbox.native), label=f"attaching to {remote_id}")
+        native: RemoteSandbox = sandbox.native
+        try:
+            self._run(native, native.client, "attaching to")
+        except BackendError:
+            self._open.discard(native)
+            raise
         return sandbox
 
     def detach(self, sandbox: BackendSandbox) -> str:
@@ -130,7 +140,7 @@ class OpenSandboxBackend(Backend):
             BackendError: Such files cannot be kept; the sandbox is as it was.
         """
         native = self._native(sandbox)
-        runtime().run(partial(self._secured, native), label=f"keeping files of {native.handle}")
+        runtime().run(partial(_secure, native), label=f"keeping files of {native.handle}")
         sandbox.closed = True
         runtime().forget(sandbox)
         self._open.discard(native)
@@ -144,7 +154,7 @@ class OpenSandboxBackend(Backend):
             BackendSandboxClosed: It is closed, or the server has it no more.
             BackendError: The server refused it or cannot be reached.
         """
-        return self._asked(sandbox, lambda client: client.renew(lifetime), "renewing")
+        return self._ask(sandbox, lambda client: client.renew(lifetime), "renewing")
 
     def snapshot(self, sandbox: BackendSandbox, name: str | None = None) -> str:
         """Ask the server for a snapshot of a sandbox and return its id; waits for the answer only.
@@ -155,7 +165,7 @@ class OpenSandboxBackend(Backend):
             BackendSandboxClosed: It is closed, or the server has it no more.
             BackendError: The server refused it or cannot be reached.
         """
-        return self._asked(sandbox, lambda client: client.snapshot(name), "a snapshot of")
+        return self._ask(sandbox, lambda client: client.snapshot(name), "a snapshot of")
 
     def open_snapshot(
         self, snapshot_id: str, *, spec: BackendSandboxSpec | None = None
@@ -165,13 +175,10 @@ class OpenSandboxBackend(Backend):
         Raises:
             BackendError: It could not be opened.
         """
-        sandbox = _OfSnapshot(self, snapshot_id, spec)
-        return sandbox.ensure_open()
+        return _SnapshotSandbox(self, snapshot_id, spec).ensure_open()
 
     def adopt(self, sandbox: BackendSandbox) -> RemoteSandbox:
-        handle = sandbox.handle
-        connect = partial(self._connected, handle)
-        native = RemoteSandbox(handle, sandbox.spec, connect, tree=TREES.at(handle))
+        native = self._sandbox(sandbox.handle, sandbox.spec)
         self._open.add(native)
         return native
 
@@ -190,7 +197,7 @@ class OpenSandboxBackend(Backend):
             BackendSandboxClosed: It was closed.
             BackendError: Its workspace is a `working_dir`, which belongs to no snapshot.
         """
-        return self._freezer.freeze(sandbox)
+        return freeze(sandbox, self._unopened, self._open_frozen)
 
     async def aopen_copy(self, seed: Seed, spec: BackendSandboxSpec | None) -> RemoteSandbox:
         frozen = remote_frozen(seed.frozen)
@@ -198,9 +205,9 @@ class OpenSandboxBackend(Backend):
             start = await frozen.astart()
         except SnapshotFailed as exc:
             raise BackendError(f"a copy of a workspace cannot be opened: {exc}") from exc
-        wanted = start.spec if spec is None else replace(spec, working_dir=None)
+        spec = start.spec if spec is None else replace(spec, working_dir=None)
         changes = {**start.changes, **seed.changes}
-        sandbox = await self._opened(Start(wanted, start.snapshot, changes), begin=frozen)
+        sandbox = await self._open_frozen(Start(spec, start.snapshot, changes), begin=frozen)
         sandbox.layer = None if start.snapshot is None else "snapshot"
         self._open.add(sandbox)
         return sandbox
@@ -212,9 +219,9 @@ class OpenSandboxBackend(Backend):
         self, spec: BackendSandboxSpec | None, *, snapshot_id: str | None = None
     ) -> RemoteSandbox:
         """Open a sandbox on the server, from an image or a snapshot."""
-        connection = await self._connection()
-        client = await open_new(connection, spec or BackendSandboxSpec(), snapshot_id=snapshot_id)
-        sandbox = self._of_client(client, spec)
+        access = await runtime().call_in_worker(self._find)
+        client = await open_new(access, spec or BackendSandboxSpec(), snapshot_id=snapshot_id)
+        sandbox = self._sandbox(client.id, spec, client)
         self._open.add(sandbox)
         return sandbox
 
@@ -235,8 +242,9 @@ class OpenSandboxBackend(Backend):
                 ) from exc
 
     async def adispatch(self, native: RemoteSandbox, op: BackendTool) -> ToolResult | bool:
-        what, run = self._operation(native, op)
+        operation = "the operation"
         try:
+            operation, run = self._operation(native, op)
             if op.read_only:
                 return await native.use(run)
             async with TREES.writing(native.tree):
@@ -246,56 +254,57 @@ class OpenSandboxBackend(Backend):
                     await native.client()
                     return await observed(native, partial(native.use, run))
         except SnapshotFailed as exc:
-            return _copy_failure(native, exc)
-        except Gone:
-            return ToolExecutionFailure("sandbox_closed", gone_message(native), native.handle)
+            if native.is_gone:
+                return _closed_failure(native)
+            message = (
+                "nothing was done: somebody holds the files as they are, which takes a snapshot, "
+                f"and {exc}; close the fork that holds them, or share the workspace"
+            )
+            return ToolExecutionFailure("workspace_copy_failed", message, native.handle)
+        except SandboxGone:
+            return _closed_failure(native)
         except OutsideWorkspace as exc:
             return ToolExecutionFailure("path_outside_workspace", str(exc))
-        except RemoteFault as exc:
-            return failure_of(exc, what)
+        except RemoteError as exc:
+            return failure_of(exc, operation)
 
     async def aworkspace_digest(self, native: RemoteSandbox) -> str | None:
         try:
             async with native.running:
                 return await workspace_digest(native)
-        except (CannotLook, RemoteFault, Gone):
+        except (ScanFailed, RemoteError, SandboxGone):
             return None
 
     def _operation(
         self, native: RemoteSandbox, op: BackendTool
     ) -> tuple[str, Callable[[Client], Awaitable[ToolResult | bool]]]:
-        """Return what an operation is called in messages, and what runs it."""
-        match op:
-            case BackendToolCommandRun():
-                return "the command", lambda client: run_command(client, op)
-            case BackendToolCodeRun():
-                return "the code", lambda client: run_code(client, op)
-            case (
-                BackendToolFilesRead()
-                | BackendToolFilesWrite()
-                | BackendToolFilesEdit()
-                | BackendToolFilesList()
-                | BackendToolFilesExists()
-            ):
-                what = f"the request for {op.path!r}"
-                return what, lambda client: run_file_tool(native, client, op)
-            case _:
-                raise UnsupportedBackendTool(type(op), self.name)
+        """Return the name of an operation in messages, and what runs it."""
+        if isinstance(op, BackendToolCommandRun):
+            cwd = ROOT if op.cwd is None else absolute(op.cwd)
+            return "the command", lambda client: run_command(client, op, cwd)
+        if isinstance(op, BackendToolCodeRun):
+            return "the code", lambda client: run_code(client, op)
+        if isinstance(op, FileTool):
+            name = f"the request for {op.path!r}"
+            return name, lambda client: run_file_operation(native, client, op)
+        raise UnsupportedBackendTool(type(op), self.name)
 
-    def _asked(
-        self, sandbox: BackendSandbox, ask: Callable[[Client], Awaitable[T]], label: str
-    ) -> T:
+    def _ask(self, sandbox: BackendSandbox, ask: Callable[[Client], Awaitable[T]], label: str) -> T:
         native = self._native(sandbox)
+        return self._run(native, partial(native.use, ask), label)
 
-        async def asked() -> T:
+    def _run(self, native: RemoteSandbox, call: Callable[[], Awaitable[T]], label: str) -> T:
+        """Run a call that does not belong to an operation; raises `BackendError`."""
+
+        async def run() -> T:
             try:
-                return await native.use(ask)
-            except Gone as exc:
+                return await call()
+            except SandboxGone as exc:
                 raise BackendSandboxClosed(native.handle) from exc
-            except RemoteFault as exc:
-                raise unreachable(native.handle, exc) from exc
+            except RemoteError as exc:
+                raise native.unreachable(exc) from exc
 
-        return runtime().run(asked, label=f"{label} {native.handle}")
+        return runtime().run(run, label=f"{label} {native.handle}")
 
     def _native(self, sandbox: BackendSandbox) -> RemoteSandbox:
         native = sandbox.native
@@ -303,73 +312,58 @@ class OpenSandboxBackend(Backend):
             raise BackendSandboxClosed(sandbox.handle)
         return native
 
-    async def _secured(self, native: RemoteSandbox) -> None:
-        try:
-            async with TREES.writing(native.tree):
-                pass
-        except SnapshotFailed as exc:
-            raise BackendError(
-                f"the sandbox {native.handle} was not let go, since a fork or undo holds its "
-                f"files as they are and {exc}; close that first"
-            ) from exc
-
-    async def _reached(self, native: RemoteSandbox) -> None:
-        try:
-            await native.client()
-        except Gone as exc:
-            self._open.discard(native)
-            raise BackendSandboxClosed(native.handle) from exc
-        except RemoteFault as exc:
-            self._open.discard(native)
-            raise unreachable(native.handle, exc) from exc
-
-    async def _opened(self, start: Start, *, begin: RemoteFrozen | None = None) -> RemoteSandbox:
+    async def _open_frozen(
+        self, start: Start, *, begin: RemoteFrozen | None = None
+    ) -> RemoteSandbox:
         """Open a sandbox that begins with frozen files; it is not counted."""
         snapshot_id = None if start.snapshot is None else start.snapshot.id
-        connection = await self._connection()
-        client = await open_new(
-            connection, start.spec, snapshot_id=snapshot_id, changes=start.changes
-        )
-        return self._of_client(client, start.spec, begin)
+        access = await runtime().call_in_worker(self._find)
+        client = await open_new(access, start.spec, snapshot_id=snapshot_id, changes=start.changes)
+        return self._sandbox(client.id, start.spec, client, begin)
 
-    def _of_client(
-        self, client: Client, spec: BackendSandboxSpec | None, begin: RemoteFrozen | None = None
+    def _sandbox(
+        self,
+        handle: str,
+        spec: BackendSandboxSpec | None,
+        client: Client | None = None,
+        begin: RemoteFrozen | None = None,
     ) -> RemoteSandbox:
-        connect = partial(self._connected, client.id)
-        tree = TREES.at(client.id)
-        return RemoteSandbox(client.id, spec, connect, tree=tree, client=client, begin=begin)
+        async def connect() -> Client:
+            module = await runtime().call_in_worker(load_client)
+            access = await runtime().call_in_worker(self._find)
+            connected: Client = await module.Client.connect(access, handle)
+            return connected
 
-    async def _connection(self) -> Connection:
-        return await runtime().call_in_worker(self._find)
-
-    async def _connected(self, remote_id: str) -> Client:
-        module = await runtime().call_in_worker(load_client)
-        client: Client = await module.Client.connect(await self._connection(), remote_id)
-        return client
+        tree = TREES.at(handle)
+        return RemoteSandbox(handle, spec, connect, tree=tree, client=client, begin=begin)
 
 
 async def _end(native: RemoteSandbox) -> None:
     try:
         await native.close()
-    except RemoteFault as exc:
+    except RemoteError as exc:
         raise BackendError(
             f"the sandbox {native.handle} could not be ended on the server, where it ends with "
             f"its lifetime: {exc}"
         ) from exc
 
 
-def _copy_failure(native: RemoteSandbox, exc: SnapshotFailed) -> ToolExecutionFailure:
-    """Return what is said where frozen files could not be kept apart from an operation."""
-    if native.is_gone:
-        return ToolExecutionFailure("sandbox_closed", gone_message(native), native.handle)
-    message = (
-        "nothing was done: somebody holds the files as they are, which takes a snapshot, and "
-        f"{exc}; close the fork that holds them, or share the workspace"
-    )
-    return ToolExecutionFailure("workspace_copy_failed", message, native.handle)
+async def _secure(native: RemoteSandbox) -> None:
+    try:
+        async with TREES.writing(native.tree):
+            pass
+    except SnapshotFailed as exc:
+        raise BackendError(
+            f"the sandbox {native.handle} was not let go, since a fork or undo holds its "
+            f"files as they are and {exc}; close that first"
+        ) from exc
 
 
-class _OfSnapshot(BackendSandbox):
+def _closed_failure(native: RemoteSandbox) -> ToolExecutionFailure:
+    return ToolExecutionFailure("sandbox_closed", native.gone_message(), native.handle)
+
+
+class _SnapshotSandbox(BackendSandbox):
     """A sandbox that begins as a snapshot was."""
 
     def __init__(

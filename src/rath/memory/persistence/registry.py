@@ -2,20 +2,45 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import logging
 import os
 import stat
-from datetime import timedelta
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import cast
 from uuid import UUID
 
 from rath._core.persistent_dirs import PersistentDirectories
-from rath.memory.persistence.paths import STORE, local_memory_root, local_store_dir
-from rath.memory.persistence.registry import read_record
+from rath._core.usage_locks import Use
+from rath.memory.persistence.paths import (
+    LOCAL_SUBDIR,
+    MEMORY_DIR_NAME,
+    STORE,
+    local_memory_root,
+    local_store_dir,
+)
 
-__all__ = ["PersistentMemoryRegistry"]
+__all__ = ["PersistentMemoryRegistry", "StoreRecord", "hold_store", "read_record"]
 
+_META_NAME = "meta.json"
 _logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class StoreRecord:
+    """Whose a store is, and when it was opened or closed last."""
+
+    project_root: Path | None = None
+    """Root of the project whose store it is; None for any other store."""
+
+    last_used_at: float | None = None
+    """Seconds since 1970; None where it is not told."""
+
+    is_damaged: bool = False
+    """There is a file, and it cannot be believed."""
 
 
 class PersistentMemoryRegistry:
@@ -88,11 +113,11 @@ class PersistentMemoryRegistry:
 def local_stores() -> PersistentDirectories:
     """Return the local stores of the home that is in force."""
     return PersistentDirectories(
-        local_memory_root(), STORE, recorded_use=_told_use, is_wanted=_is_wanted
+        local_memory_root(), STORE, recorded_use=_recorded_use, is_wanted=_is_wanted
     )
 
 
-def _told_use(store: Path) -> float | None:
+def _recorded_use(store: Path) -> float | None:
     return read_record(store).last_used_at
 
 
@@ -112,3 +137,47 @@ def _may_be_there(directory: Path) -> bool:
     except OSError:
         # Out of reach for now, as behind a mount or without the rights, is not gone.
         return True
+
+
+def read_record(store: Path) -> StoreRecord:
+    """Return what the store in a directory tells; nothing where it has no `meta.json` yet."""
+    try:
+        raw: object = json.loads((store / _META_NAME).read_bytes())
+    except FileNotFoundError:
+        return StoreRecord()
+    except (OSError, ValueError, RecursionError):
+        return StoreRecord(is_damaged=True)
+    if not isinstance(raw, dict):
+        return StoreRecord(is_damaged=True)
+    known = cast("dict[str, object]", raw)
+    root = known.get("project_root")
+    return StoreRecord(
+        Path(root) if isinstance(root, str) and root else None, _seconds(known.get("last_used_at"))
+    )
+
+
+def _seconds(raw: object) -> float | None:
+    try:
+        time = datetime.fromisoformat(str(raw))
+        return (time if time.tzinfo is not None else time.replace(tzinfo=UTC)).timestamp()
+    except (ValueError, OverflowError, OSError):
+        return None
+
+
+def hold_store(directory: Path) -> Use | None:
+    """Hold the store whose directory, a real path, is kept in a home; None for any other one.
+
+    Raises:
+        MemoryBackendError: It is being removed and that does not end, or it cannot be locked.
+    """
+    if _holds_stores(directory.parent):
+        with contextlib.suppress(ValueError):
+            UUID(directory.name)
+            return STORE.hold(directory)
+    return None
+
+
+def _holds_stores(above: Path) -> bool:
+    # By its name in any home; in the one that is in force it may be a link to another disk.
+    is_named_so = (above.parent.name, above.name) == (MEMORY_DIR_NAME, LOCAL_SUBDIR)
+    return is_named_so or str(above) == os.path.realpath(local_memory_root())

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from rath._core.blobs import Blob
 from rath.backend.effects import FileEffect
-from rath.backend.parts import split_lines
+from rath.backend.file_tools import split_lines
 
 _VISIT = 4
 """What looking at one diagonal costs, where comparing two lines costs 1; about so when measured."""

@@ -12,10 +12,10 @@ from uuid import UUID
 
 from rath._async.runtime import runtime
 from rath._core.blobs import MAX_BLOB_BYTES, Blob
+from rath.backend.changes import FileState, Manifest
 from rath.backend.effects import FileEffect
-from rath.backend.frozen import NewFile
-from rath.backend.manifest import FileState, Manifest
-from rath.backend.parts import split_lines
+from rath.backend.file_tools import split_lines
+from rath.backend.snapshots import NewFile
 from rath.errors import BackendError
 from rath.session.files.changes import Version, effect_between, line_of, net_changes
 from rath.session.files.diff import PLAIN_FILE, common_runs, is_text

@@ -13,9 +13,9 @@ from uuid import UUID, uuid4
 
 from rath._async.deferred import Deferred
 from rath._core.text import short_id
+from rath.backend.changes import EffectPolicy, FileState, Manifest, manifest_digest
 from rath.backend.effects import FileEffect
-from rath.backend.frozen import FrozenWorkspace, NewFile, Origin, Seed
-from rath.backend.manifest import EffectPolicy, FileState, Manifest, manifest_digest
+from rath.backend.snapshots import FrozenWorkspace, NewFile, Origin, Seed
 from rath.errors import BackendError
 from rath.session.bindings import Placement
 from rath.session.body import Body

@@ -18,9 +18,13 @@ from rath._async.lanes import Job, Key, Lanes
 from rath._async.runtime import runtime
 from rath._async.workers import UserExit
 from rath._core.blobs import Blob
-from rath.backend.effects import EffectLog, FileEffect, observe_effects
-from rath.backend.own_time import OwnTime
-from rath.backend.unseen import UNOBSERVED
+from rath.backend.effects import (
+    UNOBSERVED,
+    EffectLog,
+    FileEffect,
+    PausableDeadline,
+    observe_effects,
+)
 from rath.errors import WorkspaceLost
 from rath.session.bindings import Placement
 from rath.session.calls.asking import CurrentCall, call_here, in_call
@@ -108,7 +112,7 @@ class _Attempt:
     """A call that runs."""
 
     offer: ToolOffer
-    time: OwnTime
+    time: PausableDeadline
     effects: EffectLog
     mark: int
     """The moment from which operations that nobody observed count."""
@@ -320,8 +324,8 @@ class ToolRounds:
         status: ToolStatus = "failed"
         with observe_effects() as effects, nesting() as nested:
             sandbox = self.placement.sandbox
-            mark = 0 if sandbox is None else sandbox.unseen.mark()
-            attempt = _Attempt(offer, OwnTime(offer.limit), effects, mark)
+            mark = 0 if sandbox is None else sandbox.unobserved.mark()
+            attempt = _Attempt(offer, PausableDeadline(offer.limit), effects, mark)
             try:
                 async with attempt.time:
                     result = await call()
@@ -357,7 +361,7 @@ class ToolRounds:
         """Return what became of a call, with what it did and where."""
         sandbox, offer = self.placement.sandbox, attempt.offer
         gaps = list(attempt.effects.gaps)
-        if sandbox is not None and sandbox.unseen.any_since(attempt.mark):
+        if sandbox is not None and sandbox.unobserved.any_since(attempt.mark):
             gaps.append(UNOBSERVED)
         is_interrupted = status == "interrupted"
         if is_interrupted and offer.effects != "read_only" and not self._is_operation(offer):

@@ -1,11 +1,13 @@
-"""What goes over the wire to a server, on one that only writes down what it is asked."""
+"""Requests to a server: their wire, on one that only writes them down, and their errors."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
+from openviking_sdk import errors
 
 from rath.memory import (
     MemoryBackendError,
@@ -16,10 +18,13 @@ from rath.memory import (
     MemoryStoreSpec,
     get,
 )
+from rath.memory.adapters.openviking.client import translate_error
 from tests.support.chat_replies import Reply, dropped, json_body, raw, status_error
 from tests.support.chat_server import CapturedRequest, ChatServer
 
 HOME = {"status": "ok", "result": {"uri": "viking://user/alice"}}
+
+
 KEY = "the-key-of-this-server"
 
 
@@ -132,3 +137,71 @@ def test_a_key_that_the_server_repeats_is_in_no_failure(server: ChatServer) -> N
     assert failed.kind == "unauthorized"
     assert KEY not in repr(failed)
     assert KEY not in repr(store)
+
+
+ERROR_KEY = "secret-key-0123456789"
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (errors.NotFoundError("x"), "not_found"),
+        (errors.InvalidURIError("x"), "invalid_uri"),
+        (errors.InvalidArgumentError("x"), "invalid_uri"),
+        (errors.FailedPreconditionError("x"), "invalid_uri"),
+        (errors.PermissionDeniedError("x"), "unauthorized"),
+        (errors.UnauthenticatedError("x"), "unauthorized"),
+        (errors.UnimplementedError("x"), "unsupported"),
+        (errors.NotInitializedError("x"), "unsupported"),
+        (errors.DeadlineExceededError("x"), "timeout"),
+        (TimeoutError("x"), "timeout"),
+        (httpx.ReadTimeout("x"), "timeout"),
+        (httpx.ConnectTimeout("x"), "timeout"),
+        (errors.UnavailableError("x"), "transport"),
+        (errors.AbortedError("x"), "transport"),
+        (errors.ResourceExhaustedError("x"), "transport"),
+        (ConnectionResetError("x"), "transport"),
+        (httpx.ConnectError("x"), "transport"),
+        (httpx.RemoteProtocolError("x"), "transport"),
+        (errors.ProcessingError("x"), "extraction_failed"),
+        (errors.EmbeddingFailedError("x"), "extraction_failed"),
+        (errors.VLMFailedError("x"), "extraction_failed"),
+        (errors.SessionExpiredError("x"), "store_closed"),
+        (errors.AlreadyExistsError("x"), "internal"),
+        (errors.ConflictError("x"), "internal"),
+        (errors.InternalError("x"), "internal"),
+        (errors.OpenVikingError("x"), "internal"),
+        (KeyError("x"), "internal"),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else value,
+)
+def test_each_error_has_its_kind(error: Exception, kind: str) -> None:
+    failure = translate_error(error).failure
+    assert failure.kind == kind
+    assert failure.detail == type(error).__name__
+    assert failure.message
+
+
+def test_the_key_is_not_repeated() -> None:
+    fault = translate_error(errors.UnauthenticatedError(f"the key {ERROR_KEY} is wrong"), ERROR_KEY)
+    assert ERROR_KEY not in str(fault)
+    assert ERROR_KEY not in fault.failure.message
+
+
+@pytest.mark.parametrize(
+    ("error", "is_busy"),
+    [
+        (errors.ConflictError("x"), True),
+        (errors.AlreadyExistsError("x"), False),
+        (errors.NotFoundError("x"), False),
+    ],
+    ids=["conflict", "exists", "missing"],
+)
+def test_only_conflicts_are_worth_a_wait(error: Exception, is_busy: bool) -> None:
+    assert translate_error(error).is_busy is is_busy
+
+
+def test_a_conflict_that_will_last_is_not_waited_for() -> None:
+    lasting = errors.ConflictError("x")
+    vars(lasting)["details"] = {"retryable": False}
+    assert not translate_error(lasting).is_busy

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -32,9 +32,9 @@ from rath.memory import (
     MemoryWriteResult,
     UnsupportedMemoryOp,
 )
-from rath.memory.adapters.openviking import asking
-from rath.memory.adapters.openviking.writing import session_tag
-from rath.memory.notes import KEEP_BOTH, SESSION_ID, places
+from rath.memory.adapters.openviking import client
+from rath.memory.adapters.openviking.operations import session_tag
+from rath.memory.notes import EXPIRES_AT, KEEP_BOTH, SESSION_ID, places
 from tests.support.openviking_sdk import (
     FOREVER,
     KEY,
@@ -88,12 +88,6 @@ def test_white_space_around_a_new_memory_is_kept() -> None:
     assert [options["wait"] for _, options in sdk.named("write")] == [False, True]
 
 
-def test_an_unknown_mode_is_unsupported() -> None:
-    assert (
-        kind_of(dispatch(ScriptedSdk(), MemoryOpWrite(NOTE, "x", mode="append"))) == "unsupported"
-    )
-
-
 def test_what_comes_from_a_session_is_tagged() -> None:
     sdk = ScriptedSdk(write=WRITTEN)
     dispatch(sdk, MemoryOpWrite(NOTE, "x", metadata={SESSION_ID: "S 1"}))
@@ -101,14 +95,6 @@ def test_what_comes_from_a_session_is_tagged() -> None:
     tag = session_tag("S 1")
     assert tag.startswith("rath_session_")
     assert options["options"] == {"tags": [tag], "tag_mode": "append"}
-
-
-@pytest.mark.parametrize("status", ["queued", "failed"])
-def test_a_waited_write_that_is_not_processed_is_told(status: str) -> None:
-    sdk = ScriptedSdk(write={**WRITTEN, "semantic_status": "skipped", "vector_status": status})
-    result = dispatch(sdk, MemoryOpWrite(NOTE, "x", wait=True))
-    assert kind_of(result) == "extraction_failed"
-    assert "is stored" in str(result)
 
 
 def test_a_note_that_keeps_both_moves_to_a_longer_name() -> None:
@@ -135,30 +121,10 @@ def test_the_longest_name_is_the_last_resort() -> None:
 
 
 def test_what_is_busy_is_written_when_it_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(asking, "BUSY_WAITS", (0.0,))
+    monkeypatch.setattr(client, "BUSY_WAITS", (0.0,))
     busy = error("ConflictError", retryable=True)
     sdk = ScriptedSdk(write=(busy, busy, WRITTEN))
     assert isinstance(dispatch(sdk, MemoryOpWrite(NOTE, "x")), MemoryWriteResult)
-
-
-def test_what_stays_busy_is_a_timeout() -> None:
-    sdk = ScriptedSdk(write=error("ConflictError"))
-    result = dispatch(sdk, MemoryOpWrite(NOTE, "x", timeout_seconds=0.04))
-    assert kind_of(result) == "timeout"
-    assert "other work on the same place" in str(result)
-
-
-def test_an_answer_that_does_not_come_is_a_timeout() -> None:
-    result = dispatch(ScriptedSdk(write=FOREVER), MemoryOpWrite(NOTE, "x", timeout_seconds=0.01))
-    assert kind_of(result) == "timeout"
-    assert "may have taken effect" in str(result)
-
-
-def test_a_connection_that_gives_up_by_itself_is_a_failure() -> None:
-    sdk = ScriptedSdk(find=asyncio.CancelledError())
-    result = dispatch(sdk, MemoryOpFind("x"))
-    assert kind_of(result) == "transport"
-    assert result == MemoryExecutionFailure("transport", asking.GIVEN_UP, "CancelledError")
 
 
 @pytest.mark.parametrize("last", [RuntimeError("x"), asyncio.CancelledError()])
@@ -218,24 +184,11 @@ def test_nothing_is_sent_twice_when_the_connection_is_lost(name: str) -> None:
     assert len([each for each, _, _ in sdk.calls if each != "create_session"]) == 1
 
 
-@pytest.mark.parametrize("answer", [None, [], {"result": 3}, "text"])
-def test_an_answer_that_is_none_is_a_failure(answer: object) -> None:
-    sdk = ScriptedSdk(ls_page=answer)
-    assert kind_of(dispatch(sdk, MemoryOpList("memory://agent"))) == "internal"
-
-
 def test_the_key_is_in_no_failure() -> None:
     sdk = ScriptedSdk(find=error("UnauthenticatedError", f"bad key {KEY}"))
     result = dispatch(sdk, MemoryOpFind("x"))
     assert kind_of(result) == "unauthorized"
     assert KEY not in repr(result)
-
-
-def test_a_bad_uri_is_refused_before_anything_is_sent() -> None:
-    sdk = ScriptedSdk()
-    for op in (MemoryOpWrite("x", "x"), MemoryOpList("x"), MemoryOpFind("q", "x")):
-        assert kind_of(dispatch(sdk, op)) == "invalid_uri"
-    assert sdk.calls == []
 
 
 def test_an_operation_of_somebody_else_is_unsupported() -> None:
@@ -276,25 +229,6 @@ def test_the_fields_of_the_server_are_no_content(data: bytes, content: str) -> N
     assert result.data == content
 
 
-def test_what_is_in_another_encoding_is_told() -> None:
-    sdk = ScriptedSdk(download_bytes=b"\xff")
-    assert kind_of(dispatch(sdk, MemoryOpRead("memory://agent/a"))) == "internal"
-    assert kind_of(dispatch(sdk, MemoryOpRead("memory://agent/a", encoding="no"))) == "unsupported"
-    raw = dispatch(sdk, MemoryOpRead("memory://agent/a", encoding=None))
-    assert isinstance(raw, MemoryReadResult)
-    assert raw.data == b"\xff"
-
-
-def test_other_failures_of_a_read_are_told() -> None:
-    refused = error("PermissionDeniedError")
-    sdk = ScriptedSdk(download_bytes=refused, abstract=refused)
-    assert kind_of(dispatch(sdk, MemoryOpRead(NOTE))) == "unauthorized"
-    assert kind_of(dispatch(sdk, MemoryOpRead(NOTE, level="abstract"))) == "unauthorized"
-    assert kind_of(dispatch(sdk, MemoryOpRead("memory:/"))) == "invalid_uri"
-    sdk = ScriptedSdk(download_bytes=(error(NOT_FOUND), refused))
-    assert kind_of(dispatch(sdk, MemoryOpRead(NOTE))) == "unauthorized"
-
-
 def test_levels_are_read_in_short() -> None:
     sdk = ScriptedSdk(abstract=(error(NOT_FOUND), "a line"), overview="a page")
     first = dispatch(sdk, MemoryOpRead(NOTE, level="abstract"))
@@ -329,12 +263,6 @@ def test_all_pages_of_a_listing_are_read() -> None:
         ("b", False, 3),
     ]
     assert [options["offset"] for _, options in sdk.named("ls_page")] == [0, 1]
-
-
-def test_a_listing_of_what_is_not_there_is_what_the_contract_says() -> None:
-    sdk = ScriptedSdk(ls_page=error(NOT_FOUND), tree_page=error(NOT_FOUND))
-    for op in (MemoryOpList("memory://agent/x"), MemoryOpTree("memory://agent/x")):
-        assert kind_of(dispatch(sdk, op)) == "not_found"
 
 
 def test_a_tree_of_everything_holds_each_scope_once() -> None:
@@ -384,19 +312,6 @@ def test_what_can_match_nothing_asks_nothing(op: MemoryOp) -> None:
 # ---------------------------------------------------------------- resources
 
 
-@pytest.mark.parametrize(
-    ("source", "kind"),
-    [
-        ("/no/such/file", "not_found"),
-        ("a\0b", "not_found"),
-        ("/", "unsupported"),
-        ("ftp://host/x", "transport"),
-    ],
-)
-def test_sources_that_cannot_be_taken(source: str, kind: str) -> None:
-    assert kind_of(dispatch(ScriptedSdk(), MemoryOpResource(source))) == kind
-
-
 def test_a_page_is_fetched_by_the_server() -> None:
     sdk = ScriptedSdk(add_resource={"root_uri": "viking://resources/odd-1"})
     op = MemoryOpResource("https://host/a%20b.html?x=1", wait=False, instruction="look")
@@ -408,24 +323,17 @@ def test_a_page_is_fetched_by_the_server() -> None:
     assert options["wait"] is False
 
 
-def test_a_resource_that_failed_is_told() -> None:
-    sdk = ScriptedSdk(add_resource={"status": "error", "errors": ["no parser"]})
-    result = dispatch(sdk, MemoryOpResource("https://host/"))
-    assert kind_of(result) == "extraction_failed"
-    assert "no parser" in str(result)
-
-
 # ---------------------------------------------------------------- commits
 
 
 SAID = ({"role": "user", "content": "x"},)
 COMMITTED = {"task_id": "t1", "archive_uri": "viking://user/alice/sessions/s/history/archive_001"}
 ARCHIVE = "memory://session/s/history/archive_001"
+COMMITTING = {"create_session": {}, "batch_add_messages": {}, "commit_session": COMMITTED}
 
 
 def committing(**answers: object) -> ScriptedSdk:
-    given = {"create_session": {}, "batch_add_messages": {}, "commit_session": COMMITTED}
-    return ScriptedSdk(**{**given, **answers})
+    return ScriptedSdk(**{**COMMITTING, **answers})
 
 
 def test_a_commit_that_nobody_waits_for() -> None:
@@ -445,22 +353,6 @@ def test_a_commit_waits_without_a_deadline_too() -> None:
 def test_nothing_to_commit_is_told() -> None:
     sdk = committing(commit_session={"task_id": None, "archive_uri": None})
     assert dispatch(sdk, MemoryOpCommit("s", (), wait=True)) == MemoryCommitResult(None, None, 0)
-
-
-@pytest.mark.parametrize(
-    "task", [None, {"status": "failed", "error": "no model"}, {"status": "cancelled"}]
-)
-def test_what_could_not_be_learned_is_told(task: object) -> None:
-    result = dispatch(committing(get_task=task), MemoryOpCommit("s", SAID, wait=True))
-    assert kind_of(result) == "extraction_failed"
-    assert ARCHIVE in str(result)
-
-
-def test_a_commit_that_cannot_be_waited_for_long_enough() -> None:
-    sdk = committing(get_task={"status": "completed"}, wait_processed=FOREVER)
-    result = dispatch(sdk, MemoryOpCommit("s", SAID, wait=True, timeout_seconds=1.0))
-    assert kind_of(result) == "timeout"
-    assert ARCHIVE in str(result)
 
 
 def test_a_run_that_was_committed_is_not_committed_again() -> None:
@@ -484,23 +376,6 @@ def test_a_run_whose_commit_was_cut_off_is_committed_from_the_start(listing: obj
         "batch_add_messages",
         "commit_session",
     ]
-
-
-def test_a_run_whose_archives_cannot_be_listed_is_not_committed() -> None:
-    refused = error("PermissionDeniedError")
-    sdk = committing(create_session=error("AlreadyExistsError"), ls_page=refused)
-    assert kind_of(dispatch(sdk, MemoryOpCommit("s", SAID, run="r"))) == "unauthorized"
-
-
-def test_a_session_that_cannot_be_made_is_told() -> None:
-    sdk = committing(create_session=error("PermissionDeniedError"))
-    assert kind_of(dispatch(sdk, MemoryOpCommit("s", SAID))) == "unauthorized"
-
-
-@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "a b", "a:b"])
-def test_what_cannot_name_a_session(name: str) -> None:
-    assert kind_of(dispatch(ScriptedSdk(), MemoryOpCommit(name, SAID))) == "invalid_uri"
-    assert kind_of(dispatch(ScriptedSdk(), MemoryOpForget(session_id=name))) == "invalid_uri"
 
 
 def test_many_messages_go_in_several_requests() -> None:
@@ -550,16 +425,6 @@ def test_a_note_is_forgotten() -> None:
     assert sdk.named("rm") == [((ADDRESS,), {"recursive": False, "wait": True})]
 
 
-def test_what_is_not_there_is_not_forgotten() -> None:
-    sdk = ScriptedSdk(stat=error(NOT_FOUND))
-    assert kind_of(dispatch(sdk, MemoryOpForget(NOTE))) == "not_found"
-
-
-@pytest.mark.parametrize("uri", ["memory://user", "memory://agent"])
-def test_a_whole_scope_is_not_forgotten(uri: str) -> None:
-    assert kind_of(dispatch(ScriptedSdk(), MemoryOpForget(uri, recursive=True))) == "unsupported"
-
-
 def test_a_directory_is_forgotten_where_that_is_meant() -> None:
     sdk = ScriptedSdk(
         stat=(error(NOT_FOUND), {"isDir": True}, error(NOT_FOUND), {"isDir": True}),
@@ -569,11 +434,6 @@ def test_a_directory_is_forgotten_where_that_is_meant() -> None:
     assert kind_of(dispatch(sdk, MemoryOpForget("memory://agent/d"))) == "unsupported"
     done = dispatch(sdk, MemoryOpForget("memory://agent/d", recursive=True))
     assert done == MemoryForgetResult(("memory://agent/d/e/a",))
-
-
-def test_a_failure_while_forgetting_is_told() -> None:
-    sdk = ScriptedSdk(stat=error("PermissionDeniedError"))
-    assert kind_of(dispatch(sdk, MemoryOpForget(NOTE))) == "unauthorized"
 
 
 ROOT = "viking://user/alice"
@@ -624,3 +484,75 @@ def test_only_what_comes_from_a_session_alone_goes_with_it() -> None:
     assert done == MemoryForgetResult(("memory://session/s", "memory://user/memories/own"))
     assert [args for args, _ in sdk.named("rm")] == [(f"{ROOT}/memories/own.md",)]
     assert sdk.named("get_task") == [(("t1",), {})] * 2
+
+
+# ---------------------------------------------------------------- failures
+
+
+BUSY = {"semantic_status": "skipped", "vector_status": "queued"}
+REFUSED = error("PermissionDeniedError")
+MISSING = error(NOT_FOUND)
+ODD: Sequence[object] = (None, [], {"result": 3}, "text")
+COMMIT = MemoryOpCommit("s", SAID)
+WAITED = MemoryOpCommit("s", SAID, wait=True)
+AGENT_NOTE = "memory://agent/a"
+
+FAILURES: Sequence[tuple[MemoryOp, Mapping[str, object], str, str]] = [
+    (MemoryOpWrite(NOTE, "x", mode="append"), {}, "unsupported", "no mode"),
+    (MemoryOpWrite(NOTE, "x", metadata={EXPIRES_AT: "2030"}), {}, "unsupported", "no time of"),
+    (MemoryOpWrite(NOTE, "x", wait=True), {"write": BUSY}, "extraction_failed", "is stored"),
+    (MemoryOpWrite(NOTE, "x", timeout_seconds=0.04), {"write": error("ConflictError")}, "timeout",
+     "other work on the same place"),
+    (MemoryOpWrite(NOTE, "x", timeout_seconds=0.01), {"write": FOREVER}, "timeout",
+     "may have taken effect"),
+    (MemoryOpWrite("x", "x"), {}, "invalid_uri", "no place"),
+    (MemoryOpFind("q", "x"), {}, "invalid_uri", "no place"),
+    (MemoryOpFind("x"), {"find": asyncio.CancelledError()}, "transport", "was given up"),
+    (MemoryOpList("x"), {}, "invalid_uri", "no place"),
+    *((MemoryOpList("memory://agent"), {"ls_page": answer}, "internal", "no answer")
+      for answer in ODD),
+    (MemoryOpList("memory://agent/x"), {"ls_page": MISSING}, "not_found", ""),
+    (MemoryOpTree("memory://agent/x"), {"tree_page": MISSING}, "not_found", ""),
+    (MemoryOpRead("memory:/"), {}, "invalid_uri", "list it"),
+    (MemoryOpRead(AGENT_NOTE), {"download_bytes": b"\xff"}, "internal", "encoding=None"),
+    (MemoryOpRead(AGENT_NOTE, encoding="no"), {"download_bytes": b"x"}, "unsupported", "encoding"),
+    (MemoryOpRead(NOTE), {"download_bytes": REFUSED}, "unauthorized", ""),
+    (MemoryOpRead(NOTE), {"download_bytes": (MISSING, REFUSED)}, "unauthorized", ""),
+    (MemoryOpRead(NOTE, level="abstract"), {"abstract": REFUSED}, "unauthorized", ""),
+    (MemoryOpResource("/no/such/file"), {}, "not_found", "there is no file"),
+    (MemoryOpResource("a\0b"), {}, "not_found", "there is no file"),
+    (MemoryOpResource("/"), {}, "unsupported", "no regular file"),
+    (MemoryOpResource("ftp://host/x"), {}, "transport", "scheme"),
+    (MemoryOpResource("https://host/"), {"add_resource": {"status": "error", "errors": ["bad"]}},
+     "extraction_failed", "bad"),
+    (COMMIT, {"create_session": REFUSED}, "unauthorized", ""),
+    (MemoryOpCommit("s", SAID, run="r"),
+     {"create_session": error("AlreadyExistsError"), "ls_page": REFUSED}, "unauthorized", ""),
+    *((WAITED, {**COMMITTING, "get_task": task}, "extraction_failed", ARCHIVE)
+      for task in (None, {"status": "failed", "error": "no model"}, {"status": "cancelled"})),
+    (MemoryOpCommit("s", SAID, wait=True, timeout_seconds=1.0),
+     {**COMMITTING, "get_task": {"status": "completed"}, "wait_processed": FOREVER}, "timeout",
+     ARCHIVE),
+    *((op, {}, "invalid_uri", "cannot name a session")
+      for name in ("", ".", "..", "a/b", "a b", "a:b")
+      for op in (MemoryOpCommit(name, SAID), MemoryOpForget(session_id=name))),
+    (MemoryOpForget(NOTE), {"stat": MISSING}, "not_found", ""),
+    (MemoryOpForget(NOTE), {"stat": REFUSED}, "unauthorized", ""),
+    (MemoryOpForget("memory://user", recursive=True), {}, "unsupported", "scope"),
+    (MemoryOpForget("memory://agent", recursive=True), {}, "unsupported", "scope"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("op", "answers", "kind", "words"), FAILURES)
+def test_a_failure_has_its_kind_and_says_why(
+    op: MemoryOp, answers: Mapping[str, object], kind: str, words: str
+) -> None:
+    result = dispatch(ScriptedSdk(**answers), op)
+    assert kind_of(result) == kind
+    assert words in str(result)
+
+
+def test_bytes_are_read_in_no_encoding() -> None:
+    raw = dispatch(ScriptedSdk(download_bytes=b"\xff"), MemoryOpRead(AGENT_NOTE, encoding=None))
+    assert isinstance(raw, MemoryReadResult)
+    assert raw.data == b"\xff"
