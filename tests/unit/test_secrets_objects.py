@@ -34,26 +34,24 @@ from rath.flow import Agent, Compressor, Selector, Sequential
 from rath.flow.tool import MCPToolCall
 from rath.llm import Provider, RathLLMChatRequest, open_draft
 from rath.llm.anthropic import RathAnthropicChatClient
-from rath.llm.credentials import Account, find_account
+from rath.llm.credentials import OPENAI, Account, entry_for, find_account
 from rath.llm.embedding import EmbeddingProvider
 from rath.llm.embedding.openai import RathOpenAIEmbeddingClient
-from rath.llm.key_keeper import KeyKeeper
 from rath.llm.litellm import RathLiteLLMChatClient
 from rath.llm.litellm.decode import LiteLLMChunkDecoder
 from rath.llm.litellm.target import LiteLLMTarget
 from rath.llm.local.client import RathLocalChatClient
 from rath.llm.local.server import LocalEndpoint
 from rath.llm.openai import RathOpenAIChatClient
-from rath.llm.openai.endpoint import OpenAIEndpoint
+from rath.llm.openai.client import OpenAIEndpoint
 from rath.llm.probe import probe_providers
 from rath.llm.probe.chat import ChatProbe
 from rath.llm.probe.embedding import EmbeddingProbe
 from rath.llm.probe.picture import PictureProbe
 from rath.llm.probe.requests import ProbeRequests
-from rath.llm.purpose_entry import entry_for
 from rath.llm.recorded import RecordedClient
-from rath.llm.sdk.connection import Connection
-from rath.llm.variables import OPENAI
+from rath.llm.sdk_transport import SdkConnection
+from rath.llm.stream import StreamReader, StreamRedactor
 from rath.llm.vlm import RathOpenAIVLMClient, VLMProvider
 from rath.mcp import Bearer, HttpServer, MCPClient, StdioServer
 from rath.mcp.configured import configured_server
@@ -86,8 +84,7 @@ HOLDERS = {"api_key", "base_url", "credential", "env", "extra_create_args", "hea
 
 KEYLESS = {
     "rath.llm.local.embedding:RathLocalEmbeddingClient",
-    "rath.llm.sdk.binding:Sdk",
-    "rath.llm.variables:Variables",
+    "rath.llm.credentials:Variables",
 }
 """Classes that only bear such names: a model without a key, functions, names of variables."""
 
@@ -194,16 +191,17 @@ def clients(key: str) -> Iterator[object]:
     provider = Provider(model="m", **account)
     for make in (RathOpenAIChatClient, RathAnthropicChatClient):
         client = make(provider)
-        yield from (client, open_draft(client, ask()), client.asked(client.route(None)))
-        yield from (client.route(None), client.chunk_decoder(client.asked(client.route(None))))
+        yield from (client, open_draft(client, ask()), client.target(None))
+        yield from (client.target(None).redactor, client.chunk_decoder(client.target(None)))
         yield from (client.write_body(ask(), model="m"), ChatProbe(client, provider, timeout=1.0))
     yield RathOpenAIChatClient(Provider(model="m", api_key=key, base_url="https://x.azure.com"))
     embedding = RathOpenAIEmbeddingClient(EmbeddingProvider(model="m", **account))
     yield from (embedding, embedding.route(), EmbeddingProbe(embedding, timeout=1.0))
     picture = RathOpenAIVLMClient(VLMProvider(model="m", **account))
     yield from (picture, PictureProbe(picture, timeout=1.0))
-    yield from (ProbeRequests(provider, None), KeyKeeper(key))
-    yield LiteLLMChunkDecoder(client.asked(client.route(None)))
+    yield from (ProbeRequests(provider, None), StreamRedactor(key))
+    yield StreamReader(client.chunk_decoder(client.target(None)))
+    yield LiteLLMChunkDecoder(client.target(None))
     yield RathLocalChatClient(
         Provider(), serve=lambda name: LocalEndpoint("http://127.0.0.1:1", key, name, Path(), "1")
     )
@@ -248,7 +246,7 @@ def called(key: str) -> Iterator[object]:
         response, evidence = answered.response, answered.evidence
         yield ContractCall(draft, draft.body(), None, response, evidence, now, now)
         yield RecordedClient(answered.evidence)
-        yield Connection(OpenAIEndpoint.of(account_found(provider), "/x").target)
+        yield SdkConnection(OpenAIEndpoint.of(account_found(provider), "/x").api)
         out = run([], agent_provider=provider).synchronize()
         with SessionWriter(out) as writer:
             yield writer

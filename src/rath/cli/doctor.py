@@ -17,9 +17,9 @@ from rath.cli.doctor_models import check_models, check_models_live, usable_confi
 from rath.cli.render import CheckFinding, count_levels, say_findings
 from rath.cli.terminal import AsJson, Exit, Misuse, complain, say
 from rath.config.env import EnvKind, all_env_specs, env_value
+from rath.config.redaction import redact
 from rath.llm.endpoint import password_in
 from rath.llm.probe import DEFAULT_PROBE_TIMEOUT
-from rath.llm.repeated_key import without_secret
 
 CHECKS: tuple[Callable[[], Iterable[CheckFinding]], ...] = (
     check_configs,
@@ -109,7 +109,7 @@ def _without_secrets() -> Callable[[str], str]:
 
     def clean(text: str) -> str:
         for secret in secrets:
-            text = without_secret(text, secret)
+            text = redact(text, secret)
         return valid_unicode(text)
 
     return clean

@@ -22,13 +22,12 @@ from rath.config.paths import config_layer_paths
 from rath.config.secrets import shown
 from rath.config.store import ConfigStore
 from rath.errors import ConfigError, ManifestVersionError, UntrustedConfig
-from rath.llm.credentials import Account, Purpose, find_account
+from rath.llm.credentials import OPENAI_FIXED_MODEL, Account, Purpose, find_account, variables_of
 from rath.llm.embedding.provider import EmbeddingProvider
 from rath.llm.local.weights import BUNDLED
 from rath.llm.probe import Probed, ProbeReport, ProbeVerdict, find_obstacle, probe_providers
 from rath.llm.provider import Provider
 from rath.llm.registry import DEFAULT_KIND, registered_kinds
-from rath.llm.variables import OPENAI_FIXED_MODEL, variables_of
 from rath.llm.vlm import VLMProvider
 
 _CALL_PATHS = ("/chat/completions", "/messages", "/completions", "/models", "/embeddings")

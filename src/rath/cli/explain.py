@@ -15,7 +15,7 @@ from rath.backend.effects import FileEffect
 from rath.cli.render import count_of, head, item, outline_room
 from rath.cli.stores import SessionText, StoreUrl, load_sessions
 from rath.cli.terminal import AsJson, EvidenceMissing, misuse_on, say, say_json
-from rath.llm.exchange import CallEvidence
+from rath.llm.evidence import CallEvidence
 from rath.session import questions
 from rath.session.body import CostSum
 from rath.session.outcome import Completed

@@ -27,10 +27,9 @@ from rath.cli.terminal import (
     say,
     say_json,
 )
-from rath.memory.adapters.local.indexing.catalog import shared_catalog
-from rath.memory.adapters.local.indexing.rebuilding import rebuild as rebuild_index
-from rath.memory.adapters.local.layout import META_NAME
-from rath.memory.adapters.local.project import project_root, store_id
+from rath.memory.adapters.local.catalog import rebuild as rebuild_index
+from rath.memory.adapters.local.catalog import shared_catalog
+from rath.memory.adapters.local.layout import META_NAME, project_root, store_id
 from rath.memory.notes import EXPIRES_AT, note_op
 from rath.memory.persistence import local_store_dir
 from rath.memory.uri import MEMORY_SCOPES, MEMORY_URI_PREFIX, is_memory_uri

@@ -34,10 +34,9 @@ from rath.config.trust import (
     untrusted_entries,
 )
 from rath.errors import ConfigError, ManifestVersionError, UntrustedConfig
-from rath.llm.credentials import find_account
+from rath.llm.credentials import find_account, variables_of
 from rath.llm.endpoint import checked_url
 from rath.llm.provider import Provider
-from rath.llm.variables import variables_of
 
 ForProject = Annotated[
     bool | None,

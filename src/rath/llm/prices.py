@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeGuard
 from rath.llm.endpoint import is_azure, is_loopback
 
 if TYPE_CHECKING:
-    from rath.llm.exchange import CallEvidence
+    from rath.llm.evidence import CallEvidence
     from rath.llm.price_list import Offer
 
 __all__ = ["Cost", "Tokens", "can_be_priced", "cost_of", "least_cost"]

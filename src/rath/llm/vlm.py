@@ -15,24 +15,23 @@ from rath import config
 from rath._async.retry import Sleep
 from rath._async.runtime import runtime
 from rath._core.blobs import Blob
-from rath.llm.body import BodyWriter
-from rath.llm.call import ProviderOrigin, Served
+from rath.llm.body import BodyWriter, encode_message, text_then_images
 from rath.llm.chat_request import RathLLMChatRequest, RathLLMMessage
 from rath.llm.chat_response import RathLLMChatResponse
-from rath.llm.credentials import resolve_account
-from rath.llm.encode import encode_message, text_then_images
-from rath.llm.exchange import Exchange
-from rath.llm.failure import Asked
+from rath.llm.credentials import OPENAI_FIXED_MODEL, RequestTarget, entry_for, resolve_account
+from rath.llm.evidence import Exchange
 from rath.llm.image import Image
-from rath.llm.openai.completions import COMPLETIONS_PATH, CompletionsClient
-from rath.llm.openai.decode import decode_completion, normalize_chat_completion
-from rath.llm.openai.encode import body_writer
-from rath.llm.openai.endpoint import DEFAULT_BASE_URL, OpenAIEndpoint
-from rath.llm.provider import ConfigEntry, Provider, given_fields
-from rath.llm.purpose_entry import entry_for
-from rath.llm.variables import OPENAI_FIXED_MODEL
-from rath.llm.vendor import Route
-from rath.llm.wire import Wire
+from rath.llm.openai.client import (
+    COMPLETIONS_PATH,
+    DEFAULT_BASE_URL,
+    CompletionsClient,
+    OpenAIEndpoint,
+)
+from rath.llm.openai.create_kwargs import body_writer
+from rath.llm.openai.normalize import decode_completion, normalize_chat_completion
+from rath.llm.provider import ConfigEntry, Provider, ProviderOrigin, given_fields
+from rath.llm.stream import ServedInfo
+from rath.llm.transport import Transport
 
 __all__ = ["RathOpenAIVLMClient", "VLMProvider"]
 
@@ -156,9 +155,9 @@ class RathOpenAIVLMClient:
         """The provider that the client was made for."""
         return self._provider
 
-    def route(self) -> Route:
+    def route(self) -> RequestTarget:
         """Return where the calls go."""
-        return self._client.route(None)
+        return self._client.target(None)
 
     def describe(self, image_bytes: bytes, *, prompt: str, mime: str = "image/png") -> str:
         """Return what the model says of a picture; an empty text if it says nothing.
@@ -221,18 +220,23 @@ class _SeeingClient(CompletionsClient):
         self._endpoint = OpenAIEndpoint.of(account, COMPLETIONS_PATH)
         self._model = provider.model
 
-    def route(self, model: str | None, *, provider_origin: ProviderOrigin = "call") -> Route:
-        return self._endpoint.route(model or self._model, provider_origin=provider_origin)
+    def target(
+        self, model: str | None, *, provider_origin: ProviderOrigin = "call"
+    ) -> RequestTarget:
+        chosen = model or self._model
+        return self._endpoint.target(chosen, timeout=self.timeout, provider_origin=provider_origin)
 
     def write_body(self, request: RathLLMChatRequest, *, model: str) -> BodyWriter:
         text_first = partial(encode_message, parts=text_then_images)
         return body_writer(request, model=model, encode=text_first)
 
-    def decode(self, reply: Mapping[str, Any], asked: Asked) -> tuple[RathLLMChatResponse, Served]:
+    def decode(
+        self, reply: Mapping[str, Any], target: RequestTarget
+    ) -> tuple[RathLLMChatResponse, ServedInfo]:
         if reply.get("error") or reply.get("choices") != []:
-            return decode_completion(reply, asked)
+            return decode_completion(reply, target)
         response = normalize_chat_completion(reply)
-        return response, Served.of(response)
+        return response, ServedInfo.of(response)
 
-    async def connect(self, asked: Asked) -> Wire:
-        return await self._endpoint.connect(asked)
+    async def connect(self, target: RequestTarget) -> Transport:
+        return await self._endpoint.connect(target)

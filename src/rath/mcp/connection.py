@@ -22,8 +22,8 @@ from mcp_types import (
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from rath._async.owned_context import OwnedContext
+from rath.config.redaction import cause_without
 from rath.errors import MCPAuthenticationError, MCPConnectionError, MCPProtocolError
-from rath.llm.repeated_key import cause_without
 from rath.mcp.environment import secrets_of, server_environment
 from rath.mcp.failures import Situation, connect_failure, is_lost, request_failure
 from rath.mcp.forgotten import SessionForgotten

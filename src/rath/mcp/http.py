@@ -14,8 +14,8 @@ import httpx2
 from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
 
+from rath.config.redaction import guard_logs
 from rath.errors import ConfigError
-from rath.llm.log_guard import guard_logs
 from rath.mcp.address import address_secrets
 from rath.mcp.environment import REFERENCE, expanded, named_value, secrets_of
 from rath.mcp.oauth import client_credentials

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
+from rath.config.redaction import MIN_IN_ANSWER, redact_json
 from rath.config.secrets import looks_secret
-from rath.llm.repeated_key import MIN_IN_ANSWER, event_without
 from rath.mcp.environment import REFERENCE
 
 __all__ = ["hidden_in", "looks_random", "telling"]
@@ -39,7 +39,7 @@ def hidden_in(value: object, tokens: Iterable[str]) -> Any:
 def _hidden_in(value: object, tokens: list[str]) -> object:
     if isinstance(value, str):
         for token in tokens:
-            value = event_without(value, token)
+            value = redact_json(value, token)
         return value
     if isinstance(value, Mapping):
         table = cast("Mapping[object, object]", value)

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterable
 
 from rath._core.text import decode_output, valid_unicode
+from rath.config.redaction import redact
 from rath.config.secrets import HIDDEN
-from rath.llm.repeated_key import without_secret
 
 __all__ = ["Tail", "hidden", "printable"]
 
@@ -50,5 +50,5 @@ def hidden(text: str, secrets: Iterable[str]) -> str:
     """Return `text` with each of `secrets` replaced by asterisks; very short ones are none."""
     for secret in sorted(set(secrets), key=len, reverse=True):
         if len(secret) >= _MIN_SECRET_CHARS:
-            text = without_secret(text.replace(secret, HIDDEN), secret)
+            text = redact(text.replace(secret, HIDDEN), secret)
     return text

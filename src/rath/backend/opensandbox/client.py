@@ -25,8 +25,7 @@ from opensandbox.transport.retry import JitterMode
 from rath.backend.opensandbox import connection
 from rath.backend.opensandbox.connection import RemoteError, RequestRefused, ServerAccess
 from rath.backend.opensandbox.processes import OutputBuffer, RunEnd, RunError
-from rath.llm.log_guard import guard_logs
-from rath.llm.repeated_key import without_secret
+from rath.config.redaction import guard_logs, redact
 
 REQUEST_SECONDS = 120.0
 """How long one request may take; the first one for an image may have to fetch it."""
@@ -339,15 +338,15 @@ async def _translated_errors(key: str) -> AsyncGenerator[None]:
         while chain[-1].__cause__ is not None and len(chain) < 8:
             chain.append(chain[-1].__cause__)
         # Not chained where its text, or that of a cause, repeats the key.
-        is_clean = all(without_secret(str(each), key) == str(each) for each in chain)
+        is_clean = all(redact(str(each), key) == str(each) for each in chain)
         raise _translate(exc, key) from (exc if is_clean else None)
 
 
 def _translate(exc: exceptions.SandboxException, key: str) -> RemoteError:
-    text = without_secret(str(exc.args[0] if exc.args and exc.args[0] else exc), key)
+    text = redact(str(exc.args[0] if exc.args and exc.args[0] else exc), key)
     if isinstance(exc, exceptions.SandboxApiException):
         # Only a structured error is the API's word; its message stands without our prefix.
-        message = without_secret(exc.error.message or "", key)
+        message = redact(exc.error.message or "", key)
         return RequestRefused(message or text, status=exc.status_code or 0, code=exc.error.code)
     for error in (exc, exc.__cause__):
         for kind in type(error).__mro__:

@@ -10,9 +10,9 @@ from rath.conformance.chat import answers, calls, evidence
 from rath.conformance.chat.subject import ChatSubject
 from rath.conformance.contract import Report, run_clauses
 from rath.llm.base import ChatClient
+from rath.llm.client import VendorClient
 from rath.llm.provider import Provider
 from rath.llm.registry import chat_client_for
-from rath.llm.vendor import VendorClient
 
 __all__ = ["check_chat_client"]
 
@@ -67,7 +67,7 @@ def check_chat_client(
 
 def _secret_of(client: ChatClient) -> str:
     if isinstance(client, VendorClient):
-        return client.route(None).secret
+        return client.target(None).secret
     provider: object = getattr(client, "provider", None)
     return (provider.api_key if isinstance(provider, Provider) else None) or ""
 

@@ -11,8 +11,8 @@ from rath.conformance.chat.subject import ChatSubject, ContractCall, How
 from rath.conformance.contract import Clauses, Skipped, Unlike, expect
 from rath.errors import InvalidRequestError, ProviderError
 from rath.llm.chat_request import RathLLMFunctionTool, RathLLMMessage
-from rath.llm.chat_response import RathLLMFinishReason, RathLLMToolCallPart
-from rath.llm.fold import fold, tool_call_part
+from rath.llm.chat_response import RathLLMFinishReason, RathLLMToolCallPart, tool_call_part
+from rath.llm.stream import fold
 from rath.llm.tool_args import parse_tool_arguments
 from rath.session.calls.requests import Renderer
 from rath.session.chunk import (

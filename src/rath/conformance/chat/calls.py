@@ -20,11 +20,10 @@ from rath.conformance.chat.subject import (
     result_within,
 )
 from rath.conformance.contract import Clauses, Skipped, Unlike, expect, expect_kind
-from rath.llm.base import StreamingChatClient
+from rath.llm.base import ChatDraft, StreamingChatClient
 from rath.llm.chat_response import RathLLMChatResponse, RathLLMStreamDelta
-from rath.llm.draft import ChatDraft
-from rath.llm.exchange import evidence_of
-from rath.llm.foreign import ForeignDraft
+from rath.llm.custom_client import CustomDraft
+from rath.llm.evidence import evidence_of
 
 __all__ = ["CALLS"]
 
@@ -102,7 +101,7 @@ def an_unknown_model_is_an_error_that_names_it(subject: ChatSubject) -> None:
 @_clause
 def a_cancelled_call_ends_at_once(subject: ChatSubject) -> None:
     draft = subject.open(subject.long())
-    if not isinstance(draft, ForeignDraft):
+    if not isinstance(draft, CustomDraft):
         running = runtime().submit(partial(_cancelled, draft.asend), label=LABEL)
         _expect_cancelled(running, draft, subject)
     elif is_async(subject.client.complete):
@@ -117,7 +116,7 @@ def a_cancelled_call_ends_at_once(subject: ChatSubject) -> None:
 @_clause
 def a_cancelled_stream_ends_at_once(subject: ChatSubject) -> None:
     draft = subject.open(subject.long(), how="streamed")
-    if not isinstance(draft, ForeignDraft):
+    if not isinstance(draft, CustomDraft):
         has_begun = threading.Event()
 
         async def hold(_: RathLLMStreamDelta) -> None:

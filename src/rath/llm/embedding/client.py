@@ -21,15 +21,14 @@ from rath._async.retry import (
 )
 from rath._async.runtime import runtime
 from rath.errors import ProviderError, ProviderProtocolError
-from rath.llm.call import CallFacts, OpenCall
 from rath.llm.chat_response import RathLLMChatResponse
+from rath.llm.credentials import RequestTarget
 from rath.llm.embedding.decode import Embedded, Vector
 from rath.llm.embedding.encode import embedding_body
 from rath.llm.embedding.provider import EmbeddingProvider
-from rath.llm.exchange import CallEvidence, JsonValue
-from rath.llm.failure import retry_verdict
+from rath.llm.errors import retry_verdict
+from rath.llm.evidence import CallEvidence, CallFacts, CallRecorder, JsonValue
 from rath.llm.offline import refuse_live_call
-from rath.llm.vendor import Route
 
 __all__ = ["Batch", "EmbeddingClient", "Vector"]
 
@@ -110,7 +109,7 @@ class EmbeddingClient(ABC):
         async def ask(part: tuple[str, ...]) -> tuple[Vector, ...]:
             async with gate:
                 batch = Batch(part, embedding_body(part, parameters))
-                call = OpenCall(
+                call = CallRecorder(
                     self._facts(), parameters=parameters, digest=sha256(batch.body).hexdigest()
                 )
                 try:
@@ -137,11 +136,11 @@ class EmbeddingClient(ABC):
         """Return what a request says beside its texts."""
 
     @abstractmethod
-    def route(self) -> Route:
+    def route(self) -> RequestTarget:
         """Return where the calls go."""
 
     @abstractmethod
-    async def ask(self, batch: Batch, call: OpenCall) -> Embedded:
+    async def ask(self, batch: Batch, call: CallRecorder) -> Embedded:
         """Try once to embed a batch; runs on the runtime loop.
 
         Args:
@@ -152,7 +151,7 @@ class EmbeddingClient(ABC):
             ProviderError: It failed.
         """
 
-    async def _call(self, batch: Batch, call: OpenCall) -> tuple[Vector, ...]:
+    async def _call(self, batch: Batch, call: CallRecorder) -> tuple[Vector, ...]:
         async def attempt(_: int) -> Embedded:
             asked = call.facts.endpoint, call.facts.requested_model
             refuse_live_call(*asked, kind=call.facts.provider_kind)

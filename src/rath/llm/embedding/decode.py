@@ -14,8 +14,8 @@ from typing import Any, cast
 
 from rath._core.text import valid_unicode
 from rath.llm.chat_response import RathLLMTokenUsage
-from rath.llm.failure import Asked, protocol_error
-from rath.llm.openai.decode import answer_error
+from rath.llm.credentials import RequestTarget
+from rath.llm.errors import answer_error, protocol_error
 
 __all__ = ["Embedded", "Vector", "decode_embeddings"]
 
@@ -39,7 +39,7 @@ class Embedded:
 
 
 def decode_embeddings(
-    content: bytes, asked: Asked, *, n_texts: int, dimensions: int | None
+    content: bytes, asked: RequestTarget, *, n_texts: int, dimensions: int | None
 ) -> Embedded:
     """Return the vectors of an answer in the order of the texts.
 
@@ -57,15 +57,15 @@ def decode_embeddings(
         if not isinstance(payload, dict):
             raise ValueError("it is no JSON object")  # noqa: TRY004  # the content is wrong
         fields = cast("dict[str, Any]", payload)
-        if fields.get("error"):
-            raise answer_error(fields["error"], asked)
+        if error := answer_error(fields, asked):
+            raise error
         vectors = tuple(_vector(entry) for entry in _in_order(fields.get("data"), n_texts))
         _check_lengths(vectors, dimensions)
     except (ValueError, RecursionError) as exc:
         problem = f"not with an embedding for each of {n_texts} texts: {exc}"
         raise protocol_error(asked, problem, content) from exc
     model: object = fields.get("model")
-    served = asked.without_secret(valid_unicode(model)) if isinstance(model, str) else None
+    served = asked.redactor.text(valid_unicode(model)) if isinstance(model, str) else None
     return Embedded(vectors, served or None, _usage(fields.get("usage")))
 
 

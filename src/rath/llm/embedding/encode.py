@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rath.llm.encode import to_json
+from rath.llm.body import to_json
 
 __all__ = ["embedding_body", "embedding_parameters"]
 

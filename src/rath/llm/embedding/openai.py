@@ -10,19 +10,15 @@ from typing import ClassVar
 from rath._async.retry import Sleep
 from rath._async.runtime import runtime
 from rath.errors import ProviderStatusError
-from rath.llm.call import OpenCall
-from rath.llm.credentials import resolve_account
+from rath.llm.credentials import OPENAI_FIXED_MODEL, RequestTarget, resolve_account
 from rath.llm.embedding.client import Batch, EmbeddingClient
 from rath.llm.embedding.decode import Embedded, decode_embeddings
 from rath.llm.embedding.encode import embedding_parameters
 from rath.llm.embedding.provider import EmbeddingProvider
-from rath.llm.exchange import JsonValue
+from rath.llm.evidence import CallRecorder, JsonValue
 from rath.llm.limits import pass_gate
-from rath.llm.openai.endpoint import DEFAULT_BASE_URL, OpenAIEndpoint
-from rath.llm.provider import DEFAULT_TIMEOUT
+from rath.llm.openai.client import DEFAULT_BASE_URL, OpenAIEndpoint
 from rath.llm.refusal import explain_refusal
-from rath.llm.variables import OPENAI_FIXED_MODEL
-from rath.llm.vendor import Route
 
 __all__ = ["RathOpenAIEmbeddingClient"]
 
@@ -57,16 +53,15 @@ class RathOpenAIEmbeddingClient(EmbeddingClient):
             missing="No API key for EmbeddingProvider",
         )
         self._endpoint = OpenAIEndpoint.of(account, _PATH)
-        timeout = DEFAULT_TIMEOUT if provider.timeout is None else provider.timeout
-        self._asked = self.route().asked(self.kind, timeout=timeout)
+        self._asked = self.route()
 
     def parameters(self) -> Mapping[str, JsonValue]:
         return embedding_parameters(self.provider.model, dimensions=self.provider.dimensions)
 
-    def route(self) -> Route:
-        return self._endpoint.route(self.provider.model)
+    def route(self) -> RequestTarget:
+        return self._endpoint.target(self.provider.model, timeout=self.provider.timeout)
 
-    async def ask(self, batch: Batch, call: OpenCall) -> Embedded:
+    async def ask(self, batch: Batch, call: CallRecorder) -> Embedded:
         asked = self._asked
         wire = await self._endpoint.connect(asked)
         call.reached(wire.endpoint, sdk_version=wire.sdk_version, credential=wire.credential)

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 from rath import config
+from rath.llm.credentials import default_entry, entry_for
 from rath.llm.provider import ConfigEntry, Provider, given_fields
-from rath.llm.purpose_entry import default_entry, entry_for
 
 __all__ = ["DEFAULT_EMBEDDING_MODEL", "LOCAL_EMBEDDING_MODEL", "EmbeddingProvider"]
 

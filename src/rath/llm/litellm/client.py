@@ -11,21 +11,25 @@ from rath._async.retry import Sleep
 from rath.config.env import env_value
 from rath.errors import MissingExtra
 from rath.llm.body import BodyWriter
-from rath.llm.call import ProviderOrigin, Served
 from rath.llm.chat_request import RathLLMChatRequest
 from rath.llm.chat_response import RathLLMChatResponse
-from rath.llm.credentials import Account, find_account, refuse_unsendable, resolve_account
+from rath.llm.credentials import (
+    LITELLM,
+    Account,
+    RequestTarget,
+    find_account,
+    refuse_unsendable,
+    resolve_account,
+)
 from rath.llm.endpoint import checked_url, password_in, public_url
-from rath.llm.failure import Asked
 from rath.llm.litellm.decode import LiteLLMChunkDecoder, decode_litellm
 from rath.llm.litellm.encode import encode_litellm_message, refuse_call_settings
 from rath.llm.litellm.target import LiteLLMTarget, open_litellm
-from rath.llm.openai.completions import CompletionsClient
-from rath.llm.openai.encode import body_writer
-from rath.llm.provider import Provider
-from rath.llm.variables import LITELLM
-from rath.llm.vendor import Route
-from rath.llm.wire import ChunkDecoder, Wire
+from rath.llm.openai.client import CompletionsClient
+from rath.llm.openai.create_kwargs import body_writer
+from rath.llm.provider import Provider, ProviderOrigin
+from rath.llm.stream import ChunkDecoder, ServedInfo
+from rath.llm.transport import Transport
 
 __all__ = ["LITELLM_RETRYABLE", "RathLiteLLMChatClient"]
 
@@ -71,33 +75,34 @@ class RathLiteLLMChatClient(CompletionsClient):
             api_key=account.api_key.value,
         )
 
-    def route(self, model: str | None, *, provider_origin: ProviderOrigin = "call") -> Route:
-        account = self._account
-        chosen = model or (account.model.value if account.model else None)
-        if not chosen:
-            raise ValueError(
-                'model is required: name one, such as "anthropic/..." or "ollama/...", in '
-                "Provider(model=...) or in LITELLM_MODEL"
-            )
-        return Route(
+    def target(
+        self, model: str | None, *, provider_origin: ProviderOrigin = "call"
+    ) -> RequestTarget:
+        advice = (
+            ', such as "anthropic/..." or "ollama/...", in Provider(model=...) or in LITELLM_MODEL'
+        )
+        return self._account.target(
+            self._account.model_for(model, advice=advice),
+            kind=self.kind,
             endpoint=public_url(self._target.api_base),
-            model=chosen,
-            origins=account.origins_for(chosen, provider_origin=provider_origin),
-            secret=account.api_key.value,
+            timeout=self.timeout,
+            provider_origin=provider_origin,
         )
 
     def write_body(self, request: RathLLMChatRequest, *, model: str) -> BodyWriter:
         refuse_call_settings(request.extra_create_args)
         return body_writer(request, model=model, encode=encode_litellm_message)
 
-    def decode(self, reply: Mapping[str, Any], asked: Asked) -> tuple[RathLLMChatResponse, Served]:
-        return decode_litellm(reply, asked)
+    def decode(
+        self, reply: Mapping[str, Any], target: RequestTarget
+    ) -> tuple[RathLLMChatResponse, ServedInfo]:
+        return decode_litellm(reply, target)
 
-    def chunk_decoder(self, asked: Asked) -> ChunkDecoder:
-        return LiteLLMChunkDecoder(asked)
+    def chunk_decoder(self, target: RequestTarget) -> ChunkDecoder:
+        return LiteLLMChunkDecoder(target)
 
-    async def connect(self, asked: Asked) -> Wire:
-        return await open_litellm(self._target, asked)
+    async def connect(self, target: RequestTarget) -> Transport:
+        return await open_litellm(self._target, target)
 
 
 def __getattr__(name: str) -> Any:

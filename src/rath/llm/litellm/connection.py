@@ -10,16 +10,16 @@ from typing import Any
 
 from rath._async.runtime import runtime
 from rath._core.options import Sourced
+from rath.config.redaction import guard_logs
 from rath.errors import ProviderProtocolError
-from rath.llm.credentials import credential_digest
-from rath.llm.failure import Asked, timeout_error
+from rath.llm.credentials import RequestTarget, credential_digest
+from rath.llm.errors import timeout_error
 from rath.llm.litellm.decode import END, event, is_final
 from rath.llm.litellm.encode import keyword_arguments
 from rath.llm.litellm.errors import MAPPED, map_error, shown_cause
 from rath.llm.litellm.library import litellm, version
 from rath.llm.litellm.target import LiteLLMTarget
-from rath.llm.log_guard import guard_logs
-from rath.llm.wire import RawReply
+from rath.llm.transport import WireReply
 
 __all__ = ["LiteLLMConnection"]
 
@@ -44,7 +44,7 @@ class LiteLLMConnection:
         if target.api_key:
             self.credential = credential_digest(Sourced(target.api_key, target.key_origin))
 
-    def wire(self, asked: Asked) -> LiteLLMWire:
+    def wire(self, asked: RequestTarget) -> LiteLLMWire:
         """Return the way for one draft."""
         return LiteLLMWire(self, asked)
 
@@ -55,14 +55,14 @@ class LiteLLMConnection:
 class LiteLLMWire:
     """Calls with the timeout and the words of one draft; see `Wire`."""
 
-    def __init__(self, connection: LiteLLMConnection, asked: Asked) -> None:
+    def __init__(self, connection: LiteLLMConnection, asked: RequestTarget) -> None:
         self._target = connection.target
         self._asked = asked
         self.endpoint = None if connection.target.api_base is None else asked.endpoint
         self.sdk_version: str | None = version
         self.credential = connection.credential
 
-    async def post(self, body: bytes) -> RawReply:
+    async def post(self, body: bytes) -> WireReply:
         arguments = self._arguments(body)
 
         async def call() -> bytes:
@@ -77,8 +77,7 @@ class LiteLLMWire:
             raise timeout_error(self._asked) from exc
         except MAPPED as exc:
             raise map_error(exc, self._asked) from shown_cause(exc, self._asked)
-        shown = self._asked.answer_without_secret(content)
-        return RawReply(200, shown, repeats_key=shown != content)
+        return WireReply.redacted(200, content, self._asked)
 
     @asynccontextmanager
     async def stream(self, body: bytes) -> AsyncGenerator[LiteLLMStream, None]:
@@ -136,7 +135,7 @@ class LiteLLMStream:
     status = 200
     content_type = "text/event-stream"
 
-    def __init__(self, asked: Asked) -> None:
+    def __init__(self, asked: RequestTarget) -> None:
         self._asked = asked
         self._loop = asyncio.get_running_loop()
         self._items: asyncio.Queue[bytes | BaseException | None] = asyncio.Queue()

@@ -6,10 +6,10 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-from rath.llm.call import Served
-from rath.llm.chat_response import RathLLMChatResponse, RathLLMStreamDelta
-from rath.llm.failure import Asked
-from rath.llm.openai.decode import OpenAIChunkDecoder, decode_completion
+from rath.llm.chat_response import RathLLMChatResponse, RathLLMStreamDelta, objects_of
+from rath.llm.credentials import RequestTarget
+from rath.llm.openai.normalize import OpenAIChunkDecoder, decode_completion
+from rath.llm.stream import ServedInfo
 
 __all__ = ["END", "LiteLLMChunkDecoder", "decode_litellm", "event", "is_final"]
 
@@ -17,7 +17,9 @@ END = b"data: [DONE]\n\n"
 """What follows a stream that has reached its end."""
 
 
-def decode_litellm(payload: Mapping[str, Any], asked: Asked) -> tuple[RathLLMChatResponse, Served]:
+def decode_litellm(
+    payload: Mapping[str, Any], asked: RequestTarget
+) -> tuple[RathLLMChatResponse, ServedInfo]:
     """Return an answer, and what is said about it.
 
     LiteLLM writes zeros where a vendor counted nothing; they are no usage.
@@ -43,26 +45,17 @@ def is_final(chunk: Mapping[str, Any]) -> bool:
     return bool(_first_choice(chunk).get("finish_reason"))
 
 
-class LiteLLMChunkDecoder:
+class LiteLLMChunkDecoder(OpenAIChunkDecoder):
     """Reads the chunks of one stream, and folds the thinking that a vendor signs."""
 
-    def __init__(self, asked: Asked) -> None:
-        self._decoder = OpenAIChunkDecoder(asked)
+    def __init__(self, target: RequestTarget) -> None:
+        super().__init__(target)
         self._thinking: list[dict[str, Any]] = []
 
-    @property
-    def served(self) -> Served:
-        return self._decoder.served
-
-    @property
-    def ended(self) -> bool:
-        return self._decoder.ended
-
-    def decode_chunk(self, data: str) -> Sequence[RathLLMStreamDelta]:
-        """Return what one event says; see `ChunkDecoder`."""
-        deltas = self._decoder.decode_chunk(data)
-        if '"thinking_blocks"' in data:
-            for block in _blocks(_object(_first_choice(json.loads(data)), "delta")):
+    def read(self, event: dict[str, Any]) -> Sequence[RathLLMStreamDelta]:
+        deltas = super().read(event)
+        if blocks := objects_of(_object(_first_choice(event), "delta").get("thinking_blocks")):
+            for block in blocks:
                 self._add(block)
             self.served.blocks = tuple(self._thinking)
         return deltas

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from rath.config.secrets import looks_secret
+from rath.llm.body import encode_message
 from rath.llm.chat_request import RathLLMMessage
-from rath.llm.encode import encode_message
 
 __all__ = ["encode_litellm_message", "keyword_arguments", "refuse_call_settings"]
 

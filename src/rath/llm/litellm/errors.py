@@ -17,6 +17,7 @@ import httpx
 import openai
 
 from rath._core.text import one_line_preview
+from rath.config.redaction import cause_without, redact
 from rath.config.secrets import looks_secret
 from rath.errors import (
     AuthenticationError,
@@ -24,11 +25,16 @@ from rath.errors import (
     ProviderError,
     ProviderProtocolError,
 )
-from rath.llm.failure import Asked, protocol_error, retry_after, status_error, timeout_error
+from rath.llm.credentials import RequestTarget
+from rath.llm.errors import (
+    decode_error_body,
+    protocol_error,
+    reported_error,
+    retry_after,
+    status_error,
+    timeout_error,
+)
 from rath.llm.litellm.library import litellm
-from rath.llm.openai.decode import reported_error
-from rath.llm.repeated_key import cause_without, without_secret
-from rath.llm.sdk.decode import decode_error_body
 
 __all__ = ["MAPPED", "RETRYABLE", "map_error", "shown_cause"]
 
@@ -48,7 +54,7 @@ _MAX_MESSAGE = 500
 _MIN_SECRET = 8
 
 
-def map_error(exc: Exception, asked: Asked) -> ProviderError:
+def map_error(exc: Exception, asked: RequestTarget) -> ProviderError:
     """Return the error of rath for one of `MAPPED`; its text holds no key."""
     foreign = [each for each in _chain(exc) if not type(each).__module__.startswith("litellm")]
     for each in reversed(foreign):
@@ -70,12 +76,12 @@ def map_error(exc: Exception, asked: Asked) -> ProviderError:
     )
 
 
-def shown_cause(exc: Exception, asked: Asked) -> Exception | None:
+def shown_cause(exc: Exception, asked: RequestTarget) -> Exception | None:
     """Return `exc` as a cause unless what a traceback shows of it repeats a key."""
     return cause_without(exc, partial(_masked, asked=asked))
 
 
-def _from_foreign(exc: BaseException, asked: Asked) -> ProviderError | None:
+def _from_foreign(exc: BaseException, asked: RequestTarget) -> ProviderError | None:
     """Return the error for what a vendor's client raised without an answer, if it is known."""
     if isinstance(exc, httpx.ConnectTimeout | httpx.PoolTimeout):
         return _no_connection(asked, "it did not open in time")
@@ -108,7 +114,7 @@ def _response(exc: BaseException) -> Any:
     return response if isinstance(getattr(response, "status_code", None), int) else None
 
 
-def _from_status(response: Any, exc: BaseException, asked: Asked) -> ProviderError:
+def _from_status(response: Any, exc: BaseException, asked: RequestTarget) -> ProviderError:
     try:
         content: bytes = response.content
     except (httpx.StreamError, RuntimeError):
@@ -124,7 +130,7 @@ def _from_status(response: Any, exc: BaseException, asked: Asked) -> ProviderErr
     )
 
 
-def _no_connection(asked: Asked, reason: str) -> ProviderConnectionError:
+def _no_connection(asked: RequestTarget, reason: str) -> ProviderConnectionError:
     return ProviderConnectionError(
         f"the connection to {asked.endpoint} failed: {reason}. Check that base_url is right and "
         "the server is up",
@@ -132,14 +138,14 @@ def _no_connection(asked: Asked, reason: str) -> ProviderConnectionError:
     )
 
 
-def _words(said: object, asked: Asked) -> str:
+def _words(said: object, asked: RequestTarget) -> str:
     return one_line_preview(_masked(str(said), asked), _MAX_MESSAGE)
 
 
-def _masked(text: str, asked: Asked) -> str:
+def _masked(text: str, asked: RequestTarget) -> str:
     """Hide the key, and those of the environment that LiteLLM may have found by itself."""
-    text = asked.without_secret(text)
+    text = asked.redactor.text(text)
     for name, value in os.environ.items():
         if len(value) >= _MIN_SECRET and looks_secret(name):
-            text = without_secret(text, value)
+            text = redact(text, value)
     return text

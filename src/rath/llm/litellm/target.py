@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from rath.llm.failure import Asked
-from rath.llm.pool import ConnectionPool
-from rath.llm.wire import Wire
+from rath.llm.credentials import RequestTarget
+from rath.llm.transport import ConnectionPool, Transport
 
 if TYPE_CHECKING:
     from rath.llm.litellm.connection import LiteLLMConnection
@@ -24,7 +23,7 @@ class LiteLLMTarget:
     api_key: str = field(repr=False)
 
 
-async def open_litellm(target: LiteLLMTarget, asked: Asked) -> Wire:
+async def open_litellm(target: LiteLLMTarget, asked: RequestTarget) -> Transport:
     """Return the way through LiteLLM; the first one imports it, for seconds, on a worker thread."""
     return (await _connections.get(target)).wire(asked)
 

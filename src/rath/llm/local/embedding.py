@@ -11,15 +11,14 @@ from typing import TYPE_CHECKING, ClassVar
 from rath._async.retry import Sleep
 from rath._async.runtime import runtime
 from rath.errors import MissingExtra
-from rath.llm.call import OpenCall
 from rath.llm.chat_response import RathLLMTokenUsage
+from rath.llm.credentials import RequestTarget
 from rath.llm.embedding.client import Batch, EmbeddingClient, Vector
 from rath.llm.embedding.decode import Embedded
 from rath.llm.embedding.provider import LOCAL_EMBEDDING_MODEL, EmbeddingProvider
-from rath.llm.exchange import JsonValue
+from rath.llm.evidence import CallRecorder, JsonValue
 from rath.llm.local.embedding_files import MINILM, EmbeddingFiles
-from rath.llm.pool import ConnectionPool
-from rath.llm.vendor import Route
+from rath.llm.transport import ConnectionPool
 
 if TYPE_CHECKING:
     from rath.llm.local.minilm import MiniLM
@@ -81,15 +80,15 @@ class RathLocalEmbeddingClient(EmbeddingClient):
     def parameters(self) -> Mapping[str, JsonValue]:
         return {"model": self.provider.model}
 
-    def route(self) -> Route:
-        return Route(
+    def route(self) -> RequestTarget:
+        return RequestTarget(
+            kind=self.kind,
             endpoint=None,
             model=self.provider.model,
             origins=(("model", "call"), ("base_url", "default")),
-            secret="",
         )
 
-    async def ask(self, batch: Batch, call: OpenCall) -> Embedded:
+    async def ask(self, batch: Batch, call: CallRecorder) -> Embedded:
         loaded = await _models.get(self._files)
         call.reached(None, sdk_version=loaded.model.version, credential=None)
         call.was_sent = True

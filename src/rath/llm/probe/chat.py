@@ -8,9 +8,8 @@ from rath.errors import InvalidRequestError, ModelNotFoundError, ProviderProtoco
 from rath.llm.base import ChatClient
 from rath.llm.chat_request import RathLLMChatRequest
 from rath.llm.chat_response import RathLLMChatChoice, RathLLMStreamDelta
-from rath.llm.draft import open_draft, output_mode
-from rath.llm.exchange import CallEvidence, evidence_of
-from rath.llm.offers import ask_offer, route_of
+from rath.llm.client import VendorClient, open_draft, output_mode
+from rath.llm.evidence import CallEvidence, evidence_of
 from rath.llm.probe import judge
 from rath.llm.probe.findings import ProbeFinding, ProbeReport
 from rath.llm.probe.judge import Judgement, counted
@@ -18,8 +17,7 @@ from rath.llm.probe.requests import ProbeRequests
 from rath.llm.probe.steps import Steps
 from rath.llm.provider import Provider
 from rath.llm.refusal import refusal_foreseen
-from rath.llm.registry import DEFAULT_KIND
-from rath.llm.vendor import VendorClient
+from rath.llm.registry import DEFAULT_KIND, ask_offer, own_target
 
 __all__ = ["ChatProbe"]
 
@@ -39,7 +37,7 @@ class ChatProbe:
     def __init__(self, client: ChatClient, provider: Provider, *, timeout: float) -> None:
         self._client = client
         self._provider = provider
-        self._route = route_of(client) if isinstance(client, VendorClient) else None
+        self._route = own_target(client) if isinstance(client, VendorClient) else None
         self._endpoint = self._route.endpoint if self._route else None
         self._steps = Steps(timeout, provider.api_key, self._route)
         self._requests = ProbeRequests(provider, self._endpoint)
@@ -86,12 +84,12 @@ class ChatProbe:
             return "skipped", f"{type(client).__name__} has no way to ask for models"
         offer = await ask_offer(client)
         if offer.error is not None:
-            return judge.judge_no_list(offer.error, is_untold=offer.is_untold)
+            return judge.judge_no_list(offer.error, is_untold=offer.is_unknown)
         self._offered = offer.models
         told = f"offers {counted(len(offer.models), 'model')}"
         if route is None:
             return "works", f"{told}, such as {', '.join(map(repr, offer.models[:_N_SHOWN]))}"
-        refusal = refusal_foreseen(client.asked(route), offer.models)
+        refusal = refusal_foreseen(route, offer.models)
         if refusal is not None:
             return "failed", refusal
         return "works", f"{told}, {route.model!r} among them" if offer.models else told

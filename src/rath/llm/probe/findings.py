@@ -7,7 +7,7 @@ from decimal import Decimal
 from typing import Literal, TypeAlias
 
 from rath.llm.chat_response import RathLLMTokenUsage, add_usage
-from rath.llm.exchange import CallEvidence
+from rath.llm.evidence import CallEvidence
 
 __all__ = ["ProbeFinding", "ProbeReport", "ProbeStep", "ProbeVerdict"]
 

@@ -13,10 +13,10 @@ from rath.errors import (
 )
 from rath.llm.chat_response import RathLLMChatChoice
 from rath.llm.endpoint import is_azure
-from rath.llm.exchange import CallEvidence
-from rath.llm.model_names import may_mean_the_same
+from rath.llm.evidence import CallEvidence
 from rath.llm.probe.findings import ProbeStep, ProbeVerdict
 from rath.llm.probe.requests import SCHEMA, TOOL
+from rath.llm.refusal import may_mean_the_same
 
 __all__ = [
     "WITHOUT_COUNTS",

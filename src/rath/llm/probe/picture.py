@@ -6,7 +6,7 @@ import struct
 import zlib
 
 from rath.errors import ProviderProtocolError
-from rath.llm.exchange import evidence_of
+from rath.llm.evidence import evidence_of
 from rath.llm.probe.findings import ProbeReport
 from rath.llm.probe.judge import Judgement, judge_answer
 from rath.llm.probe.steps import Steps

@@ -9,7 +9,6 @@ from typing import TypeAlias, assert_never
 
 from rath._async.lanes import gather
 from rath._async.runtime import runtime
-from rath.llm.clients import Unusable, or_unusable
 from rath.llm.embedding.provider import EmbeddingProvider
 from rath.llm.embedding.registry import embedding_client_for
 from rath.llm.probe.chat import ChatProbe
@@ -18,7 +17,7 @@ from rath.llm.probe.findings import ProbeFinding, ProbeReport
 from rath.llm.probe.picture import PictureProbe
 from rath.llm.probe.requests import LONG
 from rath.llm.provider import Provider
-from rath.llm.registry import DEFAULT_KIND, chat_client_for
+from rath.llm.registry import DEFAULT_KIND, NoClient, chat_client_for, or_no_client
 from rath.llm.vlm import RathOpenAIVLMClient, VLMProvider
 
 __all__ = ["DEFAULT_PROBE_TIMEOUT", "Probed", "find_obstacle", "probe_providers"]
@@ -73,16 +72,16 @@ def find_obstacle(provider: Probed) -> str | None:
 
     Looked at are its kind, its endpoint, its key, and the package that it needs.
     """
-    made = or_unusable(partial(_make_probe, provider, DEFAULT_PROBE_TIMEOUT), key=provider.api_key)
-    return made.problem if isinstance(made, Unusable) else None
+    made = or_no_client(partial(_make_probe, provider, DEFAULT_PROBE_TIMEOUT), key=provider.api_key)
+    return made.problem if isinstance(made, NoClient) else None
 
 
 def _prepare(provider: Probed, timeout: float) -> _Probe | ProbeReport:
     limit = provider.retry_max_attempts
     attempts = _MAX_ATTEMPTS if limit is None else min(_MAX_ATTEMPTS, limit)
     asked = replace(provider, timeout=timeout, retry_max_attempts=attempts)
-    made = or_unusable(partial(_make_probe, asked, timeout), key=asked.api_key)
-    return _not_set_up(provider, made) if isinstance(made, Unusable) else made
+    made = or_no_client(partial(_make_probe, asked, timeout), key=asked.api_key)
+    return _not_set_up(provider, made) if isinstance(made, NoClient) else made
 
 
 def _make_probe(provider: Probed, timeout: float) -> _Probe:
@@ -100,7 +99,7 @@ def _make_probe(provider: Probed, timeout: float) -> _Probe:
             assert_never(provider)
 
 
-def _not_set_up(provider: Probed, why: Unusable) -> ProbeReport:
+def _not_set_up(provider: Probed, why: NoClient) -> ProbeReport:
     kind = DEFAULT_KIND if isinstance(provider, VLMProvider) else provider.provider_kind
     return ProbeReport(
         provider_kind=kind or DEFAULT_KIND,

@@ -6,10 +6,14 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
-from rath.llm.chat_request import RathLLMChatRequest, RathLLMFunctionTool, RathLLMMessage
+from rath.llm.chat_request import (
+    SAMPLING_FIELDS,
+    RathLLMChatRequest,
+    RathLLMFunctionTool,
+    RathLLMMessage,
+)
 from rath.llm.endpoint import is_azure
 from rath.llm.provider import Provider
-from rath.llm.sampling import SAMPLING_FIELDS
 
 __all__ = ["LONG", "SCHEMA", "SHORT", "TOOL", "ProbeRequests"]
 

@@ -6,12 +6,12 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 
+from rath.config.redaction import redact
 from rath.errors import RathError
-from rath.llm.exchange import CallEvidence
+from rath.llm.credentials import RequestTarget
+from rath.llm.evidence import CallEvidence
 from rath.llm.probe.findings import ProbeFinding, ProbeStep
 from rath.llm.probe.judge import Judgement, judge_error
-from rath.llm.repeated_key import without_secret
-from rath.llm.vendor import Route
 
 __all__ = ["Steps"]
 
@@ -25,7 +25,7 @@ class Steps:
         route: Where the calls go; no text repeats the secrets of it either.
     """
 
-    def __init__(self, timeout: float, key: str | None, route: Route | None) -> None:
+    def __init__(self, timeout: float, key: str | None, route: RequestTarget | None) -> None:
         self._timeout = timeout
         secrets = (key,) if route is None else (key, route.secret, route.password)
         self._secrets = [secret for secret in secrets if secret]
@@ -51,7 +51,7 @@ class Steps:
         except Exception as exc:  # noqa: BLE001  # adapters of others raise anything; it is told
             verdict, text = "failed", f"{type(exc).__name__}: {exc}"
         for secret in self._secrets:
-            text = without_secret(text, secret)
+            text = redact(text, secret)
         return ProbeFinding(
             step=step,
             verdict=verdict,

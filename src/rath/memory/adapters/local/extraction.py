@@ -23,8 +23,8 @@ from rath._async.runtime import AtExit, Running, runtime
 from rath._core.text import valid_unicode
 from rath.llm.base import ChatClient
 from rath.llm.chat_request import RathLLMChatRequest, RathLLMMessage
-from rath.llm.draft import open_draft, require_model
-from rath.llm.failure import may_fall_back, network_error_class
+from rath.llm.client import open_draft, require_model
+from rath.llm.errors import may_fall_back, network_error_class
 from rath.llm.provider import Provider
 from rath.llm.registry import chat_client_for
 from rath.memory import results

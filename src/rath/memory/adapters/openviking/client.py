@@ -11,9 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from rath._async.lanes import gather
+from rath.config.redaction import guard_logs, redact
 from rath.errors import MemoryBackendError
-from rath.llm.log_guard import guard_logs
-from rath.llm.repeated_key import without_secret
 from rath.memory.adapters.openviking.addresses import Addresses
 from rath.memory.results import FailureKind, MemoryExecutionFailure
 
@@ -97,7 +96,7 @@ def translate_error(error: Exception, secret: str = "") -> VikingError:
     names = [each.__name__ for each in type(error).__mro__]
     kinds: list[FailureKind] = [_KINDS[name] for name in names if name in _KINDS]
     kind = kinds[0]
-    text = without_secret(str(error), secret) or "no reason was given"
+    text = redact(str(error), secret) or "no reason was given"
     details = cast("Mapping[str, object] | None", getattr(error, "details", None))
     is_lasting = isinstance(details, Mapping) and details.get("retryable") is False
     is_busy = names[0] == "ConflictError" and not is_lasting

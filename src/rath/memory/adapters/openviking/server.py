@@ -36,10 +36,9 @@ from rath._async.runtime import runtime
 from rath._core.files import FileLock, LockKind, atomic_write_json, make_private_directory
 from rath.config.env import env_value
 from rath.errors import MemoryBackendError
-from rath.llm.credentials import find_account
+from rath.llm.credentials import OPENAI, OPENAI_FIXED_MODEL, find_account
 from rath.llm.embedding.provider import EmbeddingProvider
 from rath.llm.provider import Provider
-from rath.llm.variables import OPENAI, OPENAI_FIXED_MODEL
 from rath.memory.abc import MemoryStoreSpec
 
 __all__ = ["Options", "ServerShare", "join_server", "read_options"]
