@@ -36,22 +36,15 @@ from rath.flow.tool import MCPToolCall
 from rath.llm import Provider, RathLLMChatRequest, open_draft
 from rath.llm.anthropic import RathAnthropicChatClient
 from rath.llm.credentials import Account, find_account
-from rath.llm.embedding import EmbeddingProvider
-from rath.llm.embedding.openai import RathOpenAIEmbeddingClient
+from rath.llm.embedding import EmbeddingProvider, RathOpenAIEmbeddingClient
 from rath.llm.key_keeper import KeyKeeper
 from rath.llm.litellm import RathLiteLLMChatClient
-from rath.llm.litellm.decode import LiteLLMChunkDecoder
-from rath.llm.litellm.target import LiteLLMTarget
-from rath.llm.local.client import RathLocalChatClient
-from rath.llm.local.server import LocalEndpoint
+from rath.llm.litellm.client import LiteLLMChunkDecoder, LiteLLMTarget
+from rath.llm.local.server import LocalEndpoint, RathLocalChatClient
+from rath.llm.one_shot import find_entry
 from rath.llm.openai import RathOpenAIChatClient
 from rath.llm.openai.endpoint import OpenAIEndpoint
-from rath.llm.probe import probe_providers
-from rath.llm.probe.chat import ChatProbe
-from rath.llm.probe.embedding import EmbeddingProbe
-from rath.llm.probe.picture import PictureProbe
-from rath.llm.probe.requests import ProbeRequests
-from rath.llm.purpose_entry import entry_for
+from rath.llm.probe import ChatProbe, EmbeddingProbe, PictureProbe, probe_providers
 from rath.llm.recorded import RecordedClient
 from rath.llm.sdk.connection import Connection
 from rath.llm.variables import OPENAI
@@ -126,7 +119,7 @@ def configured(key: str, base: Path) -> Iterator[object]:
     }
     store = ConfigStore(trust(write_config(base, config)))
     yield from (store, store.config, find_llm_provider("a"), configured_targets())
-    yield entry_for("a", default="vlm_provider", store=None)
+    yield find_entry("a", default="vlm_provider", store=None)
     yield MemoryStoreSpec.from_config()
     yield account_found(Provider.from_config("a"))
 
@@ -204,7 +197,7 @@ def clients(key: str) -> Iterator[object]:
     yield from (embedding, embedding.route(), EmbeddingProbe(embedding, timeout=1.0))
     picture = RathOpenAIVLMClient(VLMProvider(model="m", **account))
     yield from (picture, PictureProbe(picture, timeout=1.0))
-    yield from (ProbeRequests(provider, None), KeyKeeper(key))
+    yield KeyKeeper(key)
     yield LiteLLMChunkDecoder(client.asked(client.route(None)))
     yield RathLocalChatClient(
         Provider(), serve=lambda name: LocalEndpoint("http://127.0.0.1:1", key, name, Path(), "1")

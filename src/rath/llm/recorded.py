@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from pkgutil import resolve_name
 from typing import Any
 
 from rath.llm.anthropic.encode import MessagesWriter
@@ -15,7 +16,6 @@ from rath.llm.encode import encode_message, encode_tool
 from rath.llm.exchange import CallEvidence, Exchange
 from rath.llm.foreign import RENDERER as CANONICAL
 from rath.llm.foreign import named_images_then_text
-from rath.llm.litellm.encode import encode_litellm_message
 from rath.llm.provider import OutputMode, Provider
 
 __all__ = ["RecordedClient", "can_write_again"]
@@ -122,9 +122,14 @@ def _list_writer(
     )
 
 
+def _litellm_writer(tools: _Tools, parameters: Mapping[str, Any]) -> BodyWriter:
+    encode = resolve_name("rath.llm.litellm.client:encode_litellm_message")  # a driver at the edge
+    return _list_writer(tools, parameters, encode=encode)
+
+
 _WRITERS: Mapping[str, _Write] = {
     "openai-chat/1": _list_writer,
-    "litellm-chat/1": partial(_list_writer, encode=encode_litellm_message),
+    "litellm-chat/1": _litellm_writer,
     "anthropic-messages/1": MessagesWriter.recorded,
     CANONICAL: partial(_list_writer, encode=partial(encode_message, parts=named_images_then_text)),
 }

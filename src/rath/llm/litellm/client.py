@@ -1,42 +1,94 @@
-"""The chat client for every vendor that LiteLLM speaks to."""
+"""The chat client for every vendor that LiteLLM speaks to; it does not import the library."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
 from importlib.util import find_spec
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from rath._async.retry import Sleep
 from rath.config.env import env_value
+from rath.config.secrets import looks_secret
 from rath.errors import MissingExtra
 from rath.llm.body import BodyWriter
 from rath.llm.call import ProviderOrigin, Served
-from rath.llm.chat_request import RathLLMChatRequest
-from rath.llm.chat_response import RathLLMChatResponse
+from rath.llm.chat_request import RathLLMChatRequest, RathLLMMessage
+from rath.llm.chat_response import RathLLMChatResponse, RathLLMStreamDelta
 from rath.llm.credentials import Account, find_account, refuse_unsendable, resolve_account
+from rath.llm.encode import encode_message
 from rath.llm.endpoint import checked_url, password_in, public_url
 from rath.llm.failure import Asked
-from rath.llm.litellm.decode import LiteLLMChunkDecoder, decode_litellm
-from rath.llm.litellm.encode import encode_litellm_message, refuse_call_settings
-from rath.llm.litellm.target import LiteLLMTarget, open_litellm
 from rath.llm.openai.completions import CompletionsClient
+from rath.llm.openai.decode import OpenAIChunkDecoder, decode_completion
 from rath.llm.openai.encode import body_writer
+from rath.llm.pool import ConnectionPool
 from rath.llm.provider import Provider
 from rath.llm.variables import LITELLM
 from rath.llm.vendor import Route
 from rath.llm.wire import ChunkDecoder, Wire
 
-__all__ = ["LITELLM_RETRYABLE", "RathLiteLLMChatClient"]
+if TYPE_CHECKING:
+    from rath.llm.litellm.connection import LiteLLMConnection
 
-LITELLM_RETRYABLE: tuple[type[Exception], ...]
-"""Exceptions of the library that another try may mend; imports the library on first use."""
+__all__ = [
+    "LiteLLMChunkDecoder",
+    "LiteLLMTarget",
+    "RathLiteLLMChatClient",
+    "decode_litellm",
+    "encode_litellm_message",
+    "first_choice",
+    "keyword_arguments",
+    "refuse_call_settings",
+    "to_event",
+]
+
+_FIELDS = {
+    "api_key": "api_key",
+    "api_base": "base_url",
+    "base_url": "base_url",
+    "timeout": "timeout",
+    "request_timeout": "timeout",
+    "num_retries": "retry_max_attempts",
+    "max_retries": "retry_max_attempts",
+    "fallbacks": "fallbacks",
+}
+"""Arguments of LiteLLM for which a provider has a field."""
+
+_SECRET_NAME = re.compile(
+    r"api_?key|access_key|secret|password|credential|(ad|auth|access|bearer|session)_token$",
+    re.IGNORECASE,
+)
 
 
 _SENT_VARIABLES = (
     "OPENAI_CUSTOM_HEADERS", "OPENAI_ORG_ID", "OPENAI_ORGANIZATION", "OPENAI_PROJECT_ID",
 )  # fmt: skip
 """What they hold is sent to every server that speaks OpenAI's protocol."""
+
+
+@dataclass(frozen=True, slots=True)
+class LiteLLMTarget:
+    """An endpoint and a key; LiteLLM looks for what is missing."""
+
+    api_base: str | None = field(repr=False)
+    key_origin: str
+    api_key: str = field(repr=False)
+
+
+def _connect(target: LiteLLMTarget) -> LiteLLMConnection:
+    """Import the library, for seconds, and return a connection; blocks."""
+    connection: LiteLLMConnection = import_module("rath.llm.litellm.connection").LiteLLMConnection(
+        target
+    )
+    return connection
+
+
+_connections: ConnectionPool[LiteLLMTarget, LiteLLMConnection] = ConnectionPool(_connect)
 
 
 class RathLiteLLMChatClient(CompletionsClient):
@@ -97,16 +149,74 @@ class RathLiteLLMChatClient(CompletionsClient):
         return LiteLLMChunkDecoder(asked)
 
     async def connect(self, asked: Asked) -> Wire:
-        return await open_litellm(self._target, asked)
+        return (await _connections.get(self._target)).wire(asked)
 
 
-def __getattr__(name: str) -> Any:
-    """Give `LITELLM_RETRYABLE`, which needs the library, on first use."""
-    if name != "LITELLM_RETRYABLE":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from rath.llm.litellm.errors import RETRYABLE
+def refuse_call_settings(extra: Mapping[str, Any]) -> None:
+    """Refuse extra arguments that a provider has a field for, and those that hold a secret.
 
-    return RETRYABLE
+    Parameters are written to the record of a session, so none of them may be a secret.
+
+    Raises:
+        ValueError: There is such an argument.
+    """
+    for name in extra:
+        if name in _FIELDS:
+            raise ValueError(
+                f"extra_create_args cannot set {name!r}; use Provider({_FIELDS[name]}=...)"
+            )
+        if _SECRET_NAME.search(name):
+            raise ValueError(
+                f"extra_create_args cannot set {name!r}: it is a secret, and parameters are "
+                "recorded. LiteLLM reads it from the environment"
+            )
+    for table in ("headers", "extra_headers"):
+        for name in extra.get(table) or ():
+            if looks_secret(name):
+                raise ValueError(
+                    f"extra_create_args cannot set the header {name!r}: it is a secret, and "
+                    "parameters are recorded. Use Provider(api_key=...)"
+                )
+
+
+def encode_litellm_message(message: RathLLMMessage) -> dict[str, Any]:
+    """Return a message; the thinking that a vendor signed goes back to it as it came."""
+    encoded = encode_message(message)
+    if message.blocks:
+        encoded["thinking_blocks"] = [dict(block) for block in message.blocks]
+    return encoded
+
+
+def keyword_arguments(
+    body: bytes, *, api_key: str, api_base: str | None, timeout: float
+) -> dict[str, Any]:
+    """Return the arguments of one call of `litellm.acompletion`.
+
+    Args:
+        body: What was written for the request.
+        api_key: Empty to let LiteLLM look for one.
+        api_base: None for the vendor's own endpoint.
+        timeout: Seconds.
+    """
+    arguments: dict[str, Any] = {
+        # What a vendor does not know is left out, as documented.
+        "drop_params": True,
+        **json.loads(body),
+        # There is one owner of retries, and it is not LiteLLM.
+        "num_retries": 0,
+        "max_retries": 0,
+        "timeout": timeout,
+    }
+    if api_key:
+        arguments["api_key"] = api_key
+    if api_base:
+        arguments["api_base"] = api_base
+    return arguments
+
+
+def to_event(chunk: Mapping[str, Any]) -> bytes:
+    """Return a chunk as a server-sent event."""
+    return b"data: %s\n\n" % json.dumps(chunk, ensure_ascii=False).encode(errors="replace")
 
 
 def _account(provider: Provider, kind: str) -> Account:
@@ -130,3 +240,72 @@ def _account(provider: Provider, kind: str) -> Account:
         )
     # Without a key LiteLLM would look for one in the environment, and send that there.
     return resolve_account(provider, kind=kind, variables=LITELLM, default_base_url="")
+
+
+def decode_litellm(payload: Mapping[str, Any], asked: Asked) -> tuple[RathLLMChatResponse, Served]:
+    """Return an answer, and what is said about it.
+
+    LiteLLM writes zeros where a vendor counted nothing; they are no usage.
+
+    Raises:
+        ProviderError: The answer reports an error, or has no choices.
+    """
+    counted = (
+        payload if _object(payload, "usage").get("total_tokens") else {**payload, "usage": None}
+    )
+    response, served = decode_completion(counted, asked)
+    served.blocks = tuple(_blocks(_object(first_choice(payload), "message")))
+    return response, served
+
+
+class LiteLLMChunkDecoder:
+    """Reads the chunks of one stream, and folds the thinking that a vendor signs."""
+
+    def __init__(self, asked: Asked) -> None:
+        self._decoder = OpenAIChunkDecoder(asked)
+        self._thinking: list[dict[str, Any]] = []
+
+    @property
+    def served(self) -> Served:
+        return self._decoder.served
+
+    @property
+    def ended(self) -> bool:
+        return self._decoder.ended
+
+    def decode_chunk(self, data: str) -> Sequence[RathLLMStreamDelta]:
+        """Return what one event says; see `ChunkDecoder`."""
+        deltas = self._decoder.decode_chunk(data)
+        if '"thinking_blocks"' in data:
+            for block in _blocks(_object(first_choice(json.loads(data)), "delta")):
+                self._add(block)
+            self.served.blocks = tuple(self._thinking)
+        return deltas
+
+    def _add(self, piece: Mapping[str, Any]) -> None:
+        """Append to the block that is open; a signature closes it."""
+        last = self._thinking[-1] if self._thinking else None
+        both = (piece.get("type"), last and last.get("type"))
+        if last is None or both != ("thinking", "thinking") or last.get("signature"):
+            self._thinking.append(dict(piece))
+            return
+        last["thinking"] = (last.get("thinking") or "") + (piece.get("thinking") or "")
+        last["signature"] = piece.get("signature") or None
+
+
+def first_choice(payload: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the first choice of an answer or a chunk; an empty object where there is none."""
+    choices = payload.get("choices")
+    return _object({"": choices[0]}, "") if isinstance(choices, list) and choices else {}
+
+
+def _object(payload: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    value: object = payload.get(name)
+    return cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else {}
+
+
+def _blocks(message: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    found: Any = message.get("thinking_blocks")
+    return (
+        [block for block in found if isinstance(block, Mapping)] if isinstance(found, list) else []
+    )

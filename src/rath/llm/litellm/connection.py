@@ -1,34 +1,101 @@
-"""Calls through LiteLLM; imports it."""
+"""Calls through LiteLLM, and its exceptions as errors of rath; imports the library.
+
+LiteLLM maps what a vendor's client raised to a class of its own, and often to another status: a 403
+of Anthropic becomes a lost connection, a lost connection a status 500. What really happened stands
+in the chain of the exception, so that is read.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+import importlib
+import importlib.metadata
+import json
+import logging
+import os
+import sys
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import aclosing, asynccontextmanager
-from typing import Any
+from functools import partial
+from typing import Any, cast
+
+import httpx
+import openai
 
 from rath._async.runtime import runtime
 from rath._core.options import Sourced
-from rath.errors import ProviderProtocolError
+from rath._core.text import one_line_preview
+from rath.config.secrets import looks_secret
+from rath.errors import (
+    AuthenticationError,
+    ProviderConnectionError,
+    ProviderError,
+    ProviderProtocolError,
+)
 from rath.llm.credentials import credential_digest
-from rath.llm.failure import Asked, timeout_error
-from rath.llm.litellm.decode import END, event, is_final
-from rath.llm.litellm.encode import keyword_arguments
-from rath.llm.litellm.errors import MAPPED, map_error, shown_cause
-from rath.llm.litellm.library import litellm, version
-from rath.llm.litellm.target import LiteLLMTarget
+from rath.llm.failure import Asked, protocol_error, retry_after, status_error, timeout_error
+from rath.llm.litellm.client import LiteLLMTarget, first_choice, keyword_arguments, to_event
 from rath.llm.log_guard import guard_logs
+from rath.llm.openai.decode import reported_error
+from rath.llm.repeated_key import cause_without, without_secret
+from rath.llm.sdk.decode import decode_error_body
 from rath.llm.wire import RawReply
 
-__all__ = ["LiteLLMConnection"]
+__all__ = ["MAPPED", "LiteLLMConnection", "litellm", "map_error"]
+
+MAPPED: tuple[type[Exception], ...] = (
+    TimeoutError, openai.OpenAIError, httpx.HTTPError, ValueError,
+)  # fmt: skip
+"""Exceptions that `map_error` takes: LiteLLM's classes are subclasses of OpenAI's."""
+
+END = b"data: [DONE]\n\n"
+"""What follows a stream that has reached its end."""
 
 _LISTING_SECONDS = 10.0
 """How long a list of models may take; a guess, since somebody waits for an error meanwhile."""
 
-
 _LOGGING = ("LiteLLM", "anthropic", "httpcore", "httpx", "openai")
 """Libraries that log what an endpoint sends."""
+
+_MAX_MESSAGE = 500
+_MIN_SECRET = 8
+
+_ENVIRONMENT = {
+    # Else it fetches a table of prices, and one of header names, from the network.
+    "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+    "LITELLM_LOCAL_ANTHROPIC_BETA_HEADERS": "True",
+    # Else it reads a `.env` file of the project into the environment.
+    "LITELLM_MODE": "PRODUCTION",
+}
+_LOGGERS = ("LiteLLM", "LiteLLM Router", "LiteLLM Proxy")
+
+
+def _import_quietly() -> Any:
+    """Import LiteLLM; where the program has done so before, it is left as the program set it up."""
+    if "litellm" in sys.modules:
+        return sys.modules["litellm"]
+    for name, value in _ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    library: Any = importlib.import_module("litellm")
+    library.telemetry = False
+    # Else a stream that breaks off ends like any other, and a cancelled one is not hung up.
+    library.disable_aiohttp_transport = True
+    # Else it prints advice about each error on stdout.
+    library.suppress_debug_info = True
+    # Else it may fetch a tokenizer from a hub, to estimate tokens that a vendor did not count.
+    library.disable_hf_tokenizer_download = True
+    # Else it refuses histories that vendors refuse, such as tool calls where no tools are offered.
+    library.modify_params = True
+    for name in _LOGGERS:
+        logger = logging.getLogger(name)
+        # Its own handlers write to stderr. Records still reach the handlers of the program.
+        logger.handlers[:] = [logging.NullHandler()]
+    return library
+
+
+litellm: Any = _import_quietly()
+_version = importlib.metadata.version("litellm")
 
 
 class LiteLLMConnection:
@@ -59,7 +126,7 @@ class LiteLLMWire:
         self._target = connection.target
         self._asked = asked
         self.endpoint = None if connection.target.api_base is None else asked.endpoint
-        self.sdk_version: str | None = version
+        self.sdk_version: str | None = _version
         self.credential = connection.credential
 
     async def post(self, body: bytes) -> RawReply:
@@ -73,10 +140,8 @@ class LiteLLMWire:
         try:
             async with asyncio.timeout(self._asked.timeout):
                 content = await runtime().call_on_user_loop(call)
-        except TimeoutError as exc:
-            raise timeout_error(self._asked) from exc
         except MAPPED as exc:
-            raise map_error(exc, self._asked) from shown_cause(exc, self._asked)
+            raise map_error(exc, self._asked) from _shown_cause(exc, self._asked)
         shown = self._asked.answer_without_secret(content)
         return RawReply(200, shown, repeats_key=shown != content)
 
@@ -97,10 +162,8 @@ class LiteLLMWire:
         try:
             async with asyncio.timeout(min(self._asked.timeout, _LISTING_SECONDS)):
                 names = await runtime().call_in_worker(self._list_models)
-        except TimeoutError as exc:
-            raise timeout_error(self._asked) from exc
         except MAPPED as exc:
-            raise map_error(exc, self._asked) from shown_cause(exc, self._asked)
+            raise map_error(exc, self._asked) from _shown_cause(exc, self._asked)
         if not names:
             raise ProviderProtocolError(
                 f"LiteLLM cannot list the models of {self._asked.endpoint}",
@@ -168,7 +231,7 @@ class LiteLLMStream:
         if item is None:
             return b""
         if isinstance(item, MAPPED):
-            raise map_error(item, self._asked) from shown_cause(item, self._asked)
+            raise map_error(item, self._asked) from _shown_cause(item, self._asked)
         raise item
 
     async def drain(self) -> None:
@@ -185,7 +248,110 @@ async def _pump(arguments: dict[str, Any], stream: LiteLLMStream) -> None:
                 mode="json", exclude_none=True, warnings=False
             )
             # Where a stream breaks off, LiteLLM ends it with a "stop" that nobody sent.
-            if is_final(fields) and getattr(chunks, "received_finish_reason", "unknown") is None:
+            is_final = first_choice(fields).get("finish_reason")
+            if is_final and getattr(chunks, "received_finish_reason", "unknown") is None:
                 return
-            stream.put(event(fields))
+            stream.put(to_event(fields))
     stream.put(END)
+
+
+def map_error(exc: Exception, asked: Asked) -> ProviderError:
+    """Return the error of rath for a timeout or one of `MAPPED`; its text holds no key."""
+    if isinstance(exc, TimeoutError):
+        return timeout_error(asked)
+    foreign = [each for each in _chain(exc) if not type(each).__module__.startswith("litellm")]
+    for each in reversed(foreign):
+        response: Any = getattr(each, "response", None)
+        if isinstance(getattr(response, "status_code", None), int):
+            return _from_status(response, each, asked)
+    for each in foreign:
+        build = next((build for kinds, build in _ERRORS if isinstance(each, kinds)), None)
+        if build is not None and (error := build(each, asked)) is not None:
+            return error
+    if isinstance(exc, openai.APITimeoutError):
+        return timeout_error(asked)
+    status: object = getattr(exc, "status_code", None)
+    is_midstream = isinstance(exc, litellm.exceptions.MidStreamFallbackError)
+    is_unread = status == 500 and not foreign and not is_midstream
+    if isinstance(status, int) and not is_unread:
+        return status_error(asked, status, _preview(exc, asked))
+    return ProviderProtocolError(
+        f"LiteLLM cannot use the answer of {asked.endpoint}: {_preview(exc, asked)}",
+        endpoint=asked.endpoint,
+    )
+
+
+def _no_connection(asked: Asked, reason: str) -> ProviderConnectionError:
+    return ProviderConnectionError(
+        f"the connection to {asked.endpoint} failed: {reason}. Check that base_url is right and "
+        "the server is up",
+        endpoint=asked.endpoint,
+    )
+
+
+_ERRORS: tuple[
+    tuple[tuple[type[Exception], ...], Callable[[Any, Asked], ProviderError | None]], ...
+] = (
+    (
+        (httpx.ConnectTimeout, httpx.PoolTimeout),
+        lambda _, asked: _no_connection(asked, "it did not open in time"),
+    ),
+    ((openai.APITimeoutError, httpx.TimeoutException), lambda _, asked: timeout_error(asked)),
+    (
+        (json.JSONDecodeError,),
+        lambda exc, asked: protocol_error(
+            asked, "not with the JSON that was expected", exc.doc.encode()
+        ),
+    ),
+    (
+        (httpx.TransportError,),
+        lambda exc, asked: _no_connection(asked, f"{type(exc).__name__}: {_preview(exc, asked)}"),
+    ),
+    # What it wraps says more.
+    ((openai.APIConnectionError,), lambda _exc, _asked: None),
+    ((openai.APIError,), lambda exc, asked: reported_error(exc.body or str(exc), asked)),
+    (
+        (openai.OpenAIError,),
+        lambda exc, asked: AuthenticationError(
+            f"LiteLLM did not call {asked.endpoint}: {_preview(exc, asked)}",
+            endpoint=asked.endpoint,
+        ),
+    ),
+)
+"""Errors for what a vendor's client raised without an answer: the first class that fits decides."""
+
+
+def _chain(exc: BaseException) -> Iterator[BaseException]:
+    shown: BaseException | None = exc
+    while shown is not None:
+        yield shown
+        shown = shown.__cause__ or shown.__context__
+
+
+def _from_status(response: Any, exc: BaseException, asked: Asked) -> ProviderError:
+    try:
+        content: bytes = response.content
+    except (httpx.StreamError, RuntimeError):
+        content = b""  # a streamed answer that nobody has read
+    message, code = decode_error_body(content)
+    wait = retry_after(cast("Mapping[str, str]", response.headers))
+    text = _preview(message or exc, asked)
+    return status_error(asked, response.status_code, text, code=code, wait=wait)
+
+
+def _shown_cause(exc: Exception, asked: Asked) -> Exception | None:
+    """Return `exc` as a cause unless what a traceback shows of it repeats a key."""
+    return cause_without(exc, partial(_masked, asked=asked))
+
+
+def _preview(message: object, asked: Asked) -> str:
+    return one_line_preview(_masked(str(message), asked), _MAX_MESSAGE)
+
+
+def _masked(text: str, asked: Asked) -> str:
+    """Hide the key, and those of the environment that LiteLLM may have found by itself."""
+    text = asked.without_secret(text)
+    for name, value in os.environ.items():
+        if len(value) >= _MIN_SECRET and looks_secret(name):
+            text = without_secret(text, value)
+    return text
