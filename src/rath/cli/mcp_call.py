@@ -13,7 +13,7 @@ from rath._core.text import did_you_mean
 from rath.cli.mcp_servers import AsJson, ServerName, server_named
 from rath.cli.terminal import Misuse, complain, say, say_json
 from rath.llm.image import Image
-from rath.mcp.decode import decode_result, error_text, input_schema
+from rath.mcp.tools import decode_result, error_text, input_schema
 
 if TYPE_CHECKING:
     from mcp_types import CallToolResult, Tool

@@ -15,9 +15,9 @@ from rath.config.layers import config_layers
 from rath.config.trust import belongs_to_project
 from rath.mcp.configured import ConfiguredServer, configured_server
 from rath.mcp.pins import PinDifferences, pin_differences
+from rath.mcp.redaction import redact_argv
 from rath.mcp.spec import server_name
 from rath.mcp.trust import is_trusted
-from rath.mcp.words import told_words
 
 if TYPE_CHECKING:
     from mcp_types import Tool
@@ -110,7 +110,7 @@ def target(server: ConfiguredServer) -> str:
     """Return the command line or the address of a server, its secrets hidden."""
     if server.entry.url is not None:
         return server_name(server.spec)
-    return shlex.join(told_words(server.entry.command or []))
+    return shlex.join(redact_argv(server.entry.command or []))
 
 
 def server_as_json(listed: Listed) -> dict[str, Any]:

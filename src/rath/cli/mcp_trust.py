@@ -14,15 +14,14 @@ from rath.cli.layout import number
 from rath.cli.mcp_servers import ServerName, own_server, pins_of, server_named, target, trust_of
 from rath.cli.terminal import Misuse, Problem, ask_yes_no, note, say, visible
 from rath.config.secrets import HIDDEN, looks_secret, shown
-from rath.mcp.address import is_url, told_address
 from rath.mcp.configured import ConfiguredServer
-from rath.mcp.environment import REFERENCE
 from rath.mcp.pins import (
     MAX_KEPT_CHARS,
     PinDifferences,
     accept_pins,
     said_of,
 )
+from rath.mcp.redaction import REFERENCE, is_url, redact_address
 from rath.mcp.trust import revoke_trust, trust_server
 
 if TYPE_CHECKING:
@@ -93,7 +92,7 @@ def entry_lines(server: ConfiguredServer) -> Iterator[str]:
         yield f"  starts        {shlex.join(entry.command or [])}"
         yield f"  in            {entry.cwd or 'the working directory of the program'}"
     else:
-        yield f"  contacts      {told_address(entry.url, hide=measured)}"
+        yield f"  contacts      {redact_address(entry.url, hide=measured)}"
     for label, table in (("variable", entry.env), ("header", entry.headers)):
         for key, value in table.items():
             yield f"  {label:<8}      {key}={_value(key, value)}"
@@ -111,7 +110,7 @@ def entry_lines(server: ConfiguredServer) -> Iterator[str]:
 def _value(key: str, value: str) -> str:
     """Measure a secret; a reference to a variable of the user is none, and tells what is sent."""
     if is_url(value):
-        return told_address(value, hide=measured)
+        return redact_address(value, hide=measured)
     if not looks_secret(key):
         return str(shown(key, value))
     told, end = "", 0

@@ -17,8 +17,8 @@ from rath._core.text import one_line_preview, valid_unicode
 from rath.config.paths import own_config_dir
 from rath.config.records import change_file, read_file
 from rath.errors import ConfigError
-from rath.mcp.decode import input_schema
 from rath.mcp.spec import ServerSpec, StdioServer, server_name
+from rath.mcp.tools import input_schema
 
 __all__ = [
     "MAX_KEPT_CHARS",

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from rath._core.text import one_line_preview
-from rath.mcp.address import is_url, named_address
-from rath.mcp.words import told_words
+from rath.mcp.redaction import address_name, is_url, redact_argv
 
 __all__ = ["Auth", "Bearer", "ClientCredentials", "HttpServer", "HttpTransport", "ServerSpec",
            "StdioServer", "Transport", "server_name", "server_spec"]  # fmt: skip
@@ -146,9 +145,9 @@ def server_spec(
 def server_name(spec: ServerSpec) -> str:
     """Return what a server is called in messages: its command, or its address; without secrets."""
     if isinstance(spec, StdioServer):
-        words = told_words([os.path.basename(spec.command), *spec.args])
+        words = redact_argv([os.path.basename(spec.command), *spec.args])
         return repr(one_line_preview(" ".join(words), _MAX_NAME_CHARS))
-    return named_address(spec.url)
+    return address_name(spec.url)
 
 
 def _refuse(what: str, **given: object) -> None:

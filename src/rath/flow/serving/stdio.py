@@ -13,7 +13,7 @@ from mcp.server.lowlevel.server import Server
 from mcp.server.stdio import stdio_server
 
 from rath._async.runtime import runtime
-from rath.mcp.halves import sound_line
+from rath.mcp.stdio import replace_lone_surrogates
 
 MAX_LINE_BYTES = 16 * 1024 * 1024
 """Longest message that is read; what is longer is refused without being kept."""
@@ -42,7 +42,8 @@ class Wire:
             *whole, rest = chunk.split(b"\n")
             for part in whole:
                 line += part
-                yield _TOO_LONG if is_too_long else sound_line(bytes(line)).decode(errors="replace")
+                sound = replace_lone_surrogates(bytes(line)).decode(errors="replace")
+                yield _TOO_LONG if is_too_long else sound
                 line, is_too_long = bytearray(), False
             line += rest
             if len(line) > MAX_LINE_BYTES:
