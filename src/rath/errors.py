@@ -335,7 +335,7 @@ class ProviderError(RathError, RuntimeError):
         self.code = code
         self.retry_after = retry_after
         self.evidence: object = None
-        """What is known of the call (`rath.llm.exchange.evidence_of` gives it typed), or None."""
+        """What is known of the call (`rath.llm.evidence.evidence_of` gives it typed), or None."""
         super().__init__(message)
 
 

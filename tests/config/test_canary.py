@@ -18,8 +18,7 @@ from rich.pretty import pretty_repr
 from rath.config import ConfigStore
 from rath.config.layers import find_llm_provider
 from rath.llm import Provider
-from rath.llm.credentials import find_account
-from rath.llm.variables import OPENAI
+from rath.llm.credentials import OPENAI, find_account
 from tests.support.machine import llm_config, write_config
 
 CANARY = "canary-0123456789"

@@ -27,12 +27,12 @@ from rath.llm import (
     RathLLMStreamDelta,
     RathOpenAIChatClient,
 )
-from rath.llm.call import CallFacts, OnDelta, ProviderOrigin
-from rath.llm.exchange import CallEvidence
-from rath.llm.failure import Asked
-from rath.llm.fold import split
-from rath.llm.foreign import ForeignDraft
-from rath.llm.wire import RawReply, Wire
+from rath.llm.credentials import RequestTarget
+from rath.llm.custom_client import CustomDraft
+from rath.llm.evidence import CallEvidence, CallFacts, OnDelta
+from rath.llm.provider import ProviderOrigin
+from rath.llm.stream import split
+from rath.llm.transport import Transport, WireReply
 from tests.support.asking import KEY
 from tests.support.rule_clients import AsyncRuleClient, RuleClient
 from tests.support.served_model import MODEL, serve_model
@@ -287,7 +287,7 @@ class HoldsOn(RuleClient):
 class StubbornWire:
     """A wire whose call cannot be cancelled."""
 
-    def __init__(self, wire: Wire) -> None:
+    def __init__(self, wire: Transport) -> None:
         self._wire = wire
         self.endpoint = wire.endpoint
         self.sdk_version = wire.sdk_version
@@ -295,7 +295,7 @@ class StubbornWire:
         self.stream = wire.stream
         self.models = wire.models
 
-    async def post(self, body: bytes) -> RawReply:
+    async def post(self, body: bytes) -> WireReply:
         asked = asyncio.ensure_future(self._wire.post(body))
         while not asked.done():
             try:
@@ -306,7 +306,7 @@ class StubbornWire:
 
 
 class Stubborn(RathOpenAIChatClient):
-    async def connect(self, asked: Asked) -> Wire:
+    async def connect(self, asked: RequestTarget) -> Transport:
         return StubbornWire(await super().connect(asked))
 
 
@@ -357,14 +357,14 @@ class Drafting(RuleClient):
         streaming: bool,
         provider_origin: ProviderOrigin,
     ) -> ChatDraft:
-        inner = ForeignDraft(self, request, streaming=streaming, provider_origin=provider_origin)
+        inner = CustomDraft(self, request, streaming=streaming, provider_origin=provider_origin)
         return Draft(inner, self.tamper)
 
 
 class Draft:
     """A draft of a client's own: it counts its attempts."""
 
-    def __init__(self, inner: ForeignDraft, tamper: Tamper) -> None:
+    def __init__(self, inner: CustomDraft, tamper: Tamper) -> None:
         self._inner = inner
         self._tamper = tamper
 
@@ -460,7 +460,7 @@ class GrowsWrongly(Draft):
 class DraftsOf(Drafting):
     """Drafts of some class."""
 
-    def __init__(self, make: Callable[[ForeignDraft, Tamper], ChatDraft]) -> None:
+    def __init__(self, make: Callable[[CustomDraft, Tamper], ChatDraft]) -> None:
         super().__init__()
         self._make = make
 
@@ -471,7 +471,7 @@ class DraftsOf(Drafting):
         streaming: bool,
         provider_origin: ProviderOrigin,
     ) -> ChatDraft:
-        inner = ForeignDraft(self, request, streaming=streaming, provider_origin=provider_origin)
+        inner = CustomDraft(self, request, streaming=streaming, provider_origin=provider_origin)
         return self._make(inner, self.tamper)
 
 

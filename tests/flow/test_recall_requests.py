@@ -9,7 +9,7 @@ import pytest
 
 from rath import flow
 from rath.llm import Provider, RathLLMStreamDelta
-from rath.llm.encode import to_json
+from rath.llm.body import to_json
 from rath.memory import MemoryFindResult, MemoryHit, MemoryOp, MemoryOpFind, MemoryResult
 from rath.session import ChunkTable, Session, user_text_chunk
 from rath.session.record import ModelCall

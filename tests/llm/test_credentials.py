@@ -14,17 +14,19 @@ import pytest
 from rath._core.options import Sourced
 from rath.llm import Provider
 from rath.llm.credentials import (
+    LITELLM,
+    OPENAI,
     SALT_FILENAME,
     Account,
     Purpose,
     credential_digest,
     find_account,
-    kept_salt,
     resolve_account,
     resolve_credential,
+    salt_in,
+    variables_of,
 )
 from rath.llm.openai import RathOpenAIChatClient
-from rath.llm.variables import LITELLM, OPENAI, variables_of
 from tests.support.machine import llm_config, own_project, trust
 from tests.support.machine import write_config as write_layer
 
@@ -324,13 +326,13 @@ def test_an_azure_host_prefers_the_azure_key(monkeypatch: pytest.MonkeyPatch) ->
         ("https://x.openai.azure.com", "env AZURE_API_KEY"),
         ("https://h.example/x.azure.com", "env OPENAI_API_KEY"),
     ]:
-        route = RathOpenAIChatClient(Provider(base_url=base_url)).route("m")
+        route = RathOpenAIChatClient(Provider(base_url=base_url)).target("m")
         assert dict(route.origins)["api_key"] == origin
 
 
 def test_the_session_may_have_given_the_provider(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "openai-key")
-    route = RathOpenAIChatClient(Provider(model="m")).route(None, provider_origin="session")
+    route = RathOpenAIChatClient(Provider(model="m")).target(None, provider_origin="session")
     assert dict(route.origins) == {
         "model": "session",
         "base_url": "default",
@@ -375,6 +377,6 @@ def test_the_salt_stays_out_of_repositories(home: Path) -> None:
 
 def test_a_salt_that_another_process_made_meanwhile_is_taken(home: Path) -> None:
     with ThreadPoolExecutor(8) as pool:
-        salts = set(pool.map(kept_salt, [home / SALT_FILENAME] * 16))
+        salts = set(pool.map(salt_in, [home / SALT_FILENAME] * 16))
     assert len(salts) == 1
     assert [path.name for path in home.iterdir() if path.name.startswith(".credential")] == []

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rath.llm.embedding.decode import decode_embeddings
-from rath.llm.failure import Asked
 from tests.support.embedding_replies import entry, in_base64
+from tests.support.targets import request_target
 
-ASKED = Asked("http://h/v1/embeddings", "m", "the call", "the call", 5, "")
+ASKED = request_target("http://h/v1/embeddings")
 
 numbers = st.floats(width=32, allow_nan=False, allow_infinity=False, min_value=-1e6, max_value=1e6)
 matrices = st.integers(1, 5).flatmap(

@@ -16,7 +16,7 @@ from rath.llm import (
     open_draft,
     to_create_kwargs,
 )
-from rath.llm.encode import ContentParts, encode_message, images_then_text, text_then_images
+from rath.llm.body import ContentParts, encode_message, images_then_text, text_then_images
 from rath.llm.image import Image
 from tests.support.asking import HELLO, KEY
 from tests.support.images import picture

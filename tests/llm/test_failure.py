@@ -22,28 +22,24 @@ from rath.errors import (
     RateLimitError,
     StreamInterrupted,
 )
-from rath.llm.failure import (
-    Asked,
-    may_fall_back,
-    protocol_error,
-    retry_after,
-    retry_verdict,
-    status_error,
-)
+from rath.llm.errors import may_fall_back, protocol_error, retry_after, retry_verdict, status_error
+from tests.support.targets import request_target
 
 KEY = "sk-canary/0123456789"
-ASKED = Asked("http://h/v1", "m-1", "env OPENAI_DEFAULT_MODEL", "env OPENAI_API_KEY", 300.0, KEY)
+ASKED = request_target(
+    model="m-1", model_from="env OPENAI_DEFAULT_MODEL", key_from="env OPENAI_API_KEY", secret=KEY
+)
 
 
 def test_the_key_is_hidden_in_every_form() -> None:
     text = f"Bearer {KEY} or {quote(KEY, safe='')}"
-    assert ASKED.without_secret(text) == "Bearer *** or ***"
+    assert ASKED.redactor.text(text) == "Bearer *** or ***"
     assert KEY not in repr(ASKED)
 
 
 def test_a_key_that_is_none_hides_nothing() -> None:
-    assert replace(ASKED, secret="x").without_secret("x marks") == "x marks"
-    assert replace(ASKED, secret="").without_secret("text") == "text"
+    assert replace(ASKED, secret="x").redactor.text("x marks") == "x marks"
+    assert replace(ASKED, secret="").redactor.text("text") == "text"
 
 
 def test_a_refused_key_is_traced_to_its_origin() -> None:

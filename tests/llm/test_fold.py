@@ -6,8 +6,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rath.llm import RathLLMChatChoice, RathLLMChatResponse, RathLLMTokenUsage
-from rath.llm.chat_response import RathLLMAssistantMessage, RathLLMStreamDelta, RathLLMToolCallPart
-from rath.llm.fold import fold, split, tool_call_part
+from rath.llm.chat_response import (
+    RathLLMAssistantMessage,
+    RathLLMStreamDelta,
+    RathLLMToolCallPart,
+    tool_call_part,
+)
+from rath.llm.stream import fold, split
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
 NAME = st.text("abc_", min_size=1, max_size=8)

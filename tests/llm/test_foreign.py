@@ -29,7 +29,7 @@ from rath.llm import (
 )
 from rath.llm.base import require_streaming
 from rath.llm.chat_response import RathLLMAssistantMessage, RathLLMChatChoice
-from rath.llm.failure import may_fall_back
+from rath.llm.errors import may_fall_back
 from rath.llm.openai import RathOpenAIChatClient
 from tests.support.asking import HELLO, KEY, WEATHER, ask, exchange, send
 

@@ -20,15 +20,14 @@ from rath._async.retry import DEFAULT_CAP_SECONDS
 from rath._async.runtime import runtime
 from rath.errors import ProviderServerError
 from rath.llm import Provider, chat_client_for, open_draft, register_chat_client
-from rath.llm.call import ProviderOrigin
 from rath.llm.chat_request import RathLLMChatRequest
 from rath.llm.chat_response import RathLLMChatResponse, RathLLMStreamDelta
-from rath.llm.exchange import CallEvidence
-from rath.llm.failure import Asked
-from rath.llm.fold import split
-from rath.llm.openai.completions import CompletionsClient
-from rath.llm.vendor import Route
-from rath.llm.wire import RawReply, Wire
+from rath.llm.credentials import RequestTarget
+from rath.llm.evidence import CallEvidence
+from rath.llm.openai.client import CompletionsClient
+from rath.llm.provider import ProviderOrigin
+from rath.llm.stream import split
+from rath.llm.transport import Transport, WireReply
 from rath.session import Session
 from rath.session.body import CostSum
 from rath.session.outcome import Cancelled
@@ -82,10 +81,10 @@ class TimedWire:
         self._at = at
         self.endpoint = url
 
-    async def post(self, body: bytes) -> RawReply:
+    async def post(self, body: bytes) -> WireReply:
         async with self._at.answering():
             await asyncio.sleep(self._at.takes)
-        return RawReply(200, ANSWER)
+        return WireReply(200, ANSWER)
 
     @asynccontextmanager
     async def stream(self, body: bytes) -> AsyncGenerator[TimedStream]:
@@ -125,10 +124,12 @@ class TimedClient(CompletionsClient):
         self._at = at
         self._url = at.root + path
 
-    def route(self, model: str | None, *, provider_origin: ProviderOrigin = "call") -> Route:
-        return Route(endpoint=self._url, model=model or "m", origins=(), secret="")
+    def target(
+        self, model: str | None, *, provider_origin: ProviderOrigin = "call"
+    ) -> RequestTarget:
+        return RequestTarget(kind=self.kind, endpoint=self._url, model=model or "m")
 
-    async def connect(self, asked: Asked) -> Wire:
+    async def connect(self, target: RequestTarget) -> Transport:
         return TimedWire(self._at, self._url)
 
 

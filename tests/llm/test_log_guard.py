@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 import pytest
 
-from rath.llm.log_guard import guard_logs
+from rath.config.redaction import guard_logs
 from tests.support.canaries import all_logs
 
 KEY = "sk-cNry/0123456789abcdef"

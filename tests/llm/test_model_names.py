@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rath.llm.model_names import may_mean_the_same, near_model
+from rath.llm.refusal import may_mean_the_same, near_model
 
 names = st.text("ab-/:@0*", max_size=8)
 

@@ -9,12 +9,12 @@ import pytest
 
 from rath.errors import RateLimitError
 from rath.llm import Provider, RathLLMChatRequest, RathLLMChatResponse, register_chat_client
+from rath.llm.credentials import RequestTarget
 from rath.llm.embedding import EmbeddingProvider
-from rath.llm.failure import Asked
 from rath.llm.openai import RathOpenAIChatClient
 from rath.llm.probe import ProbeFinding, find_obstacle, probe_providers
+from rath.llm.transport import Transport
 from rath.llm.vlm import VLMProvider
-from rath.llm.wire import Wire
 from rath.testing import ScriptedClient, tool_call
 from tests.support import chat_replies
 from tests.support.asking import KEY
@@ -168,7 +168,7 @@ def test_the_key_of_a_client_that_repeats_it_stays_hidden() -> None:
 
 def test_an_adapter_that_fails_in_its_own_way_is_told() -> None:
     class Odd(RathOpenAIChatClient):
-        async def connect(self, asked: Asked) -> Wire:
+        async def connect(self, asked: RequestTarget) -> Transport:
             raise LookupError(f"no wire for {KEY}")
 
     register_chat_client("odd-adapter", Odd)

@@ -24,16 +24,17 @@ from rath.errors import (
     ProviderStatusError,
 )
 from rath.llm import Provider, evidence_of
-from rath.llm.failure import Asked, status_error
+from rath.llm.errors import status_error
 from rath.llm.refusal import explain_refusal
 from rath.session import Session, run_session_loop
 from tests.support import chat_replies as replies
 from tests.support.asking import KEY, ask, exchange, openai_client
 from tests.support.chat_server import ChatServer
+from tests.support.targets import request_target
 from tests.support.virtual_time import run_virtually
 from tests.support.waiting import at_a_deadline
 
-ASKED = Asked("http://h/v1", "gpt-9", "env OPENAI_DEFAULT_MODEL", "the call", 300.0, KEY)
+ASKED = request_target(model="gpt-9", model_from="env OPENAI_DEFAULT_MODEL", secret=KEY)
 
 
 def explain(

@@ -84,7 +84,7 @@ def test_a_provider_without_a_key_gets_a_new_client() -> None:
 def endpoint(provider: Provider) -> str | None:
     client = chat_client_for(provider)
     assert isinstance(client, RathOpenAIChatClient)
-    return client.route("m").endpoint
+    return client.target("m").endpoint
 
 
 OPEN = Provider(api_key="call-key-0123456789", model="m")
@@ -140,7 +140,7 @@ def test_the_same_values_of_a_config_and_of_a_call_are_two_clients(
     origins: list[set[str]] = []
     for client in clients[:2]:
         assert isinstance(client, RathOpenAIChatClient)
-        origins.append({origin.partition(" ")[0] for _, origin in client.route(None).origins})
+        origins.append({origin.partition(" ")[0] for _, origin in client.target(None).origins})
     assert origins == [{"config"}, {"call"}]
 
 

@@ -9,18 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rath.config.redaction import Redactor, cause_without, redact, redact_json
 from rath.llm.chat_response import RathLLMStreamDelta
-from rath.llm.failure import Asked, protocol_error, status_error
-from rath.llm.fold import fold
-from rath.llm.repeated_key import (
-    answer_without,
-    cause_without,
-    event_without,
-    value_without,
-    without_secret,
-)
+from rath.llm.credentials import RequestTarget
+from rath.llm.errors import preview, protocol_error, status_error
+from rath.llm.stream import fold
 from tests.support.canaries import any_keys, forms_of, long_keys, seen, sendable_keys
 from tests.support.echoes import written_forms
+from tests.support.targets import request_target
 
 KEY = "sk-cNry-0123456789abcdef"
 texts = st.text(st.characters(codec="utf-8"), max_size=20)
@@ -30,8 +26,8 @@ rooms = st.integers(180, 200) | st.integers(225, 250)
 jsons = st.recursive(texts, lambda inner: st.lists(inner) | st.dictionaries(texts, inner))
 
 
-def asked(key: str) -> Asked:
-    return Asked("http://h/v1", "m", "the call", "the call", 1.0, key)
+def asked(key: str) -> RequestTarget:
+    return request_target(secret=key)
 
 
 # ---------------------------------------------------------------- errors
@@ -43,13 +39,13 @@ def test_no_form_of_a_key_is_left_in_a_text(
 ) -> None:
     form = data.draw(st.sampled_from(sorted(forms_of(key))))
     text = f"{before} {form} {after}"
-    assert seen(key, without_secret(text, key)) == []
+    assert seen(key, redact(text, key)) == []
 
 
 @given(key=sendable_keys, user=texts, more=texts)
 def test_a_key_is_hidden_inside_of_base64(key: str, user: str, more: str) -> None:
     login = base64.b64encode(f"{user}:{key}{more}".encode()).decode()
-    hidden = without_secret(f"Basic {login}", key)
+    hidden = redact(f"Basic {login}", key)
     assert "***" in hidden
     # At either end a character is left that also stands for its neighbour.
     assert len(hidden.replace("***", "")) <= len("Basic ") + 4 * (len(user + more) + 3)
@@ -63,17 +59,17 @@ def test_where_a_text_is_cut_no_part_of_a_key_is_left(key: str, room: int, form:
         protocol_error(asked(key), text, text.encode()),
     ):
         assert seen(key, str(error), repr(vars(error))) == []
-    assert "cNr" not in asked(key).preview(("x" * room + key + "y" * 300).encode())
+    assert "cNr" not in preview(asked(key), ("x" * room + key + "y" * 300).encode())
 
 
 def test_a_word_is_no_key() -> None:
-    assert without_secret("x marks", "x") == "x marks"
-    assert without_secret("text", "") == "text"
+    assert redact("x marks", "x") == "x marks"
+    assert redact("text", "") == "text"
 
 
 def test_both_secrets_of_a_call_are_hidden() -> None:
-    both = Asked("http://h/v1", "m", "the call", "the call", 1.0, KEY, password="hunter22")
-    assert both.without_secret(f"{KEY} hunter22") == "*** ***"
+    both = request_target(secret=KEY, password="hunter22")
+    assert both.redactor.text(f"{KEY} hunter22") == "*** ***"
     assert "hunter22" not in repr(both)
 
 
@@ -90,7 +86,7 @@ def test_a_cause_that_shows_a_key_is_none(hide_in: str) -> None:
         error.add_note(f"with {KEY}")
     elif hide_in == "group":
         error = ExceptionGroup("bad", [KeyError(KEY)])
-    assert cause_without(error, lambda text: without_secret(text, KEY)) is None
+    assert cause_without(error, lambda text: redact(text, KEY)) is None
     assert cause_without(error, lambda text: text) is error
 
 
@@ -101,24 +97,24 @@ def test_a_cause_that_shows_a_key_is_none(hide_in: str) -> None:
 def test_an_answer_is_valid_and_without_the_key(key: str, payload: object, escaped: bool) -> None:
     nested = {"text": f"so {key}", "arguments": json.dumps({"x": key}), "more": payload}
     content = json.dumps(nested, ensure_ascii=escaped).encode()
-    cleaned = answer_without(content, key)
+    cleaned = Redactor((key,)).json_bytes(content)
     assert json.loads(cleaned)["text"] == "so ***"
     assert json.loads(json.loads(cleaned)["arguments"]) == {"x": "***"}
-    assert json.loads(event_without(content.decode(), key)) == json.loads(cleaned)
+    assert json.loads(redact_json(content.decode(), key)) == json.loads(cleaned)
 
 
 @given(payload=jsons)
 def test_an_answer_without_the_key_stays_as_it_is(payload: object) -> None:
     content = json.dumps(payload).encode()
-    assert answer_without(content, KEY) is content
+    assert Redactor((KEY,)).json_bytes(content) is content
 
 
 @pytest.mark.parametrize("key", ["ollama", "lm-studio", "not-needed", "x"])
 def test_an_answer_may_be_about_a_short_word(key: str) -> None:
     content = json.dumps({"text": f"ask {key}"}).encode()
-    assert answer_without(content, key) is content
-    assert event_without(content.decode(), key) == content.decode()
-    assert value_without([key], key) == [key]
+    assert Redactor((key,)).json_bytes(content) is content
+    assert redact_json(content.decode(), key) == content.decode()
+    assert Redactor((key,)).value([key]) == [key]
 
 
 def test_a_response_is_without_the_key_at_every_depth() -> None:
@@ -127,7 +123,7 @@ def test_a_response_is_without_the_key_at_every_depth() -> None:
         RathLLMStreamDelta(tool_call_id=KEY, tool_call_args_delta=json.dumps({"x": [KEY]})),
     )
     response = fold(deltas, id=KEY, model=KEY)
-    hidden = value_without(response, KEY)
+    hidden = Redactor((KEY,)).value(response)
     assert seen(KEY, repr(hidden)) == []
     calls = hidden.primary_choice.message.tool_calls
     assert calls is not None

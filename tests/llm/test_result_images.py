@@ -10,12 +10,11 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rath.llm.anthropic.encode import build_anthropic_kwargs
-from rath.llm.body import Body, ListWriter
+from rath.llm.anthropic.create_kwargs import build_anthropic_kwargs
+from rath.llm.body import Body, ListWriter, encode_message
 from rath.llm.chat_request import RathLLMChatRequest, RathLLMMessage
-from rath.llm.encode import encode_message
 from rath.llm.image import Image
-from rath.llm.openai.encode import to_create_kwargs
+from rath.llm.openai.create_kwargs import to_create_kwargs
 from rath.llm.result_images import images_apart
 from tests.support.images import picture, pictures
 

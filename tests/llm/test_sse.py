@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rath.llm.sse import EventParser
+from rath.llm.stream import EventParser
 
 LINE = st.text(st.characters(exclude_characters="\r\n", exclude_categories=["Cs"]), max_size=12)
 EVENTS = st.lists(st.lists(LINE, min_size=1, max_size=3), max_size=5)

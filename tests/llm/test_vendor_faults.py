@@ -24,7 +24,7 @@ from rath.errors import (
     StreamInterrupted,
 )
 from rath.llm import Exchange, Provider, RathLLMStreamDelta, evidence_of
-from rath.llm.failure import may_fall_back
+from rath.llm.errors import may_fall_back
 from tests.support import chat_replies as replies
 from tests.support.asking import KEY, NoSleep, exchange
 from tests.support.chat_server import ChatServer

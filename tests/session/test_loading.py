@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from rath._core.blobs import Blob
 from rath.errors import PersistenceError, SessionDamaged
-from rath.llm.fold import tool_call_part
+from rath.llm.chat_response import tool_call_part
 from rath.llm.provider import Provider
 from rath.session import (
     ChunkTable,

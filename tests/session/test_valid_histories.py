@@ -17,7 +17,7 @@ from msgspec import structs
 
 from rath._async.lazy import Deferred
 from rath.llm import Provider, RathLLMFunctionTool, chat_client_for
-from rath.llm.exchange import CallEvidence
+from rath.llm.evidence import CallEvidence
 from rath.session import ChunkRow, ChunkTable, RowId, Session, system_text_chunk
 from rath.session.content import AssistantTurn, Opaque
 from rath.session.record import ModelCall

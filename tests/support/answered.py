@@ -5,8 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from uuid import UUID
 
-from rath.llm.call import CallFacts
-from rath.llm.exchange import CallEvidence
+from rath.llm.evidence import CallEvidence, CallFacts
 from rath.session import RowId
 from rath.session.record import ModelCall
 

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from rath.llm import Provider
 from rath.llm.anthropic import RathAnthropicChatClient
-from rath.llm.anthropic.client import load_sdk as load_anthropic
+from rath.llm.client import VendorClient
 from rath.llm.openai import RathOpenAIChatClient
-from rath.llm.openai.completions import load_sdk as load_openai
-from rath.llm.sdk.binding import Sdk
-from rath.llm.sdk.target import Listing, Target
-from rath.llm.vendor import VendorClient
+from rath.llm.transport import ApiEndpoint, ModelListing
 from tests.support import anthropic_replies, chat_replies
 from tests.support.asking import KEY, NoSleep
 from tests.support.chat_replies import Reply, StreamItem
@@ -47,8 +45,7 @@ _ANTHROPIC_TYPES: Mapping[int, str] = {
 class Dialect:
     """One vendor's protocol."""
 
-    kind: str
-    load: Callable[[], Sdk]
+    kind: Literal["anthropic", "openai"]
     headers_variable: str
     path: str
     """Below the version of the API."""
@@ -83,11 +80,11 @@ class Dialect:
         return self.make(given, sleep=sleep or NoSleep())
 
     def target(
-        self, base_url: str, *, from_project: bool = False, listing: Listing | None = None
-    ) -> Target:
+        self, base_url: str, *, from_project: bool = False, listing: ModelListing | None = None
+    ) -> ApiEndpoint:
         """What a client of the SDK serves."""
-        return Target(
-            load=self.load,
+        return ApiEndpoint(
+            sdk=self.kind,
             base_url=base_url,
             key_origin=None,
             from_project=from_project,
@@ -119,7 +116,6 @@ def _openai_stream(*items: StreamItem) -> Reply:
 
 OPENAI = Dialect(
     kind="openai",
-    load=load_openai,
     headers_variable="OPENAI_CUSTOM_HEADERS",
     path="/chat/completions",
     make=RathOpenAIChatClient,
@@ -146,7 +142,6 @@ _AFTER_BEGUN = 1 + next(
 
 ANTHROPIC = Dialect(
     kind="anthropic",
-    load=load_anthropic,
     headers_variable="ANTHROPIC_CUSTOM_HEADERS",
     path="/messages",
     make=RathAnthropicChatClient,

@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import quote
 
 from rath.llm import Provider
-from rath.llm.vendor import VendorClient
+from rath.llm.client import VendorClient
 from tests.support import anthropic_replies, chat_replies
 from tests.support.asking import NoSleep
 from tests.support.chat_replies import Reply

@@ -8,14 +8,13 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from rath.llm.call import CallFacts, OpenCall
 from rath.llm.chat_response import (
     RathLLMAssistantMessage,
     RathLLMChatChoice,
     RathLLMChatResponse,
     RathLLMTokenUsage,
 )
-from rath.llm.exchange import CallEvidence
+from rath.llm.evidence import CallEvidence, CallFacts, CallRecorder
 from rath.llm.provider import Provider
 from rath.testing import ScriptedClient, Turn
 
@@ -57,7 +56,7 @@ def evidence(
         "cache_write_tokens": details.get("cache_write_tokens"),
         "reasoning_tokens": counts.get("reasoning_tokens"),
     }
-    return replace(OpenCall(facts, parameters={}, digest="").evidence(), **(known | changes))
+    return replace(CallRecorder(facts, parameters={}, digest="").evidence(), **(known | changes))
 
 
 def answer(

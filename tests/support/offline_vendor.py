@@ -10,20 +10,20 @@ from dataclasses import dataclass
 from typing import Any
 
 from rath.llm import Provider, RathLLMChatRequest, RathLLMMessage, register_chat_client
-from rath.llm.body import BodyWriter, ListWriter
-from rath.llm.call import ProviderOrigin, Served
+from rath.llm.body import BodyWriter, ListWriter, encode_message
 from rath.llm.chat_response import (
     RathLLMAssistantMessage,
     RathLLMChatChoice,
     RathLLMChatResponse,
     RathLLMFinishReason,
     RathLLMTokenUsage,
+    tool_call_part,
 )
-from rath.llm.encode import encode_message
-from rath.llm.failure import Asked
-from rath.llm.fold import tool_call_part
-from rath.llm.vendor import Route, VendorClient
-from rath.llm.wire import ChunkDecoder, RawReply, RawStream, Wire
+from rath.llm.client import VendorClient
+from rath.llm.credentials import RequestTarget
+from rath.llm.provider import ProviderOrigin
+from rath.llm.stream import ChunkDecoder, ServedInfo
+from rath.llm.transport import ReplyStream, Transport, WireReply
 
 _numbers = itertools.count(1)
 
@@ -95,11 +95,19 @@ class OfflineClient(VendorClient):
         self._vendor = vendor
         self._said = Says()
 
-    def route(self, model: str | None, *, provider_origin: ProviderOrigin = "call") -> Route:
+    def target(
+        self, model: str | None, *, provider_origin: ProviderOrigin = "call"
+    ) -> RequestTarget:
         chosen = model or self.provider.model
         if chosen is None:
             raise ValueError("model is required")
-        return Route(self._vendor.endpoint, chosen, (("model", provider_origin),), "no secret")
+        return RequestTarget(
+            kind=self.kind,
+            endpoint=self._vendor.endpoint,
+            model=chosen,
+            origins=(("model", provider_origin),),
+            secret="no secret",
+        )
 
     def write_body(self, request: RathLLMChatRequest, *, model: str) -> BodyWriter:
         def parameters(streaming: bool) -> dict[str, Any]:
@@ -107,10 +115,12 @@ class OfflineClient(VendorClient):
 
         return ListWriter(parameters, None, encode=self._vendor.encode)
 
-    async def connect(self, asked: Asked) -> Wire:
+    async def connect(self, target: RequestTarget) -> Transport:
         return _Wire(self._vendor)
 
-    def decode(self, reply: Mapping[str, Any], asked: Asked) -> tuple[RathLLMChatResponse, Served]:
+    def decode(
+        self, reply: Mapping[str, Any], target: RequestTarget
+    ) -> tuple[RathLLMChatResponse, ServedInfo]:
         calls = tuple(tool_call_part(call_id, name, "{}") for call_id, name in reply["calls"])
         message = RathLLMAssistantMessage(content=reply["text"], tool_calls=calls or None)
         finish: RathLLMFinishReason = reply["finish"] or ("tool_calls" if calls else "stop")
@@ -119,14 +129,14 @@ class OfflineClient(VendorClient):
             id="1",
             choices=(choice,),
             created=0,
-            model=asked.model,
+            model=target.model,
             usage=RathLLMTokenUsage(prompt_tokens=1, completion_tokens=1, total_tokens=2),
         )
-        served = Served.of(response, finish_reason=finish)
+        served = ServedInfo.of(response, finish_reason=finish)
         served.blocks = tuple(reply["blocks"])
         return response, served
 
-    def chunk_decoder(self, asked: Asked) -> ChunkDecoder:
+    def chunk_decoder(self, target: RequestTarget) -> ChunkDecoder:
         raise AssertionError("an offline vendor does not stream")
 
 
@@ -138,7 +148,7 @@ class _Wire:
         self._vendor = vendor
         self.endpoint = vendor.endpoint
 
-    async def post(self, body: bytes) -> RawReply:
+    async def post(self, body: bytes) -> WireReply:
         messages = json.loads(body)["messages"]
         self._vendor.requests.append(messages)
         said = self._vendor.answer(messages)
@@ -148,9 +158,9 @@ class _Wire:
             "blocks": said.blocks,
             "finish": said.finish,
         }
-        return RawReply(200, json.dumps(reply).encode())
+        return WireReply(200, json.dumps(reply).encode())
 
-    def stream(self, body: bytes) -> AbstractAsyncContextManager[RawStream]:
+    def stream(self, body: bytes) -> AbstractAsyncContextManager[ReplyStream]:
         raise AssertionError("an offline vendor does not stream")
 
     async def models(self) -> tuple[str, ...]:

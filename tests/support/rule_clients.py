@@ -14,7 +14,7 @@ from rath.llm import (
     normalize_chat_completion,
     to_create_kwargs,
 )
-from rath.llm.fold import split
+from rath.llm.stream import split
 from tests.support.asking import KEY
 from tests.support.served_model import MODEL, openai
 from tests.support.served_model.model import Prompt, Said, answer

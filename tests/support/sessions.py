@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from rath._async.lazy import Deferred
 from rath.flow.tool import FlowToolCall
-from rath.llm.fold import tool_call_part
+from rath.llm.chat_response import tool_call_part
 from rath.session import (
     ChunkRow,
     ChunkTable,

@@ -35,19 +35,17 @@ from rath.flow import Agent, Compressor, Selector, Sequential
 from rath.flow.tool import MCPToolCall
 from rath.llm import Provider, RathLLMChatRequest, open_draft
 from rath.llm.anthropic import RathAnthropicChatClient
-from rath.llm.credentials import Account, find_account
+from rath.llm.credentials import OPENAI, Account, entry_for, find_account
 from rath.llm.embedding import EmbeddingProvider, RathOpenAIEmbeddingClient
-from rath.llm.key_keeper import KeyKeeper
 from rath.llm.litellm import RathLiteLLMChatClient
 from rath.llm.litellm.client import LiteLLMChunkDecoder, LiteLLMTarget
 from rath.llm.local.server import LocalEndpoint, RathLocalChatClient
-from rath.llm.one_shot import find_entry
 from rath.llm.openai import RathOpenAIChatClient
-from rath.llm.openai.endpoint import OpenAIEndpoint
+from rath.llm.openai.client import OpenAIEndpoint
 from rath.llm.probe import ChatProbe, EmbeddingProbe, PictureProbe, probe_providers
 from rath.llm.recorded import RecordedClient
-from rath.llm.sdk.connection import Connection
-from rath.llm.variables import OPENAI
+from rath.llm.sdk_transport import SdkConnection
+from rath.llm.stream import StreamRedactor
 from rath.llm.vlm import RathOpenAIVLMClient, VLMProvider
 from rath.mcp import Bearer, HttpServer, MCPClient, StdioServer
 from rath.mcp.configured import configured_server
@@ -81,8 +79,7 @@ HOLDERS = {"api_key", "base_url", "credential", "env", "extra_create_args", "hea
 
 KEYLESS = {
     "rath.llm.local.embedding:RathLocalEmbeddingClient",
-    "rath.llm.sdk.binding:Sdk",
-    "rath.llm.variables:Variables",
+    "rath.llm.credentials:Variables",
 }
 """Classes that only bear such names: a model without a key, functions, names of variables."""
 
@@ -119,7 +116,7 @@ def configured(key: str, base: Path) -> Iterator[object]:
     }
     store = ConfigStore(trust(write_config(base, config)))
     yield from (store, store.config, find_llm_provider("a"), configured_targets())
-    yield find_entry("a", default="vlm_provider", store=None)
+    yield entry_for("a", default="vlm_provider", store=None)
     yield MemoryStoreSpec.from_config()
     yield account_found(Provider.from_config("a"))
 
@@ -189,16 +186,16 @@ def clients(key: str) -> Iterator[object]:
     provider = Provider(model="m", **account)
     for make in (RathOpenAIChatClient, RathAnthropicChatClient):
         client = make(provider)
-        yield from (client, open_draft(client, ask()), client.asked(client.route(None)))
-        yield from (client.route(None), client.chunk_decoder(client.asked(client.route(None))))
+        yield from (client, open_draft(client, ask()), client.target(None))
+        yield from (client.target(None).redactor, client.chunk_decoder(client.target(None)))
         yield from (client.write_body(ask(), model="m"), ChatProbe(client, provider, timeout=1.0))
     yield RathOpenAIChatClient(Provider(model="m", api_key=key, base_url="https://x.azure.com"))
     embedding = RathOpenAIEmbeddingClient(EmbeddingProvider(model="m", **account))
     yield from (embedding, embedding.route(), EmbeddingProbe(embedding, timeout=1.0))
     picture = RathOpenAIVLMClient(VLMProvider(model="m", **account))
     yield from (picture, PictureProbe(picture, timeout=1.0))
-    yield KeyKeeper(key)
-    yield LiteLLMChunkDecoder(client.asked(client.route(None)))
+    yield StreamRedactor(key)
+    yield LiteLLMChunkDecoder(client.target(None))
     yield RathLocalChatClient(
         Provider(), serve=lambda name: LocalEndpoint("http://127.0.0.1:1", key, name, Path(), "1")
     )
@@ -242,7 +239,7 @@ def called(key: str) -> Iterator[object]:
         yield answered
         yield Call(draft, draft.body(), None, answered.response, answered.evidence, now, now)
         yield RecordedClient(answered.evidence)
-        yield Connection(OpenAIEndpoint.of(account_found(provider), "/x").target)
+        yield SdkConnection(OpenAIEndpoint.of(account_found(provider), "/x").api)
         out = run([], agent_provider=provider).synchronize()
         with SessionWriter(out) as writer:
             yield writer

@@ -20,9 +20,9 @@ from rath.config.paths import OPENRATH_HOME_ENV, is_project_local
 from rath.config.schema import LLMProviderConfig
 from rath.config.secrets import shown
 from rath.config.store import ConfigStore
+from rath.llm.credentials import variables_of
 from rath.llm.local.weights import BUNDLED
 from rath.llm.registry import registered_kinds
-from rath.llm.variables import variables_of
 
 __all__ = ["init"]
 

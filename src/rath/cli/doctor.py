@@ -20,9 +20,9 @@ from rath.cli.findings import Finding
 from rath.cli.model_targets import usable_configs
 from rath.cli.terminal import Misuse, complain, say, say_json
 from rath.config.env import EnvKind, all_env_specs, env_value
+from rath.config.redaction import redact
 from rath.llm.endpoint import password_in
 from rath.llm.probe import DEFAULT_PROBE_TIMEOUT
-from rath.llm.repeated_key import without_secret
 
 __all__ = ["app"]
 
@@ -115,7 +115,7 @@ def _without_secrets() -> Callable[[str], str]:
 
     def clean(text: str) -> str:
         for secret in secrets:
-            text = without_secret(text, secret)
+            text = redact(text, secret)
         return valid_unicode(text)
 
     return clean

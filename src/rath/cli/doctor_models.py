@@ -21,12 +21,11 @@ from rath.cli.model_targets import (
 from rath.config.env import env_value
 from rath.config.layers import llm_default
 from rath.config.secrets import shown
-from rath.llm.credentials import Account, Purpose
+from rath.llm.credentials import Account, Purpose, variables_of
 from rath.llm.local.weights import BUNDLED
 from rath.llm.probe import find_obstacle
 from rath.llm.provider import Provider
 from rath.llm.registry import registered_kinds
-from rath.llm.variables import variables_of
 
 __all__ = ["check_models"]
 

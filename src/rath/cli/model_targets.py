@@ -12,12 +12,11 @@ from rath.config.layers import llm_default
 from rath.config.paths import config_layer_paths
 from rath.config.store import ConfigStore
 from rath.errors import ConfigError, ManifestVersionError, UntrustedConfig
-from rath.llm.credentials import Account, Purpose, find_account
+from rath.llm.credentials import OPENAI_FIXED_MODEL, Account, Purpose, find_account, variables_of
 from rath.llm.embedding.provider import EmbeddingProvider
 from rath.llm.probe import Probed
 from rath.llm.provider import Provider
 from rath.llm.registry import DEFAULT_KIND, registered_kinds
-from rath.llm.variables import OPENAI_FIXED_MODEL, variables_of
 from rath.llm.vlm import VLMProvider
 
 __all__ = ["GROUP", "Target", "configured_targets", "environment_targets", "usable_configs"]

@@ -17,9 +17,8 @@ from rath.config.secrets import HIDDEN, shown
 from rath.config.store import ConfigStore
 from rath.config.trust import GuardedEntry, untrusted_entries
 from rath.errors import ConfigError, ManifestVersionError, UntrustedConfig
-from rath.llm.credentials import find_account
+from rath.llm.credentials import find_account, variables_of
 from rath.llm.provider import Provider
-from rath.llm.variables import variables_of
 
 __all__ = ["Setting", "Settings", "as_text", "read_settings"]
 

@@ -10,7 +10,7 @@ from typing import Any, cast
 from rath._core.text import one_line_preview
 from rath.cli.outline import counted, head, item, room, short
 from rath.cli.terminal import say
-from rath.llm.exchange import CallEvidence
+from rath.llm.evidence import CallEvidence
 from rath.session.body import CostSum
 from rath.session.questions import (
     AnsweredCall,

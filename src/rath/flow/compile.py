@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Self
 
 from rath.flow.agent_param import AgentParam
 from rath.llm import ChatClient, Provider
-from rath.llm.clients import Unusable, make_client
-from rath.llm.draft import require_model
-from rath.llm.offers import foresee_refusals
+from rath.llm.client import require_model
+from rath.llm.registry import NoClient, foresee_refusals, make_client
 from rath.memory import MemoryStore
 from rath.session import Session
 
@@ -181,7 +180,7 @@ def _checks(agent: AgentResource) -> list[_Check]:
 
 def _check(place: str, provider: Provider) -> _Check:
     client = make_client(provider)
-    if isinstance(client, Unusable):
+    if isinstance(client, NoClient):
         return _Check(place, problem=client.problem)
     try:
         require_model(client, provider.model)

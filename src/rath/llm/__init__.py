@@ -13,7 +13,7 @@ if TYPE_CHECKING:
         build_anthropic_stream_kwargs,
         normalize_anthropic_response,
     )
-    from rath.llm.base import ChatClient, StreamingChatClient
+    from rath.llm.base import ChatClient, ChatDraft, StreamingChatClient
     from rath.llm.budget import BudgetExceededError
     from rath.llm.chat_request import (
         RathLLMChatRequest,
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
         RathLLMToolCallPart,
         add_usage,
     )
-    from rath.llm.draft import ChatDraft, open_draft
+    from rath.llm.client import open_draft
     from rath.llm.embedding import (
         DEFAULT_EMBEDDING_MODEL,
         EmbeddingClient,
@@ -40,12 +40,8 @@ if TYPE_CHECKING:
         RathOpenAIEmbeddingClient,
         embedding_client_for,
     )
-    from rath.llm.exchange import CallEvidence, Exchange, evidence_of
-    from rath.llm.openai import (
-        RathOpenAIChatClient,
-        normalize_chat_completion,
-        to_create_kwargs,
-    )
+    from rath.llm.evidence import CallEvidence, Exchange, evidence_of
+    from rath.llm.openai import RathOpenAIChatClient, normalize_chat_completion, to_create_kwargs
     from rath.llm.provider import Provider
     from rath.llm.registry import (
         ChatClientFactory,
@@ -68,10 +64,8 @@ else:
                 "build_anthropic_stream_kwargs",
                 "normalize_anthropic_response",
             ),
-            "base": (
-                "ChatClient",
-                "StreamingChatClient",
-            ),
+            "base": ("ChatClient", "ChatDraft", "StreamingChatClient"),
+            "client": ("open_draft",),
             "budget": ("BudgetExceededError",),
             "chat_request": (
                 "RathLLMChatRequest",
@@ -90,10 +84,6 @@ else:
                 "RathLLMToolCallPart",
                 "add_usage",
             ),
-            "draft": (
-                "ChatDraft",
-                "open_draft",
-            ),
             "embedding": (
                 "DEFAULT_EMBEDDING_MODEL",
                 "EmbeddingClient",
@@ -101,17 +91,9 @@ else:
                 "RathOpenAIEmbeddingClient",
                 "embedding_client_for",
             ),
-            "exchange": (
-                "CallEvidence",
-                "Exchange",
-                "evidence_of",
-            ),
+            "evidence": ("CallEvidence", "Exchange", "evidence_of"),
             "litellm": ("RathLiteLLMChatClient",),
-            "openai": (
-                "RathOpenAIChatClient",
-                "normalize_chat_completion",
-                "to_create_kwargs",
-            ),
+            "openai": ("RathOpenAIChatClient", "normalize_chat_completion", "to_create_kwargs"),
             "provider": ("Provider",),
             "registry": (
                 "ChatClientFactory",
@@ -119,16 +101,19 @@ else:
                 "register_chat_client",
                 "registered_kinds",
             ),
-            "vlm": (
-                "RathOpenAIVLMClient",
-                "VLMProvider",
-            ),
+            "vlm": ("RathOpenAIVLMClient", "VLMProvider"),
         },
     )
 
     def __getattr__(name: str) -> object:
         """Load a name on first use; `RathLiteLLMChatClient` is None without LiteLLM."""
-        if name == "RathLiteLLMChatClient" and find_spec("litellm") is None:
+        if (
+            name == "RathLiteLLMChatClient"
+            and find_spec(
+                "litellm",
+            )
+            is None
+        ):
             return None
         return _load(name)
 

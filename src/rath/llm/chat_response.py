@@ -1,10 +1,13 @@
-"""What a chat client answers, whole or in deltas."""
+"""The answer of a chat client, in one piece or in deltas, and the fields of a vendor's JSON."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, cast
+
+from rath._core.text import valid_unicode
+from rath.llm.tool_args import parse_tool_arguments
 
 __all__ = [
     "RathLLMAssistantMessage",
@@ -16,7 +19,15 @@ __all__ = [
     "RathLLMToolCallFunction",
     "RathLLMToolCallPart",
     "add_usage",
+    "count_of",
+    "fields_of",
+    "objects_of",
+    "text_of",
+    "tool_call_part",
 ]
+
+_TOO_MANY = 2**63
+"""No count reaches it; JSON may hold such numbers, and infinity."""
 
 RathLLMFinishReason = Literal[
     "stop", "length", "tool_calls", "content_filter", "function_call", "refusal", "pause_turn"
@@ -141,3 +152,44 @@ def add_usage(a: RathLLMTokenUsage | None, b: RathLLMTokenUsage | None) -> RathL
         completion_tokens=a.completion_tokens + b.completion_tokens,
         total_tokens=a.total_tokens + b.total_tokens,
     )
+
+
+def tool_call_part(
+    call_id: str, name: str, arguments: str, *, kind: str = "function"
+) -> RathLLMToolCallPart:
+    """Return a tool call with its arguments parsed."""
+    text = valid_unicode(arguments)
+    parsed, failed = parse_tool_arguments(text)
+    return RathLLMToolCallPart(
+        id=valid_unicode(call_id),
+        type=kind,
+        function=RathLLMToolCallFunction(
+            name=valid_unicode(name),
+            arguments=text,
+            arguments_parsed=parsed,
+            arguments_parse_error=failed,
+        ),
+    )
+
+
+def text_of(value: object) -> str | None:
+    """Return a text with valid characters, None for what is no text."""
+    return valid_unicode(value) if isinstance(value, str) else None
+
+
+def count_of(value: object) -> int | None:
+    """Return a count or an index; None for what can be neither."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return int(value) if 0 <= value < _TOO_MANY else None
+
+
+def fields_of(value: object) -> Mapping[str, Any]:
+    """Return the fields of a JSON object, and none of anything else."""
+    return cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else {}
+
+
+def objects_of(value: object) -> list[Mapping[str, Any]]:
+    """Return the JSON objects of a list; what is not one is left out."""
+    items = cast("list[object]", value) if isinstance(value, list) else []
+    return [cast("Mapping[str, Any]", item) for item in items if isinstance(item, Mapping)]

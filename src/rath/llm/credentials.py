@@ -1,49 +1,172 @@
-"""Which key, endpoint and model a client uses, and where each of them came from."""
+"""Which key, endpoint and model a request uses, and where each of them came from."""
 
 from __future__ import annotations
 
 import hmac
+import logging
 import os
 import re
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, Protocol
 
+from rath import config
 from rath._core.options import Sourced, first_set
 from rath.config.env import resolve_with_origin
-from rath.config.paths import resolve_config_dir, resolve_config_path
+from rath.config.paths import config_layer_paths, resolve_config_dir, resolve_config_path
+from rath.config.redaction import Redactor
 from rath.config.secrets import ensure_config_dir_gitignore
-from rath.llm.call import ProviderOrigin
-from rath.llm.config_entries import AccountSource, Purpose, entries_for
-from rath.llm.endpoint import public_url
-from rath.llm.provider import ConfigEntry
-from rath.llm.variables import Variables
+from rath.errors import ConfigError, ManifestVersionError
+from rath.llm.endpoint import is_azure, password_in, public_url
+from rath.llm.provider import DEFAULT_TIMEOUT, ConfigEntry, ProviderOrigin
 
 if TYPE_CHECKING:
+    from rath.config.layers import LLMDefault
     from rath.config.trust import GuardedEntry
 
 __all__ = [
+    "ANTHROPIC",
+    "LITELLM",
+    "OPENAI",
+    "OPENAI_FIXED_MODEL",
     "Account",
     "AccountSource",
+    "EntryFound",
     "Purpose",
+    "RequestTarget",
     "Variables",
     "credential_digest",
+    "default_entry",
+    "entry_for",
     "find_account",
-    "kept_salt",
     "refuse_unsendable",
     "resolve_account",
     "resolve_credential",
+    "salt_in",
+    "variables_of",
 ]
 
-_UNSENDABLE = re.compile(r"[^!-~]")
-
-_Name = Literal["model", "base_url", "api_key"]
+Purpose = Literal["chat", "embedding", "vlm"]
+"""What a model is called for; it decides which entry of a config is looked at first."""
 
 SALT_FILENAME = "credential.salt"
 _SALT_BYTES = 32
+_UNSENDABLE = re.compile(r"[^!-~]")
+_Name = Literal["model", "base_url", "api_key"]
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestTarget:
+    """Endpoint, model and key of a request, with their origins."""
+
+    kind: str
+    """Provider kind, which names an endpoint that is not known yet."""
+
+    endpoint: str | None
+    """Scheme, host and path; None until it is known."""
+
+    model: str
+    """Empty where no model is asked for anything."""
+
+    path: str = ""
+    """What follows the base URL, for transports that share a connection between paths."""
+
+    origins: tuple[tuple[str, str], ...] = ()
+    """Where model, base_url and api_key came from."""
+
+    timeout: float = DEFAULT_TIMEOUT
+    """Seconds for an answer, or of silence in a stream."""
+
+    secret: str = field(default="", repr=False)
+    password: str = field(default="", repr=False)
+    """The one in the base URL."""
+
+    @property
+    def name(self) -> str:
+        """The endpoint, or what else names it, for the words of an error."""
+        return self.endpoint or f"the {self.kind} model server"
+
+    @property
+    def redactor(self) -> Redactor:
+        """Hides the key wherever a vendor or a proxy repeats it."""
+        return Redactor((self.secret, self.password))
+
+    def origin_of(self, name: Literal["model", "api_key"]) -> str:
+        """Return where a value came from, in words."""
+        origin = dict(self.origins).get(name, "call")
+        return f"the {origin}" if " " not in origin else origin
+
+
+@dataclass(frozen=True, slots=True)
+class Variables:
+    """Names of the environment variables that a provider kind reads, first one first."""
+
+    api_key: Callable[[str], Sequence[str]]
+    """Gives the names for an endpoint."""
+
+    base_url: Sequence[str]
+    model: Sequence[str]
+
+
+def _openai_keys(base_url: str) -> Sequence[str]:
+    """Return the variables that may hold the key; Azure prefers those that bear its name."""
+    if is_azure(base_url):
+        return "AZURE_OPENAI_API_KEY", "AZURE_API_KEY", "OPENAI_API_KEY"
+    return "OPENAI_API_KEY", "AZURE_OPENAI_API_KEY"
+
+
+OPENAI = Variables(
+    api_key=_openai_keys,
+    base_url=("OPENAI_BASE_URL", "AZURE_OPENAI_ENDPOINT"),
+    model=("OPENAI_DEFAULT_MODEL",),
+)
+OPENAI_FIXED_MODEL = Variables(
+    api_key=lambda url: OPENAI.api_key(url) if is_azure(url) else ("OPENAI_API_KEY",),
+    base_url=("OPENAI_BASE_URL",),
+    model=(),
+)
+"""For embeddings and images, where whoever asks names the model."""
+
+ANTHROPIC = Variables(
+    api_key=lambda _: ("ANTHROPIC_API_KEY",),
+    base_url=("ANTHROPIC_BASE_URL",),
+    model=("ANTHROPIC_DEFAULT_MODEL",),
+)
+LITELLM = Variables(
+    api_key=lambda _: ("LITELLM_API_KEY",),
+    base_url=("LITELLM_API_BASE",),
+    model=("LITELLM_MODEL",),
+)
+
+_BY_KIND = {"openai": OPENAI, "anthropic": ANTHROPIC, "litellm": LITELLM}
+
+
+def variables_of(kind: str) -> Variables:
+    """Return the variables of a provider kind; a kind that we do not know reads none of them."""
+    return _BY_KIND.get(kind, Variables(api_key=lambda _: (), base_url=(), model=()))
+
+
+class AccountSource(Protocol):
+    """What was asked for: a `Provider`, or one for embeddings or images."""
+
+    @property
+    def model(self) -> str | None: ...
+
+    @property
+    def base_url(self) -> str | None: ...
+
+    @property
+    def api_key(self) -> str | None: ...
+
+    @property
+    def config_entry(self) -> ConfigEntry | None:
+        """The entry that it was read from, which says where its values came from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,21 +202,41 @@ class Account:
         rest = (("base_url", self.base_url.origin), ("api_key", self.api_key.origin))
         return (*model, *rest)
 
-    def origins_for(
-        self, model: str, *, provider_origin: ProviderOrigin
-    ) -> tuple[tuple[str, str], ...]:
-        """Return where the values of a call for `model` came from.
+    def target(
+        self,
+        model: str,
+        *,
+        kind: str,
+        endpoint: str | None,
+        path: str = "",
+        timeout: float | None = None,
+        provider_origin: ProviderOrigin = "call",
+    ) -> RequestTarget:
+        """Return the target of a request through this account.
 
         Args:
             model: The model that is asked, which may be another than that of the account.
+            kind: Provider kind.
+            endpoint: Scheme, host and path; None where it is not known.
+            path: What follows the base URL.
+            timeout: Seconds; 300 by default.
             provider_origin: Who brought what the provider says itself.
         """
         origins = {"model": "call"} | dict(self.origins)
         if self.model is None or self.model.value != model:
             origins["model"] = "call"
-        return tuple(
-            (name, provider_origin if origin == "call" else origin)
-            for name, origin in origins.items()
+        return RequestTarget(
+            kind=kind,
+            endpoint=endpoint,
+            model=model,
+            path=path,
+            origins=tuple(
+                (name, provider_origin if origin == "call" else origin)
+                for name, origin in origins.items()
+            ),
+            timeout=DEFAULT_TIMEOUT if timeout is None else timeout,
+            secret=self.api_key.value,
+            password=password_in(self.base_url.value),
         )
 
 
@@ -128,7 +271,7 @@ def find_account(
             `llm.embedding_provider` or `llm.vlm_provider`, of whatever kind; without these that
             of `llm.default_provider`, if it is of this kind.
     """
-    entries, _ = entries_for(source, kind, purpose)
+    entries, _ = _entries_for(source, kind, purpose)
     return _account(source, entries, variables, default_base_url)
 
 
@@ -155,18 +298,27 @@ def resolve_account(
         ValueError: There is no key, or none that may or can be sent to this endpoint.
         UntrustedConfig: A project's config names endpoint or key, and the user has not trusted it.
     """
-    entries, problems = entries_for(source, kind, purpose)
+    entries, problems = _entries_for(source, kind, purpose)
     account = _account(source, entries, variables, default_base_url)
     account.check_trusted()
     if account.api_key.value:
         refuse_unsendable(account.api_key)
         return account
-    head = missing or "No API key found"
     if account.from_project:
-        raise ValueError(_no_key_for_project(head, account))
-    head = missing or f"{head} for provider kind {kind!r}"
+        raise ValueError(
+            f"{missing or 'No API key found'} that may go to "
+            f"{public_url(account.base_url.value)!r}: the project's own {account.base_url.origin} "
+            "names this endpoint, and keys of the environment or of your own config are never "
+            "sent there. Pass api_key=..., or store a key in that project's credentials: "
+            "rath config set --project llm.providers.NAME.api_key -"
+        )
+    head = missing or f"No API key found for provider kind {kind!r}"
+    try:
+        path = repr(str(resolve_config_path()))
+    except OSError:
+        path = "a config"
     advice = [f"Set {variables.api_key(account.base_url.value)[0]}"]
-    advice += [f"pass {type(source).__name__}(api_key=...)", f"or store one with {_config_path()}"]
+    advice += [f"pass {type(source).__name__}(api_key=...)", f"or store one with {path}"]
     local = (
         ' A model that needs no key runs inside the process: Provider(provider_kind="local").'
         if purpose == "chat"
@@ -196,9 +348,50 @@ def credential_digest(key: Sourced[str]) -> str:
     Reads or creates the salt of the home directory, so it blocks. Without a home that can be
     written the salt lasts as long as the process, and the text says so.
     """
-    salt, lasting = _salt(_home())
+    try:
+        home = str(resolve_config_dir())
+    except OSError:
+        home = None
+    salt, lasting = _salt(home)
     digest = hmac.new(salt, key.value.encode(errors="replace"), "sha256").hexdigest()[:16]
     return f"{key.origin} {digest}" + ("" if lasting else " process")
+
+
+@dataclass(frozen=True, slots=True)
+class EntryFound:
+    """An entry of `llm.providers`, and what says where its values came from."""
+
+    entry: config.LLMProviderConfig
+    origin: ConfigEntry
+
+
+def entry_for(
+    name: str | None, *, default: LLMDefault, store: config.ConfigStore | None
+) -> EntryFound | None:
+    """Return an entry by name, or the one that a default of the config names, if there is one.
+
+    Args:
+        name: Entry of `llm.providers`.
+        default: Field of `llm` that names the entry otherwise.
+        store: The config to read; the project's and the user's by default.
+
+    Raises:
+        KeyError: `name` is given, and there is no such entry.
+    """
+    if name:
+        return EntryFound(*ConfigEntry.find(name, store))
+    named = config.llm_default(default, None if store is None else [store])
+    if named is None:
+        return None
+    try:
+        return EntryFound(*ConfigEntry.find(named, store))
+    except KeyError:
+        return None
+
+
+def default_entry(store: config.ConfigStore | None) -> EntryFound | None:
+    """Return the entry of `llm.default_provider`, if there is one."""
+    return entry_for(None, default="default_provider", store=store)
 
 
 def _account(
@@ -218,7 +411,9 @@ def _account(
         *(_of(entry, "model") for entry in entries),
     )
     own = _own(source, "api_key", source.api_key)
-    project = _project_entry(base_url, entries)
+    project = next(
+        (each for each in entries if each.from_project and each.origin == base_url.origin), None
+    )
     if project is None:
         names = variables.api_key(base_url.value)
         keys = [own, *(resolve_with_origin(name) for name in names)]
@@ -257,65 +452,108 @@ def _of(entry: ConfigEntry, name: _Name) -> Sourced[str | None]:
     return Sourced(entry.model if name == "model" else entry.base_url, entry.origin)
 
 
-def _project_entry(base_url: Sourced[str], entries: Iterable[ConfigEntry]) -> ConfigEntry | None:
-    """Return the project's config entry that named the endpoint, if one did."""
-    for entry in entries:
-        if entry.from_project and entry.origin == base_url.origin:
-            return entry
-    return None
-
-
-def _no_key_for_project(head: str, account: Account) -> str:
-    return (
-        f"{head} that may go to {public_url(account.base_url.value)!r}: the project's own "
-        f"{account.base_url.origin} names this endpoint, and keys of the environment or of your "
-        "own config are never sent there. Pass api_key=..., or store a key in that project's "
-        "credentials: rath config set --project llm.providers.NAME.api_key -"
-    )
-
-
-def _config_path() -> str:
-    try:
-        return repr(str(resolve_config_path()))
-    except OSError:
-        return "a config"
-
-
-def _home() -> str | None:
-    try:
-        return str(resolve_config_dir())
-    except OSError:
-        return None
-
-
 @lru_cache(maxsize=8)
 def _salt(home: str | None) -> tuple[bytes, bool]:
     """Return the salt of a home, and whether it will be the same next time."""
-    salt = b"" if home is None else kept_salt(Path(home) / SALT_FILENAME)
+    salt = b"" if home is None else salt_in(Path(home) / SALT_FILENAME)
     return (salt, True) if len(salt) == _SALT_BYTES else (secrets.token_bytes(_SALT_BYTES), False)
 
 
-def kept_salt(path: Path) -> bytes:
+def salt_in(path: Path) -> bytes:
     """Return the salt in a file, made if it is missing; empty where that cannot be done."""
     try:
-        if not path.exists():
-            _create_salt(path)
+        if path.exists():
+            return path.read_bytes()
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        ensure_config_dir_gitignore(path.parent)
+        new = path.with_name(f".{SALT_FILENAME}.{secrets.token_hex(8)}")
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
+        fd = os.open(new, flags, 0o600)
+        try:
+            with os.fdopen(fd, "wb") as handle:
+                handle.write(secrets.token_bytes(_SALT_BYTES))
+            # A link is complete or not there, and never replaces the salt of another process.
+            with suppress(FileExistsError):
+                os.link(new, path)
+        finally:
+            new.unlink()
         return path.read_bytes()
     except OSError:
         return b""
 
 
-def _create_salt(path: Path) -> None:
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    ensure_config_dir_gitignore(path.parent)
-    new = path.with_name(f".{SALT_FILENAME}.{secrets.token_hex(8)}")
-    fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o600)
+def _entries_for(
+    source: AccountSource, kind: str, purpose: Purpose
+) -> tuple[list[ConfigEntry], list[str]]:
+    """Return the entries that say what the source leaves open, and why files cannot be used.
+
+    An entry that names an endpoint or a key speaks of one account: nothing that another file
+    says of another account is mixed into it.
+    """
+    stores, problems = _usable_configs()
+    entries = [] if source.config_entry is None else [source.config_entry]
+    default = None
+    if stores and purpose != "chat":
+        field_name: LLMDefault = "embedding_provider" if purpose == "embedding" else "vlm_provider"
+        default = config.llm_default(field_name, stores)
+    of_any_kind = bool(default)
+    if stores and not default:
+        default = config.llm_default("default_provider", stores)
+    for store in stores:
+        names = _names(store, source, default, of_any_kind, kind=kind, purpose=purpose)
+        for name in names:
+            found = ConfigEntry.of(store, name, store.config.llm.providers[name])
+            if not any(each.names_account and each.origin != found.origin for each in entries):
+                entries.append(found)
+    return entries, problems
+
+
+def _usable_configs() -> tuple[list[config.ConfigStore], list[str]]:
+    """Return the configs that exist, and why some of them cannot be used; these count as empty."""
+    stores: list[config.ConfigStore] = []
+    problems: list[str] = []
     try:
-        with os.fdopen(fd, "wb") as handle:
-            handle.write(secrets.token_bytes(_SALT_BYTES))
-        # A link is made whole or not at all, and never replaces the salt of another process.
-        os.link(new, path)
-    except FileExistsError:
-        pass
-    finally:
-        new.unlink()
+        # Only what exists is loaded: the schema takes longer to import than all else here.
+        paths = [path for path in config_layer_paths() if path.is_file()]
+    except OSError as exc:
+        paths, problems = [], [str(exc)]
+    for path in paths:
+        try:
+            stores.append(config.ConfigStore.load(path))
+        except (ConfigError, ManifestVersionError, OSError) as exc:
+            problems.append(str(exc))
+    for problem in problems:
+        _warn_once(problem)
+    return stores, problems
+
+
+@lru_cache(maxsize=64)
+def _warn_once(problem: str) -> None:
+    _log.warning("a config counts as empty: %s", problem)
+
+
+def _names(
+    store: config.ConfigStore,
+    source: AccountSource,
+    default: str | None,
+    of_any_kind: bool,
+    *,
+    kind: str,
+    purpose: Purpose,
+) -> Iterator[str]:
+    """Yield the names of the entries of one config that are looked at, the first one first."""
+    providers = store.config.llm.providers
+
+    def is_there(name: str | None, *, of_any_kind: bool) -> bool:
+        entry = providers.get(name or "")
+        return entry is not None and (of_any_kind or entry.provider_kind == kind)
+
+    # Whoever asks for embeddings or images may have named an entry of any kind.
+    own = source.config_entry
+    if own is not None and is_there(own.name, of_any_kind=purpose != "chat"):
+        yield own.name
+    if default is not None and is_there(default, of_any_kind=of_any_kind):
+        yield default
+    elif purpose == "chat":
+        first = store.find_provider_by_kind(kind)
+        yield from (name for name, entry in providers.items() if entry is first)

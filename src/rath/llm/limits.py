@@ -11,19 +11,19 @@ from typing import Literal
 from urllib.parse import urlsplit
 
 from rath._async.limiter import Caps, Gate, Limiter
-from rath.llm.call import OnDelta, OpenCall
 from rath.llm.chat_response import RathLLMStreamDelta
+from rath.llm.evidence import CallRecorder, OnDelta
 from rath.llm.provider import Provider
 
-__all__ = ["caps_of", "giving_way", "inside_foreign_client", "pass_gate"]
+__all__ = ["caps_of", "giving_way", "inside_custom_client", "pass_gate"]
 
 _PORTS = {"http": 80, "https": 443}
 
-Whose = Literal["our", "foreign"]
+Whose = Literal["our", "custom"]
 
 _limiter = Limiter()
 
-_is_inside: ContextVar[bool] = ContextVar("rath_inside_foreign_client", default=False)
+_is_inside: ContextVar[bool] = ContextVar("rath_inside_custom_client", default=False)
 """Whether the current code was called by a call that holds a place at a gate of others."""
 
 
@@ -33,7 +33,7 @@ def caps_of(provider: Provider) -> Caps | None:
     return None if in_flight is None and per_minute is None else Caps(in_flight, per_minute)
 
 
-async def pass_gate(call: OpenCall, caps: Caps | None, *, whose: Whose = "our") -> Gate:
+async def pass_gate(call: CallRecorder, caps: Caps | None, *, whose: Whose = "our") -> Gate:
     """Wait until a call may be sent to its endpoint; whoever gets the gate must `leave` it.
 
     The time that was waited is added to the evidence of the call, also when the wait is cancelled.
@@ -45,7 +45,7 @@ async def pass_gate(call: OpenCall, caps: Caps | None, *, whose: Whose = "our") 
         whose: Whose client calls. Those of others are counted by themselves, since many of them
             call through one of ours: a call would hold the very place that it waits for.
     """
-    if whose == "foreign" and caps is not None and _is_inside.get():
+    if whose == "custom" and caps is not None and _is_inside.get():
         # Two such clients that call each other would wait for each other's places.
         caps = Caps(None, caps.per_minute, goes_first=True)
     gate = _limiter.gate(_place(whose, call.facts.provider_kind, call.endpoint))
@@ -54,18 +54,18 @@ async def pass_gate(call: OpenCall, caps: Caps | None, *, whose: Whose = "our") 
         return gate
     assert caps is not None  # who has none never waits
     clock = asyncio.get_running_loop().time
-    asked = clock()
+    start = clock()
     try:
         await gate.enter(caps)
     finally:
-        call.queued_ms += (clock() - asked) * 1000
+        call.queued_ms += (clock() - start) * 1000
     call.was_sent = True
     return gate
 
 
 @contextmanager
-def inside_foreign_client() -> Generator[None]:
-    """Let the calls that are made inside wait for no place at the gates of foreign clients."""
+def inside_custom_client() -> Generator[None]:
+    """Let the calls that are made inside wait for no place at the gates of custom clients."""
     token = _is_inside.set(True)
     try:
         yield

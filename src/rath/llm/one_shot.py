@@ -8,36 +8,35 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
-from rath import __version__, config
+from rath import __version__
 from rath._async import retry as retries
-from rath.errors import ProviderError, ProviderStatusError
-from rath.llm.call import CallFacts, OpenCall
-from rath.llm.credentials import Purpose, resolve_account
-from rath.llm.exchange import JsonValue
-from rath.llm.failure import retry_verdict
+from rath.errors import ProviderStatusError
+from rath.llm.credentials import (
+    OPENAI_FIXED_MODEL,
+    EntryFound,
+    Purpose,
+    RequestTarget,
+    resolve_account,
+)
+from rath.llm.errors import retry_verdict
+from rath.llm.evidence import CallFacts, CallRecorder, JsonValue
 from rath.llm.limits import pass_gate
 from rath.llm.offline import refuse_live_call
-from rath.llm.openai.endpoint import DEFAULT_BASE_URL, OpenAIEndpoint
-from rath.llm.provider import DEFAULT_TIMEOUT, ConfigEntry, Provider, given_fields
+from rath.llm.openai.client import DEFAULT_BASE_URL, OpenAIEndpoint
+from rath.llm.provider import ConfigEntry, Provider, given_fields
 from rath.llm.refusal import explain_refusal
-from rath.llm.variables import OPENAI_FIXED_MODEL
-from rath.llm.vendor import Route
-
-if TYPE_CHECKING:
-    from rath.config.layers import LLMDefault
 
 __all__ = [
     "OneShotClient",
     "OneShotProvider",
     "PurposeEndpoint",
-    "PurposeEntry",
     "chat_provider",
     "check_fields",
-    "find_entry",
+    "from_entry",
 ]
 
 T = TypeVar("T")
@@ -84,58 +83,25 @@ def chat_provider(provider: Any) -> Provider:
     return Provider(**{name: getattr(provider, name) for name in shared})
 
 
-@dataclass(frozen=True, slots=True)
-class PurposeEntry:
-    """An entry of `llm.providers`, and the origin of its values."""
-
-    entry: config.LLMProviderConfig
-    origin: ConfigEntry
-
-    def to_provider(self, kind: Callable[..., P], overrides: Mapping[str, Any], **own: Any) -> P:
-        """Return a provider with the account of the entry.
-
-        Args:
-            kind: Class of the provider.
-            overrides: Fields that the caller set.
-            own: Fields beside the account.
-
-        Raises:
-            UntrustedConfig: The entry is a project's and acts, and the user has not trusted it.
-        """
-        self.origin.check_trusted(given_fields(overrides))
-        found = self.entry
-        account = {"base_url": found.base_url, "api_key": found.api_key}
-        made: Any = kind(**account, config_entry=self.origin, **own)
-        provider: P = replace(made, **overrides)
-        return provider
-
-
-def find_entry(
-    name: str | None, *, default: LLMDefault, store: config.ConfigStore | None
-) -> PurposeEntry | None:
-    """Return an entry by name, or the one that a default of the config names, if there is one.
+def from_entry(
+    found: EntryFound, kind: Callable[..., P], overrides: Mapping[str, Any], **own: Any
+) -> P:
+    """Return a provider with the account of an entry of the config.
 
     Args:
-        name: Entry of `llm.providers`.
-        default: Field of `llm` that names the entry otherwise.
-        store: The config to read; the project's and the user's by default.
+        found: The entry, and the origin of its values.
+        kind: Class of the provider.
+        overrides: Fields that the caller set.
+        own: Fields beside the account.
 
     Raises:
-        KeyError: `name` is given, and there is no such entry.
+        UntrustedConfig: The entry is a project's and acts, and the user has not trusted it.
     """
-    chosen = name or config.llm_default(default, None if store is None else [store])
-    if chosen is None:
-        return None
-    try:
-        if store is not None:
-            entry = store.get_llm_provider(chosen)
-            return PurposeEntry(entry, ConfigEntry.of(store, chosen, entry))
-        found = config.find_llm_provider(chosen)
-        return PurposeEntry(found.entry, ConfigEntry.of(found.store, chosen, found.entry))
-    except KeyError:
-        if name:
-            raise
-        return None
+    found.origin.check_trusted(given_fields(overrides))
+    account = {"base_url": found.entry.base_url, "api_key": found.entry.api_key}
+    made: Any = kind(**account, config_entry=found.origin, **own)
+    provider: P = replace(made, **overrides)
+    return provider
 
 
 class PurposeEndpoint:
@@ -160,23 +126,21 @@ class PurposeEndpoint:
             missing=f"No API key for {type(provider).__name__}",
         )
         self._endpoint = OpenAIEndpoint.of(account, path)
-        self.route = self._endpoint.route(provider.model)
-        timeout = DEFAULT_TIMEOUT if provider.timeout is None else provider.timeout
-        self.asked = self.route.asked("openai", timeout=timeout)
+        self.target = self._endpoint.target(provider.model, timeout=provider.timeout)
 
-    async def post(self, body: bytes, call: OpenCall) -> bytes:
+    async def post(self, body: bytes, call: CallRecorder) -> bytes:
         """Send a body once, and return the content of the answer.
 
         Raises:
             ProviderError: No answer, or one with an error status.
         """
-        wire = await self._endpoint.connect(self.asked)
-        call.reached(wire.endpoint, sdk_version=wire.sdk_version, credential=wire.credential)
+        way = await self._endpoint.connect(self.target)
+        call.reached(way.endpoint, sdk_version=way.sdk_version, credential=way.credential)
         gate = await pass_gate(call, None)
         try:
-            return (await wire.post(body)).content
+            return (await way.post(body)).content
         except ProviderStatusError as exc:
-            explained = await explain_refusal(exc, self.asked, wire.models)
+            explained = await explain_refusal(exc, self.target, way.models)
             if explained is exc:
                 raise
             raise explained from exc
@@ -213,25 +177,25 @@ class OneShotClient(ABC, Generic[P]):
         return self._provider
 
     @abstractmethod
-    def route(self) -> Route:
-        """Return where the calls go."""
+    def route(self) -> RequestTarget:
+        """Return the target of all calls."""
 
-    def _open_call(self, body: bytes, parameters: Mapping[str, JsonValue]) -> OpenCall:
+    def _open_call(self, body: bytes, parameters: Mapping[str, JsonValue]) -> CallRecorder:
         """Return the record of a call that is about to be made."""
-        route = self.route()
+        target = self.route()
         facts = CallFacts(
             provider_kind=getattr(self._provider, "provider_kind", None) or self.kind,
             adapter=f"{type(self).__module__}:{type(self).__qualname__}",
             adapter_version=__version__,
             renderer=self.renderer,
             sdk=self.sdk,
-            endpoint=route.endpoint,
-            requested_model=route.model,
-            origins=route.origins,
+            endpoint=target.endpoint,
+            requested_model=target.model,
+            origins=target.origins,
         )
-        return OpenCall(facts, parameters=parameters, digest=sha256(body).hexdigest())
+        return CallRecorder(facts, parameters=parameters, digest=sha256(body).hexdigest())
 
-    async def _complete(self, call: OpenCall, attempt: Callable[[], Awaitable[T]]) -> T:
+    async def _complete(self, call: CallRecorder, attempt: Callable[[], Awaitable[T]]) -> T:
         """Return what `attempt` gives, after as many tries as the provider allows.
 
         Args:
@@ -256,7 +220,5 @@ class OneShotClient(ABC, Generic[P]):
                 sleep=self._sleep,
             )
         except Exception as exc:
-            evidence = call.fail(exc)
-            if isinstance(exc, ProviderError):
-                exc.evidence = evidence
+            call.fail(exc)
             raise

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from rath.llm.endpoint import is_azure, is_loopback
 
 if TYPE_CHECKING:
-    from rath.llm.exchange import CallEvidence
+    from rath.llm.evidence import CallEvidence
     from rath.llm.price_list import PricedModel
 
 __all__ = ["Cost", "Tokens", "can_be_priced", "cost_of", "least_cost"]

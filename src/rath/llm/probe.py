@@ -24,27 +24,35 @@ from urllib.parse import urlsplit
 from rath import errors
 from rath._async.runtime import runtime
 from rath._async.together import together
+from rath.config.redaction import redact
 from rath.llm.base import ChatClient
-from rath.llm.chat_request import RathLLMChatRequest, RathLLMFunctionTool, RathLLMMessage
+from rath.llm.chat_request import (
+    SAMPLING_FIELDS,
+    RathLLMChatRequest,
+    RathLLMFunctionTool,
+    RathLLMMessage,
+)
 from rath.llm.chat_response import (
     RathLLMChatChoice,
     RathLLMChatResponse,
     RathLLMTokenUsage,
     add_usage,
 )
-from rath.llm.clients import Unusable, or_unusable
-from rath.llm.draft import open_draft, output_mode
+from rath.llm.client import VendorClient, open_draft, output_mode
+from rath.llm.credentials import RequestTarget
 from rath.llm.embedding import EmbeddingClient, EmbeddingProvider, embedding_client_for
 from rath.llm.endpoint import is_azure
-from rath.llm.exchange import CallEvidence, Exchange, evidence_of
-from rath.llm.model_names import may_mean_the_same
-from rath.llm.offers import ask_offer, route_of
+from rath.llm.evidence import CallEvidence, Exchange, evidence_of
 from rath.llm.provider import Provider
-from rath.llm.refusal import refusal_foreseen
-from rath.llm.registry import DEFAULT_KIND, chat_client_for
-from rath.llm.repeated_key import without_secret
-from rath.llm.sampling import SAMPLING_FIELDS
-from rath.llm.vendor import Route, VendorClient
+from rath.llm.refusal import may_mean_the_same, refusal_foreseen
+from rath.llm.registry import (
+    DEFAULT_KIND,
+    NoClient,
+    ask_offer,
+    chat_client_for,
+    or_no_client,
+    own_target,
+)
 from rath.llm.vlm import RathOpenAIVLMClient, VLMProvider
 
 __all__ = [
@@ -241,16 +249,16 @@ def find_obstacle(provider: Probed) -> str | None:
 
     Looked at are its kind, its endpoint, its key, and the package that it needs.
     """
-    probe = or_unusable(partial(probe_of, provider), key=provider.api_key)
-    return probe.problem if isinstance(probe, Unusable) else None
+    probe = or_no_client(partial(probe_of, provider), key=provider.api_key)
+    return probe.problem if isinstance(probe, NoClient) else None
 
 
 def _prepare(provider: Probed, timeout: float) -> EndpointProbe | ProbeReport:
     limit = provider.retry_max_attempts
     attempts = _MAX_ATTEMPTS if limit is None else min(_MAX_ATTEMPTS, limit)
     probed = replace(provider, timeout=timeout, retry_max_attempts=attempts)
-    probe = or_unusable(partial(probe_of, probed, timeout), key=probed.api_key)
-    if not isinstance(probe, Unusable):
+    probe = or_no_client(partial(probe_of, probed, timeout), key=probed.api_key)
+    if not isinstance(probe, NoClient):
         return probe
     return ProbeReport(
         provider_kind=getattr(provider, "provider_kind", None) or DEFAULT_KIND,
@@ -286,7 +294,9 @@ class EndpointProbe:
         timeout: Seconds for each step.
     """
 
-    def __init__(self, provider: Probed, route: Route | None, *, kind: str, timeout: float) -> None:
+    def __init__(
+        self, provider: Probed, route: RequestTarget | None, *, kind: str, timeout: float
+    ) -> None:
         self._route = route
         self._endpoint = route.endpoint if route else None
         self._kind = getattr(provider, "provider_kind", None) or kind
@@ -322,7 +332,7 @@ class EndpointProbe:
                 text = f"no answer came within {self._timeout:g} s"
             verdict = "failed"
         for secret in self._secrets:
-            text = without_secret(text, secret)
+            text = redact(text, secret)
         return ProbeFinding(
             step=step,
             verdict=verdict,
@@ -404,7 +414,7 @@ class ChatProbe(EndpointProbe):
     """
 
     def __init__(self, client: ChatClient, provider: Provider, *, timeout: float) -> None:
-        route = route_of(client) if isinstance(client, VendorClient) else None
+        route = own_target(client) if isinstance(client, VendorClient) else None
         super().__init__(provider, route, kind=DEFAULT_KIND, timeout=timeout)
         self._client = client
         self._provider = provider
@@ -436,7 +446,7 @@ class ChatProbe(EndpointProbe):
             return "skipped", f"{type(client).__name__} has no way to ask for models"
         offer = await ask_offer(client)
         if (error := offer.error) is not None:
-            if not offer.is_untold:
+            if not offer.is_unknown:
                 return "failed", str(error)
             # An error without a status is the adapter's: there, names cannot be listed at all.
             is_by_design = isinstance(error, errors.ProviderError) and error.status is None
@@ -447,7 +457,7 @@ class ChatProbe(EndpointProbe):
         text = self._offer_text()
         if route is None:
             return "works", f"{text}, such as {', '.join(map(repr, offer.models[:_N_SHOWN]))}"
-        refusal = refusal_foreseen(client.asked(route), offer.models)
+        refusal = refusal_foreseen(route, offer.models)
         if refusal is not None:
             return "failed", refusal
         return "works", f"{text}, {route.model!r} among them" if offer.models else text

@@ -11,12 +11,22 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, Self, cast, get_args
 
 from rath import config
-from rath.llm.sampling import Sampling
+from rath.llm.chat_request import Sampling
 
 if TYPE_CHECKING:
     from rath.config.trust import GuardedEntry
 
-__all__ = ["DEFAULT_TIMEOUT", "ConfigEntry", "OutputMode", "Provider", "given_fields"]
+__all__ = [
+    "DEFAULT_TIMEOUT",
+    "ConfigEntry",
+    "OutputMode",
+    "Provider",
+    "ProviderOrigin",
+    "given_fields",
+]
+
+ProviderOrigin = Literal["call", "session"]
+"""Who brought what a provider says itself."""
 
 OutputMode = Literal["schema", "tool"]
 """How a typed answer is asked for: by a JSON Schema that the endpoint holds the answer to, or by a
@@ -100,6 +110,25 @@ class ConfigEntry:
             guard=config.guarded_entry(store, "llm", "providers", name),
         )
 
+    @classmethod
+    def find(
+        cls, name: str | None, store: config.ConfigStore | None
+    ) -> tuple[config.LLMProviderConfig, ConfigEntry]:
+        """Return an entry by name, that of `llm.default_provider` by default, and its origin.
+
+        Args:
+            name: Entry of `llm.providers`.
+            store: The config to read; the first of the project's and the user's that has it.
+
+        Raises:
+            KeyError: No such entry, or no name given and no default set.
+        """
+        if store is None:
+            found = config.find_llm_provider(name)
+            return found.entry, cls.of(found.store, found.name, found.entry)
+        entry = store.get_llm_provider(name)
+        return entry, cls.of(store, name or store.config.llm.default_provider or "", entry)
+
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
 class Provider(Sampling):
@@ -167,7 +196,7 @@ class Provider(Sampling):
             _check_type(name, getattr(self, name), bool, "a bool")
         for name in _MAPPINGS:
             _check_type(name, getattr(self, name), Mapping, "a mapping")
-        self._check_the_rest()
+        self._check_choices()
         # The value must not change when the caller's own dict does.
         object.__setattr__(
             self, "extra_create_args", MappingProxyType(dict(self.extra_create_args or {}))
@@ -193,13 +222,7 @@ class Provider(Sampling):
             KeyError: No such entry, or no name given and no default set.
             UntrustedConfig: The entry is a project's and acts, and the user has not trusted it.
         """
-        if store is None:
-            found = config.find_llm_provider(name)
-            store, name, entry = found.store, found.name, found.entry
-        else:
-            entry = store.get_llm_provider(name)
-            name = name or store.config.llm.default_provider or ""
-        origin = ConfigEntry.of(store, name, entry)
+        entry, origin = ConfigEntry.find(name, store)
         origin.check_trusted(given_fields(overrides))
         provider = cls(
             provider_kind=entry.provider_kind,
@@ -215,11 +238,15 @@ class Provider(Sampling):
     def __repr__(self) -> str:
         return self.model or "(no model)"
 
-    def _check_the_rest(self) -> None:
+    def _check_choices(self) -> None:
         if self.timeout is not None and not self.timeout > 0:
             raise ValueError(f"timeout must be more than 0 seconds, not {self.timeout!r}")
         stop: object = self.stop
-        if stop is not None and not _is_text_or_texts(stop):
+        texts = [stop] if isinstance(stop, str) else stop
+        if texts is not None and not (
+            isinstance(texts, Sequence)
+            and all(isinstance(text, str) for text in cast("Sequence[object]", texts))
+        ):
             raise TypeError(f"stop must be a string or a list of strings, not {stop!r}")
         choice = cast("object", self.tool_choice)
         if choice is not None and not isinstance(choice, str | Mapping):
@@ -271,11 +298,3 @@ def _check_number(name: str, value: object, expected: type | tuple[type, ...], w
     if not math.isfinite(number) or (least is not None and number < least):
         bound = "finite" if least is None else f"finite and at least {least}"
         raise ValueError(f"{name} must be {bound}, not {value!r}")
-
-
-def _is_text_or_texts(value: object) -> bool:
-    if isinstance(value, str):
-        return True
-    return isinstance(value, Sequence) and all(
-        isinstance(item, str) for item in cast("Sequence[object]", value)
-    )

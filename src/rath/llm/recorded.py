@@ -7,16 +7,14 @@ from functools import partial
 from pkgutil import resolve_name
 from typing import Any
 
-from rath.llm.anthropic.encode import MessagesWriter
-from rath.llm.body import Body, BodyWriter, ListWriter
-from rath.llm.call import CallFacts, OnDelta, ProviderOrigin
+from rath.llm.anthropic.create_kwargs import MessagesWriter
+from rath.llm.base import BodyDraft
+from rath.llm.body import Body, BodyWriter, ListWriter, encode_message, encode_tool
 from rath.llm.chat_request import RathLLMChatRequest, RathLLMFunctionTool, RathLLMMessage
 from rath.llm.chat_response import RathLLMChatResponse
-from rath.llm.encode import encode_message, encode_tool
-from rath.llm.exchange import CallEvidence, Exchange
-from rath.llm.foreign import RENDERER as CANONICAL
-from rath.llm.foreign import named_images_then_text
-from rath.llm.provider import OutputMode, Provider
+from rath.llm.custom_client import RENDERER, named_images_then_text
+from rath.llm.evidence import CallEvidence, CallFacts, Exchange, OnDelta
+from rath.llm.provider import OutputMode, Provider, ProviderOrigin
 
 __all__ = ["RecordedClient", "can_write_again"]
 
@@ -69,46 +67,20 @@ class RecordedClient:
         return RecordedDraft(self._evidence, request)
 
 
-class RecordedDraft:
-    """Messages of a call that was made; see `rath.llm.draft.ChatDraft`."""
+class RecordedDraft(BodyDraft):
+    """Messages of a call that was made, in the form in which they were sent."""
 
     def __init__(self, evidence: CallEvidence, request: RathLLMChatRequest) -> None:
         parameters = evidence.parameters
         # Tools that were given as an extra argument are parameters like any other.
         tools = () if "tools" in parameters else request.tools or ()
-        self._body = Body(_WRITERS[evidence.renderer](tools, parameters))
-        self._body.append(request.messages)
-        self._facts = CallFacts(
-            provider_kind=evidence.provider_kind,
-            adapter=evidence.adapter,
-            adapter_version=evidence.adapter_version,
-            renderer=evidence.renderer,
-            sdk=evidence.sdk,
-            endpoint=evidence.endpoint,
-            requested_model=evidence.requested_model,
-            origins=evidence.origins,
-            tools_digest=self._body.tools_digest,
-        )
-
-    @property
-    def facts(self) -> CallFacts:
-        return self._facts
-
-    @property
-    def digest(self) -> str:
-        return self._body.digest(streaming=False)
-
-    def append(self, messages: Sequence[RathLLMMessage]) -> None:
-        self._body.append(messages)
-
-    def body(self) -> bytes:
-        return self._body.content(streaming=False)
+        body = Body(_WRITERS[evidence.renderer](tools, parameters))
+        body.append(request.messages)
+        known = {name: getattr(evidence, name) for name in CallFacts.__dataclass_fields__}
+        super().__init__(body, CallFacts(**known | {"tools_digest": body.tools_digest}))
 
     async def asend(self, *, on_delta: OnDelta | None = None) -> Exchange:
         raise RuntimeError(_NOT_SENT)
-
-    def last_evidence(self) -> CallEvidence | None:
-        return None
 
 
 def _list_writer(
@@ -131,6 +103,6 @@ _WRITERS: Mapping[str, _Write] = {
     "openai-chat/1": _list_writer,
     "litellm-chat/1": _litellm_writer,
     "anthropic-messages/1": MessagesWriter.recorded,
-    CANONICAL: partial(_list_writer, encode=partial(encode_message, parts=named_images_then_text)),
+    RENDERER: partial(_list_writer, encode=partial(encode_message, parts=named_images_then_text)),
 }
-"""How each renderer writes; a change of bytes gives it another name."""
+"""The writer of each renderer; a change of bytes gives it another name."""

@@ -1,4 +1,4 @@
-"""Why an endpoint refused a model: what it offers instead, and where the refused name came from."""
+"""Refused models: what the endpoint offers instead, and which names may mean the same model."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
 from rath._async.runtime import runtime
+from rath._core.text import did_you_mean
 from rath.errors import ModelNotFoundError, ProviderError, ProviderStatusError
-from rath.llm.failure import NO_SUCH_MODEL, Asked
-from rath.llm.model_names import may_mean_the_same, near_model
+from rath.llm.credentials import RequestTarget
+from rath.llm.errors import NO_SUCH_MODEL
 
-__all__ = ["explain_refusal", "refusal_foreseen"]
+__all__ = ["explain_refusal", "may_mean_the_same", "near_model", "refusal_foreseen"]
 
 _MAX_SHOWN = 20
 """Offered models in one text; a guess at what a reader still looks through."""
@@ -31,10 +32,25 @@ _UNKNOWN = re.compile(
 )
 """How endpoints say that they know no such model, whatever the status; in lower case."""
 
+_VERSION = re.compile(r"[-@](latest|0|\d{3,4}|\d{4}-?\d\d-?\d\d|\d\d-\d{2,4})\Z")
+"""How versions of a model end: `-latest`, `-0`, `-002`, `-0613`, `@20250219`, `-2024-08-06`."""
+
+_FLOATING = frozenset({"", "latest", "0"})
+"""Versions that stand for whichever one is meant now."""
+
+_WAYS = frozenset(
+    {"", "latest", "beta", "exacto", "extended", "floor", "free", "nitro", "online", "thinking"}
+)
+"""What routers append to a name to say how it is to be served, and Ollama to say which version."""
+
+_DATE = re.compile(r"\d{4}-?\d\d-?\d\d|\d")
+_FINE_TUNED = "ft:"
+_NO_FOLDER = frozenset({"", "models"})
+
 
 async def explain_refusal(
     error: ProviderStatusError,
-    asked: Asked,
+    target: RequestTarget,
     list_models: Callable[[], Awaitable[Sequence[str]]],
 ) -> ProviderStatusError:
     """Return the error that says best what `error` says.
@@ -46,7 +62,7 @@ async def explain_refusal(
 
     Args:
         error: What the call failed with.
-        asked: Who was asked.
+        target: Who was asked.
         list_models: Asks the endpoint for its models.
     """
     if error.model is None:
@@ -59,25 +75,25 @@ async def explain_refusal(
     if not offered:
         return error
     # Near names among thousands take a second to find.
-    return await runtime().call_in_worker(partial(_explained, error, asked.model, offered))
+    return await runtime().call_in_worker(partial(_explained, error, target.model, offered))
 
 
-def refusal_foreseen(asked: Asked, offered: Sequence[str]) -> str | None:
+def refusal_foreseen(target: RequestTarget, offered: Sequence[str]) -> str | None:
     """Return why a call for a model would be refused, judged by what its endpoint offers.
 
     Args:
-        asked: Who would be asked for what.
+        target: Who would be asked for what.
         offered: What the endpoint listed; an empty list says nothing.
 
     Returns:
         None where the model is offered, or may be under another name.
     """
-    name = asked.model
+    name = target.model
     if not offered or _listed_as(name, offered) is not None:
         return None
     return (
-        f"{asked.endpoint} does not offer the model {name!r}, which came from "
-        f"{asked.model_origin}.{_instead(name, offered)}"
+        f"{target.name} does not offer the model {name!r}, which came from "
+        f"{target.origin_of('model')}.{_instead(name, offered)}"
     )
 
 
@@ -85,15 +101,41 @@ def _explained(
     error: ProviderStatusError, name: str, offered: tuple[str, ...]
 ) -> ProviderStatusError:
     listed = _listed_as(name, offered)
-    is_denied = error.code == NO_SUCH_MODEL or _UNKNOWN.search(_said(error)) is not None
+    # The endpoint's words, without those around them.
+    _, _, words = str(error).partition(f" answered with status {error.status}: ")
+    words = words.rpartition(". The model ")[0].casefold()
+    is_denied = error.code == NO_SUCH_MODEL or _UNKNOWN.search(words) is not None
     if listed is not None and (listed == name or not is_denied):
-        if note := _note(error, listed, is_denied=is_denied):
-            error.add_note(note)
+        if error.status == 403 or error.code == NO_SUCH_MODEL:
+            error.add_note(f"the endpoint lists {listed!r}; the key may lack the right to it")
+        elif error.status == 404 and is_denied:
+            error.add_note(f"the endpoint lists {listed!r} all the same")
+        elif error.status == 404:
+            error.add_note(
+                f"the endpoint lists {listed!r}, so the path is probably not served there; check "
+                "base_url and provider_kind"
+            )
         return error
-    if is_denied or error.status == 404:
-        return _not_offered(error, name, offered)
-    error.add_note(f"the endpoint does not list the model {name!r}.{near_model(name, offered)}")
-    return error
+    if not is_denied and error.status != 404:
+        error.add_note(f"the endpoint does not list the model {name!r}.{near_model(name, offered)}")
+        return error
+    refused = ModelNotFoundError(
+        f"{error}. The endpoint does not offer it.{_instead(name, offered)}",
+        endpoint=error.endpoint,
+        status=error.status,
+        code=error.code,
+        retry_after=error.retry_after,
+    )
+    refused.model, refused.offered = name, offered
+    return refused
+
+
+def _instead(name: str, offered: Sequence[str]) -> str:
+    """Return what to ask for in the place of a model that is not offered."""
+    names = ", ".join(map(repr, offered[:_MAX_SHOWN]))
+    n_more = len(offered) - _MAX_SHOWN
+    more = f" and {n_more} more" if n_more > 0 else ""
+    return f"{near_model(name, offered) or _ELSEWHERE} It offers {names}{more}"
 
 
 def _listed_as(name: str, offered: Sequence[str]) -> str | None:
@@ -103,47 +145,69 @@ def _listed_as(name: str, offered: Sequence[str]) -> str | None:
     return next((other for other in offered if may_mean_the_same(name, other)), None)
 
 
-def _said(error: ProviderStatusError) -> str:
-    """Return what the endpoint said, without the words around it, in lower case."""
-    _, _, said = str(error).partition(f" answered with status {error.status}: ")
-    return said.rpartition(". The model ")[0].casefold()
+def may_mean_the_same(name: str, listed: str) -> bool:
+    """Tell whether a call for `name` may be one for what an endpoint lists as `listed`.
+
+    Letter case does not count, nor a folder that only one of them has. One without a version may
+    be short for any of its versions; where both name one, it must be the same. An endpoint takes
+    appended words such as `:online` although it lists the bare name. A `*` in `listed` stands for
+    anything.
+    """
+    name, listed = name.casefold(), listed.casefold()
+    folder, _, short = name.rpartition("/")
+    listed_folder, _, listed_short = listed.rpartition("/")
+    if "*" in listed:
+        return _fits(listed, name) or (
+            not folder and listed_short != "*" and _fits(listed_short, name)
+        )
+    if not _may_be_one_folder(folder, listed_folder):
+        return False
+    stem, version, way = _parts(short)
+    listed_stem, listed_version, listed_way = _parts(listed_short)
+    if stem != listed_stem or not _may_be_one_way(way, listed_way):
+        return False
+    return version == listed_version or version in _FLOATING or listed_version in _FLOATING
 
 
-def _note(error: ProviderStatusError, listed: str, *, is_denied: bool) -> str | None:
-    """Return what to make of the refusal of a model that is listed."""
-    if error.status == 403 or error.code == NO_SUCH_MODEL:
-        return f"the endpoint lists {listed!r}; the key may lack the right to it"
-    if error.status != 404:
-        return None
-    if is_denied:
-        return f"the endpoint lists {listed!r} all the same"
-    return (
-        f"the endpoint lists {listed!r}, so the path is probably not served there; check base_url "
-        "and provider_kind"
-    )
+def near_model(name: str, offered: Sequence[str]) -> str:
+    """Return the sentence " Did you mean 'x'?" with an offered name, or an empty text.
+
+    A name in the same folder comes first. It takes 0.1 ms for each name that is offered.
+    """
+    folder = name.rpartition("/")[0]
+    near_by = [other for other in offered if other.rpartition("/")[0] == folder]
+    near = did_you_mean(name, near_by)
+    return near if near or len(near_by) == len(offered) else did_you_mean(name, offered)
 
 
-def _not_offered(
-    error: ProviderStatusError, name: str, offered: tuple[str, ...]
-) -> ModelNotFoundError:
-    found = ModelNotFoundError(
-        f"{error}. The endpoint does not offer it.{_instead(name, offered)}",
-        endpoint=error.endpoint,
-        status=error.status,
-        code=error.code,
-        retry_after=error.retry_after,
-    )
-    found.model = name
-    found.offered = offered
-    return found
+def _may_be_one_folder(first: str, second: str) -> bool:
+    if first in _NO_FOLDER or second in _NO_FOLDER:
+        return True
+    return f"/{first}".endswith(f"/{second}") or f"/{second}".endswith(f"/{first}")
 
 
-def _instead(name: str, offered: Sequence[str]) -> str:
-    """Return what to ask for in the place of a model that is not offered."""
-    return f"{near_model(name, offered) or _ELSEWHERE} It offers {_shown(offered)}"
+def _may_be_one_way(way: str, listed: str) -> bool:
+    if way == listed or not listed:
+        return True
+    return way in _WAYS and (listed in _WAYS or _DATE.fullmatch(listed) is not None)
 
 
-def _shown(offered: Sequence[str]) -> str:
-    shown = ", ".join(map(repr, offered[:_MAX_SHOWN]))
-    n_more = len(offered) - _MAX_SHOWN
-    return f"{shown} and {n_more} more" if n_more > 0 else shown
+def _parts(short: str) -> tuple[str, str, str]:
+    """Return the stem of a name without a folder, its version, and what is appended to it."""
+    base, _, way = (short, "", "") if short.startswith(_FINE_TUNED) else short.partition(":")
+    found = _VERSION.search(base)
+    return (base, "", way) if found is None else (base[: found.start()], found[1], way)
+
+
+def _fits(pattern: str, name: str) -> bool:
+    """Tell whether a name fits a pattern, whose only sign is `*`; takes linear time."""
+    first, *middle, last = pattern.split("*")
+    at, end = len(first), len(name) - len(last)
+    if at > end or not name.startswith(first) or not name.endswith(last):
+        return False
+    for part in middle:
+        found = name.find(part, at, end)
+        if found < 0:
+            return False
+        at = found + len(part)
+    return True

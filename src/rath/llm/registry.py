@@ -1,23 +1,44 @@
-"""Which chat client speaks to which kind of provider."""
+"""Chat clients by provider kind, and whether a client can be made and finds its model."""
 
 from __future__ import annotations
 
+import logging
 import threading
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
 
+from rath._async.runtime import runtime
+from rath._async.together import together
 from rath._core.registry import Registry
+from rath.config.redaction import redact
+from rath.errors import ProviderProtocolError, ProviderStatusError
 from rath.llm.base import ChatClient
+from rath.llm.client import VendorClient
+from rath.llm.credentials import RequestTarget
 from rath.llm.provider import Provider
-from rath.llm.vendor import VendorClient
+from rath.llm.refusal import refusal_foreseen
 
 __all__ = [
     "DEFAULT_KIND",
     "ChatClientFactory",
+    "ModelOffer",
+    "NoClient",
+    "ask_offer",
     "chat_client_for",
     "clear_client_cache",
+    "foresee_refusals",
+    "make_client",
+    "or_no_client",
+    "own_target",
     "register_chat_client",
     "registered_kinds",
 ]
+
+C = TypeVar("C")
+
+_log = logging.getLogger("rath.llm")
 
 ChatClientFactory = Callable[[Provider], ChatClient]
 
@@ -113,3 +134,102 @@ def _are_alike(known: ChatClient, made: ChatClient) -> bool:
     if not isinstance(known, VendorClient) or not isinstance(made, VendorClient):
         return True
     return type(known) is type(made) and known.looked_up() == made.looked_up()
+
+
+@dataclass(frozen=True, slots=True)
+class NoClient:
+    """The problem for which no client could be made."""
+
+    problem: str
+    """Without the key."""
+
+
+def make_client(provider: Provider) -> ChatClient | NoClient:
+    """Return a client for a provider, or why there is none; nothing is sent.
+
+    It looks up the provider's kind, its endpoint and key, and the package that it needs.
+    """
+    return or_no_client(partial(chat_client_for, provider), key=provider.api_key)
+
+
+def or_no_client(make: Callable[[], C], *, key: str | None) -> C | NoClient:
+    """Return the client that `make` makes, or why it makes none, without the key."""
+    try:
+        return make()
+    except Exception as exc:  # noqa: BLE001  # kinds of others raise anything; it is told here
+        return NoClient(redact(str(exc) or type(exc).__name__, key or ""))
+
+
+@dataclass(frozen=True, slots=True)
+class ModelOffer:
+    """What an endpoint said when it was asked for its models."""
+
+    models: tuple[str, ...] = ()
+    error: Exception | None = None
+
+    @property
+    def is_unknown(self) -> bool:
+        """Whether the endpoint answers, but not this question; calls to it may work."""
+        error = self.error
+        if isinstance(error, ProviderStatusError):
+            # A key may be good for calls alone, but not where it is unknown altogether.
+            return error.status != 401
+        return isinstance(error, ProviderProtocolError)
+
+
+async def ask_offer(client: VendorClient) -> ModelOffer:
+    """Ask the endpoint of a client for its models."""
+    try:
+        # A list needs no model; where the client has one, some vendors list only its relatives.
+        target = own_target(client) or client.target("any")
+        return ModelOffer(await client.amodels(target))
+    except Exception as exc:  # noqa: BLE001  # adapters of others raise anything; it is told
+        return ModelOffer(error=exc)
+
+
+def foresee_refusals(clients: Sequence[ChatClient]) -> list[str | None]:
+    """Tell for each client why its endpoint would refuse its model; waits for the answers.
+
+    Each endpoint is asked once for its models, all at the same time.
+
+    Returns:
+        None where nothing speaks against a call: also where the endpoint does not list its
+        models, and for clients that are not made by rath.
+    """
+    targets = {
+        index: (client, target)
+        for index, client in enumerate(clients)
+        if isinstance(client, VendorClient) and (target := own_target(client)) is not None
+    }
+    # A client that has no endpoint yet has one for each model.
+    places = {
+        index: (type(client), target.endpoint or target.model, target.secret)
+        for index, (client, target) in targets.items()
+    }
+    unique = {places[index]: client for index, (client, _) in targets.items()}
+    offers = dict(zip(unique, _ask_all([*unique.values()]), strict=True))
+    reasons: list[str | None] = [None] * len(clients)
+    for index, (_, target) in targets.items():
+        offer = offers[places[index]]
+        if offer.is_unknown:
+            _log.info("whether %r is offered is not known: %s", target.model, offer.error)
+        elif offer.error is not None:
+            reasons[index] = str(offer.error)
+        else:
+            reasons[index] = refusal_foreseen(target, offer.models)
+    return reasons
+
+
+def own_target(client: VendorClient) -> RequestTarget | None:
+    """Return the target of calls for the client's own model, None when it has no model."""
+    try:
+        return client.target(None)
+    except ValueError:
+        return None
+
+
+def _ask_all(clients: Sequence[VendorClient]) -> list[ModelOffer]:
+    if not clients:
+        return []
+    asking = [partial(ask_offer, client) for client in clients]
+    return runtime().run(lambda: together(asking), label="asking endpoints for their models")

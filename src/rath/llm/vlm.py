@@ -17,23 +17,23 @@ from rath._async.retry import Sleep
 from rath._async.runtime import runtime
 from rath._core.blobs import Blob
 from rath.errors import InvalidRequestError
-from rath.llm.call import OpenCall, Served
+from rath.llm.body import encode_message, text_then_images, to_json
 from rath.llm.chat_request import RathLLMMessage
 from rath.llm.chat_response import RathLLMChatResponse
-from rath.llm.encode import encode_message, text_then_images, to_json
-from rath.llm.exchange import Exchange, JsonValue
-from rath.llm.failure import protocol_error
+from rath.llm.credentials import RequestTarget, entry_for
+from rath.llm.errors import protocol_error
+from rath.llm.evidence import CallRecorder, Exchange, JsonValue
 from rath.llm.image import Image
 from rath.llm.one_shot import (
     OneShotClient,
     PurposeEndpoint,
     chat_provider,
     check_fields,
-    find_entry,
+    from_entry,
 )
-from rath.llm.openai.decode import decode_completion, normalize_chat_completion
+from rath.llm.openai.normalize import decode_completion, normalize_chat_completion
 from rath.llm.provider import ConfigEntry, Provider
-from rath.llm.vendor import Route
+from rath.llm.stream import ServedInfo
 
 __all__ = ["RathOpenAIVLMClient", "VLMProvider"]
 
@@ -95,7 +95,7 @@ class VLMProvider:
             KeyError: No such entry, no name given and no default set, or the entry has no model.
             UntrustedConfig: The entry is a project's and acts, and the user has not trusted it.
         """
-        found = find_entry(name, default="vlm_provider", store=store)
+        found = entry_for(name, default="vlm_provider", store=store)
         if found is None:
             raise KeyError(
                 "no VLM provider name given, and llm.vlm_provider names no entry of llm.providers "
@@ -116,7 +116,7 @@ class VLMProvider:
                 f"the entry {found.origin.name!r} of llm.providers names no model; set one in "
                 f"{found.origin.origin.removeprefix('config ')}"
             )
-        return found.to_provider(cls, overrides, **own)
+        return from_entry(found, cls, overrides, **own)
 
     def __repr__(self) -> str:
         return self.model
@@ -141,8 +141,8 @@ class RathOpenAIVLMClient(OneShotClient[VLMProvider]):
         super().__init__(provider, sleep=sleep)
         self._endpoint = PurposeEndpoint(provider, purpose="vlm", path="/chat/completions")
 
-    def route(self) -> Route:
-        return self._endpoint.route
+    def route(self) -> RequestTarget:
+        return self._endpoint.target
 
     def describe(self, image_bytes: bytes, *, prompt: str, mime: str = "image/png") -> str:
         """Return what the model says of a picture; an empty text if it says nothing.
@@ -187,8 +187,8 @@ class RathOpenAIVLMClient(OneShotClient[VLMProvider]):
         call = self._open_call(body, parameters)
         return call.finish(await self._complete(call, partial(self._ask, body, call)))
 
-    async def _ask(self, body: bytes, call: OpenCall) -> RathLLMChatResponse:
-        asked = self._endpoint.asked
+    async def _ask(self, body: bytes, call: CallRecorder) -> RathLLMChatResponse:
+        target = self._endpoint.target
         try:
             content = await self._endpoint.post(body, call)
         except InvalidRequestError as exc:
@@ -198,13 +198,13 @@ class RathOpenAIVLMClient(OneShotClient[VLMProvider]):
             reply: object = json.loads(content)
         except (ValueError, RecursionError) as exc:
             problem = "not with the JSON that was expected"
-            raise protocol_error(asked, problem, content) from exc
+            raise protocol_error(target, problem, content) from exc
         if not isinstance(reply, Mapping):
-            raise protocol_error(asked, "not with a JSON object", content)
+            raise protocol_error(target, "not with a JSON object", content)
         fields = cast("Mapping[str, Any]", reply)
         if fields.get("error") or fields.get("choices") != []:
-            response, call.served = decode_completion(fields, asked)
+            response, call.served = decode_completion(fields, target)
         else:  # no choice is an answer here
             response = normalize_chat_completion(fields)
-            call.served = Served.of(response)
+            call.served = ServedInfo.of(response)
         return response

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
         Tool,
     )
 
-    from rath.mcp.connection import Connection
+    from rath.mcp.connection import MCPConnection
 
 __all__ = ["MCPClient", "OnProgress"]
 
@@ -342,14 +342,14 @@ class _Link:
         self._spec = spec
         self._connect_timeout = connect_timeout
         self._pid = os.getpid()
-        self.current: Connection | None = None
+        self.current: MCPConnection | None = None
         self.is_closed = False
         self.is_list_stale = False
         self.listed: Client | None = None
         """The session whose tools were listed."""
-        self._connection_type: type[Connection] | None = None
+        self._connection_type: type[MCPConnection] | None = None
 
-    async def aopened(self) -> Connection:
+    async def aopened(self) -> MCPConnection:
         """Return a usable connection, opened; on the runtime loop."""
         connection = await self._usable()
         await connection.aopened()
@@ -378,11 +378,11 @@ class _Link:
         if self.current is not None and self._pid == os.getpid():
             runtime().close_soon(self)
 
-    async def _usable(self) -> Connection:
+    async def _usable(self) -> MCPConnection:
         if self._connection_type is None:
             # The SDK takes seconds to import, for which no session shall wait.
             module = await runtime().call_in_worker(partial(import_module, "rath.mcp.connection"))
-            self._connection_type = module.Connection
+            self._connection_type = module.MCPConnection
         if self.is_closed:
             raise MCPConnectionError(
                 f"the client of MCP server {server_name(self._spec)} is closed; make another one",

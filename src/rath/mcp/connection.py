@@ -22,8 +22,8 @@ from mcp_types import (
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from rath._async.resident import Resident
+from rath.config.redaction import cause_without
 from rath.errors import MCPAuthenticationError, MCPConnectionError, MCPProtocolError
-from rath.llm.repeated_key import cause_without
 from rath.mcp import redaction
 from rath.mcp.client import SessionExpired
 from rath.mcp.failures import Situation, connect_failure, is_lost, request_failure
@@ -34,7 +34,7 @@ from rath.mcp.stdio import open_child
 if TYPE_CHECKING:
     from mcp.client._transport import TransportStreams
 
-__all__ = ["Connection", "LiveSession"]
+__all__ = ["MCPConnection", "LiveSession"]
 
 T = TypeVar("T")
 
@@ -66,7 +66,7 @@ class LiveSession:
     transport: Transport
 
 
-class Connection:
+class MCPConnection:
     """A session with one server; used on the runtime loop, opened once, never opened again."""
 
     def __init__(self, spec: ServerSpec, *, server: str, connect_timeout: float,

@@ -16,8 +16,8 @@ from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.auth import OAuthClientInformationFull, OAuthToken
 
+from rath.config.redaction import guard_logs
 from rath.errors import ConfigError
-from rath.llm.log_guard import guard_logs
 from rath.mcp import redaction
 from rath.mcp.redaction import expand, setting_secrets
 from rath.mcp.spec import Bearer, HttpServer, server_name

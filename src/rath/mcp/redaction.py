@@ -15,9 +15,9 @@ from typing import Any, NamedTuple, TypeAlias, cast
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from rath._core.text import valid_unicode
+from rath.config import redaction
 from rath.config.secrets import HIDDEN, looks_secret, shown
 from rath.errors import ConfigError
-from rath.llm.repeated_key import MIN_IN_ANSWER, event_without, without_secret
 
 __all__ = [
     "INHERITED",
@@ -91,26 +91,13 @@ def redact(text: str, secrets: Iterable[str]) -> str:
     """Return `text` with each of `secrets` replaced by asterisks; very short ones are none."""
     for secret in sorted(set(secrets), key=len, reverse=True):
         if len(secret) >= _MIN_SECRET_CHARS:
-            text = without_secret(text.replace(secret, HIDDEN), secret)
+            text = redaction.redact(text.replace(secret, HIDDEN), secret)
     return text
 
 
 def redact_json(value: object, tokens: Iterable[str]) -> Any:
     """Return JSON with long tokens hidden in each text and name in it, at any depth."""
-    known = [token for token in dict.fromkeys(tokens) if len(token) >= MIN_IN_ANSWER]
-
-    def clean(part: object) -> object:
-        if isinstance(part, str):
-            for token in known:
-                part = event_without(part, token)
-        elif isinstance(part, Mapping):
-            table = cast("Mapping[object, object]", part)
-            return {clean(key): clean(each) for key, each in table.items()}
-        elif isinstance(part, list):
-            return [clean(each) for each in cast("list[object]", part)]
-        return part
-
-    return clean(value) if known else value
+    return redaction.Redactor(tuple(dict.fromkeys(tokens))).value(value)
 
 
 def printable(text: str) -> str:
@@ -195,7 +182,7 @@ def credential_settings(settings: Mapping[str, str]) -> dict[str, str]:
 def looks_random(text: str) -> bool:
     """Tell whether a word is probably a token: it is long, and has digits beside letters."""
     is_mixed = any(map(str.isdigit, text)) and any(map(str.isalpha, text))
-    return len(text) >= MIN_IN_ANSWER and is_mixed and "/" not in text
+    return len(text) >= redaction.MIN_IN_ANSWER and is_mixed and "/" not in text
 
 
 # ---------------------------------------------------------------- addresses

@@ -15,7 +15,7 @@ from rath._async.lazy import Deferred
 from rath._core.text import short_id
 from rath._core.vector import Vector
 from rath.llm.chat_response import RathLLMTokenUsage, add_usage
-from rath.llm.exchange import CallEvidence
+from rath.llm.evidence import CallEvidence
 from rath.session.chunk import ChunkTable
 from rath.session.events import GivenUsage
 from rath.session.outcome import (

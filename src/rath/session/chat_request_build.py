@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from rath.llm.chat_request import RathLLMChatRequest, RathLLMFunctionTool, RathLLMMessage
+from rath.llm.chat_request import (
+    SAMPLING_FIELDS,
+    RathLLMChatRequest,
+    RathLLMFunctionTool,
+    RathLLMMessage,
+)
 from rath.llm.provider import Provider
-from rath.llm.sampling import SAMPLING_FIELDS
 
 
 def provider_into_chat_request(

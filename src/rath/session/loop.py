@@ -18,9 +18,8 @@ from rath._async.runtime import runtime
 from rath._core.late import late_function
 from rath._core.text import short_id
 from rath.errors import SelfWaitError
-from rath.llm.call import ProviderOrigin
 from rath.llm.chat_request import RathLLMFunctionTool
-from rath.llm.provider import Provider
+from rath.llm.provider import Provider, ProviderOrigin
 from rath.session.autosave import is_autosaving
 from rath.session.body import Body, cancelled_body
 from rath.session.calls.stream import OnEventCb

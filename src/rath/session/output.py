@@ -15,8 +15,8 @@ from uuid import UUID
 from rath._async.runtime import runtime
 from rath._core.text import one_line_preview
 from rath.errors import InvalidRequestError, OutputError
-from rath.llm.exchange import Exchange
-from rath.llm.exchange import evidence_of as exchange_evidence
+from rath.llm.evidence import Exchange
+from rath.llm.evidence import evidence_of as exchange_evidence
 from rath.llm.tool_args import parse_tool_arguments
 from rath.session.calls.requests import Candidate
 from rath.session.calls.results import CallResult, CheckedCall

@@ -17,7 +17,7 @@ from rath.llm.chat_response import (
     RathLLMChatResponse,
     RathLLMFinishReason,
 )
-from rath.llm.exchange import CallEvidence, Exchange
+from rath.llm.evidence import CallEvidence, Exchange
 from rath.session.body import Body, cancelled_body
 from rath.session.chunk import ChunkRow, ChunkTable
 from rath.session.content import (

@@ -8,13 +8,12 @@ from typing import Any, Protocol, runtime_checkable
 
 from rath.errors import RathError
 from rath.llm.base import ChatClient, StreamingChatClient, require_streaming
-from rath.llm.call import ProviderOrigin
 from rath.llm.chat_request import RathLLMChatRequest, RathLLMFunctionTool
 from rath.llm.chat_response import RathLLMChatResponse, RathLLMStreamDelta
-from rath.llm.draft import require_model
-from rath.llm.fold import StreamFold
-from rath.llm.provider import Provider
+from rath.llm.client import require_model
+from rath.llm.provider import Provider, ProviderOrigin
 from rath.llm.registry import chat_client_for
+from rath.llm.stream import StreamFold
 from rath.session.calls.requests import Candidate
 from rath.session.calls.stream import OnEventCb
 from rath.session.scope import current_replay

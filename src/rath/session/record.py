@@ -19,7 +19,7 @@ from rath._core.vector import Vector
 from rath.backend.abc import SandboxIdentity
 from rath.backend.effects import FileEffect
 from rath.llm.chat_request import RathLLMFunctionTool
-from rath.llm.exchange import CallEvidence
+from rath.llm.evidence import CallEvidence
 from rath.session.chunk import ChunkRow, ChunkTable, RowId
 from rath.session.content import CUT, AssistantTurn, UserText, address
 from rath.session.operation import Place

@@ -14,8 +14,7 @@ from rath._async.lazy import Deferred
 from rath._core.late import late_function
 from rath._core.text import one_line_preview, short_id
 from rath.llm.chat_response import RathLLMChatChoice
-from rath.llm.draft import ProviderOrigin
-from rath.llm.provider import Provider
+from rath.llm.provider import Provider, ProviderOrigin
 from rath.session.body import Body, suspension
 from rath.session.calls.oneshot import OneShot, noting
 from rath.session.calls.requests import offload

@@ -17,10 +17,11 @@ from rath.llm.chat_response import (
     RathLLMStreamDelta,
     RathLLMTokenUsage,
     RathLLMToolCallPart,
+    tool_call_part,
 )
-from rath.llm.fold import fold, split, tool_call_part
 from rath.llm.provider import Provider
 from rath.llm.registry import register_chat_client
+from rath.llm.stream import fold, split
 
 __all__ = ["Answer", "ScriptedClient", "Turn", "tool_call"]
 

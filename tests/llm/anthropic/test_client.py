@@ -37,7 +37,6 @@ from rath.llm import (
 )
 from rath.llm.anthropic import ANTHROPIC_RETRYABLE
 from rath.llm.anthropic import client as client_module
-from rath.llm.failure import Asked
 from tests.support import anthropic_replies as replies
 from tests.support.anthropic_rules import check_body
 from tests.support.asking import HELLO, KEY, WEATHER, NoSleep, ask, exchange, send
@@ -422,7 +421,7 @@ def test_the_kind_is_registered() -> None:
 
 
 def test_the_vendor_itself_is_the_default() -> None:
-    route = RathAnthropicChatClient(Provider(api_key=KEY, model="m")).route(None)
+    route = RathAnthropicChatClient(Provider(api_key=KEY, model="m")).target(None)
     assert route.endpoint == "https://api.anthropic.com/v1/messages"
     assert dict(route.origins) == {"model": "call", "base_url": "default", "api_key": "call"}
 
@@ -434,13 +433,13 @@ def test_the_environment_fills_what_the_provider_leaves_open(
     monkeypatch.setenv("ANTHROPIC_BASE_URL", "http://127.0.0.1:1/proxy")
     monkeypatch.setenv("ANTHROPIC_DEFAULT_MODEL", "from-env")
     client = RathAnthropicChatClient(Provider())
-    route = client.route(None)
+    route = client.target(None)
     assert (route.endpoint, route.model, route.secret) == (
         "http://127.0.0.1:1/proxy/v1/messages",
         "from-env",
         KEY,
     )
-    assert dict(client.route("other").origins)["model"] == "call"
+    assert dict(client.target("other").origins)["model"] == "call"
     assert dict(route.origins)["api_key"] == "env ANTHROPIC_API_KEY"
 
 
@@ -486,10 +485,7 @@ def test_the_models_of_the_endpoint_are_listed(server: ChatServer) -> None:
 
 
 def models_of(client: RathAnthropicChatClient) -> tuple[str, ...]:
-    route = client.route(None)
-    asked = Asked(route.endpoint or "", route.model, "the call", "the call", 5.0, secret=KEY)
-
     async def ask_for_models() -> tuple[str, ...]:
-        return await (await client.connect(asked)).models()
+        return await client.amodels()
 
     return runtime().run(ask_for_models, label="a test call")

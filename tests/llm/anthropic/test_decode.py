@@ -20,12 +20,12 @@ from rath.errors import (
 )
 from rath.llm import RathLLMTokenUsage
 from rath.llm.anthropic import normalize_anthropic_response
-from rath.llm.anthropic.decode import decode_message
-from rath.llm.failure import Asked
+from rath.llm.anthropic.normalize import decode_message
 from tests.support import anthropic_replies as replies
 from tests.support.odd_json import anthropic_answers
+from tests.support.targets import request_target
 
-ASKED = Asked("the server", "m", "the call", "the call", 1.0, secret="sk-canary-0123456789")
+ASKED = request_target("the server", secret="sk-canary-0123456789")
 USED = replies.tool_use("weather", {"city": "Köln"}, id="toolu_01A")
 
 

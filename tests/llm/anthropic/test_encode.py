@@ -11,7 +11,7 @@ import pytest
 
 from rath.llm import RathLLMChatRequest, RathLLMFunctionTool, RathLLMMessage
 from rath.llm.anthropic import build_anthropic_kwargs, build_anthropic_stream_kwargs
-from rath.llm.anthropic.encode import DEFAULT_MAX_TOKENS, MessagesWriter
+from rath.llm.anthropic.create_kwargs import DEFAULT_MAX_TOKENS, MessagesWriter
 from rath.llm.body import Body
 from tests.support.anthropic_rules import check_body
 

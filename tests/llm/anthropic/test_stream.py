@@ -15,15 +15,15 @@ from hypothesis import strategies as st
 from rath.errors import ProviderError, ProviderServerError
 from rath.llm import RathLLMStreamDelta, RathLLMTokenUsage
 from rath.llm.anthropic import anthropic_event_to_deltas
-from rath.llm.anthropic.decode import decode_message
-from rath.llm.anthropic.stream.decode import AnthropicChunkDecoder
-from rath.llm.failure import Asked
-from rath.llm.fold import StreamFold
+from rath.llm.anthropic.normalize import decode_message
+from rath.llm.anthropic.stream_deltas import AnthropicChunkDecoder
+from rath.llm.stream import StreamFold
 from tests.support import anthropic_replies as replies
 from tests.support.odd_json import anthropic_events, with_one_odd_value
+from tests.support.targets import request_target
 
 Json = dict[str, Any]
-ASKED = Asked("the server", "m", "the call", "the call", 1.0, secret="sk-canary-0123456789")
+ASKED = request_target("the server", secret="sk-canary-0123456789")
 STOP = {"type": "message_stop"}
 
 

@@ -14,21 +14,21 @@ from hypothesis import strategies as st
 
 from rath._core.blobs import Blob
 from rath.llm import RathLLMChatRequest, RathLLMMessage
-from rath.llm.anthropic.decode import decode_message
-from rath.llm.anthropic.encode import MessagesWriter, build_anthropic_kwargs
-from rath.llm.anthropic.turns.encode import EMPTY, OPENING
+from rath.llm.anthropic.create_kwargs import MessagesWriter, build_anthropic_kwargs
+from rath.llm.anthropic.normalize import decode_message
+from rath.llm.anthropic.turns import EMPTY, OPENING
 from rath.llm.body import Body
-from rath.llm.failure import Asked
-from rath.llm.fold import tool_call_part
+from rath.llm.chat_response import tool_call_part
 from rath.llm.image import Image
 from rath.session import ChunkRow, ChunkTable, Session, assistant_turn_chunk
 from tests.support import anthropic_replies as replies
 from tests.support.anthropic_rules import check_body
 from tests.support.api import Renderer, context_message
 from tests.support.sessions import any_texts, row_lists
+from tests.support.targets import request_target
 
 Json = dict[str, Any]
-ASKED = Asked("the server", "m", "the call", "the call", 1.0, secret="")
+ASKED = request_target("the server")
 USER = RathLLMMessage("user", "hi")
 
 

@@ -55,7 +55,7 @@ def test_values_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LITELLM_API_KEY", KEY)
     monkeypatch.setenv("LITELLM_API_BASE", "http://gateway.example/v1/")
     monkeypatch.setenv("LITELLM_MODEL", "openai/env")
-    route = RathLiteLLMChatClient(Provider()).route(None)
+    route = RathLiteLLMChatClient(Provider()).target(None)
     assert (route.model, route.endpoint, route.secret) == (
         "openai/env",
         "http://gateway.example/v1",
@@ -73,13 +73,13 @@ def test_the_call_comes_before_the_environment(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("LITELLM_API_KEY", "other")
     monkeypatch.setenv("LITELLM_MODEL", "openai/env")
     client = RathLiteLLMChatClient(Provider(api_key=KEY, model="openai/own"))
-    assert (client.route(None).model, client.route(None).secret) == ("openai/own", KEY)
-    assert client.route("openai/asked").model == "openai/asked"
+    assert (client.target(None).model, client.target(None).secret) == ("openai/own", KEY)
+    assert client.target("openai/asked").model == "openai/asked"
 
 
 @needs_litellm
 def test_no_key_and_no_endpoint_are_left_to_litellm() -> None:
-    route = RathLiteLLMChatClient(Provider(model="ollama/m")).route(None)
+    route = RathLiteLLMChatClient(Provider(model="ollama/m")).target(None)
     assert (route.endpoint, route.secret) == (None, "")
     assert dict(route.origins) == {"model": "call", "base_url": "default", "api_key": "default"}
 
@@ -124,7 +124,7 @@ def test_a_project_s_endpoint_never_gets_a_key_of_the_environment(
         RathLiteLLMChatClient(Provider.from_config("p"))
     assert KEY not in str(caught.value)
     own = RathLiteLLMChatClient(Provider.from_config("p", api_key="word"))
-    assert own.route(None).secret == "word"
+    assert own.target(None).secret == "word"
 
 
 @needs_litellm

@@ -9,11 +9,11 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rath.llm.failure import Asked
 from rath.llm.litellm.client import LiteLLMChunkDecoder, decode_litellm, first_choice, to_event
 from tests.support.chat_replies import chunk, finish_chunk, text_chunk, usage
+from tests.support.targets import request_target
 
-ASKED = Asked("http://h/v1", "openai/m", "the call", "the call", 5, "")
+ASKED = request_target(model="openai/m")
 
 
 def answer(**more: Any) -> dict[str, Any]:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from rath.llm.failure import Asked
 from tests.support.asking import KEY
 from tests.support.error_table import assert_is, documented
 from tests.support.litellm import needs_litellm
+from tests.support.targets import request_target
 
-ASKED = Asked("https://h/v1", "m", "the call", "the call", 600.0, KEY)
+ASKED = request_target("https://h/v1", timeout=600.0, secret=KEY)
 
 
 @needs_litellm

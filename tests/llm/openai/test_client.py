@@ -35,7 +35,7 @@ from rath.llm import (
     evidence_of,
     open_draft,
 )
-from rath.llm.draft import require_model
+from rath.llm.client import require_model
 from rath.llm.openai import OPENAI_RETRYABLE, RathOpenAIChatClient
 from tests.support import chat_replies as replies
 from tests.support.asking import HELLO, KEY, WEATHER, NoSleep, ask, exchange, openai_client, send
@@ -585,7 +585,7 @@ def test_a_wrong_base_url_is_refused(base_url: str) -> None:
 )
 def test_azure_has_a_path_for_each_model(base_url: str, endpoint: str) -> None:
     client = RathOpenAIChatClient(Provider(api_key=KEY, base_url=base_url))
-    assert client.route("m/1").endpoint == endpoint
+    assert client.target("m/1").endpoint == endpoint
 
 
 def test_the_retryable_errors_of_the_sdk_are_named() -> None:

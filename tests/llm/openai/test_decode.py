@@ -12,15 +12,13 @@ from openai.types.chat import ChatCompletion
 
 from rath.errors import ProviderError, ProviderProtocolError, RateLimitError
 from rath.llm import RathLLMStreamDelta, RathLLMTokenUsage
-from rath.llm.failure import Asked
-from rath.llm.fold import StreamFold
 from rath.llm.openai import normalize_chat_completion
-from rath.llm.openai.decode import OpenAIChunkDecoder, chunk_to_deltas, decode_completion
+from rath.llm.openai.normalize import OpenAIChunkDecoder, chunk_to_deltas, decode_completion
+from rath.llm.stream import StreamFold
 from tests.support.odd_json import openai_answers, openai_chunks
+from tests.support.targets import request_target
 
-ASKED = Asked(
-    "http://h/v1/chat/completions", "m", "the call", "the call", 300.0, "sk-canary-012345"
-)
+ASKED = request_target("http://h/v1/chat/completions", secret="sk-canary-012345")
 CALL = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}
 WHOLE: dict[str, Any] = {
     "id": "chatcmpl-1",

@@ -11,7 +11,7 @@ import pytest
 from rath.llm import RathLLMChatRequest, RathLLMFunctionTool, RathLLMMessage
 from rath.llm.body import Body
 from rath.llm.openai import to_create_kwargs, to_create_kwargs_stream
-from rath.llm.openai.encode import body_writer
+from rath.llm.openai.create_kwargs import body_writer
 
 USER = RathLLMMessage("user", "hi")
 CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}

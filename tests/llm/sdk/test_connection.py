@@ -13,15 +13,15 @@ from rath import flow
 from rath._async.runtime import runtime
 from rath.errors import AuthenticationError, ProviderError
 from rath.llm import Provider
-from rath.llm.failure import Asked
-from rath.llm.openai.completions import load_sdk
-from rath.llm.sdk.connection import Connection
-from rath.llm.sdk.target import Listing, Target
+from rath.llm.credentials import RequestTarget
+from rath.llm.sdk_transport import SdkConnection
+from rath.llm.transport import ApiEndpoint, ModelListing
 from tests.support import chat_replies as replies
 from tests.support.asking import KEY, NoSleep, ask, exchange, openai_client
 from tests.support.chat_server import CapturedRequest, ChatServer
 from tests.support.dialects import ANTHROPIC, DIALECTS, OPENAI, Dialect
 from tests.support.machine import llm_config, own_project, trust, write_config
+from tests.support.targets import request_target
 
 
 @pytest.fixture
@@ -36,24 +36,24 @@ def dialect(request: pytest.FixtureRequest) -> Dialect:
     return found
 
 
-def target(base_url: str, *, api_version: str | None = None) -> Target:
-    return Target(
-        load=load_sdk,
+def target(base_url: str, *, api_version: str | None = None) -> ApiEndpoint:
+    return ApiEndpoint(
+        sdk="openai",
         base_url=base_url,
         key_origin=None,
         from_project=False,
         headers_variable=None,
         api_key=KEY,
         api_version=api_version,
-        listing=Listing("/models"),
+        listing=ModelListing("/models"),
     )
 
 
-def asked(base_url: str) -> Asked:
-    return Asked(f"{base_url}/x", "m", "the call", "the call", 5.0, KEY)
+def asked(base_url: str) -> RequestTarget:
+    return request_target(f"{base_url}/x", path="/x", timeout=5.0, secret=KEY)
 
 
-def close(connection: Connection) -> None:
+def close(connection: SdkConnection) -> None:
     runtime().run(connection.aclose, label="a test close")
 
 
@@ -130,7 +130,7 @@ def test_what_follows_the_end_marker_is_not_waited_for(
 
 
 def test_azure_gets_its_version_and_its_own_header() -> None:
-    connection = Connection(target("https://x.openai.azure.com", api_version="2024-10-21"))
+    connection = SdkConnection(target("https://x.openai.azure.com", api_version="2024-10-21"))
     client = connection.client
     assert isinstance(client, openai.AsyncAzureOpenAI)
     assert client.default_query == {"api-version": "2024-10-21"}
@@ -182,8 +182,8 @@ def test_a_projects_endpoint_gets_no_headers_of_the_environment(
     with pytest.raises(ValueError, match=dialect.headers_variable):
         dialect.target("http://project/v1", from_project=True)
     with pytest.raises(ValueError, match=dialect.headers_variable):
-        Connection(projects)
-    close(Connection(own))
+        SdkConnection(projects)
+    close(SdkConnection(own))
 
 
 def test_a_caller_hears_at_once_of_headers_that_a_project_must_not_get(
@@ -278,8 +278,8 @@ def test_a_list_that_does_not_come_is_an_error(
 
 
 def test_azure_cannot_list_what_a_call_may_name(dialect: Dialect) -> None:
-    connection = Connection(dialect.target("http://h/v1", listing=None))
-    wire = connection.wire("/x", asked("http://h/v1"))
+    connection = SdkConnection(dialect.target("http://h/v1", listing=None))
+    wire = connection.transport(asked("http://h/v1"))
     with pytest.raises(ProviderError, match="http://h/v1/x cannot list the names"):
         runtime().run(wire.models, label="a test question")
     close(connection)

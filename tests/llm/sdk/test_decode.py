@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rath.llm.sdk.decode import ModelsPage, decode_error_body, decode_models
+from rath.llm.errors import decode_error_body
+from rath.llm.sdk_transport import decode_models
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(),
@@ -19,10 +20,10 @@ JSON = st.recursive(
 @given(JSON)
 def test_any_json_is_a_list_of_models_or_none(value: object) -> None:
     try:
-        page = decode_models(json.dumps(value).encode())
+        names, _ = decode_models(json.dumps(value).encode())
     except ValueError:
         return
-    assert all(page.names)
+    assert all(names)
 
 
 @given(JSON | JSON.map(lambda inner: {"error": inner}))
@@ -43,7 +44,7 @@ def test_any_json_may_be_the_body_of_an_error(value: object) -> None:
     ids=["openai", "ollama", "both", "bare", "junk"],
 )
 def test_every_form_of_a_list_is_read(payload: object, names: tuple[str, ...]) -> None:
-    assert decode_models(json.dumps(payload).encode()) == ModelsPage(names, None)
+    assert decode_models(json.dumps(payload).encode()) == (names, None)
 
 
 @pytest.mark.parametrize(
@@ -58,7 +59,8 @@ def test_every_form_of_a_list_is_read(payload: object, names: tuple[str, ...]) -
 def test_a_page_tells_where_the_next_one_begins(
     fields: dict[str, object], last: str | None
 ) -> None:
-    assert decode_models(json.dumps({"data": [{"id": "a"}], **fields}).encode()).last == last
+    content = json.dumps({"data": [{"id": "a"}], **fields}).encode()
+    assert decode_models(content) == (("a",), last)
 
 
 @pytest.mark.parametrize("content", [b"", b"<html>", b"{}", b'{"data": {}}', b"3", b"\xff"])

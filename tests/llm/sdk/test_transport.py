@@ -6,13 +6,14 @@ import asyncio
 from collections.abc import Iterator
 from concurrent.futures import Future
 from dataclasses import replace
+from types import SimpleNamespace
 
 import httpx2
+import openai
 import pytest
 
 from rath._async.runtime import runtime
-from rath.llm.openai.binding import SDK
-from rath.llm.sdk.transport import open_http_client
+from rath.llm.sdk_transport import open_http_client
 from tests.support import chat_replies as replies
 from tests.support.asking import KEY
 from tests.support.chat_server import ChatServer
@@ -29,7 +30,7 @@ def server() -> Iterator[ChatServer]:
 
 def get(base_url: str, path: str = "/x") -> httpx2.Response:
     """Ask with a key in every header that may hold one."""
-    client = open_http_client(SDK, base_url)
+    client = open_http_client(openai, base_url)
 
     async def ask() -> httpx2.Response:
         try:
@@ -77,7 +78,7 @@ def test_connections_are_spread_where_no_proxy_applies(
         asked.append(given)
         return httpx2.AsyncClient()
 
-    open_http_client(replace(SDK, make_http_client=make), "https://h.example/v1")
+    open_http_client(SimpleNamespace(DefaultAsyncHttpxClient=make), "https://h.example/v1")
     assert ("transport" in asked[0]) is is_spread
 
 
@@ -137,7 +138,7 @@ def close(client: httpx2.AsyncClient) -> None:
 def test_after_a_burst_only_so_many_connections_stay_open() -> None:
     gate = replies.Gate()
     with ChatServer(lambda _: answers_at_once(gate)) as server:
-        client = open_http_client(SDK, server.base_url, idle_seconds=3600)
+        client = open_http_client(openai, server.base_url, idle_seconds=3600)
         running = burst(client, server.base_url, gate, BURST)
         wait_until(lambda: server.n_open == BURST)
         gate.release()
@@ -152,7 +153,7 @@ def test_after_a_burst_only_so_many_connections_stay_open() -> None:
 def test_connections_with_nothing_to_do_are_closed_while_others_go_on() -> None:
     gate, last = replies.Gate(), replies.Gate()
     with ChatServer(lambda _: answers_at_once(gate)) as server:
-        client = open_http_client(SDK, server.base_url, idle_seconds=0.01)
+        client = open_http_client(openai, server.base_url, idle_seconds=0.01)
         server.queue(answers_at_once(last))
         long = burst(client, server.base_url, last, 1)
         running = burst(client, server.base_url, gate, 40)

@@ -14,7 +14,7 @@ from rath.backend import Backend, BackendSandboxSpec, registry
 from rath.backend.capabilities import Capabilities, IsolationLevel
 from rath.errors import BackendError, PersistenceError
 from rath.llm import Provider
-from rath.llm.fold import tool_call_part
+from rath.llm.chat_response import tool_call_part
 from rath.session import Session, assistant_turn_chunk
 from rath.session.outcome import NeedsDecision
 from rath.session.persistence.store import FileStore

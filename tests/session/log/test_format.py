@@ -27,10 +27,9 @@ from rath.backend.abc import BackendSandboxSpec
 from rath.errors import PersistenceError, SessionDamaged
 from rath.llm.chat_request import RathLLMFunctionTool
 from rath.llm.chat_response import RathLLMTokenUsage
-from rath.llm.credentials import Account, find_account
+from rath.llm.credentials import OPENAI, Account, find_account
 from rath.llm.prices import Cost
 from rath.llm.provider import Provider
-from rath.llm.variables import OPENAI
 from rath.session import RowId
 from rath.session.chunk import ChunkRow, user_text_chunk
 from rath.session.events import (

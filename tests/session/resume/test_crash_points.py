@@ -9,7 +9,7 @@ from typing import NamedTuple
 import pytest
 
 from rath import autosave
-from rath.llm.clients import make_client
+from rath.llm.registry import make_client
 from rath.session import Session
 from rath.session.log.verify import verify
 from rath.session.record import ModelCall, ToolRun

@@ -44,8 +44,7 @@ from rath.backend.opensandbox.faults import (
     Refused,
     RemoteFault,
 )
-from rath.llm.log_guard import guard_logs
-from rath.llm.repeated_key import without_secret
+from rath.config.redaction import guard_logs, redact
 
 _UNSENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 _LIBRARIES = ("opensandbox", "code_interpreter", "httpx", "httpcore")
@@ -349,15 +348,15 @@ def _cause(exc: SandboxException, key: str) -> SandboxException | None:
     chain: list[BaseException] = [exc]
     while chain[-1].__cause__ is not None and len(chain) < 8:
         chain.append(chain[-1].__cause__)
-    return exc if all(without_secret(str(each), key) == str(each) for each in chain) else None
+    return exc if all(redact(str(each), key) == str(each) for each in chain) else None
 
 
 def _fault(exc: SandboxException, key: str) -> RemoteFault:
-    text = without_secret(str(exc.args[0] if exc.args and exc.args[0] else exc), key)
+    text = redact(str(exc.args[0] if exc.args and exc.args[0] else exc), key)
     match exc:
         case SandboxApiException():
             # Only a structured error is the API's word; its message stands without our prefix.
-            said = without_secret(exc.error.message or "", key)
+            said = redact(exc.error.message or "", key)
             return Refused(said or text, status=exc.status_code or 0, code=exc.error.code)
         case SandboxReadyTimeoutException():
             return NotReady(text)

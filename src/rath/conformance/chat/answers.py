@@ -11,7 +11,7 @@ from rath.conformance.report import Skipped, expect
 from rath.errors import InvalidRequestError
 from rath.llm.chat_request import RathLLMFunctionTool, RathLLMMessage
 from rath.llm.chat_response import RathLLMChatChoice, RathLLMFinishReason, RathLLMToolCallPart
-from rath.llm.fold import fold
+from rath.llm.stream import fold
 from rath.llm.tool_args import parse_tool_arguments
 from rath.session.calls.requests import Renderer
 from rath.session.chunk import assistant_turn_chunk, tool_feedback_chunk, user_text_chunk

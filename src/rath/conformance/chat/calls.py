@@ -11,10 +11,10 @@ from rath._async.bridge import is_async
 from rath._async.runtime import runtime
 from rath.conformance.chat.subject import ANSWER_SECONDS, How, Subject, wait_for
 from rath.conformance.report import Skipped, Unlike, expect
+from rath.llm.base import ChatDraft
 from rath.llm.chat_request import RathLLMMessage
 from rath.llm.chat_response import RathLLMChatResponse
-from rath.llm.draft import ChatDraft
-from rath.llm.exchange import evidence_of
+from rath.llm.evidence import evidence_of
 
 __all__ = ["CALLS"]
 

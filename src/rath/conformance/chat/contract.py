@@ -15,9 +15,9 @@ from rath.conformance.chat.histories import HISTORIES
 from rath.conformance.chat.subject import Subject
 from rath.conformance.report import Finding, Report, concluded, found_by
 from rath.llm.base import ChatClient
+from rath.llm.client import VendorClient
 from rath.llm.provider import Provider
 from rath.llm.registry import chat_client_for
-from rath.llm.vendor import VendorClient
 
 __all__ = ["check_chat_client"]
 
@@ -75,7 +75,7 @@ def _run(check: _Check, subject: Subject) -> Finding:
 
 def _secret_of(client: ChatClient) -> str:
     if isinstance(client, VendorClient):
-        return client.route(None).secret
+        return client.target(None).secret
     given: object = getattr(client, "provider", None)
     return (given.api_key if isinstance(given, Provider) else None) or ""
 

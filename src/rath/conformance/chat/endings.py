@@ -13,10 +13,9 @@ from rath._async.bridge import is_async
 from rath._async.runtime import Running, runtime
 from rath.conformance.chat.subject import ANSWER_SECONDS, Subject, await_end, result_of, wait_for
 from rath.conformance.report import Skipped, Unlike, expect
-from rath.llm.base import StreamingChatClient
+from rath.llm.base import ChatDraft, StreamingChatClient
 from rath.llm.chat_response import RathLLMStreamDelta
-from rath.llm.draft import ChatDraft
-from rath.llm.foreign import ForeignDraft
+from rath.llm.custom_client import CustomDraft
 
 __all__ = ["ENDINGS"]
 
@@ -27,7 +26,7 @@ _PLAIN = "it answers by plain functions, which nobody can cancel"
 
 def _a_cancelled_call_ends_at_once(subject: Subject) -> None:
     draft = subject.open(subject.long())
-    if not isinstance(draft, ForeignDraft):
+    if not isinstance(draft, CustomDraft):
         running = runtime().submit(partial(_cancelled, draft.asend), label=_LABEL)
         _expect_end(running, draft, subject)
     elif is_async(subject.client.complete):
@@ -42,7 +41,7 @@ def _a_cancelled_call_ends_at_once(subject: Subject) -> None:
 def _a_cancelled_stream_ends_at_once(subject: Subject) -> None:
     draft = subject.open(subject.long(), how="streamed")
     begun = threading.Event()
-    if not isinstance(draft, ForeignDraft):
+    if not isinstance(draft, CustomDraft):
 
         async def hold(_: RathLLMStreamDelta) -> None:
             begun.set()

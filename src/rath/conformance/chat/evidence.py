@@ -11,8 +11,8 @@ from typing import Any, cast
 from rath.conformance.chat.subject import Call, Subject
 from rath.conformance.report import Skipped, expect
 from rath.llm.base import ChatClient
-from rath.llm.exchange import evidence_of
-from rath.llm.foreign import ForeignDraft
+from rath.llm.custom_client import CustomDraft
+from rath.llm.evidence import evidence_of
 from rath.llm.provider import Provider
 
 __all__ = ["CLIENT", "EVIDENCE"]
@@ -54,7 +54,7 @@ def _the_evidence_says_who_was_asked(subject: Subject) -> None:
 def _the_evidence_says_where_values_came_from(subject: Subject) -> None:
     for call in _answered(subject):
         origins = dict(call.evidence.origins)
-        if isinstance(call.draft, ForeignDraft):
+        if isinstance(call.draft, CustomDraft):
             continue
         expect(bool(origins.get("model")), f"the model's origin, got {origins!r}")
         if call.evidence.credential is not None:
@@ -80,7 +80,7 @@ def _the_evidence_counts_attempts(subject: Subject) -> None:
         attempts = call.evidence.attempts
         numbers = [attempt.number for attempt in attempts]
         expect(numbers == list(range(1, len(attempts) + 1)), f"1, 2, ..., got {numbers!r}")
-        if isinstance(call.draft, ForeignDraft):
+        if isinstance(call.draft, CustomDraft):
             continue  # it owns its retries, and nobody hears of them
         expect(bool(attempts), "the attempts of the call")
         expect(attempts[-1].error is None, f"a last attempt without error, got {attempts!r}")
@@ -96,7 +96,7 @@ def _the_evidence_measures_time(subject: Subject) -> None:
         expect(0 <= evidence.queued_ms <= evidence.duration_ms, "a wait within the duration")
         if call.deltas is None:
             expect(first is None, f"no first token of an answer that came whole, got {first!r}")
-        elif not isinstance(call.draft, ForeignDraft) or call.deltas:
+        elif not isinstance(call.draft, CustomDraft) or call.deltas:
             expect(
                 first is None or 0 <= first <= evidence.duration_ms,
                 f"a first token within {evidence.duration_ms} ms, got {first!r}",

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from rath.conformance.chat.subject import Subject
 from rath.conformance.report import Unlike, expect
 from rath.errors import ProviderError
+from rath.llm.base import ChatDraft
 from rath.llm.chat_request import RathLLMMessage
-from rath.llm.draft import ChatDraft
-from rath.llm.fold import tool_call_part
+from rath.llm.chat_response import tool_call_part
 from rath.session.calls.requests import Renderer
 from rath.session.chunk import (
     ChunkRow,

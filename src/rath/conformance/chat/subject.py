@@ -10,15 +10,15 @@ from typing import Any, Literal, TypeVar
 
 from rath._async.runtime import Running, runtime
 from rath.conformance.report import Skipped, Unlike
-from rath.llm.base import ChatClient
+from rath.llm.base import ChatClient, ChatDraft
 from rath.llm.chat_request import RathLLMChatRequest, RathLLMFunctionTool, RathLLMMessage
 from rath.llm.chat_response import (
     RathLLMAssistantMessage,
     RathLLMChatResponse,
     RathLLMStreamDelta,
 )
-from rath.llm.draft import ChatDraft, OnDelta, open_draft
-from rath.llm.exchange import CallEvidence, Exchange
+from rath.llm.client import open_draft
+from rath.llm.evidence import CallEvidence, Exchange, OnDelta
 from rath.llm.provider import Provider
 from rath.session.chat_request_build import provider_into_chat_request
 

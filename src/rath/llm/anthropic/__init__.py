@@ -6,9 +6,9 @@ from typing import Any
 
 from rath.llm.anthropic import client
 from rath.llm.anthropic.client import RathAnthropicChatClient
-from rath.llm.anthropic.decode import normalize_anthropic_response
-from rath.llm.anthropic.encode import build_anthropic_kwargs, build_anthropic_stream_kwargs
-from rath.llm.anthropic.stream.decode import anthropic_event_to_deltas
+from rath.llm.anthropic.create_kwargs import build_anthropic_kwargs, build_anthropic_stream_kwargs
+from rath.llm.anthropic.normalize import normalize_anthropic_response
+from rath.llm.anthropic.stream_deltas import anthropic_event_to_deltas
 
 __all__ = [
     "ANTHROPIC_RETRYABLE",

@@ -4,28 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from rath._async.retry import Sleep
-from rath.llm.anthropic.decode import decode_message
-from rath.llm.anthropic.encode import MessagesWriter
-from rath.llm.anthropic.stream.decode import AnthropicChunkDecoder
-from rath.llm.body import BodyWriter
-from rath.llm.call import ProviderOrigin, Served
+from rath.llm.anthropic.create_kwargs import MessagesWriter
+from rath.llm.anthropic.normalize import decode_message
+from rath.llm.anthropic.stream_deltas import AnthropicChunkDecoder
+from rath.llm.body import BodyWriter, refuse_call_options
 from rath.llm.chat_request import RathLLMChatRequest
 from rath.llm.chat_response import RathLLMChatResponse
-from rath.llm.credentials import resolve_account
-from rath.llm.encode import refuse_call_options
-from rath.llm.endpoint import checked_url, password_in, public_url
-from rath.llm.failure import Asked
-from rath.llm.provider import Provider
-from rath.llm.sdk.target import Listing, Target, open_wire
-from rath.llm.variables import ANTHROPIC
-from rath.llm.vendor import Route, VendorClient
-from rath.llm.wire import ChunkDecoder, Wire
-
-if TYPE_CHECKING:
-    from rath.llm.sdk.binding import Sdk
+from rath.llm.client import VendorClient
+from rath.llm.credentials import ANTHROPIC, RequestTarget, resolve_account
+from rath.llm.endpoint import checked_url, public_url
+from rath.llm.provider import Provider, ProviderOrigin
+from rath.llm.stream import ChunkDecoder, ServedInfo
+from rath.llm.transport import ApiEndpoint, ModelListing, Transport, open_transport
 
 __all__ = ["ANTHROPIC_RETRYABLE", "RathAnthropicChatClient"]
 
@@ -37,14 +30,7 @@ MESSAGES_PATH = "/v1/messages"
 _VERSION_PATH = "/v1"
 """It belongs to the paths, but many base URLs name it too."""
 
-_MODELS = Listing("/v1/models", query=(("limit", "1000"),), cursor="after_id")
-
-
-def load_sdk() -> Sdk:
-    """Import the SDK, for `Target.load`."""
-    from rath.llm.anthropic.binding import SDK
-
-    return SDK
+_MODELS = ModelListing("/v1/models", query=(("limit", "1000"),), cursor="after_id")
 
 
 class RathAnthropicChatClient(VendorClient):
@@ -78,8 +64,8 @@ class RathAnthropicChatClient(VendorClient):
         )
         self._account = account
         root = checked_url(account.base_url.value, account.base_url.origin)
-        self._target = Target(
-            load=load_sdk,
+        self._endpoint = ApiEndpoint(
+            sdk="anthropic",
             base_url=root.removesuffix(_VERSION_PATH),
             key_origin=account.api_key.origin,
             from_project=account.from_project,
@@ -88,7 +74,9 @@ class RathAnthropicChatClient(VendorClient):
             listing=_MODELS,
         )
 
-    def route(self, model: str | None, *, provider_origin: ProviderOrigin = "call") -> Route:
+    def target(
+        self, model: str | None, *, provider_origin: ProviderOrigin = "call"
+    ) -> RequestTarget:
         account = self._account
         chosen = model or (account.model.value if account.model else None)
         if not chosen:
@@ -96,26 +84,29 @@ class RathAnthropicChatClient(VendorClient):
                 "model is required: name one in Provider(model=...), in ANTHROPIC_DEFAULT_MODEL "
                 "or in the config"
             )
-        return Route(
-            endpoint=public_url(self._target.base_url + MESSAGES_PATH),
-            model=chosen,
-            origins=account.origins_for(chosen, provider_origin=provider_origin),
-            secret=account.api_key.value,
-            password=password_in(self._target.base_url),
+        return account.target(
+            chosen,
+            kind=self.kind,
+            endpoint=public_url(self._endpoint.base_url + MESSAGES_PATH),
+            path=MESSAGES_PATH,
+            timeout=self.timeout,
+            provider_origin=provider_origin,
         )
 
     def write_body(self, request: RathLLMChatRequest, *, model: str) -> BodyWriter:
         refuse_call_options(request.extra_create_args)
         return MessagesWriter(request, model=model)
 
-    def decode(self, reply: Mapping[str, Any], asked: Asked) -> tuple[RathLLMChatResponse, Served]:
-        return decode_message(reply, asked)
+    def decode(
+        self, reply: Mapping[str, Any], target: RequestTarget
+    ) -> tuple[RathLLMChatResponse, ServedInfo]:
+        return decode_message(reply, target)
 
-    def chunk_decoder(self, asked: Asked) -> ChunkDecoder:
-        return AnthropicChunkDecoder(asked)
+    def chunk_decoder(self, target: RequestTarget) -> ChunkDecoder:
+        return AnthropicChunkDecoder(target)
 
-    async def connect(self, asked: Asked) -> Wire:
-        return await open_wire(self._target, MESSAGES_PATH, asked)
+    async def connect(self, target: RequestTarget) -> Transport:
+        return await open_transport(self._endpoint, target)
 
 
 def __getattr__(name: str) -> Any:

@@ -14,14 +14,13 @@ from rath._async.retry import Sleep
 from rath._async.runtime import runtime
 from rath._async.together import together
 from rath.errors import ProviderProtocolError
-from rath.llm.call import OpenCall
+from rath.llm.body import to_json
 from rath.llm.chat_response import RathLLMChatResponse
+from rath.llm.credentials import RequestTarget
 from rath.llm.embedding.decode import EmbeddingReply, Vector, decode_embeddings
 from rath.llm.embedding.provider import EmbeddingProvider
-from rath.llm.encode import to_json
-from rath.llm.exchange import CallEvidence, JsonValue
+from rath.llm.evidence import CallEvidence, CallRecorder, JsonValue
 from rath.llm.one_shot import OneShotClient, PurposeEndpoint
-from rath.llm.vendor import Route
 
 __all__ = ["EmbeddingBatch", "EmbeddingClient", "RathOpenAIEmbeddingClient", "embedding_client_for"]
 
@@ -119,7 +118,7 @@ class EmbeddingClient(OneShotClient[EmbeddingProvider]):
         """Return the fields of a request beside its texts."""
 
     @abstractmethod
-    async def ask(self, batch: EmbeddingBatch, call: OpenCall) -> EmbeddingReply:
+    async def ask(self, batch: EmbeddingBatch, call: CallRecorder) -> EmbeddingReply:
         """Try once to embed a batch; runs on the runtime loop.
 
         Args:
@@ -160,15 +159,15 @@ class RathOpenAIEmbeddingClient(EmbeddingClient):
             "encoding_format": "base64",
         }
 
-    def route(self) -> Route:
-        return self._endpoint.route
+    def route(self) -> RequestTarget:
+        return self._endpoint.target
 
-    async def ask(self, batch: EmbeddingBatch, call: OpenCall) -> EmbeddingReply:
+    async def ask(self, batch: EmbeddingBatch, call: CallRecorder) -> EmbeddingReply:
         content = await self._endpoint.post(batch.body, call)
         decode = partial(
             decode_embeddings,
             content,
-            self._endpoint.asked,
+            self._endpoint.target,
             n_texts=len(batch.texts),
             dimensions=self.provider.dimensions,
         )

@@ -14,8 +14,8 @@ from typing import Any, cast
 
 from rath._core.text import valid_unicode
 from rath.llm.chat_response import RathLLMTokenUsage
-from rath.llm.failure import Asked, protocol_error
-from rath.llm.openai.decode import answer_error
+from rath.llm.credentials import RequestTarget
+from rath.llm.errors import answer_error, protocol_error
 
 __all__ = ["EmbeddingReply", "Vector", "decode_embeddings"]
 
@@ -37,13 +37,13 @@ class EmbeddingReply:
 
 
 def decode_embeddings(
-    content: bytes, asked: Asked, *, n_texts: int, dimensions: int | None
+    content: bytes, target: RequestTarget, *, n_texts: int, dimensions: int | None
 ) -> EmbeddingReply:
     """Return the vectors of an answer in the order of the texts.
 
     Args:
         content: The body; a vector is a list of numbers, or little-endian float32 as base64.
-        asked: Who was asked.
+        target: Who was asked.
         n_texts: How many texts were sent.
         dimensions: How long each vector must be, if that was asked for.
 
@@ -55,8 +55,8 @@ def decode_embeddings(
         if not isinstance(payload, dict):
             raise ValueError("it is no JSON object")  # noqa: TRY004  # the content is wrong
         reply = cast("dict[str, Any]", payload)
-        if reply.get("error"):
-            raise answer_error(reply["error"], asked)
+        if error := answer_error(reply, target):
+            raise error
         vectors = tuple(_vector(entry) for entry in _in_order(reply.get("data"), n_texts))
         lengths = sorted({len(vector) for vector in vectors})
         shown = ", ".join(map(str, lengths))
@@ -66,9 +66,9 @@ def decode_embeddings(
             raise ValueError(f"they differ in length: {shown}")
     except (ValueError, RecursionError) as exc:
         problem = f"not with an embedding for each of {n_texts} texts: {exc}"
-        raise protocol_error(asked, problem, content) from exc
+        raise protocol_error(target, problem, content) from exc
     model: object = reply.get("model")
-    served = asked.without_secret(valid_unicode(model)) if isinstance(model, str) else None
+    served = target.redactor.text(valid_unicode(model)) if isinstance(model, str) else None
     return EmbeddingReply(vectors, served or None, _usage(reply.get("usage")))
 
 

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 from rath import config
-from rath.llm.one_shot import check_fields, find_entry
+from rath.llm.credentials import default_entry, entry_for
+from rath.llm.one_shot import check_fields, from_entry
 from rath.llm.provider import ConfigEntry
 
 __all__ = ["DEFAULT_EMBEDDING_MODEL", "LOCAL_EMBEDDING_MODEL", "EmbeddingProvider"]
@@ -81,18 +82,18 @@ class EmbeddingProvider:
             KeyError: `name` is given, and there is no such entry.
             UntrustedConfig: The entry is a project's and acts, and the user has not trusted it.
         """
-        found = find_entry(name, default="embedding_provider", store=store)
+        found = entry_for(name, default="embedding_provider", store=store)
         kind = found.entry.provider_kind if found else "openai"
         model = (found.entry.model if found else None) or (
             LOCAL_EMBEDDING_MODEL if kind == "local" else DEFAULT_EMBEDDING_MODEL
         )
         if found is None:
-            found = find_entry(None, default="default_provider", store=store)
+            found = default_entry(store)
             # A key is bound to its vendor: that of another one is of no use here.
             if found is None or found.entry.provider_kind != "openai":
                 return replace(cls(model=model), **overrides)
-        return found.to_provider(
-            cls, overrides, model=model, provider_kind=None if kind == "openai" else kind
+        return from_entry(
+            found, cls, overrides, model=model, provider_kind=None if kind == "openai" else kind
         )
 
     def __repr__(self) -> str:

@@ -15,22 +15,24 @@ from rath._async.retry import Sleep
 from rath.config.env import env_value
 from rath.config.secrets import looks_secret
 from rath.errors import MissingExtra
-from rath.llm.body import BodyWriter
-from rath.llm.call import ProviderOrigin, Served
+from rath.llm.body import BodyWriter, encode_message
 from rath.llm.chat_request import RathLLMChatRequest, RathLLMMessage
-from rath.llm.chat_response import RathLLMChatResponse, RathLLMStreamDelta
-from rath.llm.credentials import Account, find_account, refuse_unsendable, resolve_account
-from rath.llm.encode import encode_message
+from rath.llm.chat_response import RathLLMChatResponse, RathLLMStreamDelta, objects_of
+from rath.llm.credentials import (
+    LITELLM,
+    Account,
+    RequestTarget,
+    find_account,
+    refuse_unsendable,
+    resolve_account,
+)
 from rath.llm.endpoint import checked_url, password_in, public_url
-from rath.llm.failure import Asked
-from rath.llm.openai.completions import CompletionsClient
-from rath.llm.openai.decode import OpenAIChunkDecoder, decode_completion
-from rath.llm.openai.encode import body_writer
-from rath.llm.pool import ConnectionPool
-from rath.llm.provider import Provider
-from rath.llm.variables import LITELLM
-from rath.llm.vendor import Route
-from rath.llm.wire import ChunkDecoder, Wire
+from rath.llm.openai.client import CompletionsClient
+from rath.llm.openai.create_kwargs import body_writer
+from rath.llm.openai.normalize import OpenAIChunkDecoder, decode_completion
+from rath.llm.provider import Provider, ProviderOrigin
+from rath.llm.stream import ChunkDecoder, ServedInfo
+from rath.llm.transport import ConnectionPool, Transport
 
 if TYPE_CHECKING:
     from rath.llm.litellm.connection import LiteLLMConnection
@@ -123,7 +125,9 @@ class RathLiteLLMChatClient(CompletionsClient):
             api_key=account.api_key.value,
         )
 
-    def route(self, model: str | None, *, provider_origin: ProviderOrigin = "call") -> Route:
+    def target(
+        self, model: str | None, *, provider_origin: ProviderOrigin = "call"
+    ) -> RequestTarget:
         account = self._account
         chosen = model or (account.model.value if account.model else None)
         if not chosen:
@@ -131,25 +135,28 @@ class RathLiteLLMChatClient(CompletionsClient):
                 'model is required: name one, such as "anthropic/..." or "ollama/...", in '
                 "Provider(model=...) or in LITELLM_MODEL"
             )
-        return Route(
+        return account.target(
+            chosen,
+            kind=self.kind,
             endpoint=public_url(self._target.api_base),
-            model=chosen,
-            origins=account.origins_for(chosen, provider_origin=provider_origin),
-            secret=account.api_key.value,
+            timeout=self.timeout,
+            provider_origin=provider_origin,
         )
 
     def write_body(self, request: RathLLMChatRequest, *, model: str) -> BodyWriter:
         refuse_call_settings(request.extra_create_args)
         return body_writer(request, model=model, encode=encode_litellm_message)
 
-    def decode(self, reply: Mapping[str, Any], asked: Asked) -> tuple[RathLLMChatResponse, Served]:
-        return decode_litellm(reply, asked)
+    def decode(
+        self, reply: Mapping[str, Any], target: RequestTarget
+    ) -> tuple[RathLLMChatResponse, ServedInfo]:
+        return decode_litellm(reply, target)
 
-    def chunk_decoder(self, asked: Asked) -> ChunkDecoder:
-        return LiteLLMChunkDecoder(asked)
+    def chunk_decoder(self, target: RequestTarget) -> ChunkDecoder:
+        return LiteLLMChunkDecoder(target)
 
-    async def connect(self, asked: Asked) -> Wire:
-        return (await _connections.get(self._target)).wire(asked)
+    async def connect(self, target: RequestTarget) -> Transport:
+        return (await _connections.get(self._target)).wire(target)
 
 
 def refuse_call_settings(extra: Mapping[str, Any]) -> None:
@@ -242,7 +249,9 @@ def _account(provider: Provider, kind: str) -> Account:
     return resolve_account(provider, kind=kind, variables=LITELLM, default_base_url="")
 
 
-def decode_litellm(payload: Mapping[str, Any], asked: Asked) -> tuple[RathLLMChatResponse, Served]:
+def decode_litellm(
+    payload: Mapping[str, Any], target: RequestTarget
+) -> tuple[RathLLMChatResponse, ServedInfo]:
     """Return an answer, and what is said about it.
 
     LiteLLM writes zeros where a vendor counted nothing; they are no usage.
@@ -253,31 +262,22 @@ def decode_litellm(payload: Mapping[str, Any], asked: Asked) -> tuple[RathLLMCha
     counted = (
         payload if _object(payload, "usage").get("total_tokens") else {**payload, "usage": None}
     )
-    response, served = decode_completion(counted, asked)
+    response, served = decode_completion(counted, target)
     served.blocks = tuple(_blocks(_object(first_choice(payload), "message")))
     return response, served
 
 
-class LiteLLMChunkDecoder:
+class LiteLLMChunkDecoder(OpenAIChunkDecoder):
     """Reads the chunks of one stream, and folds the thinking that a vendor signs."""
 
-    def __init__(self, asked: Asked) -> None:
-        self._decoder = OpenAIChunkDecoder(asked)
+    def __init__(self, target: RequestTarget) -> None:
+        super().__init__(target)
         self._thinking: list[dict[str, Any]] = []
 
-    @property
-    def served(self) -> Served:
-        return self._decoder.served
-
-    @property
-    def ended(self) -> bool:
-        return self._decoder.ended
-
-    def decode_chunk(self, data: str) -> Sequence[RathLLMStreamDelta]:
-        """Return what one event says; see `ChunkDecoder`."""
-        deltas = self._decoder.decode_chunk(data)
-        if '"thinking_blocks"' in data:
-            for block in _blocks(_object(first_choice(json.loads(data)), "delta")):
+    def read(self, event: dict[str, Any]) -> Sequence[RathLLMStreamDelta]:
+        deltas = super().read(event)
+        if blocks := _blocks(_object(first_choice(event), "delta")):
+            for block in blocks:
                 self._add(block)
             self.served.blocks = tuple(self._thinking)
         return deltas
@@ -305,7 +305,4 @@ def _object(payload: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def _blocks(message: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    found: Any = message.get("thinking_blocks")
-    return (
-        [block for block in found if isinstance(block, Mapping)] if isinstance(found, list) else []
-    )
+    return objects_of(message.get("thinking_blocks"))

@@ -26,21 +26,21 @@ import openai
 from rath._async.runtime import runtime
 from rath._core.options import Sourced
 from rath._core.text import one_line_preview
+from rath.config.redaction import cause_without, guard_logs, redact
 from rath.config.secrets import looks_secret
-from rath.errors import (
-    AuthenticationError,
-    ProviderConnectionError,
-    ProviderError,
-    ProviderProtocolError,
+from rath.errors import AuthenticationError, ProviderError, ProviderProtocolError
+from rath.llm.credentials import RequestTarget, credential_digest
+from rath.llm.errors import (
+    connection_error,
+    decode_error_body,
+    protocol_error,
+    reported_error,
+    retry_after,
+    status_error,
+    timeout_error,
 )
-from rath.llm.credentials import credential_digest
-from rath.llm.failure import Asked, protocol_error, retry_after, status_error, timeout_error
 from rath.llm.litellm.client import LiteLLMTarget, first_choice, keyword_arguments, to_event
-from rath.llm.log_guard import guard_logs
-from rath.llm.openai.decode import reported_error
-from rath.llm.repeated_key import cause_without, without_secret
-from rath.llm.sdk.decode import decode_error_body
-from rath.llm.wire import RawReply
+from rath.llm.transport import WireReply
 
 __all__ = ["MAPPED", "LiteLLMConnection", "litellm", "map_error"]
 
@@ -111,9 +111,9 @@ class LiteLLMConnection:
         if target.api_key:
             self.credential = credential_digest(Sourced(target.api_key, target.key_origin))
 
-    def wire(self, asked: Asked) -> LiteLLMWire:
+    def wire(self, target: RequestTarget) -> LiteLLMWire:
         """Return the way for one draft."""
-        return LiteLLMWire(self, asked)
+        return LiteLLMWire(self, target)
 
     async def aclose(self) -> None:
         """Do nothing: LiteLLM keeps the connections, and closes them at exit."""
@@ -122,14 +122,14 @@ class LiteLLMConnection:
 class LiteLLMWire:
     """Calls with the timeout and the words of one draft; see `Wire`."""
 
-    def __init__(self, connection: LiteLLMConnection, asked: Asked) -> None:
+    def __init__(self, connection: LiteLLMConnection, target: RequestTarget) -> None:
         self._target = connection.target
-        self._asked = asked
-        self.endpoint = None if connection.target.api_base is None else asked.endpoint
+        self._request = target
+        self.endpoint = None if connection.target.api_base is None else target.endpoint
         self.sdk_version: str | None = _version
         self.credential = connection.credential
 
-    async def post(self, body: bytes) -> RawReply:
+    async def post(self, body: bytes) -> WireReply:
         arguments = self._arguments(body)
 
         async def call() -> bytes:
@@ -138,17 +138,16 @@ class LiteLLMWire:
             return text.encode(errors="replace")
 
         try:
-            async with asyncio.timeout(self._asked.timeout):
+            async with asyncio.timeout(self._request.timeout):
                 content = await runtime().call_on_user_loop(call)
         except MAPPED as exc:
-            raise map_error(exc, self._asked) from _shown_cause(exc, self._asked)
-        shown = self._asked.answer_without_secret(content)
-        return RawReply(200, shown, repeats_key=shown != content)
+            raise map_error(exc, self._request) from _shown_cause(exc, self._request)
+        return WireReply.redacted(200, content, self._request)
 
     @asynccontextmanager
     async def stream(self, body: bytes) -> AsyncGenerator[LiteLLMStream, None]:
         arguments = self._arguments(body)
-        stream = LiteLLMStream(self._asked)
+        stream = LiteLLMStream(self._request)
         running = runtime().start_on_user_loop(lambda: _pump(arguments, stream))
         running.future.add_done_callback(stream.end)
         try:
@@ -160,13 +159,13 @@ class LiteLLMWire:
     async def models(self) -> tuple[str, ...]:
         names: list[str] = []
         try:
-            async with asyncio.timeout(min(self._asked.timeout, _LISTING_SECONDS)):
+            async with asyncio.timeout(min(self._request.timeout, _LISTING_SECONDS)):
                 names = await runtime().call_in_worker(self._list_models)
         except MAPPED as exc:
-            raise map_error(exc, self._asked) from _shown_cause(exc, self._asked)
+            raise map_error(exc, self._request) from _shown_cause(exc, self._request)
         if not names:
             raise ProviderProtocolError(
-                f"LiteLLM cannot list the models of {self._asked.endpoint}",
+                f"LiteLLM cannot list the models of {self._request.name}",
                 endpoint=self.endpoint,
             )
         return tuple(sorted(names))
@@ -174,13 +173,13 @@ class LiteLLMWire:
     def _arguments(self, body: bytes) -> dict[str, Any]:
         target = self._target
         return keyword_arguments(
-            body, api_key=target.api_key, api_base=target.api_base, timeout=self._asked.timeout
+            body, api_key=target.api_key, api_base=target.api_base, timeout=self._request.timeout
         )
 
     def _list_models(self) -> list[str]:
         """Ask the vendor of the model; blocks. LiteLLM gives an empty list for a failure."""
         target = self._target
-        _, vendor, *_ = litellm.get_llm_provider(self._asked.model, api_base=target.api_base)
+        _, vendor, *_ = litellm.get_llm_provider(self._request.model, api_base=target.api_base)
         kinds = litellm.utils.ProviderConfigManager
         if kinds.get_provider_model_info(None, litellm.LlmProviders(vendor)) is None:
             return []  # LiteLLM would give a table of its own instead of what the endpoint offers
@@ -199,8 +198,8 @@ class LiteLLMStream:
     status = 200
     content_type = "text/event-stream"
 
-    def __init__(self, asked: Asked) -> None:
-        self._asked = asked
+    def __init__(self, target: RequestTarget) -> None:
+        self._request = target
         self._loop = asyncio.get_running_loop()
         self._items: asyncio.Queue[bytes | BaseException | None] = asyncio.Queue()
         self._ended = False
@@ -221,17 +220,17 @@ class LiteLLMStream:
         if self._ended:
             return b""
         try:
-            async with asyncio.timeout(self._asked.timeout):
+            async with asyncio.timeout(self._request.timeout):
                 item = await self._items.get()
         except TimeoutError as exc:
-            raise timeout_error(self._asked) from exc
+            raise timeout_error(self._request) from exc
         if isinstance(item, bytes):
             return item
         self._ended = True
         if item is None:
             return b""
         if isinstance(item, MAPPED):
-            raise map_error(item, self._asked) from _shown_cause(item, self._asked)
+            raise map_error(item, self._request) from _shown_cause(item, self._request)
         raise item
 
     async def drain(self) -> None:
@@ -255,66 +254,60 @@ async def _pump(arguments: dict[str, Any], stream: LiteLLMStream) -> None:
     stream.put(END)
 
 
-def map_error(exc: Exception, asked: Asked) -> ProviderError:
+def map_error(exc: Exception, target: RequestTarget) -> ProviderError:
     """Return the error of rath for a timeout or one of `MAPPED`; its text holds no key."""
     if isinstance(exc, TimeoutError):
-        return timeout_error(asked)
+        return timeout_error(target)
     foreign = [each for each in _chain(exc) if not type(each).__module__.startswith("litellm")]
     for each in reversed(foreign):
         response: Any = getattr(each, "response", None)
         if isinstance(getattr(response, "status_code", None), int):
-            return _from_status(response, each, asked)
+            return _from_status(response, each, target)
     for each in foreign:
         build = next((build for kinds, build in _ERRORS if isinstance(each, kinds)), None)
-        if build is not None and (error := build(each, asked)) is not None:
+        if build is not None and (error := build(each, target)) is not None:
             return error
     if isinstance(exc, openai.APITimeoutError):
-        return timeout_error(asked)
+        return timeout_error(target)
     status: object = getattr(exc, "status_code", None)
     is_midstream = isinstance(exc, litellm.exceptions.MidStreamFallbackError)
     is_unread = status == 500 and not foreign and not is_midstream
     if isinstance(status, int) and not is_unread:
-        return status_error(asked, status, _preview(exc, asked))
+        return status_error(target, status, _preview(exc, target))
     return ProviderProtocolError(
-        f"LiteLLM cannot use the answer of {asked.endpoint}: {_preview(exc, asked)}",
-        endpoint=asked.endpoint,
-    )
-
-
-def _no_connection(asked: Asked, reason: str) -> ProviderConnectionError:
-    return ProviderConnectionError(
-        f"the connection to {asked.endpoint} failed: {reason}. Check that base_url is right and "
-        "the server is up",
-        endpoint=asked.endpoint,
+        f"LiteLLM cannot use the answer of {target.name}: {_preview(exc, target)}",
+        endpoint=target.name,
     )
 
 
 _ERRORS: tuple[
-    tuple[tuple[type[Exception], ...], Callable[[Any, Asked], ProviderError | None]], ...
+    tuple[tuple[type[Exception], ...], Callable[[Any, RequestTarget], ProviderError | None]], ...
 ] = (
     (
         (httpx.ConnectTimeout, httpx.PoolTimeout),
-        lambda _, asked: _no_connection(asked, "it did not open in time"),
+        lambda _, target: connection_error(target, "it did not open in time"),
     ),
-    ((openai.APITimeoutError, httpx.TimeoutException), lambda _, asked: timeout_error(asked)),
+    ((openai.APITimeoutError, httpx.TimeoutException), lambda _, target: timeout_error(target)),
     (
         (json.JSONDecodeError,),
-        lambda exc, asked: protocol_error(
-            asked, "not with the JSON that was expected", exc.doc.encode()
+        lambda exc, target: protocol_error(
+            target, "not with the JSON that was expected", exc.doc.encode()
         ),
     ),
     (
         (httpx.TransportError,),
-        lambda exc, asked: _no_connection(asked, f"{type(exc).__name__}: {_preview(exc, asked)}"),
+        lambda exc, target: connection_error(
+            target, f"{type(exc).__name__}: {_preview(exc, target)}"
+        ),
     ),
     # What it wraps says more.
-    ((openai.APIConnectionError,), lambda _exc, _asked: None),
-    ((openai.APIError,), lambda exc, asked: reported_error(exc.body or str(exc), asked)),
+    ((openai.APIConnectionError,), lambda _exc, _request: None),
+    ((openai.APIError,), lambda exc, target: reported_error(exc.body or str(exc), target)),
     (
         (openai.OpenAIError,),
-        lambda exc, asked: AuthenticationError(
-            f"LiteLLM did not call {asked.endpoint}: {_preview(exc, asked)}",
-            endpoint=asked.endpoint,
+        lambda exc, target: AuthenticationError(
+            f"LiteLLM did not call {target.name}: {_preview(exc, target)}",
+            endpoint=target.name,
         ),
     ),
 )
@@ -328,30 +321,30 @@ def _chain(exc: BaseException) -> Iterator[BaseException]:
         shown = shown.__cause__ or shown.__context__
 
 
-def _from_status(response: Any, exc: BaseException, asked: Asked) -> ProviderError:
+def _from_status(response: Any, exc: BaseException, target: RequestTarget) -> ProviderError:
     try:
         content: bytes = response.content
     except (httpx.StreamError, RuntimeError):
         content = b""  # a streamed answer that nobody has read
     message, code = decode_error_body(content)
     wait = retry_after(cast("Mapping[str, str]", response.headers))
-    text = _preview(message or exc, asked)
-    return status_error(asked, response.status_code, text, code=code, wait=wait)
+    text = _preview(message or exc, target)
+    return status_error(target, response.status_code, text, code=code, wait=wait)
 
 
-def _shown_cause(exc: Exception, asked: Asked) -> Exception | None:
+def _shown_cause(exc: Exception, target: RequestTarget) -> Exception | None:
     """Return `exc` as a cause unless what a traceback shows of it repeats a key."""
-    return cause_without(exc, partial(_masked, asked=asked))
+    return cause_without(exc, partial(_masked, target=target))
 
 
-def _preview(message: object, asked: Asked) -> str:
-    return one_line_preview(_masked(str(message), asked), _MAX_MESSAGE)
+def _preview(message: object, target: RequestTarget) -> str:
+    return one_line_preview(_masked(str(message), target), _MAX_MESSAGE)
 
 
-def _masked(text: str, asked: Asked) -> str:
+def _masked(text: str, target: RequestTarget) -> str:
     """Hide the key, and those of the environment that LiteLLM may have found by itself."""
-    text = asked.without_secret(text)
+    text = target.redactor.text(text)
     for name, value in os.environ.items():
         if len(value) >= _MIN_SECRET and looks_secret(name):
-            text = without_secret(text, value)
+            text = redact(text, value)
     return text

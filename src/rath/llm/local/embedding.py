@@ -13,15 +13,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from rath._async.retry import Sleep
 from rath._async.runtime import runtime
 from rath.errors import MissingExtra, ProviderError
-from rath.llm.call import OpenCall
 from rath.llm.chat_response import RathLLMTokenUsage
+from rath.llm.credentials import RequestTarget
 from rath.llm.embedding.client import EmbeddingBatch, EmbeddingClient
 from rath.llm.embedding.decode import EmbeddingReply, Vector
 from rath.llm.embedding.provider import LOCAL_EMBEDDING_MODEL, EmbeddingProvider
-from rath.llm.exchange import JsonValue
+from rath.llm.evidence import CallRecorder, JsonValue
 from rath.llm.local.weights import WeightPart
-from rath.llm.pool import ConnectionPool
-from rath.llm.vendor import Route
+from rath.llm.transport import ConnectionPool
 
 if TYPE_CHECKING:
     import numpy as np
@@ -145,15 +144,15 @@ class RathLocalEmbeddingClient(EmbeddingClient):
     def parameters(self) -> Mapping[str, JsonValue]:
         return {"model": self.provider.model}
 
-    def route(self) -> Route:
-        return Route(
+    def route(self) -> RequestTarget:
+        return RequestTarget(
+            kind=self.kind,
             endpoint=None,
             model=self.provider.model,
             origins=(("model", "call"), ("base_url", "default")),
-            secret="",
         )
 
-    async def ask(self, batch: EmbeddingBatch, call: OpenCall) -> EmbeddingReply:
+    async def ask(self, batch: EmbeddingBatch, call: CallRecorder) -> EmbeddingReply:
         loaded = await _models.get(self._files)
         call.reached(None, sdk_version=loaded.version, credential=None)
         call.was_sent = True

@@ -24,15 +24,12 @@ from typing import Any, ClassVar, Protocol
 from rath._async.retry import Sleep
 from rath._async.runtime import runtime
 from rath.errors import MissingExtra, ProviderError
-from rath.llm.call import ProviderOrigin
+from rath.llm.credentials import RequestTarget
 from rath.llm.endpoint import public_url
-from rath.llm.failure import Asked
 from rath.llm.local.weights import BUNDLED_MODEL, join_weights
-from rath.llm.openai.completions import COMPLETIONS_PATH, MODELS, CompletionsClient, load_sdk
-from rath.llm.provider import OutputMode, Provider
-from rath.llm.sdk.target import Target, open_wire
-from rath.llm.vendor import Route
-from rath.llm.wire import Wire
+from rath.llm.openai.client import COMPLETIONS_PATH, MODELS, CompletionsClient
+from rath.llm.provider import OutputMode, Provider, ProviderOrigin
+from rath.llm.transport import ApiEndpoint, Transport, open_transport
 
 __all__ = [
     "LocalEndpoint",
@@ -212,42 +209,46 @@ class RathLocalChatClient(CompletionsClient):
         # The server holds every answer to a schema, so that no tool is ever called beside one.
         return "tool" if with_tools else "schema"
 
-    def route(self, model: str | None, *, provider_origin: ProviderOrigin = "call") -> Route:
+    def target(
+        self, model: str | None, *, provider_origin: ProviderOrigin = "call"
+    ) -> RequestTarget:
         chosen = model or self.provider.model
-        return Route(
+        return RequestTarget(
+            kind=self.kind,
             endpoint=None,
             model=chosen or BUNDLED_MODEL,
+            path=COMPLETIONS_PATH,
             origins=(("model", provider_origin if chosen else "default"), ("base_url", "default")),
-            secret="",
+            timeout=self.timeout,
         )
 
-    async def connect(self, asked: Asked) -> Wire:
-        endpoint = self._endpoints.get(asked.model)
-        if endpoint is None:
-            endpoint = await runtime().call_in_worker(partial(self._serve, asked.model))
-            self._endpoints[asked.model] = endpoint
-        target = Target(
-            load=load_sdk,
-            base_url=endpoint.base_url,
+    async def connect(self, target: RequestTarget) -> Transport:
+        server = self._endpoints.get(target.model)
+        if server is None:
+            server = await runtime().call_in_worker(partial(self._serve, target.model))
+            self._endpoints[target.model] = server
+        endpoint = ApiEndpoint(
+            sdk="openai",
+            base_url=server.base_url,
             key_origin=None,
             from_project=False,
             headers_variable=None,
-            api_key=endpoint.api_key,
+            api_key=server.api_key,
             listing=MODELS,
         )
         known = replace(
-            asked,
-            endpoint=public_url(endpoint.base_url + COMPLETIONS_PATH) or endpoint.base_url,
-            secret=endpoint.api_key,
+            target,
+            endpoint=public_url(server.base_url + COMPLETIONS_PATH) or server.base_url,
+            secret=server.api_key,
         )
-        wire = await open_wire(target, COMPLETIONS_PATH, known)
-        return _LocalWire(wire, asked.model, runtime_version=endpoint.runtime_version)
+        transport = await open_transport(endpoint, known)
+        return _LocalWire(transport, target.model, runtime_version=server.runtime_version)
 
 
 class _LocalWire:
     """A wire to the server in this process; what counts there is the runtime, not the SDK."""
 
-    def __init__(self, wire: Wire, model: str, *, runtime_version: str) -> None:
+    def __init__(self, wire: Transport, model: str, *, runtime_version: str) -> None:
         self.post = wire.post
         self.stream = wire.stream
         self._listed = wire.models

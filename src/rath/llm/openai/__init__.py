@@ -6,8 +6,8 @@ from typing import Any
 
 from rath.llm.openai import client
 from rath.llm.openai.client import RathOpenAIChatClient
-from rath.llm.openai.decode import normalize_chat_completion
-from rath.llm.openai.encode import to_create_kwargs, to_create_kwargs_stream
+from rath.llm.openai.create_kwargs import to_create_kwargs, to_create_kwargs_stream
+from rath.llm.openai.normalize import normalize_chat_completion
 
 __all__ = [
     "OPENAI_RETRYABLE",

@@ -3,23 +3,131 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any, ClassVar
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+from urllib.parse import quote, urlsplit
 
 from rath._async.retry import Sleep
-from rath.llm.call import ProviderOrigin
-from rath.llm.credentials import resolve_account
-from rath.llm.failure import Asked
-from rath.llm.openai.completions import COMPLETIONS_PATH, CompletionsClient
-from rath.llm.openai.endpoint import DEFAULT_BASE_URL, OpenAIEndpoint
-from rath.llm.provider import Provider
-from rath.llm.variables import OPENAI
-from rath.llm.vendor import Route
-from rath.llm.wire import Wire
+from rath.config.env import env_value
+from rath.llm.body import BodyWriter, refuse_call_options
+from rath.llm.chat_request import RathLLMChatRequest
+from rath.llm.chat_response import RathLLMChatResponse
+from rath.llm.client import VendorClient
+from rath.llm.credentials import OPENAI, Account, RequestTarget, resolve_account
+from rath.llm.endpoint import checked_url, is_azure, public_url
+from rath.llm.openai.create_kwargs import body_writer
+from rath.llm.openai.normalize import OpenAIChunkDecoder, decode_completion
+from rath.llm.provider import Provider, ProviderOrigin
+from rath.llm.stream import ChunkDecoder, ServedInfo
+from rath.llm.transport import ApiEndpoint, ModelListing, Transport, open_transport
 
-__all__ = ["OPENAI_RETRYABLE", "RathOpenAIChatClient"]
+__all__ = [
+    "COMPLETIONS_PATH",
+    "DEFAULT_BASE_URL",
+    "MODELS",
+    "OPENAI_RETRYABLE",
+    "CompletionsClient",
+    "OpenAIEndpoint",
+    "RathOpenAIChatClient",
+]
 
 OPENAI_RETRYABLE: tuple[type[Exception], ...]
 """Exceptions of the SDK that another try may mend; imports the SDK on first use."""
+
+DEFAULT_BASE_URL = "https://api.openai.com/v1"
+DEFAULT_AZURE_VERSION = "2024-10-21"
+HEADERS_VARIABLE = "OPENAI_CUSTOM_HEADERS"
+COMPLETIONS_PATH = "/chat/completions"
+MODELS = ModelListing("/models")
+
+_AZURE_PATH = re.compile(r"/openai(?:/deployments(?:/.*)?)?$")
+"""What each call adds to the address of a resource, but many base URLs name too."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenAIEndpoint:
+    """An account at an endpoint, and one of the things that it offers.
+
+    Azure has paths of its own for each deployed model.
+    """
+
+    account: Account
+    api: ApiEndpoint
+    resource: str
+    """Path of what is asked for, such as `/chat/completions`."""
+
+    @classmethod
+    def of(cls, account: Account, resource: str) -> Self:
+        """Return what `account` calls.
+
+        Raises:
+            ValueError: Its base_url is not one, or headers of the environment would be sent to
+                an endpoint that a project's config names.
+        """
+        base_url = checked_url(account.base_url.value, account.base_url.origin)
+        # A resource of the v1 API needs no version.
+        is_versioned = is_azure(base_url) and "/openai/v1" not in urlsplit(base_url).path
+        api = ApiEndpoint(
+            sdk="openai",
+            base_url=_AZURE_PATH.sub("", base_url) if is_versioned else base_url,
+            key_origin=account.api_key.origin,
+            from_project=account.from_project,
+            api_key=account.api_key.value,
+            api_version=(env_value("OPENAI_API_VERSION") or DEFAULT_AZURE_VERSION)
+            if is_versioned
+            else None,
+            headers_variable=HEADERS_VARIABLE,
+            # Azure lists models, but calls name deployments, which bear names of their own.
+            listing=None if is_azure(base_url) else MODELS,
+        )
+        return cls(account, api, resource)
+
+    def target(
+        self,
+        model: str,
+        *,
+        timeout: float | None = None,
+        provider_origin: ProviderOrigin = "call",
+    ) -> RequestTarget:
+        """Return the target of a call for `model`."""
+        path, root = self.resource, self.api.base_url
+        if self.api.api_version is not None:
+            path = f"/deployments/{quote(model, safe='')}{path}"
+            root += "/openai"
+        return self.account.target(
+            model,
+            kind="openai",
+            endpoint=public_url(root + path),
+            path=path,
+            timeout=timeout,
+            provider_origin=provider_origin,
+        )
+
+    async def connect(self, target: RequestTarget) -> Transport:
+        """Return the way there; see `VendorClient.connect`."""
+        return await open_transport(self.api, target)
+
+
+class CompletionsClient(VendorClient):
+    """Writes and reads chat completions; a subclass knows where they go."""
+
+    renderer: ClassVar[str] = "openai-chat/1"
+    takes_schema: ClassVar[bool] = True
+    takes_loose_schema: ClassVar[bool] = True
+
+    def write_body(self, request: RathLLMChatRequest, *, model: str) -> BodyWriter:
+        refuse_call_options(request.extra_create_args)
+        return body_writer(request, model=model)
+
+    def decode(
+        self, reply: Mapping[str, Any], target: RequestTarget
+    ) -> tuple[RathLLMChatResponse, ServedInfo]:
+        return decode_completion(reply, target)
+
+    def chunk_decoder(self, target: RequestTarget) -> ChunkDecoder:
+        return OpenAIChunkDecoder(target)
 
 
 class RathOpenAIChatClient(CompletionsClient):
@@ -43,7 +151,9 @@ class RathOpenAIChatClient(CompletionsClient):
         )
         self._endpoint = OpenAIEndpoint.of(account, COMPLETIONS_PATH)
 
-    def route(self, model: str | None, *, provider_origin: ProviderOrigin = "call") -> Route:
+    def target(
+        self, model: str | None, *, provider_origin: ProviderOrigin = "call"
+    ) -> RequestTarget:
         known = self._endpoint.account.model
         chosen = model or (known.value if known else None)
         if not chosen:
@@ -51,13 +161,13 @@ class RathOpenAIChatClient(CompletionsClient):
                 "model is required: name one in Provider(model=...), in OPENAI_DEFAULT_MODEL or "
                 "in the config"
             )
-        return self._endpoint.route(chosen, provider_origin=provider_origin)
+        return self._endpoint.target(chosen, timeout=self.timeout, provider_origin=provider_origin)
 
     def looked_up(self) -> object:
         return self._endpoint
 
-    async def connect(self, asked: Asked) -> Wire:
-        return await self._endpoint.connect(asked)
+    async def connect(self, target: RequestTarget) -> Transport:
+        return await self._endpoint.connect(target)
 
 
 def __getattr__(name: str) -> Any:

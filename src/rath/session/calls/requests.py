@@ -16,13 +16,12 @@ from msgspec import structs
 
 from rath._async.runtime import runtime
 from rath.errors import ProviderProtocolError
-from rath.llm.base import ChatClient
-from rath.llm.call import CallFacts, ProviderOrigin
+from rath.llm.base import ChatClient, ChatDraft
 from rath.llm.chat_request import RathLLMChatRequest, RathLLMFunctionTool, RathLLMMessage
-from rath.llm.draft import ChatDraft, OnDelta, open_draft, output_mode
-from rath.llm.exchange import CallEvidence, Exchange, evidence_of
-from rath.llm.failure import may_fall_back
-from rath.llm.provider import Provider
+from rath.llm.client import open_draft, output_mode
+from rath.llm.errors import may_fall_back
+from rath.llm.evidence import CallEvidence, CallFacts, Exchange, OnDelta, evidence_of
+from rath.llm.provider import Provider, ProviderOrigin
 from rath.llm.tool_args import parse_tool_arguments
 from rath.session.body import Body
 from rath.session.chat_request_build import provider_into_chat_request

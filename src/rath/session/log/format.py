@@ -33,7 +33,7 @@ from rath.backend.persistence.spec_json import spec_from_jsonable, spec_to_jsona
 from rath.backend.workspace import StoredWorkspace
 from rath.errors import PersistenceError
 from rath.llm.chat_request import RathLLMFunctionTool
-from rath.llm.exchange import CallEvidence
+from rath.llm.evidence import CallEvidence
 from rath.llm.prices import Cost
 from rath.session.chunk import ChunkRow, RowId
 from rath.session.content import rows_digest

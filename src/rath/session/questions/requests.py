@@ -14,8 +14,8 @@ from msgspec import structs
 
 from rath.backend.abc import SandboxIdentity
 from rath.errors import PersistenceError
+from rath.llm.base import ChatDraft
 from rath.llm.chat_request import RathLLMFunctionTool, RathLLMMessage
-from rath.llm.draft import ChatDraft
 from rath.llm.recorded import RecordedClient, can_write_again
 from rath.session.body import Body
 from rath.session.calls.requests import (

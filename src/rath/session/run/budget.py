@@ -16,11 +16,10 @@ from rath._async.bridge import call_either
 from rath._async.runtime import runtime
 from rath.errors import BudgetExceededError
 from rath.llm.chat_response import RathLLMTokenUsage, add_usage
-from rath.llm.draft import open_draft
-from rath.llm.exchange import CallEvidence
+from rath.llm.client import VendorClient, open_draft
+from rath.llm.evidence import CallEvidence
 from rath.llm.prices import can_be_priced, least_cost
 from rath.llm.provider import Provider
-from rath.llm.vendor import VendorClient
 from rath.session.body import Body, CostSum, model_of, sum_costs
 from rath.session.calls.requests import Candidate, offload, side_request
 from rath.session.content import UserText

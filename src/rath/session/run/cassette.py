@@ -17,19 +17,17 @@ from rath._async.lazy import Deferred
 from rath._core.text import short_id
 from rath.config.env import env_value
 from rath.errors import PersistenceError, ReplayDifference
-from rath.llm.base import ChatClient
-from rath.llm.call import CallFacts, OnDelta, ProviderOrigin
-from rath.llm.chat_request import RathLLMChatRequest, RathLLMMessage
+from rath.llm.base import ChatClient, ChatDraft
+from rath.llm.chat_request import SAMPLING_FIELDS, RathLLMChatRequest, RathLLMMessage
 from rath.llm.chat_response import RathLLMStreamDelta
-from rath.llm.clients import Unusable, make_client
-from rath.llm.draft import ChatDraft, open_draft, output_mode
-from rath.llm.exchange import CallEvidence, Exchange
-from rath.llm.fold import split
-from rath.llm.foreign import ForeignDraft
+from rath.llm.client import open_draft, output_mode
+from rath.llm.custom_client import CustomDraft
+from rath.llm.evidence import CallEvidence, CallFacts, Exchange, OnDelta
 from rath.llm.offline import offline
-from rath.llm.provider import OutputMode, Provider
+from rath.llm.provider import OutputMode, Provider, ProviderOrigin
 from rath.llm.recorded import RecordedClient, can_write_again
-from rath.llm.sampling import SAMPLING_FIELDS
+from rath.llm.registry import NoClient, make_client
+from rath.llm.stream import split
 from rath.session.calls.requests import Candidate
 from rath.session.chunk import ChunkTable
 from rath.session.content import rows_digest
@@ -70,11 +68,11 @@ def writing_client(provider: Provider) -> ChatClient:
         ValueError: There is none, and not for want of a key.
     """
     client = make_client(provider)
-    if isinstance(client, Unusable):
+    if isinstance(client, NoClient):
         # What it lacks is a key, on a machine that needs none for this.
         given = replace(provider, api_key=provider.api_key or "replay", fallbacks=())
         client = make_client(given)
-    if isinstance(client, Unusable):
+    if isinstance(client, NoClient):
         raise ValueError(client.problem)  # noqa: TRY004  # as where the client is made to be used
     return client
 
@@ -246,7 +244,7 @@ class ReplayedDraft:
         if writer is None:
             if evidence is None:
                 # The run will be told so when it asks.
-                return ForeignDraft(
+                return CustomDraft(
                     self._client, self._request, streaming=streaming, provider_origin=self._origin
                 )
             writer = _rewriting_client(evidence)

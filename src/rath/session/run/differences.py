@@ -16,7 +16,7 @@ from rath.backend.results import FileContent
 from rath.backend.tool_types import BackendToolFilesRead
 from rath.errors import BackendError, ResumeMismatch
 from rath.llm.chat_request import RathLLMFunctionTool
-from rath.llm.draft import open_draft
+from rath.llm.client import open_draft
 from rath.llm.provider import Provider
 from rath.session.calls.requests import Candidate, side_request
 from rath.session.content import json_digest

@@ -16,7 +16,7 @@ from msgspec.structs import replace as replace_struct
 from rath._async.lazy import Deferred
 from rath._core.late import late_function
 from rath.llm.chat_request import RathLLMFunctionTool
-from rath.llm.exchange import Exchange
+from rath.llm.evidence import Exchange
 from rath.llm.provider import Provider
 from rath.session.bindings import Placement
 from rath.session.body import Body, suspension

@@ -19,17 +19,17 @@ from uuid import UUID, uuid4
 import rath.errors
 from rath._core.text import one_line_preview, short_id
 from rath.errors import ProviderError, ReplayDifference, StreamInterrupted
+from rath.llm.base import ChatDraft
 from rath.llm.chat_request import RathLLMChatRequest, RathLLMFunctionTool
 from rath.llm.chat_response import (
     RathLLMAssistantMessage,
     RathLLMChatChoice,
     RathLLMChatResponse,
     RathLLMFinishReason,
+    tool_call_part,
 )
-from rath.llm.draft import ChatDraft
-from rath.llm.exchange import CallEvidence
-from rath.llm.failure import network_error_class
-from rath.llm.fold import tool_call_part
+from rath.llm.errors import network_error_class
+from rath.llm.evidence import CallEvidence
 from rath.llm.tool_args import parse_tool_arguments
 from rath.session.body import Body
 from rath.session.calls.results import CallResult, CheckedCall

@@ -18,9 +18,9 @@ from rath._async.runtime import runtime
 from rath._core.text import did_you_mean, short_id
 from rath.errors import PersistenceError, ReplayDifference, SelfWaitError
 from rath.llm.base import ChatClient
-from rath.llm.clients import Unusable, make_client
-from rath.llm.draft import open_draft
+from rath.llm.client import open_draft
 from rath.llm.provider import Provider
+from rath.llm.registry import NoClient, make_client
 from rath.llm.tool_args import parse_tool_arguments
 from rath.session.bindings import Placement
 from rath.session.body import Body
@@ -519,7 +519,7 @@ def _recorded_provider(body: Body, made_by: Operation) -> Provider:
     evidence = first.evidence
     provider = replace(provider_of(evidence), output_mode=None)
     client = make_client(provider)
-    if isinstance(client, Unusable):
+    if isinstance(client, NoClient):
         raise ValueError(  # noqa: TRY004  # a value of the record, and no type of the caller's
             f"the recorded model {evidence.requested_model!r} of kind {evidence.provider_kind!r} "
             f"cannot be asked here: {client.problem}. Give another one with provider="

@@ -9,7 +9,7 @@ from uuid import UUID
 
 from rath._async.lazy import Deferred
 from rath.llm.chat_request import RathLLMMessage
-from rath.llm.exchange import Exchange
+from rath.llm.evidence import Exchange
 from rath.session.bindings import Placement
 from rath.session.body import Body
 from rath.session.calls.asking import Answer, CurrentCall, Question

@@ -15,7 +15,7 @@ from rath._core.blobs import Blob
 from rath._core.text import decode_output, one_line_preview, valid_unicode
 from rath.backend.abc import SandboxIdentity
 from rath.backend.effects import FileEffect
-from rath.llm.exchange import CallEvidence
+from rath.llm.evidence import CallEvidence
 from rath.llm.image import Image
 from rath.session.body import Body, model_of, sum_costs
 from rath.session.chunk import ChunkRow, ChunkTable, RowId

@@ -16,8 +16,7 @@ from msgspec import structs
 from rath._async.runtime import runtime
 from rath._core.vector import Vector
 from rath.llm import Provider, RathLLMFunctionTool, RathLLMMessage
-from rath.llm.call import CallFacts
-from rath.llm.exchange import CallEvidence
+from rath.llm.evidence import CallEvidence, CallFacts
 from rath.session import (
     ChunkRow,
     ChunkTable,

@@ -13,7 +13,7 @@ from msgspec import structs
 from rath._core.vector import Vector
 from rath.llm import Provider
 from rath.llm.chat_request import RathLLMChatRequest
-from rath.llm.exchange import CallEvidence
+from rath.llm.evidence import CallEvidence
 from rath.llm.recorded import RecordedClient, can_write_again
 from rath.session import ChunkTable, Session, run_session_compress
 from rath.session.questions import WhatWasSeen, what_was_seen

@@ -9,7 +9,7 @@ from typing import Any, cast
 import httpx
 from openviking_sdk import AsyncHTTPClient, OpenVikingError
 
-from rath.llm.log_guard import guard_logs
+from rath.config.redaction import guard_logs
 from rath.memory.adapters.openviking.addresses import Addresses
 from rath.memory.adapters.openviking.asking import Asking, faults
 from rath.memory.adapters.openviking.defaults import USER

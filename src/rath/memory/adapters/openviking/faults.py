@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import cast
 
-from rath.llm.repeated_key import without_secret
+from rath.config.redaction import redact
 from rath.memory.results import FailureKind, MemoryExecutionFailure
 
 __all__ = ["Fault", "fault_of"]
@@ -56,7 +56,7 @@ def fault_of(error: Exception, secret: str = "") -> Fault:
     """
     names = [each.__name__ for each in type(error).__mro__]
     kind = _kind_of(names)
-    text = without_secret(str(error), secret) or "no reason was given"
+    text = redact(str(error), secret) or "no reason was given"
     head = _HEADS.get(kind, "the memory server refused it")
     fault = Fault(kind, f"{head}: {text}", names[0])
     details = getattr(error, "details", None)

@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any, cast
 
 from rath.errors import MemoryBackendError
-from rath.llm.credentials import Account, find_account
+from rath.llm.credentials import OPENAI, OPENAI_FIXED_MODEL, Account, find_account
 from rath.llm.embedding.provider import EmbeddingProvider
 from rath.llm.provider import Provider
-from rath.llm.variables import OPENAI, OPENAI_FIXED_MODEL
 from rath.memory.adapters.openviking.defaults import DIMENSIONS
 from rath.memory.adapters.openviking.options import Options
 

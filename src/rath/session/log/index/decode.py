@@ -8,7 +8,7 @@ from uuid import UUID
 
 from rath._core.text import valid_unicode
 from rath.errors import SessionDamaged
-from rath.llm.exchange import CallEvidence
+from rath.llm.evidence import CallEvidence
 from rath.session.log.index.database import (
     OUTCOME_STATES,
     CallFacts,

@@ -10,7 +10,7 @@ from types import MappingProxyType
 
 from rath._async.runtime import Running, runtime
 from rath.errors import AuthenticationError, ModelNotFoundError, ProviderError, RathError
-from rath.llm.failure import may_fall_back
+from rath.llm.errors import may_fall_back
 from rath.memory.adapters.local import notes
 from rath.memory.adapters.local.extraction.archive import Archive, pending_archives
 from rath.memory.adapters.local.extraction.claim import Claim

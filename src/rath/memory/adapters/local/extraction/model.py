@@ -9,8 +9,8 @@ from typing import Any, cast
 from rath.errors import InvalidRequestError, MemoryBackendError, RathError
 from rath.llm.base import ChatClient
 from rath.llm.chat_request import RathLLMChatRequest
-from rath.llm.draft import open_draft, require_model
-from rath.llm.failure import network_error_class
+from rath.llm.client import open_draft, require_model
+from rath.llm.errors import network_error_class
 from rath.llm.provider import Provider
 from rath.llm.registry import chat_client_for
 from rath.memory.adapters.local.extraction.decode import Memo, decode_memos

@@ -1,4 +1,4 @@
-"""Messages as content blocks in turns of user and assistant; pure functions but for the order."""
+"""Conversations as the Messages API accepts them: turns of content blocks, and how calls think."""
 
 from __future__ import annotations
 
@@ -9,11 +9,21 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
-from rath.llm.anthropic.thinking.encode import THOUGHTS, Thinking
 from rath.llm.chat_request import RathLLMMessage
 from rath.llm.image import Image
 
-__all__ = ["EMPTY", "OPENING", "Part", "Turns", "joined"]
+__all__ = [
+    "EMPTY",
+    "OPENING",
+    "THOUGHTS",
+    "Thinking",
+    "TurnPart",
+    "Turns",
+    "joined",
+    "thinking_budget",
+    "thinking_of",
+    "unforced",
+]
 
 Json = dict[str, Any]
 Role = Literal["user", "assistant"]
@@ -24,6 +34,23 @@ OPENING = "Begin."
 EMPTY = "(empty message)"
 """Said by the user where a turn would have no content."""
 
+Thinking = Literal["manual", "adaptive", "off", "unsaid"]
+"""Whether the model must think before it answers, may, must not, or does as it is used to."""
+
+_KINDS: Mapping[object, Thinking] = {"enabled": "manual", "disabled": "off"}
+
+THOUGHTS = frozenset({"thinking", "redacted_thinking"})
+"""Types of the blocks that hold thoughts."""
+
+_SILENT = re.compile(r"claude-(?:2|3|instant|(?:opus|sonnet|haiku)-4(?!\d))")
+"""Models that think only when a request says so; all that came after them think by themselves:
+https://platform.claude.com/docs/en/models/opus-5/whats-new-opus-5"""
+
+_UNFORCED = re.compile(r"claude-(?:(?:opus|sonnet)-5[-.]5|(?:fable|mythos)-5[-.][12])(?!\d)")
+"""Models that always think, so that no choice may force them to call a tool:
+https://platform.claude.com/docs/en/models/opus-5-5/whats-new-opus-5-5. That 5.2 is like 5.1 is a
+guess."""
+
 _SYSTEM_ROLES = frozenset({"system", "developer"})
 _CALL_ID = re.compile(r"[A-Za-z0-9_-]+")
 _TOOL_NAME = re.compile(r"[A-Za-z0-9_-]{1,128}")
@@ -31,7 +58,7 @@ _FORBIDDEN = re.compile(r"[^A-Za-z0-9_-]")
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class TurnPart:
     """Blocks that go on with the open turn, or begin one if that is not of their role."""
 
     role: Role
@@ -75,7 +102,7 @@ class Turns:
         self._ids: dict[str, str] = {}
         self._taken: set[str] = set()
 
-    def add(self, message: RathLLMMessage) -> list[Part]:
+    def add(self, message: RathLLMMessage) -> list[TurnPart]:
         """Return what one more message adds.
 
         Raises:
@@ -89,20 +116,20 @@ class Turns:
         if goes_on and _is_paused(message):
             self._paused.append(message)
             return []
-        parts = self._settle(whole=goes_on)
+        parts = self._settle(goes_on=goes_on)
         if message.role != "assistant":
-            return [*parts, *self._part("user", self._said_by_user(message))]
+            return [*parts, *self._part("user", self._user_blocks(message))]
         if _is_paused(message):
             self._paused.append(message)
             return parts
-        return [*parts, *self._part("assistant", self._said_by_assistant(message))]
+        return [*parts, *self._part("assistant", self._assistant_blocks(message))]
 
-    def ending(self) -> list[Part]:
+    def ending(self) -> list[TurnPart]:
         """Return what the conversation needs behind its messages, which stays out of the turns."""
-        parts = [] if self.role else [Part("user", [_text(OPENING)])]
-        said = [block for one in self._paused for block in self._said_by_assistant(one)]
-        kept = self._with_thoughts(said, self._thoughts_before(said))
-        return [*parts, Part("assistant", kept)] if kept else parts
+        parts = [] if self.role else [TurnPart("user", [_text(OPENING)])]
+        blocks = [block for one in self._paused for block in self._assistant_blocks(one)]
+        kept = self._with_thoughts(blocks, self._thoughts_before(blocks))
+        return [*parts, TurnPart("assistant", kept)] if kept else parts
 
     @property
     def ends_open(self) -> bool:
@@ -118,12 +145,12 @@ class Turns:
         """
         if self._thinking != "manual":
             return True
-        begun = self._answer_thinks
-        if begun is None and self._paused:
-            begun = _begins_with_thought(self.ending()[-1].blocks)
-        return begun is not False
+        thinks = self._answer_thinks
+        if thinks is None and self._paused:
+            thinks = _begins_with_thought(self.ending()[-1].blocks)
+        return thinks is not False
 
-    def _settle(self, *, whole: bool) -> list[Part]:
+    def _settle(self, *, goes_on: bool) -> list[TurnPart]:
         """Return a paused turn: whole when the assistant goes on with it, else only its text.
 
         A call of the vendor's own tools that has no result yet may stand in the last turn only.
@@ -133,11 +160,11 @@ class Turns:
             part
             for one in paused
             for part in self._part(
-                "assistant", self._said_by_assistant(one) if whole else _texts(one.content)
+                "assistant", self._assistant_blocks(one) if goes_on else _texts(one.content)
             )
         ]
 
-    def _part(self, role: Role, blocks: list[Json]) -> list[Part]:
+    def _part(self, role: Role, blocks: list[Json]) -> list[TurnPart]:
         if role == "user" and any(block["type"] != "tool_result" for block in blocks):
             self._answer_thinks = None
         if role == "assistant" and blocks:
@@ -148,8 +175,8 @@ class Turns:
             return []
         opening = self.role is None and role == "assistant"
         self.role = role
-        part = Part(role, blocks)
-        return [Part("user", [_text(OPENING)]), part] if opening else [part]
+        part = TurnPart(role, blocks)
+        return [TurnPart("user", [_text(OPENING)]), part] if opening else [part]
 
     def _thoughts_before(self, blocks: Sequence[Json]) -> tuple[bool, bool]:
         """Tell whether the answer, and the turn, that `blocks` belong to began with a thought."""
@@ -162,10 +189,10 @@ class Turns:
 
         They stay as they came wherever the model thinks as it likes.
         """
-        taken = all(thoughts) if self._thinking == "manual" else self._thinking != "off"
-        return blocks if taken else [block for block in blocks if block.get("type") not in THOUGHTS]
+        valid = all(thoughts) if self._thinking == "manual" else self._thinking != "off"
+        return blocks if valid else [block for block in blocks if block.get("type") not in THOUGHTS]
 
-    def _said_by_user(self, message: RathLLMMessage) -> list[Json]:
+    def _user_blocks(self, message: RathLLMMessage) -> list[Json]:
         if message.role == "tool":
             return [self._result(message)]
         blocks = [_image(image) for image in message.images or ()]
@@ -175,7 +202,7 @@ class Turns:
             blocks.append(_text(EMPTY))
         return blocks
 
-    def _said_by_assistant(self, message: RathLLMMessage) -> list[Json]:
+    def _assistant_blocks(self, message: RathLLMMessage) -> list[Json]:
         calls = message.tool_calls or ()
         ids = [self._name_call(str(call.get("id") or "")) for call in calls]
         if message.blocks is not None:
@@ -323,7 +350,7 @@ def _answered(message: RathLLMMessage) -> set[object]:
     return {block.get("tool_use_id") for block in message.blocks or ()}
 
 
-def joined(parts: Iterable[Part]) -> list[Json]:
+def joined(parts: Iterable[TurnPart]) -> list[Json]:
     """Return whole turns; one of a single text holds just that text."""
     turns: list[Json] = []
     for part in parts:
@@ -336,3 +363,42 @@ def joined(parts: Iterable[Part]) -> list[Json]:
         if len(blocks) == 1 and blocks[0].keys() == {"type", "text"}:
             turn["content"] = blocks[0]["text"]
     return turns
+
+
+def thinking_of(parameters: Mapping[str, Any]) -> Thinking:
+    """Return how a call with these parameters thinks."""
+    kind = _config(parameters).get("type")
+    if kind is None:
+        return "off" if _SILENT.search(str(parameters.get("model"))) else "unsaid"
+    # Kinds that are not known yet are free ones too: only the oldest has a fixed budget.
+    return _KINDS.get(kind, "adaptive")
+
+
+def thinking_budget(parameters: Mapping[str, Any]) -> int:
+    """Return how many tokens are set aside for thoughts, which count as tokens of the answer."""
+    budget = _config(parameters).get("budget_tokens")
+    return budget if isinstance(budget, int) else 0
+
+
+def unforced(parameters: Json) -> Json:
+    """Return parameters whose tool choice is one that thinking allows.
+
+    It must not force a call: with a budget the API refuses that, and where the model thinks as it
+    likes, some models do and the others skip thinking.
+    """
+    choice = parameters.get("tool_choice")
+    if not isinstance(choice, Mapping):
+        return parameters
+    asked = cast("Mapping[str, Any]", choice)
+    is_free = thinking_of(parameters) in {"off", "unsaid"}
+    if asked.get("type") not in {"any", "tool"} or (
+        is_free and not _UNFORCED.search(str(parameters.get("model")))
+    ):
+        return parameters
+    kept = {name: value for name, value in asked.items() if name == "disable_parallel_tool_use"}
+    return {**parameters, "tool_choice": {"type": "auto", **kept}}
+
+
+def _config(parameters: Mapping[str, Any]) -> Mapping[str, Any]:
+    found = parameters.get("thinking")
+    return cast("Mapping[str, Any]", found) if isinstance(found, Mapping) else {}

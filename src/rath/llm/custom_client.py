@@ -1,4 +1,4 @@
-"""Drafts for chat clients that only know `complete` and `complete_stream`."""
+"""Drafts for chat clients of others, which only know `complete` and `complete_stream`."""
 
 from __future__ import annotations
 
@@ -15,37 +15,24 @@ from rath._async.bridge import is_async
 from rath._async.limiter import Gate
 from rath._async.runtime import runtime
 from rath._async.workers import UserExit
+from rath.config.redaction import Redactor
 from rath.config.secrets import HIDDEN
-from rath.errors import (
-    ProviderError,
-    ProviderProtocolError,
-    RathError,
-)
-from rath.llm.base import ChatClient, StreamingChatClient, require_streaming
-from rath.llm.body import Body, ListWriter
-from rath.llm.call import CallFacts, OnDelta, OpenCall, ProviderOrigin, Served
+from rath.errors import ProviderError, ProviderProtocolError, RathError
+from rath.llm import body
+from rath.llm.base import BodyDraft, ChatClient, StreamingChatClient, require_streaming
 from rath.llm.chat_request import RathLLMChatRequest, RathLLMMessage
 from rath.llm.chat_response import RathLLMChatResponse, RathLLMStreamDelta
-from rath.llm.encode import (
-    CALL_OPTIONS,
-    encode_message,
-    encode_sampling,
-    encode_tool,
-    plain_json,
-    text_part,
-)
 from rath.llm.endpoint import public_url
-from rath.llm.exchange import CallEvidence, Exchange
-from rath.llm.failure import network_error_class
+from rath.llm.errors import network_error_class
+from rath.llm.evidence import CallFacts, CallRecorder, Exchange, OnDelta
 from rath.llm.image import Image
-from rath.llm.key_keeper import KeyKeeper
-from rath.llm.limits import caps_of, giving_way, inside_foreign_client, pass_gate
+from rath.llm.limits import caps_of, giving_way, inside_custom_client, pass_gate
 from rath.llm.offline import refuse_live_call
-from rath.llm.provider import Provider
-from rath.llm.repeated_key import cause_without, value_without, without_secret
+from rath.llm.provider import Provider, ProviderOrigin
 from rath.llm.result_images import images_apart
+from rath.llm.stream import ServedInfo, StreamRedactor
 
-__all__ = ["RENDERER", "ForeignDraft", "named_images_then_text"]
+__all__ = ["RENDERER", "CustomDraft", "named_images_then_text"]
 
 RENDERER = "canonical-json/1"
 _MAX_WAITING = 256
@@ -54,7 +41,7 @@ _MAX_WAITING = 256
 _Take = Callable[[RathLLMStreamDelta], Awaitable[None]]
 
 
-class ForeignDraft:
+class CustomDraft(BodyDraft):
     """Keeps the messages and gives the client a whole request each time.
 
     The body, of which the digest is taken, is a canonical JSON of the request: what the client
@@ -70,49 +57,55 @@ class ForeignDraft:
         provider_origin: ProviderOrigin,
         provider: Provider | None = None,
     ) -> None:
+        # Parameters are recorded, and what is no key of a body may hold a secret.
+        extra = {
+            name: HIDDEN if name in body.CALL_OPTIONS else value
+            for name, value in request.extra_create_args.items()
+        }
+        plain = body.plain_json({**body.encode_sampling(request, model=request.model), **extra})
+        writer = body.ListWriter(
+            lambda streaming: {**plain, "stream": True} if streaming else plain,
+            [body.encode_tool(tool) for tool in request.tools or ()] or None,
+            encode=partial(body.encode_message, parts=named_images_then_text),
+        )
+        # A client need not say what it was made for.
+        found: object = getattr(client, "provider", None)
+        own = found if isinstance(found, Provider) else Provider()
+        model = request.model or own.model
+        origins = {"model": model, "base_url": own.base_url, "api_key": own.api_key}
+        facts = CallFacts(
+            provider_kind=own.provider_kind or "custom",
+            adapter=_name(client),
+            adapter_version="unknown",
+            renderer=RENDERER,
+            endpoint=public_url(own.base_url),
+            requested_model=model,
+            origins=tuple((name, provider_origin) for name, value in origins.items() if value),
+            tools_digest=writer.tools_digest,
+        )
+        super().__init__(body.Body(writer), facts, streaming=streaming)
         self._client = client
         self._request = request
-        self._streaming = streaming
-        self._messages = list(request.messages)
-        self._body = Body(_writer(request))
-        self._body.append(request.messages)
-        self._facts = _facts(client, request, self._body, provider_origin)
-        self._caps = caps_of(provider or _provider_of(client))
-        self._key = _provider_of(client).api_key or ""
-        self._call: OpenCall | None = None
-
-    @property
-    def facts(self) -> CallFacts:
-        return self._facts
-
-    @property
-    def digest(self) -> str:
-        return self._body.digest(streaming=self._streaming)
+        self._messages: list[RathLLMMessage] = []
+        self._caps = caps_of(provider or own)
+        self._redactor = Redactor((own.api_key or "",))
+        self.append(request.messages)
 
     def append(self, messages: Sequence[RathLLMMessage]) -> None:
         self._messages.extend(messages)
-        self._body.append(messages)
-
-    def body(self) -> bytes:
-        return self._body.content(streaming=self._streaming)
-
-    def last_evidence(self) -> CallEvidence | None:
-        return None if self._call is None else self._call.evidence()
+        super().append(messages)
 
     async def asend(self, *, on_delta: OnDelta | None = None) -> Exchange:
-        streaming = on_delta is not None
-        call = self._call = OpenCall(
-            self._facts,
-            parameters=self._body.parameters(streaming=streaming),
-            digest=self._body.digest(streaming=streaming),
-        )
+        call = self._record_call(streaming=on_delta is not None)
         messages = images_apart(self._messages) if self._body.n_images else self._messages
         request = replace(self._request, messages=tuple(messages))
-        gate = await pass_gate(call, self._caps, whose="foreign")
+        gate = await pass_gate(call, self._caps, whose="custom")
         work = _Work()
         try:
-            self._refuse_if_live()
-            with inside_foreign_client():
+            if not getattr(self._client, "answers_offline", False):
+                facts = self._facts
+                refuse_live_call(facts.endpoint, facts.requested_model, kind=facts.adapter)
+            with inside_custom_client():
                 if on_delta is None:
                     response = await self._complete(request, work)
                 else:
@@ -120,40 +113,37 @@ class ForeignDraft:
                     response = await self._stream(request, call, take, work)
         except Exception as exc:
             # The record has the class that decides about fallbacks; the caller gets his own error.
-            error = _mapped(exc, self._client, call)
-            if _is_showable(exc, self._key):
-                raise
-            raise error from _cause(exc, self._key)
+            error = self._map_error(exc, call)
+            if not isinstance(exc, RathError | UserExit):
+                self._redact_args(exc)
+                if self._redactor.cause(exc) is not None:
+                    raise
+            cause = exc.__cause__ if isinstance(exc, RathError) else _raised(exc)
+            raise error from None if cause is None else self._redactor.cause(cause)
         finally:
             work.leave_at_its_end(gate)
-        call.served = Served.of(response)
+        call.served = ServedInfo.of(response)
         return call.finish(response)
 
-    def _refuse_if_live(self) -> None:
-        if not getattr(self._client, "answers_offline", False):
-            facts = self._facts
-            refuse_live_call(facts.endpoint, facts.requested_model, kind=facts.adapter)
-
     async def _complete(self, request: RathLLMChatRequest, work: _Work) -> RathLLMChatResponse:
-        # Nobody has checked what a foreign client returns.
+        # Nobody has checked what a client of others returns.
         response = await work.call_either(partial(self._client.complete, request))
         if not isinstance(response, RathLLMChatResponse) or not response.choices:
             raise ProviderProtocolError(
                 f"{_name(self._client)}.complete returned {type(response).__name__}; expected a "
                 "RathLLMChatResponse with at least one choice"
             )
-        return value_without(response, self._key)
+        return self._redactor.value(response)
 
     async def _stream(
-        self, request: RathLLMChatRequest, call: OpenCall, on_delta: OnDelta, work: _Work
+        self, request: RathLLMChatRequest, call: CallRecorder, on_delta: OnDelta, work: _Work
     ) -> RathLLMChatResponse:
         require_streaming(self._client)
         folded = call.begin_stream()
-        keys = KeyKeeper(self._key)
+        keys = StreamRedactor(self._redactor.secrets[0])
 
         async def give(deltas: Iterable[RathLLMStreamDelta]) -> None:
-            for delta in deltas:
-                call.note_token()
+            for delta in call.noting_tokens(deltas):
                 folded.add(delta)
                 waiting = on_delta(delta)
                 if waiting is not None:
@@ -167,6 +157,25 @@ class ForeignDraft:
         await _consume(partial(client.complete_stream, request), take, work)
         await give(keys.flush())
         return folded.response(model=self._facts.requested_model or "")
+
+    def _map_error(self, exc: Exception, call: CallRecorder) -> RathError:
+        """Return `exc` as an error of rath, with the evidence where it can hold it."""
+        if isinstance(exc, RathError):
+            self._redact_args(exc)
+            if isinstance(exc, ProviderError):
+                call.fail(exc)
+            return exc
+        raised = _raised(exc)
+        reason = self._redactor.text(f"{type(raised).__name__}: {raised}")
+        kind = network_error_class(raised)
+        error = kind(f"{_name(self._client)} failed: {reason}", endpoint=call.endpoint)
+        call.fail(error)
+        return error
+
+    def _redact_args(self, exc: Exception) -> None:
+        exc.args = tuple(
+            self._redactor.text(arg) if isinstance(arg, str) else arg for arg in exc.args
+        )
 
 
 class _Work:
@@ -242,7 +251,7 @@ class _Pump:
     def __init__(self, make: Callable[[], object], take: _Take, work: _Work) -> None:
         self._make = make
         self._take = take
-        self._whole = work
+        self._work = work
         self._loop = asyncio.get_running_loop()
         self._ready = asyncio.Event()
         self._room = threading.Condition()
@@ -251,7 +260,7 @@ class _Pump:
 
     async def run(self) -> object:
         """Take everything; what turns out to be an async iterable is returned untouched."""
-        working = self._whole.in_worker(self._iterate)
+        working = self._work.in_worker(self._iterate)
         working.add_done_callback(lambda _: self._ready.set())
         try:
             while batch := await self._next_batch(working):
@@ -302,83 +311,14 @@ class _Pump:
         return True
 
 
-def _writer(request: RathLLMChatRequest) -> ListWriter:
-    # Parameters are recorded, and what is no key of a body may hold a secret.
-    extra = {
-        name: HIDDEN if name in CALL_OPTIONS else value
-        for name, value in request.extra_create_args.items()
-    }
-    plain = plain_json({**encode_sampling(request, model=request.model), **extra})
-    tools = [encode_tool(tool) for tool in request.tools or ()]
-    return ListWriter(
-        lambda streaming: {**plain, "stream": True} if streaming else plain,
-        tools or None,
-        encode=partial(encode_message, parts=named_images_then_text),
-    )
-
-
 def named_images_then_text(text: str | None, images: Sequence[Image]) -> list[dict[str, Any]]:
     """Name images by their digest: the client, and nobody else, writes out their bytes."""
     named = [{"type": "image", "mime": image.mime, "sha256": image.blob.digest} for image in images]
-    return [*named, *text_part(text)]
-
-
-def _facts(
-    client: ChatClient, request: RathLLMChatRequest, body: Body, provider_origin: ProviderOrigin
-) -> CallFacts:
-    provider = _provider_of(client)
-    model = request.model or provider.model
-    origins = {"model": model, "base_url": provider.base_url, "api_key": provider.api_key}
-    return CallFacts(
-        provider_kind=provider.provider_kind or "custom",
-        adapter=_name(client),
-        adapter_version="unknown",
-        renderer=RENDERER,
-        endpoint=public_url(provider.base_url),
-        requested_model=model,
-        origins=tuple((name, provider_origin) for name, value in origins.items() if value),
-        tools_digest=body.tools_digest,
-    )
-
-
-def _provider_of(client: ChatClient) -> Provider:
-    """Return what a foreign client says it was made for; it need not say anything."""
-    given: object = getattr(client, "provider", None)
-    return given if isinstance(given, Provider) else Provider()
+    return [*named, *body.text_part(text)]
 
 
 def _name(client: ChatClient) -> str:
     return f"{type(client).__module__}:{type(client).__qualname__}"
-
-
-def _mapped(exc: Exception, client: ChatClient, call: OpenCall) -> RathError:
-    """Return `exc` as an error of rath, with the evidence where it can hold it."""
-    key = _provider_of(client).api_key or ""
-    if isinstance(exc, RathError):
-        exc.args = tuple(
-            without_secret(arg, key) if isinstance(arg, str) else arg for arg in exc.args
-        )
-        if isinstance(exc, ProviderError):
-            exc.evidence = call.fail(exc)
-        return exc
-    raised = _raised(exc)
-    reason = without_secret(f"{type(raised).__name__}: {raised}", key)
-    error = network_error_class(raised)(f"{_name(client)} failed: {reason}", endpoint=call.endpoint)
-    error.evidence = call.fail(error)
-    return error
-
-
-def _is_showable(exc: Exception, key: str) -> bool:
-    """Hide the key in the words of a client's own exception; tell whether none shows it then."""
-    if isinstance(exc, RathError | UserExit):
-        return False
-    exc.args = tuple(without_secret(arg, key) if isinstance(arg, str) else arg for arg in exc.args)
-    return cause_without(exc, partial(without_secret, secret=key)) is not None
-
-
-def _cause(exc: Exception, key: str) -> BaseException | None:
-    cause = exc.__cause__ if isinstance(exc, RathError) else _raised(exc)
-    return None if cause is None else cause_without(cause, partial(without_secret, secret=key))
 
 
 def _raised(exc: Exception) -> BaseException:

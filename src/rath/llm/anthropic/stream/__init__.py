@@ -1,1 +1,0 @@
-"""Streams of the Messages API."""

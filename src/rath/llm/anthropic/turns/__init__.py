@@ -1,1 +1,0 @@
-"""The turns of a conversation, as the Messages API wants them."""
