@@ -82,14 +82,14 @@ def listing(*listed: dict[str, Any], cursor: str | None = None) -> MCPClient:
 # ---------------------------------------------------------------- too much, too early
 
 
-def test_an_allowance_is_for_a_burst_and_fills_again() -> None:
+def test_the_rate_limit_allows_a_burst_and_recovers() -> None:
     now = [0.0]
-    allowance = RateLimit(lambda: now[0])
-    assert sum(allowance.allows() for _ in range(BURST * 2)) == BURST
+    rate_limit = RateLimit(lambda: now[0])
+    assert sum(rate_limit.allows() for _ in range(BURST * 2)) == BURST
     now[0] += 0.5
-    assert sum(allowance.allows() for _ in range(BURST)) == PER_SECOND / 2
+    assert sum(rate_limit.allows() for _ in range(BURST)) == PER_SECOND / 2
     now[0] += 1e6
-    assert sum(allowance.allows() for _ in range(BURST * 2)) == BURST
+    assert sum(rate_limit.allows() for _ in range(BURST * 2)) == BURST
 
 
 def test_of_a_storm_of_steps_the_call_comes_through() -> None:

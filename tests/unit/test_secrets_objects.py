@@ -45,7 +45,7 @@ from rath.llm.openai.client import OpenAIEndpoint
 from rath.llm.probe import ChatProbe, EmbeddingProbe, PictureProbe, probe_providers
 from rath.llm.recorded import RecordedClient
 from rath.llm.sdk_transport import SdkConnection
-from rath.llm.stream import StreamRedactor
+from rath.llm.stream import StreamReader, StreamRedactor
 from rath.llm.vlm import RathOpenAIVLMClient, VLMProvider
 from rath.mcp import Bearer, HttpServer, MCPClient, StdioServer
 from rath.mcp.configured import configured_server
@@ -195,6 +195,7 @@ def clients(key: str) -> Iterator[object]:
     picture = RathOpenAIVLMClient(VLMProvider(model="m", **account))
     yield from (picture, PictureProbe(picture, timeout=1.0))
     yield StreamRedactor(key)
+    yield StreamReader(client.chunk_decoder(client.target(None)))
     yield LiteLLMChunkDecoder(client.target(None))
     yield RathLocalChatClient(
         Provider(), serve=lambda name: LocalEndpoint("http://127.0.0.1:1", key, name, Path(), "1")

@@ -24,25 +24,6 @@ from rath.llm.chat_request import (
 from rath.llm.image import Image
 from rath.llm.result_images import images_of_result
 
-__all__ = [
-    "CALL_OPTIONS",
-    "Body",
-    "BodyWriter",
-    "ContentParts",
-    "ListWriter",
-    "MessageEncoder",
-    "Tail",
-    "encode_message",
-    "encode_sampling",
-    "encode_tool",
-    "images_then_text",
-    "plain_json",
-    "refuse_call_options",
-    "text_part",
-    "text_then_images",
-    "to_json",
-]
-
 MessageEncoder = Callable[[RathLLMMessage], Mapping[str, Any]]
 """Turns a message into a vendor's form."""
 

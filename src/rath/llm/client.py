@@ -36,8 +36,6 @@ from rath.llm.transport import ReplyStream, Transport, WireReply
 
 T = TypeVar("T")
 
-__all__ = ["VendorClient", "VendorDraft", "open_draft", "output_mode", "require_model"]
-
 
 class VendorClient(ABC):
     """Does for every vendor: retries, streaming, folding, evidence, and the documented methods.

@@ -202,6 +202,17 @@ class Account:
         rest = (("base_url", self.base_url.origin), ("api_key", self.api_key.origin))
         return (*model, *rest)
 
+    def model_for(self, requested: str | None, *, advice: str) -> str:
+        """Return the model of a call: the requested one, else that of the account.
+
+        Raises:
+            ValueError: There is none; `advice` says where to name one.
+        """
+        chosen = requested or (self.model.value if self.model else None)
+        if not chosen:
+            raise ValueError(f"model is required: name one{advice}")
+        return chosen
+
     def target(
         self,
         model: str,

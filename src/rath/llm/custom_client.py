@@ -32,8 +32,6 @@ from rath.llm.provider import Provider, ProviderOrigin
 from rath.llm.result_images import images_apart
 from rath.llm.stream import ServedInfo, StreamRedactor
 
-__all__ = ["RENDERER", "CustomDraft", "named_images_then_text"]
-
 RENDERER = "canonical-json/1"
 _MAX_WAITING = 256
 """Deltas that a plain iterator may be ahead of those who read them; a guess."""

@@ -31,25 +31,6 @@ from rath.errors import (
 from rath.llm.chat_response import fields_of, text_of
 from rath.llm.credentials import RequestTarget
 
-__all__ = [
-    "MAX_MESSAGE",
-    "NO_SUCH_MODEL",
-    "answer_error",
-    "connection_error",
-    "decode_error_body",
-    "incomplete_error",
-    "may_fall_back",
-    "network_error_class",
-    "preview",
-    "protocol_error",
-    "reported_error",
-    "response_error",
-    "retry_after",
-    "retry_verdict",
-    "status_error",
-    "timeout_error",
-]
-
 MAX_MESSAGE = 500
 """Characters of a vendor's words in one error."""
 

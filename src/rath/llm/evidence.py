@@ -16,17 +16,6 @@ from rath.llm.chat_response import RathLLMChatResponse, RathLLMStreamDelta, Rath
 from rath.llm.prices import Cost, cost_of
 from rath.llm.stream import ServedInfo, StreamFold
 
-__all__ = [
-    "CallEvidence",
-    "CallFacts",
-    "CallRecorder",
-    "CallStatus",
-    "Exchange",
-    "JsonValue",
-    "OnDelta",
-    "evidence_of",
-]
-
 if TYPE_CHECKING:
     JsonValue: TypeAlias = (
         "str | int | float | bool | Sequence[JsonValue] | Mapping[str, JsonValue] | None"

@@ -15,8 +15,6 @@ from rath.llm.chat_response import RathLLMStreamDelta
 from rath.llm.evidence import CallRecorder, OnDelta
 from rath.llm.provider import Provider
 
-__all__ = ["caps_of", "giving_way", "inside_custom_client", "pass_gate"]
-
 _PORTS = {"http": 80, "https": 443}
 
 Whose = Literal["our", "custom"]

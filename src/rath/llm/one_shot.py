@@ -99,8 +99,8 @@ def from_entry(
     """
     found.origin.check_trusted(given_fields(overrides))
     account = {"base_url": found.entry.base_url, "api_key": found.entry.api_key}
-    made: Any = kind(**account, config_entry=found.origin, **own)
-    provider: P = replace(made, **overrides)
+    account_only: Any = kind(**account, config_entry=found.origin, **own)
+    provider: P = replace(account_only, **overrides)
     return provider
 
 

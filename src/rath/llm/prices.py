@@ -1,4 +1,4 @@
-"""What a model call costs."""
+"""Costs of model calls."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _PRICE_LIST = "rath.llm.price_list"
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What one model call cost."""
+    """Cost of one model call."""
 
     usd: Decimal
     source: str

@@ -69,11 +69,11 @@ __all__ = [
 ProbeStep: TypeAlias = Literal[
     "setup", "models", "answer", "tool_call", "stream", "schema", "embedding", "picture"
 ]
-"""What was tried: to make a client, the list of models, a whole answer, a tool call, a stream, an
-answer by a JSON Schema, the vector of a word, a question about a picture."""
+"""The thing that was tried: to make a client, the list of models, a complete answer, a tool call, a
+stream, an answer by a JSON Schema, the vector of a word, a question about a picture."""
 
 ProbeVerdict: TypeAlias = Literal["works", "lacking", "failed", "skipped"]
-"""What came of it. "lacking": the endpoint does not support it, or not all of it, and programs that
+"""Outcome. "lacking": the endpoint does not support it, or not all of it, and programs that
 do not need it run. "skipped": nobody was asked."""
 
 Judgement: TypeAlias = tuple[ProbeVerdict, str]
@@ -106,7 +106,7 @@ _UNSET = (
     "stop", "n", "tool_choice", "parallel_tool_calls", "response_format", "logprobs",
     "top_logprobs",
 )  # fmt: skip
-"""What a provider may say about its own conversations and would change these."""
+"""Parameters that a provider may set for its own conversations and that would change these."""
 
 _TOOL = RathLLMFunctionTool(
     "report_word",
@@ -146,12 +146,12 @@ _REFUSALS = (errors.InvalidRequestError, errors.ModelNotFoundError, errors.Provi
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeFinding:
-    """What one step of a probe found."""
+    """Result of one step of a probe."""
 
     step: ProbeStep
     verdict: ProbeVerdict
     text: str
-    """What was seen, in one or two sentences; the endpoint's own words where it refused."""
+    """Observation in one or two sentences; the endpoint's own words where it refused."""
 
     elapsed_ms: float = 0.0
     calls: tuple[CallEvidence, ...] = ()
@@ -160,7 +160,7 @@ class ProbeFinding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeReport:
-    """What a probe found out about one provider."""
+    """Results of a probe of one provider."""
 
     provider_kind: str
     endpoint: str | None
@@ -203,7 +203,7 @@ class ProbeReport:
 
     @property
     def cost_usd(self) -> Decimal | None:
-        """What the calls cost as far as prices are known, None where none is.
+        """Cost of the calls as far as prices are known, None where none is.
 
         The first question of a process for a cost takes 0.5 s; see `CallEvidence.cost`.
         """

@@ -16,8 +16,6 @@ from rath.llm.custom_client import RENDERER, named_images_then_text
 from rath.llm.evidence import CallEvidence, CallFacts, Exchange, OnDelta
 from rath.llm.provider import OutputMode, Provider, ProviderOrigin
 
-__all__ = ["RecordedClient", "can_write_again"]
-
 _Tools = Sequence[RathLLMFunctionTool]
 _Write = Callable[[_Tools, Mapping[str, Any]], BodyWriter]
 

@@ -13,8 +13,6 @@ from rath.errors import ModelNotFoundError, ProviderError, ProviderStatusError
 from rath.llm.credentials import RequestTarget
 from rath.llm.errors import NO_SUCH_MODEL
 
-__all__ = ["explain_refusal", "may_mean_the_same", "near_model", "refusal_foreseen"]
-
 _MAX_SHOWN = 20
 """Offered models in one text; a guess at what a reader still looks through."""
 

@@ -13,7 +13,6 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from functools import partial
-from importlib import import_module
 from traceback import clear_frames
 from typing import Any, TypeVar, cast
 from urllib.request import getproxies, proxy_bypass
@@ -34,9 +33,7 @@ from rath.llm.errors import (
     response_error,
     timeout_error,
 )
-from rath.llm.transport import ApiEndpoint, ModelListing, WireReply
-
-__all__ = ["SdkConnection", "decode_models", "map_error", "open_http_client", "without_locals"]
+from rath.llm.transport import ApiEndpoint, ModelListing, WireReply, load_sdk
 
 _CONNECT_SECONDS = 10.0
 """How long a connection may take to open; a guess, twice what the SDKs give."""
@@ -95,7 +92,7 @@ class SdkConnection:
 
     def __init__(self, endpoint: ApiEndpoint) -> None:
         self.endpoint = endpoint
-        self.sdk: Any = import_module(endpoint.sdk)
+        self.sdk = load_sdk(endpoint.sdk)
         endpoint.refuse_added_headers()  # the environment may have changed since it was made
         self._base_error: type[Exception] = self.sdk.APIError.__base__
         self.call_options: dict[str, Any] = {"headers": self._without(_CALL_HEADERS)}

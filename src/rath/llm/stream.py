@@ -24,18 +24,6 @@ from rath.llm.chat_response import (
 from rath.llm.credentials import RequestTarget
 from rath.llm.errors import protocol_error
 
-__all__ = [
-    "ChunkDecoder",
-    "EventParser",
-    "ServedInfo",
-    "StreamFold",
-    "StreamReader",
-    "StreamRedactor",
-    "SurrogateJoiner",
-    "fold",
-    "split",
-]
-
 Deltas = Iterable[RathLLMStreamDelta]
 _DONE = "[DONE]"
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable
 from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Generic, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar
 
 from rath._async.runtime import Closeable, Runtime, runtime
 from rath.config.env import env_value
@@ -24,15 +24,7 @@ if TYPE_CHECKING:
 K = TypeVar("K", bound=Hashable)
 C = TypeVar("C", bound=Closeable)
 
-__all__ = [
-    "ApiEndpoint",
-    "ConnectionPool",
-    "ModelListing",
-    "ReplyStream",
-    "Transport",
-    "WireReply",
-    "open_transport",
-]
+SdkName = Literal["anthropic", "openai"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +130,7 @@ class ApiEndpoint:
         ValueError: The environment would add headers to calls of a project's own endpoint.
     """
 
-    sdk: Literal["anthropic", "openai"]
+    sdk: SdkName
     """The package that makes the connection, imported with the first call."""
 
     base_url: str = field(repr=False)
@@ -178,6 +170,24 @@ class ApiEndpoint:
                 f"{name} is set and would be sent to {public_url(self.base_url)!r}, which the "
                 "project's own config names; unset it for this project"
             )
+
+
+def load_sdk(name: SdkName) -> Any:
+    """Import the SDK of a vendor."""
+    if name == "anthropic":
+        import anthropic
+
+        return anthropic
+    import openai
+
+    return openai
+
+
+def retryable_errors(name: SdkName) -> tuple[type[Exception], ...]:
+    """Return the exceptions of an SDK that another try may mend; imports it."""
+    names = ("RateLimitError", "APIConnectionError", "APITimeoutError", "InternalServerError")
+    module = load_sdk(name)
+    return tuple(getattr(module, name) for name in names)
 
 
 async def open_transport(endpoint: ApiEndpoint, target: RequestTarget) -> Transport:

@@ -101,7 +101,7 @@ class MCPClient:
 
     @property
     def name(self) -> str:
-        """What the server is called in messages: its program, or its address without secrets."""
+        """Name of the server in messages: its program, or its address without secrets."""
         return server_name(self.spec)
 
     @property

@@ -34,7 +34,7 @@ from rath.mcp.stdio import open_child
 if TYPE_CHECKING:
     from mcp.client._transport import TransportStreams
 
-__all__ = ["MCPConnection", "LiveSession"]
+__all__ = ["LiveSession", "MCPConnection"]
 
 T = TypeVar("T")
 
@@ -48,7 +48,7 @@ _OLD_TRANSPORT = frozenset({400, 404, 405})
 """Statuses by which a server that knows only SSE refuses streamable HTTP, by the specification."""
 
 SESSION_UNKNOWN = "Session terminated"
-"""What the SDK says where a server answers 404 to a request with the id of a session."""
+"""Text of the SDK where a server answers 404 to a request with the id of a session."""
 
 for _name in ("mcp", "client"):
     # What its SDK logs of a broken connection we raise; nobody wants it on stderr by default.
@@ -95,7 +95,7 @@ class MCPConnection:
 
     @property
     def server_info(self) -> Implementation | None:
-        """What the server said of itself; None before it is open, or where it said nothing."""
+        """Name and version of the server; None before it is open, or where it gave none."""
         return None if self._live is None else self._live.client.server_info
 
     async def aopened(self) -> LiveSession:
@@ -109,7 +109,7 @@ class MCPConnection:
             return await self._resident.aopened()
         except Exception as exc:  # noqa: BLE001  # whatever it is, an error of ours comes of it
             failure = connect_failure(exc, self.situation, seconds=self._connect_timeout)
-            raise failure from (None if failure is exc else self._shown(exc))
+            raise failure from (None if failure is exc else self._cause(exc))
 
     async def arequest(
         self, ask: Callable[[Client], Awaitable[T]], *, request: str, timeout: float
@@ -136,7 +136,7 @@ class MCPConnection:
                     exchange.on_refused = lambda: deadline.reschedule(0.0)
                 return await ask(live.client)
         except Exception as exc:  # noqa: BLE001  # of each an error of ours is made
-            raise await self._failure(exc, exchange, request, timeout) from self._shown(exc)
+            raise await self._failure(exc, exchange, request, timeout) from self._cause(exc)
         finally:
             current_exchange.reset(before)
 
@@ -172,8 +172,8 @@ class MCPConnection:
             self.mark_broken()
         return failure
 
-    def _shown(self, exc: Exception) -> Exception | None:
-        """Return what is told as the cause; nothing where that would show a secret."""
+    def _cause(self, exc: Exception) -> Exception | None:
+        """Return an error as the cause of another; nothing where that would show a secret."""
         return cause_without(exc, self.situation.hide)
 
     @contextlib.asynccontextmanager

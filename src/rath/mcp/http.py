@@ -46,7 +46,7 @@ _MAX_RATIO = 1000
 
 @dataclass(slots=True)
 class HttpExchange:
-    """What came back of the requests that one operation made."""
+    """Answers to the requests that one operation made."""
 
     status: int | None = None
     """Status of the last answer that was an error, or no message at all."""
@@ -71,7 +71,7 @@ class HttpAccess:
     headers: dict[str, str] = field(repr=False)
     inner: httpx2.Auth | None = field(repr=False)
     secrets: list[str] = field(repr=False)
-    """What no text may hold."""
+    """Parts of the settings that no text may hold."""
 
     tokens: list[str] = field(repr=False)
     """Those of them that are credentials, and in no answer either."""
@@ -216,14 +216,14 @@ async def open_sse(
         timeout: Seconds that a connection may take.
         on_lost: Called when the server ends the stream: nothing will be answered any more.
     """
-    made = access.client(timeout=timeout)
+    http_client = access.client(timeout=timeout)
 
     def client(
         headers: dict[str, str] | None = None,
         timeout: httpx2.Timeout | None = None,
         auth: httpx2.Auth | None = None,
     ) -> httpx2.AsyncClient:
-        return made  # which says already what these would
+        return http_client  # which says already what these would
 
     async with sse_client(access.url, httpx_client_factory=client) as (read, write):
         yield _WatchedStream(read, on_lost), write

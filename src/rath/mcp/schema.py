@@ -23,7 +23,7 @@ MAX_DEPTH = 100
 """How deep a schema is read; what lies below checks nothing. A guess."""
 
 MAX_STEPS = 50_000
-"""What one check may cost: a keyword is a step, and more where schema or value are long, since
+"""Cost of one check at most: a keyword is a step, and more where schema or value are long, since
 each message quotes them. About a third of a second, measured."""
 
 _CHARS_A_STEP = 500

@@ -48,7 +48,7 @@ class ClientCredentials:
     server says."""
 
     scopes: tuple[str, ...] = ()
-    """What the token shall allow; by default what the server asks for."""
+    """Rights of the token; by default what the server asks for."""
 
     method: Literal["client_secret_basic", "client_secret_post"] = "client_secret_basic"
     """How the secret is sent to the authorization server."""
@@ -67,7 +67,7 @@ class StdioServer:
     args: tuple[str, ...] = ()
 
     env: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
-    """What its environment has beside the few harmless variables that every server gets.
+    """Variables of its environment beside the few harmless variables that every server gets.
 
     `${NAME}` in a value stands for that variable of the program, read at each connect.
     """
@@ -150,7 +150,7 @@ def server_name(spec: ServerSpec) -> str:
     return address_name(spec.url)
 
 
-def _refuse(what: str, **given: object) -> None:
-    wrong = [name for name, value in given.items() if value]
+def _refuse(what: str, **options: object) -> None:
+    wrong = [name for name, value in options.items() if value]
     if wrong:
         raise ValueError(f"{wrong[0]}= does not go with {what} as the MCP server; leave it out")

@@ -119,11 +119,11 @@ def replace_lone_surrogates(line: bytes) -> bytes:
 
 @dataclass(slots=True)
 class Child:
-    """What is known of a server that was started."""
+    """Facts about a server that was started."""
 
     stderr: LogTail = field(default_factory=LogTail)
     noise: LogTail = field(default_factory=LogTail)
-    """What it printed to its stdout and is no message."""
+    """Output on its stdout that is no message."""
 
     pid: int | None = None
     exit_code: int | None = None
@@ -172,8 +172,8 @@ async def open_child(
         async with anyio.create_task_group() as group:
             group.start_soon(_take, process, received, child, on_lost, on_dropped)
             group.start_soon(_give, process, to_send, received, on_lost)
-            heard = anyio.Event()
-            group.start_soon(_listen, process, child, heard)
+            stderr_end = anyio.Event()
+            group.start_soon(_listen, process, child, stderr_end)
             try:
                 yield read, write
             finally:
@@ -181,7 +181,7 @@ async def open_child(
                 with anyio.CancelScope(shield=True):
                     for stream in (read, write):
                         stream.close()
-                    await _end(process, heard)
+                    await _end(process, stderr_end)
                 child.exit_code = process.returncode
                 group.cancel_scope.cancel()
     finally:
@@ -236,15 +236,15 @@ async def _give(
     on_lost()
 
 
-async def _listen(process: Process, child: Child, heard: anyio.Event) -> None:
+async def _listen(process: Process, child: Child, stderr_end: anyio.Event) -> None:
     """Keep the end of what the server writes to stderr."""
     assert process.stderr is not None
     while data := await process.stderr.read(_CHUNK_BYTES):
         child.stderr.add(data)
-    heard.set()
+    stderr_end.set()
 
 
-async def _end(process: Process, heard: anyio.Event) -> None:
+async def _end(process: Process, stderr_end: anyio.Event) -> None:
     """End a server as the protocol says: close its input, wait, SIGTERM, wait, SIGKILL."""
     is_exit = runtime().is_closing
     try:
@@ -259,7 +259,7 @@ async def _end(process: Process, heard: anyio.Event) -> None:
         await _has_ended(process, TERM_SECONDS)
         # Its last words may still be in the pipe.
         with anyio.move_on_after(EXIT_SECONDS):
-            await heard.wait()
+            await stderr_end.wait()
         transport: Any = getattr(process, "_transport", None)
         if transport is not None:
             transport.close()  # something that left the group may still hold a pipe

@@ -49,22 +49,22 @@ def usable_tools(listed: Sequence[Tool], server: str) -> list[Tool]:
         server: What it is called in the warning.
     """
     found: list[Tool] = []
-    left: list[str] = []
+    omitted: list[str] = []
     for tool in listed:
         n_chars = len(json.dumps(tool.input_schema, default=str))
         if len(tool.name) <= MAX_NAME_CHARS and n_chars <= MAX_SCHEMA_CHARS:
             found.append(tool)
         else:
-            left.append(printable(one_line_preview(tool.name, _MAX_SHOWN_CHARS)))
-    if left:
+            omitted.append(printable(one_line_preview(tool.name, _MAX_SHOWN_CHARS)))
+    if omitted:
         _log.warning(
             "MCP server %s: %d of its tools are left out, since a name has more than %d "
             "characters or a schema more than %d: %s",
             server,
-            len(left),
+            len(omitted),
             MAX_NAME_CHARS,
             MAX_SCHEMA_CHARS,
-            ", ".join(left[:_MAX_NAMED]),
+            ", ".join(omitted[:_MAX_NAMED]),
         )
     return found
 
@@ -204,9 +204,9 @@ def _repeats(structured: object, texts: list[str]) -> bool:
         table = cast("Mapping[str, Any]", structured)
         if set(table) == {"result"}:
             values.append(table["result"])
-    whole = "\n".join(texts)
+    joined = "\n".join(texts)
     return any(
-        value in (whole, texts, _parsed(whole), [_parsed(text) for text in texts])
+        value in (joined, texts, _parsed(joined), [_parsed(text) for text in texts])
         for value in values
     )
 

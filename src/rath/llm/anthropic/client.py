@@ -18,7 +18,13 @@ from rath.llm.credentials import ANTHROPIC, RequestTarget, resolve_account
 from rath.llm.endpoint import checked_url, public_url
 from rath.llm.provider import Provider, ProviderOrigin
 from rath.llm.stream import ChunkDecoder, ServedInfo
-from rath.llm.transport import ApiEndpoint, ModelListing, Transport, open_transport
+from rath.llm.transport import (
+    ApiEndpoint,
+    ModelListing,
+    Transport,
+    open_transport,
+    retryable_errors,
+)
 
 __all__ = ["ANTHROPIC_RETRYABLE", "RathAnthropicChatClient"]
 
@@ -78,14 +84,9 @@ class RathAnthropicChatClient(VendorClient):
         self, model: str | None, *, provider_origin: ProviderOrigin = "call"
     ) -> RequestTarget:
         account = self._account
-        chosen = model or (account.model.value if account.model else None)
-        if not chosen:
-            raise ValueError(
-                "model is required: name one in Provider(model=...), in ANTHROPIC_DEFAULT_MODEL "
-                "or in the config"
-            )
+        advice = " in Provider(model=...), in ANTHROPIC_DEFAULT_MODEL or in the config"
         return account.target(
-            chosen,
+            account.model_for(model, advice=advice),
             kind=self.kind,
             endpoint=public_url(self._endpoint.base_url + MESSAGES_PATH),
             path=MESSAGES_PATH,
@@ -111,13 +112,6 @@ class RathAnthropicChatClient(VendorClient):
 
 def __getattr__(name: str) -> Any:
     """Give `ANTHROPIC_RETRYABLE`, which needs the SDK, on first use."""
-    if name != "ANTHROPIC_RETRYABLE":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    import anthropic
-
-    return (
-        anthropic.RateLimitError,
-        anthropic.APIConnectionError,
-        anthropic.APITimeoutError,
-        anthropic.InternalServerError,
-    )
+    if name == "ANTHROPIC_RETRYABLE":
+        return retryable_errors("anthropic")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -12,19 +12,6 @@ from typing import Any, Literal, cast
 from rath.llm.chat_request import RathLLMMessage
 from rath.llm.image import Image
 
-__all__ = [
-    "EMPTY",
-    "OPENING",
-    "THOUGHTS",
-    "Thinking",
-    "TurnPart",
-    "Turns",
-    "joined",
-    "thinking_budget",
-    "thinking_of",
-    "unforced",
-]
-
 Json = dict[str, Any]
 Role = Literal["user", "assistant"]
 

@@ -70,7 +70,7 @@ _SECRET_NAME = re.compile(
 _SENT_VARIABLES = (
     "OPENAI_CUSTOM_HEADERS", "OPENAI_ORG_ID", "OPENAI_ORGANIZATION", "OPENAI_PROJECT_ID",
 )  # fmt: skip
-"""What they hold is sent to every server that speaks OpenAI's protocol."""
+"""Variables that are sent to every server that speaks OpenAI's protocol."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,15 +128,11 @@ class RathLiteLLMChatClient(CompletionsClient):
     def target(
         self, model: str | None, *, provider_origin: ProviderOrigin = "call"
     ) -> RequestTarget:
-        account = self._account
-        chosen = model or (account.model.value if account.model else None)
-        if not chosen:
-            raise ValueError(
-                'model is required: name one, such as "anthropic/..." or "ollama/...", in '
-                "Provider(model=...) or in LITELLM_MODEL"
-            )
-        return account.target(
-            chosen,
+        advice = (
+            ', such as "anthropic/..." or "ollama/...", in Provider(model=...) or in LITELLM_MODEL'
+        )
+        return self._account.target(
+            self._account.model_for(model, advice=advice),
             kind=self.kind,
             endpoint=public_url(self._target.api_base),
             timeout=self.timeout,

@@ -50,7 +50,7 @@ MAPPED: tuple[type[Exception], ...] = (
 """Exceptions that `map_error` takes: LiteLLM's classes are subclasses of OpenAI's."""
 
 END = b"data: [DONE]\n\n"
-"""What follows a stream that has reached its end."""
+"""End marker behind a stream that has reached its end."""
 
 _LISTING_SECONDS = 10.0
 """How long a list of models may take; a guess, since somebody waits for an error meanwhile."""
@@ -99,7 +99,7 @@ _version = importlib.metadata.version("litellm")
 
 
 class LiteLLMConnection:
-    """What the calls to one endpoint share.
+    """State that the calls to one endpoint share.
 
     Blocks: it may create the salt of the home directory.
     """
@@ -315,10 +315,10 @@ _ERRORS: tuple[
 
 
 def _chain(exc: BaseException) -> Iterator[BaseException]:
-    shown: BaseException | None = exc
-    while shown is not None:
-        yield shown
-        shown = shown.__cause__ or shown.__context__
+    link: BaseException | None = exc
+    while link is not None:
+        yield link
+        link = link.__cause__ or link.__context__
 
 
 def _from_status(response: Any, exc: BaseException, target: RequestTarget) -> ProviderError:

@@ -99,7 +99,7 @@ class LocalEndpoint:
 
 
 class _Vendor(Protocol):
-    """What is used of an `xllamacpp.Server`."""
+    """Used methods of an `xllamacpp.Server`."""
 
     @property
     def listening_address(self) -> str: ...

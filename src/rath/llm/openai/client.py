@@ -21,7 +21,13 @@ from rath.llm.openai.create_kwargs import body_writer
 from rath.llm.openai.normalize import OpenAIChunkDecoder, decode_completion
 from rath.llm.provider import Provider, ProviderOrigin
 from rath.llm.stream import ChunkDecoder, ServedInfo
-from rath.llm.transport import ApiEndpoint, ModelListing, Transport, open_transport
+from rath.llm.transport import (
+    ApiEndpoint,
+    ModelListing,
+    Transport,
+    open_transport,
+    retryable_errors,
+)
 
 __all__ = [
     "COMPLETIONS_PATH",
@@ -154,13 +160,9 @@ class RathOpenAIChatClient(CompletionsClient):
     def target(
         self, model: str | None, *, provider_origin: ProviderOrigin = "call"
     ) -> RequestTarget:
-        known = self._endpoint.account.model
-        chosen = model or (known.value if known else None)
-        if not chosen:
-            raise ValueError(
-                "model is required: name one in Provider(model=...), in OPENAI_DEFAULT_MODEL or "
-                "in the config"
-            )
+        chosen = self._endpoint.account.model_for(
+            model, advice=" in Provider(model=...), in OPENAI_DEFAULT_MODEL or in the config"
+        )
         return self._endpoint.target(chosen, timeout=self.timeout, provider_origin=provider_origin)
 
     def looked_up(self) -> object:
@@ -172,13 +174,6 @@ class RathOpenAIChatClient(CompletionsClient):
 
 def __getattr__(name: str) -> Any:
     """Give `OPENAI_RETRYABLE`, which needs the SDK, on first use."""
-    if name != "OPENAI_RETRYABLE":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    import openai
-
-    return (
-        openai.RateLimitError,
-        openai.APIConnectionError,
-        openai.APITimeoutError,
-        openai.InternalServerError,
-    )
+    if name == "OPENAI_RETRYABLE":
+        return retryable_errors("openai")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -139,7 +139,7 @@ def _rewriting_client(evidence: CallEvidence) -> ChatClient:
 
 
 class ReplayedDraft:
-    """A conversation that is written again; see `rath.llm.draft.ChatDraft`."""
+    """A conversation that is written again; see `rath.llm.ChatDraft`."""
 
     def __init__(
         self,
