@@ -1,4 +1,4 @@
-"""Bodies that grow."""
+"""Bodies of requests: their JSON, and how they grow."""
 
 from __future__ import annotations
 
@@ -10,19 +10,38 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rath.llm.body import Body, ListWriter
-from rath.llm.chat_request import RathLLMMessage
+from rath.llm import (
+    Provider,
+    RathLLMChatRequest,
+    RathLLMFunctionTool,
+    RathLLMMessage,
+    chat_client_for,
+    open_draft,
+    to_create_kwargs,
+)
+from rath.llm.body import (
+    ContentParts,
+    ListWriter,
+    RequestBody,
+    encode_message,
+    images_then_text,
+    text_then_images,
+)
+from rath.llm.image import Image
+from tests.support.asking import HELLO, KEY
+from tests.support.images import picture
+from tests.support.litellm import needs_litellm
 
-TEXT = st.text(max_size=20)
+texts = st.text(max_size=20)
 MESSAGES = st.lists(
-    st.builds(RathLLMMessage, st.sampled_from(["user", "tool"]), TEXT, tool_call_id=TEXT),
+    st.builds(RathLLMMessage, st.sampled_from(["user", "tool"]), texts, tool_call_id=texts),
     max_size=8,
 )
 TOOLS: list[dict[str, Any]] = [{"type": "function", "function": {"name": "f", "parameters": {}}}]
 
 
-def make_body(tools: list[dict[str, Any]] | None = None) -> Body:
-    return Body(ListWriter(lambda streaming: {"model": "m", "stream": streaming}, tools))
+def make_body(tools: list[dict[str, Any]] | None = None) -> RequestBody:
+    return RequestBody(ListWriter(lambda streaming: {"model": "m", "stream": streaming}, tools))
 
 
 @given(MESSAGES, MESSAGES, st.booleans())
@@ -72,6 +91,79 @@ def test_the_tools_have_a_digest_of_their_own() -> None:
 
 
 def test_refuses_what_json_cannot_hold() -> None:
-    body = Body(ListWriter(lambda _: {"temperature": float("inf")}, None))
+    body = RequestBody(ListWriter(lambda _: {"temperature": float("inf")}, None))
     with pytest.raises(ValueError, match="JSON"):
         body.content(streaming=False)
+
+
+CAT = Image.from_bytes(picture(b"cat"))
+DOG = Image.from_bytes(picture(b"dog", mime="image/jpeg"))
+TEXT = {"type": "text", "text": "What is it?"}
+
+
+def part(image: Image) -> dict[str, Any]:
+    return {"type": "image_url", "image_url": {"url": image.to_data_url()}}
+
+
+def test_images_stand_before_the_text() -> None:
+    encoded = encode_message(RathLLMMessage("user", "What is it?", images=(CAT, DOG)))
+    assert encoded == {"role": "user", "content": [part(CAT), part(DOG), TEXT]}
+
+
+@pytest.mark.parametrize(
+    ("parts", "content"),
+    [(images_then_text, [part(CAT), TEXT]), (text_then_images, [TEXT, part(CAT)])],
+    ids=["images first", "text first"],
+)
+def test_either_order_can_be_asked_for(parts: ContentParts, content: list[Any]) -> None:
+    message = RathLLMMessage("user", "What is it?", images=(CAT,))
+    assert encode_message(message, parts=parts)["content"] == content
+
+
+@pytest.mark.parametrize("text", [None, "", " \n"])
+@pytest.mark.parametrize("parts", [images_then_text, text_then_images])
+def test_a_blank_text_beside_images_is_left_out(text: str | None, parts: ContentParts) -> None:
+    assert parts(text, (CAT,)) == [part(CAT)]
+
+
+@pytest.mark.parametrize("images", [None, ()])
+def test_a_message_without_images_keeps_its_plain_text(images: tuple[Image, ...] | None) -> None:
+    encoded = encode_message(RathLLMMessage("user", "hi", images=images))
+    assert encoded == {"role": "user", "content": "hi"}
+
+
+def test_the_documented_arguments_hold_the_images() -> None:
+    request = RathLLMChatRequest(messages=(RathLLMMessage("user", "x", images=(CAT,)),))
+    (message,) = to_create_kwargs(request, default_model="m")["messages"]
+    assert message["content"][0] == part(CAT)
+
+
+def test_blocks_of_another_vendor_have_no_place_in_this_form() -> None:
+    said = RathLLMMessage("assistant", "hi", blocks=({"type": "thinking", "signature": "s"},))
+    assert encode_message(said) == {"role": "assistant", "content": "hi"}
+
+
+CLOSED: dict[str, Any] = {
+    "type": "object",
+    "properties": {"additionalProperties": {"type": "string"}},
+    "required": ["additionalProperties"],
+    "additionalProperties": False,
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "model"),
+    [
+        pytest.param("openai", "m", id="openai"),
+        pytest.param("anthropic", "m", id="anthropic"),
+        pytest.param("litellm", "openai/m", id="litellm", marks=needs_litellm),
+    ],
+)
+def test_every_vendor_reads_the_whole_schema_of_a_strict_tool(kind: Any, model: str) -> None:
+    provider = Provider(provider_kind=kind, model=model, api_key=KEY)
+    request = RathLLMChatRequest(
+        messages=HELLO, tools=(RathLLMFunctionTool("f", CLOSED, strict=True),)
+    )
+    (tool,) = json.loads(open_draft(chat_client_for(provider), request).body())["tools"]
+    schema = tool["input_schema"] if kind == "anthropic" else tool["function"]["parameters"]
+    assert schema == CLOSED

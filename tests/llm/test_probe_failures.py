@@ -168,7 +168,7 @@ def test_the_key_of_a_client_that_repeats_it_stays_hidden() -> None:
 
 def test_an_adapter_that_fails_in_its_own_way_is_told() -> None:
     class Odd(RathOpenAIChatClient):
-        async def connect(self, asked: RequestTarget) -> Transport:
+        async def connect(self, target: RequestTarget) -> Transport:
             raise LookupError(f"no wire for {KEY}")
 
     register_chat_client("odd-adapter", Odd)

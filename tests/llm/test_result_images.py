@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rath.llm.anthropic.create_kwargs import build_anthropic_kwargs
-from rath.llm.body import Body, ListWriter, encode_message
+from rath.llm.body import ListWriter, RequestBody, encode_message
 from rath.llm.chat_request import RathLLMChatRequest, RathLLMMessage
 from rath.llm.image import Image
 from rath.llm.openai.create_kwargs import to_create_kwargs
@@ -65,7 +65,7 @@ def asked(messages: Sequence[RathLLMMessage]) -> RathLLMChatRequest:
 
 
 def written(messages: Sequence[RathLLMMessage]) -> list[dict[str, Any]]:
-    body = Body(ListWriter(lambda _: {}, None))
+    body = RequestBody(ListWriter(lambda _: {}, None))
     body.append(messages)
     said: list[dict[str, Any]] = json.loads(body.content(streaming=False))["messages"]
     return said
@@ -147,7 +147,7 @@ messages = st.lists(
 def test_a_body_that_grows_is_one_that_was_written_at_once(
     first: list[RathLLMMessage], more: list[RathLLMMessage]
 ) -> None:
-    grown, whole = (Body(ListWriter(lambda _: {}, None)) for _ in range(2))
+    grown, whole = (RequestBody(ListWriter(lambda _: {}, None)) for _ in range(2))
     for message in first + more:
         _ = grown.content(streaming=False), grown.digest(streaming=False)
         grown.append([message])

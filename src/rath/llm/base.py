@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Protocol, runtime_checkable
 
-from rath.llm.body import Body
+from rath.llm.body import RequestBody
 from rath.llm.chat_request import RathLLMChatRequest, RathLLMMessage
 from rath.llm.chat_response import RathLLMChatResponse, RathLLMStreamDelta
 from rath.llm.evidence import CallEvidence, CallFacts, CallRecorder, Exchange, OnDelta
@@ -111,7 +111,7 @@ class SchemaClient(Protocol):
 class BodyDraft(ChatDraft):
     """A draft over a growing body; a subclass knows how it is sent."""
 
-    def __init__(self, body: Body, facts: CallFacts, *, streaming: bool = False) -> None:
+    def __init__(self, body: RequestBody, facts: CallFacts, *, streaming: bool = False) -> None:
         self._body = body
         self._facts = facts
         self._streaming = streaming

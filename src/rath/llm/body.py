@@ -44,7 +44,7 @@ ContentParts = Callable[[str | None, Sequence[Image]], list[dict[str, Any]]]
 
 
 @dataclass(frozen=True, slots=True)
-class Tail:
+class BodyTail:
     """The end of a body, which does not change while messages are added."""
 
     content: bytes
@@ -62,7 +62,7 @@ class BodyWriter(Protocol):
         """Return what one more message adds behind all that was returned before."""
         ...
 
-    def tail(self, *, streaming: bool) -> Tail:
+    def tail(self, *, streaming: bool) -> BodyTail:
         """Return what ends the body as it stands."""
         ...
 
@@ -246,7 +246,7 @@ class ListWriter:
         self._tools = None if tools is None else to_json(tools)
         self._encode = encode
         self._separator = b'{"messages":['
-        self._tails: dict[bool, Tail] = {}
+        self._tails: dict[bool, BodyTail] = {}
         self._calls: Sequence[Mapping[str, Any]] = ()
         """Those of the turn whose results come."""
 
@@ -269,13 +269,13 @@ class ListWriter:
         self._calls = message.tool_calls or ()
         return released + self._write(message)
 
-    def tail(self, *, streaming: bool) -> Tail:
+    def tail(self, *, streaming: bool) -> BodyTail:
         if streaming not in self._tails:
             self._tails[streaming] = self._write_tail(streaming)
         tail = self._tails[streaming]
         # Without a message the list was not opened yet.
         prefix = self._written_images() if self._separator == b"," else self._separator
-        return Tail(prefix + tail.content, tail.parameters) if prefix else tail
+        return BodyTail(prefix + tail.content, tail.parameters) if prefix else tail
 
     def _write(self, message: RathLLMMessage) -> bytes:
         separator, self._separator = self._separator, b","
@@ -293,17 +293,17 @@ class ListWriter:
             self._ending = b"," + to_json(self._held)
         return self._ending
 
-    def _write_tail(self, streaming: bool) -> Tail:
+    def _write_tail(self, streaming: bool) -> BodyTail:
         parameters = self._parameters(streaming)
         content = b"]"
         if self._tools is not None:
             content += b',"tools":' + self._tools
         if parameters:
             content += b"," + to_json(parameters)[1:-1]
-        return Tail(content + b"}", parameters)
+        return BodyTail(content + b"}", parameters)
 
 
-class Body:
+class RequestBody:
     """A growing body; O(new messages) to extend, O(bytes) to give out."""
 
     __slots__ = ("_hash", "_head", "_writer", "n_images")

@@ -49,7 +49,7 @@ class RathLLMMessage:
 
     # Not in the repr, of which digests in stored sessions were taken before there was the field.
     captions: tuple[str, ...] | None = field(default=None, repr=False)
-    """What is said before each of `images`; `content` then says the same in one piece, for those
+    """The text before each of `images`; `content` then says the same in one piece, for those
     that write a text and images, and not a text before each image."""
 
 

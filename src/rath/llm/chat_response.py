@@ -49,7 +49,7 @@ class RathLLMTokenUsage:
 
 @dataclass(frozen=True, slots=True)
 class RathLLMToolCallFunction:
-    """Which function a model calls, and with what."""
+    """The function that a model calls, and its arguments."""
 
     name: str
     arguments: str

@@ -20,7 +20,7 @@ from rath.errors import (
     StreamInterrupted,
 )
 from rath.llm.base import BodyDraft, ChatClient, ChatDraft, DraftingClient, SchemaClient
-from rath.llm.body import Body, BodyWriter
+from rath.llm.body import BodyWriter, RequestBody
 from rath.llm.chat_request import RathLLMChatRequest
 from rath.llm.chat_response import RathLLMChatResponse, RathLLMStreamDelta
 from rath.llm.credentials import RequestTarget
@@ -106,7 +106,7 @@ class VendorClient(ABC):
     ) -> VendorDraft:
         """Return a draft that holds the messages of `request`."""
         target = self.target(request.model, provider_origin=provider_origin)
-        body = Body(self.write_body(request, model=target.model))
+        body = RequestBody(self.write_body(request, model=target.model))
         body.append(request.messages)
         return VendorDraft(self, body, target, streaming=streaming)
 
@@ -176,7 +176,7 @@ class VendorDraft(BodyDraft):
     """A draft that is sent through the transport of one of our clients."""
 
     def __init__(
-        self, client: VendorClient, body: Body, target: RequestTarget, *, streaming: bool
+        self, client: VendorClient, body: RequestBody, target: RequestTarget, *, streaming: bool
     ) -> None:
         facts = CallFacts(
             provider_kind=client.provider.provider_kind or client.kind,
@@ -315,28 +315,24 @@ class VendorDraft(BodyDraft):
         return response
 
 
-class _StreamEnd:
-    """Follows the last delta of a stream."""
-
-
 def _iterate(draft: VendorDraft) -> Iterator[RathLLMStreamDelta]:
     """Yield what the call on the runtime loop gives; ending the iteration ends the call."""
     if runtime().is_own_thread():
         raise SelfWaitError(
             "complete_stream would block an event loop of rath; use a draft and await it there"
         )
-    deltas: SimpleQueue[RathLLMStreamDelta | _StreamEnd] = SimpleQueue()
+    deltas: SimpleQueue[RathLLMStreamDelta | None] = SimpleQueue()
 
     async def send() -> None:
         try:
             await draft.asend(on_delta=deltas.put)
         finally:
-            deltas.put(_StreamEnd())
+            deltas.put(None)  # the end
 
     running = runtime().submit(send, label="a streamed model call")
     try:
-        while not isinstance(item := deltas.get(), _StreamEnd):
-            yield item
+        while (delta := deltas.get()) is not None:
+            yield delta
         running.future.result()
     finally:
         runtime().cancel(running)

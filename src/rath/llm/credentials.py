@@ -1,4 +1,4 @@
-"""Which key, endpoint and model a request uses, and where each of them came from."""
+"""Key, endpoint and model of a request, and the origin of each of them."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ __all__ = [
 ]
 
 Purpose = Literal["chat", "embedding", "vlm"]
-"""What a model is called for; it decides which entry of a config is looked at first."""
+"""The purpose of a call; it decides which entry of a config is looked at first."""
 
 SALT_FILENAME = "credential.salt"
 _SALT_BYTES = 32
@@ -75,7 +75,7 @@ class RequestTarget:
     """Empty where no model is asked for anything."""
 
     path: str = ""
-    """What follows the base URL, for transports that share a connection between paths."""
+    """The part behind the base URL, for transports that share a connection between paths."""
 
     origins: tuple[tuple[str, str], ...] = ()
     """Where model, base_url and api_key came from."""
@@ -153,7 +153,7 @@ def variables_of(kind: str) -> Variables:
 
 
 class AccountSource(Protocol):
-    """What was asked for: a `Provider`, or one for embeddings or images."""
+    """The fields of a `Provider`, or of one for embeddings or images, that an account needs."""
 
     @property
     def model(self) -> str | None: ...
@@ -171,7 +171,7 @@ class AccountSource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """What a client calls with."""
+    """Key, endpoint and model that a client calls with."""
 
     api_key: Sourced[str] = field(repr=False)
     """An empty text where there is none."""

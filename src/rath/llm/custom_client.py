@@ -81,7 +81,7 @@ class CustomDraft(BodyDraft):
             origins=tuple((name, provider_origin) for name, value in origins.items() if value),
             tools_digest=writer.tools_digest,
         )
-        super().__init__(body.Body(writer), facts, streaming=streaming)
+        super().__init__(body.RequestBody(writer), facts, streaming=streaming)
         self._client = client
         self._request = request
         self._messages: list[RathLLMMessage] = []
@@ -177,7 +177,7 @@ class CustomDraft(BodyDraft):
 
 
 class _Work:
-    """What a client does for one call, step after step, where user code runs."""
+    """The work of a client for one call, step after step, where user code runs."""
 
     def __init__(self) -> None:
         self._step: Future[Any] | None = None
@@ -220,11 +220,11 @@ async def _consume(make: Callable[[], object], take: _Take, work: _Work) -> None
     items: object
     if is_async(make):
         items = await work.on_user_loop(cast("Callable[[], Awaitable[object]]", make))
-        left: object = await _Pump(lambda: items, take, work).run()
+        rest: object = await _Pump(lambda: items, take, work).run()
     else:
-        left = await _Pump(make, take, work).run()
-    if left is not None:
-        await _consume_async(cast("AsyncIterable[RathLLMStreamDelta]", left), take, work)
+        rest = await _Pump(make, take, work).run()
+    if rest is not None:
+        await _consume_async(cast("AsyncIterable[RathLLMStreamDelta]", rest), take, work)
 
 
 async def _consume_async(

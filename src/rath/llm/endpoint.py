@@ -1,4 +1,4 @@
-"""What may be told of a URL, and whose host it names."""
+"""URLs of endpoints: the public part, the checks, and whose host one names."""
 
 from __future__ import annotations
 

@@ -222,7 +222,7 @@ def reported_error(error: object, target: RequestTarget) -> ProviderError:
     status = _STATUS_OF_TYPE.get(kind or str(code), 500)
     if isinstance(code, int) and 400 <= code < 600:
         status = code
-    words = text_of(fields.get("message")) or (kind if fields.keys() == {"type"} else None)
+    words = text_of(fields.get("message")) or (kind if len(fields) == 1 else None)
     words = words or (str(error) if error else "an error that it does not name")
     return status_error(target, status, words, code=kind if code is None else str(code))
 

@@ -27,7 +27,7 @@ OnDelta = Callable[[RathLLMStreamDelta], Awaitable[None] | None]
 
 
 class CallEvidence(Struct, frozen=True, kw_only=True, dict=True, omit_defaults=True):
-    """What is known of one model call; it holds no credential and no message."""
+    """The evidence of one model call; it holds no credential and no message."""
 
     provider_kind: str
     adapter: str

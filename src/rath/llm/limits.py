@@ -1,4 +1,4 @@
-"""Which limits a provider sets for its calls, and the gate of an endpoint that they pass."""
+"""Limits that a provider sets for its calls, and the gate of an endpoint that they pass."""
 
 from __future__ import annotations
 

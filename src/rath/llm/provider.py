@@ -1,4 +1,4 @@
-"""Where a model is called, with which parameters, and how patiently."""
+"""Providers: endpoint, model, parameters, limits and patience of model calls."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = [
 ]
 
 ProviderOrigin = Literal["call", "session"]
-"""Who brought what a provider says itself."""
+"""The source of the values of a provider itself."""
 
 OutputMode = Literal["schema", "tool"]
 """How a typed answer is asked for: by a JSON Schema that the endpoint holds the answer to, or by a
@@ -77,16 +77,16 @@ class ConfigEntry:
     guard: GuardedEntry | None = field(default=None, compare=False, repr=False)
     """What the entry would do, where it is a project's and acts."""
 
-    def check_trusted(self, given: Collection[str]) -> None:
+    def check_trusted(self, own_fields: Collection[str]) -> None:
         """Refuse the entry of a project that acts and that the user has not trusted.
 
         Args:
-            given: Fields that are not taken from it.
+            own_fields: Fields that are not taken from it.
 
         Raises:
             UntrustedConfig: It is not trusted, or was changed since.
         """
-        if self.guard is not None and not self.guard.acting <= set(given):
+        if self.guard is not None and not self.guard.acting <= set(own_fields):
             self.guard.check()
 
     @property
@@ -267,13 +267,13 @@ def given_fields(overrides: Mapping[str, Any]) -> set[str]:
     return {name for name, value in overrides.items() if value is not None}
 
 
-def _checked_fallbacks(given: object) -> tuple[Provider, ...]:
-    if given is None:
+def _checked_fallbacks(value: object) -> tuple[Provider, ...]:
+    if value is None:
         return ()
-    if isinstance(given, Provider) or not isinstance(given, Sequence):
-        raise TypeError(f"fallbacks must be a list of Provider, not {type(given).__name__}")
+    if isinstance(value, Provider) or not isinstance(value, Sequence):
+        raise TypeError(f"fallbacks must be a list of Provider, not {type(value).__name__}")
     fallbacks: list[Provider] = []
-    for item in cast("Sequence[object]", given):
+    for item in cast("Sequence[object]", value):
         if not isinstance(item, Provider):
             raise TypeError(f"fallbacks must hold Provider objects, not {type(item).__name__}")
         if item.fallbacks:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
 from functools import partial
 from pkgutil import resolve_name
 from typing import Any
 
 from rath.llm.anthropic.create_kwargs import MessagesWriter
 from rath.llm.base import BodyDraft
-from rath.llm.body import Body, BodyWriter, ListWriter, encode_message, encode_tool
+from rath.llm.body import BodyWriter, ListWriter, RequestBody, encode_message, encode_tool
 from rath.llm.chat_request import RathLLMChatRequest, RathLLMFunctionTool, RathLLMMessage
 from rath.llm.chat_response import RathLLMChatResponse
 from rath.llm.custom_client import RENDERER, named_images_then_text
@@ -72,10 +73,13 @@ class RecordedDraft(BodyDraft):
         parameters = evidence.parameters
         # Tools that were given as an extra argument are parameters like any other.
         tools = () if "tools" in parameters else request.tools or ()
-        body = Body(_WRITERS[evidence.renderer](tools, parameters))
+        body = RequestBody(_WRITERS[evidence.renderer](tools, parameters))
         body.append(request.messages)
-        known = {name: getattr(evidence, name) for name in CallFacts.__dataclass_fields__}
-        super().__init__(body, CallFacts(**known | {"tools_digest": body.tools_digest}))
+        known: dict[str, Any] = {
+            item.name: getattr(evidence, item.name) for item in fields(CallFacts)
+        }
+        known["tools_digest"] = body.tools_digest
+        super().__init__(body, CallFacts(**known))
 
     async def asend(self, *, on_delta: OnDelta | None = None) -> Exchange:
         raise RuntimeError(_NOT_SENT)

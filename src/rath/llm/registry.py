@@ -110,11 +110,11 @@ def chat_client_for(provider: Provider) -> ChatClient:
         known = _clients.get(key)
     if known is not None and not isinstance(known, VendorClient):
         return known  # what clients of others look up, nobody else knows
-    made = factory(provider)
+    client = factory(provider)
     with _clients_lock:
         known = _clients.get(key)
-        if known is None or not _are_alike(known, made):
-            _clients[key] = known = made
+        if known is None or not _are_alike(known, client):
+            _clients[key] = known = client
     return known
 
 
@@ -129,11 +129,11 @@ def clear_client_cache() -> None:
         _clients.clear()
 
 
-def _are_alike(known: ChatClient, made: ChatClient) -> bool:
-    """Tell whether two clients that were made for one key call the same way."""
-    if not isinstance(known, VendorClient) or not isinstance(made, VendorClient):
+def _are_alike(known: ChatClient, other: ChatClient) -> bool:
+    """Tell whether two clients that were other for one key call the same way."""
+    if not isinstance(known, VendorClient) or not isinstance(other, VendorClient):
         return True
-    return type(known) is type(made) and known.looked_up() == made.looked_up()
+    return type(known) is type(other) and known.looked_up() == other.looked_up()
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +162,7 @@ def or_no_client(make: Callable[[], C], *, key: str | None) -> C | NoClient:
 
 @dataclass(frozen=True, slots=True)
 class ModelOffer:
-    """What an endpoint said when it was asked for its models."""
+    """The answer of an endpoint to the question for its models."""
 
     models: tuple[str, ...] = ()
     error: Exception | None = None

@@ -163,10 +163,10 @@ class SdkTransport:
         self._target = target
         connect = min(target.timeout, _CONNECT_SECONDS)
         # A whole answer has a limit of its own below; a stream is limited between its pieces.
-        whole = httpx2.Timeout(None, connect=connect)
+        overall = httpx2.Timeout(None, connect=connect)
         piecewise = httpx2.Timeout(target.timeout, connect=connect)
-        self._whole: Any = {**connection.call_options, "timeout": whole}
-        self._piecewise: Any = {**connection.call_options, "timeout": piecewise}
+        self._options: Any = {**connection.call_options, "timeout": overall}
+        self._stream_options: Any = {**connection.call_options, "timeout": piecewise}
         self.endpoint = target.endpoint
         self.sdk_version: str | None = connection.sdk.__version__
         self.credential = connection.credential
@@ -175,7 +175,7 @@ class SdkTransport:
         target = self._target
         call = partial(self._connection.client.post, target.path, content=body)
         async with _time_limit(target):
-            reply = await self._answer(call, self._whole, target)
+            reply = await self._answer(call, self._options, target)
         return WireReply.redacted(reply.status_code, reply.content, target)
 
     @asynccontextmanager
@@ -183,7 +183,7 @@ class SdkTransport:
         connection, target = self._connection, self._target
         with connection.mapping_errors(target):
             reply: Any = await connection.client.post(
-                target.path, content=body, cast_to=httpx2.Response, options=self._piecewise,
+                target.path, content=body, cast_to=httpx2.Response, options=self._stream_options,
                 stream=True, stream_cls=connection.sdk.AsyncStream[Any],
             )  # fmt: skip
         try:
@@ -213,7 +213,7 @@ class SdkTransport:
         query = dict(listing.query)
         for _ in range(_MAX_PAGES):
             call = partial(self._connection.client.get, listing.path)
-            options = {**self._whole, "params": query} if query else self._whole
+            options = {**self._options, "params": query} if query else self._options
             reply = await self._answer(call, options, target)
             content = target.redactor.json_bytes(reply.content)
             try:

@@ -91,7 +91,7 @@ class EventParser:
 
 @dataclass(slots=True)
 class ServedInfo:
-    """What the endpoint says about its answer, as far as it has come."""
+    """The endpoint's words about its answer, as far as it has come."""
 
     model: str | None = None
     response_id: str | None = None
@@ -462,9 +462,9 @@ class StreamFold:
         ordered = sorted(
             self._calls, key=lambda call: math.inf if call.index is None else call.index
         )
-        taken = {call.id for call in ordered}
+        ids = {call.id for call in ordered}
         return tuple(
-            tool_call_part(call.id or _free_id(taken), call.name, "".join(call.arguments))
+            tool_call_part(call.id or _free_id(ids), call.name, "".join(call.arguments))
             for call in ordered
         )
 
@@ -509,9 +509,9 @@ def _joined(parts: list[str]) -> str | None:
     return valid_unicode("".join(parts)) if parts else None
 
 
-def _free_id(taken: set[str | None]) -> str:
+def _free_id(ids: set[str | None]) -> str:
     number = 0
-    while (name := f"call_{number}") in taken:
+    while (name := f"call_{number}") in ids:
         number += 1
-    taken.add(name)
+    ids.add(name)
     return name

@@ -17,7 +17,7 @@ from rath.llm import RathLLMChatRequest, RathLLMMessage
 from rath.llm.anthropic.create_kwargs import MessagesWriter, build_anthropic_kwargs
 from rath.llm.anthropic.normalize import decode_message
 from rath.llm.anthropic.turns import EMPTY, OPENING
-from rath.llm.body import Body
+from rath.llm.body import RequestBody
 from rath.llm.chat_response import tool_call_part
 from rath.llm.image import Image
 from rath.session import ChunkRow, ChunkTable, Session, assistant_turn_chunk
@@ -44,9 +44,9 @@ def result(call_id: str, text: str | None = "done") -> RathLLMMessage:
     return RathLLMMessage("tool", text, tool_call_id=call_id)
 
 
-def body_of(messages: Iterable[RathLLMMessage], *, model: str = "m", **extra: Any) -> Body:
+def body_of(messages: Iterable[RathLLMMessage], *, model: str = "m", **extra: Any) -> RequestBody:
     request = RathLLMChatRequest(messages=tuple(messages), extra_create_args=extra)
-    body = Body(MessagesWriter(request, model=model))
+    body = RequestBody(MessagesWriter(request, model=model))
     body.append(request.messages)
     return body
 

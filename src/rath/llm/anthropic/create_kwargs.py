@@ -14,7 +14,7 @@ from rath.llm.anthropic.turns import (
     thinking_of,
     unforced,
 )
-from rath.llm.body import Tail, to_json
+from rath.llm.body import BodyTail, to_json
 from rath.llm.chat_request import RathLLMChatRequest, RathLLMFunctionTool, RathLLMMessage
 
 __all__ = [
@@ -104,15 +104,15 @@ class MessagesWriter:
         self._tools = [_tool(tool) for tool in tools] if tools else None
         schemas = None if self._tools is None else to_json(self._tools)
         self.tools_digest = None if schemas is None else sha256(schemas).hexdigest()
-        self._tails: dict[bool, tuple[tuple[int, int, bool], Tail]] = {}
+        self._tails: dict[bool, tuple[tuple[int, int, bool], BodyTail]] = {}
 
     @classmethod
     def recorded(
         cls, tools: Sequence[RathLLMFunctionTool], parameters: Mapping[str, Any]
     ) -> MessagesWriter:
         """Return a writer for plain bodies whose parameters are those of a call that was made."""
-        asked = RathLLMChatRequest(messages=(), tools=tuple(tools) or None)
-        writer = MessagesWriter(asked, model=str(parameters.get("model")))
+        request = RathLLMChatRequest(messages=(), tools=tuple(tools) or None)
+        writer = MessagesWriter(request, model=str(parameters.get("model")))
         writer._mark = parameters.get("cache_control")  # a constructor of the same class
         writer._parameters = writer._unthinking = dict(parameters)
         writer._has_extra_tools = "tools" in parameters
@@ -123,7 +123,7 @@ class MessagesWriter:
         before = self._turns.role
         return _encode(self._turns.add(message), before)
 
-    def tail(self, *, streaming: bool) -> Tail:
+    def tail(self, *, streaming: bool) -> BodyTail:
         turns = self._turns
         ending = _encode(turns.ending(), turns.role) if turns.ends_open else b""
         # A tail stays as it is until another text of the system or another tool comes, or the
@@ -133,9 +133,9 @@ class MessagesWriter:
         if known is None or known[0] != state:
             known = self._tails[streaming] = (state, self._write_tail(streaming))
         tail = known[1]
-        return Tail(ending + tail.content, tail.parameters) if ending else tail
+        return BodyTail(ending + tail.content, tail.parameters) if ending else tail
 
-    def _write_tail(self, streaming: bool) -> Tail:
+    def _write_tail(self, streaming: bool) -> BodyTail:
         parameters = self._parameters if self._turns.may_think else self._unthinking
         if streaming:
             parameters = {**parameters, "stream": True}
@@ -149,7 +149,7 @@ class MessagesWriter:
         elif self._turns.called and not self._has_extra_tools:
             content += b',"tools":' + to_json([_placeholder(name) for name in self._turns.called])
             parameters = {**parameters, "tool_choice": {"type": "none"}}
-        return Tail(content + b"," + to_json(parameters)[1:-1] + b"}", parameters)
+        return BodyTail(content + b"," + to_json(parameters)[1:-1] + b"}", parameters)
 
     def _marked(self, blocks: Sequence[Json]) -> list[Json]:
         """Return `blocks` with the last one marked, so that all before it is cached too."""

@@ -158,8 +158,8 @@ def arguments_text(value: object) -> str:
 
 
 def _joined(texts: Iterable[object]) -> str | None:
-    said = [text for text in texts if isinstance(text, str) and text]
-    return valid_unicode("\n".join(said)) if said else None
+    known = [text for text in texts if isinstance(text, str) and text]
+    return valid_unicode("\n".join(known)) if known else None
 
 
 def _valid(value: Any) -> Any:

@@ -87,7 +87,7 @@ class Turns:
         """Messages of a turn that waits for the vendor's own tools."""
 
         self._ids: dict[str, str] = {}
-        self._taken: set[str] = set()
+        self._used_ids: set[str] = set()
 
     def add(self, message: RathLLMMessage) -> list[TurnPart]:
         """Return what one more message adds.
@@ -115,8 +115,8 @@ class Turns:
         """Return what the conversation needs behind its messages, which stays out of the turns."""
         parts = [] if self.role else [TurnPart("user", [_text(OPENING)])]
         blocks = [block for one in self._paused for block in self._assistant_blocks(one)]
-        kept = self._with_thoughts(blocks, self._thoughts_before(blocks))
-        return [*parts, TurnPart("assistant", kept)] if kept else parts
+        allowed = self._with_thoughts(blocks, self._thoughts_before(blocks))
+        return [*parts, TurnPart("assistant", allowed)] if allowed else parts
 
     @property
     def ends_open(self) -> bool:
@@ -206,8 +206,8 @@ class Turns:
         return blocks
 
     def _result(self, message: RathLLMMessage) -> Json:
-        given = message.tool_call_id or ""
-        block = {"type": "tool_result", "tool_use_id": self._ids.get(given) or _allowed(given)}
+        call_id = message.tool_call_id or ""
+        block = {"type": "tool_result", "tool_use_id": self._ids.get(call_id) or _allowed(call_id)}
         # A result may be without content, while blank content may be refused.
         is_blank = _is_blank(message.content)
         if not message.images:
@@ -217,17 +217,17 @@ class Turns:
             blocks += [_text(image.label), _image(image)]
         return {**block, "content": blocks}
 
-    def _name_call(self, given: str) -> str:
-        """Return an id with the characters that are allowed, another one for each given id."""
-        known = self._ids.get(given)
+    def _name_call(self, call_id: str) -> str:
+        """Return an id with the characters that are allowed, another one for each call id."""
+        known = self._ids.get(call_id)
         if known is None:
-            known = base = _allowed(given)
+            known = base = _allowed(call_id)
             count = 1
-            while known in self._taken:
+            while known in self._used_ids:
                 count += 1
                 known = f"{base}-{count}"
-            self._ids[given] = known
-            self._taken.add(known)
+            self._ids[call_id] = known
+            self._used_ids.add(known)
         return known
 
 
@@ -259,17 +259,17 @@ def _tool_use(call: Mapping[str, Any], call_id: str) -> Json:
     return {"type": "tool_use", "id": call_id, "name": name, "input": arguments}
 
 
-def _arguments(given: object) -> Json:
+def _arguments(arguments: object) -> Json:
     """Return the arguments of a call as an object, and an empty one where they are none.
 
     Numbers that JSON has no form for become their names.
     """
-    if isinstance(given, Mapping):
-        return dict(cast("Mapping[str, Any]", given))
-    if not isinstance(given, str):
+    if isinstance(arguments, Mapping):
+        return dict(cast("Mapping[str, Any]", arguments))
+    if not isinstance(arguments, str):
         return {}
     try:
-        parsed: object = _parse(given)
+        parsed: object = _parse(arguments)
     except (ValueError, RecursionError):
         return {}
     return cast("Json", parsed) if isinstance(parsed, dict) else {}
@@ -298,18 +298,18 @@ def _with_ids(blocks: Sequence[Mapping[str, Any]], ids: Sequence[str]) -> list[J
     if sum(block.get("type") == "tool_use" for block in blocks) != len(ids):
         return None
     waiting = iter(ids)
-    kept: list[Json] = []
+    fitting: list[Json] = []
     for block in blocks:
         kind = block.get("type")
         if kind == "tool_use":
-            kept.append({**block, "id": next(waiting)})
+            fitting.append({**block, "id": next(waiting)})
         elif kind != "text" or not _is_blank(block.get("text")):
-            kept.append(dict(block))
-    while kept and kept[-1].get("type") in THOUGHTS:
-        kept.pop()
-    if kept and kept[-1].get("type") == "text":
-        kept[-1]["text"] = kept[-1]["text"].rstrip()
-    return kept
+            fitting.append(dict(block))
+    while fitting and fitting[-1].get("type") in THOUGHTS:
+        fitting.pop()
+    if fitting and fitting[-1].get("type") == "text":
+        fitting[-1]["text"] = fitting[-1]["text"].rstrip()
+    return fitting
 
 
 def _begins_with_thought(blocks: Sequence[Json]) -> bool:
@@ -376,14 +376,14 @@ def unforced(parameters: Json) -> Json:
     choice = parameters.get("tool_choice")
     if not isinstance(choice, Mapping):
         return parameters
-    asked = cast("Mapping[str, Any]", choice)
+    wanted = cast("Mapping[str, Any]", choice)
     is_free = thinking_of(parameters) in {"off", "unsaid"}
-    if asked.get("type") not in {"any", "tool"} or (
+    if wanted.get("type") not in {"any", "tool"} or (
         is_free and not _UNFORCED.search(str(parameters.get("model")))
     ):
         return parameters
-    kept = {name: value for name, value in asked.items() if name == "disable_parallel_tool_use"}
-    return {**parameters, "tool_choice": {"type": "auto", **kept}}
+    flags = {name: value for name, value in wanted.items() if name == "disable_parallel_tool_use"}
+    return {**parameters, "tool_choice": {"type": "auto", **flags}}
 
 
 def _config(parameters: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -170,8 +170,8 @@ def _message(message: Json) -> RathLLMAssistantMessage:
 
 
 def _tool_calls(calls: Sequence[Json]) -> tuple[RathLLMToolCallPart, ...]:
-    taken = {text_of(call.get("id")) for call in calls}
-    free = (name for number in range(2 * len(calls)) if (name := f"call_{number}") not in taken)
+    ids = {text_of(call.get("id")) for call in calls}
+    free = (name for number in range(2 * len(calls)) if (name := f"call_{number}") not in ids)
     parts: list[RathLLMToolCallPart] = []
     for call in calls:
         kind = text_of(call.get("type")) or "function"

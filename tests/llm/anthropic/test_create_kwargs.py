@@ -12,7 +12,7 @@ import pytest
 from rath.llm import RathLLMChatRequest, RathLLMFunctionTool, RathLLMMessage
 from rath.llm.anthropic import build_anthropic_kwargs, build_anthropic_stream_kwargs
 from rath.llm.anthropic.create_kwargs import DEFAULT_MAX_TOKENS, MessagesWriter
-from rath.llm.body import Body
+from rath.llm.body import RequestBody
 from tests.support.anthropic_rules import check_body
 
 Json = dict[str, Any]
@@ -37,7 +37,7 @@ def arguments_of(**fields: Any) -> Json:
 
 
 def body_of(asked: RathLLMChatRequest, *, streaming: bool = False) -> Json:
-    body = Body(MessagesWriter(asked, model=asked.model or "m"))
+    body = RequestBody(MessagesWriter(asked, model=asked.model or "m"))
     body.append(asked.messages)
     return check_body(body.content(streaming=streaming))
 
@@ -269,7 +269,7 @@ def test_an_extra_output_config_leaves_the_rest_of_it() -> None:
 
 
 def test_the_messages_stand_first_in_the_body() -> None:
-    body = Body(MessagesWriter(request(temperature=0.5), model="m"))
+    body = RequestBody(MessagesWriter(request(temperature=0.5), model="m"))
     body.append([USER])
     assert body.content(streaming=False) == (
         b'{"messages":[{"role":"user","content":[{"type":"text","text":"hi"}]}],'
@@ -279,7 +279,7 @@ def test_the_messages_stand_first_in_the_body() -> None:
 
 
 def test_parameters_hold_no_text_and_no_tools() -> None:
-    body = Body(MessagesWriter(request(tools=(TOOL,)), model="m"))
+    body = RequestBody(MessagesWriter(request(tools=(TOOL,)), model="m"))
     body.append([SYSTEM, USER])
     expected = {"cache_control": MARK, "model": "m", "max_tokens": DEFAULT_MAX_TOKENS}
     assert body.parameters(streaming=False) == expected
@@ -288,7 +288,7 @@ def test_parameters_hold_no_text_and_no_tools() -> None:
 
 @pytest.mark.parametrize("streaming", [False, True])
 def test_the_digest_is_that_of_the_content(streaming: bool) -> None:
-    body = Body(MessagesWriter(request(tools=(TOOL,)), model="m"))
+    body = RequestBody(MessagesWriter(request(tools=(TOOL,)), model="m"))
     for message in (SYSTEM, USER, ASKING, RESULT, SYSTEM):
         body.append([message])
         content = body.content(streaming=streaming)
@@ -305,7 +305,7 @@ def test_the_tools_digest_tells_tools_apart() -> None:
 
 
 def test_a_late_text_of_the_system_is_sent() -> None:
-    body = Body(MessagesWriter(request(), model="m"))
+    body = RequestBody(MessagesWriter(request(), model="m"))
     body.append([SYSTEM, USER])
     body.content(streaming=False)
     body.append([RathLLMMessage("developer", "Be kind.")])
@@ -337,7 +337,7 @@ def test_what_comes_from_the_session_cannot_be_set(name: str) -> None:
 def test_extra_tools_are_sent_as_they_are() -> None:
     given = [{"type": "web_search_20250305", "name": "web_search"}]
     asked = request(tools=(TOOL,), extra_create_args={"tools": given})
-    body = Body(MessagesWriter(asked, model="m"))
+    body = RequestBody(MessagesWriter(asked, model="m"))
     body.append([USER, ASKING, RESULT])
     assert json.loads(body.content(streaming=False))["tools"] == given
 
@@ -360,7 +360,7 @@ def test_without_a_system_the_last_tool_is_marked() -> None:
 
 def test_marks_can_be_taken_away() -> None:
     asked = request(SYSTEM, USER, tools=(TOOL,), extra_create_args={"cache_control": None})
-    body = Body(MessagesWriter(asked, model="m"))
+    body = RequestBody(MessagesWriter(asked, model="m"))
     body.append(asked.messages)
     assert b"cache_control" not in body.content(streaming=False)
 
@@ -372,7 +372,7 @@ def test_marks_can_last_longer() -> None:
 
 
 def test_a_marked_prefix_stays_the_same_between_rounds() -> None:
-    body = Body(MessagesWriter(request(tools=(TOOL,)), model="m"))
+    body = RequestBody(MessagesWriter(request(tools=(TOOL,)), model="m"))
     body.append([SYSTEM, USER])
     before = check_body(body.content(streaming=False))
     body.append([ASKING, RESULT])

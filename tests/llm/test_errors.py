@@ -1,4 +1,4 @@
-"""Failed calls as errors."""
+"""Failed calls as errors: class, words, retry and fallback."""
 
 from __future__ import annotations
 

@@ -1,20 +1,24 @@
-"""Keys that are repeated in texts, answers and causes."""
+"""Redaction of keys in texts, answers, causes and logs."""
 
 from __future__ import annotations
 
 import base64
+import io
 import json
+import logging
+from collections.abc import Iterator
+from urllib.parse import quote
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rath.config.redaction import Redactor, cause_without, redact, redact_json
+from rath.config.redaction import Redactor, cause_without, guard_logs, redact, redact_json
 from rath.llm.chat_response import RathLLMStreamDelta
 from rath.llm.credentials import RequestTarget
 from rath.llm.errors import preview, protocol_error, status_error
 from rath.llm.stream import fold
-from tests.support.canaries import any_keys, forms_of, long_keys, seen, sendable_keys
+from tests.support.canaries import all_logs, any_keys, forms_of, long_keys, seen, sendable_keys
 from tests.support.echoes import written_forms
 from tests.support.targets import request_target
 
@@ -128,3 +132,52 @@ def test_a_response_is_without_the_key_at_every_depth() -> None:
     calls = hidden.primary_choice.message.tool_calls
     assert calls is not None
     assert calls[0].function.arguments_parsed == {"x": ["***"]}
+
+
+LOGGED_KEY = "sk-cNry/0123456789abcdef"
+
+
+@pytest.fixture
+def logged() -> Iterator[io.StringIO]:
+    with all_logs() as stream:
+        yield stream
+
+
+@pytest.fixture
+def library() -> logging.Logger:
+    found = logging.getLogger("some_library.http")
+    guard_logs(["some_library"], LOGGED_KEY, "short")
+    return found
+
+
+@pytest.mark.parametrize(
+    "args", [(LOGGED_KEY,), (f"https://h/?key={quote(LOGGED_KEY, safe='')}",), ([LOGGED_KEY],)]
+)
+def test_arguments_of_a_record_show_no_key(
+    library: logging.Logger, logged: io.StringIO, args: tuple[object]
+) -> None:
+    library.debug("got %s", *args)
+    assert logged.getvalue().startswith("got ")
+    assert "***" in logged.getvalue()
+    assert "cNry" not in logged.getvalue()
+
+
+def test_a_traceback_in_a_log_shows_no_key(library: logging.Logger, logged: io.StringIO) -> None:
+    try:
+        raise ValueError(f"bad {LOGGED_KEY}")
+    except ValueError:
+        library.exception("failed")
+    assert "ValueError: bad ***" in logged.getvalue()
+    assert "ValueError: bad sk" not in logged.getvalue()
+
+
+def test_other_records_stay_as_they_are(library: logging.Logger, logged: io.StringIO) -> None:
+    library.debug("%d short words", 2)
+    logging.getLogger("some_library_too").debug(LOGGED_KEY)
+    assert logged.getvalue() == f"2 short words\n{LOGGED_KEY}\n"
+
+
+def test_a_library_is_guarded_once(library: logging.Logger) -> None:
+    before = len(library.filters)
+    guard_logs(["some_library"], f"{LOGGED_KEY}-too")
+    assert len(library.filters) == before

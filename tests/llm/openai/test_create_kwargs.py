@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rath.llm import RathLLMChatRequest, RathLLMFunctionTool, RathLLMMessage
-from rath.llm.body import Body
+from rath.llm.body import RequestBody
 from rath.llm.openai import to_create_kwargs, to_create_kwargs_stream
 from rath.llm.openai.create_kwargs import body_writer
 
@@ -29,7 +29,7 @@ def request(**fields: Any) -> RathLLMChatRequest:
 
 
 def body_of(asked: RathLLMChatRequest, *, streaming: bool = False) -> dict[str, Any]:
-    body = Body(body_writer(asked, model=asked.model or "m"))
+    body = RequestBody(body_writer(asked, model=asked.model or "m"))
     body.append(asked.messages)
     decoded: dict[str, Any] = json.loads(body.content(streaming=streaming))
     return decoded
