@@ -17,6 +17,7 @@ from rath._async import retry as retries
 from rath.errors import ProviderStatusError
 from rath.llm.credentials import (
     OPENAI_FIXED_MODEL,
+    AccountSource,
     EntryFound,
     Purpose,
     RequestTarget,
@@ -27,7 +28,7 @@ from rath.llm.evidence import CallFacts, CallRecorder, JsonValue
 from rath.llm.limits import pass_gate
 from rath.llm.offline import refuse_live_call
 from rath.llm.openai.client import DEFAULT_BASE_URL, OpenAIEndpoint
-from rath.llm.provider import ConfigEntry, Provider, given_fields
+from rath.llm.provider import Provider, given_fields
 from rath.llm.refusal import explain_refusal
 
 __all__ = [
@@ -42,23 +43,20 @@ __all__ = [
 T = TypeVar("T")
 
 
-class OneShotProvider(Protocol):
+class OneShotProvider(AccountSource, Protocol):
     """Fields that the providers for embeddings and for pictures have in common."""
 
     @property
     def model(self) -> str: ...
-    @property
-    def base_url(self) -> str | None: ...
-    @property
-    def api_key(self) -> str | None: ...
+
     @property
     def retry_max_attempts(self) -> int | None: ...
+
     @property
     def retry_base_seconds(self) -> float | None: ...
+
     @property
     def timeout(self) -> float | None: ...
-    @property
-    def config_entry(self) -> ConfigEntry | None: ...
 
 
 P = TypeVar("P", bound=OneShotProvider)

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from rath._async.retry import Sleep
 from rath.config.env import env_value
@@ -17,7 +17,7 @@ from rath.config.secrets import looks_secret
 from rath.errors import MissingExtra
 from rath.llm.body import BodyWriter, encode_message
 from rath.llm.chat_request import RathLLMChatRequest, RathLLMMessage
-from rath.llm.chat_response import RathLLMChatResponse, RathLLMStreamDelta, objects_of
+from rath.llm.chat_response import RathLLMChatResponse, RathLLMStreamDelta, fields_of, objects_of
 from rath.llm.credentials import (
     LITELLM,
     Account,
@@ -255,11 +255,10 @@ def decode_litellm(
     Raises:
         ProviderError: The answer reports an error, or has no choices.
     """
-    counted = (
-        payload if _object(payload, "usage").get("total_tokens") else {**payload, "usage": None}
-    )
+    is_counted = fields_of(payload.get("usage")).get("total_tokens")
+    counted = payload if is_counted else {**payload, "usage": None}
     response, served = decode_completion(counted, target)
-    served.blocks = tuple(_blocks(_object(first_choice(payload), "message")))
+    served.blocks = tuple(_thinking_of(first_choice(payload).get("message")))
     return response, served
 
 
@@ -272,7 +271,7 @@ class LiteLLMChunkDecoder(OpenAIChunkDecoder):
 
     def read(self, event: dict[str, Any]) -> Sequence[RathLLMStreamDelta]:
         deltas = super().read(event)
-        if blocks := _blocks(_object(first_choice(event), "delta")):
+        if blocks := _thinking_of(first_choice(event).get("delta")):
             for block in blocks:
                 self._add(block)
             self.served.blocks = tuple(self._thinking)
@@ -291,14 +290,8 @@ class LiteLLMChunkDecoder(OpenAIChunkDecoder):
 
 def first_choice(payload: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the first choice of an answer or a chunk; an empty object where there is none."""
-    choices = payload.get("choices")
-    return _object({"": choices[0]}, "") if isinstance(choices, list) and choices else {}
+    return next(iter(objects_of(payload.get("choices"))), {})
 
 
-def _object(payload: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    value: object = payload.get(name)
-    return cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else {}
-
-
-def _blocks(message: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    return objects_of(message.get("thinking_blocks"))
+def _thinking_of(message: object) -> list[Mapping[str, Any]]:
+    return objects_of(fields_of(message).get("thinking_blocks"))
