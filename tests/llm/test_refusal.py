@@ -345,12 +345,6 @@ def test_the_question_is_no_try_of_the_call(server: ChatServer) -> None:
     assert "It offers 'scripted-large'" in evidence.error
 
 
-def test_a_streamed_call_is_explained_too(server: ChatServer) -> None:
-    server.queue(REFUSAL)
-    with pytest.raises(ModelNotFoundError, match="It offers 'scripted-large'"):
-        exchange(openai_client(server), on_delta=lambda _: None)
-
-
 def test_the_list_has_a_limit_of_its_own(server: ChatServer) -> None:
     server.models = replies.held(replies.model_list("a"), replies.Gate())
 

@@ -130,7 +130,7 @@ def clear_client_cache() -> None:
 
 
 def _are_alike(known: ChatClient, other: ChatClient) -> bool:
-    """Tell whether two clients that were other for one key call the same way."""
+    """Tell whether two clients for one key call the same way."""
     if not isinstance(known, VendorClient) or not isinstance(other, VendorClient):
         return True
     return type(known) is type(other) and known.looked_up() == other.looked_up()
