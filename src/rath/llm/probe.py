@@ -37,6 +37,7 @@ from rath.llm.chat_response import (
     RathLLMChatResponse,
     RathLLMTokenUsage,
     add_usage,
+    fields_of,
 )
 from rath.llm.client import VendorClient, open_draft, output_mode
 from rath.llm.credentials import RequestTarget
@@ -526,7 +527,7 @@ class ChatProbe(EndpointProbe):
             value: object = json.loads(choice.message.content or "")
         except ValueError:
             value = None
-        if isinstance(value, dict) and list(value) == _SCHEMA["required"]:
+        if list(fields_of(value)) == _SCHEMA["required"]:
             return "works", "kept to a JSON Schema"
         return "lacking", f"takes no notice of a JSON Schema, so {_TYPED}"
 

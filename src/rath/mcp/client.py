@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from importlib import import_module
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
 from rath._async.bridge import call_either
 from rath._async.runtime import runtime
@@ -382,7 +382,7 @@ class _Link:
         if self._connection_type is None:
             # The SDK takes seconds to import, for which no session shall wait.
             module = await runtime().call_in_worker(partial(import_module, "rath.mcp.connection"))
-            self._connection_type = module.MCPConnection
+            self._connection_type = cast("type[MCPConnection]", module.MCPConnection)
         if self.is_closed:
             raise MCPConnectionError(
                 f"the client of MCP server {server_name(self._spec)} is closed; make another one",

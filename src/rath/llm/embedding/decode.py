@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from rath._core.text import valid_unicode
-from rath.llm.chat_response import RathLLMTokenUsage
+from rath.llm.chat_response import RathLLMTokenUsage, count_of, fields_of
 from rath.llm.credentials import RequestTarget
 from rath.llm.errors import answer_error, protocol_error
 
@@ -114,9 +114,9 @@ def _vector(entry: Mapping[str, Any]) -> Vector:
 
 def _usage(value: object) -> RathLLMTokenUsage | None:
     """Return the counts; an embedding has no completion."""
-    counts = cast("Mapping[str, object]", value) if isinstance(value, Mapping) else {}
-    found = [counts.get(name) for name in ("prompt_tokens", "total_tokens")]
-    known = [count for count in found if isinstance(count, int) and count > 0]
+    counts = fields_of(value)
+    found = [count_of(counts.get(name)) for name in ("prompt_tokens", "total_tokens")]
+    known = [count for count in found if count]
     if not known:
         return None
     return RathLLMTokenUsage(prompt_tokens=known[0], completion_tokens=0, total_tokens=known[-1])

@@ -290,7 +290,8 @@ class LiteLLMChunkDecoder(OpenAIChunkDecoder):
 
 def first_choice(payload: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the first choice of an answer or a chunk; an empty object where there is none."""
-    return next(iter(objects_of(payload.get("choices"))), {})
+    choices = objects_of(payload.get("choices"))
+    return choices[0] if choices else {}
 
 
 def _thinking_of(message: object) -> list[Mapping[str, Any]]:
