@@ -123,9 +123,9 @@ TOUCH_THE_ENVIRONMENT = {
     "cli/layout.py",  # asks how wide the terminal is said to be
     "conformance/sandbox/commands.py",  # sets what a command must not see
     "conformance/sandbox/confinement.py",  # starts what a command must not reach
-    "llm/litellm/errors.py",  # hides in an error text whatever a variable holds
-    "llm/litellm/library.py",  # sets what keeps LiteLLM from the network
-    "mcp/environment.py",  # hands a fixed list on to servers, and what their settings name
+    # Hides in an error text whatever a variable holds, and keeps LiteLLM from the network.
+    "llm/litellm/connection.py",
+    "mcp/redaction.py",  # hands a fixed list on to servers, and what their settings name
     "memory/adapters/openviking/server.py",  # hands a fixed list on to the server it starts
 }
 

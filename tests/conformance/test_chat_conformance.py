@@ -13,8 +13,7 @@ import pytest
 from rath.conformance import Report, check_chat_client
 from rath.llm import ChatClient, Provider, RathAnthropicChatClient, RathOpenAIChatClient
 from rath.llm.litellm import RathLiteLLMChatClient
-from rath.llm.local.client import RathLocalChatClient
-from rath.llm.local.server import LocalEndpoint
+from rath.llm.local.server import LocalEndpoint, RathLocalChatClient
 from tests.support.asking import KEY
 from tests.support.chat_server import ChatServer
 from tests.support.exchanges import EMBEDDED_MODEL, SOURCES, replayed

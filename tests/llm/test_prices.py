@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from rath.llm.price_list import Offer, find_offer
+from rath.llm.price_list import PricedModel, find_model
 from rath.llm.prices import Tokens, can_be_priced, least_cost
 from tests.support.evidence import ANTHROPIC, OPENAI, STARTED, evidence, tokens
 
@@ -271,10 +271,10 @@ def test_where_nothing_is_known_there_is_no_least() -> None:
 # ---- sums that are worked out here
 
 
-def offers_of_the_list() -> list[Offer]:
+def offers_of_the_list() -> list[PricedModel]:
     """Every model that has a price for text."""
     return [
-        Offer(seller, model)
+        PricedModel(seller, model)
         for seller in get_snapshot().providers
         for model in seller.models
         if model.get_prices(STARTED).input_mtok is not None
@@ -327,10 +327,10 @@ class PriceOfOnesOwn(ModelPrice):
 
 
 def test_a_price_that_counts_in_its_own_way_is_asked() -> None:
-    offer = find_offer(OPENAI, "gpt-5-mini")
+    offer = find_model(OPENAI, "gpt-5-mini")
     assert offer is not None
     own = replace(offer.model, prices=PriceOfOnesOwn(input_mtok=Decimal(1)))
-    cost = Offer(offer.seller, own).price(Tokens(prompt=1), circumstances={}, at=STARTED)
+    cost = PricedModel(offer.seller, own).price(Tokens(prompt=1), circumstances={}, at=STARTED)
     assert cost is not None
     assert cost.usd == 7
 

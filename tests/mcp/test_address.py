@@ -6,9 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rath.mcp.address import address_secrets, named_address, told_address
-from rath.mcp.tail import hidden
-from rath.mcp.words import told_words, word_secrets
+from rath.mcp.redaction import (
+    address_name,
+    address_secrets,
+    argv_secrets,
+    redact,
+    redact_address,
+    redact_argv,
+)
 
 TOKEN = "s3cret-0123456789"
 
@@ -36,12 +41,12 @@ def marked(secret: str) -> str:
     ],
 )
 def test_a_server_is_named_by_host_and_harmless_words(url: str, name: str) -> None:
-    assert named_address(url) == name
+    assert address_name(url) == name
 
 
 def test_all_of_an_address_can_be_told_with_its_secrets_measured() -> None:
     url = f"https://me:{TOKEN}@h/{TOKEN}/sse?key={TOKEN}&page=1&${{NAME}}#{TOKEN}"
-    assert told_address(url, hide=marked) == (
+    assert redact_address(url, hide=marked) == (
         "https://<20>@h/<17>/sse?key=<17>&page=1&${NAME}#<17>"
     )
 
@@ -55,7 +60,7 @@ words = st.text(
 
 @given(words)
 def test_no_word_that_is_not_known_is_told(word: str) -> None:
-    told = named_address(f"https://{word}:{word}@h/mcp/{word}/sse?key={word}&{word}#{word}")
+    told = address_name(f"https://{word}:{word}@h/mcp/{word}/sse?key={word}&{word}#{word}")
     assert told in ("https://h/mcp/***/sse", f"https://h/mcp/{word}/sse")
     if word in told:
         assert address_secrets(f"https://h/{word}") == []
@@ -64,14 +69,14 @@ def test_no_word_that_is_not_known_is_told(word: str) -> None:
 @given(words)
 def test_what_is_hidden_in_the_name_is_hidden_in_texts(word: str) -> None:
     url = f"https://h/mcp/{word}/sse"
-    if "***" in named_address(url):
-        assert word not in hidden(f"404 for {url}, no {word} here", address_secrets(url))
+    if "***" in address_name(url):
+        assert word not in redact(f"404 for {url}, no {word} here", address_secrets(url))
 
 
 @pytest.mark.parametrize("word", ["a1b2", "abc"], ids=["with a digit", "letters"])
 def test_a_short_part_is_hidden_with_what_stands_beside_it(word: str) -> None:
     secrets = address_secrets(f"https://h/mcp/{word}/sse")
-    assert hidden(f"no /mcp/{word}/sse", secrets) == "no ***"
+    assert redact(f"no /mcp/{word}/sse", secrets) == "no ***"
 
 
 @pytest.mark.parametrize(
@@ -91,5 +96,5 @@ def test_a_short_part_is_hidden_with_what_stands_beside_it(word: str) -> None:
     ],
 )
 def test_a_command_line_is_told_without_its_secrets(words: list[str], told: str) -> None:
-    assert " ".join(told_words(words)) == told
-    assert TOKEN not in hidden(" ".join(words), word_secrets(words))
+    assert " ".join(redact_argv(words)) == told
+    assert TOKEN not in redact(" ".join(words), argv_secrets(words))

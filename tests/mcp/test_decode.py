@@ -18,7 +18,7 @@ from mcp_types import (
 )
 
 from rath.llm.image import Image
-from rath.mcp.decode import NO_SCHEMA, decode_result, error_text, input_schema
+from rath.mcp.tools import NO_SCHEMA, decode_result, error_text, input_schema
 from tests.support.images import picture
 
 PNG = picture()

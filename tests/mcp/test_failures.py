@@ -36,43 +36,71 @@ def failure(client: MCPClient) -> MCPServerError:
 # ---------------------------------------------------------------- child processes
 
 
-def test_a_missing_program_is_named_with_what_to_install() -> None:
-    with pytest.raises(MCPConnectionError, match=r"no program 'nowhere/npx'; install Node\.js"):
-        MCPClient("nowhere/npx").list_tools()
+PAGE = tools(tool("a"), cursor="again")
+PRINTING = "print('Hello, I am no server.')"
+TELLING = "import os, sys; print('key', os.environ['KEY'], file=sys.stderr)"
+STDERR = "one\ntwo\n\x1b[31mno database\x1b[0m\n"
 
 
-def test_a_missing_directory_is_named() -> None:
-    server = StdioServer(sys.executable, cwd="/nowhere/at/all")
-    with pytest.raises(MCPConnectionError, match="directory '/nowhere/at/all' is not there"):
-        MCPClient(server).list_tools()
+@pytest.mark.parametrize(
+    ("server", "kind", "words"),
+    [
+        ("nowhere/npx", MCPConnectionError, ["no program 'nowhere/npx'; install Node.js"]),
+        (
+            StdioServer(sys.executable, cwd="/nowhere/at/all"),
+            MCPConnectionError,
+            ["directory '/nowhere/at/all' is not there"],
+        ),
+        (
+            scripted({"stderr": STDERR, "server/discover": "exit", "status": 4}),
+            MCPConnectionError,
+            ["exit status 4", "one | two | no database"],
+        ),
+        (
+            StdioServer(sys.executable, ("-c", PRINTING)),
+            MCPConnectionError,
+            ["Hello, I am no server."],
+        ),
+        (
+            StdioServer(sys.executable, ("-c", TELLING), {"KEY": CANARY}),
+            MCPConnectionError,
+            ["key ***"],
+        ),
+        (
+            scripted({"tools/list": {"error": {"code": -32602, "message": "bad"}}}),
+            MCPRequestError,
+            ["refused its tools: bad (code -32602)"],
+        ),
+        (
+            scripted({"tools/list": {"result": {"tools": 7}}}),
+            MCPProtocolError,
+            ["not what the protocol"],
+        ),
+        (
+            scripted({"tools/list": PAGE, "tools/list:again": PAGE}),
+            MCPProtocolError,
+            ["has no end"],
+        ),
+        ("http://127.0.0.1:1/mcp", MCPConnectionError,
+         ["no connection to MCP server http://127.0.0.1:1/mcp"]),
+    ],
+    ids=["program", "directory", "handshake", "stdout", "secret", "refused", "protocol", "list",
+         "nobody"],
+)  # fmt: skip
+def test_a_failure_says_what_happened(
+    server: str | StdioServer, kind: type[MCPServerError], words: list[str]
+) -> None:
+    error = failure(MCPClient(server))
+    assert type(error) is kind
+    assert [word for word in words if word not in str(error)] == []
+    assert CANARY not in str(error)
+    assert getattr(error, "code", -32602) == -32602
 
 
 def test_a_file_that_may_not_be_executed_is_named(tmp_path: Path) -> None:
     file = tmp_path / "server"
     file.write_text("x")
-    with pytest.raises(MCPConnectionError, match="may not be executed"):
-        MCPClient(str(file)).list_tools()
-
-
-def test_a_failed_handshake_tells_the_last_lines_of_stderr() -> None:
-    stderr = "one\ntwo\n\x1b[31mno database\x1b[0m\n"
-    server = scripted({"stderr": stderr, "server/discover": "exit", "status": 4})
-    said = str(failure(MCPClient(server)))
-    assert "exit status 4" in said
-    assert "one | two | no database" in said
-
-
-def test_what_is_printed_beside_the_messages_is_told() -> None:
-    server = StdioServer(sys.executable, ("-c", "print('Hello, I am no server.')"))
-    assert "Hello, I am no server." in str(failure(MCPClient(server)))
-
-
-def test_a_secret_of_the_environment_is_not_told() -> None:
-    program = "import os, sys; print('key', os.environ['KEY'], file=sys.stderr)"
-    server = StdioServer(sys.executable, ("-c", program), {"KEY": CANARY})
-    said = str(failure(MCPClient(server)))
-    assert "key ***" in said
-    assert CANARY not in said
+    assert "may not be executed" in str(failure(MCPClient(str(file))))
 
 
 def test_a_variable_that_is_not_set_is_named() -> None:
@@ -83,28 +111,9 @@ def test_a_variable_that_is_not_set_is_named() -> None:
 
 def test_a_server_that_does_not_answer_the_handshake_is_given_up() -> None:
     server = StdioServer(sys.executable, ("-c", "import sys; sys.stdin.read()"))
-    said = failure(MCPClient(server, connect_timeout=0.5))
-    assert isinstance(said, MCPTimeout)
-    assert "did not answer the handshake within 0.5 s" in str(said)
-
-
-def test_a_refused_request_carries_its_code() -> None:
-    client = MCPClient(scripted({"tools/list": {"error": {"code": -32602, "message": "bad"}}}))
-    said = failure(client)
-    assert isinstance(said, MCPRequestError)
-    assert said.code == -32602
-    assert "refused its tools: bad" in str(said)
-
-
-def test_an_answer_that_the_protocol_does_not_know_is_told() -> None:
-    said = failure(MCPClient(scripted({"tools/list": {"result": {"tools": 7}}})))
-    assert isinstance(said, MCPProtocolError)
-
-
-def test_a_list_without_an_end_is_cut_off() -> None:
-    page = tools(tool("a"), cursor="again")
-    said = failure(MCPClient(scripted({"tools/list": page, "tools/list:again": page})))
-    assert "has no end" in str(said)
+    error = failure(MCPClient(server, connect_timeout=0.5))
+    assert isinstance(error, MCPTimeout)
+    assert "did not answer the handshake within 0.5 s" in str(error)
 
 
 def test_a_closed_client_says_so() -> None:
@@ -159,12 +168,6 @@ def test_a_tool_is_called_by_the_name_that_the_server_gave() -> None:
 # ---------------------------------------------------------------- addresses
 
 
-def test_nobody_at_an_address_is_told() -> None:
-    said = failure(MCPClient("http://127.0.0.1:1/mcp"))
-    assert type(said) is MCPConnectionError
-    assert "no connection to MCP server http://127.0.0.1:1/mcp" in str(said)
-
-
 @pytest.mark.parametrize("status", [401, 403])
 @pytest.mark.parametrize("transport", ["auto", "http", "sse"])
 def test_a_refused_credential_is_told_and_not_shown(status: int, transport: Any) -> None:
@@ -178,23 +181,22 @@ def test_a_refused_credential_is_told_and_not_shown(status: int, transport: Any)
 
 
 @pytest.mark.parametrize("transport", ["auto", "http", "sse"])
-def test_an_address_without_an_endpoint_is_told(transport: Any) -> None:
-    with answering(404) as server:
-        said = failure(MCPClient(server.url, transport=transport))
-    assert "there is no MCP endpoint" in str(said)
-
-
-@pytest.mark.parametrize("transport", ["auto", "http", "sse"])
-def test_a_web_page_is_told(transport: Any) -> None:
-    with answering(200, b"<html>hi</html>", Content_Type="text/html") as server:
-        said = failure(MCPClient(server.url, transport=transport))
-    assert isinstance(said, MCPProtocolError)
-    assert "a web page (200 OK)" in str(said)
-
-
-def test_a_broken_server_is_told_with_its_status() -> None:
-    with answering(503) as server:
-        assert "answered 503 Service Unavailable" in str(failure(MCPClient(server.url)))
+@pytest.mark.parametrize(
+    ("status", "body", "media", "kind", "words"),
+    [
+        (404, b"", "text/plain", MCPConnectionError, "there is no MCP endpoint"),
+        (200, b"<html>hi</html>", "text/html", MCPProtocolError, "a web page (200 OK)"),
+        (503, b"", "text/plain", MCPConnectionError, "answered 503 Service Unavailable"),
+    ],
+    ids=["no endpoint", "web page", "broken"],
+)
+def test_an_answer_of_an_address_that_is_none(
+    transport: Any, status: int, body: bytes, media: str, kind: type[Exception], words: str
+) -> None:
+    with answering(status, body, Content_Type=media) as server:
+        error = failure(MCPClient(server.url, transport=transport))
+    assert type(error) is kind
+    assert words in str(error)
 
 
 @pytest.mark.parametrize("transport", ["http", "sse"])

@@ -11,14 +11,14 @@ import pytest
 import rath.flow.tool.mcp_adapter
 import rath.mcp.client
 import rath.mcp.pins
-import rath.mcp.usable
+import rath.mcp.tools
 from rath.errors import MCPConnectionError, MCPProtocolError, ToolNameConflictError
 from rath.flow.tool import merge_tools_for_loop
 from rath.flow.tool.mcp_adapter import tools_of
 from rath.flow.tool.system_tool import global_system_tools
 from rath.mcp import MCPClient, StdioServer
-from rath.mcp.allowance import BURST, PER_SECOND, Allowance
 from rath.mcp.pins import pin_tools, tool_digest
+from rath.mcp.stdio import BURST, PER_SECOND, RateLimit
 from tests.support.mcp_own import scripted, texts, tool, tools
 
 SERVER = r"""
@@ -82,14 +82,14 @@ def listing(*listed: dict[str, Any], cursor: str | None = None) -> MCPClient:
 # ---------------------------------------------------------------- too much, too early
 
 
-def test_an_allowance_is_for_a_burst_and_fills_again() -> None:
+def test_the_rate_limit_allows_a_burst_and_recovers() -> None:
     now = [0.0]
-    allowance = Allowance(lambda: now[0])
-    assert sum(allowance.takes() for _ in range(BURST * 2)) == BURST
+    rate_limit = RateLimit(lambda: now[0])
+    assert sum(rate_limit.allows() for _ in range(BURST * 2)) == BURST
     now[0] += 0.5
-    assert sum(allowance.takes() for _ in range(BURST)) == PER_SECOND / 2
+    assert sum(rate_limit.allows() for _ in range(BURST)) == PER_SECOND / 2
     now[0] += 1e6
-    assert sum(allowance.takes() for _ in range(BURST * 2)) == BURST
+    assert sum(rate_limit.allows() for _ in range(BURST * 2)) == BURST
 
 
 def test_of_a_storm_of_steps_the_call_comes_through() -> None:
@@ -154,7 +154,7 @@ def test_names_that_look_alike_stay_apart() -> None:
 def test_a_tool_that_no_model_takes_is_left_out_with_a_warning(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rath.mcp.usable, "MAX_SCHEMA_CHARS", 100)
+    monkeypatch.setattr(rath.mcp.tools, "MAX_SCHEMA_CHARS", 100)
     large = tool("large", inputSchema={"type": "object", "title": "x" * 100})
     with caplog.at_level(logging.WARNING), listing(tool("\x1b" * 2000), large, tool("t")) as client:
         assert [each.name for each in client.list_tools()] == ["t"]

@@ -25,9 +25,9 @@ from rath.errors import (
 )
 from rath.flow.tool.mcp_adapter import MCPToolCall, tools_of
 from rath.mcp import HttpServer, MCPClient
-from rath.mcp.halves import sound_line
 from rath.mcp.http import HttpAccess
-from rath.mcp.tail import hidden
+from rath.mcp.redaction import redact
+from rath.mcp.stdio import replace_lone_surrogates
 from rath.session.tooling import BadArguments
 from tests.support.mcp_own import scripted, texts, tool, tools
 from tests.support.waiting import at_a_deadline
@@ -87,7 +87,7 @@ def test_parts_of_what_is_sent_to_an_address_are_secrets(
     server: HttpServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("THE_TOKEN", CANARY)
-    assert hidden(f"you sent {CANARY}!", HttpAccess.of(server).secrets) == "you sent ***!"
+    assert redact(f"you sent {CANARY}!", HttpAccess.of(server).secrets) == "you sent ***!"
 
 
 def test_user_and_password_of_an_address_are_sent() -> None:
@@ -128,7 +128,7 @@ def test_half_a_character_is_replaced() -> None:
 @given(st.text(st.one_of(st.characters(exclude_categories=[]), st.sampled_from("\\u\ud83d\ude00"))))
 def test_only_half_characters_are_replaced(text: str) -> None:
     whole = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
-    assert json.loads(sound_line(json.dumps(text).encode())) == whole
+    assert json.loads(replace_lone_surrogates(json.dumps(text).encode())) == whole
 
 
 def test_a_late_answer_tells_what_was_printed_beside_the_messages() -> None:

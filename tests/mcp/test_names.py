@@ -7,14 +7,14 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rath.mcp.names import accepted_names
+from rath.mcp.tools import provider_names
 
 ACCEPTED = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 
 
 @given(st.lists(st.text(max_size=90), unique=True), st.sampled_from(["", "git_", "a.b:"]))
 def test_every_name_is_accepted_and_no_two_are_equal(names: list[str], prefix: str) -> None:
-    found = accepted_names(names, prefix=prefix)
+    found = provider_names(names, prefix=prefix)
     assert list(found) == names
     assert all(ACCEPTED.match(name) for name in found.values())
     assert len(set(found.values())) == len(names)
@@ -22,15 +22,15 @@ def test_every_name_is_accepted_and_no_two_are_equal(names: list[str], prefix: s
 
 @given(st.from_regex(r"[A-Za-z0-9_-]{1,64}", fullmatch=True))
 def test_a_name_that_is_accepted_stays(name: str) -> None:
-    assert accepted_names([name]) == {name: name}
+    assert provider_names([name]) == {name: name}
 
 
 def test_a_name_is_the_same_beside_others() -> None:
-    assert accepted_names(["a.b", "c"])["a.b"] == accepted_names(["x", "a.b"])["a.b"]
+    assert provider_names(["a.b", "c"])["a.b"] == provider_names(["x", "a.b"])["a.b"]
 
 
 def test_a_name_that_another_was_made_like_stays_its_own() -> None:
-    made = accepted_names(["a.b"])["a.b"]
-    found = accepted_names(["a.b", made])
+    made = provider_names(["a.b"])["a.b"]
+    found = provider_names(["a.b", made])
     assert found[made] == made
     assert found["a.b"] != made

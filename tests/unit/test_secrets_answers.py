@@ -15,8 +15,7 @@ import pytest
 from rath._async.runtime import runtime
 from rath.errors import AuthenticationError, ProviderError, StreamInterrupted
 from rath.llm import CallEvidence, Provider, RathLLMStreamDelta
-from rath.llm.embedding import EmbeddingProvider
-from rath.llm.embedding.openai import RathOpenAIEmbeddingClient
+from rath.llm.embedding import EmbeddingProvider, RathOpenAIEmbeddingClient
 from rath.llm.vlm import RathOpenAIVLMClient, VLMProvider
 from rath.session import Session, load_session
 from rath.session.graph import export_jsonl, session_to_jsonl_row

@@ -35,20 +35,13 @@ from rath.flow.tool import MCPToolCall
 from rath.llm import Provider, RathLLMChatRequest, open_draft
 from rath.llm.anthropic import RathAnthropicChatClient
 from rath.llm.credentials import OPENAI, Account, entry_for, find_account
-from rath.llm.embedding import EmbeddingProvider
-from rath.llm.embedding.openai import RathOpenAIEmbeddingClient
+from rath.llm.embedding import EmbeddingProvider, RathOpenAIEmbeddingClient
 from rath.llm.litellm import RathLiteLLMChatClient
-from rath.llm.litellm.decode import LiteLLMChunkDecoder
-from rath.llm.litellm.target import LiteLLMTarget
-from rath.llm.local.client import RathLocalChatClient
-from rath.llm.local.server import LocalEndpoint
+from rath.llm.litellm.client import LiteLLMChunkDecoder, LiteLLMTarget
+from rath.llm.local.server import LocalEndpoint, RathLocalChatClient
 from rath.llm.openai import RathOpenAIChatClient
 from rath.llm.openai.client import OpenAIEndpoint
-from rath.llm.probe import probe_providers
-from rath.llm.probe.chat import ChatProbe
-from rath.llm.probe.embedding import EmbeddingProbe
-from rath.llm.probe.picture import PictureProbe
-from rath.llm.probe.requests import ProbeRequests
+from rath.llm.probe import ChatProbe, EmbeddingProbe, PictureProbe, probe_providers
 from rath.llm.recorded import RecordedClient
 from rath.llm.sdk_transport import SdkConnection
 from rath.llm.stream import StreamReader, StreamRedactor
@@ -199,7 +192,7 @@ def clients(key: str) -> Iterator[object]:
     yield from (embedding, embedding.route(), EmbeddingProbe(embedding, timeout=1.0))
     picture = RathOpenAIVLMClient(VLMProvider(model="m", **account))
     yield from (picture, PictureProbe(picture, timeout=1.0))
-    yield from (ProbeRequests(provider, None), StreamRedactor(key))
+    yield StreamRedactor(key)
     yield StreamReader(client.chunk_decoder(client.target(None)))
     yield LiteLLMChunkDecoder(client.target(None))
     yield RathLocalChatClient(

@@ -16,8 +16,7 @@ from hypothesis import HealthCheck, given, settings
 
 from rath.errors import ProviderError
 from rath.llm import Provider, chat_client_for
-from rath.llm.embedding import EmbeddingProvider
-from rath.llm.embedding.openai import RathOpenAIEmbeddingClient
+from rath.llm.embedding import EmbeddingProvider, RathOpenAIEmbeddingClient
 from rath.llm.litellm import RathLiteLLMChatClient
 from rath.llm.vlm import RathOpenAIVLMClient, VLMProvider
 from tests.support import chat_replies

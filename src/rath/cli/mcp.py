@@ -47,12 +47,10 @@ from rath.errors import ConfigError, MCPRequestError, MCPServerError
 from rath.llm.image import Image
 from rath.mcp import MCPClient, pins
 from rath.mcp import trust as trusts
-from rath.mcp.address import is_url, told_address
 from rath.mcp.configured import ConfiguredServer, configured_server
-from rath.mcp.decode import decode_result, error_text, input_schema
-from rath.mcp.environment import REFERENCE
+from rath.mcp.redaction import REFERENCE, is_url, redact_address, redact_argv
 from rath.mcp.spec import server_name
-from rath.mcp.words import told_words
+from rath.mcp.tools import decode_result, error_text, input_schema
 
 if TYPE_CHECKING:
     from mcp_types import CallToolResult, Tool
@@ -240,7 +238,7 @@ def _target(server: ConfiguredServer) -> str:
     """Return the command line or the address of a server, its secrets hidden."""
     if server.entry.url is not None:
         return server_name(server.spec)
-    return shlex.join(told_words(server.entry.command or []))
+    return shlex.join(redact_argv(server.entry.command or []))
 
 
 def _differences(server: ConfiguredServer, tools: Sequence[Tool]) -> pins.PinDifferences:
@@ -472,7 +470,7 @@ def entry_lines(server: ConfiguredServer) -> Iterator[str]:
         yield f"  starts        {shlex.join(entry.command or [])}"
         yield f"  in            {entry.cwd or 'the working directory of the program'}"
     else:
-        yield f"  contacts      {told_address(entry.url, hide=mask)}"
+        yield f"  contacts      {redact_address(entry.url, hide=mask)}"
     for label, table in (("variable", entry.env), ("header", entry.headers)):
         for key, value in table.items():
             yield f"  {label:<8}      {key}={_masked_value(key, value)}"
@@ -490,7 +488,7 @@ def entry_lines(server: ConfiguredServer) -> Iterator[str]:
 def _masked_value(key: str, value: str) -> str:
     """Mask a secret; a reference to a variable of the user is none, and tells what is sent."""
     if is_url(value):
-        return told_address(value, hide=mask)
+        return redact_address(value, hide=mask)
     if not looks_secret(key):
         return str(shown(key, value))
     references = [*REFERENCE.finditer(value)]

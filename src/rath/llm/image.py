@@ -68,10 +68,10 @@ class Image:
             with Path(path).open("rb") as file:
                 content = file.read(MAX_IMAGE_BYTES + 1)
         except OSError as exc:
-            said = (
+            text = (
                 f"an image cannot be read ({exc.strerror}); give the path of a file, or its bytes"
             )
-            raise OSError(exc.errno, said, name) from exc
+            raise OSError(exc.errno, text, name) from exc
         except ValueError as exc:
             raise ValueError(
                 f"an image cannot be read: {name!r} can name no file ({exc}); give the path of a "
@@ -81,7 +81,7 @@ class Image:
 
     @property
     def label(self) -> str:
-        """What stands for the picture in a text: `[image/png 12.3 kB sha256:0a1b2c3d]`."""
+        """Stand-in for the picture in a text: `[image/png 12.3 kB sha256:0a1b2c3d]`."""
         return f"[{self.mime} {_readable_size(self.blob.size)} sha256:{self.blob.digest[:8]}]"
 
     @property

@@ -1,25 +1,29 @@
-"""What a model call costs."""
+"""Costs of model calls."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
-from typing import TYPE_CHECKING, TypeGuard
+from importlib import import_module
+from typing import TYPE_CHECKING
 
 from rath.llm.endpoint import is_azure, is_loopback
 
 if TYPE_CHECKING:
     from rath.llm.evidence import CallEvidence
-    from rath.llm.price_list import Offer
+    from rath.llm.price_list import PricedModel
 
 __all__ = ["Cost", "Tokens", "can_be_priced", "cost_of", "least_cost"]
+
+_PRICE_LIST = "rath.llm.price_list"
+"""Imports genai-prices, which takes 0.5 s."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What one model call cost."""
+    """Cost of one model call."""
 
     usd: Decimal
     source: str
@@ -62,11 +66,11 @@ def cost_of(evidence: CallEvidence) -> Cost | None:
     if model is None and not is_azure(endpoint):
         # At Azure the name that is asked for is that of a deployment and may say anything.
         model = evidence.requested_model
-    offer = _find_offer(endpoint, model)
-    if offer is None or evidence.usage is None:
+    sold = _find(endpoint, model)
+    if sold is None or evidence.usage is None:
         return None
     circumstances = _circumstances(evidence.service_tier, evidence.parameters.get("speed"))
-    return offer.price(_tokens_of(evidence), circumstances=circumstances, at=evidence.started)
+    return sold.price(_tokens_of(evidence), circumstances=circumstances, at=evidence.started)
 
 
 def can_be_priced(endpoint: str | None, model: str | None, *, service_tier: str | None) -> bool:
@@ -75,7 +79,7 @@ def can_be_priced(endpoint: str | None, model: str | None, *, service_tier: str 
     At Azure only the endpoint tells: what a deployment serves is told by its answer.
     """
     if is_azure(endpoint):
-        return _sells_anything(endpoint)
+        return _is_public(endpoint) and import_module(_PRICE_LIST).has_seller(endpoint)
     tokens = Tokens(prompt=1, completion=1)
     return _least(endpoint, model, (tokens,), service_tier) is not None
 
@@ -102,38 +106,28 @@ def _least(
     endpoint: str | None, model: str | None, tokens: Sequence[Tokens], service_tier: str | None
 ) -> Decimal | None:
     """Return the lowest price among several ways to count, at the tier that is asked for or not."""
-    offer = _find_offer(endpoint, model)
-    if offer is None:
+    sold = _find(endpoint, model)
+    if sold is None:
         return None
     now = datetime.now(UTC)
-    standard: Mapping[str, str] = {}
-    tiers = (standard, _circumstances(service_tier)) if service_tier else (standard,)
-    costs = [offer.price(one, circumstances=tier, at=now) for one in tokens for tier in tiers]
+    tiers = (_circumstances(None), _circumstances(service_tier))
+    costs = [sold.price(one, circumstances=tier, at=now) for one in tokens for tier in tiers]
     return min((cost.usd for cost in costs if cost is not None), default=None)
 
 
 def _circumstances(service_tier: str | None, speed: object = None) -> dict[str, str]:
-    given = {"service_tier": service_tier, "speed": speed}
-    return {key: value for key, value in given.items() if isinstance(value, str) and value}
+    fields = {"service_tier": service_tier, "speed": speed}
+    return {key: value for key, value in fields.items() if isinstance(value, str) and value}
 
 
-def _find_offer(endpoint: str | None, model: str | None) -> Offer | None:
+def _find(endpoint: str | None, model: str | None) -> PricedModel | None:
     if not model or not _is_public(endpoint):
         return None
-    from rath.llm.price_list import find_offer
-
-    return find_offer(endpoint, model)
-
-
-def _sells_anything(endpoint: str | None) -> bool:
-    if not _is_public(endpoint):
-        return False
-    from rath.llm.price_list import has_seller
-
-    return has_seller(endpoint)
+    found: PricedModel | None = import_module(_PRICE_LIST).find_model(endpoint, model)
+    return found
 
 
-def _is_public(endpoint: str | None) -> TypeGuard[str]:
+def _is_public(endpoint: str | None) -> bool:
     """Tell whether a vendor may be there; saves the loading of prices where all is local."""
     return endpoint is not None and endpoint.startswith("https://") and not is_loopback(endpoint)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from functools import partial
+from pkgutil import resolve_name
 from typing import Any
 
 from rath.llm.anthropic.create_kwargs import MessagesWriter
@@ -14,7 +15,6 @@ from rath.llm.chat_request import RathLLMChatRequest, RathLLMFunctionTool, RathL
 from rath.llm.chat_response import RathLLMChatResponse
 from rath.llm.custom_client import RENDERER, named_images_then_text
 from rath.llm.evidence import CallEvidence, CallFacts, Exchange, OnDelta
-from rath.llm.litellm.encode import encode_litellm_message
 from rath.llm.provider import OutputMode, Provider, ProviderOrigin
 
 _Tools = Sequence[RathLLMFunctionTool]
@@ -96,9 +96,14 @@ def _list_writer(
     )
 
 
+def _litellm_writer(tools: _Tools, parameters: Mapping[str, Any]) -> BodyWriter:
+    encode = resolve_name("rath.llm.litellm.client:encode_litellm_message")  # a driver at the edge
+    return _list_writer(tools, parameters, encode=encode)
+
+
 _WRITERS: Mapping[str, _Write] = {
     "openai-chat/1": _list_writer,
-    "litellm-chat/1": partial(_list_writer, encode=encode_litellm_message),
+    "litellm-chat/1": _litellm_writer,
     "anthropic-messages/1": MessagesWriter.recorded,
     RENDERER: partial(_list_writer, encode=partial(encode_message, parts=named_images_then_text)),
 }

@@ -66,7 +66,7 @@ _kinds: Registry[ChatClientFactory] = Registry(
         "anthropic": "rath.llm.anthropic.client:RathAnthropicChatClient",
         "litellm": "rath.llm.litellm.client:RathLiteLLMChatClient",
         "openai": "rath.llm.openai.client:RathOpenAIChatClient",
-        "local": "rath.llm.local.client:RathLocalChatClient",
+        "local": "rath.llm.local.server:RathLocalChatClient",
     },
     not_found=_unknown_kind,
 )

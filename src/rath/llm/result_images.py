@@ -22,21 +22,21 @@ def images_apart(messages: Iterable[RathLLMMessage]) -> list[RathLLMMessage]:
 
     The images of a round of tool calls stand in one message of the user behind its last result.
     """
-    said: list[RathLLMMessage] = []
-    held: list[RathLLMMessage] = []
+    result: list[RathLLMMessage] = []
+    pending: list[RathLLMMessage] = []
     calls: Sequence[Mapping[str, Any]] = ()
     for message in messages:
         if message.role != "tool":
-            said += _together(held)
-            held = []
+            result += _joined(pending)
+            pending = []
             calls = message.tool_calls or ()
-            said.append(message)
+            result.append(message)
         elif message.images:
-            held.append(images_of_result(message, calls))
-            said.append(replace(message, images=None))
+            pending.append(images_of_result(message, calls))
+            result.append(replace(message, images=None))
         else:
-            said.append(message)
-    return said + _together(held)
+            result.append(message)
+    return result + _joined(pending)
 
 
 def images_of_result(result: RathLLMMessage, calls: Sequence[Mapping[str, Any]]) -> RathLLMMessage:
@@ -64,14 +64,14 @@ def _tool_of(call_id: str | None, calls: Sequence[Mapping[str, Any]]) -> str:
     return ""
 
 
-def _together(shown: Sequence[RathLLMMessage]) -> list[RathLLMMessage]:
-    if not shown:
+def _joined(parts: Sequence[RathLLMMessage]) -> list[RathLLMMessage]:
+    if not parts:
         return []
     return [
         RathLLMMessage(
             "user",
-            "\n".join(each.content or "" for each in shown),
-            images=tuple(image for each in shown for image in each.images or ()),
-            captions=tuple(caption for each in shown for caption in each.captions or ()),
+            "\n".join(each.content or "" for each in parts),
+            images=tuple(image for each in parts for image in each.images or ()),
+            captions=tuple(caption for each in parts for caption in each.captions or ()),
         )
     ]

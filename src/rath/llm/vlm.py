@@ -3,35 +3,37 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import mimetypes
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, cast
 
 from rath import config
 from rath._async.retry import Sleep
 from rath._async.runtime import runtime
 from rath._core.blobs import Blob
-from rath.llm.body import BodyWriter, encode_message, text_then_images
-from rath.llm.chat_request import RathLLMChatRequest, RathLLMMessage
+from rath.errors import InvalidRequestError
+from rath.llm.body import encode_message, text_then_images, to_json
+from rath.llm.chat_request import RathLLMMessage
 from rath.llm.chat_response import RathLLMChatResponse
-from rath.llm.credentials import OPENAI_FIXED_MODEL, RequestTarget, entry_for, resolve_account
-from rath.llm.evidence import Exchange
+from rath.llm.credentials import RequestTarget, entry_for
+from rath.llm.errors import protocol_error
+from rath.llm.evidence import CallRecorder, Exchange, JsonValue
 from rath.llm.image import Image
-from rath.llm.openai.client import (
-    COMPLETIONS_PATH,
-    DEFAULT_BASE_URL,
-    CompletionsClient,
-    OpenAIEndpoint,
+from rath.llm.one_shot import (
+    OneShotClient,
+    PurposeEndpoint,
+    chat_provider,
+    check_fields,
+    from_entry,
 )
-from rath.llm.openai.create_kwargs import body_writer
 from rath.llm.openai.normalize import decode_completion, normalize_chat_completion
-from rath.llm.provider import ConfigEntry, Provider, ProviderOrigin, given_fields
+from rath.llm.provider import ConfigEntry, Provider
 from rath.llm.stream import ServedInfo
-from rath.llm.transport import Transport
 
 __all__ = ["RathOpenAIVLMClient", "VLMProvider"]
 
@@ -70,24 +72,11 @@ class VLMProvider:
     """Set by `from_config`."""
 
     def __post_init__(self) -> None:
-        model: object = self.model
-        if not isinstance(model, str) or not model.strip():
-            raise ValueError(f"model must name a model that sees, not {model!r}")
-        self.to_provider()  # checks what both have in common
+        check_fields(self, "a model that sees")
 
     def to_provider(self) -> Provider:
         """Return the same as a provider for chat."""
-        return Provider(
-            model=self.model,
-            base_url=self.base_url,
-            api_key=self.api_key,
-            max_tokens=self.max_tokens,
-            temperature=self.temperature,
-            retry_max_attempts=self.retry_max_attempts,
-            retry_base_seconds=self.retry_base_seconds,
-            timeout=self.timeout,
-            config_entry=self.config_entry,
-        )
+        return chat_provider(self)
 
     @classmethod
     def from_config(
@@ -112,30 +101,28 @@ class VLMProvider:
                 "no VLM provider name given, and llm.vlm_provider names no entry of llm.providers "
                 "in the config; name one that sees"
             )
-        found.origin.check_trusted(given_fields(overrides))
         entry = found.entry
-        model = overrides.pop("model", None) or entry.model
-        if not model:
+        if not overrides.get("model"):
+            overrides.pop("model", None)
+        own: dict[str, Any] = {
+            "model": overrides.get("model") or entry.model,
+            "temperature": entry.temperature,
+        }
+        if entry.max_tokens is not None:
+            own["max_tokens"] = entry.max_tokens
+        if not own["model"]:
+            found.origin.check_trusted(set(overrides))
             raise KeyError(
                 f"the entry {found.origin.name!r} of llm.providers names no model; set one in "
                 f"{found.origin.origin.removeprefix('config ')}"
             )
-        tokens = {} if entry.max_tokens is None else {"max_tokens": entry.max_tokens}
-        provider = cls(
-            model=model,
-            base_url=entry.base_url,
-            api_key=entry.api_key,
-            temperature=entry.temperature,
-            config_entry=found.origin,
-            **tokens,
-        )
-        return replace(provider, **overrides)
+        return from_entry(found, cls, overrides, **own)
 
     def __repr__(self) -> str:
         return self.model
 
 
-class RathOpenAIVLMClient:
+class RathOpenAIVLMClient(OneShotClient[VLMProvider]):
     """Asks a model that sees, by OpenAI's chat protocol, what a picture shows.
 
     Args:
@@ -146,18 +133,16 @@ class RathOpenAIVLMClient:
         ValueError: There is no key, or the base_url is not one.
     """
 
-    def __init__(self, provider: VLMProvider, *, sleep: Sleep = asyncio.sleep) -> None:
-        self._provider = provider
-        self._client = _SeeingClient(provider, sleep=sleep)
+    kind: ClassVar[str] = "openai"
+    renderer: ClassVar[str] = "openai-picture/1"
+    sdk: ClassVar[str | None] = "openai"
 
-    @property
-    def provider(self) -> VLMProvider:
-        """The provider that the client was made for."""
-        return self._provider
+    def __init__(self, provider: VLMProvider, *, sleep: Sleep = asyncio.sleep) -> None:
+        super().__init__(provider, sleep=sleep)
+        self._endpoint = PurposeEndpoint(provider, purpose="vlm", path="/chat/completions")
 
     def route(self) -> RequestTarget:
-        """Return where the calls go."""
-        return self._client.target(None)
+        return self._endpoint.target
 
     def describe(self, image_bytes: bytes, *, prompt: str, mime: str = "image/png") -> str:
         """Return what the model says of a picture; an empty text if it says nothing.
@@ -190,53 +175,36 @@ class RathOpenAIVLMClient:
 
     async def adescribe(self, image_bytes: bytes, *, prompt: str, mime: str) -> Exchange:
         """Return the answer and its evidence; runs on the runtime loop."""
+        provider = self.provider
         image = Image(mime, Blob.from_bytes(image_bytes, keep=len(image_bytes)))
-        request = RathLLMChatRequest(
-            messages=(RathLLMMessage("user", prompt, images=(image,)),),
-            max_tokens=self._provider.max_tokens,
-            temperature=self._provider.temperature,
-        )
-        draft = self._client.open_draft(request, streaming=False, provider_origin="call")
-        return await draft.asend()
+        message = RathLLMMessage("user", prompt, images=(image,))
+        limits = {"max_tokens": provider.max_tokens, "temperature": provider.temperature}
+        set_limits = {name: value for name, value in limits.items() if value is not None}
+        parameters: dict[str, JsonValue] = {"model": provider.model, **set_limits}
+        # The text stands before the picture, as in the vendor's own examples.
+        written = encode_message(message, parts=text_then_images)
+        body = to_json({**parameters, "messages": [written]})
+        call = self._open_call(body, parameters)
+        return call.finish(await self._complete(call, partial(self._ask, body, call)))
 
-
-class _SeeingClient(CompletionsClient):
-    """The chat client below: the text stands before the picture, and no choice is an answer."""
-
-    kind: ClassVar[str] = "openai"
-    renderer: ClassVar[str] = "openai-picture/1"
-    sdk: ClassVar[str | None] = "openai"
-
-    def __init__(self, provider: VLMProvider, *, sleep: Sleep) -> None:
-        super().__init__(provider.to_provider(), sleep=sleep)
-        account = resolve_account(
-            provider,
-            kind=self.kind,
-            variables=OPENAI_FIXED_MODEL,
-            default_base_url=DEFAULT_BASE_URL,
-            purpose="vlm",
-            missing="No API key for VLMProvider",
-        )
-        self._endpoint = OpenAIEndpoint.of(account, COMPLETIONS_PATH)
-        self._model = provider.model
-
-    def target(
-        self, model: str | None, *, provider_origin: ProviderOrigin = "call"
-    ) -> RequestTarget:
-        chosen = model or self._model
-        return self._endpoint.target(chosen, timeout=self.timeout, provider_origin=provider_origin)
-
-    def write_body(self, request: RathLLMChatRequest, *, model: str) -> BodyWriter:
-        text_first = partial(encode_message, parts=text_then_images)
-        return body_writer(request, model=model, encode=text_first)
-
-    def decode(
-        self, reply: Mapping[str, Any], target: RequestTarget
-    ) -> tuple[RathLLMChatResponse, ServedInfo]:
-        if reply.get("error") or reply.get("choices") != []:
-            return decode_completion(reply, target)
-        response = normalize_chat_completion(reply)
-        return response, ServedInfo.of(response)
-
-    async def connect(self, target: RequestTarget) -> Transport:
-        return await self._endpoint.connect(target)
+    async def _ask(self, body: bytes, call: CallRecorder) -> RathLLMChatResponse:
+        target = self._endpoint.target
+        try:
+            content = await self._endpoint.post(body, call)
+        except InvalidRequestError as exc:
+            exc.add_note("the request shows images, which not every model reads (images: 1)")
+            raise
+        try:
+            reply: object = json.loads(content)
+        except (ValueError, RecursionError) as exc:
+            problem = "not with the JSON that was expected"
+            raise protocol_error(target, problem, content) from exc
+        if not isinstance(reply, Mapping):
+            raise protocol_error(target, "not with a JSON object", content)
+        fields = cast("Mapping[str, Any]", reply)
+        if fields.get("error") or fields.get("choices") != []:
+            response, call.served = decode_completion(fields, target)
+        else:  # no choice is an answer here
+            response = normalize_chat_completion(fields)
+            call.served = ServedInfo.of(response)
+        return response

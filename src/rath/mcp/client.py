@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 import weakref
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from functools import partial
+from importlib import import_module
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
 from rath._async.bridge import call_either
 from rath._async.runtime import runtime
-from rath.errors import MCPProtocolError
-from rath.mcp.link import Link
-from rath.mcp.repeated import hidden_in
+from rath.errors import MCPConnectionError, MCPProtocolError
+from rath.mcp.redaction import redact_json
 from rath.mcp.spec import Auth, HttpTransport, ServerSpec, Transport, server_name, server_spec
-from rath.mcp.usable import usable_tools
+from rath.mcp.tools import usable_tools
 
 if TYPE_CHECKING:
     from mcp import Client
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
         Resource,
         Tool,
     )
+
+    from rath.mcp.connection import MCPConnection
 
 __all__ = ["MCPClient", "OnProgress"]
 
@@ -88,7 +91,7 @@ class MCPClient:
         _check_seconds(timeout=timeout, connect_timeout=connect_timeout)
         self.timeout = timeout
         self.connect_timeout = connect_timeout
-        self._link = Link(self.spec, connect_timeout)
+        self._link = _Link(self.spec, connect_timeout)
         self._drop = weakref.finalize(self, self._link.drop)
         # At exit the runtime closes what is open; a finalizer there would only race with it.
         self._drop.atexit = False
@@ -98,7 +101,7 @@ class MCPClient:
 
     @property
     def name(self) -> str:
-        """What the server is called in messages: its program, or its address without secrets."""
+        """Name of the server in messages: its program, or its address without secrets."""
         return server_name(self.spec)
 
     @property
@@ -162,40 +165,33 @@ class MCPClient:
 
     def list_resources(self) -> list[Resource]:
         """Return the resources of the server, all pages of the list."""
-        return self._run(self._alist_resources, "listing the resources of an MCP server")
+        label = "listing the resources of an MCP server"
+        return self._run(partial(self._alist, "resources"), label)
 
     def read_resource(self, uri: str) -> ReadResourceResult:
         """Return the content of a resource."""
-        return self._run(
-            partial(self._arequest, lambda client: client.read_resource(uri), f"{uri!r:.200}"),
-            "reading a resource of an MCP server",
-        )
+        ask = partial(self._arequest, lambda client: client.read_resource(uri), f"{uri!r:.200}")
+        return self._run(ask, "reading a resource of an MCP server")
 
     def list_prompts(self) -> list[Prompt]:
         """Return the prompts of the server, all pages of the list."""
-        return self._run(self._alist_prompts, "listing the prompts of an MCP server")
+        label = "listing the prompts of an MCP server"
+        return self._run(partial(self._alist, "prompts"), label)
 
     def get_prompt(self, name: str, arguments: Mapping[str, str] | None = None) -> GetPromptResult:
         """Return the messages of a prompt."""
-        given = dict(arguments or {})
-        return self._run(
-            partial(
-                self._arequest, lambda client: client.get_prompt(name, given), f"prompt {name!r}"
-            ),
-            "getting a prompt of an MCP server",
+        values = dict(arguments or {})
+        ask = partial(
+            self._arequest, lambda client: client.get_prompt(name, values), f"prompt {name!r}"
         )
+        return self._run(ask, "getting a prompt of an MCP server")
 
     async def alist_tools(self) -> list[Tool]:
         """`list_tools` for use in any event loop."""
         self._link.is_list_stale = False
-
-        async def page(client: Client, cursor: str | None) -> tuple[list[Tool], str | None]:
-            found = await client.list_tools(cursor=cursor)
-            self._link.listed = client
-            return found.tools, found.next_cursor
-
-        listed = await self._apages(page, "tools")
-        return [self._clean(tool) for tool in usable_tools(listed, self.name)]
+        listed: list[Tool] = await self._alist("tools")
+        # Descriptions are stored on disk, so they repeat no credential.
+        return [self._redacted(tool) for tool in usable_tools(listed, self.name)]
 
     async def acall_tool(
         self,
@@ -208,17 +204,21 @@ class MCPClient:
         """`call_tool` for use in any event loop; cancelling it cancels the call at the server."""
         if timeout is not None:
             _check_seconds(timeout=timeout)
-        told = None if on_progress is None else _InOrder(on_progress)
+        progress = None if on_progress is None else _SerialProgress(on_progress)
 
         async def ask(client: Client) -> CallToolResult:
             if self._link.listed is not client:
                 # The SDK checks an answer by the list, and asks for that after the call if it has
                 # none: an error there would hide what the call came to.
-                await _read_list(client)
+                cursor: str | None = None
+                for _ in range(MAX_PAGES):
+                    cursor = (await client.list_tools(cursor=cursor)).next_cursor
+                    if cursor is None:
+                        break
                 self._link.listed = client
-            result = await client.call_tool(name, dict(arguments), progress_callback=told)
-            if told is not None:
-                await told.settled()
+            result = await client.call_tool(name, dict(arguments), progress_callback=progress)
+            if progress is not None:
+                await progress.settle()
             return result
 
         return await self._arequest(ask, f"the call of {name!r}", timeout)
@@ -229,7 +229,7 @@ class MCPClient:
         Hidden are those of 16 characters and more, wherever the server repeats them.
         """
         current = self._link.current
-        return value if current is None else hidden_in(value, tuple(current.situation.tokens))
+        return value if current is None else redact_json(value, tuple(current.situation.tokens))
 
     def close(self) -> None:
         """Close the connection and end a server that it started; safe to call again.
@@ -256,11 +256,10 @@ class MCPClient:
     ) -> None:
         self.close()
 
-    def _clean(self, tool: Tool) -> Tool:
-        """Return a tool whose description repeats no credential: it is kept on disk."""
-        said = tool.model_dump(mode="json", by_alias=True, exclude_unset=True)
-        clean = self.without_tokens(said)
-        return tool if clean == said else type(tool).model_validate(clean)
+    def _redacted(self, tool: Tool) -> Tool:
+        fields = tool.model_dump(mode="json", by_alias=True, exclude_unset=True)
+        redacted = self.without_tokens(fields)
+        return tool if redacted == fields else type(tool).model_validate(redacted)
 
     def _run(self, make: Callable[[], Coroutine[Any, Any, T]], label: str) -> T:
         return runtime().run(make, label=label)
@@ -283,77 +282,126 @@ class MCPClient:
             raise MCPProtocolError(f"MCP server {self.name} did not say who it is")
         return info
 
-    async def _alist_resources(self) -> list[Resource]:
-        async def page(client: Client, cursor: str | None) -> tuple[list[Resource], str | None]:
-            found = await client.list_resources(cursor=cursor)
-            return found.resources, found.next_cursor
+    async def _alist(self, what: str) -> list[Any]:
+        """Return all pages of a list: "tools", "resources" or "prompts"."""
+        found: list[Any] = []
+        cursor: str | None = None
+        n_pages, n_chars, end, seconds = 0, 0, 0.0, self.timeout
 
-        return await self._apages(page, "resources")
+        async def page(client: Client) -> tuple[list[Any], str | None]:
+            result: Any = await getattr(client, f"list_{what}")(cursor=cursor)
+            if what == "tools":
+                self._link.listed = client
+            return getattr(result, what), result.next_cursor
 
-    async def _alist_prompts(self) -> list[Prompt]:
-        async def page(client: Client, cursor: str | None) -> tuple[list[Prompt], str | None]:
-            found = await client.list_prompts(cursor=cursor)
-            return found.prompts, found.next_cursor
-
-        return await self._apages(page, "prompts")
-
-    async def _apages(
-        self,
-        page: Callable[[Client, str | None], Awaitable[tuple[list[T], str | None]]],
-        what: str,
-    ) -> list[T]:
-        found: list[T] = []
-        items, cursor = await self._arequest(partial(_flipped, page, None), f"its {what}")
-        found += items
-        n_pages, n_chars, end = 1, 0, time.monotonic() + self.timeout
-        while cursor is not None:
-            left = end - time.monotonic()
+        while not n_pages or cursor is not None:
             is_long = n_pages == MAX_PAGES or len(found) > MAX_ITEMS or n_chars > MAX_LIST_CHARS
-            if is_long or left <= 0:
+            if is_long or seconds <= 0:
                 raise MCPProtocolError(
                     f"the list of {what} of MCP server {self.name} has no end: {n_pages} pages "
                     f"with {len(found)} {what} were read",
                     server=self.name,
                 )
-            items, cursor = await self._arequest(
-                partial(_flipped, page, cursor), f"its {what}", left
-            )
+            items, cursor = await self._arequest(page, f"its {what}", seconds)
             found += items
-            n_chars += sum(len(repr(item)) for item in items)
+            if n_pages:  # a long first page is the only one, or the next one counts
+                n_chars += sum(len(repr(item)) for item in items)
+            else:
+                end = time.monotonic() + self.timeout
+            seconds = end - time.monotonic()
             n_pages += 1
         return found
 
 
-class _InOrder:
-    """Passes progress on to the user, one step after the other."""
+class SessionExpired(MCPConnectionError):
+    """A server at an address has forgotten the session, so it did nothing: ask in a new one."""
 
-    def __init__(self, tell: OnProgress) -> None:
-        self._tell = tell
+
+class _SerialProgress:
+    """Reports progress to the user, one step after the other."""
+
+    def __init__(self, report: OnProgress) -> None:
+        self._report = report
         self._lock = asyncio.Lock()
 
     async def __call__(self, progress: float, total: float | None, message: str | None) -> None:
         # A lock is given in the order in which it was asked for.
         async with self._lock:
-            await call_either(self._tell, progress, total, message)
+            await call_either(self._report, progress, total, message)
 
-    async def settled(self) -> None:
+    async def settle(self) -> None:
         """Wait until all steps so far were passed on."""
         async with self._lock:
             return
 
 
-async def _read_list(client: Client) -> None:
-    cursor: str | None = None
-    for _ in range(MAX_PAGES):
-        cursor = (await client.list_tools(cursor=cursor)).next_cursor
-        if cursor is None:
-            return
+class _Link:
+    """The connection of a client, made anew after it broke; knows nothing of the client."""
 
+    def __init__(self, spec: ServerSpec, connect_timeout: float) -> None:
+        self._spec = spec
+        self._connect_timeout = connect_timeout
+        self._pid = os.getpid()
+        self.current: MCPConnection | None = None
+        self.is_closed = False
+        self.is_list_stale = False
+        self.listed: Client | None = None
+        """The session whose tools were listed."""
+        self._connection_type: type[MCPConnection] | None = None
 
-async def _flipped(
-    page: Callable[[Client, str | None], Awaitable[T]], cursor: str | None, client: Client
-) -> T:
-    return await page(client, cursor)
+    async def aopened(self) -> MCPConnection:
+        """Return a usable connection, opened; on the runtime loop."""
+        connection = await self._usable()
+        await connection.aopened()
+        return connection
+
+    async def arequest(
+        self, ask: Callable[[Client], Awaitable[T]], request: str, timeout: float
+    ) -> T:
+        """Make a request on a usable connection; on the runtime loop."""
+        connection = await self._usable()
+        try:
+            return await connection.arequest(ask, request=request, timeout=timeout)
+        except SessionExpired:
+            connection = await self._usable()
+            return await connection.arequest(ask, request=request, timeout=timeout)
+
+    async def aclose(self) -> None:
+        """Close what is open; on the runtime loop."""
+        current = self.current
+        if current is not None and self._pid == os.getpid():
+            await current.aclose()
+
+    def drop(self) -> None:
+        """Close soon, and never block: called by a finalizer, on any thread."""
+        self.is_closed = True
+        if self.current is not None and self._pid == os.getpid():
+            runtime().close_soon(self)
+
+    async def _usable(self) -> MCPConnection:
+        if self._connection_type is None:
+            # The SDK takes seconds to import, for which no session shall wait.
+            module = await runtime().call_in_worker(partial(import_module, "rath.mcp.connection"))
+            self._connection_type = cast("type[MCPConnection]", module.MCPConnection)
+        if self.is_closed:
+            raise MCPConnectionError(
+                f"the client of MCP server {server_name(self._spec)} is closed; make another one",
+                server=server_name(self._spec),
+            )
+        if self._pid != os.getpid():
+            # What is open belongs to the parent, and its loop does not run here.
+            self.current, self._pid = None, os.getpid()
+        if self.current is None or not self.current.is_usable:
+            self.current = self._connection_type(
+                self._spec,
+                server=server_name(self._spec),
+                connect_timeout=self._connect_timeout,
+                on_changed=self._note_change,
+            )
+        return self.current
+
+    def _note_change(self) -> None:
+        self.is_list_stale = True
 
 
 def _check_seconds(**seconds: float) -> None:

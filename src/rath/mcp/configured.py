@@ -57,8 +57,8 @@ class ConfiguredServer:
     @property
     def believes_annotations(self) -> bool:
         """Whether what the server says of its tools' effects is believed."""
-        said = self.entry.trust_annotations
-        return not belongs_to_project(self.store) if said is None else said
+        setting = self.entry.trust_annotations
+        return not belongs_to_project(self.store) if setting is None else setting
 
     def client(self) -> MCPClient:
         """Return a client, which connects when it is first used.

@@ -24,19 +24,17 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from rath._async.owned_context import OwnedContext
 from rath.config.redaction import cause_without
 from rath.errors import MCPAuthenticationError, MCPConnectionError, MCPProtocolError
-from rath.mcp.environment import secrets_of, server_environment
+from rath.mcp import redaction
+from rath.mcp.client import SessionExpired
 from rath.mcp.failures import Situation, connect_failure, is_lost, request_failure
-from rath.mcp.forgotten import SessionForgotten
-from rath.mcp.http import Exchange, HttpAccess, current_exchange, open_http, open_sse
-from rath.mcp.repeated import looks_random, telling
+from rath.mcp.http import HttpAccess, HttpExchange, current_exchange, open_http, open_sse
 from rath.mcp.spec import ServerSpec, StdioServer, Transport
 from rath.mcp.stdio import open_child
-from rath.mcp.words import word_secrets
 
 if TYPE_CHECKING:
     from mcp.client._transport import TransportStreams
 
-__all__ = ["Connection", "Live"]
+__all__ = ["LiveSession", "MCPConnection"]
 
 T = TypeVar("T")
 
@@ -50,7 +48,7 @@ _OLD_TRANSPORT = frozenset({400, 404, 405})
 """Statuses by which a server that knows only SSE refuses streamable HTTP, by the specification."""
 
 SESSION_UNKNOWN = "Session terminated"
-"""What the SDK says where a server answers 404 to a request with the id of a session."""
+"""Text of the SDK where a server answers 404 to a request with the id of a session."""
 
 for _name in ("mcp", "client"):
     # What its SDK logs of a broken connection we raise; nobody wants it on stderr by default.
@@ -61,14 +59,14 @@ _server_log = logging.getLogger("rath.mcp.server")
 
 
 @dataclass(frozen=True, slots=True)
-class Live:
-    """What is open."""
+class LiveSession:
+    """An open session, and how it is spoken to."""
 
     client: Client
     transport: Transport
 
 
-class Connection:
+class MCPConnection:
     """A session with one server; used on the runtime loop, opened once, never opened again."""
 
     def __init__(self, spec: ServerSpec, *, server: str, connect_timeout: float,
@@ -77,7 +75,7 @@ class Connection:
         self._connect_timeout = connect_timeout
         self._on_changed = on_changed
         self._is_broken = False
-        self._live: Live | None = None
+        self._live: LiveSession | None = None
         self._resident = OwnedContext(self._opened, label=f"the connection to MCP server {server}")
 
     @property
@@ -97,10 +95,10 @@ class Connection:
 
     @property
     def server_info(self) -> Implementation | None:
-        """What the server said of itself; None before it is open, or where it said nothing."""
+        """Name and version of the server; None before it is open, or where it gave none."""
         return None if self._live is None else self._live.client.server_info
 
-    async def aopened(self) -> Live:
+    async def aopened(self) -> LiveSession:
         """Return what is open, opening it first.
 
         Raises:
@@ -111,7 +109,7 @@ class Connection:
             return await self._resident.aopened()
         except Exception as exc:  # noqa: BLE001  # whatever it is, an error of ours comes of it
             failure = connect_failure(exc, self.situation, seconds=self._connect_timeout)
-            raise failure from (None if failure is exc else self._shown(exc))
+            raise failure from (None if failure is exc else self._cause(exc))
 
     async def arequest(
         self, ask: Callable[[Client], Awaitable[T]], *, request: str, timeout: float
@@ -127,7 +125,7 @@ class Connection:
             MCPServerError: It failed; says why.
         """
         live = await self.aopened()
-        exchange = Exchange()
+        exchange = HttpExchange()
         before = current_exchange.set(exchange)
         try:
             async with asyncio.timeout(timeout) as deadline:
@@ -138,7 +136,7 @@ class Connection:
                     exchange.on_refused = lambda: deadline.reschedule(0.0)
                 return await ask(live.client)
         except Exception as exc:  # noqa: BLE001  # of each an error of ours is made
-            raise await self._failure(exc, exchange, request, timeout) from self._shown(exc)
+            raise await self._failure(exc, exchange, request, timeout) from self._cause(exc)
         finally:
             current_exchange.reset(before)
 
@@ -153,11 +151,11 @@ class Connection:
         await self._resident.aclose(CLOSE_SECONDS)
 
     async def _failure(
-        self, exc: Exception, exchange: Exchange, request: str, timeout: float
+        self, exc: Exception, exchange: HttpExchange, request: str, timeout: float
     ) -> Exception:
         if isinstance(exc, MCPError) and exc.message == SESSION_UNKNOWN and exchange.status == 404:
             self.mark_broken()
-            return SessionForgotten(
+            return SessionExpired(
                 f"MCP server {self.situation.server} does not know the session any more; ask again"
             )
         if is_lost(exc) or self._is_broken or self._resident.has_ended:
@@ -174,12 +172,12 @@ class Connection:
             self.mark_broken()
         return failure
 
-    def _shown(self, exc: Exception) -> Exception | None:
-        """Return what is told as the cause; nothing where that would show a secret."""
+    def _cause(self, exc: Exception) -> Exception | None:
+        """Return an error as the cause of another; nothing where that would show a secret."""
         return cause_without(exc, self.situation.hide)
 
     @contextlib.asynccontextmanager
-    async def _opened(self) -> AsyncGenerator[Live]:
+    async def _opened(self) -> AsyncGenerator[LiveSession]:
         exchange = self.situation.exchange
         current_exchange.set(exchange)
         async with contextlib.AsyncExitStack() as stack:
@@ -204,16 +202,17 @@ class Connection:
                 async for _ in changes:
                     self._on_changed()
         except (MCPError, RuntimeError, TimeoutError) as exc:
-            said = self.situation.hide(str(exc))
-            _log.debug("MCP server %s tells of no changes: %s", self.situation.server, said)
+            reason = self.situation.hide(str(exc))
+            _log.debug("MCP server %s tells of no changes: %s", self.situation.server, reason)
 
-    async def _connected(self, stack: contextlib.AsyncExitStack) -> Live:
+    async def _connected(self, stack: contextlib.AsyncExitStack) -> LiveSession:
         spec = self.situation.spec
         if isinstance(spec, StdioServer):
-            env = server_environment(spec.env)
-            words = word_secrets(spec.args)
-            self.situation.secrets = [*secrets_of(spec.env), *words]
-            self.situation.tokens = [*secrets_of(telling(spec.env)), *filter(looks_random, words)]
+            env = redaction.server_environment(spec.env)
+            words = redaction.argv_secrets(spec.args)
+            self.situation.secrets = [*redaction.setting_secrets(spec.env), *words]
+            credentials = redaction.setting_secrets(redaction.credential_settings(spec.env))
+            self.situation.tokens = [*credentials, *filter(redaction.looks_random, words)]
             child = open_child(
                 [spec.command, *spec.args],
                 env=env,
@@ -222,25 +221,20 @@ class Connection:
                 on_lost=self.mark_broken,
                 on_dropped=self._note_dropped,
             )
-            return Live(await stack.enter_async_context(self._client(child)), "stdio")
+            return LiveSession(await stack.enter_async_context(self._client(child)), "stdio")
         access = HttpAccess.of(spec)
         self.situation.secrets, self.situation.tokens = access.secrets, access.tokens
         if spec.transport != "sse":
             http = open_http(access, timeout=self._connect_timeout)
             try:
-                return Live(await stack.enter_async_context(self._client(http)), "http")
+                return LiveSession(await stack.enter_async_context(self._client(http)), "http")
             except Exception:
-                if spec.transport == "http" or not self._knows_only_sse():
+                exchange = self.situation.exchange
+                if spec.transport == "http" or exchange.status not in _OLD_TRANSPORT:
                     raise
+                exchange.status, exchange.content_type = None, ""
         sse = open_sse(access, timeout=self._connect_timeout, on_lost=self.mark_broken)
-        return Live(await stack.enter_async_context(self._client(sse)), "sse")
-
-    def _knows_only_sse(self) -> bool:
-        exchange = self.situation.exchange
-        if exchange.status not in _OLD_TRANSPORT:
-            return False
-        exchange.status, exchange.content_type = None, ""
-        return True
+        return LiveSession(await stack.enter_async_context(self._client(sse)), "sse")
 
     def _client(
         self, transport: contextlib.AbstractAsyncContextManager[TransportStreams]
@@ -267,5 +261,5 @@ class Connection:
     async def _log_message(self, params: LoggingMessageNotificationParams) -> None:
         """Pass a message of a server on; at debug, since its level is the server's own word."""
         if _server_log.isEnabledFor(logging.DEBUG):
-            said = self.situation.told(f"{params.logger or 'server'}: {params.data}")
-            _server_log.debug("%s: %s", params.level, said)
+            text = self.situation.excerpt(f"{params.logger or 'server'}: {params.data}")
+            _server_log.debug("%s: %s", params.level, text)

@@ -1,4 +1,4 @@
-"""What the SDK and the network raise, as errors of our tree."""
+"""Errors of the SDK and the network, as errors of our tree."""
 
 from __future__ import annotations
 
@@ -16,22 +16,12 @@ from mcp.client.auth import OAuthFlowError
 from mcp_types import CONNECTION_CLOSED, REQUEST_TIMEOUT
 from pydantic import ValidationError
 
+from rath import errors
 from rath._core.text import cut_middle
-from rath.errors import (
-    MCPAuthenticationError,
-    MCPConnectionError,
-    MCPProtocolError,
-    MCPRequestError,
-    MCPServerError,
-    MCPTimeout,
-    RathError,
-)
-from rath.mcp.address import address_secrets
-from rath.mcp.environment import REFERENCE
-from rath.mcp.http import Exchange
+from rath.mcp.http import HttpExchange
+from rath.mcp.redaction import REFERENCE, address_secrets, printable, redact
 from rath.mcp.spec import HttpServer, ServerSpec, StdioServer
 from rath.mcp.stdio import Child
-from rath.mcp.tail import hidden, printable
 
 __all__ = ["Situation", "connect_failure", "is_lost", "request_failure"]
 
@@ -47,8 +37,8 @@ _INSTALL = {
 }
 """How one comes by the programs that start most servers."""
 
-_MAX_SAID_CHARS = 2000
-"""How much of what a server said an error tells; a guess."""
+_MAX_EXCERPT_CHARS = 2000
+"""How much of a server's own words an error holds; a guess."""
 
 _MAX_READ_CHARS = 100_000
 """How much of it is read for that; a server may send megabytes. A guess."""
@@ -64,30 +54,48 @@ _BROKEN = (anyio.BrokenResourceError, anyio.ClosedResourceError, anyio.EndOfStre
 
 @dataclass(slots=True)
 class Situation:
-    """What is known of a connection when something goes wrong with it."""
+    """Facts about a connection, for the texts of its errors."""
 
     server: str
-    """What it is called in messages."""
+    """Its name in messages."""
 
     spec: ServerSpec
     child: Child = field(default_factory=Child)
-    exchange: Exchange = field(default_factory=Exchange)
+    exchange: HttpExchange = field(default_factory=HttpExchange)
     secrets: Sequence[str] = field(default=(), repr=False)
-    """What no text may hold."""
+    """Parts of the settings that no text may hold."""
 
     tokens: Sequence[str] = field(default=(), repr=False)
-    """What no answer may hold either; long ones alone are looked for."""
+    """Those that no answer may hold either; long ones alone are looked for."""
 
     def hide(self, text: str) -> str:
         """Return a text without secrets."""
-        return hidden(text, self.secrets)
+        return redact(text, self.secrets)
 
-    def told(self, text: str) -> str:
-        """Return what was said, without secrets, commands to a terminal and end."""
+    def excerpt(self, text: str) -> str:
+        """Return words of the server, without secrets, commands to a terminal and end."""
         if len(text) > _MAX_READ_CHARS:
             # The end may be the beginning of a secret, which nothing would find.
             text = self.hide(text[:_MAX_READ_CHARS])[:-_MAX_SECRET_CHARS]
-        return cut_middle(printable(self.hide(text)), _MAX_SAID_CHARS)[0]
+        return cut_middle(printable(self.hide(text)), _MAX_EXCERPT_CHARS)[0]
+
+    def first(self, causes: Sequence[BaseException]) -> str:
+        """Return the first of several errors in words."""
+        kind = type(causes[0]).__name__
+        return self.excerpt(f"{kind}: {causes[0]}") if str(causes[0]) else kind
+
+    def exit_text(self) -> str:
+        """Return how the program ended, if it did."""
+        code = self.child.exit_code
+        if code is None:
+            return ""
+        return f", killed by signal {-code}" if code < 0 else f", exit status {code}"
+
+    def output_text(self) -> str:
+        """Return the last lines that the program printed, if it did."""
+        stderr, noise = (log.lines(self.secrets) for log in (self.child.stderr, self.child.noise))
+        text = f"; the last it wrote to stderr: {stderr}" if stderr else ""
+        return text + (f"; on stdout, where only messages belong: {noise}" if noise else "")
 
 
 def connect_failure(error: BaseException, situation: Situation, *, seconds: float) -> Exception:
@@ -99,32 +107,28 @@ def connect_failure(error: BaseException, situation: Situation, *, seconds: floa
         seconds: How long was waited for it.
     """
     causes = list(_leaves(error))
-    for cause in causes:
-        if isinstance(cause, RathError):
-            return cause
     server = situation.server
-    found = _start_failure(causes, situation) or _http_failure(causes, situation)
+    found = _own(causes) or _start_failure(causes, situation) or _http_failure(causes, situation)
     if found is not None:
         return found
     if any(isinstance(cause, TimeoutError) for cause in causes):
-        return MCPTimeout(
+        return errors.MCPTimeout(
             f"MCP server {server} did not answer the handshake within {seconds:g} s"
-            f"{_heard(situation)}; check that it speaks MCP, or give it longer with "
+            f"{situation.output_text()}; check that it speaks MCP, or give it longer with "
             "connect_timeout",
             server=server,
         )
-    said = _said(causes, situation)
-    if isinstance(situation.spec, StdioServer):
-        return MCPConnectionError(
-            f"MCP server {server} ended or refused the handshake{_ended(situation.child)} "
-            f"({said}){_heard(situation)}; run the command by hand to see why",
-            server=server,
-        )
-    return MCPConnectionError(
-        f"no connection to MCP server {server}: {said}; check that it runs and that the address "
-        "is that of its MCP endpoint",
-        server=server,
+    text = (
+        f"no connection to MCP server {server}: {situation.first(causes)}; check that it runs and "
+        "that the address is that of its MCP endpoint"
     )
+    if isinstance(situation.spec, StdioServer):
+        text = (
+            f"MCP server {server} ended or refused the handshake{situation.exit_text()} "
+            f"({situation.first(causes)}){situation.output_text()}; run the command by hand to see "
+            "why"
+        )
+    return errors.MCPConnectionError(text, server=server)
 
 
 def request_failure(
@@ -140,46 +144,39 @@ def request_failure(
     """
     causes = list(_leaves(error))
     server = situation.server
-    for cause in causes:
-        if isinstance(cause, RathError):
-            return cause
-    if found := _http_failure(causes, situation):
+    if (found := _own(causes) or _http_failure(causes, situation)) is not None:
         return found
-    if any(isinstance(cause, TimeoutError) for cause in causes) or _has_code(
-        causes, REQUEST_TIMEOUT
-    ):
-        return MCPTimeout(
+    replies = [cause for cause in causes if isinstance(cause, MCPError)]
+    is_late = any(isinstance(cause, TimeoutError) for cause in causes)
+    if is_late or any(reply.code == REQUEST_TIMEOUT for reply in replies):
+        return errors.MCPTimeout(
             f"MCP server {server} did not answer {request} within {seconds:g} s and was told to "
-            f"stop; whether it took effect is not known{_heard(situation)}. Give it longer with "
-            "timeout",
+            f"stop; whether it took effect is not known{situation.output_text()}. Give it longer "
+            "with timeout",
             server=server,
         )
     if any(map(is_lost, causes)):
-        return MCPConnectionError(
+        return errors.MCPConnectionError(
             f"the connection to MCP server {server} was lost during {request}"
-            f"{_ended(situation.child)}; whether it took effect is not known"
-            f"{_heard(situation)}. The next use connects again",
+            f"{situation.exit_text()}; whether it took effect is not known"
+            f"{situation.output_text()}. The next use connects again",
             server=server,
         )
-    for cause in causes:
-        if isinstance(cause, MCPError):
-            said = situation.told(cause.message)
-            refused = MCPRequestError(
-                f"MCP server {server} refused {request}: {said} (code {cause.code})",
-                server=server,
-            )
-            refused.code = cause.code
-            return refused
+    for reply in replies:
+        text = situation.excerpt(reply.message)
+        refused = errors.MCPRequestError(
+            f"MCP server {server} refused {request}: {text} (code {reply.code})", server=server
+        )
+        refused.code = reply.code
+        return refused
     if any(isinstance(cause, ValidationError | RuntimeError) for cause in causes):
-        said = _said(causes, situation)
-        return MCPProtocolError(
+        return errors.MCPProtocolError(
             f"the answer of MCP server {server} to {request} is not what the protocol or its own "
-            f"schema promises: {said}",
+            f"schema promises: {situation.first(causes)}",
             server=server,
         )
-    return MCPServerError(
-        f"{request} failed at MCP server {server}: {_said(causes, situation)}",
-        server=server,
+    return errors.MCPServerError(
+        f"{request} failed at MCP server {server}: {situation.first(causes)}", server=server
     )
 
 
@@ -187,51 +184,75 @@ def is_lost(error: BaseException) -> bool:
     """Tell whether an error says that the connection is gone."""
     if isinstance(error, MCPError):
         return error.code == CONNECTION_CLOSED
-    return isinstance(error, (*_BROKEN, httpx2.TransportError)) and not isinstance(
-        error, TimeoutError
+    is_broken = isinstance(error, (*_BROKEN, httpx2.TransportError))
+    return is_broken and not isinstance(error, TimeoutError)
+
+
+def _own(causes: Sequence[BaseException]) -> errors.RathError | None:
+    return next((cause for cause in causes if isinstance(cause, errors.RathError)), None)
+
+
+def _start_failure(
+    causes: Sequence[BaseException], situation: Situation
+) -> errors.MCPConnectionError | None:
+    """Return the error of a program that could not be started."""
+    spec = situation.spec
+    cause = next((each for each in causes if isinstance(each, OSError | ValueError)), None)
+    if not isinstance(spec, StdioServer) or situation.child.pid is not None or cause is None:
+        return None
+    is_missing = isinstance(cause, FileNotFoundError | NotADirectoryError)
+    if is_missing and spec.cwd is not None and not os.path.isdir(spec.cwd):
+        reason = f"its working directory {spec.cwd!r} is not there; create it, or correct cwd"
+    elif isinstance(cause, FileNotFoundError):
+        how = _INSTALL.get(os.path.basename(spec.command), "install it")
+        reason = f"there is no program {spec.command!r}; {how}, or give its whole path"
+    elif isinstance(cause, PermissionError):
+        reason = f"the program {spec.command!r} may not be executed; check its permissions"
+    elif isinstance(cause, OSError) and cause.errno == errno.ENOEXEC:
+        reason = f"{spec.command!r} is no program; give an interpreter as the command"
+    else:
+        reason = f"{cause}; check command, args and env"
+    return errors.MCPConnectionError(
+        f"MCP server {situation.server} could not be started: {situation.hide(reason)}",
+        server=situation.server,
     )
 
 
-def _start_failure(causes: list[BaseException], situation: Situation) -> Exception | None:
-    """Return the error of a program that could not be started."""
-    spec = situation.spec
-    if not isinstance(spec, StdioServer) or situation.child.pid is not None:
-        return None
-    for cause in causes:
-        if not isinstance(cause, OSError | ValueError):
-            continue
-        if isinstance(cause, FileNotFoundError | NotADirectoryError) and _is_directory_missing(
-            spec
-        ):
-            why = f"its working directory {spec.cwd!r} is not there; create it, or correct cwd"
-        elif isinstance(cause, FileNotFoundError):
-            how = _INSTALL.get(os.path.basename(spec.command), "install it")
-            why = f"there is no program {spec.command!r}; {how}, or give its whole path"
-        elif isinstance(cause, PermissionError):
-            why = f"the program {spec.command!r} may not be executed; check its permissions"
-        elif isinstance(cause, OSError) and cause.errno == errno.ENOEXEC:
-            why = f"{spec.command!r} is no program; give an interpreter as the command"
-        else:
-            why = f"{cause}; check command, args and env"
-        return MCPConnectionError(
-            f"MCP server {situation.server} could not be started: {situation.hide(why)}",
-            server=situation.server,
-        )
-    return None
+_STATUS_ROWS: tuple[tuple[int, int, str, type[errors.MCPConnectionError], str], ...] = (
+    (
+        0, 1000, "html", errors.MCPProtocolError,
+        "MCP server {server} answered with a web page ({status} {phrase}) in place of MCP; the "
+        "address is not that of an MCP endpoint, which often ends in /mcp or /sse",
+    ),
+    (
+        404, 405, "", errors.MCPConnectionError,
+        "there is no MCP endpoint at {server} (404 Not Found); check the path, which is often /mcp "
+        "or /sse",
+    ),
+    (
+        300, 400, "", errors.MCPConnectionError,
+        "MCP server {server} sends elsewhere ({status} {phrase}), and credentials do not go to "
+        "another origin; give the new address",
+    ),
+    (
+        0, 1000, "", errors.MCPConnectionError,
+        "MCP server {server} answered {status} {phrase}; look at its own log",
+    ),
+)  # fmt: skip
+"""Errors for HTTP answers without a message: least status, limit, part of the media type, error.
+
+The first row that fits decides.
+"""
 
 
-def _is_directory_missing(spec: StdioServer) -> bool:
-    return spec.cwd is not None and not os.path.isdir(spec.cwd)
-
-
-def _http_failure(causes: list[BaseException], situation: Situation) -> Exception | None:
+def _http_failure(causes: Sequence[BaseException], situation: Situation) -> Exception | None:
     """Return the error that an HTTP answer stands for; None where there was none."""
     spec, exchange, server = situation.spec, situation.exchange, situation.server
     for cause in causes:
         if isinstance(cause, OAuthFlowError):
-            return MCPAuthenticationError(
+            return errors.MCPAuthenticationError(
                 f"no OAuth token for MCP server {server}: "
-                f"{situation.told(str(cause))}; check issuer, client id and secret",
+                f"{situation.excerpt(str(cause))}; check issuer, client id and secret",
                 server=server,
             )
         if isinstance(cause, httpx2.HTTPStatusError):
@@ -239,56 +260,37 @@ def _http_failure(causes: list[BaseException], situation: Situation) -> Exceptio
     status = exchange.status
     if not isinstance(spec, HttpServer) or status is None:
         return None
-    said = [cause for cause in causes if isinstance(cause, MCPError) and not _is_stand_in(cause)]
+    # The SDK makes errors of HTTP answers that held none.
+    replies = [
+        cause.message
+        for cause in causes
+        if isinstance(cause, MCPError)
+        and cause.message not in _STAND_INS
+        and not cause.message.startswith(_STAND_IN_BEGINNINGS)
+    ]
+    phrase = HTTPStatus(status).phrase if status in set(HTTPStatus) else ""
     if status in (401, 403):
-        return _refused(status, said, situation)
-    if said:
+        reply = f": {situation.excerpt(replies[0])}" if replies else ""
+        has_credential = (
+            spec.auth or spec.headers or address_secrets(spec.url) or REFERENCE.search(spec.url)
+        )
+        credential = "the credential was refused" if has_credential else "none was given"
+        refused = errors.MCPAuthenticationError(
+            f"MCP server {server} wants a credential ({status} {phrase}{reply}), and {credential}; "
+            "asking again does not help before there is a valid one: give it as auth or headers, "
+            "or as bearer_env, oauth or headers in the config",
+            server=server,
+        )
+        refused.status = status
+        return refused
+    if replies:
         return None
-    if "html" in exchange.content_type:
-        return MCPProtocolError(
-            f"MCP server {server} answered with a web page ({status} {_phrase(status)}) in place "
-            "of MCP; the address is not that of an MCP endpoint, which often ends in /mcp or /sse",
-            server=server,
-        )
-    if status == 404:
-        return MCPConnectionError(
-            f"there is no MCP endpoint at {server} (404 Not Found); check the path, which is "
-            "often /mcp or /sse",
-            server=server,
-        )
-    if 300 <= status < 400:
-        return MCPConnectionError(
-            f"MCP server {server} sends elsewhere ({status} {_phrase(status)}), and credentials "
-            "do not go to another origin; give the new address",
-            server=server,
-        )
-    return MCPConnectionError(
-        f"MCP server {server} answered {status} {_phrase(status)}; look at its own log",
-        server=server,
+    kind, text = next(
+        (kind, text)
+        for least, limit, media, kind, text in _STATUS_ROWS
+        if least <= status < limit and media in exchange.content_type
     )
-
-
-def _refused(status: int, said: Sequence[MCPError], situation: Situation) -> MCPAuthenticationError:
-    """Return the error of a server that answers 401 or 403, whatever else it says."""
-    spec, server = situation.spec, situation.server
-    told = f": {situation.told(said[0].message)}" if said else ""
-    is_given = isinstance(spec, HttpServer) and (
-        spec.auth or spec.headers or address_secrets(spec.url) or REFERENCE.search(spec.url)
-    )
-    given = "the credential was refused" if is_given else "none was given"
-    refused = MCPAuthenticationError(
-        f"MCP server {server} wants a credential ({status} {_phrase(status)}{told}), and {given}; "
-        "asking again does not help before there is a valid one: give it as auth or headers, or as "
-        "bearer_env, oauth or headers in the config",
-        server=server,
-    )
-    refused.status = status
-    return refused
-
-
-def _is_stand_in(error: MCPError) -> bool:
-    """Tell whether the SDK made an error of an HTTP answer that held none."""
-    return error.message in _STAND_INS or error.message.startswith(_STAND_IN_BEGINNINGS)
+    return kind(text.format(server=server, status=status, phrase=phrase), server=server)
 
 
 def _leaves(error: BaseException) -> Iterator[BaseException]:
@@ -298,34 +300,3 @@ def _leaves(error: BaseException) -> Iterator[BaseException]:
             yield from _leaves(inner)
     else:
         yield error
-
-
-def _has_code(causes: list[BaseException], code: int) -> bool:
-    return any(isinstance(cause, MCPError) and cause.code == code for cause in causes)
-
-
-def _said(causes: list[BaseException], situation: Situation) -> str:
-    first, kind = causes[0], type(causes[0]).__name__
-    return situation.told(f"{kind}: {first}") if str(first) else kind
-
-
-def _ended(child: Child) -> str:
-    if child.exit_code is None:
-        return ""
-    if child.exit_code < 0:
-        return f", killed by signal {-child.exit_code}"
-    return f", exit status {child.exit_code}"
-
-
-def _heard(situation: Situation) -> str:
-    heard = situation.child.stderr.lines(situation.secrets)
-    noise = situation.child.noise.lines(situation.secrets)
-    said = f"; the last it wrote to stderr: {heard}" if heard else ""
-    return said + (f"; on stdout, where only messages belong: {noise}" if noise else "")
-
-
-def _phrase(status: int) -> str:
-    try:
-        return HTTPStatus(status).phrase
-    except ValueError:
-        return ""

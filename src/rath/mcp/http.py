@@ -5,21 +5,21 @@ from __future__ import annotations
 import base64
 import contextlib
 import contextvars
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Self
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 import httpx2
+from mcp.client.auth.extensions.client_credentials import ClientCredentialsOAuthProvider
 from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
+from mcp.shared.auth import OAuthClientInformationFull, OAuthToken
 
 from rath.config.redaction import guard_logs
 from rath.errors import ConfigError
-from rath.mcp.address import address_secrets
-from rath.mcp.environment import REFERENCE, expanded, named_value, secrets_of
-from rath.mcp.oauth import client_credentials
-from rath.mcp.repeated import looks_random, telling
+from rath.mcp import redaction
+from rath.mcp.redaction import expand, setting_secrets
 from rath.mcp.spec import Bearer, HttpServer, server_name
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from mcp.shared._context_streams import ContextReceiveStream
     from mcp.shared.message import SessionMessage
 
-__all__ = ["Exchange", "HttpAccess", "current_exchange", "open_http", "open_sse"]
+__all__ = ["HttpAccess", "HttpExchange", "current_exchange", "open_http", "open_sse"]
 
 _LIBRARIES = ("mcp", "client", "httpx2", "httpcore2")
 """Whose loggers tell addresses, headers and messages."""
@@ -45,8 +45,8 @@ _MAX_RATIO = 1000
 
 
 @dataclass(slots=True)
-class Exchange:
-    """What came back of the requests that one operation made."""
+class HttpExchange:
+    """Answers to the requests that one operation made."""
 
     status: int | None = None
     """Status of the last answer that was an error, or no message at all."""
@@ -56,7 +56,7 @@ class Exchange:
     """Called when an answer was an error."""
 
 
-current_exchange: contextvars.ContextVar[Exchange | None] = contextvars.ContextVar(
+current_exchange: contextvars.ContextVar[HttpExchange | None] = contextvars.ContextVar(
     "rath_mcp_exchange", default=None
 )
 
@@ -71,7 +71,7 @@ class HttpAccess:
     headers: dict[str, str] = field(repr=False)
     inner: httpx2.Auth | None = field(repr=False)
     secrets: list[str] = field(repr=False)
-    """What no text may hold."""
+    """Parts of the settings that no text may hold."""
 
     tokens: list[str] = field(repr=False)
     """Those of them that are credentials, and in no answer either."""
@@ -83,47 +83,51 @@ class HttpAccess:
         Raises:
             ConfigError: A variable that it refers to is not set.
         """
-        headers = {
-            name: expanded(value, f"headers.{name}") for name, value in server.headers.items()
-        }
+        headers = {name: expand(value, f"headers.{name}") for name, value in server.headers.items()}
         for name, value in headers.items():
             _check_one_line(value, f"the header {name!r}")
         url, user, password = _address(server)
         access = cls(url, headers, None, [], [])
-        access.keep(*_secrets(server, url), tokens=_tokens(server))
+        secrets, tokens = _secrets(server, url)
+        access.hide(*secrets, tokens=tokens)
         if user or password:
             # As httpx does for a client that has no `auth` of its own.
             basic = base64.b64encode(f"{user}:{password}".encode()).decode()
             if "authorization" not in map(str.lower, headers):
                 access.headers["Authorization"] = f"Basic {basic}"
-            access.keep(tokens=[password, basic])
+            access.hide(tokens=[password, basic])
         match server.auth:
             case None:
                 pass
             case Bearer() as bearer:
                 token = _token(bearer)
                 access.headers["Authorization"] = f"Bearer {token}"
-                access.keep(tokens=[token])
+                access.hide(tokens=[token])
             case credentials:
-                secret = named_value(credentials.secret_env, "auth.secret_env")
-                access.keep(tokens=[secret])
-                inner = client_credentials(url, credentials, secret, on_token=access.keep_token)
+                secret = redaction.read_variable(credentials.secret_env, "auth.secret_env")
+                access.hide(tokens=[secret])
+                inner = ClientCredentialsOAuthProvider(
+                    # The issuer gets it as the resource; the query is not meant for that one.
+                    urlsplit(url)._replace(query="").geturl(),
+                    _TokenMemory(access),
+                    expand(credentials.client_id, "auth.client_id"),
+                    secret,
+                    credentials.method,
+                    " ".join(credentials.scopes) or None,
+                    credentials.issuer,
+                )
                 return replace(access, inner=inner)
         return access
 
-    def keep(self, *secrets: str, tokens: Iterable[str] = ()) -> None:
+    def hide(self, *secrets: str, tokens: Iterable[str] = ()) -> None:
         """Let no text hold `secrets`, and no answer `tokens` either."""
         added = list(tokens)
         self.secrets.extend((*secrets, *added))
         self.tokens.extend(added)
         guard_logs(_LIBRARIES, *secrets, *added)
 
-    def keep_token(self, token: str) -> None:
-        """Let nothing hold a token that has just come."""
-        self.keep(tokens=[token])
-
     def client(self, *, timeout: float) -> httpx2.AsyncClient:
-        """Return a client for the server; answers are noted in the current `Exchange`."""
+        """Return a client for the server; answers are noted in the current `HttpExchange`."""
         return httpx2.AsyncClient(
             auth=_ToOrigin(self),
             # How long an answer may take is up to each request; the deadline is ours.
@@ -132,6 +136,28 @@ class HttpAccess:
             headers={"Accept-Encoding": "identity"},
             event_hooks={"response": [_note, _bound]},
         )
+
+
+class _TokenMemory:
+    """Storage of a token: with the connection, and nowhere else."""
+
+    def __init__(self, access: HttpAccess) -> None:
+        self._access = access
+        self._tokens: OAuthToken | None = None
+        self._client: OAuthClientInformationFull | None = None
+
+    async def get_tokens(self) -> OAuthToken | None:
+        return self._tokens
+
+    async def set_tokens(self, tokens: OAuthToken) -> None:
+        self._tokens = tokens
+        self._access.hide(tokens=filter(None, (tokens.access_token, tokens.refresh_token)))
+
+    async def get_client_info(self) -> OAuthClientInformationFull | None:
+        return self._client
+
+    async def set_client_info(self, client_info: OAuthClientInformationFull) -> None:
+        self._client = client_info
 
 
 class _ToOrigin(httpx2.Auth):
@@ -190,20 +216,20 @@ async def open_sse(
         timeout: Seconds that a connection may take.
         on_lost: Called when the server ends the stream: nothing will be answered any more.
     """
-    made = access.client(timeout=timeout)
+    http_client = access.client(timeout=timeout)
 
     def client(
         headers: dict[str, str] | None = None,
         timeout: httpx2.Timeout | None = None,
         auth: httpx2.Auth | None = None,
     ) -> httpx2.AsyncClient:
-        return made  # which says already what these would
+        return http_client  # which says already what these would
 
     async with sse_client(access.url, httpx_client_factory=client) as (read, write):
-        yield _Watched(read, on_lost), write
+        yield _WatchedStream(read, on_lost), write
 
 
-class _Watched:
+class _WatchedStream:
     """A stream of messages that tells when it ends."""
 
     def __init__(
@@ -261,7 +287,7 @@ async def _note(response: httpx2.Response) -> None:
         exchange.on_refused()
 
 
-class _Bounded(httpx2.AsyncByteStream):
+class _BoundedStream(httpx2.AsyncByteStream):
     """An answer that ends with an error above `limit` bytes."""
 
     def __init__(self, stream: httpx2.AsyncByteStream, limit: int) -> None:
@@ -287,34 +313,27 @@ async def _bound(response: httpx2.Response) -> None:
     is_plain = response.headers.get("content-encoding", "identity").lower() == "identity"
     assert isinstance(response.stream, httpx2.AsyncByteStream)
     limit = MAX_ANSWER_BYTES if is_plain else MAX_ANSWER_BYTES // _MAX_RATIO
-    response.stream = _Bounded(response.stream, limit)
+    response.stream = _BoundedStream(response.stream, limit)
 
 
-def _secrets(server: HttpServer, url: str) -> Iterator[str]:
-    """Yield what no text may hold of what is sent to a server."""
-    yield from secrets_of(server.headers)
-    yield from secrets_of(_references(server))
-    in_address = address_secrets(expanded(server.url, "url"))
-    yield from in_address
-    if in_address:
-        # Short ones are secrets in this place alone.
-        yield url
-        yield url.partition("?")[0]
+def _secrets(server: HttpServer, url: str) -> tuple[list[str], list[str]]:
+    """Return the parts of the settings that no text may hold, and those that are credentials.
 
-
-def _tokens(server: HttpServer) -> Iterator[str]:
-    """Yield those that are credentials, as far as their names or they themselves tell."""
-    yield from secrets_of(telling({**server.headers, **_references(server)}))
-    yield from filter(looks_random, address_secrets(expanded(server.url, "url")))
-
-
-def _references(server: HttpServer) -> dict[str, str]:
-    return {name: f"${{{name}}}" for name in REFERENCE.findall(server.url)}
+    The latter as far as their names or they themselves tell.
+    """
+    names = redaction.REFERENCE.findall(server.url)
+    settings = {**{name: f"${{{name}}}" for name in names}, **server.headers}
+    in_address = redaction.address_secrets(expand(server.url, "url"))
+    # Short parts of an address are secrets in this place alone.
+    near = [url, url.partition("?")[0]] if in_address else []
+    credentials = setting_secrets(redaction.credential_settings(settings))
+    tokens = [*credentials, *filter(redaction.looks_random, in_address)]
+    return [*setting_secrets(settings), *in_address, *near], tokens
 
 
 def _address(server: HttpServer) -> tuple[str, str, str]:
     """Return what is asked, without login and fragment, and user and password."""
-    url = expanded(server.url, "url")
+    url = expand(server.url, "url")
     _check_one_line(url, "the address")
     try:
         parts = urlsplit(url)
@@ -331,7 +350,7 @@ def _address(server: HttpServer) -> tuple[str, str, str]:
 def _token(bearer: Bearer) -> str:
     token = bearer.token
     if token is None and bearer.env is not None:
-        token = named_value(bearer.env, "the bearer token")
+        token = redaction.read_variable(bearer.env, "the bearer token")
     if not token:
         raise ConfigError("the bearer token of an MCP server is empty; give one, or no auth")
     _check_one_line(token, "the bearer token")

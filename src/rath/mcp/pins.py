@@ -1,4 +1,4 @@
-"""What the tools of each server said of themselves when they were first used: `mcp_pins.json`."""
+"""Digests and texts of each server's tools at their first use: `mcp_pins.json`."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from rath._core.text import one_line_preview, valid_unicode
 from rath.config.paths import own_config_dir
 from rath.config.records import change_file, read_file
 from rath.errors import ConfigError
-from rath.mcp.decode import input_schema
 from rath.mcp.spec import ServerSpec, StdioServer, server_name
+from rath.mcp.tools import input_schema
 
 __all__ = [
     "MAX_KEPT_CHARS",
@@ -61,17 +61,17 @@ class PinDifferences:
     """Whether nothing of the server was pinned before."""
 
     before: Mapping[str, str] = field(default_factory=dict[str, str])
-    """What each of the changed tools said when it was pinned, as `said_of`, as far as kept."""
+    """Text of each changed tool when it was pinned, as `said_of`, as far as it is stored."""
 
 
 def tool_digest(tool: object) -> str:
     """Return the sha256 over name, description and arguments of a tool, in hex."""
-    said = [
+    identity = [
         getattr(tool, "name", None),
         getattr(tool, "description", None),
         input_schema(tool),
     ]
-    return sha256(json.dumps(said, sort_keys=True, default=str).encode()).hexdigest()
+    return sha256(json.dumps(identity, sort_keys=True, default=str).encode()).hexdigest()
 
 
 def said_of(tool: object) -> str:
@@ -100,8 +100,8 @@ def pin_differences(
     Raises:
         ConfigError: The file cannot be read.
     """
-    kept = read_file(_path()).get("servers", {}).get(_identity(spec, project))
-    return _differences(kept, _digests(tools))
+    stored = read_file(_path()).get("servers", {}).get(_identity(spec, project))
+    return _differences(stored, _digests(tools))
 
 
 def pin_tools(
@@ -116,8 +116,8 @@ def pin_tools(
     digests = _digests(tools)
     try:
         identity = _identity(spec, project)
-        kept = read_file(_path()).get("servers", {}).get(identity)
-        found = _differences(kept, digests)
+        stored = read_file(_path()).get("servers", {}).get(identity)
+        found = _differences(stored, digests)
         if found.is_new or found.added:
             _write(spec, tools, identity=identity, keep=True)
     except (OSError, ConfigError) as exc:
@@ -148,22 +148,22 @@ def accept_pins(spec: ServerSpec, tools: Sequence[object], *, project: str | Non
 
 def _write(spec: ServerSpec, tools: Sequence[object], *, identity: str, keep: bool) -> None:
     now = datetime.now(UTC).isoformat(timespec="seconds")
-    digests, said = _digests(tools), {_name(tool): said_of(tool) for tool in tools}
+    digests, texts = _digests(tools), {_name(tool): said_of(tool) for tool in tools}
 
     def change(payload: dict[str, Any]) -> None:
         servers = payload.setdefault("servers", {})
         before = servers.pop(identity, {})
-        kept: Mapping[str, Any] = before if keep else {}
-        pinned: dict[str, str] = {**digests, **kept.get("tools", {})}
+        stored: Mapping[str, Any] = before if keep else {}
+        pinned: dict[str, str] = {**digests, **stored.get("tools", {})}
         if len(pinned) > MAX_TOOLS_OF_SERVER:
             pinned = {name: pinned[name] for name in digests}
         # What a pinned tool says now may be something else.
-        added = {name: told for name, told in said.items() if name not in kept.get("tools", {})}
+        added = {name: text for name, text in texts.items() if name not in stored.get("tools", {})}
         servers[identity] = {
             "server": server_name(spec),
             "first": before.get("first", now),
             "tools": pinned,
-            "said": _bounded({**kept.get("said", {}), **added}),
+            "said": _bounded({**stored.get("said", {}), **added}),
         }
         for oldest in list(servers)[:-MAX_SERVERS]:
             del servers[oldest]
@@ -171,16 +171,16 @@ def _write(spec: ServerSpec, tools: Sequence[object], *, identity: str, keep: bo
     change_file(_path(), change)
 
 
-def _differences(kept: Mapping[str, Any] | None, digests: Mapping[str, str]) -> PinDifferences:
-    pinned: Mapping[str, str] = {} if kept is None else kept.get("tools", {})
-    said: Mapping[str, str] = {} if kept is None else kept.get("said", {})
+def _differences(stored: Mapping[str, Any] | None, digests: Mapping[str, str]) -> PinDifferences:
+    pinned: Mapping[str, str] = {} if stored is None else stored.get("tools", {})
+    texts: Mapping[str, str] = {} if stored is None else stored.get("said", {})
     changed = [name for name, digest in digests.items() if pinned.get(name, digest) != digest]
     return PinDifferences(
         changed=tuple(changed),
         added=tuple(name for name in digests if name not in pinned),
         removed=tuple(name for name in pinned if name not in digests),
-        is_new=kept is None,
-        before={name: said[name] for name in changed if name in said},
+        is_new=stored is None,
+        before={name: texts[name] for name in changed if name in texts},
     )
 
 
@@ -188,12 +188,12 @@ def _digests(tools: Sequence[object]) -> dict[str, str]:
     return {_name(tool): tool_digest(tool) for tool in tools}
 
 
-def _bounded(said: Mapping[str, str]) -> dict[str, str]:
-    """Return what tools said, of the first ones as far as there is room."""
-    room = itertools.accumulate(map(len, said.values()))
+def _bounded(texts: Mapping[str, str]) -> dict[str, str]:
+    """Return the texts of the first tools, as far as there is room."""
+    room = itertools.accumulate(map(len, texts.values()))
     return {
-        name: told
-        for (name, told), n_chars in zip(said.items(), room, strict=True)
+        name: text
+        for (name, text), n_chars in zip(texts.items(), room, strict=True)
         if n_chars <= MAX_KEPT_OF_SERVER
     }
 

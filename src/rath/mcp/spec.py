@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from rath._core.text import one_line_preview
-from rath.mcp.address import is_url, named_address
-from rath.mcp.words import told_words
+from rath.mcp.redaction import address_name, is_url, redact_argv
 
 __all__ = ["Auth", "Bearer", "ClientCredentials", "HttpServer", "HttpTransport", "ServerSpec",
            "StdioServer", "Transport", "server_name", "server_spec"]  # fmt: skip
@@ -49,7 +48,7 @@ class ClientCredentials:
     server says."""
 
     scopes: tuple[str, ...] = ()
-    """What the token shall allow; by default what the server asks for."""
+    """Rights of the token; by default what the server asks for."""
 
     method: Literal["client_secret_basic", "client_secret_post"] = "client_secret_basic"
     """How the secret is sent to the authorization server."""
@@ -68,7 +67,7 @@ class StdioServer:
     args: tuple[str, ...] = ()
 
     env: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
-    """What its environment has beside the few harmless variables that every server gets.
+    """Variables of its environment beside the few harmless variables that every server gets.
 
     `${NAME}` in a value stands for that variable of the program, read at each connect.
     """
@@ -146,12 +145,12 @@ def server_spec(
 def server_name(spec: ServerSpec) -> str:
     """Return what a server is called in messages: its command, or its address; without secrets."""
     if isinstance(spec, StdioServer):
-        words = told_words([os.path.basename(spec.command), *spec.args])
+        words = redact_argv([os.path.basename(spec.command), *spec.args])
         return repr(one_line_preview(" ".join(words), _MAX_NAME_CHARS))
-    return named_address(spec.url)
+    return address_name(spec.url)
 
 
-def _refuse(what: str, **given: object) -> None:
-    wrong = [name for name, value in given.items() if value]
+def _refuse(what: str, **options: object) -> None:
+    wrong = [name for name, value in options.items() if value]
     if wrong:
         raise ValueError(f"{wrong[0]}= does not go with {what} as the MCP server; leave it out")

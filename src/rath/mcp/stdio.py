@@ -6,10 +6,11 @@ import asyncio
 import contextlib
 import logging
 import os
+import re
 import signal
 import time
 from asyncio.subprocess import Process
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -19,14 +20,14 @@ from mcp.shared.message import SessionMessage
 from mcp_types import JSONRPCNotification, jsonrpc_message_adapter
 
 from rath._async.runtime import runtime
-from rath.mcp.allowance import Allowance
-from rath.mcp.halves import sound_line
-from rath.mcp.tail import Tail
+from rath._core.text import decode_output
+from rath.mcp.redaction import printable, redact
 
 if TYPE_CHECKING:
     from mcp.client._transport import TransportStreams
 
-__all__ = ["MAX_MESSAGE_BYTES", "Child", "descriptors", "open_child"]
+__all__ = ["MAX_MESSAGE_BYTES", "Child", "LogTail", "RateLimit", "descriptors", "open_child",
+           "replace_lone_surrogates"]  # fmt: skip
 
 MAX_MESSAGE_BYTES = 64 << 20
 """Longest message of a server, in bytes; a longer one ends the connection. A guess."""
@@ -40,6 +41,25 @@ TERM_SECONDS = 1.0
 EXIT_SECONDS = 0.25
 """The same for both at exit of the interpreter, which leaves about one second for all."""
 
+BURST = 1000
+"""How many may come at once. A guess: more steps of one call than anybody looks at."""
+
+PER_SECOND = 200.0
+"""How many may come for long; each costs about half a millisecond of the one loop, measured."""
+
+MAX_LOG_BYTES = 8192
+"""How much of what a server prints is kept."""
+
+SHOWN_LINES = 6
+SHOWN_CHARS = 1000
+
+_LONE_SURROGATE = re.compile(
+    rb"\\\\"  # a backslash that is written: what follows it is no escape
+    rb"|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+    rb"|(\\u[dD][89a-fA-F][0-9a-fA-F]{2})"
+)
+"""A surrogate without its other half, as the group; other things that begin alike are passed by."""
+
 _CHUNK_BYTES = 1 << 16
 
 _log = logging.getLogger("rath.mcp")
@@ -47,13 +67,63 @@ _ours: set[int] = set()
 """Our ends of the pipes of all servers."""
 
 
+class LogTail:
+    """The end of a stream of bytes."""
+
+    __slots__ = ("_data",)
+
+    def __init__(self) -> None:
+        self._data = b""
+
+    def add(self, data: bytes) -> None:
+        """Add what was printed; the beginning of a long output is forgotten."""
+        self._data = (self._data + data)[-MAX_LOG_BYTES:]
+
+    def lines(self, secrets: Iterable[str] = ()) -> str:
+        """Return the last lines, " | " between them, without escapes and without `secrets`."""
+        text = printable(decode_output(self._data))
+        lines = [line.strip() for line in text.splitlines() if line.strip()]
+        return redact(" | ".join(lines[-SHOWN_LINES:]), secrets)[-SHOWN_CHARS:]
+
+
+class RateLimit:
+    """A bucket of `BURST` notifications that fills again with time.
+
+    Args:
+        clock: Seconds from any beginning.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._tokens = float(BURST)
+        self._filled_at = clock()
+
+    def allows(self) -> bool:
+        """Take one more, and tell whether there was room for it."""
+        now = self._clock()
+        self._tokens = min(BURST, self._tokens + (now - self._filled_at) * PER_SECOND)
+        self._filled_at = now
+        if self._tokens < 1:
+            return False
+        self._tokens -= 1
+        return True
+
+
+def replace_lone_surrogates(line: bytes) -> bytes:
+    """Return a line of JSON with U+FFFD for each half of a character, which no parser takes.
+
+    Programs that cut a text cut some characters in two.
+    """
+    return _LONE_SURROGATE.sub(lambda match: match[0] if match[1] is None else rb"\ufffd", line)
+
+
 @dataclass(slots=True)
 class Child:
-    """What is known of a server that was started."""
+    """Facts about a server that was started."""
 
-    stderr: Tail = field(default_factory=Tail)
-    noise: Tail = field(default_factory=Tail)
-    """What it printed to its stdout and is no message."""
+    stderr: LogTail = field(default_factory=LogTail)
+    noise: LogTail = field(default_factory=LogTail)
+    """Output on its stdout that is no message."""
 
     pid: int | None = None
     exit_code: int | None = None
@@ -102,8 +172,8 @@ async def open_child(
         async with anyio.create_task_group() as group:
             group.start_soon(_take, process, received, child, on_lost, on_dropped)
             group.start_soon(_give, process, to_send, received, on_lost)
-            heard = anyio.Event()
-            group.start_soon(_listen, process, child, heard)
+            stderr_end = anyio.Event()
+            group.start_soon(_listen, process, child, stderr_end)
             try:
                 yield read, write
             finally:
@@ -111,7 +181,7 @@ async def open_child(
                 with anyio.CancelScope(shield=True):
                     for stream in (read, write):
                         stream.close()
-                    await _end(process, heard)
+                    await _end(process, stderr_end)
                 child.exit_code = process.returncode
                 group.cancel_scope.cancel()
     finally:
@@ -129,16 +199,16 @@ async def _take(
 ) -> None:
     """Pass on what the server says."""
     assert process.stdout is not None
-    allowance = Allowance(time.monotonic)
+    rate_limit = RateLimit(time.monotonic)
     async with received:
         with contextlib.suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
             async for line in _lines(process.stdout):
                 message = _message(line, child)
                 if message is None:
                     continue
-                said = message.message
-                if isinstance(said, JSONRPCNotification) and not allowance.takes():
-                    on_dropped(said.method)
+                content = message.message
+                if isinstance(content, JSONRPCNotification) and not rate_limit.allows():
+                    on_dropped(content.method)
                     continue
                 await received.send(message)
     # A server that cannot write its output does not come to read that its input has ended.
@@ -166,15 +236,15 @@ async def _give(
     on_lost()
 
 
-async def _listen(process: Process, child: Child, heard: anyio.Event) -> None:
+async def _listen(process: Process, child: Child, stderr_end: anyio.Event) -> None:
     """Keep the end of what the server writes to stderr."""
     assert process.stderr is not None
     while data := await process.stderr.read(_CHUNK_BYTES):
         child.stderr.add(data)
-    heard.set()
+    stderr_end.set()
 
 
-async def _end(process: Process, heard: anyio.Event) -> None:
+async def _end(process: Process, stderr_end: anyio.Event) -> None:
     """End a server as the protocol says: close its input, wait, SIGTERM, wait, SIGKILL."""
     is_exit = runtime().is_closing
     try:
@@ -189,7 +259,7 @@ async def _end(process: Process, heard: anyio.Event) -> None:
         await _has_ended(process, TERM_SECONDS)
         # Its last words may still be in the pipe.
         with anyio.move_on_after(EXIT_SECONDS):
-            await heard.wait()
+            await stderr_end.wait()
         transport: Any = getattr(process, "_transport", None)
         if transport is not None:
             transport.close()  # something that left the group may still hold a pipe
@@ -230,7 +300,7 @@ async def _lines(stream: asyncio.StreamReader) -> AsyncGenerator[bytes]:
 def _message(line: bytes, child: Child) -> SessionMessage | None:
     if not line.strip():
         return None
-    for form in (line, sound_line(line)):
+    for form in (line, replace_lone_surrogates(line)):
         with contextlib.suppress(ValueError):
             return SessionMessage(jsonrpc_message_adapter.validate_json(form, by_name=False))
     child.noise.add(line + b"\n")

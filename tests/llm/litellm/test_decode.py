@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rath.llm.litellm.decode import LiteLLMChunkDecoder, decode_litellm, event, is_final
+from rath.llm.litellm.client import LiteLLMChunkDecoder, decode_litellm, first_choice, to_event
 from tests.support.chat_replies import chunk, finish_chunk, text_chunk, usage
 from tests.support.targets import request_target
 
@@ -85,14 +85,15 @@ def test_chunks_are_read_as_openai_s() -> None:
 
 
 def test_an_event_is_one_line_of_data() -> None:
-    written = event({"text": "zwei\nZeilen ä"})
+    written = to_event({"text": "zwei\nZeilen ä"})
     assert written.startswith(b"data: {")
     assert written.endswith(b"}\n\n")
     assert json.loads(written[6:]) == {"text": "zwei\nZeilen ä"}
 
 
 def test_the_chunk_with_a_finish_reason_is_final() -> None:
-    assert [is_final(each) for each in (text_chunk("a"), finish_chunk(), chunk(usage={}))] == [
+    chunks = (text_chunk("a"), finish_chunk(), chunk(usage={}))
+    assert [bool(first_choice(each).get("finish_reason")) for each in chunks] == [
         False,
         True,
         False,

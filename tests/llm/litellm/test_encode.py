@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rath.llm import RathLLMMessage
-from rath.llm.litellm.encode import (
+from rath.llm.litellm.client import (
     encode_litellm_message,
     keyword_arguments,
     refuse_call_settings,

@@ -20,10 +20,8 @@ def test_an_error_of_litellm_is_what_the_documents_say(
     # Where the library is not installed, this module cannot be imported.
     import httpx  # noqa: PLC0415
 
-    from rath.llm.litellm.errors import MAPPED, map_error  # noqa: PLC0415
-
     # Imported by us first: what a program has imported itself keeps its own settings.
-    from rath.llm.litellm.library import litellm  # noqa: PLC0415
+    from rath.llm.litellm.connection import MAPPED, litellm, map_error  # noqa: PLC0415
 
     request = httpx.Request("POST", "https://h/v1")
     response = httpx.Response(422, request=request)

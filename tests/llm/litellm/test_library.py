@@ -78,7 +78,7 @@ import sys, types
 mine = types.ModuleType("litellm")
 mine.telemetry = "mine"
 sys.modules["litellm"] = mine
-from rath.llm.litellm.library import litellm
+from rath.llm.litellm.connection import litellm
 assert litellm is mine
 assert vars(mine)["telemetry"] == "mine"
 assert "suppress_debug_info" not in vars(mine)

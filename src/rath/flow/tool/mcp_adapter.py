@@ -19,11 +19,10 @@ from rath.errors import (
 )
 from rath.flow.tool.base import FlowToolCall
 from rath.mcp.client import MCPClient
-from rath.mcp.decode import decode_result, error_text, input_schema
-from rath.mcp.names import accepted_names
 from rath.mcp.pins import pin_tools, tool_digest
 from rath.mcp.schema import SchemaCheck
 from rath.mcp.spec import Auth, HttpTransport, ServerSpec
+from rath.mcp.tools import decode_result, error_text, input_schema, provider_names
 from rath.session import Session
 from rath.session.tooling import MAX_RAW_CHARS, BadArguments, ToolEffects
 
@@ -90,7 +89,7 @@ class MCPToolCall(FlowToolCall):
         self.client = client
         self.server_tool = name
         """What the server calls the tool."""
-        self._name = accepted_names([name])[name] if alias is None else alias
+        self._name = provider_names([name])[name] if alias is None else alias
         self._description = description and cut_middle(description, MAX_DESCRIPTION_CHARS)[0]
         self._parameters = dict(parameters)
         self._check = SchemaCheck(self._parameters)
@@ -217,7 +216,7 @@ def tools_of(
     listed = {tool.name: tool for tool in reversed(client.list_tools())}
     tools = [listed[name] for name in reversed(listed)]
     pin_tools(client.spec, tools, project=project)
-    names = accepted_names([tool.name for tool in tools], prefix=prefix, reserved=_YIELDING)
+    names = provider_names([tool.name for tool in tools], prefix=prefix, reserved=_YIELDING)
     where = _where(client)
     return tuple(
         MCPToolCall(

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from rath.llm.embedding.client import EmbeddingClient, Vector
-from rath.llm.embedding.openai import RathOpenAIEmbeddingClient
+from rath.llm.embedding.client import (
+    EmbeddingClient,
+    RathOpenAIEmbeddingClient,
+    embedding_client_for,
+)
+from rath.llm.embedding.decode import Vector
 from rath.llm.embedding.provider import (
     DEFAULT_EMBEDDING_MODEL,
     LOCAL_EMBEDDING_MODEL,
     EmbeddingProvider,
 )
-from rath.llm.embedding.registry import embedding_client_for
 
 __all__ = [
     "DEFAULT_EMBEDDING_MODEL",

@@ -13,21 +13,19 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from rath._core.text import valid_unicode
-from rath.llm.chat_response import RathLLMTokenUsage
+from rath.llm.chat_response import RathLLMTokenUsage, count_of, fields_of
 from rath.llm.credentials import RequestTarget
 from rath.llm.errors import answer_error, protocol_error
 
-__all__ = ["Embedded", "Vector", "decode_embeddings"]
-
-_COUNTS = ("prompt_tokens", "total_tokens")
+__all__ = ["EmbeddingReply", "Vector", "decode_embeddings"]
 
 Vector = tuple[float, ...]
 """One text as a point; its length is the model's, or what was asked for."""
 
 
 @dataclass(frozen=True, slots=True)
-class Embedded:
-    """What one request gave."""
+class EmbeddingReply:
+    """The answer to one request."""
 
     vectors: tuple[Vector, ...]
     """In the order of the texts."""
@@ -39,13 +37,13 @@ class Embedded:
 
 
 def decode_embeddings(
-    content: bytes, asked: RequestTarget, *, n_texts: int, dimensions: int | None
-) -> Embedded:
+    content: bytes, target: RequestTarget, *, n_texts: int, dimensions: int | None
+) -> EmbeddingReply:
     """Return the vectors of an answer in the order of the texts.
 
     Args:
         content: The body; a vector is a list of numbers, or little-endian float32 as base64.
-        asked: Who was asked.
+        target: Who was asked.
         n_texts: How many texts were sent.
         dimensions: How long each vector must be, if that was asked for.
 
@@ -56,21 +54,26 @@ def decode_embeddings(
         payload: object = json.loads(content)
         if not isinstance(payload, dict):
             raise ValueError("it is no JSON object")  # noqa: TRY004  # the content is wrong
-        fields = cast("dict[str, Any]", payload)
-        if error := answer_error(fields, asked):
+        reply = cast("dict[str, Any]", payload)
+        if error := answer_error(reply, target):
             raise error
-        vectors = tuple(_vector(entry) for entry in _in_order(fields.get("data"), n_texts))
-        _check_lengths(vectors, dimensions)
+        vectors = tuple(_vector(entry) for entry in _in_order(reply.get("data"), n_texts))
+        lengths = sorted({len(vector) for vector in vectors})
+        shown = ", ".join(map(str, lengths))
+        if dimensions is not None and lengths != [dimensions]:
+            raise ValueError(f"they have {shown} dimensions, and {dimensions} were asked for")
+        if len(lengths) > 1:
+            raise ValueError(f"they differ in length: {shown}")
     except (ValueError, RecursionError) as exc:
         problem = f"not with an embedding for each of {n_texts} texts: {exc}"
-        raise protocol_error(asked, problem, content) from exc
-    model: object = fields.get("model")
-    served = asked.redactor.text(valid_unicode(model)) if isinstance(model, str) else None
-    return Embedded(vectors, served or None, _usage(fields.get("usage")))
+        raise protocol_error(target, problem, content) from exc
+    model: object = reply.get("model")
+    served = target.redactor.text(valid_unicode(model)) if isinstance(model, str) else None
+    return EmbeddingReply(vectors, served or None, _usage(reply.get("usage")))
 
 
 def _in_order(data: object, n_texts: int) -> Sequence[Mapping[str, Any]]:
-    """Return the entries in the order of the texts, which some servers tell and all should keep."""
+    """Return the entries in the order of the texts: by their index, where servers give one."""
     entries = cast("list[object]", data) if isinstance(data, list) else []
     if not all(isinstance(entry, Mapping) for entry in entries):
         raise ValueError("an entry of data is no JSON object")
@@ -88,8 +91,18 @@ def _in_order(data: object, n_texts: int) -> Sequence[Mapping[str, Any]]:
 def _vector(entry: Mapping[str, Any]) -> Vector:
     written: object = entry.get("embedding")
     if isinstance(written, str):
-        vector = _from_base64(written)
-    elif isinstance(written, list) and _are_numbers(cast("list[object]", written)):
+        numbers = array("f")
+        try:
+            numbers.frombytes(base64.b64decode(written, validate=True))
+        except (ValueError, binascii.Error) as exc:
+            raise ValueError("an embedding is no base64 of float32 numbers") from exc
+        if sys.byteorder == "big":  # pragma: no cover  # no machine here is
+            numbers.byteswap()
+        vector = tuple(numbers)
+    elif isinstance(written, list) and set(map(type, cast("list[object]", written))) <= {
+        int,
+        float,
+    }:
         vector = tuple(map(float, cast("list[float]", written)))
     else:
         raise ValueError("an embedding is neither a list of numbers nor base64")
@@ -99,41 +112,11 @@ def _vector(entry: Mapping[str, Any]) -> Vector:
     return vector
 
 
-def _are_numbers(values: list[object]) -> bool:
-    return set(map(type, values)) <= {int, float}
-
-
-def _from_base64(text: str) -> Vector:
-    numbers = array("f")
-    try:
-        numbers.frombytes(base64.b64decode(text, validate=True))
-    except (ValueError, binascii.Error) as exc:
-        raise ValueError("an embedding is no base64 of float32 numbers") from exc
-    if sys.byteorder == "big":  # pragma: no cover  # no machine here is
-        numbers.byteswap()
-    return tuple(numbers)
-
-
-def _check_lengths(vectors: Sequence[Vector], dimensions: int | None) -> None:
-    lengths = {len(vector) for vector in vectors}
-    if dimensions is not None and lengths != {dimensions}:
-        raise ValueError(
-            f"they have {_listed(lengths)} dimensions, and {dimensions} were asked for"
-        )
-    if len(lengths) > 1:
-        raise ValueError(f"they differ in length: {_listed(lengths)}")
-
-
-def _listed(lengths: set[int]) -> str:
-    return ", ".join(map(str, sorted(lengths)))
-
-
 def _usage(value: object) -> RathLLMTokenUsage | None:
     """Return the counts; an embedding has no completion."""
-    if not isinstance(value, Mapping):
-        return None
-    counts = cast("Mapping[str, object]", value)
-    known = [each for name in _COUNTS if type(each := counts.get(name)) is int and each > 0]
+    counts = fields_of(value)
+    found = [count_of(counts.get(name)) for name in ("prompt_tokens", "total_tokens")]
+    known = [count for count in found if count]
     if not known:
         return None
     return RathLLMTokenUsage(prompt_tokens=known[0], completion_tokens=0, total_tokens=known[-1])

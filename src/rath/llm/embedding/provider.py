@@ -7,7 +7,8 @@ from typing import Any, Self
 
 from rath import config
 from rath.llm.credentials import default_entry, entry_for
-from rath.llm.provider import ConfigEntry, Provider, given_fields
+from rath.llm.one_shot import check_fields, from_entry
+from rath.llm.provider import ConfigEntry
 
 __all__ = ["DEFAULT_EMBEDDING_MODEL", "LOCAL_EMBEDDING_MODEL", "EmbeddingProvider"]
 
@@ -52,21 +53,10 @@ class EmbeddingProvider:
     """Set by `from_config`."""
 
     def __post_init__(self) -> None:
-        model: object = self.model
-        if not isinstance(model, str) or not model.strip():
-            raise ValueError(f"model must name an embedding model, not {model!r}")
+        check_fields(self, "an embedding model")
         size: object = self.dimensions
         if size is not None and (isinstance(size, bool) or not isinstance(size, int) or size < 1):
             raise ValueError(f"dimensions must be a whole number of at least 1, not {size!r}")
-        # What both have in common is checked there.
-        Provider(
-            base_url=self.base_url,
-            api_key=self.api_key,
-            retry_max_attempts=self.retry_max_attempts,
-            retry_base_seconds=self.retry_base_seconds,
-            timeout=self.timeout,
-            provider_kind=self.provider_kind,
-        )
 
     @classmethod
     def local(cls) -> Self:
@@ -93,28 +83,18 @@ class EmbeddingProvider:
             UntrustedConfig: The entry is a project's and acts, and the user has not trusted it.
         """
         found = entry_for(name, default="embedding_provider", store=store)
+        kind = found.entry.provider_kind if found else "openai"
+        model = (found.entry.model if found else None) or (
+            LOCAL_EMBEDDING_MODEL if kind == "local" else DEFAULT_EMBEDDING_MODEL
+        )
         if found is None:
             found = default_entry(store)
             # A key is bound to its vendor: that of another one is of no use here.
-            if found is not None and found.entry.provider_kind != "openai":
-                found = None
-            model = DEFAULT_EMBEDDING_MODEL
-        else:
-            is_local = found.entry.provider_kind == "local"
-            by_default = LOCAL_EMBEDDING_MODEL if is_local else DEFAULT_EMBEDDING_MODEL
-            model = found.entry.model or by_default
-        if found is None:
-            return replace(cls(model=model), **overrides)
-        found.origin.check_trusted(given_fields(overrides))
-        kind = found.entry.provider_kind
-        provider = cls(
-            model=model,
-            base_url=found.entry.base_url,
-            api_key=found.entry.api_key,
-            provider_kind=None if kind == "openai" else kind,
-            config_entry=found.origin,
+            if found is None or found.entry.provider_kind != "openai":
+                return replace(cls(model=model), **overrides)
+        return from_entry(
+            found, cls, overrides, model=model, provider_kind=None if kind == "openai" else kind
         )
-        return replace(provider, **overrides)
 
     def __repr__(self) -> str:
         return self.model

@@ -1,18 +1,23 @@
-"""The chat client for every vendor that LiteLLM speaks to."""
+"""The chat client for every vendor that LiteLLM speaks to; it does not import the library."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
 from importlib.util import find_spec
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from rath._async.retry import Sleep
 from rath.config.env import env_value
+from rath.config.secrets import looks_secret
 from rath.errors import MissingExtra
-from rath.llm.body import BodyWriter
-from rath.llm.chat_request import RathLLMChatRequest
-from rath.llm.chat_response import RathLLMChatResponse
+from rath.llm.body import BodyWriter, encode_message
+from rath.llm.chat_request import RathLLMChatRequest, RathLLMMessage
+from rath.llm.chat_response import RathLLMChatResponse, RathLLMStreamDelta, fields_of, objects_of
 from rath.llm.credentials import (
     LITELLM,
     Account,
@@ -22,25 +27,70 @@ from rath.llm.credentials import (
     resolve_account,
 )
 from rath.llm.endpoint import checked_url, password_in, public_url
-from rath.llm.litellm.decode import LiteLLMChunkDecoder, decode_litellm
-from rath.llm.litellm.encode import encode_litellm_message, refuse_call_settings
-from rath.llm.litellm.target import LiteLLMTarget, open_litellm
 from rath.llm.openai.client import CompletionsClient
 from rath.llm.openai.create_kwargs import body_writer
+from rath.llm.openai.normalize import OpenAIChunkDecoder, decode_completion
 from rath.llm.provider import Provider, ProviderOrigin
 from rath.llm.stream import ChunkDecoder, ServedInfo
-from rath.llm.transport import Transport
+from rath.llm.transport import ConnectionPool, Transport
 
-__all__ = ["LITELLM_RETRYABLE", "RathLiteLLMChatClient"]
+if TYPE_CHECKING:
+    from rath.llm.litellm.connection import LiteLLMConnection
 
-LITELLM_RETRYABLE: tuple[type[Exception], ...]
-"""Exceptions of the library that another try may mend; imports the library on first use."""
+__all__ = [
+    "LiteLLMChunkDecoder",
+    "LiteLLMTarget",
+    "RathLiteLLMChatClient",
+    "decode_litellm",
+    "encode_litellm_message",
+    "first_choice",
+    "keyword_arguments",
+    "refuse_call_settings",
+    "to_event",
+]
+
+_FIELDS = {
+    "api_key": "api_key",
+    "api_base": "base_url",
+    "base_url": "base_url",
+    "timeout": "timeout",
+    "request_timeout": "timeout",
+    "num_retries": "retry_max_attempts",
+    "max_retries": "retry_max_attempts",
+    "fallbacks": "fallbacks",
+}
+"""Arguments of LiteLLM for which a provider has a field."""
+
+_SECRET_NAME = re.compile(
+    r"api_?key|access_key|secret|password|credential|(ad|auth|access|bearer|session)_token$",
+    re.IGNORECASE,
+)
 
 
 _SENT_VARIABLES = (
     "OPENAI_CUSTOM_HEADERS", "OPENAI_ORG_ID", "OPENAI_ORGANIZATION", "OPENAI_PROJECT_ID",
 )  # fmt: skip
-"""What they hold is sent to every server that speaks OpenAI's protocol."""
+"""Variables that are sent to every server that speaks OpenAI's protocol."""
+
+
+@dataclass(frozen=True, slots=True)
+class LiteLLMTarget:
+    """An endpoint and a key; LiteLLM looks for what is missing."""
+
+    api_base: str | None = field(repr=False)
+    key_origin: str
+    api_key: str = field(repr=False)
+
+
+def _connect(target: LiteLLMTarget) -> LiteLLMConnection:
+    """Import the library, for seconds, and return a connection; blocks."""
+    connection: LiteLLMConnection = import_module("rath.llm.litellm.connection").LiteLLMConnection(
+        target
+    )
+    return connection
+
+
+_connections: ConnectionPool[LiteLLMTarget, LiteLLMConnection] = ConnectionPool(_connect)
 
 
 class RathLiteLLMChatClient(CompletionsClient):
@@ -102,16 +152,74 @@ class RathLiteLLMChatClient(CompletionsClient):
         return LiteLLMChunkDecoder(target)
 
     async def connect(self, target: RequestTarget) -> Transport:
-        return await open_litellm(self._target, target)
+        return (await _connections.get(self._target)).wire(target)
 
 
-def __getattr__(name: str) -> Any:
-    """Give `LITELLM_RETRYABLE`, which needs the library, on first use."""
-    if name != "LITELLM_RETRYABLE":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from rath.llm.litellm.errors import RETRYABLE
+def refuse_call_settings(extra: Mapping[str, Any]) -> None:
+    """Refuse extra arguments that a provider has a field for, and those that hold a secret.
 
-    return RETRYABLE
+    Parameters are written to the record of a session, so none of them may be a secret.
+
+    Raises:
+        ValueError: There is such an argument.
+    """
+    for name in extra:
+        if name in _FIELDS:
+            raise ValueError(
+                f"extra_create_args cannot set {name!r}; use Provider({_FIELDS[name]}=...)"
+            )
+        if _SECRET_NAME.search(name):
+            raise ValueError(
+                f"extra_create_args cannot set {name!r}: it is a secret, and parameters are "
+                "recorded. LiteLLM reads it from the environment"
+            )
+    for table in ("headers", "extra_headers"):
+        for name in extra.get(table) or ():
+            if looks_secret(name):
+                raise ValueError(
+                    f"extra_create_args cannot set the header {name!r}: it is a secret, and "
+                    "parameters are recorded. Use Provider(api_key=...)"
+                )
+
+
+def encode_litellm_message(message: RathLLMMessage) -> dict[str, Any]:
+    """Return a message; the thinking that a vendor signed goes back to it as it came."""
+    encoded = encode_message(message)
+    if message.blocks:
+        encoded["thinking_blocks"] = [dict(block) for block in message.blocks]
+    return encoded
+
+
+def keyword_arguments(
+    body: bytes, *, api_key: str, api_base: str | None, timeout: float
+) -> dict[str, Any]:
+    """Return the arguments of one call of `litellm.acompletion`.
+
+    Args:
+        body: What was written for the request.
+        api_key: Empty to let LiteLLM look for one.
+        api_base: None for the vendor's own endpoint.
+        timeout: Seconds.
+    """
+    arguments: dict[str, Any] = {
+        # What a vendor does not know is left out, as documented.
+        "drop_params": True,
+        **json.loads(body),
+        # There is one owner of retries, and it is not LiteLLM.
+        "num_retries": 0,
+        "max_retries": 0,
+        "timeout": timeout,
+    }
+    if api_key:
+        arguments["api_key"] = api_key
+    if api_base:
+        arguments["api_base"] = api_base
+    return arguments
+
+
+def to_event(chunk: Mapping[str, Any]) -> bytes:
+    """Return a chunk as a server-sent event."""
+    return b"data: %s\n\n" % json.dumps(chunk, ensure_ascii=False).encode(errors="replace")
 
 
 def _account(provider: Provider, kind: str) -> Account:
@@ -135,3 +243,56 @@ def _account(provider: Provider, kind: str) -> Account:
         )
     # Without a key LiteLLM would look for one in the environment, and send that there.
     return resolve_account(provider, kind=kind, variables=LITELLM, default_base_url="")
+
+
+def decode_litellm(
+    payload: Mapping[str, Any], target: RequestTarget
+) -> tuple[RathLLMChatResponse, ServedInfo]:
+    """Return an answer, and what is said about it.
+
+    LiteLLM writes zeros where a vendor counted nothing; they are no usage.
+
+    Raises:
+        ProviderError: The answer reports an error, or has no choices.
+    """
+    is_counted = fields_of(payload.get("usage")).get("total_tokens")
+    counted = payload if is_counted else {**payload, "usage": None}
+    response, served = decode_completion(counted, target)
+    served.blocks = tuple(_thinking_of(first_choice(payload).get("message")))
+    return response, served
+
+
+class LiteLLMChunkDecoder(OpenAIChunkDecoder):
+    """Reads the chunks of one stream, and folds the thinking that a vendor signs."""
+
+    def __init__(self, target: RequestTarget) -> None:
+        super().__init__(target)
+        self._thinking: list[dict[str, Any]] = []
+
+    def read(self, event: dict[str, Any]) -> Sequence[RathLLMStreamDelta]:
+        deltas = super().read(event)
+        if blocks := _thinking_of(first_choice(event).get("delta")):
+            for block in blocks:
+                self._add(block)
+            self.served.blocks = tuple(self._thinking)
+        return deltas
+
+    def _add(self, piece: Mapping[str, Any]) -> None:
+        """Append to the block that is open; a signature closes it."""
+        last = self._thinking[-1] if self._thinking else None
+        both = (piece.get("type"), last and last.get("type"))
+        if last is None or both != ("thinking", "thinking") or last.get("signature"):
+            self._thinking.append(dict(piece))
+            return
+        last["thinking"] = (last.get("thinking") or "") + (piece.get("thinking") or "")
+        last["signature"] = piece.get("signature") or None
+
+
+def first_choice(payload: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the first choice of an answer or a chunk; an empty object where there is none."""
+    choices = objects_of(payload.get("choices"))
+    return choices[0] if choices else {}
+
+
+def _thinking_of(message: object) -> list[Mapping[str, Any]]:
+    return objects_of(fields_of(message).get("thinking_blocks"))

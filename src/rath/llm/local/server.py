@@ -1,31 +1,51 @@
-"""Servers of GGUF models inside the process: one for each file and options, shared by all."""
+"""Models inside the process: a server for each GGUF file and options, and the client of it."""
 
 from __future__ import annotations
 
+import asyncio
 import atexit
+import contextlib
 import ctypes
 import importlib.metadata
 import os
 import secrets
+import socket
 import threading
+import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, field, replace
+from functools import partial
 from importlib.resources import files
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
+from rath._async.retry import Sleep
 from rath._async.runtime import runtime
 from rath.errors import MissingExtra, ProviderError
-from rath.llm.local.connections import sever_connections
+from rath.llm.credentials import RequestTarget
+from rath.llm.endpoint import public_url
 from rath.llm.local.weights import BUNDLED_MODEL, join_weights
+from rath.llm.openai.client import COMPLETIONS_PATH, MODELS, CompletionsClient
+from rath.llm.provider import OutputMode, Provider, ProviderOrigin
+from rath.llm.transport import ApiEndpoint, Transport, open_transport
 
-__all__ = ["LocalEndpoint", "LocalOptions", "ensure_server", "shutdown_servers"]
+__all__ = [
+    "LocalEndpoint",
+    "LocalOptions",
+    "RathLocalChatClient",
+    "ensure_server",
+    "shutdown_servers",
+]
 
 _GGUF_MAGIC = b"GGUF"
 _START_SECONDS = 1.0
 """How long a close waits for a start that is under way. Loading the file stops every thread, so
 only its short rest can be met."""
 
+_FD_DIRECTORY = Path("/dev/fd")
+_POLL_SECONDS = 0.01
 _SEVER_SECONDS = 1.5
 """How long requests may take to notice that they were cut off: xllamacpp looks once a second."""
 
@@ -79,7 +99,7 @@ class LocalEndpoint:
 
 
 class _Vendor(Protocol):
-    """What is used of an `xllamacpp.Server`."""
+    """Used methods of an `xllamacpp.Server`."""
 
     @property
     def listening_address(self) -> str: ...
@@ -88,7 +108,7 @@ class _Vendor(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class _Served:
+class _RunningServer:
     """A server that runs, alone in holding its vendor object."""
 
     vendor: list[_Vendor]
@@ -98,7 +118,7 @@ class _Served:
 
 _Key = tuple[Path, LocalOptions]
 
-_servers: dict[_Key, Future[_Served]] = {}
+_servers: dict[_Key, Future[_RunningServer]] = {}
 _lock = threading.Lock()
 
 
@@ -123,7 +143,7 @@ def ensure_server(model: str | None, *, options: LocalOptions | None = None) -> 
     key = (path, chosen)
     with _lock:
         found = _servers.get(key)
-        starting: Future[_Served] = found or Future()
+        starting: Future[_RunningServer] = found or Future()
         if found is None:
             _servers[key] = starting
     if found is None:
@@ -149,6 +169,97 @@ def shutdown_servers() -> None:
     for served in started:
         if served.exception() is None:
             _close(served.result())
+
+
+class RathLocalChatClient(CompletionsClient):
+    """Asks a model of this process, whose server starts with the first call.
+
+    Args:
+        provider: `model` is the path of a GGUF file, or None for the model of the extra
+            `local-weights`.
+        sleep: Waits between tries; for tests.
+        serve: Starts the server of a model and blocks until it answers; for tests.
+
+    Raises:
+        MissingExtra: The runtime is not installed.
+        ValueError: The provider names an endpoint.
+    """
+
+    kind: ClassVar[str] = "local"
+    sdk: ClassVar[str | None] = "xllamacpp"
+
+    def __init__(
+        self,
+        provider: Provider,
+        *,
+        sleep: Sleep = asyncio.sleep,
+        serve: Callable[[str], LocalEndpoint] = ensure_server,
+    ) -> None:
+        super().__init__(provider, sleep=sleep)
+        if provider.base_url:
+            raise ValueError(
+                'a local model has no base_url; use provider_kind="openai" for a server of your own'
+            )
+        if serve is ensure_server and find_spec("xllamacpp") is None:
+            raise MissingExtra("local", 'Provider(provider_kind="local")')
+        self._serve = serve
+        self._endpoints: dict[str, LocalEndpoint] = {}
+
+    def output_mode(self, *, with_tools: bool) -> OutputMode:
+        # The server holds every answer to a schema, so that no tool is ever called beside one.
+        return "tool" if with_tools else "schema"
+
+    def target(
+        self, model: str | None, *, provider_origin: ProviderOrigin = "call"
+    ) -> RequestTarget:
+        chosen = model or self.provider.model
+        return RequestTarget(
+            kind=self.kind,
+            endpoint=None,
+            model=chosen or BUNDLED_MODEL,
+            path=COMPLETIONS_PATH,
+            origins=(("model", provider_origin if chosen else "default"), ("base_url", "default")),
+            timeout=self.timeout,
+        )
+
+    async def connect(self, target: RequestTarget) -> Transport:
+        server = self._endpoints.get(target.model)
+        if server is None:
+            server = await runtime().call_in_worker(partial(self._serve, target.model))
+            self._endpoints[target.model] = server
+        endpoint = ApiEndpoint(
+            sdk="openai",
+            base_url=server.base_url,
+            key_origin=None,
+            from_project=False,
+            headers_variable=None,
+            api_key=server.api_key,
+            listing=MODELS,
+        )
+        known = replace(
+            target,
+            endpoint=public_url(server.base_url + COMPLETIONS_PATH) or server.base_url,
+            secret=server.api_key,
+        )
+        transport = await open_transport(endpoint, known)
+        return _LocalWire(transport, target.model, runtime_version=server.runtime_version)
+
+
+class _LocalWire:
+    """A wire to the server in this process; what counts there is the runtime, not the SDK."""
+
+    def __init__(self, wire: Transport, model: str, *, runtime_version: str) -> None:
+        self.post = wire.post
+        self.stream = wire.stream
+        self._listed = wire.models
+        self._model = model
+        self.endpoint = wire.endpoint
+        self.credential = wire.credential
+        self.sdk_version: str | None = runtime_version
+
+    async def models(self) -> tuple[str, ...]:
+        # The server lists its one model by the name of the file, whatever path it was asked by.
+        return tuple(sorted({*await self._listed(), self._model}))
 
 
 def _vendor_module() -> Any:
@@ -192,7 +303,7 @@ def _own_template() -> str:
     return files("rath.llm.local").joinpath("chat_template.jinja").read_text(encoding="utf-8")
 
 
-def _start(path: Path, alias: str, options: LocalOptions) -> _Served:
+def _start(path: Path, alias: str, options: LocalOptions) -> _RunningServer:
     # The runtime must be there at exit, to end its runs before the servers close.
     if runtime().is_closing:
         raise ProviderError(f"the model {alias!r} cannot be started: the interpreter is exiting")
@@ -206,7 +317,7 @@ def _start(path: Path, alias: str, options: LocalOptions) -> _Served:
         model_path=path,
         runtime_version=importlib.metadata.version("xllamacpp"),
     )
-    return _Served(vendor=[vendor], endpoint=endpoint, port=int(address.rpartition(":")[2]))
+    return _RunningServer(vendor=[vendor], endpoint=endpoint, port=int(address.rpartition(":")[2]))
 
 
 def _make_vendor_server(path: Path, alias: str, options: LocalOptions, *, api_key: str) -> _Vendor:
@@ -247,7 +358,7 @@ def _make_vendor_server(path: Path, alias: str, options: LocalOptions, *, api_ke
     return vendor
 
 
-def _close(served: _Served) -> None:
+def _close(served: _RunningServer) -> None:
     """Free a server; its destructor waits for all requests while it holds the interpreter lock."""
     if sever_connections(served.port, timeout=_SEVER_SECONDS):
         served.vendor.clear()
@@ -255,10 +366,63 @@ def _close(served: _Served) -> None:
         _keep_for_ever(served)
 
 
-def _keep_for_ever(served: _Served) -> None:
+def _keep_for_ever(served: _RunningServer) -> None:
     """Leave a server to the end of the process: its destructor would wait, perhaps for ever."""
     for vendor in served.vendor:
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(vendor))
+
+
+def sever_connections(port: int, *, timeout: float) -> bool:
+    """Cut off everyone who is connected to a port that this process serves.
+
+    Args:
+        port: An IPv4 port of this process.
+        timeout: Seconds that the server may take to let go of what was cut off.
+
+    Returns:
+        Whether no connection is left; False also where the platform cannot tell.
+    """
+    if not _FD_DIRECTORY.is_dir():
+        return False
+    # The listener goes first, so that nobody comes after. It is no longer known as one then.
+    listeners = set[int]()
+    for fd, found in _bound_sockets(port):
+        if found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+            listeners.add(fd)
+            _shut_down(found)
+    for fd, found in _bound_sockets(port):
+        if fd not in listeners:
+            _shut_down(found)
+    deadline = time.monotonic() + timeout
+    while any(fd not in listeners for fd, _ in _bound_sockets(port)):
+        if time.monotonic() >= deadline:
+            return False
+        # The server's threads close the sockets, and tell nobody.
+        time.sleep(_POLL_SECONDS)
+    return True
+
+
+def _bound_sockets(port: int) -> Iterator[tuple[int, socket.socket]]:
+    """Yield the descriptor and a duplicate of each socket of this process on its own `port`."""
+    for fd in map(int, os.listdir(_FD_DIRECTORY)):
+        with contextlib.suppress(OSError), _duplicate(fd) as found:
+            if found.family == socket.AF_INET and found.getsockname()[1] == port:
+                yield fd, found
+
+
+def _duplicate(fd: int) -> socket.socket:
+    copy = os.dup(fd)
+    try:
+        return socket.socket(fileno=copy)
+    except OSError:
+        os.close(copy)
+        raise
+
+
+def _shut_down(found: socket.socket) -> None:
+    # The peer may have gone already, and some platforms keep their listeners open.
+    with contextlib.suppress(OSError):
+        found.shutdown(socket.SHUT_RDWR)
 
 
 def _close_at_exit() -> None:

