@@ -28,7 +28,7 @@ from rath.backend.host.scan import MAX_DEPTH, scan
 from rath.backend.host.upper import NotPlain, OverlaySource, effects_from_upper
 from rath.backend.local import LocalBackend
 from rath.backend.manifest import EffectPolicy, FileState, Manifest
-from tests.support.scripts import changed, read_tree, scripts, told, undone
+from tests.support.shell_scripts import changed, read_tree, scripts, told, undone
 
 POLICY = EffectPolicy()
 
