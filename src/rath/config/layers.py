@@ -6,9 +6,9 @@ file that sets it. `OPENRATH_HOME` leaves one file.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 from pydantic import BaseModel
 
@@ -19,7 +19,6 @@ from rath.config.schema import (
     LLMProviderConfig,
     MCPServerConfig,
     MemoryProviderConfig,
-    RathConfig,
 )
 from rath.config.store import ConfigStore
 
@@ -77,8 +76,8 @@ def llm_default(field: LLMDefault, stores: Iterable[ConfigStore] | None = None) 
         field: Which default.
         stores: Where to look; `iter_layers()` by default.
     """
-    looked_at = iter_layers() if stores is None else stores
-    names = (getattr(store.config.llm, field) for store in looked_at)
+    layers = iter_layers() if stores is None else stores
+    names = (getattr(store.config.llm, field) for store in layers)
     return next((str(name) for name in names if name), None)
 
 
@@ -88,10 +87,7 @@ def find_llm_provider(name: str | None = None) -> Found[LLMProviderConfig]:
     Raises:
         KeyError: No such entry, or no default; the text says what each file has.
     """
-    section = _Section(
-        "LLM provider", "llm", lambda c: c.llm.default_provider, lambda c: c.llm.providers
-    )
-    return section.find(name)
+    return _find_provider("LLM provider", "llm", name)
 
 
 def find_memory_provider(name: str | None = None) -> Found[MemoryProviderConfig]:
@@ -100,13 +96,7 @@ def find_memory_provider(name: str | None = None) -> Found[MemoryProviderConfig]
     Raises:
         KeyError: No such entry, or no default; the text says what each file has.
     """
-    section = _Section(
-        "memory provider",
-        "memory",
-        lambda c: c.memory.default_provider,
-        lambda c: c.memory.providers,
-    )
-    return section.find(name)
+    return _find_provider("memory provider", "memory", name)
 
 
 def find_backend_provider(name: str | None = None) -> Found[BackendProviderConfig]:
@@ -115,13 +105,7 @@ def find_backend_provider(name: str | None = None) -> Found[BackendProviderConfi
     Raises:
         KeyError: No such entry, or no default; the text says what each file has.
     """
-    section = _Section(
-        "backend provider",
-        "backend",
-        lambda c: c.backend.default_provider,
-        lambda c: c.backend.providers,
-    )
-    return section.find(name)
+    return _find_provider("backend provider", "backend", name)
 
 
 def find_mcp_server(
@@ -137,17 +121,14 @@ def find_mcp_server(
         KeyError: No such entry, or none or more than one by default; the text says what each file
             has.
     """
-    looked_at = tuple(iter_layers() if stores is None else stores)
-    listed = (
-        f"{', '.join(store.config.mcp.servers) or 'none'} in {store.path}" for store in looked_at
-    )
-    available = f"Available: {'; '.join(listed)}."
+    layers = tuple(iter_layers() if stores is None else stores)
+    servers = [(store, store.config.mcp.servers) for store in layers]
     if name is None:
-        lists = (store.config.mcp.default_enabled for store in looked_at)
+        lists = (store.config.mcp.default_enabled for store in layers)
         enabled = next(filter(None, lists), None)
         if enabled is None:
             raise KeyError(
-                f"no MCP server name given, and mcp.default_enabled is empty. {available}"
+                f"no MCP server name given, and mcp.default_enabled is empty. {_available(servers)}"
             )
         if len(enabled) > 1:
             raise KeyError(
@@ -155,44 +136,38 @@ def find_mcp_server(
                 f"{', '.join(enabled)}. Name one of them"
             )
         name = enabled[0]
-    for store in looked_at:
-        if name in store.config.mcp.servers:
-            return Found(store, name, store.config.mcp.servers[name])
-    known = [known for store in looked_at for known in store.config.mcp.servers]
-    raise KeyError(f"no MCP server named {name!r}.{did_you_mean(name, known)} {available}")
+    return _find_entry("MCP server", name, servers)
 
 
-@dataclass(frozen=True, slots=True)
-class _Section(Generic[EntryT]):
-    """A part of the config that names entries, and one of them as the default."""
-
-    what: str
-    name: str
-    default_of: Callable[[RathConfig], str | None]
-    entries_of: Callable[[RathConfig], Mapping[str, EntryT]]
-
-    def find(self, name: str | None) -> Found[EntryT]:
-        wanted = self._default() if name is None else name
-        if wanted is None:
-            files = " or ".join(str(path) for path in config_layer_paths())
-            raise KeyError(
-                f"no {self.what} name given, and {self.name}.default_provider is not set in "
-                f"{files}. {self._available()}"
-            )
-        for store in iter_layers():
-            entry = self.entries_of(store.config).get(wanted)
-            if entry is not None:
-                return Found(store, wanted, entry)
-        known = [known for store in iter_layers() for known in self.entries_of(store.config)]
-        near = did_you_mean(wanted, known)
-        raise KeyError(f"no {self.what} named {wanted!r}.{near} {self._available()}")
-
-    def _default(self) -> str | None:
-        return next(filter(None, (self.default_of(store.config) for store in iter_layers())), None)
-
-    def _available(self) -> str:
-        listed = (
-            f"{', '.join(self.entries_of(store.config)) or 'none'} in {store.path}"
-            for store in iter_layers()
+def _find_provider(noun: str, section: str, name: str | None) -> Found[Any]:
+    """Return an entry of `SECTION.providers` by name, or that of `SECTION.default_provider`."""
+    # Read one by one: an entry of the project is found although the user's file is damaged.
+    parts = ((store, getattr(store.config, section)) for store in iter_layers())
+    tables = ((store, part.providers) for store, part in parts)
+    if name is None:
+        defaults = (getattr(store.config, section).default_provider for store in iter_layers())
+        name = next(filter(None, defaults), None)
+    if name is None:
+        files = " or ".join(str(path) for path in config_layer_paths())
+        raise KeyError(
+            f"no {noun} name given, and {section}.default_provider is not set in {files}. "
+            f"{_available(tables)}"
         )
-        return f"Available: {'; '.join(listed)}."
+    return _find_entry(noun, name, tables)
+
+
+def _find_entry(
+    noun: str, name: str, tables: Iterable[tuple[ConfigStore, Mapping[str, EntryT]]]
+) -> Found[EntryT]:
+    searched: list[tuple[ConfigStore, Mapping[str, EntryT]]] = []
+    for store, entries in tables:
+        if name in entries:
+            return Found(store, name, entries[name])
+        searched.append((store, entries))
+    near = did_you_mean(name, [each for _, entries in searched for each in entries])
+    raise KeyError(f"no {noun} named {name!r}.{near} {_available(searched)}")
+
+
+def _available(tables: Iterable[tuple[ConfigStore, Mapping[str, EntryT]]]) -> str:
+    texts = (f"{', '.join(entries) or 'none'} in {store.path}" for store, entries in tables)
+    return f"Available: {'; '.join(texts)}."

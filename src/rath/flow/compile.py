@@ -163,7 +163,7 @@ def _resource(path: str, part: AgentParam) -> AgentResource:
 
 
 @dataclass(frozen=True, slots=True)
-class _Check:
+class _ProviderCheck:
     """A provider of an agent, or a fallback of it, without asking its endpoint."""
 
     place: str
@@ -171,7 +171,7 @@ class _Check:
     problem: str | None = None
 
 
-def _checks(agent: AgentResource) -> list[_Check]:
+def _checks(agent: AgentResource) -> list[_ProviderCheck]:
     fallbacks = enumerate(agent.provider.fallbacks, start=1)
     return [
         _check(agent.path, agent.provider),
@@ -179,15 +179,15 @@ def _checks(agent: AgentResource) -> list[_Check]:
     ]
 
 
-def _check(place: str, provider: Provider) -> _Check:
+def _check(place: str, provider: Provider) -> _ProviderCheck:
     client = make_client(provider)
     if isinstance(client, Unusable):
-        return _Check(place, problem=client.problem)
+        return _ProviderCheck(place, problem=client.problem)
     try:
         require_model(client, provider.model)
     except ValueError as exc:
-        return _Check(place, problem=str(exc))
-    return _Check(place, client)
+        return _ProviderCheck(place, problem=str(exc))
+    return _ProviderCheck(place, client)
 
 
 def _kind(provider: Provider) -> str:

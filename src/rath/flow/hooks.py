@@ -160,7 +160,7 @@ def before_forward(
     """Return the session with which `forward` is called, and which hooks gave another one."""
     changes: list[PassedOn] = []
     for hook in hooks:
-        given = _asked(hook, module, session)
+        given = _call_hook(hook, module, session)
         if given is not None and given is not session:
             changes.append(PassedOn(hook_name(hook.call), session.id, given.id))
             session = given
@@ -173,14 +173,14 @@ def after_forward(
     """Return the session that a call returns, and which hooks gave another one."""
     changes: list[PassedOn] = []
     for hook in hooks:
-        given = _asked(hook, module, session, output)
+        given = _call_hook(hook, module, session, output)
         if given is not None and given is not output:
             changes.append(PassedOn(hook_name(hook.call), output.id, given.id))
             output = given
     return output, changes
 
 
-def _asked(hook: Hook, *arguments: object) -> Session | None:
+def _call_hook(hook: Hook, *arguments: object) -> Session | None:
     try:
         given: object = hook.call(*arguments)
     except Exception as exc:

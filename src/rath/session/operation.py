@@ -48,7 +48,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class _Scope:
+class _OperationScope:
     path: str
     run: UUID
     root: UUID | None
@@ -56,7 +56,7 @@ class _Scope:
     counters: dict[str, Iterator[int]] = field(default_factory=dict[str, Iterator[int]])
 
 
-_scope: contextvars.ContextVar[_Scope | None] = contextvars.ContextVar(
+_scope: contextvars.ContextVar[_OperationScope | None] = contextvars.ContextVar(
     "rath_operation_scope", default=None
 )
 
@@ -78,7 +78,7 @@ def operation_scope(
     outer = _scope.get()
     if outer is None:
         call = run or uuid4()
-        inner = _Scope(segment, call, root, call)
+        inner = _OperationScope(segment, call, root, call)
     else:
         inner = replace(outer, path=f"{outer.path}.{segment}")
     with value_scope(_scope, inner):
@@ -120,7 +120,7 @@ def _inside_run(session: UUID, segment: str, run: UUID) -> Generator[None]:
     outer = _scope.get()
     path = segment if outer is None else f"{outer.path}.{segment}"
     trace = session if outer is None else outer.trace
-    with value_scope(_scope, _Scope(path, run, session, trace)):
+    with value_scope(_scope, _OperationScope(path, run, session, trace)):
         yield
 
 

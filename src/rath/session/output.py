@@ -25,7 +25,7 @@ from rath.session.content import AssistantTurn, ToolCall, encode_failure, encode
 from rath.session.outcome import Completed, Outcome, OutputMissing, OutputValue
 from rath.session.output_schema import FINAL_ANSWER, WRAPPED, OutputSpec, Unfit, output_spec
 from rath.session.record import Operation, Purpose, Record, evidence_of, last_text
-from rath.session.tooling import Offer, offer
+from rath.session.tooling import ToolOffer, offer
 
 _FENCE = re.compile(r"```(?:json)?[ \t]*\n(.*?)```", re.DOTALL | re.IGNORECASE)
 _NOT_IN_A_NAME = re.compile(r"[^a-zA-Z0-9_-]+")
@@ -266,7 +266,7 @@ class OutputPlan:
     retries: int
     """Model calls that may follow an answer which does not fit."""
 
-    offer: Offer
+    offer: ToolOffer
     """The tool that takes the answer, for models that take no schema."""
 
 

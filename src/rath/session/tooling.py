@@ -128,7 +128,7 @@ def tool_schemas(table: Mapping[str, Tool]) -> tuple[RathLLMFunctionTool, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class ToolOffer:
     """A tool as one run offers it: what it says of itself, asked once in the caller's thread."""
 
     tool: Tool
@@ -152,7 +152,7 @@ class Offer:
     """Whether somebody must allow a call of it first."""
 
 
-def offer(tool: Tool) -> Offer:
+def offer(tool: Tool) -> ToolOffer:
     """Return what the loop must know of `tool`.
 
     Raises:
@@ -164,7 +164,7 @@ def offer(tool: Tool) -> Offer:
     if isinstance(limit, bool) or not isinstance(limit, int | float) or not limit > 0:
         raise TypeError(f"the timeout of tool {tool.name!r} must be seconds, not {limit!r}")
     on_sandbox = bool(getattr(tool, "runs_on_sandbox", False))
-    return Offer(
+    return ToolOffer(
         tool=tool,
         schema=schema,
         schema_digest=json_digest(schema),
@@ -187,7 +187,7 @@ def in_a_loop(tool: Tool) -> Callable[[Any, Mapping[str, Any]], Any]:
     return coroutine if is_async(coroutine) else tool  # type: ignore[arg-type,return-value]  # is_async tells
 
 
-def tool_digest(offer: Offer) -> str:
+def tool_digest(offer: ToolOffer) -> str:
     """Return what an approval of a call is bound to beside the call: what its tool says it is."""
     return json_digest([offer.schema_digest, offer.tool.description, offer.origin])
 

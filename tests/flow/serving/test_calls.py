@@ -27,8 +27,13 @@ from rath.flow import Agent, Workflow
 from rath.flow.serving import ServeOptions, serve_mcp
 from rath.flow.serving.calls import Calls
 from rath.flow.serving.http import address_of, serve_http
-from rath.flow.serving.server import make_server
-from rath.flow.serving.stdio import MAX_LINE_BYTES, Wire, claimed_stdio, serve_stdio
+from rath.flow.serving.server import (
+    MAX_LINE_BYTES,
+    StdioWire,
+    claim_stdio,
+    make_server,
+    serve_stdio,
+)
 from rath.session import Session
 from rath.session.graph.recording import session_graph_mode_override
 from rath.session.outcome import Cancelled
@@ -244,9 +249,9 @@ def test_an_ended_session_needs_a_message(tmp_path: Path) -> None:
 
 def test_a_run_that_failed_goes_on_first_and_with_an_empty_message(tmp_path: Path) -> None:
     calls = calls_of(Served(RuntimeError("gone"), "hello", "more"), tmp_path)
-    failed = told(calls, "hi")
-    session = failed["session_id"]
-    assert failed["outcome"] == "failed"
+    failure_answer = told(calls, "hi")
+    session = failure_answer["session_id"]
+    assert failure_answer["outcome"] == "failed"
     assert "go on with it first" in told(calls, "and?", session_id=session)["text"]
     done = told(calls, "", session_id=session)
     assert (done["session_id"], done["text"]) == (session, "hello")
@@ -280,9 +285,9 @@ def test_it_is_served_until_it_is_cancelled(tmp_path: Path) -> None:
                 httpx2.AsyncClient(headers=headers) as http,
                 Client(streamable_http_client(url, http_client=http)) as client,
             ):
-                refused = (await stranger.post(url, content=b"{}")).status_code
+                refusal_answer = (await stranger.post(url, content=b"{}")).status_code
                 result = await client.call_tool("served", {"message": "hi"})
-                return refused, result.structured_content["text"]
+                return refusal_answer, result.structured_content["text"]
 
         assert runtime().run(call, label="a client") == (401, "hello")
         runtime().cancel(running)
@@ -304,7 +309,7 @@ def test_over_pipes_it_is_served_until_they_end(tmp_path: Path) -> None:
     server = make_server(calls_of(Served("hello"), tmp_path), name="served", description="Serves.")
     source, theirs_out = os.pipe()
     theirs_in, sink = os.pipe()
-    serve = partial(serve_stdio, server, Wire(source, sink))
+    serve = partial(serve_stdio, server, StdioWire(source, sink))
     running = runtime().submit(serve, label="a server")
     params = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": CLIENT}
     asked: list[dict[str, Any]] = [
@@ -334,7 +339,7 @@ CLIENT = {"name": "test", "version": "1"}
 
 def test_the_standard_streams_are_given_back(capfd: pytest.CaptureFixture[str]) -> None:
     before = sys.stdout
-    with claimed_stdio():
+    with claim_stdio():
         print("to the errors")  # noqa: T201  # the point
         os.write(1, b"this too\n")
         assert os.read(0, 1) == b""

@@ -12,7 +12,7 @@ import pytest
 from rath._async.lazy import Deferred
 from rath.flow import Agent
 from rath.flow.serving import ServeOptions, serve_mcp
-from rath.flow.serving.answer import answered
+from rath.flow.serving.calls import run_answer
 from rath.session import Session
 from rath.session.outcome import (
     BudgetExceeded,
@@ -97,7 +97,7 @@ OUTCOMES: dict[str, tuple[Outcome, str, str]] = {
 def test_a_run_that_was_stopped_says_so_beside_its_text(
     outcome: Outcome, state: str, note: str
 ) -> None:
-    answer = answered(ended(outcome))
+    answer = run_answer(ended(outcome))
     assert (answer.structured["text"], answer.structured["outcome"]) == ("so far", state)
     assert answer.text.startswith("so far\n\n(")
     assert note in answer.text
@@ -116,7 +116,7 @@ def test_a_run_that_waits_says_for_what_and_how_it_goes_on(
     outcome: Outcome, state: str, what: str
 ) -> None:
     session = ended(outcome)
-    answer = answered(session)
+    answer = run_answer(session)
     assert answer.structured["outcome"] == state
     assert what in answer.structured["waits_for"]
     assert f"Session {SESSION} waits" in answer.text
@@ -124,9 +124,9 @@ def test_a_run_that_waits_says_for_what_and_how_it_goes_on(
 
 
 def test_a_typed_answer_is_an_object_too() -> None:
-    answer = answered(ended(Completed(OutputValue({"n": 1}))))
+    answer = run_answer(ended(Completed(OutputValue({"n": 1}))))
     assert (answer.structured["output"], answer.structured["text"]) == ({"n": 1}, "so far")
 
 
 def test_a_run_without_a_word_says_that() -> None:
-    assert answered(run([""]).synchronize()).text == "(no answer)"
+    assert run_answer(run([""]).synchronize()).text == "(no answer)"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from rath.flow.serving.options import ServeOptions
-from rath.flow.serving.serve import serve_mcp
+from rath.flow.serving.serve import ServeOptions, serve_mcp
 
 __all__ = ["ServeOptions", "serve_mcp"]

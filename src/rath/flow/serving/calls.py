@@ -1,4 +1,4 @@
-"""Calls of a served workflow: which session each begins with, and what ends it."""
+"""Calls of a served workflow, and the answer that a client reads."""
 
 from __future__ import annotations
 
@@ -8,23 +8,39 @@ import logging
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, assert_never
 from uuid import UUID
 
 import anyio
 
 from rath._async.lazy import Nested, nesting
 from rath._async.runtime import runtime
-from rath.errors import PersistenceError
-from rath.flow.serving.answer import Answer, answered, failed, refused
-from rath.flow.serving.options import ServeOptions
+from rath._core.text import cut_middle
+from rath.errors import PersistenceError, RathError
+from rath.flow.serving.serve import ServeOptions
 from rath.flow.workflow import Workflow
+from rath.llm.chat_response import RathLLMTokenUsage
 from rath.session import Session
 from rath.session.graph.kind import LineageKind
 from rath.session.graph.recording import Edge, LineageRecorder
+from rath.session.log.index.database import OUTCOME_STATES
 from rath.session.log.store import SessionStore, default_store
-from rath.session.outcome import Cancelled, Suspended
+from rath.session.outcome import (
+    BudgetExceeded,
+    Cancelled,
+    Completed,
+    DeadlineExceeded,
+    NeedsApproval,
+    NeedsDecision,
+    NeedsInput,
+    Outcome,
+    OutputMissing,
+    RoundLimit,
+    Suspended,
+)
+from rath.session.output import plain_answer
 from rath.session.record import Entry, report_to
 from rath.session.scope import recording_scope
 
@@ -54,7 +70,7 @@ INPUT_SCHEMA: dict[str, Any] = {
 _log = logging.getLogger("rath.serving")
 
 
-class Refused(Exception):
+class RefusedCall(Exception):
     """A call cannot be made as it was asked for; the text is for the client."""
 
 
@@ -71,43 +87,45 @@ class Calls:
         self._workflow = workflow
         self._name = name
         self._options = options
-        self._running: set[_Begun] = set()
-        self._given: set[UUID] = set()
+        self._running: set[_RunningCall] = set()
+        self._own_sessions: set[UUID] = set()
 
-    async def call(self, arguments: Mapping[str, Any], tell: Callable[[Entry], None]) -> Answer:
+    async def call(
+        self, arguments: Mapping[str, Any], tell: Callable[[Entry], None]
+    ) -> ServedAnswer:
         """Make a call and return what the client reads; on the runtime thread.
 
         Args:
             arguments: What the client gave, unchecked.
             tell: Is told of each entry of the runs, on the runtime thread.
         """
-        begun = _Begun()
-        self._running.add(begun)
+        running = _RunningCall()
+        self._running.add(running)
         try:
-            message, session_id = _checked(arguments)
+            message, session_id = _check_message(arguments)
             begin = partial(self._begin, message, session_id, tell)
-            await runtime().call_in_worker(partial(begun.begin, begin))
-            session = begun.session
+            await runtime().call_in_worker(partial(running.begin, begin))
+            session = running.session
             assert session is not None, "it has begun"
             await session
-            self._given.add(session.id)
-            return await runtime().call_in_worker(partial(answered, session))
-        except Refused as exc:
-            return refused(str(exc))
+            self._own_sessions.add(session.id)
+            return await runtime().call_in_worker(partial(run_answer, session))
+        except RefusedCall as exc:
+            return refusal_answer(str(exc))
         except asyncio.CancelledError:
-            begun.cancel()
-            await _end(begun.session)
+            running.cancel()
+            await _end(running.session)
             raise
         except Exception as exc:  # noqa: BLE001  # a tool's lane: the client reads what went wrong
             _log.warning("a call of %r failed: %s: %s", self._name, type(exc).__name__, exc)
-            return failed(begun.session, exc)
+            return failure_answer(running.session, exc)
         finally:
-            self._running.discard(begun)
+            self._running.discard(running)
 
     def cancel_all(self) -> None:
         """End all calls; returns at once."""
-        for begun in list(self._running):
-            begun.cancel()
+        for running in list(self._running):
+            running.cancel()
 
     def _begin(
         self, message: str, session_id: UUID | None, tell: Callable[[Entry], None]
@@ -124,17 +142,19 @@ class Calls:
                 stack.enter_context(recording_scope(store))
             if session_id is None:
                 if not message:
-                    raise Refused("the message is empty; say what to do")
-                return self._workflow(self._said(message))
+                    raise RefusedCall("the message is empty; say what to do")
+                return self._workflow(self._message_session(message))
             stored = self._stored(session_id, store)
             if message:
                 _require_end(stored)
-                return self._workflow(stored.merge(self._said(message)))
+                return self._workflow(stored.merge(self._message_session(message)))
             if not isinstance(stored.outcome, Suspended):
-                raise Refused(f"session {session_id} has ended; give a message to go on with it")
+                raise RefusedCall(
+                    f"session {session_id} has ended; give a message to go on with it"
+                )
             return self._workflow.resume(stored, store=store, cancelled="go_on")
 
-    def _said(self, message: str) -> Session:
+    def _message_session(self, message: str) -> Session:
         session = Session.from_user_message(message)
         LineageRecorder.stamp_new_session(
             session,
@@ -150,33 +170,37 @@ class Calls:
 
     def _stored(self, session_id: UUID, store: SessionStore) -> Session:
         # Whether there is one that is not this client's is not told.
-        problem = Refused(f"this server has no session {session_id}; leave session_id out to begin")
+        problem = RefusedCall(
+            f"this server has no session {session_id}; leave session_id out to begin"
+        )
         try:
             session = Session.load(session_id, store=store)
         except PersistenceError as exc:
             if store.holds(session_id):
                 _log.warning("session %s cannot be loaded: %s", session_id, exc)
             raise problem from exc
-        if self._options.sessions == "any" or session_id in self._given:
+        if self._options.sessions == "any" or session_id in self._own_sessions:
             return session
         if not any(self._is_ours(edge) for edge in _above(session.as_parent())):
             raise problem
         return session
 
     def _is_ours(self, edge: Edge) -> bool:
-        made = edge.provenance
+        provenance = edge.provenance
         return (
-            made is not None and made.operator == OPERATOR and ("served", self._name) in made.extras
+            provenance is not None
+            and provenance.operator == OPERATOR
+            and ("served", self._name) in provenance.extras
         )
 
 
-class _Begun:
+class _RunningCall:
     """The session of a call, which may be given up before it is there."""
 
     def __init__(self) -> None:
         self.session: Session | None = None
         self._runs: Nested | None = None
-        self._is_given_up = False
+        self._is_cancelled = False
         self._lock = threading.Lock()
 
     def begin(self, begin: Callable[[], Session]) -> None:
@@ -187,14 +211,14 @@ class _Begun:
             session = begin()
         with self._lock:
             self.session = session
-            is_given_up = self._is_given_up
-        if is_given_up:
+            is_cancelled = self._is_cancelled
+        if is_cancelled:
             self.cancel()
 
     def cancel(self) -> None:
         """End the runs of the call, also those that come; returns at once."""
         with self._lock:
-            self._is_given_up = True
+            self._is_cancelled = True
             session, runs = self.session, self._runs
         if session is not None:
             session.cancel()
@@ -212,7 +236,7 @@ async def _end(session: Session | None) -> None:
         _log.warning("session %s did not end within %g s", session.id, END_SECONDS)
 
 
-def _checked(arguments: Mapping[str, Any]) -> tuple[str, UUID | None]:
+def _check_message(arguments: Mapping[str, Any]) -> tuple[str, UUID | None]:
     """Return message and session of a call.
 
     Raises:
@@ -220,12 +244,12 @@ def _checked(arguments: Mapping[str, Any]) -> tuple[str, UUID | None]:
     """
     unknown = sorted(set(arguments) - {"message", "session_id"})
     if unknown:
-        raise Refused(f"unknown arguments {unknown!r:.200}; expected message and session_id")
+        raise RefusedCall(f"unknown arguments {unknown!r:.200}; expected message and session_id")
     message, session_id = arguments.get("message"), arguments.get("session_id")
     if not isinstance(message, str):
-        raise Refused(f"message must be a text, not {type(message).__name__}")
+        raise RefusedCall(f"message must be a text, not {type(message).__name__}")
     if len(message) > MAX_MESSAGE_CHARS:
-        raise Refused(
+        raise RefusedCall(
             f"the message has {len(message)} characters, and at most {MAX_MESSAGE_CHARS} are read"
         )
     if session_id is None:
@@ -235,7 +259,7 @@ def _checked(arguments: Mapping[str, Any]) -> tuple[str, UUID | None]:
             raise TypeError
         return message, UUID(session_id)
     except (TypeError, ValueError):
-        raise Refused(
+        raise RefusedCall(
             f"session_id {session_id!r:.80} is no id of a session; expected one that an earlier "
             "call gave"
         ) from None
@@ -245,7 +269,7 @@ def _require_end(session: Session) -> None:
     outcome = session.outcome
     if isinstance(outcome, Suspended):
         how = "was cancelled" if isinstance(outcome, Cancelled) else "waits, or was cut off"
-        raise Refused(
+        raise RefusedCall(
             f"the run of session {session.id} {how}; go on with it first, with an empty message, "
             "or leave session_id out to begin anew"
         )
@@ -253,7 +277,7 @@ def _require_end(session: Session) -> None:
 
 def _above(edge: Edge) -> list[Edge]:
     """Return an edge and all above it, each once."""
-    found: list[Edge] = []
+    edges: list[Edge] = []
     seen: set[UUID] = set()
     todo = [edge]
     while todo:
@@ -261,6 +285,130 @@ def _above(edge: Edge) -> list[Edge]:
         if each.id in seen:
             continue
         seen.add(each.id)
-        found.append(each)
+        edges.append(each)
         todo += () if each.provenance is None else each.provenance.parents
-    return found
+    return edges
+
+
+MAX_ERROR_CHARS = 4_000
+"""How much of an error a client reads; a guess."""
+
+OUTPUT_SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "text": {"type": "string", "description": "The answer."},
+        "output": {"description": "The typed answer, where the workflow gives one."},
+        "session_id": {
+            "type": ["string", "null"],
+            "description": "Go on with this session by giving its id with the next message.",
+        },
+        "outcome": {
+            "type": "string",
+            "enum": [*OUTCOME_STATES.values(), "failed", "refused"],
+            "description": "How the run ended, or what it waits for.",
+        },
+        "waits_for": {"type": ["string", "null"]},
+        "usage": {
+            "type": ["object", "null"],
+            "properties": {
+                "prompt_tokens": {"type": "integer"},
+                "completion_tokens": {"type": "integer"},
+                "total_tokens": {"type": "integer"},
+            },
+        },
+    },
+    "required": ["text", "session_id", "outcome", "usage"],
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ServedAnswer:
+    """What a client reads."""
+
+    text: str
+    structured: dict[str, Any]
+    is_error: bool = False
+
+
+def refusal_answer(problem: str) -> ServedAnswer:
+    """Return what is said of a call that nothing was made of."""
+    structured = {"text": problem, "session_id": None, "outcome": "refused", "usage": None}
+    return ServedAnswer(problem, structured, is_error=True)
+
+
+def failure_answer(session: Session | None, error: Exception) -> ServedAnswer:
+    """Return what is said of a run that failed, or did not begin."""
+    kind = "" if isinstance(error, RathError) else f"{type(error).__name__}: "
+    answer_text = cut_middle(f"the run failed: {kind}{error}", MAX_ERROR_CHARS)[0]
+    session_id = None if session is None else str(session.id)
+    structured = {"text": answer_text, "session_id": session_id, "outcome": "failed", "usage": None}
+    return ServedAnswer(answer_text, structured, is_error=True)
+
+
+def run_answer(session: Session) -> ServedAnswer:
+    """Return what is said of a run that has ended or waits."""
+    outcome = session.outcome
+    note = _note(session, outcome)
+    answer_text = plain_answer(session)
+    text = answer_text if isinstance(answer_text, str) else _last_text(session)
+    reply = "\n\n".join(filter(None, (text, note)))
+    structured: dict[str, Any] = {
+        "text": text,
+        "session_id": str(session.id),
+        "outcome": OUTCOME_STATES[type(outcome).__name__],
+        "usage": _usage(session.cumulative_usage),
+    }
+    if isinstance(outcome, NeedsApproval | NeedsInput | NeedsDecision):
+        structured["waits_for"] = note
+    if answer_text is not None and not isinstance(answer_text, str):
+        structured["output"] = answer_text
+    return ServedAnswer(reply or "(no answer)", structured)
+
+
+def _last_text(session: Session) -> str:
+    return session.text() or ""
+
+
+def _note(session: Session, outcome: Outcome) -> str:
+    """Return what is to be said beside the answer; nothing of a run that was completed."""
+    match outcome:
+        case Completed(OutputMissing(problem)):
+            return f"(no answer of the type that was asked for: {problem})"
+        case Completed():
+            return ""
+        case RoundLimit(n_rounds):
+            return f"(the run was not done after {n_rounds} model calls)"
+        case BudgetExceeded():
+            return f"(the run was stopped by its budget: {outcome})"
+        case DeadlineExceeded(seconds):
+            return f"(the run was not done after {seconds:g} s)"
+        case Cancelled():
+            return "(the run was cancelled)"
+        case NeedsApproval() | NeedsInput() | NeedsDecision():
+            return _waiting(session, outcome)
+        case _:
+            assert_never(outcome)
+
+
+def _waiting(session: Session, outcome: NeedsApproval | NeedsInput | NeedsDecision) -> str:
+    match outcome:
+        case NeedsInput():
+            what = f"an answer to the question: {outcome.question}"
+        case NeedsApproval():
+            what = f"somebody to allow the calls {', '.join(outcome.calls)}"
+        case _:
+            what = f"somebody to decide about the calls {', '.join(outcome.calls)}"
+    return (
+        f"Session {outcome.session} waits for {what}. Once that is said where the server runs, "
+        f"call again with session_id {session.id} and an empty message to go on."
+    )
+
+
+def _usage(usage: RathLLMTokenUsage | None) -> dict[str, int] | None:
+    if usage is None:
+        return None
+    return {
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.completion_tokens,
+        "total_tokens": usage.total_tokens,
+    }

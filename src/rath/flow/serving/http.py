@@ -13,7 +13,7 @@ from mcp.server.transport_security import TransportSecuritySettings
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from rath.flow.serving.options import LOOPBACK, ServeOptions
+from rath.flow.serving.serve import LOOPBACK, ServeOptions
 
 _EVERYWHERE = frozenset({"0.0.0.0", "::", ""})  # compared with, not bound to
 _GRACE_SECONDS = 1
@@ -34,7 +34,7 @@ class TokenGate:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or answer 401."""
-        if scope["type"] == "http" and not self._is_known(scope):
+        if scope["type"] == "http" and not self._has_token(scope):
             refusal = PlainTextResponse(
                 "a bearer token is needed", 401, headers={"WWW-Authenticate": "Bearer"}
             )
@@ -42,12 +42,12 @@ class TokenGate:
             return
         await self._app(scope, receive, send)
 
-    def _is_known(self, scope: Scope) -> bool:
-        given = [value for name, value in scope["headers"] if name == b"authorization"]
-        return len(given) == 1 and hmac.compare_digest(given[0], self._expected)
+    def _has_token(self, scope: Scope) -> bool:
+        headers = [value for name, value in scope["headers"] if name == b"authorization"]
+        return len(headers) == 1 and hmac.compare_digest(headers[0], self._expected)
 
 
-def bound(host: str, port: int) -> socket.socket:
+def listen(host: str, port: int) -> socket.socket:
     """Return a socket that listens, so that a port that is taken is known at once.
 
     Raises:
@@ -60,8 +60,8 @@ def bound(host: str, port: int) -> socket.socket:
 def address_of(listening: socket.socket, host: str, path: str) -> str:
     """Return the address of the server for clients."""
     port = listening.getsockname()[1]
-    shown = f"[{host}]" if ":" in host else host
-    return f"http://{shown}:{port}{path}"
+    host_text = f"[{host}]" if ":" in host else host
+    return f"http://{host_text}:{port}{path}"
 
 
 async def serve_http(

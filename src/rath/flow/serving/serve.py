@@ -1,4 +1,4 @@
-"""The entry to serving: everything that is wrong is said before anything is served."""
+"""Serving a workflow: its options, the check of all that is given, and the life of a server."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ import sys
 import threading
 from collections.abc import Callable, Coroutine, Generator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal, cast, get_args
 
 from rath._async.runtime import runtime, wait_interruptibly
-from rath.flow.serving.options import ServedSessions, ServeOptions, check_address
-from rath.flow.tool.agent_tool import described, tool_name_of
+from rath.flow.tool.agent_tool import description_of, tool_name_of
 from rath.flow.workflow import Workflow
+from rath.session.log.store import SessionStore
 
 Transport = Literal["stdio", "http"]
 
@@ -66,10 +67,10 @@ def serve_mcp(
         return
     check_address(host, port, chosen)
     # On first use: a program that serves nothing shall not load a server.
-    from rath.flow.serving.http import address_of, bound, serve_http  # noqa: PLC0415
+    from rath.flow.serving.http import address_of, listen, serve_http  # noqa: PLC0415
 
-    served = _Served(workflow, name, chosen)
-    with bound(host, port) as listening:
+    served = _WorkflowServer(workflow, name, chosen)
+    with listen(host, port) as listening:
         where = address_of(listening, host, chosen.path)
         sys.stderr.write(f"serving {served.name!r} at {where}; Ctrl-C ends it\n")
         sys.stderr.flush()
@@ -80,14 +81,14 @@ def serve_mcp(
 def _serve_stdio(
     workflow: Workflow | Callable[[], Workflow], name: str | None, options: ServeOptions
 ) -> None:
-    from rath.flow.serving.stdio import claimed_stdio, serve_stdio  # noqa: PLC0415  # as above
+    from rath.flow.serving.server import claim_stdio, serve_stdio  # noqa: PLC0415  # as above
 
-    with claimed_stdio() as wire:
-        served = _Served(workflow, name, options)
+    with claim_stdio() as wire:
+        served = _WorkflowServer(workflow, name, options)
         served.run(partial(serve_stdio, served.server(), wire))
 
 
-class _Served:
+class _WorkflowServer:
     """A workflow as it is served."""
 
     def __init__(
@@ -98,19 +99,19 @@ class _Served:
     ) -> None:
         from rath.flow.serving.calls import Calls  # noqa: PLC0415  # on first use, as above
 
-        made: object = workflow if isinstance(workflow, Workflow) else workflow()
-        if not isinstance(made, Workflow):
+        instance: object = workflow if isinstance(workflow, Workflow) else workflow()
+        if not isinstance(instance, Workflow):
             raise TypeError(
-                f"serve_mcp takes a workflow or what makes one, not a {type(made).__name__}"
+                f"serve_mcp takes a workflow or what makes one, not a {type(instance).__name__}"
             )
-        self.name = name or tool_name_of(made)
+        self.name = name or tool_name_of(instance)
         if _NAME.fullmatch(self.name) is None:
             raise ValueError(
                 f"{self.name!r} cannot be the name of a tool; give 1 to 64 letters, digits, '_' "
                 "or '-'"
             )
-        self._description = options.description or described(made) or f"Runs {self.name}."
-        self._calls = Calls(made, self.name, options)
+        self._description = options.description or description_of(instance) or f"Runs {self.name}."
+        self._calls = Calls(instance, self.name, options)
 
     def server(self) -> Any:
         """Return the server of the protocol."""
@@ -120,7 +121,7 @@ class _Served:
 
     def run(self, serve: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Serve until it ends, or is told to."""
-        with _ended_by_signals():
+        with _interrupt_on_sigterm():
             running = runtime().submit(serve, label=f"serving {self.name}", at_exit="leave")
             try:
                 wait_interruptibly(running.future)
@@ -144,7 +145,7 @@ def _is_end(error: BaseException) -> bool:
 
 
 @contextmanager
-def _ended_by_signals() -> Generator[None]:
+def _interrupt_on_sigterm() -> Generator[None]:
     """Let SIGTERM end serving as Ctrl-C does, where this thread may say so."""
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -154,3 +155,54 @@ def _ended_by_signals() -> Generator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+ServedSessions = Literal["own", "any"]
+"""With which stored sessions a client can go on: those that this workflow's server made, or any of
+the store, which a client then can read by asking about them."""
+
+LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServeOptions:
+    """What of a served workflow can be chosen."""
+
+    description: str | None = None
+    """What the tool is good for; by default what the workflow says of itself."""
+
+    persist: bool = True
+    """Whether sessions are stored; a client goes on with none that is not."""
+
+    store: SessionStore | None = None
+    """Where; None for the store of the home."""
+
+    sessions: ServedSessions = "own"
+    path: str = "/mcp"
+    """Of the address, over HTTP."""
+
+    token: str | None = field(default=None, repr=False)
+    """What a client must send as `Authorization: Bearer`, over HTTP; None for nothing."""
+
+    allowed_hosts: tuple[str, ...] = ()
+    """Further names by which clients may call the server, as `name:port` or `name:*`."""
+
+
+def check_address(host: str, port: int, options: ServeOptions) -> None:
+    """Refuse what must not be served over HTTP.
+
+    Raises:
+        ValueError: Host and token would let anybody in, or something is out of range.
+    """
+    if not 0 <= port <= 65535:
+        raise ValueError(f"port {port} is out of range; give 1 to 65535, or 0 for a free one")
+    if not options.path.startswith("/"):
+        raise ValueError(f"the path {options.path!r} must begin with '/', such as '/mcp'")
+    if options.token is not None and (not options.token.strip() or not options.token.isascii()):
+        raise ValueError("the token is empty or not ASCII; give some random characters, or none")
+    if host not in LOOPBACK and options.token is None:
+        raise ValueError(
+            f"serving on {host!r} lets everybody on that network run the workflow, with its tools "
+            "and on your account; give a token (--token-env NAME, or ServeOptions(token=...)), or "
+            "serve on 127.0.0.1"
+        )

@@ -1,20 +1,25 @@
-"""The protocol around served calls: one tool, its results, progress and cancellation."""
+"""The protocol around served calls: one tool, its results, progress and cancellation; and stdio."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
-from typing import Any
+import os
+import sys
+from collections.abc import AsyncGenerator, AsyncIterator, Generator
+from contextlib import asynccontextmanager, contextmanager
+from functools import partial
+from typing import Any, cast
 
 from mcp import types
 from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel.server import Server
+from mcp.server.stdio import stdio_server
 from mcp.shared.exceptions import MCPError
 
 import rath
-from rath.flow.serving.answer import OUTPUT_SCHEMA, Answer
-from rath.flow.serving.calls import INPUT_SCHEMA, Calls
+from rath._async.runtime import runtime
+from rath.flow.serving.calls import INPUT_SCHEMA, OUTPUT_SCHEMA, Calls, ServedAnswer
+from rath.mcp.halves import sound_line
 from rath.session.record import Entry, ModelCall, ToolRun
 
 Context = ServerRequestContext[Any, Any]
@@ -51,7 +56,7 @@ def make_server(calls: Calls, *, name: str, description: str) -> Server[Any]:
                 code=types.INVALID_PARAMS,
                 message=f"unknown tool {params.name!r:.80}; this server has {name!r} alone",
             )
-        async with _told(context) as progress:
+        async with _report_progress(context) as progress:
             answer = await calls.call(params.arguments or {}, progress.take)
         return _result(answer)
 
@@ -64,7 +69,7 @@ def make_server(calls: Calls, *, name: str, description: str) -> Server[Any]:
     )
 
 
-class _Progress:
+class _ProgressReport:
     """What a client is told while a call goes on: each model call and each tool call."""
 
     def __init__(self) -> None:
@@ -94,8 +99,8 @@ class _Progress:
 
 
 @asynccontextmanager
-async def _told(context: Context) -> AsyncGenerator[_Progress]:
-    progress = _Progress()
+async def _report_progress(context: Context) -> AsyncGenerator[_ProgressReport]:
+    progress = _ProgressReport()
     async with asyncio.TaskGroup() as group:
         group.create_task(progress.send(context))
         try:
@@ -104,9 +109,91 @@ async def _told(context: Context) -> AsyncGenerator[_Progress]:
             progress.end()
 
 
-def _result(answer: Answer) -> types.CallToolResult:
+def _result(answer: ServedAnswer) -> types.CallToolResult:
     return types.CallToolResult(
         content=[types.TextContent(type="text", text=answer.text)],
         structured_content=answer.structured,
         is_error=answer.is_error,
     )
+
+
+MAX_LINE_BYTES = 16 * 1024 * 1024
+"""Longest message that is read; what is longer is refused without being kept."""
+
+_CHUNK_BYTES = 1 << 16
+_TOO_LONG = '{"a message is too long'
+"""Stands for one that was: no JSON, so that the server refuses it as any other such line."""
+
+
+class StdioWire:
+    """The two ends of the connection; both are ends of files of this process alone.
+
+    Args:
+        source: File descriptor to read from.
+        sink: File descriptor to write to.
+    """
+
+    def __init__(self, source: int, sink: int) -> None:
+        self._source = source
+        self._sink = sink
+
+    async def __aiter__(self) -> AsyncIterator[str]:
+        """Yield lines until the other side ends them."""
+        line, is_too_long = bytearray(), False
+        while chunk := await self._read():
+            *whole, rest = chunk.split(b"\n")
+            for part in whole:
+                line += part
+                yield _TOO_LONG if is_too_long else sound_line(bytes(line)).decode(errors="replace")
+                line, is_too_long = bytearray(), False
+            line += rest
+            if len(line) > MAX_LINE_BYTES:
+                line, is_too_long = bytearray(), True
+
+    async def write(self, text: str) -> None:
+        """Write all of a text."""
+        await runtime().call_in_worker(partial(_write_all, self._sink, text.encode()))
+
+    async def flush(self) -> None:
+        """Do nothing: nothing is kept back."""
+
+    async def _read(self) -> bytes:
+        # On a worker, which is a daemon: a read of a terminal or a pipe cannot be ended.
+        return await runtime().call_in_worker(partial(os.read, self._source, _CHUNK_BYTES))
+
+
+@contextmanager
+def claim_stdio() -> Generator[StdioWire]:
+    """Take standard input and output for the protocol.
+
+    What this process or a child of it prints meanwhile goes to standard error, and who reads
+    standard input finds it empty.
+    """
+    sys.stdout.flush()
+    source, sink = os.dup(0), os.dup(1)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    os.dup2(2, 1)
+    stdout, sys.stdout = sys.stdout, sys.stderr
+    try:
+        yield StdioWire(source, sink)
+    finally:
+        sys.stdout = stdout
+        # What was printed past `sys.stdout` goes where it was meant to, and not to the client.
+        sys.stdout.flush()
+        os.dup2(sink, 1)
+        os.dup2(source, 0)
+
+
+async def serve_stdio(server: Server[Any], wire: StdioWire) -> None:
+    """Serve until the other side ends the connection."""
+    ends = cast("Any", wire)  # a part of what a file of anyio can do
+    async with stdio_server(ends, ends) as (incoming, outgoing):
+        await server.run(incoming, outgoing, server.create_initialization_options())
+
+
+def _write_all(sink: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(sink, view) :]

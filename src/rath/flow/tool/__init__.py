@@ -13,15 +13,6 @@ from rath.flow.tool.mcp_adapter import (
     mcp_tools_from_server,
     shared_mcp_loop,
 )
-from rath.flow.tool.sandbox_calls import (
-    flow_tool_code_run,
-    flow_tool_command_run,
-    flow_tool_files_edit,
-    flow_tool_files_exists,
-    flow_tool_files_list,
-    flow_tool_files_read,
-    flow_tool_files_write,
-)
 from rath.flow.tool.system_tool import (
     FlowToolCodeRun,
     FlowToolCommandRun,
@@ -31,6 +22,13 @@ from rath.flow.tool.system_tool import (
     FlowToolFilesRead,
     FlowToolFilesWrite,
     SandboxTool,
+    flow_tool_code_run,
+    flow_tool_command_run,
+    flow_tool_files_edit,
+    flow_tool_files_exists,
+    flow_tool_files_list,
+    flow_tool_files_read,
+    flow_tool_files_write,
     global_system_tools,
 )
 from rath.flow.tool.tool_table import (

@@ -13,7 +13,7 @@ from rath._core.late import late_function
 from rath._core.origins import origin_of
 from rath.backend.results import ToolExecutionFailure
 from rath.flow.tool.base import FlowToolCall
-from rath.flow.tool.declared import check_approval, check_effects, check_kind, check_timeout
+from rath.flow.tool.options import check_approval, check_effects, check_kind, check_timeout
 from rath.llm.image import Image
 from rath.session import Session
 from rath.session.calls.asking import call_here
@@ -153,76 +153,84 @@ class AgentTool(FlowToolCall):
 
     def __call__(self, session: Session, arguments: Mapping[str, Any]) -> Awaitable[Any]:
         """Begin the task, and return what waits for its answer."""
-        shown = _last_images(session) if self._images == "last" else ()
-        pictures = [image.blob.data for image in shown if image.blob.data is not None]
+        candidates = _last_images(session) if self._images == "last" else ()
+        pictures = [image.blob.data for image in candidates if image.blob.data is not None]
         with _recording_as(session.id):
             child = session.delegate(str(arguments["task"]), images=pictures)
-            made = self._workflow(child)
-        return _Answer(made)
+            child_run = self._workflow(child)
+        return _Answer(child_run)
 
 
 class _Answer:
     """Waits for the answer; no coroutine, which would complain where nobody waits any more."""
 
-    def __init__(self, made: Session) -> None:
-        self._made = made
+    def __init__(self, child_run: Session) -> None:
+        self._session = child_run
 
     def __await__(self) -> Generator[Any, Any, object]:
-        return _answer(self._made).__await__()
+        return _answer(self._session).__await__()
 
 
-async def _answer(made: Session) -> object:
+async def _answer(child_run: Session) -> object:
     try:
-        await made
+        await child_run
     except Exception as exc:  # noqa: BLE001  # a tool's lane: the model reads what went wrong
-        return _failure("agent_failed", made, f"failed: {type(exc).__name__}: {exc}")
-    outcome = made.outcome
+        return _failure("agent_failed", child_run, f"failed: {type(exc).__name__}: {exc}")
+    outcome = child_run.outcome
     match outcome:
         case Completed(OutputMissing(problem)):
-            return _failure("agent_output_missing", made, f"gave no answer of its type: {problem}")
+            return _failure(
+                "agent_output_missing", child_run, f"gave no answer of its type: {problem}"
+            )
         case Completed():
-            said = plain_answer(made)
-            if said in (None, ""):
-                return _failure("agent_no_answer", made, "ended without a word")
-            return said
+            text = plain_answer(child_run)
+            if text in (None, ""):
+                return _failure("agent_no_answer", child_run, "ended without a word")
+            return text
         case RoundLimit(n_rounds):
-            return _failure("agent_round_limit", made, f"was not done after {n_rounds} model calls")
+            return _failure(
+                "agent_round_limit", child_run, f"was not done after {n_rounds} model calls"
+            )
         case BudgetExceeded():
-            return _failure("agent_budget_exceeded", made, f"was stopped by its budget ({outcome})")
+            return _failure(
+                "agent_budget_exceeded", child_run, f"was stopped by its budget ({outcome})"
+            )
         case DeadlineExceeded(seconds):
-            return _failure("agent_deadline_exceeded", made, f"was not done after {seconds:g} s")
+            return _failure(
+                "agent_deadline_exceeded", child_run, f"was not done after {seconds:g} s"
+            )
         case Cancelled():
-            return _failure("agent_cancelled", made, "was cancelled")
+            return _failure("agent_cancelled", child_run, "was cancelled")
         case NeedsApproval() | NeedsInput() | NeedsDecision():
-            return _suspended(made, outcome)
+            return _suspended(child_run, outcome)
         case _:
             assert_never(outcome)
 
 
-def _suspended(made: Session, outcome: NeedsApproval | NeedsInput | NeedsDecision) -> object:
+def _suspended(child_run: Session, outcome: NeedsApproval | NeedsInput | NeedsDecision) -> object:
     """Let the calling run wait too; where the tool was called by hand, say what it waits for."""
     if call_here() is not None:
-        pass_on(made)
+        pass_on(child_run)
     return _failure(
         "agent_waits",
-        made,
+        child_run,
         f"waits for somebody: {outcome}. Load session {outcome.session}, say what it waits for, "
         "and go on with it there",
     )
 
 
-def _failure(kind: str, made: Session, problem: str) -> ToolExecutionFailure:
+def _failure(kind: str, child_run: Session, problem: str) -> ToolExecutionFailure:
     """Return what the model reads, with what the agent had said by then."""
-    turns = (row.content for row in reversed(made.partial_table))
-    said = next(
+    turns = (row.content for row in reversed(child_run.partial_table))
+    text = next(
         (turn.text for turn in turns if isinstance(turn, AssistantTurn) and turn.text), None
     )
-    return ToolExecutionFailure(kind, f"the agent's session {made.id} {problem}", said)
+    return ToolExecutionFailure(kind, f"the agent's session {child_run.id} {problem}", text)
 
 
 def _last_images(session: Session) -> tuple[Image, ...]:
-    shown = (row.images for row in reversed(session.chunk_table) if row.kind_name == "user")
-    return next((images for images in shown if images), ())
+    candidates = (row.images for row in reversed(session.chunk_table) if row.kind_name == "user")
+    return next((images for images in candidates if images), ())
 
 
 class TaskTaking:
@@ -272,8 +280,10 @@ class TaskTaking:
             approval=approval,
             images=images,
         )
-        said = description or described(self) or "Does a task on its own, and returns the answer."
-        return AgentTool(self, name or tool_name_of(self), description=said, options=options)
+        text = (
+            description or description_of(self) or "Does a task on its own, and returns the answer."
+        )
+        return AgentTool(self, name or tool_name_of(self), description=text, options=options)
 
 
 def tool_name_of(workflow: object) -> str:
@@ -291,11 +301,11 @@ def tool_name_of(workflow: object) -> str:
     return _WORD_ENDS.sub("_", kind.__name__.strip("_")).lower()
 
 
-def described(workflow: object) -> str:
+def description_of(workflow: object) -> str:
     """Return what a workflow says of itself: its description, or else its class's docstring."""
-    said: object = getattr(workflow, "description", "")
-    if isinstance(said, str) and said.strip():
-        return said.strip()
+    text: object = getattr(workflow, "description", "")
+    if isinstance(text, str) and text.strip():
+        return text.strip()
     kind = type(workflow)
     return "" if _is_ours(kind) else (inspect.cleandoc(kind.__doc__ or "")).strip()
 

@@ -162,9 +162,9 @@ class MCPToolCall(FlowToolCall):
             return _failure(exc)
 
     def _returned(self, result: object) -> Any:
-        said = error_text(result)
-        if said is not None:
-            return ToolExecutionFailure("mcp_tool_error", _without_tokens(self.client, said))
+        text = error_text(result)
+        if text is not None:
+            return ToolExecutionFailure("mcp_tool_error", _without_tokens(self.client, text))
         return _without_tokens(self.client, decode_result(result))
 
 
@@ -259,12 +259,12 @@ def mcp_tools_from_config(
     # The config brings pydantic.
     from rath.mcp.configured import configured_server  # noqa: PLC0415
 
-    found = configured_server(name, store=store)
+    server = configured_server(name, store=store)
     return tools_of(
-        found.client(),
+        server.client(),
         prefix=prefix,
-        trust_annotations=found.believes_annotations,
-        project=found.project,
+        trust_annotations=server.believes_annotations,
+        project=server.project,
     )
 
 
@@ -272,8 +272,8 @@ def _where(client: MCPClient) -> str:
     """Return what the record says of the server of a tool: name, version and transport."""
     info = client.server_info
     named = _without_tokens(client, f"{info.name}@{info.version}")
-    said = one_line_preview(named, _MAX_SERVER_CHARS)
-    return f"mcp:{valid_unicode(said)} {client.transport} {client.name}"
+    text = one_line_preview(named, _MAX_SERVER_CHARS)
+    return f"mcp:{valid_unicode(text)} {client.transport} {client.name}"
 
 
 def _without_tokens(client: object, value: object) -> Any:

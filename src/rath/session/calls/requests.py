@@ -302,7 +302,7 @@ class Context:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
+class ModelCallContext:
     """What a model call is for, and what it sees."""
 
     operation: UUID
@@ -322,7 +322,7 @@ class Call:
 
 async def call_model(
     draft: ChatDraft,
-    call: Call,
+    call: ModelCallContext,
     note: Callable[[ModelCall], None],
     *,
     on_delta: OnDelta | None = None,
@@ -355,7 +355,7 @@ def bytes_digest(data: bytes) -> str:
 
 def _note_unanswered(
     evidence: CallEvidence | None,
-    call: Call,
+    call: ModelCallContext,
     note: Callable[[ModelCall], None],
     status: Literal["failed", "cancelled"],
 ) -> None:
@@ -364,7 +364,7 @@ def _note_unanswered(
 
 
 def _entry(
-    evidence: CallEvidence, call: Call, status: Literal["done", "failed", "cancelled"]
+    evidence: CallEvidence, call: ModelCallContext, status: Literal["done", "failed", "cancelled"]
 ) -> ModelCall:
     context = call.context
     if call.fallback_from is not None:
@@ -570,7 +570,7 @@ class Conversation:
                 rendition = self._renditions[index]
                 if rendition is None or rendition.n_rows < len(body.table):
                     rendition = await self._up_to_date(index, body)
-                call = Call(
+                call = ModelCallContext(
                     operation=operation,
                     purpose=purpose,
                     head_digest=rendition.head_digest,

@@ -21,7 +21,7 @@ from rath.session.calls.requests import INTERRUPTED
 from rath.session.chunk import ChunkRow, RowId, tool_feedback_chunk
 from rath.session.content import ResultText, ToolCall, encode_failure, full_blob
 from rath.session.record import ToolRun, ToolStatus
-from rath.session.tooling import Offer
+from rath.session.tooling import ToolOffer
 
 _log = logging.getLogger("rath.session")
 
@@ -39,7 +39,7 @@ class CheckedCall:
     """A call that passed the checks, or the failure that the model reads instead."""
 
     call: ToolCall
-    offer: Offer | None
+    offer: ToolOffer | None
     arguments: dict[str, Any] | None = None
     key: Key = ()
     refusal: ResultText | None = None
@@ -135,7 +135,7 @@ async def lane_keys(
         return [key if path is None else ("fs",) for key, path in zip(keys, paths, strict=True)]
 
 
-def interrupted(call: ToolCall, offer: Offer | None) -> CallResult:
+def interrupted(call: ToolCall, offer: ToolOffer | None) -> CallResult:
     """Return what is known of a call that was cut off with its run before it began."""
     return CallResult(CheckedCall(call, offer), CALL_INTERRUPTED, "interrupted", is_cut_off=True)
 
@@ -153,7 +153,7 @@ def with_arguments(result: ResultText, arguments: Mapping[str, Any] | None) -> R
     return replace(result, shown=shown)
 
 
-def skipped_call(call: ToolCall, offer: Offer | None) -> CallResult:
+def skipped_call(call: ToolCall, offer: ToolOffer | None) -> CallResult:
     """Return what is said of a call that stands beside the last answer a budget allows."""
     return CallResult(
         CheckedCall(call, offer), encode_failure("interrupted", NOT_MADE), "interrupted"

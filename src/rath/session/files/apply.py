@@ -133,7 +133,7 @@ Contents = Callable[[str], Iterable[bytes]]
 
 
 @dataclass(frozen=True, slots=True)
-class _Wanted:
+class _PathPlan:
     """One path: what must be there, and what shall be there; None stands for nothing."""
 
     path: str
@@ -148,7 +148,7 @@ class _Wanted:
 
 
 @dataclass(frozen=True)
-class _Found:
+class _PathState:
     """What stands at a path of the directory now; a link is not followed."""
 
     place: Path
@@ -170,7 +170,7 @@ class _Found:
         with self.place.open("rb") as file:
             return file_digest(file, "sha256").hexdigest()
 
-    def has_content(self, one: _Wanted) -> bool:
+    def has_content(self, one: _PathPlan) -> bool:
         """Whether at most the permission bits are to be changed."""
         is_same_kind = stat.S_IFMT(self.mode or 0) == stat.S_IFMT(one.mode)
         return is_same_kind and self.digest == one.after
@@ -203,7 +203,7 @@ def apply_changes(
     if not root.is_dir():
         raise NotADirectoryError(f"cannot apply changes to {str(root)!r}: it is no directory")
     wanted = {one.path: one for change in changes for one in _wanted(change)}
-    check = _Check(root, wanted, contents)
+    check = _DirectoryCheck(root, wanted, contents)
     problems = [problem for path in sorted(wanted) if (problem := check.problem(wanted[path]))]
     if problems:
         raise ValueError(
@@ -239,23 +239,23 @@ def contents_of(sandbox: BackendSandbox, path: str) -> Iterator[bytes]:
         offset = result.next_offset
 
 
-def _wanted(change: FileEffect) -> Iterator[_Wanted]:
+def _wanted(change: FileEffect) -> Iterator[_PathPlan]:
     before = None if change.before is None else change.before.digest
     after = None if change.after is None else change.after.digest
     data = None if change.after is None else change.after.data
     mode = change.after_mode or PLAIN_FILE
     moved_from = change.renamed_from if before == after else None
     if change.renamed_from is not None:
-        yield _Wanted(change.renamed_from, before, None, None, PLAIN_FILE)
+        yield _PathPlan(change.renamed_from, before, None, None, PLAIN_FILE)
         before = None
-    yield _Wanted(change.path, before, after, data, mode, moved_from)
+    yield _PathPlan(change.path, before, after, data, mode, moved_from)
 
 
-class _Check:
+class _DirectoryCheck:
     """Looks at a directory before anything is written to it."""
 
     def __init__(
-        self, root: Path, wanted: Mapping[str, _Wanted], contents: Contents | None
+        self, root: Path, wanted: Mapping[str, _PathPlan], contents: Contents | None
     ) -> None:
         self._root = root
         self._wanted = wanted
@@ -263,7 +263,7 @@ class _Check:
         self.found = cache(self._look)
         """Returns what stands at a path."""
 
-    def is_done(self, one: _Wanted) -> bool:
+    def is_done(self, one: _PathPlan) -> bool:
         """Tell whether a path is as the changes leave it."""
         found = self.found(one.path)
         if one.after is not None:
@@ -278,7 +278,7 @@ class _Check:
             )
         )
 
-    def problem(self, one: _Wanted) -> str | None:
+    def problem(self, one: _PathPlan) -> str | None:
         """Return why a path cannot be written, None where it can."""
         parts = PurePosixPath(one.path).parts
         if not parts or one.path.startswith("/") or ".." in parts:
@@ -294,7 +294,7 @@ class _Check:
             return None
         return self._misfit(one, found) or self._missing(one, found)
 
-    def content(self, one: _Wanted) -> Iterable[bytes]:
+    def content(self, one: _PathPlan) -> Iterable[bytes]:
         """Return the new content of a file."""
         if one.data is not None:
             return [one.data]
@@ -304,15 +304,15 @@ class _Check:
         assert self._contents is not None
         return self._contents(one.path)
 
-    def _look(self, path: str) -> _Found:
+    def _look(self, path: str) -> _PathState:
         place = self._root / path
         for above in [*PurePosixPath(path).parents][::-1][1:]:  # but for the root itself
             mode = _mode(self._root / above)
             if mode is not None and not stat.S_ISDIR(mode):
-                return _Found(place, None, str(above))
-        return _Found(place, _mode(place))
+                return _PathState(place, None, str(above))
+        return _PathState(place, _mode(place))
 
-    def _misfit(self, one: _Wanted, found: _Found) -> str | None:
+    def _misfit(self, one: _PathPlan, found: _PathState) -> str | None:
         if found.digest == one.before and (found.mode is None or one.before is not None):
             return None
         if found.is_directory and one.before is None and self._is_emptied(found.place):
@@ -333,7 +333,7 @@ class _Check:
                     return False
         return True
 
-    def _missing(self, one: _Wanted, found: _Found) -> str | None:
+    def _missing(self, one: _PathPlan, found: _PathState) -> str | None:
         is_there = one.after is None or one.data is not None or found.has_content(one)
         if is_there or self._is_moved(one) or self._contents is not None:
             return None
@@ -342,7 +342,7 @@ class _Check:
             "bytes or effects keep none, and the sandbox of the session, which has it, is not open"
         )
 
-    def _is_moved(self, one: _Wanted) -> bool:
+    def _is_moved(self, one: _PathPlan) -> bool:
         return one.moved_from is not None and self.found(one.moved_from).digest == one.after
 
 
@@ -353,7 +353,7 @@ def _mode(place: Path) -> int | None:
         return None
 
 
-def _plan(one: _Wanted, check: _Check, writing: Writing) -> None:
+def _plan(one: _PathPlan, check: _DirectoryCheck, writing: Writing) -> None:
     """Have one path written.
 
     Raises:

@@ -212,7 +212,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class FileHistory:
     """The steps that led to the files of a session, in order."""
 
     told: list[Step]
@@ -262,7 +262,7 @@ class _Stretch:
     """What sessions did that were merged into it."""
 
 
-def line_of(record: Iterable[Entry], here: Here = _UNKNOWN) -> Line:
+def line_of(record: Iterable[Entry], here: Here = _UNKNOWN) -> FileHistory:
     """Return what led to the files of a session; O(entries), once more for each undo.
 
     What counts is what was done in the sandbox in which the session works, by whomever the record
@@ -288,7 +288,7 @@ def line_of(record: Iterable[Entry], here: Here = _UNKNOWN) -> Line:
             current = [*(current if begin.workspace != "three-way" else []), Step(begin)]
         told += steps
         current += steps
-    return Line(told, current)
+    return FileHistory(told, current)
 
 
 def scoped_steps(

@@ -86,7 +86,7 @@ other changed; one changed what the other deleted; added different files; one ha
 other has a directory."""
 
 
-class Tree(Protocol):
+class MergeTree(Protocol):
     """Files to merge: a frozen workspace, or what is known of one."""
 
     async def amanifest(self) -> Manifest:
@@ -133,7 +133,7 @@ class Merge:
     """Sorted by path."""
 
 
-_Trees = tuple[Tree, Tree, Tree]
+_Trees = tuple[MergeTree, MergeTree, MergeTree]
 """Of the base, ours, theirs."""
 
 
@@ -164,7 +164,7 @@ class _States:
         return (self.theirs if self.ours == self.base else self.ours) is not None
 
 
-async def merge_trees(base: Tree, ours: Tree, theirs: Tree) -> Merge:
+async def merge_trees(base: MergeTree, ours: MergeTree, theirs: MergeTree) -> Merge:
     """Return what makes our files the merge of both sides.
 
     What only one side changed is taken from it; texts that both changed are merged by lines.
@@ -189,7 +189,7 @@ async def merge_trees(base: Tree, ours: Tree, theirs: Tree) -> Merge:
     return Merge(changes, tuple(conflicts))
 
 
-async def merge_effects(merge: Merge, ours: Tree) -> tuple[FileEffect, ...]:
+async def merge_effects(merge: Merge, ours: MergeTree) -> tuple[FileEffect, ...]:
     """Return what a merge changes in our files."""
     manifest = await ours.amanifest()
     effects: list[FileEffect] = []
@@ -235,7 +235,7 @@ async def _outcome(trees: _Trees, states: _States) -> dict[str, NewFile | None] 
     return "content" if merged is None else {path: NewFile(merged.encode(), mode)}
 
 
-async def _version(tree: Tree, path: str, state: FileState | None) -> FileVersion | None:
+async def _version(tree: MergeTree, path: str, state: FileState | None) -> FileVersion | None:
     if state is None:
         return None
     data = await tree.aread(path) if state.size <= MAX_BLOB_BYTES else None

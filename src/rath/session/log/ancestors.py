@@ -16,7 +16,7 @@ from rath.session.bindings import PlacementRef
 from rath.session.body import Body
 from rath.session.events import Event, Finished, Reopened, Row
 from rath.session.graph.recording import Edge
-from rath.session.log.header import Beginning, Identity, beginning
+from rath.session.log.header import Identity, LogStart, beginning
 from rath.session.log.open_logs import OpenLogs, open_logs_of, running_writer
 from rath.session.log.parsed import ParsedLog, parse_log
 from rath.session.log.reader import read_lines
@@ -211,7 +211,7 @@ class AncestorWriter:
             writer = LogWriter(self._store, session, written=written)
             # Its writer may have been cut off after the trailer, before the log had its name.
             again = [Reopened(datetime.now(UTC))] if written.reader.is_over else []
-            first = Beginning([*again, *lines_since(written, body)], 0, whole.who.place)
+            first = LogStart([*again, *lines_since(written, body)], 0, whole.who.place)
             size = written.reader.n_good
             opening = partial(_reopened, size, size + written.n_torn)
         is_whole = session not in self._running
@@ -223,7 +223,7 @@ class AncestorWriter:
 def write_complete(
     writer: LogWriter,
     opening: Opening,
-    first: Beginning,
+    first: LogStart,
     whole: CompleteSession,
     *,
     is_whole: bool = True,

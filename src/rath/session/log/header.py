@@ -175,7 +175,7 @@ class Identity:
 
 
 @dataclass(frozen=True, slots=True)
-class Beginning:
+class LogStart:
     """What a log begins with."""
 
     lines: Sequence[Event]
@@ -191,7 +191,7 @@ def beginning(
     start: Body,
     *,
     parents: Sequence[Edge] = (),
-) -> Beginning:
+) -> LogStart:
     """Return the lines with which the log of a session begins.
 
     Args:
@@ -208,7 +208,7 @@ def beginning(
     first = count_in_ranges(told_rows)
     inline = [Row(at, row) for at, row in enumerate(own_rows.since(first), start=first)]
     entries = start.record.since(count_in_ranges(told))
-    return Beginning([header, *inline, *entries], count_in_ranges(told), who.place)
+    return LogStart([header, *inline, *entries], count_in_ranges(told), who.place)
 
 
 def header_line(

@@ -31,7 +31,7 @@ from rath.session.events import (
 )
 from rath.session.log import index
 from rath.session.log.format import Batch, Encoder
-from rath.session.log.header import Beginning, is_same_place, placement_line
+from rath.session.log.header import LogStart, is_same_place, placement_line
 from rath.session.log.parsed import ParsedLog, parse_log
 from rath.session.log.reader import read_lines
 from rath.session.log.store import SessionLog, SessionStore, StoredLog
@@ -315,7 +315,7 @@ class LogWriter:
         """How many groups of lines were handed over and are not being written yet."""
         return len(self._waiting)
 
-    def open(self, opening: Opening, make: Callable[[], Beginning]) -> Future[None]:
+    def open(self, opening: Opening, make: Callable[[], LogStart]) -> Future[None]:
         """Begin the log, or go on with it, and write the lines that `make` gives."""
         return self._lane.put(partial(self._guarded, partial(self._open, opening, make)))
 
@@ -430,7 +430,7 @@ class LogWriter:
             self._log = None
             self._state = "unfinished"
 
-    def _open(self, opening: Opening, make: Callable[[], Beginning]) -> None:
+    def _open(self, opening: Opening, make: Callable[[], LogStart]) -> None:
         opened = opening(self.store, self.session)
         self._state = "open"
         if not isinstance(opened, StoredLog):

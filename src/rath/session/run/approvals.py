@@ -21,12 +21,12 @@ from rath.session.operation import call_scope, operation_scope
 from rath.session.outcome import NeedsApproval, NeedsDecision, NeedsInput, Outcome
 from rath.session.record import Entry, Interrupt
 from rath.session.session import Session
-from rath.session.tooling import ApprovalRule, CallRequest, Offer, tool_digest
+from rath.session.tooling import ApprovalRule, CallRequest, ToolOffer, tool_digest
 
 _log = logging.getLogger("rath.session.loop")
 
 
-def has_rule(offer: Offer | None, rule: ApprovalRule) -> bool:
+def has_rule(offer: ToolOffer | None, rule: ApprovalRule) -> bool:
     """Tell whether anybody may want to allow a call of a tool first."""
     return offer is not None and not (offer.approval == "never" and rule == "never")
 
@@ -108,7 +108,7 @@ class Round:
     calls: Mapping[int, ToolCall]
     """By their place in it."""
 
-    tools: Mapping[str, Offer]
+    tools: Mapping[str, ToolOffer]
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ from rath.session.provider_builtin import candidates_for
 from rath.session.record import ModelCall, Operation, Record, ToolRun
 from rath.session.run.resume import ResumePoint
 from rath.session.session import Session
-from rath.session.tooling import Offer, SystemTools, Tool, tool_digest, tool_schemas, tool_table
+from rath.session.tooling import SystemTools, Tool, ToolOffer, tool_digest, tool_schemas, tool_table
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +132,7 @@ def file_differences(session: Session) -> tuple[FileDiffers | WorkspaceUnknown, 
 
 
 def require_same_tools(
-    before: ResumePoint, schemas: Iterable[RathLLMFunctionTool], offers: Mapping[str, Offer]
+    before: ResumePoint, schemas: Iterable[RathLLMFunctionTool], offers: Mapping[str, ToolOffer]
 ) -> None:
     """Refuse to make open calls with other tools than they were asked of.
 
@@ -254,7 +254,7 @@ def check_compatible(
     before: ResumePoint,
     tools: Sequence[RathLLMFunctionTool],
     candidate: Candidate,
-    offers: Mapping[str, Offer],
+    offers: Mapping[str, ToolOffer],
 ) -> ResumePoint:
     """Return where a run goes on, with what its tools and its provider differ in.
 

@@ -63,7 +63,7 @@ from rath.session.run.rounds import DispatchTool, ToolRounds
 from rath.session.run.run_log import RunLog, watched
 from rath.session.scope import ServedRun
 from rath.session.session import Session
-from rath.session.tooling import ApprovalRule, Offer
+from rath.session.tooling import ApprovalRule, ToolOffer
 
 if TYPE_CHECKING:
     from rath.session.run.recorder import Recorder, RecordingPlan
@@ -95,7 +95,7 @@ class LoopPlan:
     dispatch_tool: DispatchTool | None
     """A custom executor's `dispatch_tool`, or None."""
 
-    tools: Mapping[str, Offer]
+    tools: Mapping[str, ToolOffer]
     schemas: tuple[RathLLMFunctionTool, ...]
     output: OutputPlan | None
     """The typed answer that is asked for, if any."""
@@ -188,7 +188,7 @@ def pending_result(finished: CallResult, operation: UUID, row: int, place: int) 
 
 
 def intents(
-    calls: Mapping[int, ToolCall], offers: Mapping[str, Offer], *, operation: UUID, row: int
+    calls: Mapping[int, ToolCall], offers: Mapping[str, ToolOffer], *, operation: UUID, row: int
 ) -> list[Intent]:
     """Return the lines that say of calls that they are about to be made.
 

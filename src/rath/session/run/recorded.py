@@ -63,7 +63,7 @@ from rath.session.record import (
 )
 from rath.session.run.rounds import ToolRounds
 from rath.session.session import Session
-from rath.session.tooling import Offer
+from rath.session.tooling import ToolOffer
 
 MAX_SHOWN = 200
 """Characters of a row or of parameters that an error shows."""
@@ -592,7 +592,7 @@ class RecordedRun(EmptyRun):
     def serve_round(
         self,
         calls: Mapping[int, ToolCall],
-        table: Mapping[str, Offer],
+        table: Mapping[str, ToolOffer],
         done: dict[int, CallResult],
     ) -> None:
         """Put into `done` what became of the calls of a turn, by their place in it.
@@ -696,7 +696,7 @@ class RecordedRun(EmptyRun):
             return True
         return dict(run.arguments) == (parse_tool_arguments(call.arguments)[0] or {})
 
-    def _check_schema(self, call: ToolCall, run: ToolRun, offer: Offer | None) -> None:
+    def _check_schema(self, call: ToolCall, run: ToolRun, offer: ToolOffer | None) -> None:
         """Compare the schema of a tool with the one that it had in a call."""
         if self._schemas is None:
             tools = self.run.operation.tools

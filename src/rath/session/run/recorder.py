@@ -40,7 +40,7 @@ from rath.session.log.ancestors import (
     trailer_of,
 )
 from rath.session.log.files import FileStore
-from rath.session.log.header import Beginning, Identity, beginning
+from rath.session.log.header import Identity, LogStart, beginning
 from rath.session.log.open_logs import (
     OpenLogs,
     begin_writing,
@@ -361,7 +361,7 @@ class Recorder:
         plan, who = self._plan, self._who
         writer = LogWriter(plan.store, who.session, is_alone=plan.is_alone)
 
-        def first() -> Beginning:
+        def first() -> LogStart:
             parents = () if plan.is_alone else ancestors.stored(who.provenance.parents)
             told = beginning(who, start, parents=parents)
             return replace(told, lines=[*told.lines, *open_lines(start.unfinished)])
@@ -385,10 +385,10 @@ class Recorder:
         writer = LogWriter(plan.store, session, written=written, is_alone=plan.is_alone)
         size = written.reader.n_good
 
-        def first() -> Beginning:
+        def first() -> LogStart:
             reopened = Reopened(datetime.now(UTC))
             left = open_lines(start.unfinished, known=written.unfinished)
-            return Beginning([reopened, *lines_since(written, start), *left], 0, self._who.place)
+            return LogStart([reopened, *lines_since(written, start), *left], 0, self._who.place)
 
         return writer, writer.open(
             lambda store, _: store.reopen(session, size, size=size + written.n_torn), first

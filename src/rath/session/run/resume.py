@@ -44,7 +44,7 @@ from rath.session.programs import (
 from rath.session.record import Entry, ModelCall, Operation, Record, Summary
 from rath.session.scope import RecordedSession, current_source
 from rath.session.session import Session
-from rath.session.tooling import Offer
+from rath.session.tooling import ToolOffer
 
 SKIPPED = "the call was skipped by decision; whether it had taken effect before is not known"
 DENIED = "the call was not allowed, and not made"
@@ -96,7 +96,7 @@ class ResumePoint:
         """The sessions inside open calls that wait; they go on when these are made again."""
         return tuple(each.said.child for each in self.open_calls if each.said.child is not None)
 
-    def known_results(self, tools: Mapping[str, Offer]) -> dict[int, CallResult]:
+    def known_results(self, tools: Mapping[str, ToolOffer]) -> dict[int, CallResult]:
         """Return what is known, by result or decision, of the open calls by their index."""
         known = {each.index: _settled(each, tools.get(each.call.name)) for each in self.open_calls}
         return {index: finished for index, finished in known.items() if finished is not None}
@@ -204,7 +204,7 @@ def _denied(asked: OpenCall, prepared: CheckedCall) -> CallResult | None:
     return CallResult(prepared, encode_failure("denied", why), "denied", decision=approval.id)
 
 
-def _settled(asked: OpenCall, offer: Offer | None) -> CallResult | None:
+def _settled(asked: OpenCall, offer: ToolOffer | None) -> CallResult | None:
     prepared = CheckedCall(asked.call, offer)
     if asked.result is not None:
         run, row = asked.result.run, asked.result.shown

@@ -41,8 +41,8 @@ from rath.session.session import Session
 from rath.session.tooling import (
     ArgumentChecker,
     BadArguments,
-    Offer,
     Tool,
+    ToolOffer,
     in_a_loop,
     is_library_loaded,
     load_library,
@@ -107,7 +107,7 @@ Tell = Callable[[CallResult], None]
 class _Attempt:
     """A call that runs."""
 
-    offer: Offer
+    offer: ToolOffer
     time: OwnTime
     effects: EffectLog
     mark: int
@@ -122,7 +122,7 @@ class ToolRounds:
     result's own way of becoming text) runs on a worker thread or on the user loop.
     """
 
-    table: Mapping[str, Offer]
+    table: Mapping[str, ToolOffer]
     placement: Placement
     dispatch: DispatchTool | None
     lanes: Lanes = field(default_factory=Lanes)
@@ -283,7 +283,7 @@ class ToolRounds:
         return await self._attempt(lambda: prepared, prepared.offer, call, tell)
 
     async def _finish_alone(
-        self, call: ToolCall, offer: Offer, session: Session, tell: Tell
+        self, call: ToolCall, offer: ToolOffer, session: Session, tell: Tell
     ) -> CallResult:
         """Prepare and run a lone call in one job: a round of one plain call is the usual one."""
         made: list[CheckedCall] = []
@@ -309,7 +309,7 @@ class ToolRounds:
     async def _attempt(
         self,
         prepared: Callable[[], CheckedCall],
-        offer: Offer,
+        offer: ToolOffer,
         call: Callable[[], Awaitable[ResultText]],
         tell: Tell,
     ) -> CallResult:
@@ -376,12 +376,12 @@ class ToolRounds:
             is_cut_off=is_interrupted or status == "suspended",
         )
 
-    def _is_operation(self, offer: Offer) -> bool:
+    def _is_operation(self, offer: ToolOffer) -> bool:
         """Tell whether a call is one sandbox operation, which is looked at when it is cut off."""
         return offer.operator is not None and self.dispatch is None
 
     async def _call(self, prepared: CheckedCall, session: Session) -> ResultText:
-        offer = cast("Offer", prepared.offer)
+        offer = cast("ToolOffer", prepared.offer)
         arguments = dict(prepared.arguments or {})
         await self.lanes.wait_free(prepared.key)
         if self.dispatch is not None:

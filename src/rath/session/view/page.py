@@ -132,7 +132,7 @@ MAX_NOW = 2000
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class PageSnapshot:
     """The sessions of a page at one moment."""
 
     nodes: tuple[PageNode, ...]
@@ -166,7 +166,7 @@ class Feed:
         self._size = 0
         self._seconds = 0.0
 
-    def read(self) -> Snapshot:
+    def read(self) -> PageSnapshot:
         """Return the session as it is now.
 
         Raises:
@@ -184,9 +184,9 @@ class Feed:
             nodes = tuple(map(self._as_running, nodes))
         now = () if is_over else doing_now(loaded.unfinished)
         self._seconds = time.monotonic() - began
-        return Snapshot(nodes, heads, now, is_over)
+        return PageSnapshot(nodes, heads, now, is_over)
 
-    def changes(self) -> Iterator[Snapshot]:
+    def changes(self) -> Iterator[PageSnapshot]:
         """Yield the session each time it has grown, and once more when its run is over.
 
         Raises:
@@ -302,12 +302,12 @@ class _Page:
 
     def __init__(self, limits: PageLimits) -> None:
         self.encoder = PageEncoder(limits)
-        self.snapshot: Snapshot | None = None
+        self.snapshot: PageSnapshot | None = None
         """The last one that it was told."""
 
         self.has_listened = False
 
-    def tell(self, snapshot: Snapshot) -> str:
+    def tell(self, snapshot: PageSnapshot) -> str:
         """Return what is new to the page; blocks."""
         self.snapshot = snapshot
         return self.encoder.encode(snapshot.nodes)
@@ -344,7 +344,7 @@ class LiveServer:
         self._token = secrets.token_urlsafe(24)
         self._pages: dict[int, _Page] = {}
         self._n_pages = 0
-        self._snapshot: Snapshot | None = None
+        self._snapshot: PageSnapshot | None = None
         self._grown = asyncio.Condition()
 
     def serve(self, *, on_ready: Callable[[str], None], on_end: Callable[[str], None]) -> None:
@@ -471,7 +471,7 @@ class LiveServer:
                 return
             await self._wait_for_more(snapshot, writer)
 
-    async def _wait_for_more(self, known: Snapshot, writer: asyncio.StreamWriter) -> None:
+    async def _wait_for_more(self, known: PageSnapshot, writer: asyncio.StreamWriter) -> None:
         while self._snapshot is known:
             try:
                 async with asyncio.timeout(self._beat), self._grown:

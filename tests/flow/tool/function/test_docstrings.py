@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pydantic import Field
 
 import rath
-from rath.flow.tool.function.docstring import Described, read_docstring
+from rath.flow.tool.function.source import ToolDocstring, read_docstring
 
 PIECES = (
     *("Args:", "Returns:", ":param", ":param x: y", ":returns", "    x (int): y", "@param x: y"),
@@ -131,7 +131,7 @@ def test_a_docstring_that_no_style_reads_is_taken_whole() -> None:
 
 @given(st.lists(st.sampled_from(PIECES), max_size=9).map("".join))
 def test_no_docstring_stops_a_declaration(docstring: str) -> None:
-    assert isinstance(read_docstring(docstring), Described)
+    assert isinstance(read_docstring(docstring), ToolDocstring)
 
 
 def test_a_description_given_is_the_one() -> None:

@@ -19,7 +19,7 @@ from pydantic import BaseModel, Field
 
 import rath
 from rath.backend.results import FileWriteResult, ToolExecutionFailure
-from rath.flow.tool.function.encode import plain_result
+from rath.flow.tool.function.function_tool import plain_result
 from rath.llm.image import Image
 from rath.session import Session
 from rath.testing import tool_call

@@ -37,7 +37,7 @@ from rath.session import (
     run_session_compress,
     select_session,
 )
-from rath.session.calls.requests import Call, call_model
+from rath.session.calls.requests import ModelCallContext, call_model
 from rath.session.outcome import Cancelled
 from rath.session.record import ModelCall
 from rath.testing import ScriptedClient
@@ -183,7 +183,7 @@ def test_an_answer_without_choices_is_noted_and_refused() -> None:
         return Exchange(empty, evidence)
 
     empty: Any = SimpleNamespace(asend=send, facts=draft.facts, digest=draft.digest)
-    call = Call(
+    call = ModelCallContext(
         operation=uuid4(), purpose="turn", head_digest="h", n_rows=3, row=RowId(UUID(int=1), 3)
     )
     with pytest.raises(ProviderProtocolError, match="holds no choices"):

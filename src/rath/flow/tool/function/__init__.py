@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from rath.flow.tool.function.decorator import tool
-from rath.flow.tool.function.function_tool import FunctionTool
-from rath.flow.tool.function.object_tool import ObjectTool
+from rath.flow.tool.function.function_tool import FunctionTool, ObjectTool
 
 __all__ = ["FunctionTool", "ObjectTool", "tool"]

@@ -8,12 +8,16 @@ from collections.abc import Callable
 from typing import Any, ParamSpec, Protocol, TypeVar, cast, overload
 
 from rath.flow.tool.base import FlowToolCall
-from rath.flow.tool.function.definition import define
-from rath.flow.tool.function.docstring import read_docstring
-from rath.flow.tool.function.function_tool import AsyncFunctionTool, Binding, FunctionTool
-from rath.flow.tool.function.object_tool import ObjectTool, object_tool_class
-from rath.flow.tool.function.options import Options, Resource
-from rath.flow.tool.function.source import Source, function_source
+from rath.flow.tool.function.function_tool import (
+    AsyncFunctionTool,
+    Binding,
+    FunctionTool,
+    ObjectTool,
+    define,
+    object_tool_class,
+)
+from rath.flow.tool.function.source import ToolSource, function_source, read_docstring
+from rath.flow.tool.options import Resource, ToolOptions
 from rath.session.tooling import ApprovalRule, ToolEffects
 
 __all__ = ["tool"]
@@ -111,7 +115,7 @@ def tool(
             name; an option is of the wrong type.
         ValueError: An option, or the name, is none that can be used.
     """
-    options = Options(
+    options = ToolOptions(
         name=name,
         description=description,
         parallel_safe=parallel_safe,
@@ -121,41 +125,41 @@ def tool(
         approval=approval,
     )
     if function is None:
-        return functools.partial(_made, options)
-    return _made(options, function)
+        return functools.partial(_make_tool, options)
+    return _make_tool(options, function)
 
 
-def _made(options: Options, given: object, /) -> FlowToolCall | type[ObjectTool]:
-    if _is_tool(given):
-        raise TypeError(f"{given!r:.120} is a tool already; leave out rath.tool")
-    if isinstance(given, type):
-        return object_tool_class(given, options)
-    if isinstance(given, staticmethod | classmethod):
-        inner = cast("Callable[..., Any]", cast("Any", given).__func__)  # unknown to pyright
-        if isinstance(given, staticmethod):
+def _make_tool(options: ToolOptions, target: object, /) -> FlowToolCall | type[ObjectTool]:
+    if _is_tool(target):
+        raise TypeError(f"{target!r:.120} is a tool already; leave out rath.tool")
+    if isinstance(target, type):
+        return object_tool_class(target, options)
+    if isinstance(target, staticmethod | classmethod):
+        inner = cast("Callable[..., Any]", cast("Any", target).__func__)  # unknown to pyright
+        if isinstance(target, staticmethod):
             return _function_tool(function_source(inner), options)
         return _function_tool(function_source(inner, takes_self=True), options, binds="class")
-    if not callable(given):
+    if not callable(target):
         raise TypeError(
-            f"rath.tool was given {given!r:.80}, which cannot be called; expected a function with "
+            f"rath.tool was given {target!r:.80}, which cannot be called; expected a function with "
             'hints; options are given by name, @rath.tool(name="...")'
         )
-    if _is_method(given):
-        source = function_source(given, takes_self=True)
+    if _is_method(target):
+        source = function_source(target, takes_self=True)
         _check_self(source)
         return _function_tool(source, options, binds="object")
-    return _function_tool(function_source(given), options)
+    return _function_tool(function_source(target), options)
 
 
-def _is_tool(given: object) -> bool:
+def _is_tool(target: object) -> bool:
     """Tell what is a tool, and no class that calls something else than the tool above it."""
-    if isinstance(given, type) and issubclass(given, FlowToolCall):
-        return not (issubclass(given, ObjectTool) and "__call__" in vars(given))
-    return isinstance(given, FlowToolCall)
+    if isinstance(target, type) and issubclass(target, FlowToolCall):
+        return not (issubclass(target, ObjectTool) and "__call__" in vars(target))
+    return isinstance(target, FlowToolCall)
 
 
 def _function_tool(
-    source: Source, options: Options, *, binds: Binding = "nothing"
+    source: ToolSource, options: ToolOptions, *, binds: Binding = "nothing"
 ) -> FunctionTool[Any]:
     named = source.target
     name: str | None = getattr(named, "__name__", None)
@@ -170,19 +174,19 @@ def _function_tool(
     return FunctionTool(source.target, definition, binds=binds)
 
 
-def _docstring(source: Source) -> str | None:
+def _docstring(source: ToolSource) -> str | None:
     if isinstance(source.target, functools.partial) or source.code.__doc__:
         return source.code.__doc__
     return source.target.__doc__
 
 
-def _is_method(given: Callable[..., Any]) -> bool:
+def _is_method(target: Callable[..., Any]) -> bool:
     """Tell whether a function stands in the body of a class, by its name."""
-    around = given.__qualname__.rpartition(".")[0] if inspect.isfunction(given) else ""
+    around = target.__qualname__.rpartition(".")[0] if inspect.isfunction(target) else ""
     return bool(around) and not around.endswith("<locals>")
 
 
-def _check_self(source: Source) -> None:
+def _check_self(source: ToolSource) -> None:
     """Refuse what `staticmethod` and `classmethod` above `rath.tool` leave it with."""
     first = next(iter(inspect.signature(source.target).parameters.values()), None)
     if first is not None and (

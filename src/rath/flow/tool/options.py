@@ -1,14 +1,67 @@
-"""What a program says of a tool beside its function: lanes, effects, time and approval."""
+"""Options of a tool, checked where they are given: name, lanes, effects, time and approval."""
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, cast, get_args
 
-from rath.flow.tool.declared import check_approval, check_effects, check_kind, check_timeout
 from rath.session.tooling import ApprovalRule, ToolEffects
+
+__all__ = ["check_approval", "check_effects", "check_kind", "check_timeout"]
+
+
+def check_kind(option: str, value: object, kind: type, words: str) -> None:
+    """Refuse a value of another type; `words` say which one is expected.
+
+    Raises:
+        TypeError: It is of another type.
+    """
+    if not isinstance(value, kind):
+        raise TypeError(f"{option} must be {words}, not {value!r:.80}")
+
+
+def check_effects(effects: object) -> None:
+    """Refuse what says nothing of effects.
+
+    Raises:
+        ValueError: It is none of the known words.
+    """
+    known = get_args(ToolEffects)
+    if effects not in known:
+        raise ValueError(f"effects must be one of {', '.join(map(repr, known))}, not {effects!r}")
+
+
+def check_timeout(timeout: object) -> None:
+    """Refuse what is no time that a call may take.
+
+    Raises:
+        TypeError: It is neither a number nor None.
+        ValueError: It is a number that is not above 0, or infinite.
+    """
+    if timeout is None:
+        return
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float):
+        raise TypeError(f"timeout must be seconds or None, not {timeout!r:.80}")
+    if not (math.isfinite(timeout) and timeout > 0):
+        raise ValueError(f"timeout must be a number of seconds above 0, not {timeout!r}")
+
+
+def check_approval(approval: object) -> None:
+    """Refuse what is no rule of approval.
+
+    Raises:
+        ValueError: It is none.
+    """
+    if callable(approval) or approval in ("never", "always"):
+        return
+    raise ValueError(
+        "approval must be 'never', 'always' or a function that takes a CallRequest and returns a "
+        f"bool, not {approval!r:.80}"
+    )
+
 
 Resource = str | tuple[str, ...] | Callable[[Mapping[str, Any]], str | tuple[str, ...]]
 """What a call works on: a name, several, or a function of the arguments that gives them."""
@@ -18,7 +71,7 @@ _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class ToolOptions:
     """What `rath.tool` was told.
 
     Raises:
