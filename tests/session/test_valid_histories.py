@@ -36,7 +36,7 @@ from tests.support.api import (
     turn_request,
 )
 from tests.support.evidence import EVIDENCE, call_of
-from tests.support.sessions import assistant_rows, entries_of, row_lists
+from tests.support.sessions import assistant_rows, row_lists
 
 MODELS = {"openai": "m", "anthropic": "claude-sonnet-4-5"}
 PROVIDERS = {
@@ -143,7 +143,7 @@ def grown(
 ) -> Session:
     """A session that goes on from `root`, with a record of the calls that wrote its turns."""
     table = root.table.born_in(uuid4(), draw(rows))
-    calls = entries_of(root, ModelCall)
+    calls = (entry for entry in root.record if isinstance(entry, ModelCall))
     wrote = {call.rows[0]: call.evidence for call in calls}
     entries: list[Entry] = []
     for index, row in enumerate(table):

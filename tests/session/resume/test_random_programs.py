@@ -131,7 +131,8 @@ class World:
         match call.waits_for:
             case "approval":
                 edit = partial(session.edit, arguments={"key": call.call.id})
-                self.chance.choice([session.approve, session.deny, edit])(call)
+                answer: Any = self.chance.choice([session.approve, session.deny, edit])
+                answer(call)
             case "input":
                 session.answer(self.chance.randrange(9), call)
             case _:
