@@ -106,6 +106,20 @@ def test_a_run_goes_on_waiting_while_the_one_inside_does(stored: bool) -> None:
     assert tool.calls == [2]
 
 
+def test_at_any_depth(stored: bool) -> None:
+    tool = Noting()
+    inmost = Helper(agent_of("inmost", [calls_of(1), "inmost is done"], tool))
+    middle = agent_of("middle", [tool_call("help", {}, id="m"), "middle is done"], inmost)
+    boss = boss_of(Helper(middle))
+    out = boss(Session.from_user_message("go")).synchronize()
+    (inner,) = waiting_sessions(again(out, stored))
+    assert out.outcome == NeedsApproval(inner.id, ("c1",))
+    inner.approve("c1")
+    done = boss(again(out, stored)).synchronize()
+    assert (done.text(), tool.calls) == ("boss is done", [1])
+    assert results(done) == [("h", "middle is done")]
+
+
 def test_calls_of_a_round_that_all_wait_inside(stored: bool) -> None:
     tool = Noting()
     turns = [calls_of(1), calls_of(1), "one is done", "one is done"]
