@@ -19,7 +19,7 @@ from benchmarks.measure import interleave, measure
 from benchmarks.ours import AddTool
 from benchmarks.sizes import Sizes
 from benchmarks.table import AtMost, Line
-from rath._async.lazy import Deferred
+from rath._async.deferred import Deferred
 from rath._core.vector import Vector
 from rath.session import ChunkRow, ChunkTable, RowId, Session, run_session_loop
 from rath.session.body import Body

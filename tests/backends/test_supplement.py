@@ -7,8 +7,8 @@ from functools import partial
 
 import pytest
 
+from rath._async.lanes import gather
 from rath._async.runtime import runtime
-from rath._async.together import together
 from rath.backend import (
     Backend,
     BackendSandbox,
@@ -127,7 +127,7 @@ def test_a_file_is_edited_by_reading_and_writing_it(sandbox: BackendSandbox, pla
 def test_edits_of_one_sandbox_wait_for_each_other(sandbox: BackendSandbox, plain: Plain) -> None:
     edits = [BackendToolFilesEdit("a.txt", word, word * 2) for word in ("one", "two", "three")]
     makes = [partial(sandbox.adispatch, edit) for edit in edits]
-    runtime().run(lambda: together(makes), label="three edits")
+    runtime().run(lambda: gather(makes), label="three edits")
     assert plain.files["a.txt"] == b"oneone\ntwotwo\nthreethree\n"
 
 

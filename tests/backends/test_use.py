@@ -11,7 +11,7 @@ from uuid import uuid4
 import pytest
 
 from rath import backend
-from rath._core.use import claimed, is_used
+from rath._core.usage_locks import claimed, is_used
 from rath.backend import BackendSandboxSpec, BackendToolCommandRun
 from rath.backend.use import begin_use_of, try_use_of
 from rath.errors import BackendError
@@ -81,7 +81,7 @@ def test_sandbox_in_a_place_that_cannot_be_written_is_used_without_a_lock(
         raise OSError(errno.EROFS, "Read-only file system")
 
     monkeypatch.setattr(os, "open", refuse)
-    with caplog.at_level(logging.WARNING, "rath._core.kept"):
+    with caplog.at_level(logging.WARNING, "rath._core.persistent_dirs"):
         assert begin_use_of(str(tmp_path / "sandboxes" / "local" / str(uuid4()))) is None
     assert "used without a lock" in caplog.text
 

@@ -14,7 +14,7 @@ from uuid import UUID
 import pytest
 
 from rath import backend
-from rath._core.trash import move_to_trash
+from rath._core.retention import move_to_trash
 from rath.backend import registry as backends
 from rath.backend.opensandbox.connection import is_installed
 from rath.backend.persistence import PersistentSandboxRegistry

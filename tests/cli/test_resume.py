@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from rath import autosave, flow
-from rath._async.lazy import Deferred
+from rath._async.deferred import Deferred
 from rath._core.vector import Vector
 from rath.cli.program import load_workflow
 from rath.cli.sessions import Exit

@@ -34,6 +34,7 @@ from rath.llm.fold import split
 from rath.llm.foreign import ForeignDraft
 from rath.llm.wire import RawReply, Wire
 from tests.support.asking import KEY
+from tests.support.contracts import failed_checks
 from tests.support.rule_clients import AsyncRuleClient, RuleClient
 from tests.support.served_model import MODEL, serve_model
 from tests.support.served_model.model import Prompt, Said, answer
@@ -53,11 +54,7 @@ def _collect() -> Iterator[None]:
 
 def failures(client: Any, *, cancel_seconds: float = PATIENCE, **options: Any) -> dict[str, str]:
     """The checks that fail, with what they say."""
-    with pytest.raises(AssertionError) as caught:
-        check_chat_client(client, cancel_seconds=cancel_seconds, **options)
-    lines = [line.split(maxsplit=1) for line in str(caught.value).split("\n")[1:]]
-    failed = [rest.partition(": ") for status, rest in lines if status == "failed"]
-    return {name: detail for name, _, detail in failed}
+    return failed_checks(check_chat_client, client, cancel_seconds=cancel_seconds, **options)
 
 
 # ---------------------------------------------------------------- answers

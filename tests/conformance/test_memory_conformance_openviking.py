@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rath.conformance import check_memory
-from rath.conformance.memory import contract
+from rath.conformance import check_memory, memory
 from rath.memory import MemoryStoreSpec
 from tests.support.openviking_service import Service, openviking
 
@@ -49,7 +48,7 @@ CHOSEN = frozenset(
 
 
 def kept(spec: MemoryStoreSpec) -> set[str]:
-    """Run what is in `contract.CHECKS` and return what was skipped; raises where one failed."""
+    """Run what is in `memory.CLAUSES` and return what was skipped; raises where one failed."""
     report = check_memory("openviking", spec=spec)
     return {finding.check for finding in report.findings if finding.status == "skipped"}
 
@@ -62,7 +61,7 @@ def test_a_real_server_keeps_the_contract(openviking: Service) -> None:
 def test_a_real_server_keeps_a_part_of_the_contract(
     openviking: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    checks = [check for check in contract.CHECKS if check.name in CHOSEN]
+    checks = [check for check in memory.CLAUSES if check.name in CHOSEN]
     assert {check.name for check in checks} == CHOSEN
-    monkeypatch.setattr(contract, "CHECKS", tuple(checks))
+    monkeypatch.setattr(memory, "CLAUSES", tuple(checks))
     assert kept(openviking.spec()) == set()

@@ -11,7 +11,7 @@ from typing import Any, Self
 
 import pytest
 
-from rath.conformance.memory.contract import CHECKS
+from rath.conformance.memory import CLAUSES
 from rath.memory import (
     MemoryCapabilities,
     MemoryCommitResult,
@@ -72,7 +72,7 @@ def refusal(kind: Any = "internal") -> MemoryExecutionFailure:
     return MemoryExecutionFailure(kind, "no")
 
 
-@pytest.mark.parametrize("check", [each.name for each in CHECKS])
+@pytest.mark.parametrize("check", [each.name for each in CLAUSES])
 def test_a_fault_is_found_by_its_check_alone(check: str) -> None:
     assert list(failures(FAULTY[check]())) == [check]
 

@@ -11,7 +11,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from rath._async.lazy import Deferred
+from rath._async.deferred import Deferred
 from rath._async.runtime import runtime
 from rath.errors import PersistenceError, ResumeMismatch
 from rath.flow import Agent, Compressor, Selector, Workflow

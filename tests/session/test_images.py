@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rath import flow
-from rath._async.lazy import Deferred
+from rath._async.deferred import Deferred
 from rath.errors import PersistenceError
 from rath.flow import Compressor
 from rath.llm import Provider, chat_client_for

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rath._async.lazy import Deferred
+from rath._async.deferred import Deferred
 from rath.backend import registry
 from rath.session import (
     ChunkKind,

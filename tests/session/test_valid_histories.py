@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from rath._async.lazy import Deferred
+from rath._async.deferred import Deferred
 from rath.llm import Provider, RathLLMFunctionTool, chat_client_for
 from rath.llm.exchange import CallEvidence
 from rath.session import ChunkRow, ChunkTable, RowId, Session, system_text_chunk

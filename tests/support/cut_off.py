@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from datetime import UTC, datetime
 
-from rath._async.lazy import Deferred
+from rath._async.deferred import Deferred
 from rath.session import Session
 from rath.session.content import AssistantTurn
 from rath.session.events import Intent, PendingResult

@@ -14,7 +14,7 @@ from uuid import UUID
 
 from msgspec import structs
 
-from rath._async.lazy import Deferred
+from rath._async.deferred import Deferred
 from rath._core.vector import Vector
 from rath.session import Session, run_session_compress, select_session
 from rath.session.graph.recording import Edge, Provenance

@@ -10,7 +10,7 @@ from uuid import UUID, uuid4
 
 from hypothesis import strategies as st
 
-from rath._async.lazy import Deferred
+from rath._async.deferred import Deferred
 from rath._core.blobs import Blob
 from rath._core.vector import Vector
 from rath.backend import BackendToolCommandRun, BackendToolFilesRead, BackendToolFilesWrite

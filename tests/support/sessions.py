@@ -8,7 +8,7 @@ from uuid import UUID
 
 from hypothesis import strategies as st
 
-from rath._async.lazy import Deferred
+from rath._async.deferred import Deferred
 from rath.flow.tool import FlowToolCall
 from rath.llm.fold import tool_call_part
 from rath.session import (

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TypeAlias
 
-import pytest
-
 from rath.conformance import check_memory
 from rath.memory import MemoryOp, MemoryOpWrite, MemoryResult
 from rath.testing import FakeMemory
 from rath.testing.memory import FakeStore
+from tests.support.contracts import failed_checks
 
 __all__ = ["Rest", "Twist", "Twisted", "failures", "words"]
 
@@ -50,11 +49,7 @@ class Twisted(FakeMemory):
 
 def failures(backend: FakeMemory) -> dict[str, str]:
     """The checks that fail, with what they say."""
-    with pytest.raises(AssertionError) as caught:
-        check_memory(backend)
-    lines = [line.split(maxsplit=1) for line in str(caught.value).split("\n")[1:] if line]
-    failed = [rest.partition(": ") for status, rest in lines if status == "failed"]
-    return {name: detail for name, _, detail in failed}
+    return failed_checks(check_memory, backend)
 
 
 def words(text: str) -> set[str]:

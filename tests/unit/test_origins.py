@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from rath._core.origins import origin_of
+from rath._core.options import origin_of
 
-PROGRAM = "from rath._core.origins import origin_of\nclass Kind: ...\nprint(origin_of(Kind))\n"
+PROGRAM = "from rath._core.options import origin_of\nclass Kind: ...\nprint(origin_of(Kind))\n"
 
 
 def test_a_class_and_a_function_have_module_and_name() -> None:

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rath._core.removing import remove_directory
-from rath._core.trash import remove_tree
+from rath._core.retention import remove_directory, remove_tree
 
 
 @pytest.fixture

@@ -29,7 +29,7 @@ from rath.cli.mcp_servers import Listed
 from rath.cli.model_targets import configured_targets
 from rath.config import ConfigStore
 from rath.config.layers import find_llm_provider
-from rath.conformance.chat.subject import Call, Subject
+from rath.conformance.chat.subject import ChatSubject, ContractCall
 from rath.errors import ProviderError
 from rath.flow import Agent, Compressor, Selector, Sequential
 from rath.flow.tool import MCPToolCall
@@ -172,7 +172,7 @@ def asked(key: str) -> Iterator[object]:
     yield from (request, scripted, open_draft(scripted, request))
     yield RathLLMChatRequest(messages=HELLO, extra_create_args={"api_key": key})
     yield Sourced(key, "call")
-    yield Subject(scripted, 16, key, None, 1.0)
+    yield ChatSubject(scripted, 16, key, None, 1.0)
     yield LiteLLMTarget(None, "call", key)
     yield LocalEndpoint("http://127.0.0.1:1/v1", key, "m", Path("m.gguf"), "1")
 
@@ -247,7 +247,8 @@ def called(key: str) -> Iterator[object]:
         draft = open_draft(client, ask())
         answered = send(draft)
         yield answered
-        yield Call(draft, draft.body(), None, answered.response, answered.evidence, now, now)
+        response, evidence = answered.response, answered.evidence
+        yield ContractCall(draft, draft.body(), None, response, evidence, now, now)
         yield RecordedClient(answered.evidence)
         yield Connection(OpenAIEndpoint.of(account_found(provider), "/x").target)
         out = run([], agent_provider=provider).synchronize()

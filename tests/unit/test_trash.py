@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from rath._core import trash
-from rath._core.trash import (
+from rath._core import retention
+from rath._core.retention import (
     empty_trash,
     in_trash,
     mount_below,
@@ -69,7 +69,7 @@ def test_link_in_the_place_of_the_trash_is_not_followed(
     directory: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     root = directory.parent
-    (root / trash.TRASH_DIR_NAME).symlink_to(tmp_path / "elsewhere")
+    (root / retention.TRASH_DIR_NAME).symlink_to(tmp_path / "elsewhere")
     (tmp_path / "elsewhere" / "theirs").mkdir()
     assert move_to_trash(directory) is None
     assert "is a link" in caplog.text
@@ -91,7 +91,7 @@ def test_what_cannot_be_moved_is_kept_and_told(
         raise OSError(errno.EBUSY, "Device or resource busy")
 
     monkeypatch.setattr(Path, "rename", busy)
-    with caplog.at_level(logging.WARNING, "rath._core.trash"):
+    with caplog.at_level(logging.WARNING, "rath._core.retention"):
         assert move_to_trash(directory) is None
     assert directory.exists()
     assert "busy" in caplog.text
@@ -105,7 +105,7 @@ def test_what_cannot_be_removed_stays_in_the_trash_and_is_told(
 
     moved = move_to_trash(directory)
     monkeypatch.setattr(os, "rmdir", refuse)
-    with caplog.at_level(logging.WARNING, "rath._core.trash"):
+    with caplog.at_level(logging.WARNING, "rath._core.retention"):
         empty_trash(directory.parent)
     assert in_trash(directory.parent) == [moved]
     assert "remove it by hand" in caplog.text
@@ -172,7 +172,7 @@ def mounts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *points: str) -> Non
     table = tmp_path / "mountinfo"
     lines = (f"36 35 98:0 / {point} rw,noatime - ext4 /dev/x rw" for point in points)
     table.write_text("".join(f"{line}\n" for line in lines))
-    monkeypatch.setattr(trash, "MOUNT_TABLE", table)
+    monkeypatch.setattr(retention, "MOUNT_TABLE", table)
 
 
 def test_directory_in_which_something_is_mounted_is_kept(
@@ -182,7 +182,7 @@ def test_directory_in_which_something_is_mounted_is_kept(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     mounts(tmp_path, monkeypatch, "/", f"{directory}/deep", f"{directory}er")
-    with caplog.at_level(logging.WARNING, "rath._core.trash"):
+    with caplog.at_level(logging.WARNING, "rath._core.retention"):
         assert move_to_trash(directory) is None
     assert "is mounted in it" in caplog.text
     with pytest.raises(OSError, match="is mounted there"):
@@ -212,6 +212,6 @@ def test_what_is_mounted_below_is_found_and_the_directory_itself_is_not(
 def test_without_a_table_only_the_directory_itself_is_looked_at(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trash, "MOUNT_TABLE", tmp_path / "nothing")
+    monkeypatch.setattr(retention, "MOUNT_TABLE", tmp_path / "nothing")
     assert mount_in(tmp_path) is None
     assert mount_in(Path("/")) == Path("/")

@@ -1,9 +1,9 @@
-"""Order of the tool calls of a run: equal keys in turn, barriers alone, the rest at once."""
+"""Coroutines at the same time; of the tool calls of a run equal keys in turn, barriers alone."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -93,3 +93,17 @@ async def _ended(future: Future[Any]) -> None:
     loop, done = asyncio.get_running_loop(), asyncio.Event()
     future.add_done_callback(lambda _: loop.call_soon_threadsafe(done.set))
     await done.wait()
+
+
+async def gather(makes: Iterable[Callable[[], Coroutine[Any, Any, T]]]) -> list[T]:
+    """Run coroutines at the same time and return their results in the order given.
+
+    Args:
+        makes: Each makes one, for which a failure is a value: an error in one ends the others.
+
+    Raises:
+        ExceptionGroup: One of them raised.
+    """
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(make()) for make in makes]
+    return [task.result() for task in tasks]

@@ -42,13 +42,13 @@ class Gate:
         loop: Tells the time, and is the one loop on which the gate is used.
     """
 
-    __slots__ = ("_begun", "_in_flight", "_loop", "_now", "_timer", "_waiting")
+    __slots__ = ("_in_flight", "_loop", "_now", "_starts", "_timer", "_waiting")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._now = loop.time
         self._in_flight = 0
-        self._begun: deque[float] = deque()
+        self._starts: deque[float] = deque()
         self._waiting: OrderedDict[asyncio.Future[float], Caps] = OrderedDict()
         self._timer: asyncio.TimerHandle | None = None
 
@@ -104,7 +104,7 @@ class Gate:
     def is_idle(self) -> bool:
         """Tell whether the gate holds nothing that a new one would not know."""
         self._forget(self._now())
-        return not (self._in_flight or self._waiting or self._begun)
+        return not (self._in_flight or self._waiting or self._starts)
 
     def _admit(self) -> None:
         """Let in who may begin now, and see to it that the next one is looked at in time."""
@@ -129,27 +129,27 @@ class Gate:
             return math.inf
         if caps.per_minute is not None:
             self._forget(now)
-            if len(self._begun) >= caps.per_minute:
-                return self._begun[-caps.per_minute] + WINDOW_SECONDS
+            if len(self._starts) >= caps.per_minute:
+                return self._starts[-caps.per_minute] + WINDOW_SECONDS
         return now
 
     def _begin(self, now: float) -> float:
-        if self._begun and self._begun[0] + WINDOW_SECONDS <= now:
+        if self._starts and self._starts[0] + WINDOW_SECONDS <= now:
             self._forget(now)
-        self._begun.append(now)
+        self._starts.append(now)
         self._in_flight += 1
         return now
 
-    def _take_back(self, begun: float) -> None:
+    def _take_back(self, start: float) -> None:
         """Undo a beginning: the call was let in and cancelled within one step of the loop."""
         self._in_flight -= 1
-        if begun in self._begun:
-            self._begun.remove(begun)
+        if start in self._starts:
+            self._starts.remove(start)
 
     def _forget(self, now: float) -> None:
-        begun = self._begun
-        while begun and begun[0] + WINDOW_SECONDS <= now:
-            begun.popleft()
+        starts = self._starts
+        while starts and starts[0] + WINDOW_SECONDS <= now:
+            starts.popleft()
 
     def _look_again_at(self, when: float) -> None:
         if self._timer is not None:

@@ -58,12 +58,12 @@ class RetryPolicy:
     longest_wait: float = DEFAULT_LONGEST_WAIT
     """Seconds a run is willing to stand still because an endpoint asked for it; a guess."""
 
-    def wait_after(self, number: int, asked: float | None) -> float | None:
+    def wait_after(self, number: int, requested: float | None) -> float | None:
         """Return the seconds to wait after failed try `number`, or None to give up."""
         if number >= max(1, self.max_attempts):
             return None
-        if asked is not None:
-            return asked if asked <= self.longest_wait else None
+        if requested is not None:
+            return requested if requested <= self.longest_wait else None
         backoff: float = self.base * 2 ** (number - 1)
         return min(self.cap, backoff + random.uniform(0, self.base))
 
@@ -92,8 +92,8 @@ async def retry(
             result = await call(number)
         except Exception as exc:
             verdict = retryable(exc)
-            asked = None if isinstance(verdict, bool) else verdict
-            wait = None if verdict is False else policy.wait_after(number, asked)
+            requested = None if isinstance(verdict, bool) else verdict
+            wait = None if verdict is False else policy.wait_after(number, requested)
             on_attempt(_attempt(number, exc, started, wait or 0.0))
             if wait is None:
                 raise

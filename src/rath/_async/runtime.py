@@ -430,8 +430,8 @@ def runtime() -> Runtime:
         with _runtime_lock:
             if _runtime is None:
                 # Declared in `rath.config.env` like all others, which is above this package.
-                said = os.environ.get(AT_EXIT_ENV, "").strip().lower()
-                _variable_policy = _checked_policy(said or "finish", AT_EXIT_ENV)
+                policy = os.environ.get(AT_EXIT_ENV, "").strip().lower()
+                _variable_policy = _checked_policy(policy or "finish", AT_EXIT_ENV)
                 started = Runtime()
                 _watch_exit()
                 _runtime = started
@@ -446,7 +446,7 @@ _last_exit: tuple[object, FrameType] | None = None
 """What `sys.exit` was last given in the main thread, and the outermost frame there."""
 
 _variable_policy: ExitPolicy = "finish"
-"""What the variable said when the runtime was started."""
+"""The policy in the variable when the runtime was started."""
 
 _is_watching = False
 
@@ -564,12 +564,12 @@ class _LastAct:
     These cannot change the status, and who interrupts a wait shall not read that all went well.
     """
 
-    def __init__(self, asked: KeyboardInterrupt | SystemExit) -> None:
-        if isinstance(asked, KeyboardInterrupt):
+    def __init__(self, reason: KeyboardInterrupt | SystemExit) -> None:
+        if isinstance(reason, KeyboardInterrupt):
             signal.signal(signal.SIGINT, signal.SIG_DFL)
             self._act, self._value = signal.raise_signal, int(signal.SIGINT)
         else:
-            code = asked.code or 0
+            code = reason.code or 0
             self._act, self._value = os._exit, code if isinstance(code, int) else 1
 
     def __del__(self) -> None:

@@ -47,7 +47,7 @@ _on_thread = threading.local()
 """Its `serial`: a weak reference to the serial worker whose thread this is."""
 
 
-class _Job:
+class _QueuedCall:
     __slots__ = ("context", "fn", "future")
 
     def __init__(self, fn: Callable[[], Any], future: Future[Any]) -> None:
@@ -76,7 +76,7 @@ class WorkerThreads:
     def __init__(self, name: str) -> None:
         self._name = name
         self._lock = threading.Lock()
-        self._jobs: queue.SimpleQueue[_Job] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[_QueuedCall] = queue.SimpleQueue()
         # Idle workers that no job in the queue is meant for.
         self._idle = 0
         self._started = 0
@@ -84,7 +84,7 @@ class WorkerThreads:
     def submit(self, fn: Callable[[], T]) -> Future[T]:
         """Run `fn` on a worker in a copy of the caller's context variables."""
         future: Future[T] = Future()
-        job = _Job(fn, future)
+        job = _QueuedCall(fn, future)
         with self._lock:
             self._jobs.put(job)
             if self._idle:
@@ -97,13 +97,13 @@ class WorkerThreads:
         return future
 
     def _work(self) -> None:
-        job: _Job | None = self._jobs.get()
+        job: _QueuedCall | None = self._jobs.get()
         while job is not None:
             job.run()
             del job
             job = self._next()
 
-    def _next(self) -> _Job | None:
+    def _next(self) -> _QueuedCall | None:
         """Wait for another job; None when there was none for long."""
         with self._lock:
             self._idle += 1
@@ -132,7 +132,7 @@ class SerialWorker:
         owner: For whom the jobs run; compared by identity.
     """
 
-    _jobs: queue.SimpleQueue[tuple[object, _Job] | None] | None
+    _jobs: queue.SimpleQueue[tuple[object, _QueuedCall] | None] | None
     _stop: weakref.finalize[Any, SerialWorker]
 
     def __init__(self, owner: object) -> None:
@@ -154,7 +154,7 @@ class SerialWorker:
         if self._pid != os.getpid():
             self._reset()  # the thread did not come along into this process
         future: Future[T] = Future()
-        job = _Job(fn, future)
+        job = _QueuedCall(fn, future)
         key = object()
         job.context.run(_serial_above.set, _serial_above.get() | {key})
         with self._lock:
@@ -184,7 +184,7 @@ class SerialWorker:
 
 def _work_in_turn(
     worker: weakref.ref[SerialWorker],
-    jobs: queue.SimpleQueue[tuple[object, _Job] | None],
+    jobs: queue.SimpleQueue[tuple[object, _QueuedCall] | None],
     running: set[object],
 ) -> None:
     _on_thread.serial = worker

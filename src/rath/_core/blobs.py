@@ -44,17 +44,17 @@ class Blob:
     @classmethod
     def from_bytes(cls, content: bytes, *, keep: int = MAX_BLOB_BYTES) -> Blob:
         """Return the blob of `content`, holding it when it has at most `keep` bytes."""
-        kept = content if len(content) <= keep else None
-        return cls(sha256(content).hexdigest(), len(content), kept)
+        data = content if len(content) <= keep else None
+        return cls(sha256(content).hexdigest(), len(content), data)
 
     @classmethod
     def fetched(cls, digest: str, size: int, fetch: Fetch) -> Blob:
         """Return a blob whose `data` is what `fetch(digest)` gives when it is read first."""
-        made = cls(digest, size)
+        blob = cls(digest, size)
         # Without its value the slot is asked through `__getattr__`.
-        object.__delattr__(made, "data")
-        object.__setattr__(made, "_fetch", fetch)
-        return made
+        object.__delattr__(blob, "data")
+        object.__setattr__(blob, "_fetch", fetch)
+        return blob
 
     @property
     def is_kept(self) -> bool:

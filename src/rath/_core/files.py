@@ -1,4 +1,4 @@
-"""Files that are never seen half written, and locks between processes."""
+"""Atomic writes of files, locks between processes, and descriptors that no forked child keeps."""
 
 from __future__ import annotations
 
@@ -21,6 +21,8 @@ _LOCK_POLL_SECONDS = 0.01
 _BUSY = (errno.EACCES, errno.EAGAIN, errno.EDEADLK)
 _NO_DIRECTORY_SYNC = (errno.EINVAL, errno.EBADF, errno.ENOTSUP, errno.EACCES)
 _NOT_IN_A_NAME = frozenset('/\\<>:"|?*') | frozenset(map(chr, range(32)))
+_descriptors: set[int] = set()
+"""Those whose end means something to others: a forked child must not keep them open."""
 
 
 def atomic_write_bytes(path: StrPath, data: bytes, *, mode: int | None = None) -> None:
@@ -287,3 +289,27 @@ else:
         except OSError as exc:
             if exc.errno not in _NO_DIRECTORY_SYNC:
                 raise
+
+
+def keep_from_children(fd: int) -> None:
+    """Let a forked child have nothing behind `fd`, until `forget` is called."""
+    _descriptors.add(fd)
+
+
+def forget(fd: int) -> None:
+    """Tell that `fd` is closed now: its number may soon stand for another file."""
+    _descriptors.discard(fd)
+
+
+def _drop_in_child() -> None:
+    """Put an empty file in the place of each, so that closing it again harms nobody."""
+    if _descriptors:
+        empty = os.open(os.devnull, os.O_RDWR)
+        for fd in _descriptors:
+            os.dup2(empty, fd, inheritable=False)
+        os.close(empty)
+        _descriptors.clear()
+
+
+if hasattr(os, "register_at_fork"):  # pragma: no branch  # Windows has no fork
+    os.register_at_fork(after_in_child=_drop_in_child)

@@ -1,11 +1,13 @@
-"""Values that know where they came from, the first of several that is set, values for a block."""
+"""Origins of values and of code, the first value of several that is set, values for a block."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Generic, TypeVar, cast
 
 T = TypeVar("T")
@@ -46,3 +48,24 @@ def value_scope(variable: ContextVar[T], value: T) -> Generator[None]:
         yield
     finally:
         variable.reset(token)
+
+
+def origin_of(kind: object) -> str:
+    """Return `module:qualname` of a class or function."""
+    name = getattr(kind, "__qualname__", type(kind).__qualname__)
+    return f"{module_name(str(getattr(kind, '__module__', None) or '<unknown>'))}:{name}"
+
+
+def module_name(module: str) -> str:
+    """Return the name under which a module is imported, also of the one that runs as a program.
+
+    So a tool of `shop.py` has the same name whether that runs by itself or is imported.
+    """
+    if module != "__main__":
+        return module
+    main = sys.modules[module]
+    spec = getattr(main, "__spec__", None)
+    if spec is not None:
+        return str(spec.name).removesuffix(".__main__")
+    path = getattr(main, "__file__", None)
+    return Path(path).stem if path else module

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
 from importlib.metadata import EntryPoint, entry_points
 from typing import Generic, TypeVar
@@ -26,6 +26,8 @@ class Registry(Generic[T]):
         group: Entry-point group in which other packages may add names.
         builtins: Name to `module:attribute`; the attribute is imported on first use.
         not_found: Builds the error for an unknown name; a plain LookupError by default.
+        prepare: Called with the name and what was imported for it, once; may refuse it.
+        default: The name that is used where none is given.
     """
 
     def __init__(
@@ -35,11 +37,15 @@ class Registry(Generic[T]):
         group: str,
         builtins: Mapping[str, str] | None = None,
         not_found: NotFound | None = None,
+        prepare: Callable[[str, T], None] = lambda _name, _obj: None,
+        default: str | None = None,
     ) -> None:
         self.plane = plane
         self.group = group
         self._builtins = dict(builtins or {})
         self._not_found = not_found or self._lookup_error
+        self._prepare = prepare
+        self._default = default
         self._loaded: dict[str, T] = {}
         self._plugins: dict[str, EntryPoint] | None = None
         self._lock = threading.RLock()
@@ -59,9 +65,14 @@ class Registry(Generic[T]):
             self._loaded[name] = obj
 
     def unregister(self, name: str) -> None:
-        """Forget an explicit registration; built-in names and plug-ins stay."""
+        """Forget an explicit registration; built-in names and plug-ins stay.
+
+        A default that was set to the name is forgotten with it.
+        """
         with self._lock:
             self._loaded.pop(name, None)
+            if self._default == name:
+                self._default = None
 
     def get(self, name: str) -> T:
         """Return the object of that name, importing it on first use.
@@ -74,6 +85,7 @@ class Registry(Generic[T]):
                 return self._loaded[name]
         # Outside the lock: what is imported may itself register names, from any thread.
         loaded = self._load(name)
+        self._prepare(name, loaded)
         with self._lock:
             return self._loaded.setdefault(name, loaded)
 
@@ -81,6 +93,50 @@ class Registry(Generic[T]):
         """Return all known names, explicit and built-in ones first; loads nothing."""
         with self._lock:
             return tuple(dict.fromkeys([*self._builtins, *self._loaded, *self._entry_points()]))
+
+    def is_available(self, name: str) -> bool:
+        """Return whether there is such an entry, and it can be used here and now.
+
+        It can where it has no `is_available()` of its own, or that says so.
+        """
+        if name not in self.names():
+            return False
+        try:
+            check: object = getattr(self.get(name), "is_available", None)
+        except ImportError:
+            return False
+        return not callable(check) or bool(check())
+
+    def first_available(self, names: Iterable[str], *, hint: str = "") -> str:
+        """Return the first of `names` that is available.
+
+        Raises:
+            LookupError: None of them is; the text ends with `hint`.
+        """
+        wanted = list(names)
+        found = next((name for name in wanted if self.is_available(name)), None)
+        if found is None:
+            raise self._not_found(", ".join(wanted), list(self.names()), hint)
+        return found
+
+    def set_default(self, name: str) -> None:
+        """Let `default` return that name.
+
+        Raises:
+            LookupError: No such name.
+        """
+        self.get(name)
+        self._default = name
+
+    def default(self, *, hint: str = "") -> str:
+        """Return the default name.
+
+        Raises:
+            LookupError: There is none; the text ends with `hint`.
+        """
+        if self._default is None:
+            raise self._not_found("<default>", list(self.names()), hint)
+        return self._default
 
     def _is_known(self, name: str) -> bool:
         return name in self._loaded or name in self._builtins or name in self._entry_points()

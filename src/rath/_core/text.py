@@ -1,14 +1,23 @@
-"""Text at the borders: valid Unicode, bytes of other programs, previews, near names, short ids."""
+"""Text at the borders: valid Unicode, bytes of other programs, previews, near names, scripts."""
 
 from __future__ import annotations
 
 import locale
+import re
 from collections.abc import Iterable
 from difflib import get_close_matches
 from uuid import UUID
 
 _PREVIEW_GAP = " ... "
 _LEFT_OUT = "\n[... {} characters left out ...]\n"
+
+# Thai, Lao, Tibetan, Myanmar, Khmer, kana, Bopomofo, Han and Hangul. Hangul is spaced, but its
+# particles stick to the words.
+UNSPACED = re.compile(
+    "[\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3040-\u312f\u31a0-\u31ff\u3400-\u9fff"
+    "\uac00-\ud7af\uf900-\ufaff\U0001b000-\U0001b16f\U00020000-\U0003ffff]+"
+)
+"""Finds runs of characters of such scripts."""
 
 
 def valid_unicode(text: str) -> str:
@@ -71,8 +80,8 @@ def cut_middle(text: str, max_chars: int) -> tuple[str, int]:
     # The note is sized for the longest number it can hold, so the result never passes the limit.
     room = max_chars - len(_LEFT_OUT.format(len(text)))
     if room < 2:
-        kept = max(0, max_chars)
-        return text[:kept], len(text) - kept
+        end = max(0, max_chars)
+        return text[:end], len(text) - end
     tail = room // 2
     head = room - tail
     left_out = len(text) - room

@@ -51,9 +51,9 @@ class Vector(Generic[T]):
 
     @staticmethod
     def _of(last: _Node[V] | None) -> Vector[V]:
-        made: Vector[V] = Vector()
-        made._last = last  # a constructor of the same class
-        return made
+        copy: Vector[V] = Vector()
+        copy._last = last  # a constructor of the same class
+        return copy
 
     def append(self, item: T) -> Vector[T]:
         """Return a vector with `item` added at the end; O(1)."""

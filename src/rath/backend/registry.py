@@ -13,6 +13,16 @@ from rath.errors import BackendNotFound
 
 B = TypeVar("B", bound=Backend)
 
+
+def _check_complete(_name: str, cls: object) -> None:
+    if not (isinstance(cls, type) and issubclass(cls, Backend)):
+        raise TypeError(f"expected a subclass of rath.backend.Backend, got {cls!r}")
+    require_hooks(cls)
+    if inspect.isabstract(cls):
+        missing = ", ".join(sorted(cls.__abstractmethods__))
+        raise TypeError(f"{cls.__name__} cannot be registered: it does not implement {missing}")
+
+
 _classes: Registry[type[Backend]] = Registry(
     "sandbox backend",
     group="rath.backends",
@@ -24,7 +34,6 @@ _classes: Registry[type[Backend]] = Registry(
     not_found=BackendNotFound,
 )
 _instances: dict[str, Backend] = {}
-_default: str | None = None
 _lock = threading.RLock()
 
 
@@ -44,7 +53,7 @@ def register(name: str) -> Callable[[type[B]], type[B]]:
     """
 
     def add(cls: type[B]) -> type[B]:
-        _require_complete(cls)
+        _check_complete(name, cls)
         _classes.register(name, cls)
         cls.name = name
         return cls
@@ -54,12 +63,9 @@ def register(name: str) -> Callable[[type[B]], type[B]]:
 
 def unregister(name: str) -> None:
     """Forget a backend that `register` added; what is open on it stays open."""
-    global _default
     with _lock:
         _classes.unregister(name)
         _instances.pop(name, None)
-        if _default == name:
-            _default = None
 
 
 def list_names() -> list[str]:
@@ -86,7 +92,7 @@ def get(name: str) -> Backend:
     with _lock:
         if name not in _instances:
             cls = get_class(name)
-            _require_complete(cls)
+            _check_complete(name, cls)
             # The instance bears the name: an entry point's class never saw it, and one class may
             # be registered under several.
             instance = cls()
@@ -97,10 +103,7 @@ def get(name: str) -> Backend:
 
 def is_available(name: str) -> bool:
     """Tell whether a backend of that name is known and can work here."""
-    try:
-        return get_class(name).is_available()
-    except (BackendNotFound, ImportError):
-        return False
+    return _classes.is_available(name)
 
 
 def preferred(names: list[str]) -> Backend:
@@ -109,10 +112,7 @@ def preferred(names: list[str]) -> Backend:
     Raises:
         BackendNotFound: None of them can.
     """
-    for name in names:
-        if is_available(name):
-            return get(name)
-    raise BackendNotFound(", ".join(names), list_names())
+    return get(_classes.first_available(names))
 
 
 def set_default(name: str) -> None:
@@ -121,10 +121,7 @@ def set_default(name: str) -> None:
     Raises:
         BackendNotFound: No backend has that name.
     """
-    global _default
-    get_class(name)
-    with _lock:
-        _default = name
+    _classes.set_default(name)
 
 
 def current() -> Backend:
@@ -133,15 +130,4 @@ def current() -> Backend:
     Raises:
         BackendNotFound: No default was set.
     """
-    if _default is None:
-        raise BackendNotFound("<default>", list_names(), " Name one with set_default(...).")
-    return get(_default)
-
-
-def _require_complete(cls: object) -> None:
-    if not (isinstance(cls, type) and issubclass(cls, Backend)):
-        raise TypeError(f"expected a subclass of rath.backend.Backend, got {cls!r}")
-    require_hooks(cls)
-    if inspect.isabstract(cls):
-        missing = ", ".join(sorted(cls.__abstractmethods__))
-        raise TypeError(f"{cls.__name__} cannot be registered: it does not implement {missing}")
+    return get(_classes.default(hint=" Name one with set_default(...)."))

@@ -1,4 +1,4 @@
-"""Who uses a sandbox that outlives a process: `rath._core.use`, for sandboxes."""
+"""Who uses a sandbox that outlives a process: `rath._core.usage_locks`, for sandboxes."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import os
 from pathlib import Path
 from uuid import UUID
 
-from rath._core.kept import Sort
-from rath._core.use import Use, begin, use_file
+from rath._core.persistent_dirs import PersistentKind
+from rath._core.usage_locks import Use, begin, use_file
 from rath.errors import BackendError
 
 __all__ = [
@@ -23,7 +23,7 @@ __all__ = [
 SANDBOXES_DIR_NAME = "sandboxes"
 LOCAL_SUBDIR = "local"
 
-SANDBOX = Sort("sandbox", BackendError, "close the sessions that are placed on it")
+SANDBOX = PersistentKind("sandbox", BackendError, "close the sessions that are placed on it")
 
 
 def begin_use_of(directory: str) -> Use | None:

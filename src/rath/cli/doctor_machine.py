@@ -14,13 +14,12 @@ from pathlib import Path
 
 import rath
 from rath import backend, memory
-from rath._core.trash import in_trash
+from rath._core.retention import in_trash
 from rath.backend.bubblewrap import BubblewrapBackend
 from rath.backend.opensandbox import OpenSandboxBackend
 from rath.backend.opensandbox.connection import find_connection
-from rath.backend.persistence.forks import prunable_forks
 from rath.backend.persistence.paths import forks_root, local_root, sandboxes_dir
-from rath.backend.persistence.registry import PersistentSandboxRegistry
+from rath.backend.persistence.registry import PersistentSandboxRegistry, prunable_forks
 from rath.cli.findings import Finding, Level
 from rath.cli.model_targets import usable_configs
 from rath.cli.requirements import (

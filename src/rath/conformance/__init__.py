@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from rath.conformance.chat import check_chat_client
+from rath.conformance.contract import Finding, Report, capability_table
 from rath.conformance.memory import check_memory
-from rath.conformance.report import Finding, Report
 from rath.conformance.sandbox import check_backend
 from rath.conformance.store import check_store
-from rath.conformance.table import capability_table
 
 __all__ = [
     "Finding",

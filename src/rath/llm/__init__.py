@@ -57,9 +57,9 @@ if TYPE_CHECKING:
 
     RathLiteLLMChatClient: type[litellm.RathLiteLLMChatClient] | None
 else:
-    from rath._core.late import late_names
+    from rath._core.lazy_imports import lazy_names
 
-    _load, __dir__ = late_names(
+    _load, __dir__ = lazy_names(
         __name__,
         {
             "anthropic": (

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from rath._async.lanes import gather
 from rath._async.runtime import runtime
-from rath._async.together import together
 from rath.errors import ProviderProtocolError, ProviderStatusError
 from rath.llm.base import ChatClient
 from rath.llm.refusal import refusal_foreseen
@@ -90,7 +90,7 @@ def _ask_all(clients: Sequence[VendorClient]) -> list[Offer]:
     if not clients:
         return []
     asking = [partial(ask_offer, client) for client in clients]
-    return runtime().run(lambda: together(asking), label="asking endpoints for their models")
+    return runtime().run(lambda: gather(asking), label="asking endpoints for their models")
 
 
 def _place(client: VendorClient, route: Route) -> _Place:

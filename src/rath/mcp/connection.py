@@ -21,7 +21,7 @@ from mcp_types import (
 )
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
-from rath._async.resident import Resident
+from rath._async.owned_context import OwnedContext
 from rath.errors import MCPAuthenticationError, MCPConnectionError, MCPProtocolError
 from rath.llm.repeated_key import cause_without
 from rath.mcp.environment import secrets_of, server_environment
@@ -78,7 +78,7 @@ class Connection:
         self._on_changed = on_changed
         self._is_broken = False
         self._live: Live | None = None
-        self._resident = Resident(self._opened, label=f"the connection to MCP server {server}")
+        self._resident = OwnedContext(self._opened, label=f"the connection to MCP server {server}")
 
     @property
     def is_usable(self) -> bool:

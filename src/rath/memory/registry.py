@@ -11,6 +11,13 @@ from rath.memory.abc import MemoryBackend, run_on_store_thread
 
 BackendT = TypeVar("BackendT", bound=type[MemoryBackend])
 
+
+def _prepare(name: str, cls: type[MemoryBackend]) -> None:
+    # Of another package; it may have no base class of ours.
+    cls.name = getattr(cls, "name", "") or name
+    run_on_store_thread(cls)
+
+
 _backends: Registry[type[MemoryBackend]] = Registry(
     "memory backend",
     group="rath.memories",
@@ -19,8 +26,9 @@ _backends: Registry[type[MemoryBackend]] = Registry(
         "openviking": "rath.memory.adapters.openviking:OpenVikingMemoryBackend",
     },
     not_found=MemoryBackendNotFound,
+    prepare=_prepare,
+    default="local",
 )
-_default = "local"
 
 
 def register(name: str) -> Callable[[BackendT], BackendT]:
@@ -56,11 +64,7 @@ def get_class(name: str) -> type[MemoryBackend]:
     Raises:
         MemoryBackendNotFound: No such name.
     """
-    cls = _backends.get(name)
-    # Of another package; it may have no base class of ours.
-    cls.name = getattr(cls, "name", "") or name
-    run_on_store_thread(cls)
-    return cls
+    return _backends.get(name)
 
 
 def get(name: str) -> MemoryBackend:
@@ -74,11 +78,7 @@ def get(name: str) -> MemoryBackend:
 
 def is_available(name: str) -> bool:
     """Return whether there is such a backend and it can be used here and now."""
-    try:
-        known = getattr(get_class(name), "is_available", None)
-        return known is None or known()
-    except (MemoryBackendNotFound, ImportError):
-        return False
+    return _backends.is_available(name)
 
 
 def preferred(names: list[str]) -> MemoryBackend:
@@ -87,10 +87,7 @@ def preferred(names: list[str]) -> MemoryBackend:
     Raises:
         MemoryBackendNotFound: None of them is.
     """
-    for name in names:
-        if is_available(name):
-            return get(name)
-    raise MemoryBackendNotFound(", ".join(names), list_names(), " None of them is available here.")
+    return get(_backends.first_available(names, hint=" None of them is available here."))
 
 
 def set_default(name: str) -> None:
@@ -99,11 +96,9 @@ def set_default(name: str) -> None:
     Raises:
         MemoryBackendNotFound: No such name.
     """
-    global _default
-    get_class(name)
-    _default = name
+    _backends.set_default(name)
 
 
 def current() -> MemoryBackend:
     """Return a new instance of the default backend, `local` unless `set_default` was called."""
-    return get(_default)
+    return get(_backends.default())

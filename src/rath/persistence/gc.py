@@ -7,8 +7,7 @@ from datetime import timedelta
 from pathlib import Path
 from uuid import UUID
 
-from rath.backend.persistence.forks import prunable_forks, prune_forks
-from rath.backend.persistence.registry import PersistentSandboxRegistry
+from rath.backend.persistence.registry import PersistentSandboxRegistry, prunable_forks, prune_forks
 from rath.memory.adapters.local.removal.pruning import prunable_transcripts, prune_transcripts
 from rath.memory.persistence.registry import PersistentMemoryRegistry
 from rath.session.log.retention import prunable_sessions, prune_sessions

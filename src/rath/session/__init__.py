@@ -58,9 +58,9 @@ if TYPE_CHECKING:
     from rath.session.select import select_session
     from rath.session.session import Session
 else:
-    from rath._core.late import late_names
+    from rath._core.lazy_imports import lazy_names
 
-    __getattr__, __dir__ = late_names(
+    __getattr__, __dir__ = lazy_names(
         __name__,
         {
             "chunk": (

@@ -11,7 +11,7 @@ from uuid import UUID
 
 from msgspec import structs
 
-from rath._async.lazy import Deferred
+from rath._async.deferred import Deferred
 from rath._core.text import short_id
 from rath._core.vector import Vector
 from rath.llm.chat_response import RathLLMTokenUsage, add_usage

@@ -11,7 +11,7 @@ from uuid import UUID, uuid4
 
 from rath._async.runtime import runtime
 from rath._core.blobs import Blob
-from rath._core.late import late_function
+from rath._core.lazy_imports import lazy_function
 from rath._core.text import cut_middle, decode_output
 from rath.backend.abc import BackendSandbox
 from rath.backend.effects import observe_effects
@@ -33,7 +33,7 @@ from rath.session.record import (
 from rath.session.scope import collect_session, current_replay, current_source
 
 # Only where a program is resumed.
-_find_verdict = late_function("rath.session.programs", "find_verdict")
+_find_verdict = lazy_function("rath.session.programs", "find_verdict")
 
 MAX_REPORT_CHARS = 8000
 """Longest report of a verdict; the whole output is a blob of the tool run beside it. A guess."""

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import UUID, uuid4
 
-from rath._async.lazy import Deferred
-from rath._core.late import late_function
+from rath._async.deferred import Deferred
+from rath._core.lazy_imports import lazy_function
 from rath._core.text import short_id
 from rath.llm.chat_response import RathLLMChatChoice
 from rath.llm.draft import ProviderOrigin
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from rath.session.run.resume import UnfinishedCompression
 
 # Only where a program is resumed.
-_find_earlier_compression = late_function("rath.session.run.resume", "find_earlier_compression")
+_find_earlier_compression = lazy_function("rath.session.run.resume", "find_earlier_compression")
 
 DEFAULT_INSTRUCTION = (
     "Summarise the conversation above in one message: what was asked for, what was done and what "

@@ -9,8 +9,8 @@ from functools import partial
 from typing import Any, Literal, NamedTuple, Self, get_args
 from uuid import UUID, uuid4
 
-from rath._async.lazy import Deferred
-from rath._core.late import late_function
+from rath._async.deferred import Deferred
+from rath._core.lazy_imports import lazy_function
 from rath.llm.image import ImageSource
 from rath.llm.provider import Provider
 from rath.session.autosave import is_autosaving_lately
@@ -35,8 +35,8 @@ from rath.session.scope import (
 _log = logging.getLogger("rath.session")
 
 # Only where a program is resumed.
-_find_derivation = late_function("rath.session.programs", "find_derivation")
-_keep_derivation = late_function("rath.session.saving", "keep_derivation")
+_find_derivation = lazy_function("rath.session.programs", "find_derivation")
+_keep_derivation = lazy_function("rath.session.saving", "keep_derivation")
 
 
 def keep_derivation(session: Branching) -> None:

@@ -12,12 +12,11 @@ from typing import Any, Literal
 from uuid import UUID
 
 from rath._async.bridge import call_either
-from rath._async.lazy import nesting
+from rath._async.deferred import nesting
 from rath._async.workers import UserExit
 from rath._core.blobs import Blob
-from rath._core.late import late_function
-from rath._core.options import value_scope
-from rath._core.origins import origin_of
+from rath._core.lazy_imports import lazy_function
+from rath._core.options import origin_of, value_scope
 from rath.llm.image import Image
 from rath.session.body import Body
 from rath.session.calls.asking import in_call
@@ -30,7 +29,7 @@ from rath.session.session import Session
 from rath.session.tooling import CallRequest
 
 # What writes logs is loaded where something is written.
-_add_late_in_background = late_function("rath.session.saving", "add_late_in_background")
+_add_late_in_background = lazy_function("rath.session.saving", "add_late_in_background")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from rath._async.lazy import Deferred
+from rath._async.deferred import Deferred
 from rath._async.runtime import runtime
 from rath.backend import registry as backends
 from rath.backend.abc import Backend, BackendSandbox, BackendSandboxSpec

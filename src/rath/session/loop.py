@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, cast
 from uuid import UUID
 
 import rath
-from rath._async.lazy import Deferred
+from rath._async.deferred import Deferred
 from rath._async.runtime import runtime
-from rath._core.late import late_function
+from rath._core.lazy_imports import lazy_function
 from rath._core.text import short_id
 from rath.errors import SelfWaitError
 from rath.llm.call import ProviderOrigin
@@ -65,11 +65,11 @@ if TYPE_CHECKING:
     from rath.session.run.resume import EarlierRun
 
 # Only runs that are recorded, or were made or begun before, need them; most programs have none.
-_check_compatible = late_function("rath.session.run.differences", "check_compatible")
-_find_earlier_run = late_function("rath.session.run.resume", "find_earlier_run")
-_inside_calls = late_function("rath.session.run.stored_programs", "inside_calls")
-_plan_recording = late_function("rath.session.run.recorder", "plan_recording")
-_start_or_join = late_function("rath.session.programs", "start_or_join")
+_check_compatible = lazy_function("rath.session.run.differences", "check_compatible")
+_find_earlier_run = lazy_function("rath.session.run.resume", "find_earlier_run")
+_inside_calls = lazy_function("rath.session.run.stored_programs", "inside_calls")
+_plan_recording = lazy_function("rath.session.run.recorder", "plan_recording")
+_start_or_join = lazy_function("rath.session.programs", "start_or_join")
 
 # With the separator, or a caller in `rathskeller/` beside the package would be taken for it.
 _PACKAGE = str(Path(rath.__file__).parent) + os.sep

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal, Protocol
 from uuid import UUID
 
-from rath._async.lazy import Deferred
+from rath._async.deferred import Deferred
 from rath.llm.provider import Provider
 from rath.llm.tool_args import parse_tool_arguments
 from rath.session.bindings import Placement

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TypeVar
 from uuid import UUID
 
-from rath._async.lazy import Deferred
+from rath._async.deferred import Deferred
 from rath._core.text import short_id
 from rath.errors import ResumeMismatch
 from rath.llm.chat_response import (

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from rath._async.lazy import Deferred, runs_above
+from rath._async.deferred import Deferred, runs_above
 from rath._async.runtime import wait_interruptibly
 from rath.errors import PersistenceError
 from rath.session.autosave import is_autosaving_lately

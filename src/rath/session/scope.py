@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
-from rath._async.lazy import runs_above
+from rath._async.deferred import runs_above
 from rath._core.options import value_scope
 from rath.session.body import Body
 from rath.session.operation import next_place
@@ -19,7 +19,7 @@ from rath.session.operation import next_place
 if TYPE_CHECKING:
     from uuid import UUID
 
-    from rath._async.lazy import Deferred
+    from rath._async.deferred import Deferred
     from rath.llm.base import ChatClient
     from rath.llm.provider import Provider
     from rath.session.bindings import Placement

@@ -10,8 +10,8 @@ from functools import partial
 from typing import cast
 from uuid import UUID, uuid4
 
-from rath._async.lazy import Deferred
-from rath._core.late import late_function
+from rath._async.deferred import Deferred
+from rath._core.lazy_imports import lazy_function
 from rath._core.text import one_line_preview, short_id
 from rath.llm.chat_response import RathLLMChatChoice
 from rath.llm.draft import ProviderOrigin
@@ -29,7 +29,7 @@ from rath.session.scope import begin_operation, collect_session, current_source
 from rath.session.session import Session
 
 # Only where a program is resumed.
-_find_selection = late_function("rath.session.programs", "find_selection")
+_find_selection = lazy_function("rath.session.programs", "find_selection")
 
 NOTHING = -1
 """The index that means: none of them."""

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from rath._async.lazy import Deferred
-from rath._core.late import late_function
+from rath._async.deferred import Deferred
+from rath._core.lazy_imports import lazy_function
 from rath._core.text import one_line_preview, short_id
 from rath.backend.abc import BackendSandbox, BackendSandboxSpec
 from rath.errors import PersistenceError
@@ -49,10 +49,10 @@ from rath.session.record import Entry, Record, evidence_of, last_text
 from rath.session.tooling import Tool
 
 # They are written against the class.
-_add_late = late_function("rath.session.saving", "add_late")
-_save = late_function("rath.session.saving", "save")
-_load_stored = late_function("rath.session.loading", "load_stored")
-_replay_session = late_function("rath.session.run.replay", "replay_session")
+_add_late = lazy_function("rath.session.saving", "add_late")
+_save = lazy_function("rath.session.saving", "save")
+_load_stored = lazy_function("rath.session.loading", "load_stored")
+_replay_session = lazy_function("rath.session.run.replay", "replay_session")
 
 
 class Replaying:

@@ -9,7 +9,7 @@ from functools import cache
 from typing import Any, Literal, Protocol, cast, runtime_checkable
 
 from rath._async.bridge import is_async
-from rath._core.origins import origin_of
+from rath._core.options import origin_of
 from rath._core.registry import Registry
 from rath.backend.tool_types import BackendTool
 from rath.errors import ToolNameConflictError

@@ -14,9 +14,9 @@ from rath.llm.chat_response import (
     RathLLMAssistantMessage,
     RathLLMChatChoice,
     RathLLMChatResponse,
+    RathLLMFinishReason,
     RathLLMStreamDelta,
     RathLLMTokenUsage,
-    RathLLMToolCallPart,
 )
 from rath.llm.fold import fold, split, tool_call_part
 from rath.llm.provider import Provider
@@ -146,31 +146,19 @@ def tool_call(
 
 
 def _response(message: RathLLMAssistantMessage, request: RathLLMChatRequest) -> RathLLMChatResponse:
+    """Return a response whose usage counts words, so that it is the same every time."""
     calls = message.tool_calls or ()
-    choice = RathLLMChatChoice(
-        index=0, finish_reason="tool_calls" if calls else "stop", message=message
-    )
+    texts = (message.content, *(call.function.arguments for call in calls))
+    prompt = sum(_n_words(item.content) for item in request.messages)
+    completion = len(calls) + sum(map(_n_words, texts))
+    reason: RathLLMFinishReason = "tool_calls" if calls else "stop"
     return RathLLMChatResponse(
         id="",
-        choices=(choice,),
+        choices=(RathLLMChatChoice(index=0, finish_reason=reason, message=message),),
         created=0,
         model=request.model or "scripted",
-        usage=_usage(message, request),
+        usage=RathLLMTokenUsage(prompt, completion, prompt + completion),
     )
-
-
-def _usage(message: RathLLMAssistantMessage, request: RathLLMChatRequest) -> RathLLMTokenUsage:
-    """Count words; they stand in for tokens, so that the numbers are the same every time."""
-    asked = sum(_n_words(item.content) for item in request.messages)
-    calls = message.tool_calls or ()
-    answered = _n_words(message.content) + sum(_n_words_of_call(call) for call in calls)
-    return RathLLMTokenUsage(
-        prompt_tokens=asked, completion_tokens=answered, total_tokens=asked + answered
-    )
-
-
-def _n_words_of_call(call: RathLLMToolCallPart) -> int:
-    return 1 + _n_words(call.function.arguments)
 
 
 def _n_words(text: str | None) -> int:

@@ -4,45 +4,18 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import TypeAlias, TypeVar
+from typing import Any, ClassVar, TypeAlias, TypeVar
 
 from rath.errors import UnsupportedMemoryOp
+from rath.memory import notes, uri
+from rath.memory import op_types as ops
+from rath.memory import results as res
 from rath.memory.abc import MemoryBackend, MemoryStoreSpec
 from rath.memory.capabilities import MemoryCapabilities, ScopeModel
-from rath.memory.notes import EXPIRES_AT, MODEL, ROWS, SESSION_ID, places
-from rath.memory.op_types import (
-    MemoryOp,
-    MemoryOpCommit,
-    MemoryOpFind,
-    MemoryOpForget,
-    MemoryOpList,
-    MemoryOpRead,
-    MemoryOpSearch,
-    MemoryOpTree,
-    MemoryOpWrite,
-)
-from rath.memory.results import (
-    MemoryCommitResult,
-    MemoryEntry,
-    MemoryExecutionFailure,
-    MemoryFindResult,
-    MemoryForgetResult,
-    MemoryHit,
-    MemoryListResult,
-    MemoryReadResult,
-    MemoryResult,
-    MemorySource,
-    MemoryWriteResult,
-)
-from rath.memory.uri import (
-    MEMORY_URI_PREFIX,
-    MEMORY_URI_ROOT,
-    is_memory_root,
-    names_place,
-    to_public_uri,
-)
+from rath.memory.op_types import MemoryOp
+from rath.memory.results import MemoryResult
 
 __all__ = ["FakeMemory", "FakeStore", "MemoryAnswer"]
 
@@ -60,13 +33,32 @@ class FakeStore:
 
 
 @dataclass(frozen=True, slots=True)
-class _About:
-    """What was told when a note was written."""
+class _NoteOrigin:
+    """The metadata of a note."""
 
     expires_at: datetime | None = None
-    sources: tuple[MemorySource, ...] = ()
+    sources: tuple[res.MemorySource, ...] = ()
     is_remembered: bool = True
     """It was also written without the name of a session, and so outlives all of them."""
+
+    @classmethod
+    def of(cls, metadata: Mapping[str, str], before: _NoteOrigin | None) -> _NoteOrigin:
+        """Return the origin of a note, which may be written over the same text."""
+        until = metadata.get(notes.EXPIRES_AT)
+        expires_at = None if until is None else datetime.fromisoformat(until)
+        if expires_at is not None and expires_at.tzinfo is None:
+            raise ValueError(f"{notes.EXPIRES_AT} {until!r} has no time zone")
+        session_id = metadata.get(notes.SESSION_ID)
+        sources = () if before is None else before.sources
+        if session_id is not None:
+            rows = tuple(int(row) for row in metadata.get(notes.ROWS, "").split(",") if row)
+            source = res.MemorySource(session_id, rows, metadata.get(notes.MODEL))
+            sources = (*(each for each in sources if each.session_id != session_id), source)
+        was_remembered = before is not None and before.is_remembered
+        if before is not None and expires_at is not None:
+            # The longer time counts, and without one a note is kept for ever.
+            expires_at = None if before.expires_at is None else max(before.expires_at, expires_at)
+        return cls(expires_at, sources, session_id is None or was_remembered)
 
 
 def _now() -> datetime:
@@ -101,9 +93,9 @@ class FakeMemory(MemoryBackend):
         """Every note by its URI."""
         self.ops: list[MemoryOp] = []
         """Every operation so far, in order."""
-        self._about: dict[str, _About] = {}
-        self._committed: dict[str, str] = {}
-        """By run: where its transcript is."""
+        self._origins: dict[str, _NoteOrigin] = {}
+        self._archives: dict[str, str] = {}
+        """The URI of its transcript, by run."""
         self._answer = answer
         self._clock = clock
         self._ids = itertools.count(1)
@@ -126,18 +118,7 @@ class FakeMemory(MemoryBackend):
 
     @classmethod
     def supported_ops(cls) -> frozenset[type[MemoryOp]]:
-        return frozenset(
-            {
-                MemoryOpWrite,
-                MemoryOpRead,
-                MemoryOpList,
-                MemoryOpTree,
-                MemoryOpFind,
-                MemoryOpSearch,
-                MemoryOpCommit,
-                MemoryOpForget,
-            }
-        )
+        return frozenset(cls._HANDLERS)
 
     def ops_of(self, kind: type[OpT]) -> list[OpT]:
         """Return the operations of one kind, in order."""
@@ -154,160 +135,142 @@ class FakeMemory(MemoryBackend):
         scripted = self._answer(op) if self._answer is not None else None
         if scripted is not None:
             return scripted
-        self._drop_expired()
+        now = self._clock()
+        until = {place: each.expires_at for place, each in self._origins.items()}
+        self._drop([place for place, end in until.items() if end is not None and end <= now])
         wrong = _wrong_uri(op)
         if wrong is not None:
-            return _invalid(wrong)
-        match op:
-            case MemoryOpWrite():
-                return self._write(op)
-            case MemoryOpRead():
-                return self._read(op)
-            case MemoryOpList(uri):
-                return MemoryListResult(tuple(self._entries(uri, 0)))
-            case MemoryOpTree(uri, depth):
-                return MemoryListResult(tuple(self._entries(uri, depth)))
-            case MemoryOpFind() | MemoryOpSearch():
-                return MemoryFindResult(tuple(self._hits(op)))
-            case MemoryOpCommit():
-                return self._commit(op)
-            case MemoryOpForget(str(uri)):
-                return self._forget(to_public_uri(uri), is_recursive=op.recursive)
-            case MemoryOpForget(None, str(session_id)):
-                return self._forget_session(session_id)
-            case _:
-                raise UnsupportedMemoryOp(type(op), self.name)
+            return res.MemoryExecutionFailure("invalid_uri", f"{wrong!r} is no place in a memory")
+        handler = self._HANDLERS.get(type(op))
+        if handler is None:
+            raise UnsupportedMemoryOp(type(op), self.name)
+        return handler(self, op)
 
-    def _write(self, op: MemoryOpWrite) -> MemoryResult:
-        choices = [to_public_uri(uri) for uri in places(op)]
-        uri = next((u for u in choices if self.notes.get(u, op.content) == op.content), choices[-1])
-        is_same = self.notes.get(uri) == op.content
+    def _write(self, op: ops.MemoryOpWrite) -> MemoryResult:
+        choices = [uri.to_public_uri(each) for each in notes.places(op)]
+        free = (each for each in choices if self.notes.get(each, op.content) == op.content)
+        place = next(free, choices[-1])
+        is_same = self.notes.get(place) == op.content
+        before = self._origins.get(place, _NoteOrigin()) if is_same else None
         try:
-            about = _told(op.metadata or {}, self._about.get(uri, _About()) if is_same else None)
+            origin = _NoteOrigin.of(op.metadata or {}, before)
         except ValueError as exc:
-            return MemoryExecutionFailure("unsupported", f"the metadata cannot be kept: {exc}")
-        self.notes[uri] = op.content
-        self._about[uri] = about
-        return MemoryWriteResult(op.uri if uri == choices[0] else uri, len(op.content.encode()))
+            return res.MemoryExecutionFailure("unsupported", f"the metadata cannot be kept: {exc}")
+        self.notes[place] = op.content
+        self._origins[place] = origin
+        shown = op.uri if place == choices[0] else place
+        return res.MemoryWriteResult(shown, len(op.content.encode()))
 
-    def _read(self, op: MemoryOpRead) -> MemoryResult:
-        uri = to_public_uri(op.uri)
-        text = self.notes.get(uri)
+    def _read(self, op: ops.MemoryOpRead) -> MemoryResult:
+        place = uri.to_public_uri(op.uri)
+        text = self.notes.get(place)
         if text is None:
-            return MemoryExecutionFailure("not_found", f"there is no note at {op.uri!r}")
-        about = self._about.get(uri, _About())
+            return res.MemoryExecutionFailure("not_found", f"there is no note at {op.uri!r}")
+        origin = self._origins.get(place, _NoteOrigin())
         data = text.encode() if op.encoding is None else text
-        until = None if about.expires_at is None else about.expires_at.timestamp()
-        return MemoryReadResult(op.uri, data, op.level, about.sources, until)
+        until = None if origin.expires_at is None else origin.expires_at.timestamp()
+        return res.MemoryReadResult(op.uri, data, op.level, origin.sources, until)
 
-    def _entries(self, uri: str, depth: int) -> Iterator[MemoryEntry]:
-        above = _above(uri)
+    def _list(self, op: ops.MemoryOpList | ops.MemoryOpTree) -> MemoryResult:
+        depth = op.depth if isinstance(op, ops.MemoryOpTree) else 0
+        return res.MemoryListResult(tuple(self._entries(op.uri, depth)))
+
+    def _entries(self, directory: str, depth: int) -> Iterator[res.MemoryEntry]:
+        above = _above(directory)
         below = [note.removeprefix(above) for note in self.notes if note.startswith(above)]
         for name in sorted({path.partition("/")[0] for path in below}):
             if name in below:
                 size = len(self.notes[above + name].encode())
-                yield MemoryEntry(name, above + name, is_dir=False, size=size)
+                yield res.MemoryEntry(name, above + name, is_dir=False, size=size)
             if any(path.startswith(name + "/") for path in below):
-                yield MemoryEntry(name, above + name, is_dir=True)
+                yield res.MemoryEntry(name, above + name, is_dir=True)
                 if depth > 0:
                     yield from self._entries(above + name, depth - 1)
 
-    def _hits(self, op: MemoryOpFind | MemoryOpSearch) -> list[MemoryHit]:
+    def _find(self, op: ops.MemoryOpFind | ops.MemoryOpSearch) -> MemoryResult:
         wanted = set(op.query.casefold().split())
-        where = to_public_uri(op.target_uri or MEMORY_URI_ROOT)
+        where = uri.to_public_uri(op.target_uri or uri.MEMORY_URI_ROOT)
         hits = [
-            MemoryHit(uri, float(len(wanted & set(text.casefold().split()))), text)
-            for uri, text in self.notes.items()
-            if uri == where or uri.startswith(_above(where))
+            res.MemoryHit(each, float(len(wanted & set(text.casefold().split()))), text)
+            for each, text in self.notes.items()
+            if each == where or each.startswith(_above(where))
         ]
         found = sorted((hit for hit in hits if hit.score), key=lambda hit: (-hit.score, hit.uri))
-        return found[: max(0, op.top_k)]
+        return res.MemoryFindResult(tuple(found[: max(0, op.top_k)]))
 
-    def _commit(self, op: MemoryOpCommit) -> MemoryResult:
-        uri = f"{_session_uri(op.session_id)}/commits/{len(self.ops)}"
+    def _commit(self, op: ops.MemoryOpCommit) -> MemoryResult:
+        place = f"{_session_uri(op.session_id)}/commits/{len(self.ops)}"
         if op.run is not None:
-            uri = self._committed.setdefault(op.run, uri)
-        self.notes.setdefault(uri, "\n".join(str(message) for message in op.messages))
-        return MemoryCommitResult(None, uri, 0 if op.wait else -1)
+            place = self._archives.setdefault(op.run, place)
+        self.notes.setdefault(place, "\n".join(str(message) for message in op.messages))
+        return res.MemoryCommitResult(None, place, 0 if op.wait else -1)
 
-    def _forget(self, uri: str, *, is_recursive: bool) -> MemoryResult:
-        below = [note for note in self.notes if note.startswith(_above(uri))]
-        if uri not in self.notes and not below:
-            return MemoryExecutionFailure("not_found", f"there is nothing at {uri!r}")
-        if uri not in self.notes and not is_recursive:
-            text = f"{uri!r} is a directory; recursive=True forgets all that is below it"
-            return MemoryExecutionFailure("unsupported", text)
-        return self._drop([uri, *(below if is_recursive else ())])
+    def _forget(self, op: ops.MemoryOpForget) -> MemoryResult:
+        if op.uri is None:
+            return self._forget_session(str(op.session_id))
+        place = uri.to_public_uri(op.uri)
+        below = [note for note in self.notes if note.startswith(_above(place))]
+        if place not in self.notes and not below:
+            return res.MemoryExecutionFailure("not_found", f"there is nothing at {place!r}")
+        if place not in self.notes and not op.recursive:
+            text = f"{place!r} is a directory; recursive=True forgets all that is below it"
+            return res.MemoryExecutionFailure("unsupported", text)
+        return self._drop([place, *(below if op.recursive else ())])
 
     def _forget_session(self, session_id: str) -> MemoryResult:
-        gone = [uri for uri in self.notes if uri.startswith(_above(_session_uri(session_id)))]
-        for uri, about in list(self._about.items()):
-            left = tuple(each for each in about.sources if each.session_id != session_id)
-            if left != about.sources:
-                self._about[uri] = _About(about.expires_at, left, about.is_remembered)
-                if not left and not about.is_remembered:
-                    gone.append(uri)
+        gone = [each for each in self.notes if each.startswith(_above(_session_uri(session_id)))]
+        for place, origin in list(self._origins.items()):
+            left = tuple(each for each in origin.sources if each.session_id != session_id)
+            if left != origin.sources:
+                self._origins[place] = replace(origin, sources=left)
+                if not left and not origin.is_remembered:
+                    gone.append(place)
         return self._drop(gone)
 
-    def _drop(self, uris: list[str]) -> MemoryForgetResult:
-        there = sorted(uri for uri in uris if uri in self.notes)
-        for uri in there:
-            del self.notes[uri]
-            self._about.pop(uri, None)
-        return MemoryForgetResult(tuple(there))
+    def _drop(self, places: list[str]) -> MemoryResult:
+        found = sorted(place for place in places if place in self.notes)
+        for place in found:
+            del self.notes[place]
+            self._origins.pop(place, None)
+        return res.MemoryForgetResult(tuple(found))
 
-    def _drop_expired(self) -> None:
-        timed = [(uri, about.expires_at) for uri, about in self._about.items() if about.expires_at]
-        if timed:
-            now = self._clock()
-            self._drop([uri for uri, expires_at in timed if expires_at <= now])
-
-
-def _told(metadata: Mapping[str, str], before: _About | None) -> _About:
-    """Return what is known of a note once it is written, over the same text where there was one."""
-    until = metadata.get(EXPIRES_AT)
-    expires_at = None if until is None else datetime.fromisoformat(until)
-    if expires_at is not None and expires_at.tzinfo is None:
-        raise ValueError(f"{EXPIRES_AT} {until!r} has no time zone")
-    session_id = metadata.get(SESSION_ID)
-    known = () if before is None else before.sources
-    if session_id is not None:
-        rows = tuple(int(row) for row in metadata.get(ROWS, "").split(",") if row)
-        source = MemorySource(session_id, rows, metadata.get(MODEL))
-        known = (*(each for each in known if each.session_id != session_id), source)
-    was_remembered = before is not None and before.is_remembered
-    if before is not None and expires_at is not None:
-        # The longer time counts, and without one a note is kept for ever.
-        expires_at = None if before.expires_at is None else max(before.expires_at, expires_at)
-    return _About(expires_at, known, session_id is None or was_remembered)
+    _HANDLERS: ClassVar[Mapping[type[MemoryOp], Callable[[Any, Any], MemoryResult]]] = {
+        ops.MemoryOpWrite: _write,
+        ops.MemoryOpRead: _read,
+        ops.MemoryOpList: _list,
+        ops.MemoryOpTree: _list,
+        ops.MemoryOpFind: _find,
+        ops.MemoryOpSearch: _find,
+        ops.MemoryOpCommit: _commit,
+        ops.MemoryOpForget: _forget,
+    }
 
 
 def _wrong_uri(op: MemoryOp) -> str | None:
     """Return what an operation names that is no place in a memory, None where all is well."""
+    named, may_be_root = None, False
     match op:
-        case MemoryOpWrite(uri) | MemoryOpRead(uri):
-            return None if names_place(uri) else uri
-        case MemoryOpForget(uri, session_id):
-            named = _session_uri(str(session_id)) if uri is None else uri
-            return None if names_place(named) else named
-        case MemoryOpList(uri) | MemoryOpTree(uri):
-            return None if is_memory_root(uri) or names_place(uri) else uri
-        case MemoryOpFind(target_uri=str(uri)) | MemoryOpSearch(target_uri=str(uri)):
-            return None if is_memory_root(uri) or names_place(uri) else uri
-        case MemoryOpCommit(session_id):
-            is_plain = "/" not in session_id and names_place(_session_uri(session_id))
-            return None if is_plain else session_id
+        case ops.MemoryOpWrite() | ops.MemoryOpRead():
+            named = op.uri
+        case ops.MemoryOpForget():
+            named = _session_uri(str(op.session_id)) if op.uri is None else op.uri
+        case ops.MemoryOpList() | ops.MemoryOpTree():
+            named, may_be_root = op.uri, True
+        case ops.MemoryOpFind() | ops.MemoryOpSearch():
+            named, may_be_root = op.target_uri, True
+        case ops.MemoryOpCommit():
+            is_plain = "/" not in op.session_id and uri.names_place(_session_uri(op.session_id))
+            return None if is_plain else op.session_id
         case _:
-            return None
+            pass
+    if named is None or uri.names_place(named) or (may_be_root and uri.is_memory_root(named)):
+        return None
+    return named
 
 
 def _session_uri(session_id: str) -> str:
     return f"memory://session/{session_id}"
 
 
-def _above(uri: str) -> str:
-    return MEMORY_URI_PREFIX if is_memory_root(uri) else to_public_uri(uri) + "/"
-
-
-def _invalid(uri: str) -> MemoryExecutionFailure:
-    return MemoryExecutionFailure("invalid_uri", f"{uri!r} is no place in a memory")
+def _above(place: str) -> str:
+    return uri.MEMORY_URI_PREFIX if uri.is_memory_root(place) else uri.to_public_uri(place) + "/"

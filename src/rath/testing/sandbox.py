@@ -8,10 +8,12 @@ import shlex
 import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import ClassVar, TypeAlias
 from weakref import WeakKeyDictionary
 
 from rath._core.blobs import Blob
+from rath.backend import results as res
+from rath.backend import tool_types as calls
 from rath.backend.abc import Backend, BackendSandbox, BackendSandboxSpec, SandboxIdentity
 from rath.backend.capabilities import Capabilities, IsolationLevel
 from rath.backend.edit import edited
@@ -19,26 +21,8 @@ from rath.backend.effects import EffectKind, FileEffect, note_effect
 from rath.backend.frozen import FrozenWorkspace, Origin, Seed
 from rath.backend.manifest import FileState, Manifest, manifest_digest
 from rath.backend.parts import bad_range, data_or_text, sliced
-from rath.backend.results import (
-    CommandResult,
-    FileContent,
-    FileEditResult,
-    FileEntries,
-    FileEntry,
-    FileWriteResult,
-    ToolExecutionFailure,
-    ToolResult,
-    tool_failure_from,
-)
-from rath.backend.tool_types import (
-    BackendTool,
-    BackendToolCommandRun,
-    BackendToolFilesEdit,
-    BackendToolFilesExists,
-    BackendToolFilesList,
-    BackendToolFilesRead,
-    BackendToolFilesWrite,
-)
+from rath.backend.results import CommandResult, ToolExecutionFailure, ToolResult, tool_failure_from
+from rath.backend.tool_types import BackendTool, BackendToolCommandRun
 
 __all__ = ["CommandAnswer", "FakeBackend", "FakeSandbox"]
 
@@ -124,7 +108,7 @@ class _FakeFrozen(FrozenWorkspace):
         """Return the files, not to be changed."""
         if self._origin is not None:
             seed = await self._origin()
-            self._tree, self._origin = await _grown("", seed), None
+            self._tree, self._origin = await _copy_of(seed, ""), None
             self._before = self._before or seed.frozen
         return self._tree
 
@@ -168,16 +152,7 @@ class FakeBackend(Backend):
 
     @classmethod
     def supported_calls(cls) -> frozenset[type[BackendTool]]:
-        return frozenset(
-            {
-                BackendToolCommandRun,
-                BackendToolFilesEdit,
-                BackendToolFilesExists,
-                BackendToolFilesList,
-                BackendToolFilesRead,
-                BackendToolFilesWrite,
-            }
-        )
+        return frozenset(cls._HANDLERS)
 
     def sandbox_count(self) -> int:
         return len(self._open)
@@ -205,7 +180,7 @@ class FakeBackend(Backend):
         return frozen
 
     async def aopen_copy(self, seed: Seed, spec: BackendSandboxSpec | None) -> FakeSandbox:
-        sandbox = await _grown(f"{self.name}-{next(self._ids)}", seed)
+        sandbox = await _copy_of(seed, f"{self.name}-{next(self._ids)}")
         self._open.append(sandbox)
         return sandbox
 
@@ -214,25 +189,11 @@ class FakeBackend(Backend):
 
     async def adispatch(self, native: FakeSandbox, op: BackendTool) -> ToolResult | bool:
         self.calls.append(op)
+        handler = self._HANDLERS.get(type(op))
+        if handler is None:
+            return ToolExecutionFailure("unsupported_tool", type(op).__name__)
         try:
-            match op:
-                case BackendToolCommandRun():
-                    return self._command(native, op)
-                case BackendToolFilesRead():
-                    return _read(native.files[_relative(op.path)], op)
-                case BackendToolFilesWrite():
-                    data = op.data.encode() if isinstance(op.data, str) else op.data
-                    _put(native, _relative(op.path), data, op.mode)
-                    return FileWriteResult(len(data))
-                case BackendToolFilesEdit():
-                    return _edit(native, op)
-                case BackendToolFilesList():
-                    return FileEntries(tuple(_entries(native, _relative(op.path))))
-                case BackendToolFilesExists():
-                    path = _relative(op.path)
-                    return path in native.files or any(_entries(native, path))
-                case _:
-                    return ToolExecutionFailure("unsupported_tool", type(op).__name__)
+            return handler(self, native, op)
         except KeyError as exc:
             return ToolExecutionFailure("file_not_found", f"no file at {exc}")
         except PermissionError as exc:
@@ -248,6 +209,44 @@ class FakeBackend(Backend):
         while callable(answer):
             answer = answer(op)
         return _ended(0, answer) if isinstance(answer, str) else answer
+
+    def _read(self, native: FakeSandbox, op: calls.BackendToolFilesRead) -> ToolResult:
+        data = native.files[_relative(op.path)]
+        refusal = bad_range(op)
+        if refusal is not None:
+            return refusal
+        content = data_or_text(data, op)
+        is_part = op.offset > 0 or op.limit is not None
+        return sliced(content, op) if is_part and isinstance(content, res.FileContent) else content
+
+    def _write(self, native: FakeSandbox, op: calls.BackendToolFilesWrite) -> ToolResult:
+        data = op.data.encode() if isinstance(op.data, str) else op.data
+        _put(native, _relative(op.path), data, op.mode)
+        return res.FileWriteResult(len(data))
+
+    def _edit(self, native: FakeSandbox, op: calls.BackendToolFilesEdit) -> ToolResult:
+        path = _relative(op.path)
+        after = edited(native.files[path], op)
+        if isinstance(after, ToolExecutionFailure):
+            return after
+        _put(native, path, after.data, native.mode(path))
+        return res.FileEditResult(after.n_replaced, after.diff)
+
+    def _list(self, native: FakeSandbox, op: calls.BackendToolFilesList) -> ToolResult:
+        return res.FileEntries(tuple(_entries(native, _relative(op.path))))
+
+    def _exists(self, native: FakeSandbox, op: calls.BackendToolFilesExists) -> bool:
+        path = _relative(op.path)
+        return path in native.files or any(_entries(native, path))
+
+    _HANDLERS: ClassVar[Mapping[type[BackendTool], Callable[..., ToolResult | bool]]] = {
+        BackendToolCommandRun: _command,
+        calls.BackendToolFilesRead: _read,
+        calls.BackendToolFilesWrite: _write,
+        calls.BackendToolFilesEdit: _edit,
+        calls.BackendToolFilesList: _list,
+        calls.BackendToolFilesExists: _exists,
+    }
 
 
 def _unscripted(
@@ -276,41 +275,23 @@ def _ended(exit_code: int, stdout: str = "", stderr: str = "") -> CommandResult:
     return CommandResult(exit_code, stdout.encode(), stderr.encode(), 0.0)
 
 
-async def _grown(handle: str, seed: Seed) -> FakeSandbox:
+async def _copy_of(seed: Seed, handle: str) -> FakeSandbox:
     if not isinstance(seed.frozen, _FakeFrozen):
         raise TypeError("a FakeBackend begins with files that a FakeBackend froze")
     tree = await seed.frozen.atree()
-    made = FakeSandbox(handle, tree.files, tree.modes, is_frozen=True, begin=seed.frozen)
+    copy = FakeSandbox(handle, tree.files, tree.modes, is_frozen=True, begin=seed.frozen)
     for path, new in seed.changes.items():
         if new is None:
-            made.remove(path)
+            copy.remove(path)
         else:
-            made.put(path, new.data, new.mode)
-    return made
+            copy.put(path, new.data, new.mode)
+    return copy
 
 
 def _history(frozen: FrozenWorkspace | None) -> Iterator[FrozenWorkspace]:
     while isinstance(frozen, _FakeFrozen):
         yield frozen
         frozen = frozen.before
-
-
-def _read(data: bytes, op: BackendToolFilesRead) -> ToolResult:
-    refusal = bad_range(op)
-    if refusal is not None:
-        return refusal
-    whole = data_or_text(data, op)
-    is_part = op.offset > 0 or op.limit is not None
-    return sliced(whole, op) if is_part and isinstance(whole, FileContent) else whole
-
-
-def _edit(native: FakeSandbox, op: BackendToolFilesEdit) -> ToolResult:
-    path = _relative(op.path)
-    after = edited(native.files[path], op)
-    if isinstance(after, ToolExecutionFailure):
-        return after
-    _put(native, path, after.data, native.mode(path))
-    return FileEditResult(after.n_replaced, after.diff)
 
 
 def _put(native: FakeSandbox, path: str, data: bytes, mode: int) -> None:
@@ -326,11 +307,11 @@ def _put(native: FakeSandbox, path: str, data: bytes, mode: int) -> None:
         note_effect(effect)
 
 
-def _entries(native: FakeSandbox, directory: str) -> Iterator[FileEntry]:
+def _entries(native: FakeSandbox, directory: str) -> Iterator[res.FileEntry]:
     above = "" if directory == "." else directory + "/"
     below = [path.removeprefix(above) for path in native.files if path.startswith(above)]
     for name in sorted({path.partition("/")[0] for path in below}):
-        yield FileEntry(name, posixpath.join(_ROOT, above, name), name not in below)
+        yield res.FileEntry(name, posixpath.join(_ROOT, above, name), name not in below)
 
 
 def _relative(path: str) -> str:

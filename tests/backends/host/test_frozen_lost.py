@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rath._core import trash
+from rath._core import retention
 from rath.backend import (
     BackendSandbox,
     BackendSandboxSpec,
@@ -175,7 +175,7 @@ def test_a_directory_in_which_something_is_mounted_cannot_be_frozen(
 ) -> None:
     table = tmp_path / "mountinfo"
     table.write_text(f"36 35 98:0 / {workspace} rw - ext4 x rw\n36 35 98:0 / {workspace}/m rw\n")
-    monkeypatch.setattr(trash, "MOUNT_TABLE", table)
+    monkeypatch.setattr(retention, "MOUNT_TABLE", table)
     with pytest.raises(BackendError, match="mounted in it, at"):
         sandbox.freeze()
     with pytest.raises(BackendError, match="mounted in it, at"):
@@ -187,7 +187,7 @@ def test_a_mount_point_itself_can_be_frozen(
 ) -> None:
     table = tmp_path / "mountinfo"
     table.write_text(f"36 35 98:0 / {workspace} rw - ext4 x rw\n36 35 98:0 / / rw - ext4 x rw\n")
-    monkeypatch.setattr(trash, "MOUNT_TABLE", table)
+    monkeypatch.setattr(retention, "MOUNT_TABLE", table)
     sandbox.freeze()
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from rath._core.files import FileLock
-from rath._core.trash import remove_tree
+from rath._core.retention import remove_tree
 from rath.backend import (
     BackendSandbox,
     BackendToolCommandRun,

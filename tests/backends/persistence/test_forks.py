@@ -10,7 +10,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from rath._core import trash
+from rath._core import retention
 from rath._core.files import FileLock
 from rath.backend.persistence import prunable_forks, prune_forks
 from rath.backend.persistence.paths import fork_dir, forks_root
@@ -41,7 +41,7 @@ def test_fork_whose_owner_has_gone_is_removed(left: UUID) -> None:
     assert prune_forks() == [left]
     assert prune_forks() == []
     assert not fork_dir(left).exists()
-    assert trash.in_trash(forks_root()) == []
+    assert retention.in_trash(forks_root()) == []
 
 
 def test_young_fork_is_kept_where_an_age_is_asked_for(left: UUID) -> None:
@@ -82,12 +82,12 @@ def test_fork_in_which_something_is_mounted_is_kept(
 ) -> None:
     table = tmp_path / "mountinfo"
     table.write_text(f"36 35 98:0 / {fork_dir(left)}/merged rw - overlay overlay rw\n")
-    monkeypatch.setattr(trash, "MOUNT_TABLE", table)
+    monkeypatch.setattr(retention, "MOUNT_TABLE", table)
     assert prune_forks() == []
     assert fork_dir(left).is_dir()
 
 
 def test_prune_finishes_what_a_crash_left(left: UUID) -> None:
-    assert trash.move_to_trash(fork_dir(left))
+    assert retention.move_to_trash(fork_dir(left))
     assert prune_forks() == []
-    assert trash.in_trash(forks_root()) == []
+    assert retention.in_trash(forks_root()) == []

@@ -14,7 +14,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from rath import backend
-from rath._core import trash
+from rath._core import retention
 from rath._core.files import StrPath
 from rath.backend import BackendSandbox, BackendSandboxSpec, BackendToolFilesWrite
 from rath.backend.persistence import PersistentSandboxRegistry, local_root
@@ -92,8 +92,8 @@ def test_delete_removes_the_files(registry: PersistentSandboxRegistry) -> None:
     assert registry.delete_local(sandbox_id)
     assert not registry.delete_local(sandbox_id)
     assert registry.list_local() == []
-    assert [entry.name for entry in local_root().iterdir()] == [trash.TRASH_DIR_NAME]
-    assert trash.in_trash(local_root()) == []
+    assert [entry.name for entry in local_root().iterdir()] == [retention.TRASH_DIR_NAME]
+    assert retention.in_trash(local_root()) == []
 
 
 def test_delete_of_what_is_in_use_is_refused(
@@ -187,10 +187,10 @@ def test_prune_leaves_foreign_files_and_directories(registry: PersistentSandboxR
 
 def test_prune_finishes_what_a_crash_left(registry: PersistentSandboxRegistry) -> None:
     sandbox_id = registry.alloc_local_id()
-    assert trash.move_to_trash(registry.local_path(sandbox_id))  # and no more
+    assert retention.move_to_trash(registry.local_path(sandbox_id))  # and no more
     assert registry.list_local() == []
     assert registry.prune_local(older_than=WEEK) == []
-    assert trash.in_trash(local_root()) == []
+    assert retention.in_trash(local_root()) == []
     assert not use_file(sandbox_id).exists()
 
 
@@ -200,7 +200,7 @@ def test_prune_keeps_what_it_may_not_lock(
     sandbox_id = registry.alloc_local_id()
     use_file(sandbox_id).unlink()
     use_file(sandbox_id).symlink_to(use_file(sandbox_id))  # a loop: nobody can open it
-    with caplog.at_level(logging.WARNING, "rath._core.kept"):
+    with caplog.at_level(logging.WARNING, "rath._core.persistent_dirs"):
         assert registry.prune_local(older_than=AT_ONCE) == []
     assert "is kept" in caplog.text
     assert registry.list_local() == [sandbox_id]

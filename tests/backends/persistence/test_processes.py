@@ -14,8 +14,8 @@ from uuid import UUID
 import pytest
 
 from rath import backend
-from rath._core.trash import in_trash
-from rath._core.use import is_used, use_file
+from rath._core.retention import in_trash
+from rath._core.usage_locks import is_used, use_file
 from rath.backend import BackendSandboxSpec, BackendToolFilesRead, FileContent
 from rath.backend.persistence import PersistentSandboxRegistry, prune_forks
 from rath.backend.persistence.paths import fork_dir, local_root

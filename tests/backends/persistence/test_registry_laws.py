@@ -24,11 +24,11 @@ from hypothesis.stateful import (
     rule,
 )
 
-from rath._core.trash import in_trash, move_to_trash
-from rath._core.use import Use, use_file
+from rath._core.retention import in_trash, move_to_trash
+from rath._core.usage_locks import Use, use_file
 from rath.backend.persistence import PersistentSandboxRegistry
 from rath.backend.persistence.paths import local_root, opensandbox_index_path, opensandbox_root
-from rath.backend.persistence.records import write_last_use
+from rath.backend.persistence.registry import write_last_use
 from rath.backend.use import SANDBOX
 from rath.errors import BackendError
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from rath import memory
-from rath._core.trash import in_trash
+from rath._core.retention import in_trash
 from rath.errors import MemoryBackendError
 from rath.memory import MemoryOpRead, MemoryReadResult, MemoryStoreSpec
 from rath.memory.persistence import PersistentMemoryRegistry, local_memory_root

@@ -16,8 +16,8 @@ from uuid import UUID, uuid4
 import pytest
 
 from rath import memory
-from rath._core.trash import in_trash
-from rath._core.use import Use, is_used
+from rath._core.retention import in_trash
+from rath._core.usage_locks import Use, is_used
 from rath.errors import MemoryBackendError
 from rath.memory import (
     MemoryOpRead,
@@ -33,7 +33,7 @@ from rath.memory.persistence import (
     local_memory_root,
     memory_root,
 )
-from rath.memory.persistence.use import hold_store
+from rath.memory.persistence.registry import hold_store
 
 AT_ONCE = timedelta()
 WEEK = timedelta(days=7)
@@ -224,7 +224,7 @@ def test_store_in_a_place_that_cannot_be_written_is_used_without_a_lock(
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(os, "open", refuse)
-    with caplog.at_level(logging.WARNING, "rath._core.kept"):
+    with caplog.at_level(logging.WARNING, "rath._core.persistent_dirs"):
         assert hold_store(path) is None
     assert "used without a lock" in caplog.text
 

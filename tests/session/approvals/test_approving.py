@@ -13,7 +13,7 @@ import pytest
 from msgspec import structs
 
 import rath
-from rath._async.lazy import Deferred
+from rath._async.deferred import Deferred
 from rath._core.vector import Vector
 from rath.errors import ReplayDifference, ResumeMismatch
 from rath.flow import Agent

@@ -14,7 +14,7 @@ import pytest
 from pydantic import BaseModel
 
 import rath
-from rath._async.lazy import Deferred
+from rath._async.deferred import Deferred
 from rath.errors import ResumeMismatch
 from rath.flow import Agent
 from rath.session import Session

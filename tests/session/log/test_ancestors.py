@@ -10,7 +10,7 @@ from uuid import UUID, uuid4
 import pytest
 from hypothesis import given
 
-from rath._async.lazy import Deferred
+from rath._async.deferred import Deferred
 from rath._core.vector import Vector
 from rath.session import ChunkRow, ChunkTable, Session, session_graph_mode_override
 from rath.session.graph.recording import Edge, Provenance

@@ -11,7 +11,7 @@ import pytest
 from msgspec import structs
 from pydantic import BaseModel
 
-from rath._async.lazy import Deferred
+from rath._async.deferred import Deferred
 from rath._core.vector import Vector
 from rath.llm import Provider
 from rath.llm.chat_request import RathLLMChatRequest

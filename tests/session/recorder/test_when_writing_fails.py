@@ -19,7 +19,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rath._async.lazy import Deferred
+from rath._async.deferred import Deferred
 from rath.errors import PersistenceError
 from rath.llm import Provider
 from rath.llm.chat_response import RathLLMAssistantMessage, RathLLMStreamDelta

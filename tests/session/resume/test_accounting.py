@@ -14,7 +14,7 @@ from uuid import UUID
 import pytest
 
 from rath import autosave
-from rath._async.lazy import runs_above
+from rath._async.deferred import runs_above
 from rath.errors import ProviderError, SessionDamaged
 from rath.flow import Agent, Compressor, Selector, Workflow
 from rath.llm import Provider, register_chat_client

@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from rath._async.lazy import Deferred
+from rath._async.deferred import Deferred
 from rath._core.blobs import Blob
 from rath.session import ChunkRow, ChunkTable, Session, system_text_chunk, user_text_chunk
 from rath.session.operation import Place

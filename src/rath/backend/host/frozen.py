@@ -10,7 +10,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, context
 from functools import partial
 
 from rath._async.runtime import runtime
-from rath._core.trash import mount_below
+from rath._core.retention import mount_below
 from rath.backend.frozen import FrozenWorkspace
 from rath.backend.host.copying import CopyFailed, copy_tree
 from rath.backend.host.copying_job import SharedJob

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from rath._async.runtime import runtime
-from rath._core.trash import remove_tree
+from rath._core.retention import remove_tree
 from rath.backend.host.frozen import TREES, HostFrozen, freeze_tree
 from rath.backend.host.guard_trees import Lineage, Tree
 from rath.backend.host.layer import Layer, LayerKind

@@ -13,9 +13,8 @@ from typing import Self
 from uuid import uuid4
 
 from rath._async.runtime import runtime
-from rath._core.files import FileLock
-from rath._core.inherited import forget, keep_from_children
-from rath._core.trash import remove_tree
+from rath._core.files import FileLock, forget, keep_from_children
+from rath._core.retention import remove_tree
 from rath.backend.host.copying import CopyFailed
 from rath.backend.persistence.paths import ensure_forks_root
 from rath.errors import BackendError

@@ -20,7 +20,7 @@ import sys
 import threading
 from dataclasses import dataclass, replace
 
-from rath._core.inherited import forget, keep_from_children
+from rath._core.files import forget, keep_from_children
 from rath.backend.host.layer import Layer, LayerKind
 from rath.backend.host.layer_directory import LayerDirectory
 from rath.backend.host.process import Command

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rath._async.together import together
+from rath._async.lanes import gather
 from rath._core.blobs import MAX_BLOB_BYTES, Blob
 from rath.backend.host.scan import Known, Seen, Snapshot, StatKey
 from rath.backend.manifest import EffectPolicy, FileState
@@ -192,7 +192,7 @@ async def _fetch(
                 contents.keep(blob)
                 known[each.key] = _seen(each, blob.digest)
 
-    await together([fetch] * min(_FETCHERS, len(wanted)))
+    await gather([fetch] * min(_FETCHERS, len(wanted)))
     return [each for each in plain if each.key not in known]
 
 

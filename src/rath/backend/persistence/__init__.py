@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from rath.backend.persistence.forks import prunable_forks, prune_forks
 from rath.backend.persistence.paths import (
     LOCAL_SUBDIR,
     OPENSANDBOX_INDEX_SUFFIX,
@@ -16,7 +15,12 @@ from rath.backend.persistence.paths import (
     opensandbox_root,
     sandboxes_dir,
 )
-from rath.backend.persistence.registry import PersistentSandboxRegistry, RemoteSandboxRecord
+from rath.backend.persistence.registry import (
+    PersistentSandboxRegistry,
+    RemoteSandboxRecord,
+    prunable_forks,
+    prune_forks,
+)
 
 __all__ = [
     "LOCAL_SUBDIR",

@@ -1,48 +1,98 @@
-"""Sandboxes that outlive a process, by id: workspaces of this host, and remote sandboxes."""
+"""Sandboxes that outlive a process, by id: workspaces, remote sandboxes, and what forks left.
+
+The index file of a remote sandbox:
+
+    {"schema_version": 1, "id": ..., "backend": ..., "remote_id": ..., "spec": {...} or null,
+     "created_at": ..., "last_used_at": ...}
+
+A fork's directory `<forks>/<id>/` holds a file `lock`, and its owner holds the exclusive lock on
+that. While it is made it is called `.<id>`, and may lack the lock for a moment.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import json
 import logging
+import os
 from collections.abc import Generator
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, cast, runtime_checkable
 from uuid import UUID, uuid4
 
-from rath._core.files import FileLock
-from rath._core.kept import KeptDirectories, listed_ids
-from rath._core.use import claimed, forget_unused, is_old, is_used, last_use, use_file
+from rath._core.files import FileLock, atomic_write_json
+from rath._core.persistent_dirs import PersistentDirectories, listed_ids
+from rath._core.retention import empty_trash, move_to_trash
+from rath._core.usage_locks import claimed, forget_unused, is_old, is_used, last_use, use_file
 from rath.backend import registry as backends
 from rath.backend.abc import BackendSandbox, BackendSandboxSpec
 from rath.backend.persistence.paths import (
     OPENSANDBOX_INDEX_SUFFIX,
     ensure_local_root,
     ensure_opensandbox_root,
+    fork_dir,
+    forks_root,
     local_root,
     local_sandbox_dir,
     opensandbox_index_path,
     opensandbox_root,
 )
-from rath.backend.persistence.records import (
-    BadIndex,
-    RemoteSandboxRecord,
-    read_index,
-    write_index,
-    write_last_use,
+from rath.backend.persistence.spec_json import (
+    SCHEMA_VERSION,
+    spec_from_jsonable,
+    spec_to_jsonable,
 )
-from rath.backend.persistence.spec_json import SCHEMA_VERSION
 from rath.backend.use import SANDBOX
 from rath.errors import BackendError
 
-__all__ = ["PersistentSandboxRegistry", "RemoteSandboxRecord"]
+__all__ = [
+    "LOCK_FILENAME",
+    "PersistentSandboxRegistry",
+    "RemoteSandboxRecord",
+    "prunable_forks",
+    "prune_forks",
+    "write_last_use",
+]
 
+LOCK_FILENAME = "lock"
+
+_PRIVATE_MODE = 0o600
 _INDEX_LOCK = ".lock"
 _INDEX_WAIT_SECONDS = 10.0
 """How long a writer waits for another one, which is the time of one small file."""
+_AT_ONCE = timedelta()
+_GIVEN_UP = timedelta(hours=1)
+"""Age from which a directory that is still without a lock will not get one; a guess."""
 
 _logger = logging.getLogger(__name__)
+
+
+class BadIndex(ValueError):
+    """An index file that cannot be believed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RemoteSandboxRecord:
+    """What an index file says about a remote sandbox."""
+
+    schema_version: int
+    id: UUID
+    backend: str
+    """Name of the backend that can attach to it."""
+
+    remote_id: str
+    """What the backend calls it."""
+
+    spec: BackendSandboxSpec | None
+    """What it was opened with, but for the values of its variables."""
+
+    created_at: datetime
+    last_used_at: datetime
+    path: Path
+    """The index file."""
 
 
 @runtime_checkable
@@ -159,7 +209,7 @@ class PersistentSandboxRegistry:
         )
         ensure_opensandbox_root()
         with _writing():
-            write_index(record)
+            _write_index(record)
         return new_id
 
     def touch_remote(self, sandbox_id: UUID | str) -> None:
@@ -181,7 +231,7 @@ class PersistentSandboxRegistry:
         """
         path = opensandbox_index_path(sandbox_id)
         try:
-            return _with_uses(read_index(path))
+            return _with_uses(_read_index(path))
         except FileNotFoundError:
             return None
         except BadIndex as exc:
@@ -285,8 +335,8 @@ class PersistentSandboxRegistry:
             return is_old(current.last_used_at.timestamp(), older_than) and _forget(record.path)
 
 
-def _workspaces() -> KeptDirectories:
-    return KeptDirectories(local_root(), SANDBOX)
+def _workspaces() -> PersistentDirectories:
+    return PersistentDirectories(local_root(), SANDBOX)
 
 
 @contextlib.contextmanager
@@ -325,3 +375,155 @@ def _with_uses(record: RemoteSandboxRecord) -> RemoteSandboxRecord:
     if used_at is None or used_at <= record.last_used_at.timestamp():
         return record
     return dataclasses.replace(record, last_used_at=datetime.fromtimestamp(used_at, UTC))
+
+
+# ---------------------------------------------------------------- index files
+
+
+def _write_index(record: RemoteSandboxRecord) -> None:
+    """Write the index file of a record, readable by its owner alone."""
+    atomic_write_json(record.path, _encode_record(record), mode=_PRIVATE_MODE)
+
+
+def _read_index(path: Path) -> RemoteSandboxRecord:
+    """Return what an index file says.
+
+    Raises:
+        FileNotFoundError: There is none.
+        BadIndex: It cannot be believed.
+    """
+    return _decode_record(_read_json(path), path)
+
+
+def write_last_use(path: Path, time: datetime) -> None:
+    """Write another time of last use into an index file; all else in it stays.
+
+    Raises:
+        FileNotFoundError: There is none.
+        BadIndex: It cannot be believed.
+    """
+    raw = _read_json(path)
+    _decode_record(raw, path)
+    atomic_write_json(path, {**raw, "last_used_at": time.isoformat()}, mode=_PRIVATE_MODE)
+
+
+def _encode_record(record: RemoteSandboxRecord) -> dict[str, Any]:
+    return {
+        "schema_version": record.schema_version,
+        "id": str(record.id),
+        "backend": record.backend,
+        "remote_id": record.remote_id,
+        "spec": spec_to_jsonable(record.spec),
+        "created_at": record.created_at.isoformat(),
+        "last_used_at": record.last_used_at.isoformat(),
+    }
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        raw: object = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise
+    except (OSError, ValueError, RecursionError) as exc:
+        raise BadIndex(f"{path} cannot be read: {exc}") from exc
+    if not isinstance(raw, dict):
+        raise BadIndex(f"{path} holds no JSON object")
+    return cast("dict[str, Any]", raw)
+
+
+def _decode_record(raw: dict[str, Any], path: Path) -> RemoteSandboxRecord:
+    try:
+        version = int(raw["schema_version"])
+        if version > SCHEMA_VERSION:
+            raise ValueError(f"it was written by a newer rath, as version {version}")
+        record = RemoteSandboxRecord(
+            schema_version=version,
+            id=UUID(raw["id"]),
+            backend=_checked_name(raw["backend"]),
+            remote_id=_checked_name(raw["remote_id"]),
+            spec=spec_from_jsonable(raw.get("spec")),
+            created_at=_utc(raw["created_at"]),
+            last_used_at=_utc(raw["last_used_at"]),
+            path=path,
+        )
+        if str(record.id) != path.stem:
+            raise ValueError(f"it is the index of {record.id}")
+    except (KeyError, ValueError, TypeError, AttributeError, OverflowError) as exc:
+        raise BadIndex(f"{path} cannot be used: {type(exc).__name__}: {exc}") from exc
+    return record
+
+
+def _checked_name(raw: object) -> str:
+    if not isinstance(raw, str) or not raw:
+        raise ValueError(f"expected a name, found {raw!r}")
+    return raw
+
+
+def _utc(text: str) -> datetime:
+    time = datetime.fromisoformat(text)
+    return time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)
+
+
+# ---------------------------------------------------------------- forks
+
+
+def prunable_forks(*, older_than: timedelta = _AT_ONCE) -> list[UUID]:
+    """Return the forks that `prune_forks` would remove now."""
+    return [
+        fork_id
+        for fork_id in listed_ids(forks_root())
+        if _is_fork_left(fork_dir(fork_id), older_than)
+    ]
+
+
+def prune_forks(*, older_than: timedelta = _AT_ONCE) -> list[UUID]:
+    """Remove what is left of forks whose process has gone, and return their ids.
+
+    A fork in which a file system is still mounted is kept, with a warning.
+
+    Args:
+        older_than: How long ago a fork must have been made.
+    """
+    removed = [
+        fork_id
+        for fork_id in prunable_forks(older_than=older_than)
+        if _remove_fork(fork_dir(fork_id), older_than)
+    ]
+    for unfinished in listed_ids(forks_root(), prefix="."):
+        _remove_fork(forks_root() / f".{unfinished}", max(older_than, _GIVEN_UP))
+    empty_trash(forks_root())
+    return removed
+
+
+def _remove_fork(path: Path, older_than: timedelta) -> bool:
+    if not _is_fork_left(path, older_than):
+        return False
+    with _fork_claimed(path) as is_free:
+        return is_free and move_to_trash(path) is not None
+
+
+def _is_fork_left(path: Path, older_than: timedelta) -> bool:
+    made_at = last_use(path / LOCK_FILENAME)
+    if made_at is None:
+        made_at, older_than = last_use(path), max(older_than, _GIVEN_UP)
+    if not is_old(made_at, older_than):
+        return False
+    with _fork_claimed(path) as is_free:
+        return is_free
+
+
+@contextlib.contextmanager
+def _fork_claimed(path: Path) -> Generator[bool]:
+    """Try to take the lock of a fork; gives whether nobody holds it."""
+    try:
+        fd = os.open(path / LOCK_FILENAME, os.O_RDWR)
+    except OSError as exc:
+        # Without a file there is no owner; what cannot be opened may have one.
+        yield isinstance(exc, FileNotFoundError)
+        return
+    try:
+        lock = FileLock(fd)
+        yield lock.acquire()
+        lock.release()
+    finally:
+        os.close(fd)

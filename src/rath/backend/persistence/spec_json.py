@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from datetime import timedelta
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from rath.backend.abc import BackendSandboxSpec, SandboxLimits
 from rath.backend.manifest import EffectPolicy
@@ -12,6 +13,8 @@ from rath.backend.manifest import EffectPolicy
 __all__ = ["SCHEMA_VERSION", "spec_from_jsonable", "spec_to_jsonable"]
 
 SCHEMA_VERSION = 1
+
+D = TypeVar("D", SandboxLimits, EffectPolicy)
 
 
 def spec_to_jsonable(spec: BackendSandboxSpec | None) -> dict[str, Any] | None:
@@ -32,15 +35,10 @@ def spec_to_jsonable(spec: BackendSandboxSpec | None) -> dict[str, Any] | None:
     if spec.network:
         record["network"] = True
     if spec.limits is not None:
-        limits = spec.limits
-        record["limits"] = {"memory_bytes": limits.memory_bytes, "processes": limits.processes}
+        record["limits"] = dataclasses.asdict(spec.limits)
     if spec.effects is not None:
-        record["effects"] = {
-            "is_on": spec.effects.is_on,
-            "ignore": sorted(spec.effects.ignore),
-            "max_files": spec.effects.max_files,
-            "keep_contents": spec.effects.keep_contents,
-        }
+        effects = dataclasses.asdict(spec.effects)
+        record["effects"] = {**effects, "ignore": sorted(spec.effects.ignore)}
     return record
 
 
@@ -66,6 +64,8 @@ def _spec(raw: Mapping[str, Any]) -> BackendSandboxSpec:
     known = {name: value for name, value in env.items() if value is not None}
     entrypoint, seconds = raw.get("entrypoint"), raw.get("timeout_seconds")
     limits, effects = raw.get("limits"), raw.get("effects")
+    if effects is not None and "ignore" in effects:
+        effects = {**effects, "ignore": frozenset(effects["ignore"])}
     return BackendSandboxSpec(
         image=raw.get("image"),
         entrypoint=None if entrypoint is None else tuple(entrypoint),
@@ -73,20 +73,12 @@ def _spec(raw: Mapping[str, Any]) -> BackendSandboxSpec:
         timeout=None if seconds is None else timedelta(seconds=seconds),
         working_dir=raw.get("working_dir"),
         network=raw.get("network") is True,
-        limits=None if limits is None else _limits(limits),
-        effects=None if effects is None else _effects(effects),
+        limits=None if limits is None else _from_fields(SandboxLimits, limits),
+        effects=None if effects is None else _from_fields(EffectPolicy, effects),
     )
 
 
-def _limits(raw: Mapping[str, Any]) -> SandboxLimits:
-    return SandboxLimits(memory_bytes=raw.get("memory_bytes"), processes=raw.get("processes"))
-
-
-def _effects(raw: Mapping[str, Any]) -> EffectPolicy:
-    default = EffectPolicy()
-    return EffectPolicy(
-        is_on=raw.get("is_on", default.is_on),
-        ignore=frozenset(raw.get("ignore", default.ignore)),
-        max_files=raw.get("max_files", default.max_files),
-        keep_contents=raw.get("keep_contents", default.keep_contents),
-    )
+def _from_fields(cls: type[D], raw: Mapping[str, Any]) -> D:
+    """Return a dataclass with the values of its fields in `raw`."""
+    names = [field.name for field in dataclasses.fields(cls)]
+    return cls(**{name: raw[name] for name in names if name in raw})

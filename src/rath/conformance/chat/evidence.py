@@ -1,15 +1,15 @@
-"""Whether what is told of a call is true, and whether a key stands in it."""
+"""Clauses on the evidence of calls: whether it is true, and whether a key stands in it."""
 
 from __future__ import annotations
 
 import json
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from hashlib import sha256
 from typing import Any, cast
 
-from rath.conformance.chat.subject import Call, Subject
-from rath.conformance.report import Skipped, expect
+from rath.conformance.chat.subject import ChatSubject
+from rath.conformance.contract import Clauses, Skipped, expect
 from rath.llm.base import ChatClient
 from rath.llm.exchange import evidence_of
 from rath.llm.foreign import ForeignDraft
@@ -17,27 +17,34 @@ from rath.llm.provider import Provider
 
 __all__ = ["CLIENT", "EVIDENCE"]
 
+CLIENT = Clauses[ChatSubject]()
+EVIDENCE = Clauses[ChatSubject]()
+
+_clause = EVIDENCE.add("")
 _FROM_SESSION = frozenset({"messages", "system", "tools"})
 _SHORTEST_SECRET = 6
 """A shorter key may stand anywhere by chance."""
 
 
-def _it_is_a_chat_client(subject: Subject) -> None:
+@CLIENT.add("")
+def it_is_a_chat_client(subject: ChatSubject) -> None:
     client: object = subject.client
     expect(isinstance(client, ChatClient), f"`provider` and `complete`, got {client!r}")
-    given: object = subject.client.provider
-    expect(isinstance(given, Provider), f"a Provider as `provider`, got {given!r}")
+    found: object = subject.client.provider
+    expect(isinstance(found, Provider), f"a Provider as `provider`, got {found!r}")
 
 
-def _the_digest_is_that_of_the_body(subject: Subject) -> None:
-    for call in _answered(subject):
+@_clause
+def the_digest_is_that_of_the_body(subject: ChatSubject) -> None:
+    for call in subject.answered():
         digest = sha256(call.body).hexdigest()
         found = call.evidence.request_digest
         expect(found == digest, f"sha256 of the body, {digest}, got {found}")
 
 
-def _the_evidence_says_who_was_asked(subject: Subject) -> None:
-    for call in _answered(subject):
+@_clause
+def the_evidence_says_who_was_asked(subject: ChatSubject) -> None:
+    for call in subject.answered():
         evidence, facts = call.evidence, call.draft.facts
         for name in ("provider_kind", "adapter", "adapter_version", "renderer", "requested_model"):
             found = getattr(evidence, name)
@@ -51,8 +58,9 @@ def _the_evidence_says_who_was_asked(subject: Subject) -> None:
         expect(not {"@", "?"} & set(endpoint), f"scheme, host and path, got {endpoint!r}")
 
 
-def _the_evidence_says_where_values_came_from(subject: Subject) -> None:
-    for call in _answered(subject):
+@_clause
+def the_evidence_says_where_values_came_from(subject: ChatSubject) -> None:
+    for call in subject.answered():
         origins = dict(call.evidence.origins)
         if isinstance(call.draft, ForeignDraft):
             continue
@@ -61,8 +69,9 @@ def _the_evidence_says_where_values_came_from(subject: Subject) -> None:
             expect(bool(origins.get("api_key")), f"the key's origin, got {origins!r}")
 
 
-def _the_evidence_says_what_came_back(subject: Subject) -> None:
-    for call in _answered(subject):
+@_clause
+def the_evidence_says_what_came_back(subject: ChatSubject) -> None:
+    for call in subject.answered():
         evidence, choice = call.evidence, call.response.primary_choice
         expect(evidence.status == "done", f"the status 'done', got {evidence.status!r}")
         expect(evidence.error is None, f"no error, got {evidence.error!r}")
@@ -75,8 +84,9 @@ def _the_evidence_says_what_came_back(subject: Subject) -> None:
             expect(found == answer, f"{answer!r} as in the answer, got {found!r}")
 
 
-def _the_evidence_counts_attempts(subject: Subject) -> None:
-    for call in _answered(subject):
+@_clause
+def the_evidence_counts_attempts(subject: ChatSubject) -> None:
+    for call in subject.answered():
         attempts = call.evidence.attempts
         numbers = [attempt.number for attempt in attempts]
         expect(numbers == list(range(1, len(attempts) + 1)), f"1, 2, ..., got {numbers!r}")
@@ -87,44 +97,48 @@ def _the_evidence_counts_attempts(subject: Subject) -> None:
         expect(all(each.error for each in attempts[:-1]), f"errors before it, got {attempts!r}")
 
 
-def _the_evidence_measures_time(subject: Subject) -> None:
-    for call in _answered(subject):
+@_clause
+def the_evidence_measures_time(subject: ChatSubject) -> None:
+    for call in subject.answered():
         evidence = call.evidence
         started, first = evidence.started, evidence.first_token_ms
         expect(started.tzinfo is not None, f"a time with its zone, got {started!r}")
-        expect(call.begun <= started <= call.ended, f"when it began, got {started!r}")
+        expect(call.started <= started <= call.ended, f"when it began, got {started!r}")
         expect(0 <= evidence.queued_ms <= evidence.duration_ms, "a wait within the duration")
         if call.deltas is None:
             expect(first is None, f"no first token of an answer that came whole, got {first!r}")
-        elif not isinstance(call.draft, ForeignDraft) or call.deltas:
-            expect(
-                first is None or 0 <= first <= evidence.duration_ms,
-                f"a first token within {evidence.duration_ms} ms, got {first!r}",
-            )
+        elif first is not None and (call.deltas or not isinstance(call.draft, ForeignDraft)):
+            duration = evidence.duration_ms
+            expect(0 <= first <= duration, f"a first token within {duration} ms, got {first!r}")
 
 
-def _the_parameters_are_those_of_the_body(subject: Subject) -> None:
-    for call in _answered(subject):
+@_clause
+def the_parameters_are_those_of_the_body(subject: ChatSubject) -> None:
+    for call in subject.answered():
         parameters = call.evidence.parameters
-        held = _FROM_SESSION & parameters.keys()
-        expect(not held, f"no {sorted(held)} among the parameters")
-        body = _json_object(call.body)
-        for name, value in (json.loads(json.dumps(dict(parameters), default=dict))).items():
-            if body is not None:
-                expect(body.get(name) == value, f"{name}={value!r} as in the body")
+        wrong = _FROM_SESSION & parameters.keys()
+        expect(not wrong, f"no {sorted(wrong)} among the parameters")
+        try:
+            body: object = json.loads(call.body)
+        except ValueError:
+            continue
+        if isinstance(body, dict):
+            fields = cast("dict[str, Any]", body)
+            for name, value in json.loads(json.dumps(dict(parameters), default=dict)).items():
+                expect(fields.get(name) == value, f"{name}={value!r} as in the body")
 
 
-def _the_key_appears_nowhere(subject: Subject) -> None:
+@_clause
+def the_key_appears_nowhere(subject: ChatSubject) -> None:
     if len(subject.secret) < _SHORTEST_SECRET:
         raise Skipped("no key is known, or one too short to look for; pass secret=...")
-    for place, text in _shown(subject):
+    for place, text in _texts(subject):
         expect(subject.secret not in text, f"no key in {place}")
 
 
-def _shown(subject: Subject) -> Iterator[tuple[str, str]]:
-    """Give everything that the client showed, with its place."""
-    client = subject.client
-    yield "the client's repr", f"{client!r} {client}"
+def _texts(subject: ChatSubject) -> Iterator[tuple[str, str]]:
+    """Give every text that the client made, with its place."""
+    yield "the client's repr", f"{subject.client!r} {subject.client}"
     yield "its provider's repr", f"{subject.provider!r} {subject.provider}"
     for call in subject.calls:
         yield "a draft", f"{call.draft!r} {call.draft.facts!r}"
@@ -136,31 +150,3 @@ def _shown(subject: Subject) -> Iterator[tuple[str, str]]:
         yield "the evidence of an error", repr(evidence_of(error))
     for line in subject.log:
         yield "the log", line
-
-
-def _answered(subject: Subject) -> list[Call]:
-    if not subject.calls:
-        raise Skipped("no call was answered")
-    return subject.calls
-
-
-def _json_object(body: bytes) -> Mapping[str, Any] | None:
-    try:
-        found: object = json.loads(body)
-    except ValueError:
-        return None
-    return cast("Mapping[str, Any]", found) if isinstance(found, dict) else None
-
-
-CLIENT = (_it_is_a_chat_client,)
-
-EVIDENCE = (
-    _the_digest_is_that_of_the_body,
-    _the_evidence_says_who_was_asked,
-    _the_evidence_says_where_values_came_from,
-    _the_evidence_says_what_came_back,
-    _the_evidence_counts_attempts,
-    _the_evidence_measures_time,
-    _the_parameters_are_those_of_the_body,
-    _the_key_appears_nowhere,
-)

@@ -1,4 +1,4 @@
-"""A chat client under its contract: how it is asked, and what came of it so far."""
+"""A chat client under its contract: how it is asked, and the calls and errors so far."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any, Literal, TypeVar
 
 from rath._async.runtime import Running, runtime
-from rath.conformance.report import Skipped, Unlike
+from rath.conformance.contract import Skipped, Unlike
 from rath.llm.base import ChatClient
 from rath.llm.chat_request import RathLLMChatRequest, RathLLMFunctionTool, RathLLMMessage
 from rath.llm.chat_response import (
@@ -17,16 +17,16 @@ from rath.llm.chat_response import (
     RathLLMChatResponse,
     RathLLMStreamDelta,
 )
-from rath.llm.draft import ChatDraft, OnDelta, open_draft
+from rath.llm.draft import ChatDraft, open_draft
 from rath.llm.exchange import CallEvidence, Exchange
 from rath.llm.provider import Provider
 from rath.session.chat_request_build import provider_into_chat_request
 
-__all__ = ["ANSWER_SECONDS", "Call", "How", "Subject", "await_end", "result_of", "wait_for"]
-
 T = TypeVar("T")
 
 How = Literal["whole", "streamed"]
+
+LABEL = "a call of the contract of chat clients"
 
 ANSWER_SECONDS = 180.0
 """How long an answer may take; a guess that leaves a slow machine its time."""
@@ -37,24 +37,24 @@ while without costing much."""
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class ContractCall:
     """A call that was answered."""
 
     draft: ChatDraft
     body: bytes
-    """What the draft said that it would send, just before it did."""
+    """The draft's body just before it was sent."""
 
     deltas: tuple[RathLLMStreamDelta, ...] | None
     """None for a call that was answered whole."""
 
     response: RathLLMChatResponse
     evidence: CallEvidence
-    begun: datetime
+    started: datetime
     ended: datetime
 
     @property
     def message(self) -> RathLLMAssistantMessage:
-        """What the model said."""
+        """The answer of the model."""
         return self.response.primary_choice.message
 
     @property
@@ -63,7 +63,7 @@ class Call:
 
 
 @dataclass(slots=True)
-class Subject:
+class ChatSubject:
     """A chat client, the requests that it gets, and what it did with them."""
 
     client: ChatClient
@@ -73,29 +73,37 @@ class Subject:
 
     unknown_model: str | None
     cancel_seconds: float
-    calls: list[Call] = field(default_factory=list[Call])
+    calls: list[ContractCall] = field(default_factory=list[ContractCall])
     """Those that were answered so far."""
 
     errors: list[Exception] = field(default_factory=list[Exception])
-    """What the others failed with."""
+    """The errors of the others."""
 
     log: list[str] = field(default_factory=list[str])
-    """What was logged meanwhile."""
+    """The lines that were logged meanwhile."""
 
     @property
     def provider(self) -> Provider:
-        """What the client was made for; it need not say."""
-        given: object = getattr(self.client, "provider", None)
-        return given if isinstance(given, Provider) else Provider()
-
-    @property
-    def streams(self) -> bool:
-        return callable(getattr(self.client, "complete_stream", None))
+        """The provider of the client, which need not have one."""
+        found: object = getattr(self.client, "provider", None)
+        return found if isinstance(found, Provider) else Provider()
 
     @property
     def hows(self) -> tuple[How, ...]:
         """The ways in which it can be asked."""
-        return ("whole", "streamed") if self.streams else ("whole",)
+        streams = callable(getattr(self.client, "complete_stream", None))
+        return ("whole", "streamed") if streams else ("whole",)
+
+    def need_stream(self) -> None:
+        """Skip a clause where the client cannot stream."""
+        if "streamed" not in self.hows:
+            raise Skipped("it has no complete_stream")
+
+    def answered(self) -> list[ContractCall]:
+        """Return the calls that were answered; skip a clause where there are none."""
+        if not self.calls:
+            raise Skipped("no call was answered")
+        return self.calls
 
     def request(
         self,
@@ -110,140 +118,107 @@ class Subject:
         The limit of tokens stands in `max_tokens` where the provider uses that field, and else in
         `max_completion_tokens`, which newer models want.
         """
-        prefs = self.provider
         limit = max_tokens or self.max_tokens
-        old = prefs.max_tokens is not None
-        plain = replace(
-            prefs,
-            model=model or prefs.model,
-            max_tokens=limit if old else None,
-            max_completion_tokens=None if old else limit,
-            n=None,
-            stop=None,
-            tool_choice=None,
-            response_format=None,
-        )
-        plain = replace(plain, **more)
+        is_old = self.provider.max_tokens is not None
+        fields: dict[str, Any] = {
+            "model": model or self.provider.model,
+            "max_tokens": limit if is_old else None,
+            "max_completion_tokens": None if is_old else limit,
+            **dict.fromkeys(("n", "stop", "tool_choice", "response_format")),
+            **more,
+        }
+        plain = replace(self.provider, **fields)
         return provider_into_chat_request(messages, tuple(tools), plain, default_tool_choice=None)
+
+    def question(self, text: str, **options: Any) -> RathLLMChatRequest:
+        """Return a request with one question."""
+        return self.request(RathLLMMessage("user", text), **options)
 
     def echo(self, word: str) -> RathLLMChatRequest:
         """Return a request that a word shall be repeated."""
-        text = f"Repeat this word and say nothing else: {word}"
-        return self.request(RathLLMMessage("user", text))
+        return self.question(f"Repeat this word and say nothing else: {word}")
 
     def long(self) -> RathLLMChatRequest:
         """Return a request whose answer takes a while."""
-        question = RathLLMMessage("user", "Count from 1 to 500, with digits and commas.")
-        return self.request(question, max_tokens=_LONG * self.max_tokens)
+        question = "Count from 1 to 500, with digits and commas."
+        return self.question(question, max_tokens=_LONG * self.max_tokens)
 
     def open(self, request: RathLLMChatRequest, *, how: How = "whole") -> ChatDraft:
-        """Return a draft of the request.
-
-        Raises:
-            Skipped: It would have to be streamed, and the client cannot do that.
-        """
-        if how == "streamed" and not self.streams:
-            raise Skipped("it has no complete_stream")
+        """Return a draft of the request; skip a clause where it would have to be streamed."""
+        if how == "streamed":
+            self.need_stream()
         return open_draft(self.client, request, streaming=how == "streamed")
 
-    def ask(self, request: RathLLMChatRequest, *, how: How = "whole") -> Call:
+    def ask(self, request: RathLLMChatRequest, *, how: How = "whole") -> ContractCall:
         """Send a request and wait for its answer."""
-        return self.send(self.open(request, how=how), how=how)
-
-    def send(self, draft: ChatDraft, *, how: How = "whole") -> Call:
-        """Send a draft and wait for its answer."""
-        (call,) = self.send_all([(draft, how)])
+        (call,) = self.send_all([(self.open(request, how=how), how)])
         return call
 
-    def send_all(self, drafts: Sequence[tuple[ChatDraft, How]]) -> list[Call]:
+    def send_all(self, drafts: Sequence[tuple[ChatDraft, How]]) -> list[ContractCall]:
         """Send drafts at once and wait for all of the answers."""
-        started = [_Started(draft, streamed=how == "streamed") for draft, how in drafts]
+        running: list[Running] = []
+        calls: list[Callable[[], ContractCall]] = []
         try:
-            return [self._finish(each) for each in started]
+            for draft, how in drafts:
+                each, finish = _start(draft, how)
+                running.append(each)
+                calls.append(finish)
+            for finish in calls:
+                try:
+                    self.calls.append(finish())
+                except Exception as exc:  # a client of others raises errors of its own
+                    self.errors.append(exc)
+                    raise
+            return self.calls[-len(drafts) :]
         finally:
-            for each in started:
-                runtime().cancel(each.running)
-
-    def _finish(self, started: _Started) -> Call:
-        try:
-            call = started.finish()
-        except Exception as exc:  # a client of others raises errors of its own
-            self.errors.append(exc)
-            raise
-        self.calls.append(call)
-        return call
+            for each in running:
+                runtime().cancel(each)
 
 
-class _Started:
-    """A call in flight."""
+def _start(draft: ChatDraft, how: How) -> tuple[Running, Callable[[], ContractCall]]:
+    """Send a draft, and return how to wait for its answer."""
+    body, started = draft.body(), datetime.now(UTC)
+    deltas: list[RathLLMStreamDelta] = []
+    on_delta = deltas.append if how == "streamed" else None
+    running = runtime().submit(lambda: draft.asend(on_delta=on_delta), label=LABEL)
 
-    def __init__(self, draft: ChatDraft, *, streamed: bool) -> None:
-        self._draft = draft
-        self._deltas: list[RathLLMStreamDelta] | None = [] if streamed else None
-        self._body = draft.body()
-        self._begun = datetime.now(UTC)
-        on_delta: OnDelta | None = None if self._deltas is None else self._deltas.append
-        self.running = runtime().submit(
-            lambda: draft.asend(on_delta=on_delta), label="a call of the contract of chat clients"
-        )
+    def finish() -> ContractCall:
+        await_end(running.future, "an answer", ANSWER_SECONDS, lambda: runtime().cancel(running))
+        exchange: Exchange = running.future.result()
+        given = tuple(deltas) if how == "streamed" else None
+        response, evidence = exchange.response, exchange.evidence
+        return ContractCall(draft, body, given, response, evidence, started, datetime.now(UTC))
 
-    def finish(self) -> Call:
-        exchange: Exchange = result_of(self.running)
-        return Call(
-            draft=self._draft,
-            body=self._body,
-            deltas=None if self._deltas is None else tuple(self._deltas),
-            response=exchange.response,
-            evidence=exchange.evidence,
-            begun=self._begun,
-            ended=datetime.now(UTC),
-        )
-
-
-def result_of(running: Running) -> Any:
-    """Wait for what was submitted and return its result.
-
-    Raises:
-        Unlike: It did not come.
-    """
-    await_end(running, "an answer", seconds=ANSWER_SECONDS)
-    return running.future.result()
+    return running, finish
 
 
 def await_end(
-    running: Running,
+    future: Future[Any],
     expectation: str,
-    *,
     seconds: float,
-    cancel: Callable[[Running], None] | None = None,
+    cancel: Callable[[], object] = lambda: None,
 ) -> None:
-    """Wait until something has ended, however it ended.
+    """Wait for the end of some work, however it ends.
 
     Args:
-        running: What was submitted.
+        future: Its result.
         expectation: What it is expected to do in time.
         seconds: How long to wait.
-        cancel: Ends it in case that it is late; as a run of the runtime by default.
+        cancel: Ends it where it is late, or where the wait is interrupted.
 
     Raises:
         Unlike: It goes on.
     """
     try:
-        wait([running.future], timeout=seconds)
+        wait([future], timeout=seconds)
     finally:
-        if not running.future.done():
-            (cancel or runtime().cancel)(running)
-    if not running.future.done():
+        if not future.done():
+            cancel()
+    if not future.done():
         raise Unlike(f"expected {expectation} within {seconds:g} s")
 
 
-def wait_for(started: Future[T], expectation: str, *, seconds: float) -> T:
-    """Wait for work on a worker thread and return its result.
-
-    Raises:
-        Unlike: It goes on.
-    """
-    wait([started], timeout=seconds)
-    if not started.done():
-        raise Unlike(f"expected {expectation} within {seconds:g} s")
-    return started.result()
+def result_within(future: Future[T], expectation: str, seconds: float) -> T:
+    """Wait for some work as `await_end` does, and return its result or raise its error."""
+    await_end(future, expectation, seconds)
+    return future.result()

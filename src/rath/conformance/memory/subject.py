@@ -1,157 +1,210 @@
-"""A memory under its contract: what a check is, and how it asks."""
+"""A memory under its contract: how it is asked, and what is true of every open store."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Literal, TypeVar
+from collections.abc import Callable, Collection, Generator, Mapping
+from contextlib import contextmanager
+from typing import TypeVar
 
-from rath.conformance.report import Unlike, expect
+from rath.conformance.contract import (
+    Clauses,
+    HandleSubject,
+    Skipped,
+    expect,
+    expect_equal,
+    expect_error,
+    expect_failure,
+    expect_kind,
+    shown,
+)
+from rath.errors import MemoryStoreClosed, UnsupportedMemoryOp
 from rath.memory.abc import MemoryBackend, MemoryStore, MemoryStoreSpec
 from rath.memory.op_types import (
     MemoryOp,
+    MemoryOpCommit,
     MemoryOpFind,
+    MemoryOpForget,
     MemoryOpList,
     MemoryOpRead,
+    MemoryOpResource,
+    MemoryOpSearch,
+    MemoryOpTree,
     MemoryOpWrite,
 )
 from rath.memory.results import (
+    MemoryCommitResult,
     MemoryExecutionFailure,
     MemoryFindResult,
     MemoryHit,
     MemoryListResult,
     MemoryReadResult,
-    MemoryResult,
     MemoryWriteResult,
 )
 
+__all__ = ["LIFETIME"]
+
 R = TypeVar("R")
 
-Offer = Literal["supports_namespaces"]
-
 READ_WRITE = (MemoryOpRead, MemoryOpWrite)
-WRITE_FIND = (MemoryOpWrite, MemoryOpFind)
+"""What most of the clauses need."""
+
+_AT: Mapping[type[MemoryOp], Callable[[str], MemoryOp]] = {
+    MemoryOpFind: lambda uri: MemoryOpFind("heron", target_uri=uri),
+    MemoryOpSearch: lambda uri: MemoryOpSearch("heron", target_uri=uri),
+    MemoryOpRead: MemoryOpRead,
+    MemoryOpList: MemoryOpList,
+    MemoryOpTree: MemoryOpTree,
+    MemoryOpWrite: lambda uri: MemoryOpWrite(uri, "heron"),
+    MemoryOpForget: lambda uri: MemoryOpForget(uri, recursive=True),
+}
+"""Every operation with a URI; those that change something come last."""
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class MemorySubject(HandleSubject):
     """An open store, and a directory of it that nobody else uses."""
 
-    store: MemoryStore
-    uri: str
-    spec: MemoryStoreSpec | None
+    def __init__(self, store: MemoryStore, uri: str, spec: MemoryStoreSpec | None) -> None:
+        self.store = self.target = store
+        self.backend: MemoryBackend = store.backend
+        self.uri = uri
+        self.spec = spec
 
-    @property
-    def backend(self) -> MemoryBackend:
-        """The backend under its contract."""
-        return self.store.backend
+    def count(self) -> int:
+        return self.backend.store_count()
+
+    def supported(self) -> Collection[type]:
+        return self.backend.supported_ops()
+
+    def samples(self) -> list[MemoryOp]:
+        rest: list[MemoryOp] = [
+            MemoryOpCommit("conformance", ({"role": "user", "content": "heron"},)),
+            MemoryOpResource("no-such-file", self.uri),
+        ]
+        return [
+            *self.samples_at(self.at("a")),
+            *(op for op in rest if type(op) in self.supported()),
+        ]
+
+    def samples_at(self, uri: str) -> list[MemoryOp]:
+        """Return each supported operation with a URI, with that one."""
+        return [make(uri) for kind, make in _AT.items() if kind in self.supported()]
+
+    def flags(self) -> Mapping[str, type]:
+        return {
+            "supports_write": MemoryOpWrite,
+            "supports_read": MemoryOpRead,
+            "supports_list": MemoryOpList,
+            "supports_tree": MemoryOpTree,
+            "supports_resource_ingest": MemoryOpResource,
+            "supports_session_commit": MemoryOpCommit,
+            "supports_forget": MemoryOpForget,
+        }
+
+    def last_holder_closes(self) -> None:
+        with self.store, self.store:
+            expect_equal(self.store.refcount, 2, "as refcount")
+        # A blocking `close` of a backend runs soon after; closing again waits for it.
+        self.backend.close(self.store)
+        expect(self.store.closed, "a closed store after the last release")
+
+    def at(self, name: str) -> str:
+        """Return the URI of a name below the directory."""
+        return f"{self.uri}/{name}"
+
+    def ask(self, op: MemoryOp, kind: type[R]) -> R:
+        """Return the result of an operation, which must be of that type."""
+        return expect_kind(self.store.dispatch(op), kind, op)
+
+    def expect_refusal(self, kind: str, *ops: MemoryOp) -> None:
+        """Run operations, each of which must fail in that way."""
+        for op in ops:
+            expect_failure(self.store.dispatch(op), MemoryExecutionFailure, kind, op)
+
+    def write(
+        self,
+        name: str,
+        content: str = "heron fish",
+        *,
+        wait: bool = False,
+        metadata: Mapping[str, str] | None = None,
+    ) -> str:
+        """Write a note below the directory and return its URI.
+
+        Raises:
+            Skipped: It refuses the metadata.
+        """
+        op = MemoryOpWrite(self.at(name), content, wait=wait, metadata=metadata)
+        found = self.store.dispatch(op)
+        if metadata and isinstance(found, MemoryExecutionFailure) and found.kind == "unsupported":
+            raise Skipped(f"it refuses what it cannot keep: {found.message}")
+        expect_kind(found, MemoryWriteResult, op)
+        return op.uri
+
+    def commit(self, session: str, *messages: object) -> MemoryCommitResult:
+        """Archive the transcript of a session."""
+        return self.ask(MemoryOpCommit(session, messages), MemoryCommitResult)
+
+    def read(self, uri: str) -> str:
+        """Return the text of a note, which must be there."""
+        return str(self.ask(MemoryOpRead(uri), MemoryReadResult).data)
+
+    def expect_text(self, uri: str, expected: str) -> None:
+        """Read a note, which must hold that text."""
+        expect_equal(self.read(uri), expected, f"at {uri}")
+
+    def has(self, uri: str) -> bool:
+        """Return whether a note can be read; `not_found` is the only other answer allowed."""
+        found = self.store.dispatch(MemoryOpRead(uri))
+        if isinstance(found, MemoryReadResult):
+            return True
+        expect_failure(found, MemoryExecutionFailure, "not_found", MemoryOpRead(uri))
+        return False
+
+    def find(self, query: str, *, top_k: int = 8) -> tuple[MemoryHit, ...]:
+        """Return the hits below the directory."""
+        op = MemoryOpFind(query, target_uri=self.uri, top_k=top_k)
+        return self.ask(op, MemoryFindResult).hits
+
+    def names_in(self, uri: str) -> list[str]:
+        """Return the names in a directory; none where a store says that it is not there."""
+        found = self.store.dispatch(MemoryOpList(uri))
+        if isinstance(found, MemoryExecutionFailure) and found.kind == "not_found":
+            return []
+        listing = expect_kind(found, MemoryListResult, MemoryOpList(uri))
+        return [entry.name for entry in listing.entries]
+
+    @contextmanager
+    def another(self, spec: MemoryStoreSpec | None) -> Generator[MemorySubject]:
+        """Open one more store, with the same directory."""
+        store = self.backend.open(spec)
+        try:
+            yield MemorySubject(store, self.uri, spec)
+        finally:
+            self.backend.close(store)
 
 
-@dataclass(frozen=True, slots=True)
-class Check:
-    """One thing that a memory must do, asked of an open store and an empty directory of it."""
+LIFETIME = Clauses[MemorySubject]()
 
-    feature: str
-    """The row of the capability table that it belongs to."""
-
-    run: Callable[[Place], str | None]
-    """May return what was seen besides, for the report."""
-
-    needs: Sequence[type[MemoryOp]] = ()
-    offer: Offer | None = None
-    """What `capabilities()` must say for the check to be asked."""
-
-    @property
-    def name(self) -> str:
-        """What is checked, in words joined by underscores."""
-        return self.run.__name__
-
-    def missing(self, backend: MemoryBackend) -> str | None:
-        """Return why it cannot be asked of `backend`, None if it can."""
-        ops = backend.supported_ops()
-        names = [each.__name__ for each in self.needs if each not in ops]
-        if names:
-            return f"no {', '.join(names)}"
-        if self.offer is not None and not getattr(backend.capabilities(), self.offer):
-            return f"capabilities say {self.offer}=False"
-        return None
+for name, run in (
+    ("an_open_store_has_a_handle_and_no_holder", MemorySubject.has_handle_and_no_holder),
+    ("a_lazy_store_opens_on_first_use", MemorySubject.opens_on_first_use),
+    ("closing_twice_is_closing_once", MemorySubject.closes_once),
+    ("the_last_holder_closes", MemorySubject.last_holder_closes),
+    ("capabilities_and_supported_ops_agree", MemorySubject.capabilities_agree),
+):
+    LIFETIME.add("Opening, counting, closing", name=name)(run)
 
 
-def give(store: MemoryStore, op: MemoryOp, kind: type[R]) -> R:
-    """Return the result of an operation, which must be of that kind."""
-    return expect_kind(store.dispatch(op), op, kind)
+@LIFETIME.add("Opening, counting, closing")
+def a_closed_store_refuses_work(memory: MemorySubject) -> None:
+    memory.backend.close(memory.store)
+    for op in memory.samples():
+        expect_error(MemoryStoreClosed, shown(op), memory.store.dispatch, op)
 
 
-def expect_kind(result: MemoryResult, op: MemoryOp, kind: type[R]) -> R:
-    """Return a result, which must be of that kind."""
-    if not isinstance(result, kind):
-        raise Unlike(f"expected {kind.__name__} for {shown(op)}, got {result!r}")
-    return result
+@LIFETIME.add("Opening, counting, closing")
+def an_unknown_operation_raises(memory: MemorySubject) -> None:
+    class Unknown(MemoryOp):
+        pass
 
-
-def fail(store: MemoryStore, op: MemoryOp, kind: str) -> MemoryExecutionFailure:
-    """Return the failure of an operation, which must be of that kind."""
-    failure = give(store, op, MemoryExecutionFailure)
-    expect(failure.kind == kind, f"a failure of kind {kind!r} for {shown(op)}, got {failure!r}")
-    expect(bool(failure.message), f"a failure with a message for {shown(op)}")
-    return failure
-
-
-def write(place: Place, name: str, content: str, *, wait: bool = False) -> str:
-    """Write a note below the place and return its URI."""
-    uri = f"{place.uri}/{name}"
-    give(place.store, MemoryOpWrite(uri, content, wait=wait), MemoryWriteResult)
-    return uri
-
-
-def read(store: MemoryStore, uri: str) -> str:
-    """Return the text of a note, which must be there."""
-    return str(give(store, MemoryOpRead(uri), MemoryReadResult).data)
-
-
-def expect_text(store: MemoryStore, uri: str, text: str) -> None:
-    """Read a note, which must hold that text."""
-    found = read(store, uri)
-    expect(found == text, f"{shown(text)} at {uri}, got {shown(found)}")
-
-
-def is_there(store: MemoryStore, uri: str) -> bool:
-    """Tell whether a note can be read; any failure but `not_found` is unlike the contract."""
-    result = store.dispatch(MemoryOpRead(uri))
-    if isinstance(result, MemoryReadResult):
-        return True
-    failure = expect_kind(result, MemoryOpRead(uri), MemoryExecutionFailure)
-    expect(failure.kind == "not_found", f"{uri} to be there or not_found, got {failure!r}")
-    return False
-
-
-def find(place: Place, query: str, *, top_k: int = 8) -> tuple[MemoryHit, ...]:
-    """Return the hits below the place."""
-    op = MemoryOpFind(query, target_uri=place.uri, top_k=top_k)
-    return give(place.store, op, MemoryFindResult).hits
-
-
-def found_uris(place: Place, query: str) -> list[str]:
-    """Return the URIs of the hits below the place, the closest first."""
-    return [hit.uri for hit in find(place, query)]
-
-
-def names_in(store: MemoryStore, uri: str) -> list[str]:
-    """Return the names in a directory; none where a store says that it is not there."""
-    result = store.dispatch(MemoryOpList(uri))
-    if isinstance(result, MemoryExecutionFailure) and result.kind == "not_found":
-        return []
-    listed = expect_kind(result, MemoryOpList(uri), MemoryListResult)
-    return [entry.name for entry in listed.entries]
-
-
-def is_lexical(backend: MemoryBackend) -> bool:
-    """Tell whether a memory finds by words alone: then a note without any of them is no hit."""
-    offers = backend.capabilities()
-    return not (offers.supports_vector_search or offers.supports_intent_search)
-
-
-def shown(value: object) -> str:
-    """Return the begin of what a long value looks like."""
-    text = repr(value)
-    return text if len(text) <= 200 else f"{text[:200]}..."
+    expect_error(UnsupportedMemoryOp, "an unknown operation", memory.store.dispatch, Unknown())

@@ -1,4 +1,4 @@
-"""A store under its contract: what a check is, and how it asks."""
+"""A store under its contract: how it is written, read and asked for errors."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import ParamSpec
 from uuid import UUID, uuid4
 
-from rath.conformance.report import Unlike, expect
+from rath.conformance.contract import Unlike, expect, expect_equal
 from rath.errors import PersistenceError
 from rath.session.log.store import SessionLog, SessionStore, StoredLog
 
@@ -23,98 +23,78 @@ THIRD = b'{"line": 3}\n'
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
-    """A store that is opened twice, as two programs would."""
+class StoreSubject:
+    """A store that is opened twice, as two programs would; each clause writes its own sessions."""
 
     store: SessionStore
     other: SessionStore
     opener: StoreOpener
 
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """One thing that a store must do; each takes sessions of its own."""
-
-    feature: str
-    """The row of the capability table that it belongs to."""
-
-    run: Callable[[Subject], str | None]
-    """May return what was seen besides, for the report."""
-
     @property
-    def name(self) -> str:
-        """What is checked, in words joined by underscores."""
-        return self.run.__name__
+    def both(self) -> tuple[SessionStore, SessionStore]:
+        """The store, opened by one program and by the other."""
+        return self.store, self.other
+
+    @contextmanager
+    def writing(self, session: UUID | None = None) -> Generator[SessionLog]:
+        """Create a log, and close it in the end whatever happens."""
+        with _closing(self.store.create(session or uuid4())) as log:
+            yield log
+
+    @contextmanager
+    def reopening(
+        self, session: UUID, keep: int, *, size: int | None = None
+    ) -> Generator[SessionLog]:
+        """Reopen a log, and close it in the end whatever happens."""
+        with _closing(self.store.reopen(session, keep, size=size)) as log:
+            yield log
+
+    def write(self, *lines: bytes, session: UUID | None = None, is_finished: bool = True) -> UUID:
+        """Write a log, finished or cut off, and return its session."""
+        with self.writing(session) as log:
+            for line in lines or (FIRST,):
+                log.append(line)
+            if is_finished:
+                log.finish()
+            return log.session
+
+    def stored(self, session: UUID) -> StoredLog:
+        """Return the log of a session, which both programs must read alike."""
+        found, again = (store.read(session) for store in (self.other, self.store))
+        if found is None or again is None:
+            raise Unlike(f"expected the log of session {session} to be there, read gave None")
+        expect_equal(again.data, found.data, "as in the store that was opened again")
+        return found
+
+    def expect_data(self, session: UUID, data: bytes, place: str = "in the log") -> None:
+        """Read a log, which must hold that."""
+        expect_equal(self.stored(session).data, data, place)
+
+    def expect_log(self, session: UUID, data: bytes, *, is_finished: bool) -> None:
+        """Read a log, which must hold that and be finished or not."""
+        found = self.stored(session)
+        expect_equal(found.session, session, "as session")
+        expect_equal(found.data, data, "in the log")
+        expect_equal(found.is_finished, is_finished, "as is_finished")
 
 
 @contextmanager
-def writing(store: SessionStore, session: UUID | None = None) -> Generator[SessionLog]:
-    """Begin a log, and let go of it in the end whatever happens."""
-    log = store.create(uuid4() if session is None else session)
+def _closing(log: SessionLog) -> Generator[SessionLog]:
     try:
         yield log
     finally:
         log.abandon()
 
 
-@contextmanager
-def going_on(
-    store: SessionStore, session: UUID, keep: int, *, size: int | None = None
-) -> Generator[SessionLog]:
-    """Go on with a log, and let go of it in the end whatever happens."""
-    log = store.reopen(session, keep, size=size)
+def expect_refused(
+    request: str, ask: Callable[P, object], *args: P.args, **kwargs: P.kwargs
+) -> None:
+    """Make a call that must be a PersistenceError with a text."""
     try:
-        yield log
-    finally:
-        log.abandon()
-
-
-def finished(store: SessionStore, *lines: bytes, session: UUID | None = None) -> UUID:
-    """Write a whole log and return its session."""
-    with writing(store, session) as log:
-        for line in lines or (FIRST,):
-            log.append(line)
-        log.finish()
-        return log.session
-
-
-def cut_off(store: SessionStore, *lines: bytes) -> UUID:
-    """Write a log that is not finished and return its session."""
-    with writing(store) as log:
-        for line in lines or (FIRST,):
-            log.append(line)
-        return log.session
-
-
-def stored(store: SessionStore, session: UUID) -> StoredLog:
-    """Return the log of a session, which must be there."""
-    found = store.read(session)
-    if found is None:
-        raise Unlike(f"expected the log of session {session} to be there, read gave None")
-    return found
-
-
-def expect_log(store: SessionStore, session: UUID, data: bytes, *, is_finished: bool) -> None:
-    """Read a log, which must hold that and stand so."""
-    found = stored(store, session)
-    expect(found.session == session, f"the session {session}, got {found.session}")
-    expect(found.data == data, f"{shown(data)} in the log, got {shown(found.data)}")
-    expect(found.is_finished == is_finished, f"is_finished={is_finished}, got {found.is_finished}")
-
-
-def expect_refused(what: str, ask: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> None:
-    """Ask for what must be a PersistenceError that says something."""
-    try:
-        given = ask(*args, **kwargs)
+        result = ask(*args, **kwargs)
     except PersistenceError as exc:
-        expect(bool(str(exc)), f"an error with a text for {what}")
+        expect(bool(str(exc)), f"an error with a text for {request}")
         return
-    if isinstance(given, SessionLog):
-        given.abandon()
-    raise Unlike(f"expected a PersistenceError for {what}, got {given!r}")
-
-
-def shown(data: bytes) -> str:
-    """Return the begin of what long data looks like."""
-    text = repr(data)
-    return text if len(text) <= 200 else f"{text[:200]}... ({len(data)} bytes)"
+    if isinstance(result, SessionLog):
+        result.abandon()
+    raise Unlike(f"expected a PersistenceError for {request}, got {result!r}")

@@ -1,8 +1,13 @@
-"""One writer for each log, in all threads and processes, and what a killed one leaves."""
+"""Clauses on writers: one for each log, in all threads and processes, and what a killed one leaves.
+
+Run as a module it is the writer in another process. Its standard input gives what opens the store,
+pickled and in base64; on standard output it counts its durable lines.
+"""
 
 from __future__ import annotations
 
 import base64
+import itertools
 import json
 import pickle
 import subprocess
@@ -15,33 +20,32 @@ from contextlib import contextmanager
 from typing import IO, Literal
 from uuid import UUID, uuid4
 
-from rath.conformance.report import Skipped, Unlike, expect
+from rath.conformance.contract import Clauses, Skipped, Unlike, expect, expect_equal, shown
 from rath.conformance.store.subject import (
     FIRST,
     SECOND,
-    Check,
-    Subject,
-    cut_off,
+    StoreOpener,
+    StoreSubject,
     expect_refused,
-    finished,
-    going_on,
-    shown,
-    stored,
-    writing,
 )
 from rath.errors import PersistenceError
 from rath.session.log.store import SessionLog, SessionStore
 
-__all__ = ["CHECKS"]
+__all__ = ["WRITERS", "write_until_killed"]
+
+WRITERS = Clauses[StoreSubject]()
+
+_clause = WRITERS.add("One writer for each log")
 
 _CHILD = """
 import json, sys
 sys.path[:] = json.loads(sys.argv[1])
-from rath.conformance.store.child import main
-main(*sys.argv[2:])
+from rath.conformance.store.writers import write_until_killed
+write_until_killed(*sys.argv[2:])
 """
 _SECONDS = 60.0
 _N_LINES = 20
+_MAX_LINES = 100_000
 
 _LOCK_SECONDS = 10.0
 """How long the lock of a killed process may outlive it; a guess for a busy machine."""
@@ -49,37 +53,43 @@ _N_RACERS = 8
 _N_LOGS = 120  # more than the connections that a database server offers
 
 
-def a_second_writer_is_refused(subject: Subject) -> None:
-    with writing(subject.store) as log:
+@_clause
+def a_second_writer_is_refused(subject: StoreSubject) -> None:
+    with subject.writing() as log:
         for _ in range(2):
-            for store in (subject.store, subject.other):
+            for store in subject.both:
                 expect_refused("a second writer", store.create, log.session)
                 expect_refused("a second writer", store.reopen, log.session, 0)
             log.append(FIRST)
-    expect(stored(subject.store, log.session).data == FIRST * 2, "what the first writer wrote")
+    subject.expect_data(log.session, FIRST * 2)
 
 
-def a_writer_is_seen_as_long_as_it_has_the_log(subject: Subject) -> None:
-    both = (subject.store, subject.other)
+@_clause
+def a_writer_is_seen_as_long_as_it_has_the_log(subject: StoreSubject) -> None:
     for end in ("finish", "abandon"):
-        with writing(subject.store) as log:
+        with subject.writing() as log:
             log.append(FIRST)
-            expect(all(s.is_being_written(log.session) for s in both), "a writer to be seen")
+            seen = [store.is_being_written(log.session) for store in subject.both]
+            expect(all(seen), "a writer to be seen")
             getattr(log, end)()
-            expect(not any(s.is_being_written(log.session) for s in both), f"none after {end}")
-    with going_on(subject.store, log.session, 0):
+            seen = [store.is_being_written(log.session) for store in subject.both]
+            expect(not any(seen), f"none after {end}")
+    with subject.reopening(log.session, 0):
         expect(subject.other.is_being_written(log.session), "a writer that goes on to be seen")
     expect(not subject.store.is_being_written(uuid4()), "none of a session without a log")
 
 
-def a_log_that_is_there_is_not_begun_anew(subject: Subject) -> None:
-    for session in (finished(subject.store), cut_off(subject.store)):
+@_clause
+def a_log_that_is_there_is_not_begun_anew(subject: StoreSubject) -> None:
+    for is_finished in (True, False):
+        session = subject.write(is_finished=is_finished)
         expect_refused("create of a log that is there", subject.other.create, session)
-        expect(stored(subject.store, session).data == FIRST, "the log as it was")
+        subject.expect_data(session, FIRST)
         expect(not subject.store.is_being_written(session), "no lock left by who was refused")
 
 
-def of_many_that_begin_a_log_one_does(subject: Subject) -> None:
+@_clause
+def of_many_that_begin_a_log_one_does(subject: StoreSubject) -> None:
     session = uuid4()
     gate, done = threading.Barrier(_N_RACERS), threading.Barrier(_N_RACERS)
 
@@ -98,13 +108,13 @@ def of_many_that_begin_a_log_one_does(subject: Subject) -> None:
         return True
 
     with ThreadPoolExecutor(_N_RACERS) as pool:
-        stores = (subject.store, subject.other) * (_N_RACERS // 2)
-        n_won = sum(pool.map(race, stores))
-    expect(n_won == 1, f"one writer of {_N_RACERS} to begin the log, got {n_won}")
-    expect(stored(subject.store, session).data == FIRST, "what that one wrote")
+        n_won = sum(pool.map(race, subject.both * (_N_RACERS // 2)))
+    expect_equal(n_won, 1, f"writer of {_N_RACERS} to begin the log")
+    subject.expect_data(session, FIRST)
 
 
-def many_logs_are_open_side_by_side(subject: Subject) -> None:
+@_clause
+def many_logs_are_open_side_by_side(subject: StoreSubject) -> None:
     logs: list[SessionLog] = []
     try:
         for _ in range(_N_LOGS):
@@ -118,28 +128,29 @@ def many_logs_are_open_side_by_side(subject: Subject) -> None:
         for log in logs:
             log.abandon()
     for log in logs:
-        expected = log.session.hex.encode() + b"\n" + SECOND
-        expect(stored(subject.other, log.session).data == expected, "each log with its own lines")
+        subject.expect_data(log.session, log.session.hex.encode() + b"\n" + SECOND)
 
 
-def a_writer_in_another_process_is_seen_and_refused(subject: Subject) -> None:
+@_clause
+def a_writer_in_another_process_is_seen_and_refused(subject: StoreSubject) -> None:
+    session, store = uuid4(), subject.store
+    with _child(subject, session, "hold") as output:
+        expect(output.readline() == "1\n", "a writer in another process to write")
+        expect(store.is_being_written(session), "the writer in another process to be seen")
+        for name in ("create", "delete"):
+            expect_refused(f"{name} beside it", getattr(store, name), session)
+        expect_refused("reopen beside it", store.reopen, session, 0)
+
+
+@_clause
+def a_killed_writer_leaves_whole_lines_and_no_lock(subject: StoreSubject) -> None:
     session = uuid4()
-    with _child(subject, session, "hold") as said:
-        expect(said.readline() == "1\n", "a writer in another process to write")
-        expect(subject.store.is_being_written(session), "the writer in another process to be seen")
-        for what in ("create", "delete"):
-            expect_refused(f"{what} beside it", getattr(subject.store, what), session)
-        expect_refused("reopen beside it", subject.store.reopen, session, 0)
-
-
-def a_killed_writer_leaves_whole_lines_and_no_lock(subject: Subject) -> None:
-    session = uuid4()
-    with _child(subject, session, "append") as said:
-        n_durable = [int(said.readline()) for _ in range(_N_LINES)][-1]
-    found = stored(subject.store, session)
-    expected = b"".join(b"%d\n" % number for number in range(1, found.data.count(b"\n") + 2))
-    expect(expected.startswith(found.data), f"a prefix of what it wrote, got {shown(found.data)}")
+    with _child(subject, session, "append") as output:
+        n_durable = [int(output.readline()) for _ in range(_N_LINES)][-1]
+    found = subject.stored(session)
     n_lines = found.data.count(b"\n")
+    expected = b"".join(b"%d\n" % number for number in range(1, n_lines + 2))
+    expect(expected.startswith(found.data), f"a prefix of what it wrote, got {shown(found.data)}")
     expect(n_lines >= n_durable, f"at least the {n_durable} durable lines, got {n_lines}")
     expect(not found.is_finished, "an unfinished log")
     # A server may learn of the end of a process a moment after it.
@@ -148,14 +159,30 @@ def a_killed_writer_leaves_whole_lines_and_no_lock(subject: Subject) -> None:
         time.sleep(0.01)
     expect(not subject.store.is_being_written(session), "no lock after the end of its process")
     keep = found.data.rfind(b"\n") + 1
-    with going_on(subject.store, session, keep, size=len(found.data)) as log:
+    with subject.reopening(session, keep, size=len(found.data)) as log:
         log.append(FIRST)
-    expect(stored(subject.store, session).data == found.data[:keep] + FIRST, "it to go on")
+    subject.expect_data(session, found.data[:keep] + FIRST)
+
+
+def write_until_killed(session: str, work: str) -> None:
+    """Write one durable line and wait, or write one after the other."""
+    # From our parent, and nobody else.
+    opener: StoreOpener = pickle.loads(base64.b64decode(sys.stdin.readline()))
+    log = opener().create(UUID(session))
+    for number in itertools.count(1):
+        log.append(b"%d\n" % number, durable=True)
+        sys.stdout.write(f"{number}\n")
+        sys.stdout.flush()
+        if work == "hold" or number == _MAX_LINES:
+            break
+    sys.stdin.read()
 
 
 @contextmanager
-def _child(subject: Subject, session: UUID, work: Literal["hold", "append"]) -> Generator[IO[str]]:
-    """Let another process write a log, and kill it in the end; give what it says."""
+def _child(
+    subject: StoreSubject, session: UUID, work: Literal["hold", "append"]
+) -> Generator[IO[str]]:
+    """Let another process write a log, and kill it in the end; give its output."""
     try:
         opener = base64.b64encode(pickle.dumps(subject.opener)).decode()
     except (pickle.PicklingError, AttributeError, TypeError) as exc:
@@ -184,16 +211,3 @@ def _child(subject: Subject, session: UUID, work: Literal["hold", "append"]) -> 
         process.wait()
         process.stdin.close()
         process.stdout.close()
-
-
-_FEATURE = "One writer for each log"
-
-CHECKS = (
-    Check(_FEATURE, a_second_writer_is_refused),
-    Check(_FEATURE, a_writer_is_seen_as_long_as_it_has_the_log),
-    Check(_FEATURE, a_log_that_is_there_is_not_begun_anew),
-    Check(_FEATURE, of_many_that_begin_a_log_one_does),
-    Check(_FEATURE, many_logs_are_open_side_by_side),
-    Check(_FEATURE, a_writer_in_another_process_is_seen_and_refused),
-    Check(_FEATURE, a_killed_writer_leaves_whole_lines_and_no_lock),
-)

@@ -15,7 +15,7 @@ from uuid import UUID
 
 import anyio
 
-from rath._async.lazy import Nested, nesting
+from rath._async.deferred import Nested, nesting
 from rath._async.runtime import runtime
 from rath._core.text import cut_middle
 from rath.errors import PersistenceError, RathError

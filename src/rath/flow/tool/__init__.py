@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rath._core.late import late_names
+from rath._core.lazy_imports import lazy_names
 from rath.flow.tool.base import FlowToolCall
 from rath.flow.tool.mcp_adapter import (
     MCPClient,
@@ -40,7 +40,7 @@ from rath.flow.tool.tool_table import (
 if TYPE_CHECKING:
     from rath.flow.tool.function import FunctionTool, ObjectTool, tool
 else:
-    __getattr__, __dir__ = late_names(
+    __getattr__, __dir__ = lazy_names(
         __name__, {"function": ("FunctionTool", "ObjectTool", "tool")}
     )
 

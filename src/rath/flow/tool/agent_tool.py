@@ -9,8 +9,8 @@ from collections.abc import Awaitable, Callable, Generator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, assert_never, get_args
 
-from rath._core.late import late_function
-from rath._core.origins import origin_of
+from rath._core.lazy_imports import lazy_function
+from rath._core.options import origin_of
 from rath.backend.results import ToolExecutionFailure
 from rath.flow.tool.base import FlowToolCall
 from rath.flow.tool.options import check_approval, check_effects, check_kind, check_timeout
@@ -36,7 +36,7 @@ from rath.session.tooling import ApprovalRule, ToolEffects
 __all__ = ["AgentTool", "AgentToolOptions", "PassedImages"]
 
 # It reads and writes logs, which most programs do not.
-_recording_as = late_function("rath.session.run.recorder", "recording_as")
+_recording_as = lazy_function("rath.session.run.recorder", "recording_as")
 
 PassedImages = Literal["none", "last"]
 """`last`: the agent sees the pictures of the last row in which the user shows some."""

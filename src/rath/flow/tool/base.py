@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any
 
-from rath._core.origins import origin_of
+from rath._core.options import origin_of
 from rath.session import Session
 from rath.session.tooling import ApprovalRule, ToolEffects
 

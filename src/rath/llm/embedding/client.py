@@ -11,6 +11,7 @@ from hashlib import sha256
 from typing import ClassVar
 
 from rath import __version__
+from rath._async.lanes import gather
 from rath._async.retry import (
     DEFAULT_BASE_SECONDS,
     DEFAULT_MAX_ATTEMPTS,
@@ -19,7 +20,6 @@ from rath._async.retry import (
     retry,
 )
 from rath._async.runtime import runtime
-from rath._async.together import together
 from rath.errors import ProviderError, ProviderProtocolError
 from rath.llm.call import CallFacts, OpenCall
 from rath.llm.chat_response import RathLLMChatResponse
@@ -120,7 +120,7 @@ class EmbeddingClient(ABC):
                         on_call(call.evidence())
 
         try:
-            parts = await together([partial(ask, part) for part in _split(_checked(texts))])
+            parts = await gather([partial(ask, part) for part in _split(_checked(texts))])
         except ExceptionGroup as failed:
             first = failed.exceptions[0]
             raise first from first.__cause__

@@ -7,8 +7,8 @@ from dataclasses import replace
 from functools import partial
 from typing import TypeAlias, assert_never
 
+from rath._async.lanes import gather
 from rath._async.runtime import runtime
-from rath._async.together import together
 from rath.llm.clients import Unusable, or_unusable
 from rath.llm.embedding.provider import EmbeddingProvider
 from rath.llm.embedding.registry import embedding_client_for
@@ -64,7 +64,7 @@ def probe_providers(
     # Clients are made in the caller's thread, as for a run: a kind may be code of its own.
     probes = [_prepare(provider, timeout) for provider in providers]
     asking = [probe.run for probe in probes if not isinstance(probe, ProbeReport)]
-    asked = iter(runtime().run(lambda: together(asking), label="a probe of model endpoints"))
+    asked = iter(runtime().run(lambda: gather(asking), label="a probe of model endpoints"))
     return tuple(probe if isinstance(probe, ProbeReport) else next(asked) for probe in probes)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from uuid import UUID
 
-from rath._core.kept import Sort
+from rath._core.persistent_dirs import PersistentKind
 from rath.config.paths import resolve_config_dir
 from rath.errors import MemoryBackendError
 
@@ -21,7 +21,7 @@ __all__ = [
 MEMORY_DIR_NAME = "memory"
 LOCAL_SUBDIR = "local"
 
-STORE = Sort("memory store", MemoryBackendError, "close the agents that use it")
+STORE = PersistentKind("memory store", MemoryBackendError, "close the agents that use it")
 
 
 def memory_root() -> Path:

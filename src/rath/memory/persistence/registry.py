@@ -2,20 +2,45 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import logging
 import os
 import stat
-from datetime import timedelta
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import cast
 from uuid import UUID
 
-from rath._core.kept import KeptDirectories
-from rath.memory.persistence.paths import STORE, local_memory_root, local_store_dir
-from rath.memory.persistence.records import read_record
+from rath._core.persistent_dirs import PersistentDirectories
+from rath._core.usage_locks import Use
+from rath.memory.persistence.paths import (
+    LOCAL_SUBDIR,
+    MEMORY_DIR_NAME,
+    STORE,
+    local_memory_root,
+    local_store_dir,
+)
 
-__all__ = ["PersistentMemoryRegistry"]
+__all__ = ["PersistentMemoryRegistry", "StoreRecord", "hold_store", "read_record"]
 
+_META_NAME = "meta.json"
 _logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class StoreRecord:
+    """Whose a store is, and when it was opened or closed last."""
+
+    project_root: Path | None = None
+    """Root of the project whose store it is; None for any other store."""
+
+    last_used_at: float | None = None
+    """Seconds since 1970; None where it is not told."""
+
+    is_damaged: bool = False
+    """There is a file, and it cannot be believed."""
 
 
 class PersistentMemoryRegistry:
@@ -38,7 +63,7 @@ class PersistentMemoryRegistry:
         Raises:
             MemoryBackendError: It cannot be made.
         """
-        return kept_stores().alloc()
+        return local_stores().alloc()
 
     def ensure_local(self, store_id: UUID | str) -> Path:
         """Make the store of that id where it is missing, and return its path; counts as a use.
@@ -47,7 +72,7 @@ class PersistentMemoryRegistry:
             ValueError: `store_id` is not a UUID.
             MemoryBackendError: It cannot be made.
         """
-        return kept_stores().ensure(store_id)
+        return local_stores().ensure(store_id)
 
     def local_path(self, store_id: UUID | str) -> Path:
         """Return where the store of that id is, or would be.
@@ -59,7 +84,7 @@ class PersistentMemoryRegistry:
 
     def list_local(self) -> list[UUID]:
         """Return the ids of all stores, sorted."""
-        return kept_stores().ids()
+        return local_stores().ids()
 
     def delete_local(self, store_id: UUID | str) -> bool:
         """Remove a store with its notes, that of a project too; return whether there was one.
@@ -68,11 +93,11 @@ class PersistentMemoryRegistry:
             ValueError: `store_id` is not a UUID.
             MemoryBackendError: It is open, or it cannot be moved away.
         """
-        return kept_stores().delete(store_id)
+        return local_stores().delete(store_id)
 
     def prunable_local(self, *, older_than: timedelta) -> list[UUID]:
         """Return the stores that `prune_local` would remove now."""
-        return kept_stores().prunable(older_than=older_than)
+        return local_stores().prunable(older_than=older_than)
 
     def prune_local(self, *, older_than: timedelta) -> list[UUID]:
         """Remove the stores that were last used longer ago, and return their ids.
@@ -82,15 +107,17 @@ class PersistentMemoryRegistry:
         directory counts. What an earlier removal left undone when its process was cut off is
         finished.
         """
-        return kept_stores().prune(older_than=older_than)
+        return local_stores().prune(older_than=older_than)
 
 
-def kept_stores() -> KeptDirectories:
+def local_stores() -> PersistentDirectories:
     """Return the local stores of the home that is in force."""
-    return KeptDirectories(local_memory_root(), STORE, told_use=_told_use, is_wanted=_is_wanted)
+    return PersistentDirectories(
+        local_memory_root(), STORE, recorded_use=_recorded_use, is_wanted=_is_wanted
+    )
 
 
-def _told_use(store: Path) -> float | None:
+def _recorded_use(store: Path) -> float | None:
     return read_record(store).last_used_at
 
 
@@ -110,3 +137,47 @@ def _may_be_there(directory: Path) -> bool:
     except OSError:
         # Out of reach for now, as behind a mount or without the rights, is not gone.
         return True
+
+
+def read_record(store: Path) -> StoreRecord:
+    """Return what the store in a directory tells; nothing where it has no `meta.json` yet."""
+    try:
+        raw: object = json.loads((store / _META_NAME).read_bytes())
+    except FileNotFoundError:
+        return StoreRecord()
+    except (OSError, ValueError, RecursionError):
+        return StoreRecord(is_damaged=True)
+    if not isinstance(raw, dict):
+        return StoreRecord(is_damaged=True)
+    known = cast("dict[str, object]", raw)
+    root = known.get("project_root")
+    return StoreRecord(
+        Path(root) if isinstance(root, str) and root else None, _seconds(known.get("last_used_at"))
+    )
+
+
+def _seconds(raw: object) -> float | None:
+    try:
+        time = datetime.fromisoformat(str(raw))
+        return (time if time.tzinfo is not None else time.replace(tzinfo=UTC)).timestamp()
+    except (ValueError, OverflowError, OSError):
+        return None
+
+
+def hold_store(directory: Path) -> Use | None:
+    """Hold the store whose directory, a real path, is kept in a home; None for any other one.
+
+    Raises:
+        MemoryBackendError: It is being removed and that does not end, or it cannot be locked.
+    """
+    if _holds_stores(directory.parent):
+        with contextlib.suppress(ValueError):
+            UUID(directory.name)
+            return STORE.hold(directory)
+    return None
+
+
+def _holds_stores(above: Path) -> bool:
+    # By its name in any home; in the one that is in force it may be a link to another disk.
+    is_named_so = (above.parent.name, above.name) == (MEMORY_DIR_NAME, LOCAL_SUBDIR)
+    return is_named_so or str(above) == os.path.realpath(local_memory_root())

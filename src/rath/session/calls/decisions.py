@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar, assert_never, cast, get_args
 from uuid import UUID
 
-from rath._core.late import late_function
+from rath._core.lazy_imports import lazy_function
 from rath._core.text import valid_unicode
 from rath.llm.tool_args import parse_tool_arguments
 from rath.session.body import Body
@@ -34,7 +34,7 @@ S = TypeVar("S", bound=SessionLike)
 
 
 # Loads what writes logs, where anything is decided.
-_require_waiting = late_function("rath.session.log.open_logs", "require_waiting")
+_require_waiting = lazy_function("rath.session.log.open_logs", "require_waiting")
 
 
 class Deciding:

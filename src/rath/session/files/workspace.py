@@ -11,7 +11,7 @@ from functools import partial
 from hashlib import sha256
 from uuid import UUID, uuid4
 
-from rath._async.lazy import Deferred
+from rath._async.deferred import Deferred
 from rath._core.text import short_id
 from rath.backend.effects import FileEffect
 from rath.backend.frozen import FrozenWorkspace, NewFile, Origin, Seed

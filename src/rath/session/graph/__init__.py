@@ -30,9 +30,9 @@ if TYPE_CHECKING:
         validate_acyclic,
     )
 else:
-    from rath._core.late import late_names
+    from rath._core.lazy_imports import lazy_names
 
-    __getattr__, __dir__ = late_names(
+    __getattr__, __dir__ = lazy_names(
         __name__,
         {
             "export": (

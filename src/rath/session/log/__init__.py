@@ -8,9 +8,9 @@ if TYPE_CHECKING:
     from rath.session.log.format import Batch, Encoder
     from rath.session.log.reader import LineReader, LogLines, read_lines, session_in
 else:
-    from rath._core.late import late_names
+    from rath._core.lazy_imports import lazy_names
 
-    __getattr__, __dir__ = late_names(
+    __getattr__, __dir__ = lazy_names(
         __name__,
         {
             "format": ("Batch", "Encoder"),

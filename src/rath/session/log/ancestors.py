@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 from uuid import UUID
 
-from rath._async.lazy import Deferred
+from rath._async.deferred import Deferred
 from rath.backend.workspace import WorkspaceRef
 from rath.errors import PersistenceError
 from rath.session.bindings import PlacementRef

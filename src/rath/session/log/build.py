@@ -13,7 +13,7 @@ from uuid import UUID
 
 from msgspec import structs
 
-from rath._async.lazy import Deferred
+from rath._async.deferred import Deferred
 from rath._core.vector import Vector
 from rath.backend.effects import FileEffect
 from rath.errors import PersistenceError, SessionDamaged

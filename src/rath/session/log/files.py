@@ -34,7 +34,7 @@ from rath._core.files import (
     make_private_directory,
     sync_directory,
 )
-from rath._core.trash import TRASH_DIR_NAME, empty_trash, in_trash
+from rath._core.retention import TRASH_DIR_NAME, empty_trash, in_trash
 from rath.errors import PersistenceError
 from rath.llm.image import MAX_IMAGE_BYTES
 from rath.session.log.paths import (

@@ -9,7 +9,7 @@ from typing import Any
 from uuid import UUID
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
-from rath._async.lazy import Deferred
+from rath._async.deferred import Deferred
 from rath.session.body import Body
 from rath.session.log.store import SessionStore
 from rath.session.log.writer import LogWriter, SerialQueue

@@ -7,7 +7,7 @@ from collections.abc import Generator
 from pathlib import Path
 from uuid import UUID
 
-from rath._core.kept import Sort
+from rath._core.persistent_dirs import PersistentKind
 from rath.config.paths import resolve_config_dir
 from rath.errors import PersistenceError
 
@@ -29,7 +29,7 @@ SESSION_PARTIAL_SUFFIX = SESSION_FILE_SUFFIX + PARTIAL_SUFFIX
 INDEX_FILE_NAME = "index.sqlite3"
 """The index of the logs beside it; SQLite and its lock put more files with that beginning there."""
 
-_SESSION = Sort("session", PersistenceError, "close its writer")
+_SESSION = PersistentKind("session", PersistenceError, "close its writer")
 
 
 def sessions_dir() -> Path:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from rath.session.persistence.loader import prune_sessions as prune_sessions
     from rath.session.persistence.writer import SessionWriter as SessionWriter
 else:
-    from rath._core.late import late_names
+    from rath._core.lazy_imports import lazy_names
 
     _MODULES = {
         "errors": ("PersistenceError",),
@@ -46,4 +46,4 @@ else:
     }
     __all__ = [name for names in _MODULES.values() for name in names]
     _LATE = {"rath.session.loading": ("load_stored",), **_MODULES}
-    __getattr__, __dir__ = late_names(__name__, _LATE)
+    __getattr__, __dir__ = lazy_names(__name__, _LATE)

@@ -11,7 +11,7 @@ from typing import Any, Literal, assert_never
 from uuid import UUID
 
 from rath._async.bridge import call_either
-from rath._async.lazy import nesting
+from rath._async.deferred import nesting
 from rath._async.workers import UserExit
 from rath.session.calls.asking import InnerRun, Question, current_call
 from rath.session.calls.results import CallResult, CheckedCall, recorded_call

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar, cast, get_args
 from uuid import UUID
 
-from rath._async.lazy import Deferred
+from rath._async.deferred import Deferred
 from rath._core.text import short_id
 from rath.config.env import env_value
 from rath.errors import PersistenceError, ReplayDifference

@@ -13,8 +13,8 @@ from uuid import UUID, uuid4
 
 from msgspec.structs import replace as replace_struct
 
-from rath._async.lazy import Deferred
-from rath._core.late import late_function
+from rath._async.deferred import Deferred
+from rath._core.lazy_imports import lazy_function
 from rath.llm.chat_request import RathLLMFunctionTool
 from rath.llm.exchange import Exchange
 from rath.llm.provider import Provider
@@ -70,7 +70,7 @@ if TYPE_CHECKING:
     from rath.session.run.resume import ResumePoint
 
 # It looks at files, and only a resumed run needs it.
-_log_differences = late_function("rath.session.run.differences", "log_differences")
+_log_differences = lazy_function("rath.session.run.differences", "log_differences")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,7 @@ from typing import Any, TypeVar, cast, get_args
 from uuid import UUID
 
 from rath import config
-from rath._async.lazy import Deferred, runs_above
+from rath._async.deferred import Deferred, runs_above
 from rath.config.env import env_value
 from rath.config.paths import config_layer_paths
 from rath.errors import ConfigError, PersistenceError

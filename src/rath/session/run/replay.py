@@ -13,7 +13,7 @@ from itertools import takewhile
 from typing import Any
 from uuid import UUID
 
-from rath._async.lazy import Deferred
+from rath._async.deferred import Deferred
 from rath._async.runtime import runtime
 from rath._core.text import did_you_mean, short_id
 from rath.errors import PersistenceError, ReplayDifference, SelfWaitError

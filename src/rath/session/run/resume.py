@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from uuid import UUID
 
-from rath._async.lazy import Deferred
+from rath._async.deferred import Deferred
 from rath.llm.chat_request import RathLLMMessage
 from rath.llm.exchange import Exchange
 from rath.session.bindings import Placement

@@ -13,8 +13,8 @@ from types import MappingProxyType
 from typing import Any, cast
 
 from rath._async.bridge import is_async
+from rath._async.deferred import nesting
 from rath._async.lanes import Job, Key, Lanes
-from rath._async.lazy import nesting
 from rath._async.runtime import runtime
 from rath._async.workers import UserExit
 from rath._core.blobs import Blob

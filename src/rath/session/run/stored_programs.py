@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import get_args
 from uuid import UUID
 
-from rath._async.lazy import Deferred
+from rath._async.deferred import Deferred
 from rath.errors import PersistenceError, SessionDamaged
 from rath.session.body import Body
 from rath.session.chunk import ChunkTable

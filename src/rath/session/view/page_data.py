@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Any, Generic, TypeAlias, TypeVar, assert_never, cast
 from uuid import UUID
 
-from rath._async.lazy import Deferred
+from rath._async.deferred import Deferred
 from rath._core.blobs import Blob
 from rath._core.text import decode_output, one_line_preview, valid_unicode
 from rath.backend.abc import SandboxIdentity

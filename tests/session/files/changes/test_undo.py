@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from msgspec import structs
 
-from rath._async.lazy import Deferred
+from rath._async.deferred import Deferred
 from rath._core.blobs import Blob
 from rath._core.vector import Vector
 from rath.backend.effects import FileEffect, note_effect, note_gap

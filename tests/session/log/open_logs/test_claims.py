@@ -17,7 +17,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from rath import autosave
-from rath._async.lazy import Deferred
+from rath._async.deferred import Deferred
 from rath.errors import PersistenceError
 from rath.flow import Agent
 from rath.session import Session

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from rath._async.lazy import Deferred
+from rath._async.deferred import Deferred
 from rath.errors import PersistenceError
 from rath.flow import Agent
 from rath.llm import Provider, chat_client_for, register_chat_client

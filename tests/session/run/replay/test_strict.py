@@ -19,7 +19,7 @@ from msgspec import structs
 from pydantic import BaseModel
 
 import rath
-from rath._async.lazy import Deferred
+from rath._async.deferred import Deferred
 from rath.errors import (
     PersistenceError,
     ProviderError,

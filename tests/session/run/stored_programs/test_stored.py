@@ -9,7 +9,7 @@ import pytest
 from msgspec import structs
 
 from rath import autosave
-from rath._async.lazy import Deferred
+from rath._async.deferred import Deferred
 from rath.errors import ResumeMismatch
 from rath.flow import Agent, Workflow
 from rath.session import Session, resume_differences

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Union, get_args, get_origin
 
 import docstring_parser
 
-from rath._core.origins import module_name, origin_of
+from rath._core.options import module_name, origin_of
 from rath.flow.tool.base import FlowToolCall
 from rath.session import Session
 

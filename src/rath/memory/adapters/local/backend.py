@@ -41,7 +41,7 @@ from rath.memory.op_types import (
     MemoryOpWrite,
 )
 from rath.memory.persistence.paths import local_store_dir
-from rath.memory.persistence.use import hold_store
+from rath.memory.persistence.registry import hold_store
 from rath.memory.results import MemoryResult
 
 _OPERATIONS: Mapping[type[MemoryOp], Operation] = {

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rath._async.runtime import runtime
-from rath._core.use import Use
+from rath._core.usage_locks import Use
 from rath.memory.adapters.local.extraction.jobs import Extraction
 from rath.memory.adapters.local.files.regular import TooLarge
 from rath.memory.adapters.local.indexing.catalog import Catalog

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from rath._async.together import together
+from rath._async.lanes import gather
 from rath.memory.adapters.openviking.addresses import Addresses
 from rath.memory.adapters.openviking.faults import Fault, fault_of
 from rath.memory.adapters.openviking.wire import Sdk
@@ -81,7 +81,7 @@ class Asking:
         # of connect_tcp of anyio 4.16, measuring coverage on Python 3.11; not reproduced since, in
         # 12,000 connections). In our task it could not be told from one that somebody did.
         try:
-            [answer] = await together([ask])
+            [answer] = await gather([ask])
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if task is not None and task.cancelling():

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from rath.session.log.index.store_index import index_memory as index_memory
     from rath.session.log.index.store_index import lines_are_missing as lines_are_missing
 else:
-    from rath._core.late import late_names
+    from rath._core.lazy_imports import lazy_names
 
-    __getattr__, __dir__ = late_names(
+    __getattr__, __dir__ = lazy_names(
         __name__,
         {
             "database": ("CallFacts", "SessionSummary", "to_micros"),

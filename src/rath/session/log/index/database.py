@@ -23,9 +23,8 @@ from pathlib import Path
 from typing import Any, Final, Literal
 from uuid import UUID
 
-from rath._core.scripts import UNSPACED
-from rath._core.sqlite_files import DerivedDatabase, opening
-from rath._core.text import valid_unicode
+from rath._core.sqlite import DerivedDatabase, opening
+from rath._core.text import UNSPACED, valid_unicode
 from rath.session.graph.kind import LineageKind
 
 UNKNOWN_TIME = datetime(1970, 1, 1, tzinfo=UTC)

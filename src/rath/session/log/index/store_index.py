@@ -15,8 +15,8 @@ from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
 from uuid import UUID
 
-from rath._core.late import late_function
-from rath._core.sqlite_files import IndexMismatch, identity_of, take_away
+from rath._core.lazy_imports import lazy_function
+from rath._core.sqlite import IndexMismatch, identity_of, take_away
 from rath._core.text import valid_unicode
 from rath.config.paths import resolve_config_dir
 from rath.errors import PersistenceError
@@ -40,7 +40,7 @@ from rath.session.log.paths import INDEX_FILE_NAME
 from rath.session.log.store import SessionStore
 
 # Listing needs no reader of logs, as long as none has changed.
-_facts_of = late_function("rath.session.log.index.decode", "facts_of")
+_facts_of = lazy_function("rath.session.log.index.decode", "facts_of")
 
 _CACHE_DIR_NAME = "cache"
 _DIGITS = 32

@@ -10,7 +10,7 @@ from uuid import uuid4
 import pytest
 
 from rath import memory
-from rath._core.trash import in_trash
+from rath._core.retention import in_trash
 from rath.memory import (
     MemoryCommitResult,
     MemoryFindResult,

@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 import unicodedata
 
-from rath._core.scripts import UNSPACED
+from rath._core.text import UNSPACED
 
 MAX_TERM_CHARS = 64
 """Longer words, as in encoded data, are cut here."""

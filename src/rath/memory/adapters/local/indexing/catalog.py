@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from rath._async.runtime import runtime
-from rath._core.sqlite_files import IndexMismatch, identity_of, take_away
+from rath._core.sqlite import IndexMismatch, identity_of, take_away
 from rath.memory.adapters.local.files.drafts import mark_as_ours, remove_stale_drafts
 from rath.memory.adapters.local.files.syncing import Syncing
 from rath.memory.adapters.local.finding.ranking import Ranked, Ranking

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from rath._core.sqlite_files import DerivedDatabase
+from rath._core.sqlite import DerivedDatabase
 from rath.memory.adapters.local.files.about import NOTHING_KNOWN, NoteAbout
 from rath.memory.adapters.local.indexing.vocabulary import VOCABULARY_SCHEMA, entries
 from rath.memory.adapters.local.layout import Kind

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rath._core.sqlite_files import IndexMismatch, opening
+from rath._core.sqlite import IndexMismatch, opening
 from rath.memory.adapters.local.indexing.index import BUSY_SECONDS, NoteIndex
 
 

@@ -11,7 +11,7 @@ from rath.memory.adapters.local.indexing.contents import check, content_of, cont
 from rath.memory.adapters.local.indexing.index import TABLES, NoteIndex
 from rath.memory.adapters.local.indexing.walk import BATCH, read_directory, read_entry, update_file
 from rath.memory.adapters.local.layout import kind_of
-from rath.memory.persistence.use import hold_store
+from rath.memory.persistence.registry import hold_store
 from rath.memory.uri import MEMORY_SCOPES
 
 __all__ = ["RebuildReport", "rebuild"]

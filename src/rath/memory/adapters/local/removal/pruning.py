@@ -11,14 +11,14 @@ from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from rath._core.sqlite_files import IndexMismatch
-from rath._core.trash import empty_trash, move_to_trash
-from rath._core.use import claimed, is_old, is_used, use_file
+from rath._core.retention import empty_trash, move_to_trash
+from rath._core.sqlite import IndexMismatch
+from rath._core.usage_locks import claimed, is_old, is_used, use_file
 from rath.memory.adapters.local.extraction.archive import Archive
 from rath.memory.adapters.local.indexing.catalog import Catalog
 from rath.memory.adapters.local.layout import INDEX_NAME, TRANSCRIPT_NAME
 from rath.memory.persistence.paths import local_memory_root
-from rath.memory.persistence.registry import kept_stores
+from rath.memory.persistence.registry import local_stores
 
 __all__ = ["prunable_transcripts", "prune_transcripts"]
 
@@ -50,12 +50,12 @@ def prune_transcripts(*, older_than: timedelta) -> list[Path]:
 
 
 def _stores() -> list[Path]:
-    kept = kept_stores()
+    kept = local_stores()
     return [kept.path(known) for known in kept.ids()]
 
 
 def _prune(store: Path, older_than: timedelta) -> list[Path]:
-    used_at = kept_stores().last_use(store)
+    used_at = local_stores().last_use(store)
     if used_at is None or not _old_transcripts(store, older_than):
         return []
     try:

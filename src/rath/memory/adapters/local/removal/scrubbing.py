@@ -12,8 +12,8 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-from rath._core.sqlite_files import IndexMismatch
-from rath._core.trash import remove_tree
+from rath._core.retention import remove_tree
+from rath._core.sqlite import IndexMismatch
 from rath.memory.adapters.local.indexing.index import NoteIndex
 from rath.memory.adapters.local.indexing.walk import update_all
 from rath.memory.adapters.local.layout import DRAFTS_NAME, INDEX_NAME, is_draft, logger

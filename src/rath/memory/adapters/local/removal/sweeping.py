@@ -7,7 +7,7 @@ import time
 from functools import partial
 from pathlib import Path
 
-from rath._core.sqlite_files import IndexMismatch
+from rath._core.sqlite import IndexMismatch
 from rath.memory.adapters.local.files.about_file import about_path, told_about
 from rath.memory.adapters.local.indexing.index import NoteIndex
 from rath.memory.adapters.local.indexing.walk import BATCH, counting_as_read, update_file

@@ -12,7 +12,7 @@ from types import ModuleType
 import pytest
 
 import rath
-from rath._core.late import late_names
+from rath._core.lazy_imports import lazy_names
 from tests.support.api import format_module
 
 LATE = (
@@ -31,8 +31,8 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     folder = tmp_path / "a_late_package"
     folder.mkdir()
     (folder / "__init__.py").write_text(
-        "from rath._core.late import late_names\n"
-        '__getattr__, __dir__ = late_names(__name__, {"given": ("ANSWER",)})\n'
+        "from rath._core.lazy_imports import lazy_names\n"
+        '__getattr__, __dir__ = lazy_names(__name__, {"given": ("ANSWER",)})\n'
     )
     (folder / "given.py").write_text("ANSWER = 42\n")
     (folder / "other.py").write_text("")
@@ -70,7 +70,7 @@ def test_dir_names_what_is_not_loaded_yet(package: ModuleType) -> None:
 
 def test_a_name_that_a_module_would_hide_is_refused() -> None:
     with pytest.raises(ValueError, match="'load'"):
-        late_names("some.package", {"load": ("load",), "other": ("fine",)})
+        lazy_names("some.package", {"load": ("load",), "other": ("fine",)})
 
 
 @pytest.mark.parametrize("name", LATE)

@@ -9,7 +9,7 @@ from uuid import uuid4
 
 import pytest
 
-from rath._async.lazy import Deferred
+from rath._async.deferred import Deferred
 from rath._async.runtime import runtime
 
 

@@ -12,7 +12,7 @@ from uuid import uuid4
 import pytest
 
 from rath._async.bridge import call_either
-from rath._async.lazy import Deferred, nesting
+from rath._async.deferred import Deferred, nesting
 from rath.errors import RathError, SelfWaitError
 
 

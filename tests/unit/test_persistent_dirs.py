@@ -11,14 +11,14 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from rath._core.kept import KeptDirectories, Sort, listed_ids
-from rath._core.use import claimed, use_file
+from rath._core.persistent_dirs import PersistentDirectories, PersistentKind, listed_ids
+from rath._core.usage_locks import claimed, use_file
 from rath.errors import RathError
 
 ID = UUID("0f0f0f0f-0000-4000-8000-000000000001")
 DAY = 86_400.0
 WEEK = timedelta(days=7)
-THING = Sort("thing", RathError, "put it down")
+THING = PersistentKind("thing", RathError, "put it down")
 
 
 def no_wait(_: float) -> None:
@@ -54,7 +54,7 @@ def test_what_cannot_be_locked_is_an_error(file: Path) -> None:
 
 def test_what_a_directory_tells_of_its_use_counts_where_it_is_later(tmp_path: Path) -> None:
     told = {UUID(int=1): days_ago(1), UUID(int=2): days_ago(30)}
-    kept = KeptDirectories(tmp_path, THING, told_use=lambda path: told[UUID(path.name)])
+    kept = PersistentDirectories(tmp_path, THING, recorded_use=lambda path: told[UUID(path.name)])
     for known in told:
         kept.ensure(known)
         os.utime(use_file(kept.path(known)), (days_ago(20), days_ago(20)))
@@ -62,13 +62,13 @@ def test_what_a_directory_tells_of_its_use_counts_where_it_is_later(tmp_path: Pa
 
 
 def test_what_a_directory_tells_stands_for_a_time_that_nobody_kept(tmp_path: Path) -> None:
-    kept = KeptDirectories(tmp_path, THING, told_use=lambda _: days_ago(30))
+    kept = PersistentDirectories(tmp_path, THING, recorded_use=lambda _: days_ago(30))
     (tmp_path / str(ID)).mkdir()
     assert kept.prune(older_than=WEEK) == [ID]
 
 
 def test_what_is_wanted_is_not_pruned_and_may_be_deleted(tmp_path: Path) -> None:
-    kept = KeptDirectories(tmp_path, THING, is_wanted=lambda path: path.name == str(ID))
+    kept = PersistentDirectories(tmp_path, THING, is_wanted=lambda path: path.name == str(ID))
     other = kept.alloc()
     kept.ensure(ID)
     assert kept.prunable(older_than=timedelta()) == kept.prune(older_than=timedelta()) == [other]
@@ -77,12 +77,12 @@ def test_what_is_wanted_is_not_pruned_and_may_be_deleted(tmp_path: Path) -> None
 
 
 def test_what_is_not_there_cannot_be_deleted(tmp_path: Path) -> None:
-    assert not KeptDirectories(tmp_path, THING).delete(ID)
+    assert not PersistentDirectories(tmp_path, THING).delete(ID)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_words_of_an_error_are_those_of_the_sort(tmp_path: Path) -> None:
-    kept = KeptDirectories(tmp_path, THING)
+    kept = PersistentDirectories(tmp_path, THING)
     use = THING.begin_use(use_file(kept.ensure(ID)))
     with pytest.raises(RathError, match=r"the thing .* is in use.*; put it down, then try again"):
         kept.delete(ID)

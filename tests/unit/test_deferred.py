@@ -13,7 +13,7 @@ from uuid import uuid4
 import pytest
 
 from rath._async.bridge import call_either
-from rath._async.lazy import Deferred
+from rath._async.deferred import Deferred
 from rath._async.runtime import runtime
 from rath.errors import SelfWaitError
 from tests.support.interrupts import ctrl_c_while_waiting

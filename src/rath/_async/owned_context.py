@@ -12,10 +12,10 @@ from rath._async.runtime import Running, runtime
 
 T = TypeVar("T")
 
-__all__ = ["Resident"]
+__all__ = ["OwnedContext"]
 
 
-class Resident(Generic[T]):
+class OwnedContext(Generic[T]):
     """A context manager that is entered and left by one task, whoever uses what it gives.
 
     Some libraries tie what they open to the task that opened it. All methods run on the runtime

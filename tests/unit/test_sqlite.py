@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rath._core.files import FileLock
-from rath._core.sqlite_files import files_of, identity_of, opening, take_away
+from rath._core.sqlite import files_of, identity_of, opening, take_away
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""What outlives a process and is known by its id: kept directories, and who holds them."""
+"""Persistent directories, known by their id and removed by their last use."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from pathlib import Path
 from uuid import UUID, uuid4
 
 from rath._core.files import make_private_directory
-from rath._core.trash import empty_trash, move_to_trash
-from rath._core.use import (
+from rath._core.retention import empty_trash, move_to_trash
+from rath._core.usage_locks import (
     Use,
     begin,
     claimed,
@@ -32,8 +32,8 @@ _logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Sort:
-    """What sort of thing is kept; its words and its error."""
+class PersistentKind:
+    """A kind of persistent directory: its words and its error."""
 
     noun: str
     """As in "sandbox"."""
@@ -41,21 +41,21 @@ class Sort:
     error: Callable[[str], RathError]
     """Class of its errors."""
 
-    how_to_let_go: str
+    release_advice: str
     """What ends its uses, as in "close the sessions that are placed on it"."""
 
-    def checked_id(self, given: UUID | str) -> UUID:
+    def checked_id(self, value: UUID | str) -> UUID:
         """Return an id as a UUID: nothing else ever becomes part of a path.
 
         Raises:
             ValueError: It is not one.
         """
-        if isinstance(given, UUID):
-            return given
+        if isinstance(value, UUID):
+            return value
         try:
-            return UUID(given)
+            return UUID(value)
         except (ValueError, AttributeError, TypeError):
-            raise ValueError(f"{given!r} is not a {self.noun} id; expected a UUID") from None
+            raise ValueError(f"{value!r} is not a {self.noun} id; expected a UUID") from None
 
     def ensure_private(self, directory: Path) -> Path:
         """Create a directory for its owner alone, where it is missing, and return it.
@@ -83,27 +83,27 @@ class Sort:
         except OSError as exc:
             raise self._lock_error(file, exc) from exc
 
-    def hold(self, kept: Path) -> Use | None:
+    def hold(self, directory: Path) -> Use | None:
         """Hold a directory; None, with a warning, where nothing can be written beside it.
 
         Raises:
             RathError: See `begin_use`.
         """
-        file = use_file(kept)
+        file = use_file(directory)
         try:
             return self._begin(file)
         except OSError as exc:
             if exc.errno not in _NOT_WRITABLE:
                 raise self._lock_error(file, exc) from exc
             # Who may not write beside it cannot keep its owner from removing it.
-            _logger.warning("%s is used without a lock: %s", kept, exc)
+            _logger.warning("%s is used without a lock: %s", directory, exc)
             return None
 
-    def in_use_error(self, kept: Path) -> RathError:
+    def in_use_error(self, directory: Path) -> RathError:
         """Return the error of removing what somebody uses."""
         return self.error(
-            f"the {self.noun} {kept.stem!r} is in use, by this program or another one; "
-            f"{self.how_to_let_go}, then try again"
+            f"the {self.noun} {directory.stem!r} is in use, by this program or another one; "
+            f"{self.release_advice}, then try again"
         )
 
     def _begin(self, file: Path) -> Use:
@@ -122,31 +122,31 @@ class Sort:
         )
 
 
-def tells_nothing(directory: Path) -> float | None:
+def no_recorded_use(directory: Path) -> float | None:
     """Return no time of use: a directory tells none itself."""
     del directory
     return None
 
 
-def never(directory: Path) -> bool:
+def nobody_wants(directory: Path) -> bool:
     """Tell that a directory is wanted by nobody but its users."""
     del directory
     return False
 
 
 @dataclass(frozen=True, slots=True)
-class KeptDirectories:
+class PersistentDirectories:
     """Directories `<id>` below a root, removed by last use and never from under somebody.
 
     Where no time of use is kept, that of the directory counts, as for what OpenRath 1 made.
     """
 
     root: Path
-    sort: Sort
-    told_use: Callable[[Path], float | None] = tells_nothing
+    kind: PersistentKind
+    recorded_use: Callable[[Path], float | None] = no_recorded_use
     """What a directory itself tells of its last use, in seconds since 1970."""
 
-    is_wanted: Callable[[Path], bool] = never
+    is_wanted: Callable[[Path], bool] = nobody_wants
     """Whether a directory is not pruned, however old."""
 
     def alloc(self) -> UUID:
@@ -163,13 +163,13 @@ class KeptDirectories:
             RathError: It cannot be made.
         """
         path = self.path(known)
-        self.sort.ensure_private(self.root)
-        use = self.sort.begin_use(use_file(path))
+        self.kind.ensure_private(self.root)
+        use = self.kind.begin_use(use_file(path))
         try:
             path.mkdir(mode=0o700, exist_ok=True)
         except OSError as exc:
-            raise self.sort.error(
-                f"the directory {str(path)!r} of a {self.sort.noun} cannot be made: "
+            raise self.kind.error(
+                f"the directory {str(path)!r} of a {self.kind.noun} cannot be made: "
                 f"{exc.strerror or exc}"
             ) from exc
         finally:
@@ -182,7 +182,7 @@ class KeptDirectories:
         Raises:
             ValueError: `known` is not a UUID.
         """
-        return self.root / str(self.sort.checked_id(known))
+        return self.root / str(self.kind.checked_id(known))
 
     def ids(self) -> list[UUID]:
         """Return the ids of all that are there, sorted."""
@@ -196,15 +196,15 @@ class KeptDirectories:
             RathError: Somebody uses it, or it cannot be moved away.
         """
         path = self.path(known)
-        used_at = self.last_use(path) if self.sort.checked_id(known) in self.ids() else None
+        used_at = self.last_use(path) if self.kind.checked_id(known) in self.ids() else None
         if used_at is None:
             return False
         with claimed(use_file(path), used_at=used_at) as is_free:
             if not is_free:
-                raise self.sort.in_use_error(path)
+                raise self.kind.in_use_error(path)
             if not _move_away(path) and path.exists():
-                raise self.sort.error(
-                    f"the directory {str(path)!r} of a {self.sort.noun} cannot be moved away; the "
+                raise self.kind.error(
+                    f"the directory {str(path)!r} of a {self.kind.noun} cannot be moved away; the "
                     "log says why"
                 )
         empty_trash(self.root)
@@ -226,10 +226,10 @@ class KeptDirectories:
 
     def last_use(self, path: Path) -> float | None:
         """Return when a directory was last used; None where it is not there any more."""
-        told = [
-            each for each in (last_use(use_file(path)), self.told_use(path)) if each is not None
+        times = [
+            each for each in (last_use(use_file(path)), self.recorded_use(path)) if each is not None
         ]
-        return max(told) if told else last_use(path)
+        return max(times) if times else last_use(path)
 
     def _is_prunable(self, path: Path, older_than: timedelta) -> bool:
         return self._is_left(path, older_than) and not is_used(use_file(path))

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rath._async.together import together
+from rath._async.lanes import gather
 
 
 def test_results_stand_in_the_order_given_whatever_ended_first() -> None:
@@ -23,14 +23,14 @@ def test_results_stand_in_the_order_given_whatever_ended_first() -> None:
             gate.set()
             return "second"
 
-        return await together([first, second])
+        return await gather([first, second])
 
     assert asyncio.run(run()) == ["first", "second"]
 
 
 def test_nothing_gives_nothing() -> None:
     none: list[Callable[[], Coroutine[Any, Any, int]]] = []
-    assert asyncio.run(together(none)) == []
+    assert asyncio.run(gather(none)) == []
 
 
 def test_an_error_in_one_ends_the_others() -> None:
@@ -46,6 +46,6 @@ def test_an_error_in_one_ends_the_others() -> None:
             ended.append(True)
 
     with pytest.raises(ExceptionGroup) as raised:
-        asyncio.run(together([wait, fail]))
+        asyncio.run(gather([wait, fail]))
     assert ended == [True]
     assert isinstance(raised.value.exceptions[0], LookupError)

@@ -3,7 +3,7 @@
     if TYPE_CHECKING:
         from rath.plane.loop import run as run
     else:
-        __getattr__, __dir__ = late_names(__name__, {"loop": ("run",)})
+        __getattr__, __dir__ = lazy_names(__name__, {"loop": ("run",)})
 
 Checkers of types see the imports, and Python the names that stand for them.
 """
@@ -15,13 +15,13 @@ import sys
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-__all__ = ["late_function", "late_names"]
+__all__ = ["lazy_function", "lazy_names"]
 
 
-def late_names(
+def lazy_names(
     package: str, modules: Mapping[str, Collection[str]]
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Return what a package needs as `__getattr__` and `__dir__` to load its names late.
+    """Return what a package needs as `__getattr__` and `__dir__` to load its names on first use.
 
     Its modules can be reached as attributes too, as if it had imported them.
 
@@ -61,7 +61,7 @@ def late_names(
     return load, names
 
 
-def late_function(module: str, name: str) -> Callable[..., Any]:
+def lazy_function(module: str, name: str) -> Callable[..., Any]:
     """Return what calls a function that is imported at the first call.
 
     For the few methods that need what is built on their own class, and for code that most programs

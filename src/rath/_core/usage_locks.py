@@ -1,7 +1,7 @@
-"""Who uses something that outlives a process: locks that end with their holder, and times.
+"""Locks on persistent files and directories that end with their holder, and times of last use.
 
-Beside what is kept as `<id>` stands the file `<id>.use`. Each user holds a shared lock on it, and
-its modification time is the last use. Whoever wants to remove what is kept takes the exclusive
+Beside the path `<id>` stands the file `<id>.use`. Each user holds a shared lock on it, and its
+modification time is the last use. Whoever wants to remove the path takes the exclusive
 lock, which it gets only where nobody uses it, and removes the file before letting go.
 """
 
@@ -16,13 +16,12 @@ from datetime import timedelta
 from pathlib import Path
 from uuid import UUID
 
-from rath._core.files import FileLock, LockKind, make_private_directory
-from rath._core.inherited import forget, keep_from_children
+from rath._core.files import FileLock, LockKind, forget, keep_from_children, make_private_directory
 
 USE_SUFFIX = ".use"
 
 WAIT_SECONDS = 10.0
-"""How long a user waits for one who removes what is kept, which is the time of a rename."""
+"""How long a user waits for one who removes it, which is the time of a rename."""
 
 _TOUCH_SECONDS = 60.0
 """How exact the time of last use is while something is in use; a guess."""
@@ -31,7 +30,7 @@ _OPENED = os.O_RDWR | getattr(os, "O_NOFOLLOW", 0)
 
 
 class Use:
-    """One user's hold on what is kept: nobody removes it before `end`, or the end of the process.
+    """One hold on a persistent path: nobody removes it before `end`, or the end of the process.
 
     One that is forgotten ends when it is collected.
     """
@@ -124,20 +123,20 @@ def is_old(used_at: float | None, older_than: timedelta) -> bool:
 def forget_unused(root: Path, suffix: str) -> None:
     """Remove the files of uses in `root` that stand beside nothing called `<id><suffix>`."""
     for file in root.glob(f"*{USE_SUFFIX}"):
-        kept = file.with_suffix(suffix)
-        if not kept.exists():
+        path = file.with_suffix(suffix)
+        if not path.exists():
             with contextlib.suppress(OSError), claimed(file, used_at=0.0) as is_free:
-                if is_free and not kept.exists():
+                if is_free and not path.exists():
                     file.unlink()
 
 
-def use_file(kept: Path) -> Path:
+def use_file(path: Path) -> Path:
     """Return the file of uses of a directory or file that is named by a UUID.
 
     Raises:
         ValueError: It is not.
     """
-    return kept.with_name(f"{UUID(kept.stem)}{USE_SUFFIX}")
+    return path.with_name(f"{UUID(path.stem)}{USE_SUFFIX}")
 
 
 def last_use(file: Path) -> float | None:

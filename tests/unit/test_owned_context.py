@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from rath._async.resident import Resident
+from rath._async.owned_context import OwnedContext
 from rath._async.runtime import runtime
 
 T = TypeVar("T")
@@ -51,7 +51,7 @@ def test_it_is_entered_and_left_by_one_task_of_its_own() -> None:
     place = Place()
 
     async def use() -> tuple[str, object]:
-        resident = Resident(place.open, label="it")
+        resident = OwnedContext(place.open, label="it")
         value = await resident.aopened()
         await resident.aclose(5)
         return value, asyncio.current_task()
@@ -70,7 +70,7 @@ def test_it_is_opened_once_for_all_who_use_it() -> None:
         return made[-1].open()
 
     async def use() -> list[str]:
-        resident = Resident(make, label="it")
+        resident = OwnedContext(make, label="it")
         values = await asyncio.gather(*(resident.aopened() for _ in range(5)))
         await resident.aclose(5)
         return values
@@ -81,7 +81,7 @@ def test_it_is_opened_once_for_all_who_use_it() -> None:
 
 def test_it_tells_what_has_become_of_it() -> None:
     async def use() -> list[tuple[bool, bool]]:
-        resident = Resident(Place().open, label="it")
+        resident = OwnedContext(Place().open, label="it")
         told = [(resident.is_open, resident.has_ended)]
         await resident.aopened()
         told.append((resident.is_open, resident.has_ended))
@@ -98,7 +98,7 @@ def test_what_keeps_it_from_opening_is_raised_at_every_use() -> None:
     place.fails = ValueError("no")
 
     async def use() -> list[BaseException | str]:
-        resident = Resident(place.open, label="it")
+        resident = OwnedContext(place.open, label="it")
         tried = [resident.aopened() for _ in range(2)]
         found = await asyncio.gather(*tried, return_exceptions=True)
         return [*found, resident.error or "none"]
@@ -113,7 +113,7 @@ def test_closing_what_was_never_opened_does_nothing() -> None:
 
 
 async def _closed(place: Place) -> None:
-    await Resident(place.open, label="it").aclose(5)
+    await OwnedContext(place.open, label="it").aclose(5)
 
 
 def test_what_does_not_open_in_time_is_closed_by_force() -> None:
@@ -121,7 +121,7 @@ def test_what_does_not_open_in_time_is_closed_by_force() -> None:
     place.waits = True
 
     async def use() -> tuple[bool, BaseException | str]:
-        resident = Resident(place.open, label="it")
+        resident = OwnedContext(place.open, label="it")
         opening = asyncio.ensure_future(resident.aopened())
         await asyncio.sleep(0)
         await resident.aclose(0.01)
@@ -139,7 +139,7 @@ def test_what_is_not_open_yet_is_closed_without_waiting_for_it() -> None:
     place.waits = True
 
     async def use() -> bool:
-        resident = Resident(place.open, label="it")
+        resident = OwnedContext(place.open, label="it")
         opening = asyncio.ensure_future(resident.aopened())
         await asyncio.sleep(0)
         await asyncio.wait_for(resident.aclose(600), 50)
@@ -155,7 +155,7 @@ def test_what_does_not_close_in_time_is_cancelled() -> None:
     place.lingers = True
 
     async def use() -> bool:
-        resident = Resident(place.open, label="it")
+        resident = OwnedContext(place.open, label="it")
         await resident.aopened()
         await resident.aclose(0.01)
         return resident.has_ended
@@ -166,7 +166,7 @@ def test_what_does_not_close_in_time_is_cancelled() -> None:
 
 def test_a_cancelled_use_leaves_the_opening_alone() -> None:
     async def use() -> str:
-        resident = Resident(Place().open, label="it")
+        resident = OwnedContext(Place().open, label="it")
         first = asyncio.ensure_future(resident.aopened())
         await asyncio.sleep(0)
         first.cancel()
@@ -179,7 +179,7 @@ def test_a_cancelled_use_leaves_the_opening_alone() -> None:
 
 PROGRAM = """
 from contextlib import asynccontextmanager
-from rath._async.resident import Resident
+from rath._async.owned_context import OwnedContext
 from rath._async.runtime import runtime
 
 @asynccontextmanager
@@ -191,7 +191,7 @@ async def place():
 
 async def use():
     global resident
-    resident = Resident(place, label="it")
+    resident = OwnedContext(place, label="it")
     await resident.aopened()
 
 runtime().run(use, label="use")

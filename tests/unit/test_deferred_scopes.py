@@ -14,7 +14,7 @@ from uuid import uuid4
 
 import pytest
 
-from rath._async.lazy import Deferred, nesting
+from rath._async.deferred import Deferred, nesting
 from rath._async.runtime import runtime
 
 
@@ -104,7 +104,7 @@ def test_a_run_of_the_parent_is_refused_in_a_forked_child() -> None:
     code = """
 import asyncio, os, sys, warnings
 from uuid import uuid4
-from rath._async.lazy import Deferred, nesting
+from rath._async.deferred import Deferred, nesting
 from rath.errors import RathError
 
 async def slow(_):

@@ -12,7 +12,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from rath._core.use import Use, begin, claimed, forget_unused, is_used, last_use, use_file
+from rath._core.usage_locks import Use, begin, claimed, forget_unused, is_used, last_use, use_file
 
 LONG_AGO = 1_000_000.0
 
@@ -146,7 +146,7 @@ def test_files_of_uses_without_a_sandbox_are_removed(tmp_path: Path) -> None:
 FORKED = """
 import os, sys
 from pathlib import Path
-from rath._core.use import begin
+from rath._core.usage_locks import begin
 hold = begin(Path(sys.argv[1]))
 ready, tell = os.pipe()
 if os.fork() == 0:
