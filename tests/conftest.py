@@ -11,6 +11,7 @@ from hypothesis import settings
 
 import rath
 from tests.support.api import look_again
+from tests.support.lanes import is_full_lane
 
 CREDENTIAL_PREFIXES = (
     "ANTHROPIC_",
@@ -56,18 +57,27 @@ def patience(item: pytest.Item) -> float:
     return float(mark.args[0]) if mark else 0.0
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Let `.ci/test` ask for the quick lane; without it, all but the tests marked slow run."""
+    parser.addoption("--quick", action="store_true", help="leave out the tests marked full")
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what is marked slow but in the full campaign, and begin with what takes longest.
+    """Leave out the lanes that were not asked for, and begin with what takes longest.
 
     So the long tests, on real models, servers and browsers, run side by side with the many short
     ones, and none of them is left alone at the end.
     """
-    if not FULL:
-        slow = [item for item in items if item.get_closest_marker("slow")]
-        config.hook.pytest_deselected(items=slow)
-        items[:] = [item for item in items if item not in slow]
-    items.sort(key=patience, reverse=True)
+    for item in items:
+        if is_full_lane(item.path):
+            item.add_marker("full")
+    lanes = {"slow": FULL, "full": FULL or not config.getoption("--quick")}
+    left_out = [name for name, is_run in lanes.items() if not is_run]
+    deselected = [item for item in items if any(map(item.get_closest_marker, left_out))]
+    config.hook.pytest_deselected(items=deselected)
+    chosen = set(items).difference(deselected)
+    items[:] = sorted((item for item in items if item in chosen), key=patience, reverse=True)
 
 
 @pytest.hookimpl(trylast=True)

@@ -25,7 +25,7 @@ from rath.backend import (
 from rath.backend.changes import EffectPolicy
 from rath.backend.effects import EffectLog
 from rath.backend.local import LocalBackend
-from tests.support.scripts import changed, read_tree, scripts, told, undone
+from tests.support.shell_scripts import changed, read_tree, scripts, told, undone
 from tests.support.waiting import at_a_deadline
 
 

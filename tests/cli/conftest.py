@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 
 from rath.cli.app import app
 from tests.support.machine import own_project
-from tests.support.stored import Family, saved_family
+from tests.support.store_family import Family, saved_family
 
 Rath = Callable[..., Result]
 Texts = str | tuple[str, ...]

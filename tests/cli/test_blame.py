@@ -16,14 +16,14 @@ from rath.session.persistence.store import FileStore
 from rath.session.record import ModelCall
 from tests.cli.conftest import Rath
 from tests.cli.test_explain import keep
+from tests.support.history import NOTE, filtered, long_session, recall
 from tests.support.session_files import placed, tool_run, with_record, worked, writing
 from tests.support.sessions import run
-from tests.support.told import NOTE, changed, recall, told
 
 
 @pytest.fixture(scope="module")
 def asked(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
-    return keep(told(), tmp_path_factory.mktemp("store"))
+    return keep(long_session(), tmp_path_factory.mktemp("store"))
 
 
 def test_a_text_is_blamed_on_the_call_that_wrote_it(rath: Rath, asked: tuple[str, ...]) -> None:
@@ -91,7 +91,7 @@ def test_a_blank_text_is_a_wrong_call(rath: Rath, asked: tuple[str, ...]) -> Non
 
 
 def test_blame_without_evidence_says_what_is_missing(rath: Rath, tmp_path: Path) -> None:
-    bare = changed(run(["done"]), lambda entry: not isinstance(entry, ModelCall))
+    bare = filtered(run(["done"]), lambda entry: not isinstance(entry, ModelCall))
     done = rath("blame", *keep(bare, tmp_path)[:1], "done", "--store", str(tmp_path), "--json")
     assert done.exit_code == Exit.MISSING
     assert json.loads(done.stdout)["missing"][0]["kind"] == "model calls"

@@ -24,10 +24,10 @@ from tests.support.api import Entry
 from tests.support.asking import KEY
 from tests.support.chat_server import ChatServer
 from tests.support.evidence import answer, priced_client, tokens
+from tests.support.history import NOTE, filtered, long_session, without
 from tests.support.offline_vendor import OfflineVendor, Says
 from tests.support.session_files import created, placed, tool_run, with_record, worked, writing
 from tests.support.sessions import FunctionTool, run
-from tests.support.told import NOTE, changed, told, without
 
 V1 = Path(__file__).parents[1] / "data" / "v1"
 
@@ -36,7 +36,7 @@ V1 = Path(__file__).parents[1] / "data" / "v1"
 def stored(tmp_path_factory: pytest.TempPathFactory) -> tuple[Session, Path]:
     """A session with a long way behind it, and the directory of its store."""
     directory = tmp_path_factory.mktemp("store")
-    session = told()
+    session = long_session()
     session.save(store=FileStore(directory))
     return session, directory
 
@@ -59,7 +59,7 @@ def test_without_a_flag_all_five_are_answered_in_brief(
     assert "provider: scripted (9); " in done.stdout
     assert "where: 4 tool runs (4 done)" in lines
     assert "changed: 3 files" in lines
-    assert "origin: 14 sessions, 2 rows (1 by summary," in done.stdout
+    assert "origin: 11 sessions, 2 rows (1 by summary," in done.stdout
     assert max(map(len, lines)) <= 60
 
 
@@ -124,7 +124,7 @@ def test_missing_evidence_is_named_and_the_rest_is_shown(
     rath: Rath, question: Question, tmp_path: Path
 ) -> None:
     kind = NEEDS[question][0]
-    done = rath("explain", *keep(without(told(), kind), tmp_path), f"--{question}")
+    done = rath("explain", *keep(without(long_session(), kind), tmp_path), f"--{question}")
     assert done.exit_code == Exit.MISSING, done.output
     assert f"evidence is missing: {kind} (" in done.stderr
     assert done.stdout or question == "provider"
@@ -297,5 +297,5 @@ def test_a_workflow_says_where_it_made_a_session(rath: Rath, tmp_path: Path) -> 
 
 def test_undone_work_is_told(rath: Rath, tmp_path: Path) -> None:
     out = worked(placed(), writing("a", "1", id="one")).synchronize()
-    kept = changed(out.undo("one"), lambda _: True)
+    kept = filtered(out.undo("one"), lambda _: True)
     rath("explain", *keep(kept, tmp_path), "--origin", out="Session.undo")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from rath.cli.terminal import Exit
 from tests.cli.conftest import Rath
-from tests.support.stored import Family, damage
+from tests.support.store_family import Family, damage
 
 
 def test_a_session_goes_to_another_store(rath: Rath, family: Family, tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from rath.session import Session
 from tests.cli.conftest import Rath
 from tests.support.approvals import go, waiting
 from tests.support.machine import llm_config, write_config
-from tests.support.stored import Family
+from tests.support.store_family import Family
 
 GOLDEN = Path(__file__).parents[1] / "data" / "cli"
 RENDERED_BY = "typer 0.29.2, rich 15.0.0"

@@ -27,7 +27,7 @@ from rath.cli.render import (
 from rath.cli.terminal import Misuse, duration, time_of
 from tests.cli.conftest import Rath
 from tests.support.api import UNKNOWN_TIME
-from tests.support.stored import Family
+from tests.support.store_family import Family
 
 
 @given(st.text(max_size=30), st.integers(20, 40))

@@ -13,7 +13,7 @@ from rath.cli.terminal import Exit
 from rath.session import Session
 from tests.cli.conftest import Rath
 from tests.support.logs import DAY, LogMaker
-from tests.support.stored import Family, damage, save
+from tests.support.store_family import Family, damage, save
 
 V1 = Path(__file__).parents[1] / "data" / "v1"
 

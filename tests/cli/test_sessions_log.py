@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rath.cli.terminal import Exit
 from tests.cli.conftest import Rath
-from tests.support.stored import Family
+from tests.support.store_family import Family
 
 GRAPH = """\
 ●    77777777  needs_decision  2026-11-01 18:00  run_session_loop  Something else

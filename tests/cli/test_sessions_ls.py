@@ -15,7 +15,7 @@ from rath.session.log.index import SessionSummary
 from tests.cli.conftest import Rath
 from tests.support.api import INDEX_FILE_NAME
 from tests.support.logs import LogMaker
-from tests.support.stored import RUN, Family, damage, ident, save
+from tests.support.store_family import RUN, Family, damage, ident, save
 
 TREE = """\
 66666666  completed       2026-11-01 17:00  Something else  (1 row)

@@ -13,7 +13,7 @@ from rath.session import Session
 from rath.session.persistence.store import FileStore
 from tests.cli.conftest import Rath
 from tests.support.logs import LogMaker
-from tests.support.stored import Family, ident, save
+from tests.support.store_family import Family, ident, save
 
 
 def test_a_session_goes_to_the_trash_and_comes_back(rath: Rath, family: Family) -> None:

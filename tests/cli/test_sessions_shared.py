@@ -15,7 +15,7 @@ import rath as package
 from rath.cli.terminal import Exit
 from tests.cli.conftest import Rath
 from tests.support.logs import LogMaker
-from tests.support.stored import Family, damage, ident, save
+from tests.support.store_family import Family, damage, ident, save
 
 VERBS = ("show", "tail", "verify", "cost", "log", "rm")
 

@@ -14,7 +14,7 @@ from rath.session.persistence.store import FileStore
 from rath.session.record import Interrupt, Summary, Verdict
 from tests.cli.conftest import Rath
 from tests.support.logs import LogMaker
-from tests.support.stored import RUN, Family, damage, save
+from tests.support.store_family import RUN, Family, damage, save
 
 V1 = Path(__file__).parents[1] / "data" / "v1"
 

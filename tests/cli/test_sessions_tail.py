@@ -15,7 +15,7 @@ from rath.session.persistence.store import FileStore, stores
 from rath.session.record import Verdict
 from tests.cli.conftest import Rath
 from tests.support.logs import LogMaker
-from tests.support.stored import Family, damage, save
+from tests.support.store_family import Family, damage, save
 
 FOLLOWED = """\
   0 user        go

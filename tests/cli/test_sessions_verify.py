@@ -15,7 +15,7 @@ from rath.session.persistence.store import StoredLog, stores
 from tests.cli.conftest import Rath
 from tests.support.images import picture
 from tests.support.logs import LogMaker, MemoryStore
-from tests.support.stored import Family, damage, ident, save
+from tests.support.store_family import Family, damage, ident, save
 
 
 def test_a_sound_session(rath: Rath, family: Family) -> None:

@@ -23,7 +23,7 @@ from rath.session.hooks import ModelTurn
 from rath.session.record import Change
 from rath.testing import ScriptedClient
 from tests.support.api import PassedOn, note_output
-from tests.support.hooked import noting
+from tests.support.hooks import noting
 from tests.support.waiting import PATIENCE
 
 PLACES = st.sampled_from(["pre", "post"])

@@ -55,9 +55,13 @@ def log_id(path: str) -> str | None:
 
 def line_kind(line: bytes) -> str:
     """Return of what kind a line of a log is."""
-    told = json.loads(line)
-    entry = told.get("entry")
-    return f"{told['record_type']}-{entry}" if isinstance(entry, str) else str(told["record_type"])
+    reports = json.loads(line)
+    entry = reports.get("entry")
+    return (
+        f"{reports['record_type']}-{entry}"
+        if isinstance(entry, str)
+        else str(reports["record_type"])
+    )
 
 
 def kinds_in(log: bytes) -> list[str]:
@@ -141,19 +145,19 @@ def cut_stores(
 
 def damaged_stores(stores: Mapping[str, Files]) -> Iterator[tuple[str, Files, list[str]]]:
     """Yield stores that are not what was written, each with its name and targets."""
-    whole = stores["approvals/approvals"]
-    (path,) = richest(whole, 1)
+    complete = stores["approvals/approvals"]
+    (path,) = richest(complete, 1)
     session = log_id(path)
     assert session is not None
     for name, change in _CHANGES.items():
-        lines = whole[path].splitlines(keepends=True)
-        yield name, {**whole, path: b"".join(change(lines))}, [session]
-    for kind in dict.fromkeys(kinds_in(whole[path])):
-        lines = whole[path].splitlines(keepends=True)
+        lines = complete[path].splitlines(keepends=True)
+        yield name, {**complete, path: b"".join(change(lines))}, [session]
+    for kind in dict.fromkeys(kinds_in(complete[path])):
+        lines = complete[path].splitlines(keepends=True)
         at = [line_kind(line) for line in lines].index(kind)
         lines[at] = _flipped(lines[at])
-        yield f"changed-{kind}", {**whole, path: b"".join(lines)}, [session]
-    yield from _misplaced(whole, path, session)
+        yield f"changed-{kind}", {**complete, path: b"".join(lines)}, [session]
+    yield from _misplaced(complete, path, session)
     yield from _without_parents(stores["derived/branches"])
     yield from _without_blobs(stores["contents/images"])
     yield from _without_blobs(stores["files/tools"])
@@ -197,43 +201,43 @@ _CHANGES: dict[str, Callable[[list[bytes]], list[bytes]]] = {
 """What is made of the lines of a finished log."""
 
 
-def _misplaced(whole: Files, path: str, session: str) -> Iterator[tuple[str, Files, list[str]]]:
-    data, rest = whole[path], {name: each for name, each in whole.items() if name != path}
+def _misplaced(complete: Files, path: str, session: str) -> Iterator[tuple[str, Files, list[str]]]:
+    data, rest = complete[path], {name: each for name, each in complete.items() if name != path}
     half = b"".join(data.splitlines(keepends=True)[:6])
     other = next(each for each in sorted(rest) if log_id(each) is not None)
-    yield "finished-and-partial", {**whole, f"{path}{PARTIAL}": half}, [session]
-    yield "aside", {**whole, f"{path}{PARTIAL}.1": half, f"{path}.1": data}, [session]
+    yield "finished-and-partial", {**complete, f"{path}{PARTIAL}": half}, [session]
+    yield "aside", {**complete, f"{path}{PARTIAL}.1": half, f"{path}.1": data}, [session]
     yield "ended-but-partial", {**rest, f"{path}{PARTIAL}": data}, [session]
-    yield "of-another-session", {**rest, path: whole[other]}, [session]
+    yield "of-another-session", {**rest, path: complete[other]}, [session]
     yield "not-there", rest, [session]
     yield "empty-partial", {**rest, f"{path}{PARTIAL}": b""}, [session]
 
 
-def _without_parents(whole: Files) -> Iterator[tuple[str, Files, list[str]]]:
+def _without_parents(complete: Files) -> Iterator[tuple[str, Files, list[str]]]:
     merges = [
         log_id(path)
-        for path, data in sorted(whole.items())
+        for path, data in sorted(complete.items())
         if json.loads(data.splitlines()[0]).get("lineage_kind") == "op_merge"
     ]
     session = merges[-1]
     assert session is not None
-    above = json.loads(whole[f"{session}.jsonl"].splitlines()[0])["parent_session_ids"]
+    above = json.loads(complete[f"{session}.jsonl"].splitlines()[0])["parent_session_ids"]
     for number, parent in enumerate(above):
         path = f"{parent}.jsonl"
-        rest = {name: data for name, data in whole.items() if name != path}
-        lines = whole[path].splitlines(keepends=True)
+        rest = {name: data for name, data in complete.items() if name != path}
+        lines = complete[path].splitlines(keepends=True)
         yield f"parent-{number}-missing", rest, [session]
         yield f"parent-{number}-half", {**rest, f"{path}{PARTIAL}": lines[0]}, [session, parent]
         changed = b"".join([*lines[:-1], _flipped(lines[-1])])
-        yield f"parent-{number}-changed", {**whole, path: changed}, [session, parent]
-    alone = {f"{session}.jsonl": whole[f"{session}.jsonl"]}
+        yield f"parent-{number}-changed", {**complete, path: changed}, [session, parent]
+    alone = {f"{session}.jsonl": complete[f"{session}.jsonl"]}
     yield "all-parents-missing", alone, [session]
 
 
-def _without_blobs(whole: Files) -> Iterator[tuple[str, Files, list[str]]]:
-    blobs = sorted(path for path in whole if path.startswith("blobs/"))
-    rest = {path: data for path, data in whole.items() if path not in blobs}
-    targets = targets_in(whole)
+def _without_blobs(complete: Files) -> Iterator[tuple[str, Files, list[str]]]:
+    blobs = sorted(path for path in complete if path.startswith("blobs/"))
+    rest = {path: data for path, data in complete.items() if path not in blobs}
+    targets = targets_in(complete)
     yield f"no-blobs-of-{len(blobs)}", rest, targets
-    changed = {path: whole[path][:-1] + b"!" for path in blobs}
-    yield f"other-blobs-of-{len(blobs)}", {**whole, **changed}, targets
+    changed = {path: complete[path][:-1] + b"!" for path in blobs}
+    yield f"other-blobs-of-{len(blobs)}", {**complete, **changed}, targets

@@ -92,21 +92,21 @@ def _normalised(text: str, store: str, folder: Path) -> str:
 
 def differences(expected: Mapping[str, str], found: Mapping[str, str]) -> list[str]:
     """Return the first differences of outputs, in words and with the lines around them."""
-    shown: list[str] = []
+    display: list[str] = []
     names = [name for name in {**expected, **found} if expected.get(name) != found.get(name)]
     for name in names[:_N_SHOWN]:
         before, after = expected.get(name), found.get(name)
         if before is None or after is None:
-            shown.append(f"{name}: {'not expected' if before is None else 'not there any more'}")
+            display.append(f"{name}: {'not expected' if before is None else 'not there any more'}")
             continue
         diff = difflib.unified_diff(
             _lines(before), _lines(after), "expected", "found", lineterm="", n=2
         )
         first = [line if len(line) < 300 else f"{line[:297]}..." for line in diff][:40]
-        shown.append("\n".join([name, *first]))
+        display.append("\n".join([name, *first]))
     if len(names) > _N_SHOWN:
-        shown.append(f"and {len(names) - _N_SHOWN} more: {', '.join(names[_N_SHOWN:][:20])}")
-    return shown
+        display.append(f"and {len(names) - _N_SHOWN} more: {', '.join(names[_N_SHOWN:][:20])}")
+    return display
 
 
 def _lines(text: str) -> list[str]:
@@ -197,18 +197,18 @@ def _listed() -> str:
 
 def _loaded(named: str, store: str) -> str:
     """Return what `Session.load` and `load_session` give, or how they fail."""
-    told: dict[str, Any] = {}
+    reports: dict[str, Any] = {}
     with _logged() as lines:
         where = None if os.sep in named and "://" not in store else open_store(store)
-        told["load"] = _told(lambda: _session(Session.load(named, store=where)))
-        if isinstance(told["load"], str):
-            told["recovered"] = _told(
+        reports["load"] = _told(lambda: _session(Session.load(named, store=where)))
+        if isinstance(reports["load"], str):
+            reports["recovered"] = _told(
                 lambda: _session(Session.load(named, store=where, recover=True))
             )
         if "://" not in store and _is_id(named):
-            told["load_session"] = _told(lambda: _persisted(named))
-        told["logged"] = lines
-    return _dumped(told)
+            reports["load_session"] = _told(lambda: _persisted(named))
+        reports["logged"] = lines
+    return _dumped(reports)
 
 
 def _told(read: Callable[[], object]) -> object:

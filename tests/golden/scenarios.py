@@ -44,15 +44,15 @@ from rath.session.tooling import CallRequest
 from rath.testing import FakeMemory, ScriptedClient, tool_call
 from rath.testing.chat import Turn
 from tests.support import chat_replies as openai
+from tests.support.branches import family
 from tests.support.chat_server import ChatServer
 from tests.support.crash_program import CrashProgram
+from tests.support.history import long_session
+from tests.support.history_program import main as run_told_program
+from tests.support.history_program import replies as told_replies
 from tests.support.images import picture
 from tests.support.result_images import ANSWERS, CAMERA, CLOCK, provider_of
 from tests.support.sessions import AsyncFunctionTool, FunctionTool
-from tests.support.told import told
-from tests.support.told_program import main as run_told_program
-from tests.support.told_program import replies as told_replies
-from tests.support.viewed import family
 
 Step = Callable[[], object]
 Steps = tuple[Step, ...]
@@ -163,14 +163,14 @@ def _deadline() -> None:
 
 
 def _cancelled() -> None:
-    begun = threading.Event()
+    started = threading.Event()
 
     async def wait(_: Session, __: object) -> None:
-        begun.set()
+        started.set()
         await asyncio.Event().wait()
 
     out = agent(calls("a"), "never", tools=[AsyncFunctionTool("f", wait, schema=N_SCHEMA)])(user())
-    begun.wait()
+    started.wait()
     out.cancel()
     settled(out)
     settled(agent("passed on")(out))
@@ -819,7 +819,7 @@ def _crash_program() -> None:
 
 
 def _told() -> None:
-    told()
+    long_session()
 
 
 def _told_program() -> None:

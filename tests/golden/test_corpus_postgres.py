@@ -11,10 +11,9 @@ from tests.golden.outputs import differences
 from tests.support.postgres_server import PostgresServer
 
 
+@pytest.mark.full
 @pytest.mark.timeout(300)
-def test_what_is_told_of_a_server_is_what_was_told(
-    tmp_path: Path, postgres: PostgresServer
-) -> None:
+def test_outputs_of_a_server_are_as_they_were(tmp_path: Path, postgres: PostgresServer) -> None:
     found = postgres_outputs(unpack(POSTGRES, tmp_path), postgres.url)
     problems = differences(read_expected(POSTGRES), found)
     assert not problems, "\n\n".join(problems)

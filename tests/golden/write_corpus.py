@@ -44,7 +44,7 @@ from tests.golden.outputs import command
 from tests.golden.scenarios import SCENARIOS
 from tests.support.logs import LogMaker
 from tests.support.postgres_server import PostgresServer, running_postgres
-from tests.support.stored import saved_family
+from tests.support.store_family import saved_family
 
 ROOT = Path(__file__).parents[2]
 _V1 = ROOT / "tests" / "data" / "v1"

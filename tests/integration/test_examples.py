@@ -73,7 +73,7 @@ def test_the_ladder_is_the_documented_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "reply"),
     [
         ("01_hello_agent", "welcome to your first session."),
         ("02_session_lineage", "ancestors of joined: ['branch', 'other', 'question']"),
@@ -93,10 +93,11 @@ def test_the_ladder_is_the_documented_one() -> None:
         ("15_replay_in_tests", "differs: row 0 of the input is not the recorded one"),
     ],
 )
-def test_an_example_runs(name: str, said: str, tmp_path: Path) -> None:
-    assert said in run(EXAMPLES / f"{name}.py", tmp_path)
+def test_an_example_runs(name: str, reply: str, tmp_path: Path) -> None:
+    assert reply in run(EXAMPLES / f"{name}.py", tmp_path)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("program", "wire"),
     [
@@ -121,6 +122,7 @@ def test_an_example_runs_in_the_protocol_of_a_vendor(
         assert paths == {"/v1/chat/completions" if wire == "openai" else "/v1/messages"}
 
 
+@pytest.mark.full
 @pytest.mark.timeout(600)
 def test_the_example_of_openviking_runs_on_a_real_server(
     tmp_path: Path, openviking: Service
@@ -130,9 +132,9 @@ def test_the_example_of_openviking_runs_on_a_real_server(
         "OPENVIKING_API_KEY": openviking.key,
         "OPENVIKING_USER": "reader",
     }
-    said = run(EXAMPLES / "13_openviking_memory.py", tmp_path, **variables)
-    assert "data='Swallows nest in the quarry.'" in said
-    assert "detail memory://user/memories/places/09c94546: The heron waits at the pond." in said
+    reply = run(EXAMPLES / "13_openviking_memory.py", tmp_path, **variables)
+    assert "data='Swallows nest in the quarry.'" in reply
+    assert "detail memory://user/memories/places/09c94546: The heron waits at the pond." in reply
 
 
 def test_the_readme_program_remembers_what_its_first_run_learned(tmp_path: Path) -> None:

@@ -17,11 +17,11 @@ from typer.testing import CliRunner
 
 from rath.cli.app import app
 from rath.session.questions import NEEDS, EvidenceKind, Question
+from tests.support import history_program
 from tests.support.asking import KEY
 from tests.support.chat_server import CapturedRequest, ChatServer
-from tests.support.left_out import leave_out
-from tests.support.told import KINDS
-from tests.support.told_program import NOTE, replies
+from tests.support.history import KINDS, leave_out
+from tests.support.history_program import NOTE, replies
 
 ROOT = Path(__file__).parents[2]
 NO_NETWORK = ("unshare", "--map-root-user", "--net")
@@ -39,13 +39,13 @@ class Told:
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> Told:
+def reports(tmp_path_factory: pytest.TempPathFactory) -> Told:
     """Run the program, and take away everything but its store."""
     home, workspace = tmp_path_factory.mktemp("home"), tmp_path_factory.mktemp("workspace")
     with ChatServer() as server:
         server.queue(*replies())
         done = subprocess.run(
-            [sys.executable, "-m", "tests.support.told_program", server.base_url, str(workspace)],
+            [sys.executable, "-m", history_program.__name__, server.base_url, str(workspace)],
             env={"PATH": os.environ["PATH"], "OPENRATH_HOME": str(home), "OPENRATH_PERSIST": "1",
                  "OPENAI_API_KEY": KEY, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'src'}"},
             capture_output=True, text=True, check=False, timeout=60,
@@ -60,22 +60,22 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Told:
 
 
 @pytest.fixture(scope="module")
-def left_out(told: Told, tmp_path_factory: pytest.TempPathFactory) -> dict[EvidenceKind, Told]:
+def left_out(reports: Told, tmp_path_factory: pytest.TempPathFactory) -> dict[EvidenceKind, Told]:
     stores: dict[EvidenceKind, Told] = {}
     for kind in KINDS:
         store = tmp_path_factory.mktemp("left-out") / "sessions"
-        leave_out(kind, told.store, store)
-        stores[kind] = Told(store, told.session, told.requests, told.empty)
+        leave_out(kind, reports.store, store)
+        stores[kind] = Told(store, reports.session, reports.requests, reports.empty)
     return stores
 
 
-def rath(told: Told, *arguments: str) -> subprocess.CompletedProcess[str]:
+def rath(reports: Told, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Call the command in an environment without variables, home, files and network."""
     way = NO_NETWORK if _can_unshare() else ()
     return subprocess.run(
-        [*way, sys.executable, "-m", "rath", *arguments, "--store", str(told.store)],
-        env={"HOME": str(told.empty), "PYTHONPATH": str(ROOT / "src"), "COLUMNS": "60"},
-        cwd=told.empty, capture_output=True, text=True, check=False, timeout=60,
+        [*way, sys.executable, "-m", "rath", *arguments, "--store", str(reports.store)],
+        env={"HOME": str(reports.empty), "PYTHONPATH": str(ROOT / "src"), "COLUMNS": "60"},
+        cwd=reports.empty, capture_output=True, text=True, check=False, timeout=60,
     )  # fmt: skip
 
 
@@ -86,21 +86,21 @@ def _can_unshare() -> bool:
 
 
 @pytest.fixture(scope="module")
-def answers(told: Told) -> Any:
+def answers(reports: Told) -> Any:
     """What all five questions are answered with."""
-    done = rath(told, "explain", told.session, "--json")
+    done = rath(reports, "explain", reports.session, "--json")
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
 
-def test_what_the_models_saw_is_what_the_server_was_sent(told: Told, answers: Any) -> None:
-    bodies = {sha256(request.body).hexdigest(): request.body for request in told.requests}
+def test_what_the_models_saw_is_what_the_server_was_sent(reports: Told, answers: Any) -> None:
+    bodies = {sha256(request.body).hexdigest(): request.body for request in reports.requests}
     calls = answers["seen"]["calls"]
-    assert len(calls) == len(told.requests) == 10
+    assert len(calls) == len(reports.requests) == 10
     assert {each["proof"] for each in calls} == {"same"}
     assert {each["request_digest"] for each in calls} == set(bodies)
     assert [note["uri"] for note in calls[0]["recalled"]] == [NOTE]
-    done = rath(told, "explain", told.session, "--seen", "--turn", "1", "--json")
+    done = rath(reports, "explain", reports.session, "--seen", "--turn", "1", "--json")
     (failed, first) = json.loads(done.stdout)["seen"]["calls"]
     assert first["request"] == json.loads(bodies[first["request_digest"]])
     assert failed["request"]["model"] == "first"
@@ -126,10 +126,10 @@ def test_which_provider_answered(answers: Any) -> None:
     assert told_calls["tokens"] > 0
 
 
-def test_the_key_is_in_no_file_of_the_store(told: Told) -> None:
-    kept = [path.read_bytes() for path in told.store.rglob("*") if path.is_file()]
-    assert len(kept) > 10
-    assert not any(KEY.encode() in content for content in kept)
+def test_the_key_is_in_no_file_of_the_store(reports: Told) -> None:
+    remaining = [path.read_bytes() for path in reports.store.rglob("*") if path.is_file()]
+    assert len(remaining) > 10
+    assert not any(KEY.encode() in content for content in remaining)
 
 
 def test_where_tools_ran(answers: Any) -> None:
@@ -170,16 +170,16 @@ def test_where_the_final_state_came_from(answers: Any) -> None:
     assert [(each["by"], each["turn"]) for each in origin["rows"]] == [("summary", 7), ("model", 8)]
 
 
-def test_all_five_in_brief_fit_a_narrow_terminal(told: Told) -> None:
-    done = rath(told, "explain", told.session[:8])
+def test_all_five_in_brief_fit_a_narrow_terminal(reports: Told) -> None:
+    done = rath(reports, "explain", reports.session[:8])
     assert done.returncode == 0, done.stderr
     assert max(map(len, done.stdout.splitlines())) <= 60
     for question in NEEDS:
         assert f"\n{question}: " in done.stdout
 
 
-def test_a_line_of_a_file_is_traced_to_the_call_that_wrote_it(told: Told) -> None:
-    done = rath(told, "blame", told.session, "from the left", "--json")
+def test_a_line_of_a_file_is_traced_to_the_call_that_wrote_it(reports: Told) -> None:
+    done = rath(reports, "blame", reports.session, "from the left", "--json")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)["appearances"]
     assert [(each["place"], each["turn"], each["path"]) for each in found] == [
@@ -190,9 +190,9 @@ def test_a_line_of_a_file_is_traced_to_the_call_that_wrote_it(told: Told) -> Non
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_with_a_kind_of_entry_left_out_its_questions_say_so_and_the_others_answer_as_before(
-    kind: EvidenceKind, told: Told, left_out: dict[EvidenceKind, Told], answers: Any
+    kind: EvidenceKind, reports: Told, left_out: dict[EvidenceKind, Told], answers: Any
 ) -> None:
-    done = rath(left_out[kind], "explain", told.session, "--json")
+    done = rath(left_out[kind], "explain", reports.session, "--json")
     assert done.returncode == 3, done.stderr
     assert f"evidence is missing: {kind} (" in done.stderr
     without = json.loads(done.stdout)

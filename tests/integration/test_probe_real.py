@@ -24,7 +24,7 @@ def test_a_real_server_does_what_is_asked_of_it(embedded: Provider) -> None:
         ),
     ]
     for report in probe_providers(providers, timeout=150):
-        told = {finding.step: (finding.verdict, finding.text) for finding in report.findings}
-        assert {verdict for verdict, _ in told.values()} == {"works"}, told
-        assert list(told) == ["models", "answer", "tool_call", "stream", "schema"]
+        reports = {finding.step: (finding.verdict, finding.text) for finding in report.findings}
+        assert {verdict for verdict, _ in reports.values()} == {"works"}, reports
+        assert list(reports) == ["models", "answer", "tool_call", "stream", "schema"]
         assert report.served_models == (endpoint.model,)

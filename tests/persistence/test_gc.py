@@ -26,7 +26,7 @@ from rath.session.chunk import ChunkTable
 from rath.session.persistence import list_persisted_sessions
 from rath.session.persistence.store import default_store
 from rath.session.session import Session
-from tests.support.stored_lines import write
+from tests.support.store_lines import write
 
 
 @pytest.fixture

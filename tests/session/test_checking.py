@@ -16,13 +16,9 @@ from rath.session.record import Operation, ToolRun, Verdict
 from rath.testing import FakeBackend, FakeSandbox, tool_call
 from tests.support.session_files import (
     FilesBackend,
-    created,
     files_of,
-    operation,
     placed,
     running,
-    tool_run,
-    with_record,
     worked,
     write,
     writing,
@@ -71,34 +67,13 @@ def test_a_command_that_fails_is_a_verdict_too(answer: Any, report: str, status:
     assert call.signal == (9 if "-9" in str(answer) else None)
 
 
-def test_a_long_report_is_cut_and_kept_whole_beside() -> None:
+def test_a_long_report_is_cut_and_preserved_complete_next_to() -> None:
     session, verdict = checked("x" * 100_000)
     call = session.record[1]
     assert isinstance(call, ToolRun)
     assert len(verdict.report) <= MAX_REPORT_CHARS
     assert call.full is not None
     assert call.full.size > 100_000
-
-
-def test_an_argument_list_is_judge_too() -> None:
-    verdict = placed().check("echo", ["printenv", "A"], timeout=3, env={"A": "b"}, cwd=".")
-    assert (verdict.judge, verdict.report) == ("printenv A", "b\n")
-
-
-def test_a_check_needs_a_place() -> None:
-    with pytest.raises(RuntimeError, match="the session has no sandbox; place it first"):
-        Session.from_user_message("go").check("tests", "true")
-
-
-def test_a_sandbox_that_cannot_be_opened_is_an_error() -> None:
-    class Broken(FakeBackend):
-        async def aopen(self, spec: object) -> FakeSandbox:
-            raise BackendError("no room")
-
-    session = Session.from_user_message("go").bind_sandbox(Broken().lazy())
-    with pytest.raises(BackendError, match="no room"):
-        session.check("tests", "true")
-    assert len(session.record) == 0
 
 
 def test_a_backend_without_commands_is_an_error() -> None:
@@ -235,63 +210,6 @@ def test_a_check_inside_a_tool_is_known_to_the_run() -> None:
     assert stale(done) == [None]
     assert [each.effect.kind for each in done.files.effects()] == ["deleted"]
     assert files_of(done) == {}
-
-
-def test_verdicts_are_read_from_a_record_alone() -> None:
-    run = operation()
-    verdict = Verdict(
-        operation=run.operation, name="v", judge="j", passed=True, score=None, report="",
-        workspace_digest="d",
-    )  # fmt: skip
-    assert stale(with_record(run, verdict, tool_run(created("a", b"")))) == ["edit (a) created 'a'"]
-
-
-def test_a_check_inside_a_tool_of_another_workspace_is_no_verdict_of_the_run() -> None:
-    def attempt(session: Session, _: object) -> None:
-        copy = session.fork(workspace="copy")
-        write(copy, {"a": "1"})
-        copy.check("tests", "cat a")
-
-    tools = [FunctionTool("attempt", attempt)]
-    done = worked(placed(), tool_call("attempt"), writing("b", "1"), tools=tools)
-    assert done.verdicts == ()
-
-
-def test_the_verdict_of_the_session_whose_files_a_merge_takes_holds() -> None:
-    base = placed({"a": "1"})
-    ours = worked(base.fork(workspace="copy"), writing("a", "2"))
-    theirs = worked(base.fork(workspace="copy"), writing("a", "3"))
-    ours.check("ours", "cat a")
-    verdict = theirs.check("theirs", "cat a")
-    merged = ours.merge(theirs, files="theirs")
-    assert [why is None for why in stale(merged)] == [False, True]
-    assert merged.is_current(verdict)
-
-
-def test_what_a_merged_session_did_in_the_same_sandbox_stales_a_verdict() -> None:
-    session = placed({"a": "1"})
-    other = worked(session.fork(), writing("b", "1", id="w")).synchronize()
-    session.check("early", "cat a")
-    last = worked(other, writing("a", "2", id="v")).synchronize()
-    assert stale(session.merge(last)) == ["write_workspace_file (v) changed 'a'"]
-
-
-def test_a_verdict_of_a_session_that_merges_its_own_undo_does_not_become_fresh() -> None:
-    session = placed({"a": "1"})
-    session.check("tests", "cat a")
-    done = worked(session, writing("a", "2", id="w"))
-    assert stale(done.merge(done.undo("w"))) == ["write_workspace_file (w) changed 'a'"]
-
-
-def test_a_verdict_inside_a_call_that_was_undone_does_not_hold() -> None:
-    def work_and_check(session: Session, _: object) -> None:
-        write(session, {"a": "2"})
-        worked(session, writing("b", "1")).check("tests", "cat a")
-
-    tools = [FunctionTool("f", work_and_check)]
-    done = worked(placed({"a": "1"}), tool_call("f", id="c"), tools=tools)
-    assert len(done.verdicts) == 1
-    assert done.undo("c").verdicts == ()
 
 
 @pytest.mark.parametrize(

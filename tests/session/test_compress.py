@@ -1,4 +1,4 @@
-"""Compression: one row, the usage carried over, and no summary that is cut or missing."""
+"""Compression and selection: one row or one choice, and an entry in the session that it served."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from rath.session import (
     load_session,
     run_session_compress,
     run_session_loop,
-    session_registry,
+    select_session,
 )
 from rath.session.outcome import Cancelled, Completed
 from rath.session.record import ModelCall, Operation, Summary
 from rath.testing import ScriptedClient, Turn, tool_call
-from tests.support.sessions import cancelled_session, run
+from tests.support.sessions import cancelled_session
 from tests.support.waiting import PATIENCE
 
 AGENT = Session.from_agent_prompt("Summarise.")
@@ -39,12 +39,6 @@ def compress(
         lazy=lazy,
         **options,
     )
-
-
-def failed_error(session: Session) -> BaseException:
-    with pytest.raises(ValueError, match="boom") as caught:
-        session.synchronize()
-    return caught.value
 
 
 def reply(content: str | None, finish: Any) -> RathLLMChatResponse:
@@ -110,10 +104,6 @@ def test_an_unusable_summary_is_refused_at_the_call_or_at_each_read(
             out.text()
 
 
-def test_text_after_a_compression_is_the_models_later_text() -> None:
-    assert run(["an answer"], user=compress("short")).text() == "an answer"
-
-
 def test_a_file_of_its_own_has_the_one_row_and_names_the_placement(tmp_path: Path) -> None:
     path = tmp_path / "short.jsonl"
     user = Session.from_user_message("a long story").to("local", spec=str(tmp_path))
@@ -135,15 +125,6 @@ def test_a_session_that_was_stopped_passes_through(stopped: str) -> None:
     assert not client.requests
 
 
-def test_an_error_of_the_input_gets_no_note() -> None:
-    failed = run([ValueError("boom")])
-    error = failed_error(failed)
-    notes = list(error.__notes__)
-    for _ in range(2):
-        assert failed_error(compress("short", failed)) is error
-    assert error.__notes__ == notes
-
-
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
@@ -162,49 +143,163 @@ def test_a_wrong_argument_raises_at_the_call(
 
 
 def test_a_cancelled_compression_keeps_the_rows_of_its_input() -> None:
-    begun, go = threading.Event(), threading.Event()
+    started, go = threading.Event(), threading.Event()
 
     def answer(_: object) -> str:
-        begun.set()
+        started.set()
         go.wait(PATIENCE)
         return "too late"
 
     user = Session.from_user_message("a long story")
     out = compress(answer, user)
-    begun.wait(PATIENCE)
+    started.wait(PATIENCE)
     assert out.cancel().outcome == Cancelled(out.id)
     assert out.chunk_table == user.chunk_table
     go.set()
 
 
-def test_a_compression_may_leave_the_registry_alone() -> None:
-    user = Session.from_user_message("a long story")
-    hidden = compress("short", user, register_sessions=False)
-    assert session_registry().get(hidden.id) is None
-    assert session_registry().get(user.id) is None
-    shown = compress("short", user)
-    assert session_registry().get(shown.id) is shown
-
-
-def test_a_compression_that_fails_says_where_it_was_started() -> None:
-    out = compress(ValueError("boom"))
-    with pytest.raises(ValueError, match="boom") as caught:
-        out.text()
-    assert any(f"the compression that made session {out.id}" in n for n in caught.value.__notes__)
-
-
-@pytest.mark.parametrize("said", [None, "required"])
+@pytest.mark.parametrize("texts", [None, "required"])
 def test_the_request_ends_with_the_instruction_and_wants_no_tools_whatever_the_provider_says(
-    said: Any,
+    texts: Any,
 ) -> None:
     client = ScriptedClient(["short"])
     run_session_compress(
         Session.from_user_message("a long story"),
         AGENT,
-        agent_provider=replace(client.provider, tool_choice=said),
+        agent_provider=replace(client.provider, tool_choice=texts),
         compress_instruction="  In five words.  ",
     ).synchronize()
     (request,) = client.requests
     assert (request.tools, request.tool_choice) == (None, "none")
-    told = [message.content for message in request.messages]
-    assert told == ["Summarise.", "a long story", "In five words."]
+    reports = [message.content for message in request.messages]
+    assert reports == ["Summarise.", "a long story", "In five words."]
+
+
+SELECT_AGENT = Session.from_agent_prompt("You route.")
+
+
+def select(*turns: Turn, among: tuple[str, ...], user: Session | None = None) -> tuple[int, str]:
+    """Let a scripted model choose; every turn must be asked for."""
+    client = ScriptedClient(turns)
+    user = user or Session.from_user_message("help")
+    chosen = select_session(user, SELECT_AGENT, *among, agent_provider=client.provider)
+    assert client.n_left == 0
+    return chosen
+
+
+@pytest.mark.parametrize(
+    ("answer", "chosen"),
+    [
+        ("1", 1),
+        (" **1.** ", 1),
+        ("Number 1.", 1),
+        ("Of the 2 candidates, choose 1", 1),
+        ("My choice is: 2", 2),
+        ("research", 2),
+        ("`Research`", 2),
+        ("I choose the workflow research.", 2),
+        ("2: research", 2),
+        ("2. Research", 2),
+        ("There are 3 of them. Number 0 is too narrow.\n\n1\n", 1),
+        ("plan\nthe rest", 3),
+        ('"write"', 1),
+        ('{"index": 2}', 2),
+        ('{"choice": "write", "confidence": 0}', 1),
+        ('```json\n{"name": "write"}\n```', 1),
+        ("-1", -1),
+        ("None of them.", -1),
+        ('{"index": -1}', -1),
+        ("null", -1),
+    ],
+)
+def test_an_answer_that_is_a_choice_is_read(answer: str, chosen: int) -> None:
+    among = ("code", "write", "research", "plan\nthe rest")
+    assert select(answer, among=among) == (chosen, among[chosen] if chosen >= 0 else "")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "I choose 0, not 1",
+        "Do not choose 1",
+        "If it is broken, choose 1",
+        "0 or 1",
+        "0\n1",
+        "There are 2 of them",
+        "Rejected:\n0",
+        "My first thought:\n0\nSo it is 1, and not 0",
+        "It was a mistake to say so, pick 1",
+        "The user said, choose 1",
+        "Option 1 was tried 0 times",
+        "7",
+        "9" * 5000,
+        "[" * 100_000,
+        "true",
+        "[0, 1]",
+        '{"index": 1, "name": "code"}',
+        '{"confidence": 1, "reason": "it fits"}',
+        "twin",
+    ],
+)
+def test_what_cannot_be_read_is_asked_again_once(answer: str) -> None:
+    among = ("code", "write", "twin", "twin")
+    assert select(answer, "1", among=among) == (1, "write")
+    assert select(answer, answer, among=among) == (-1, "")
+
+
+def test_the_second_question_quotes_the_answer_and_counts_like_the_first() -> None:
+    client = ScriptedClient(["either is fine", "1"])
+    user = Session.from_user_message("help")
+    assert select_session(user, SELECT_AGENT, "a", "b", agent_provider=client.provider) == (1, "b")
+    first, second = (request.messages[-1].content or "" for request in client.requests)
+    assert second.startswith(first)
+    assert "'either is fine'" in second
+    operation, *calls = user.record
+    assert [(type(call), call.operation) for call in calls] == [
+        (ModelCall, operation.operation)
+    ] * 2
+    assert [call.answer for call in calls if isinstance(call, ModelCall)] == [
+        "either is fine",
+        "1",
+    ]
+    usages = [call.evidence.usage for call in calls if isinstance(call, ModelCall)]
+    total = user.cumulative_usage
+    assert total is not None
+    assert total.total_tokens == sum(usage.total_tokens for usage in usages if usage is not None)
+
+
+def test_at_its_budget_nothing_is_asked_again() -> None:
+    client = ScriptedClient(["either", "never"])
+    provider = replace(client.provider, budget_total_tokens=1)
+    user = Session.from_user_message("help")
+    assert select_session(user, SELECT_AGENT, "a", "b", agent_provider=provider) == (-1, "")
+    assert client.n_left == 1
+
+
+@pytest.mark.parametrize("turn", [tool_call("f"), "  "], ids=["tools", "blank"])
+def test_no_number_is_an_error(turn: Turn) -> None:
+    with pytest.raises(RuntimeError, match="one number was asked for"):
+        select(turn, among=("a",))
+
+
+@pytest.mark.parametrize(
+    ("finish", "is_fine"),
+    [("stop", True), ("length", True), ("content_filter", True), ("function_call", False)],
+)
+def test_only_an_answer_that_ended_in_a_usable_way_counts(finish: Any, is_fine: bool) -> None:
+    message = RathLLMAssistantMessage(content="0")
+    choice = RathLLMChatChoice(index=0, finish_reason=finish, message=message)
+    turn = RathLLMChatResponse(id="", choices=(choice,), created=0, model="m")
+    if is_fine:
+        assert select(turn, among=("a",)) == (0, "a")
+    else:
+        with pytest.raises(RuntimeError, match="stopped with 'function_call'"):
+            select(turn, among=("a",))
+
+
+def test_for_a_suspended_session_or_without_candidates_nobody_is_asked() -> None:
+    client, stopped = ScriptedClient([]), cancelled_session()
+    assert select_session(Session.from_user_message("x"), SELECT_AGENT) == (-1, "")
+    for user, agent in ((stopped, SELECT_AGENT), (Session.from_user_message("help"), stopped)):
+        assert select_session(user, agent, "a", agent_provider=client.provider) == (-1, "")
+    assert not client.requests

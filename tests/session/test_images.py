@@ -9,15 +9,15 @@ from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import rath
 from rath import flow
 from rath._async.deferred import Deferred
-from rath.errors import InvalidRequestError, PersistenceError
+from rath.errors import PersistenceError
 from rath.flow import Compressor
 from rath.llm import Provider, chat_client_for
 from rath.llm.image import Image
@@ -31,18 +31,23 @@ from rath.session import (
     tool_feedback_chunk,
     user_text_chunk,
 )
+from rath.session.events import PendingResult, Row
+from rath.session.loading import load
+from rath.session.log.verify import verify
+from rath.session.persistence.store import FileStore
 from rath.session.provider_builtin import DefaultSessionLoopExecutor
-from rath.session.record import ModelCall, Summary
+from rath.session.record import ModelCall, Summary, ToolRun
 from rath.session.tooling import Tool
 from rath.testing import ScriptedClient, Turn, tool_call
 from tests.support.api import preview, texts_of
 from tests.support.asking import KEY
-from tests.support.chat_replies import completion, status_error
+from tests.support.chat_replies import completion
 from tests.support.chat_server import ChatServer
 from tests.support.cut_off import cut_off
-from tests.support.images import picture
+from tests.support.images import picture, pictures
 from tests.support.rendering import rerender_call
 from tests.support.result_images import (
+    ANSWERS,
     CAMERA,
     CAT,
     CHECKS,
@@ -52,11 +57,13 @@ from tests.support.result_images import (
     asked,
     digests,
     never,
-    program,
+    one_call,
+    provider_of,
     scripted,
     shown_in,
 )
-from tests.support.sessions import AsyncFunctionTool, FunctionTool, row_lists, run
+from tests.support.sessions import AsyncFunctionTool, FunctionTool, entries_of, row_lists, run
+from tests.support.store_lines import lines_for, write_lines
 
 CAT_PNG, DOG_JPEG = picture(b"cat"), picture(b"dog", mime="image/jpeg")
 
@@ -76,10 +83,6 @@ def openai(server: ChatServer) -> Provider:
 
 def agent(provider: Provider, **options: Any) -> flow.Agent:
     return flow.Agent("Look closely.", provider, system_tools=False, **options)
-
-
-def calls_of(session: Session) -> list[ModelCall]:
-    return [entry for entry in session.record if isinstance(entry, ModelCall)]
 
 
 def digest_of(call: ModelCall) -> str:
@@ -102,7 +105,9 @@ def test_the_endpoint_gets_images_and_text(tmp_path: Path) -> None:
             "content": [url(CAT_PNG), url(DOG_JPEG, "image/jpeg"), words("What is it?")],
         },
     ]
-    assert [digest_of(call) for call in calls_of(out)] == [sha256(request.body).hexdigest()]
+    assert [digest_of(call) for call in entries_of(out, ModelCall)] == [
+        sha256(request.body).hexdigest()
+    ]
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=15)
@@ -117,7 +122,7 @@ def test_a_call_can_be_rendered_again_after_save_and_load(
         user = Session(ChunkTable(rows))
         out = run([], user=user, agent_provider=provider, persist_path=path).synchronize()
         (request,) = server.requests
-    (call,), client = calls_of(out), chat_client_for(provider)
+    (call,), client = entries_of(out, ModelCall), chat_client_for(provider)
     table = load_session(out.id, path=path).chunk_table
     named = out.chunk_table.vector
     assert table == out.chunk_table
@@ -129,20 +134,6 @@ def test_a_call_can_be_rendered_again_after_save_and_load(
         again = rerender_call(session, call, client=client, provider=provider)
         assert again == request.body
         assert sha256(again).hexdigest() == digest_of(call)
-
-
-def test_a_session_that_was_loaded_goes_on_with_its_images(tmp_path: Path) -> None:
-    path = tmp_path / "run.jsonl"
-    user = Session.from_user_message("What is it?", images=[CAT_PNG])
-    client = ScriptedClient(["a cat"])
-    run([], user=user, agent_provider=client.provider, persist_path=path).synchronize()
-    resumed, _ = load_session(user.id, path=path).to_resumable_pair()
-    with ChatServer() as server:
-        server.queue(completion("still a cat"))
-        again = resumed.merge(Session.from_user_message("Sure?"))
-        agent(openai(server))(again).synchronize()
-        (request,) = server.requests
-    assert request.json()["messages"][1]["content"] == [url(CAT_PNG), words("What is it?")]
 
 
 @pytest.mark.parametrize("kind", ["openai", "anthropic"])
@@ -161,18 +152,9 @@ def test_an_image_that_is_lost_fails_the_run_that_would_show_it_before_a_call(
             with pytest.raises(PersistenceError, match=f"its bytes in {tmp_path} are missing"):
                 out.text()
         assert server.requests == []
-    assert [each for each in out.partial_record if isinstance(each, ModelCall)] == calls_of(resumed)
-
-
-def test_a_refused_request_says_that_it_shows_images() -> None:
-    with ChatServer() as server:
-        server.queue(status_error(400, "no"), status_error(400, "no"))
-        bound = agent(openai(server))
-        for images, notes in (([CAT_PNG, DOG_JPEG], 1), ([], 0)):
-            with pytest.raises(InvalidRequestError) as caught:
-                bound(Session.from_user_message("What is it?", images=images)).synchronize()
-            said = [note for note in caught.value.__notes__ if "images: 2" in note]
-            assert len(said) == notes
+    assert [each for each in out.partial_record if isinstance(each, ModelCall)] == entries_of(
+        resumed, ModelCall
+    )
 
 
 def test_a_compression_sees_the_images_and_says_what_it_replaced() -> None:
@@ -185,26 +167,19 @@ def test_a_compression_sees_the_images_and_says_what_it_replaced() -> None:
             (request,) = server.requests
         assert request.json()["messages"][1]["content"][0]["type"] == "image_url"
         assert [row.images for row in out.chunk_table] == [()]
-        (summary,) = [entry for entry in out.record if isinstance(entry, Summary)]
+        (summary,) = entries_of(out, Summary)
         digests.append(summary.replaced_digest)
     assert digests[0] != digests[1]
 
 
 @given(contents=st.lists(st.binary(max_size=9), min_size=1, max_size=3))
-def test_no_bytes_of_an_image_are_shown(contents: list[bytes]) -> None:
+def test_no_bytes_of_an_image_are_displayed(contents: list[bytes]) -> None:
     user = Session.from_user_message(
         "x", images=[picture(b"canary" + content) for content in contents]
     )
     shown = repr(user) + repr(user.chunk_table) + repr(user.chunk_table[0].content)
     assert "canary" not in shown
     assert shown.count("[image/png ") == len(contents)
-
-
-def test_what_is_wrong_with_an_image_is_said_at_once(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="an image cannot be read"):
-        Session.from_user_message("x", images=[tmp_path / "gone.png"])
-    with pytest.raises(ValueError, match="expected the bytes of a PNG"):
-        Session.from_user_message("x", images=[b"no picture"])
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -229,28 +204,12 @@ def test_what_the_endpoint_gets_breaks_no_rule_and_is_what_the_record_says(kind:
     assert digests(out) == [sha256(body).hexdigest() for body in bodies]
 
 
-def test_a_client_of_others_gets_them_from_the_user() -> None:
-    client = ScriptedClient([tool_call("camera", {}, id="c1"), "a cat"])
-    run([], CAMERA, agent_provider=client.provider).synchronize()
-    *before, last = client.requests[1].messages
-    assert (last.role, last.images) == ("user", (CAT, DOG))
-    assert "call 'c1' of tool 'camera'" in (last.content or "")
-    assert all(message.images is None for message in before)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_its_program_replays_without_server_and_tools_are_not_run(kind: str) -> None:
-    out, provider, _ = asked(kind)
-    with rath.replay(out):
-        assert program(provider).chunk_table == out.chunk_table
-
-
 def test_a_result_outlives_a_crash_with_its_images() -> None:
     calls = tool_call("camera", {}, tool_call("clock", {}, id="c2"), id="c1")
-    whole = scripted(calls, "a cat")
-    cut = cut_off(whole, 0, begun=[0, 1], known=[0, 1])
+    complete = scripted(calls, "a cat")
+    cut = cut_off(complete, 0, begun=[0, 1], known=[0, 1])
     out = run(["a cat"], FunctionTool("camera", never), FunctionTool("clock", never), user=cut)
-    assert out.chunk_table == whole.chunk_table
+    assert out.chunk_table == complete.chunk_table
     assert shown_in(out) == [CAT.blob.data, DOG.blob.data]
 
 
@@ -276,12 +235,6 @@ def test_whoever_makes_the_call_may_give_an_image(how: str) -> None:
     assert shown_in(out) == [CAT.blob.data]
 
 
-def test_a_fork_a_merge_and_a_branch_show_the_same(tmp_path: Path) -> None:
-    out = scripted()
-    for made in (out.fork(), out.detach(), out.merge(Session.from_user_message("more"))):
-        assert shown_in(made) == [CAT.blob.data, DOG.blob.data]
-
-
 def test_a_result_that_is_given_to_a_replay_may_be_an_image() -> None:
     out = scripted(tool_call("camera", {}, tool_call("camera", {}, id="c2"), id="c1"), "two")
     client = ScriptedClient(["a dog"])
@@ -290,7 +243,7 @@ def test_a_result_that_is_given_to_a_replay_may_be_an_image() -> None:
     assert shown_in(branch) == [each.blob.data for each in (DOG, CAT, DOG)]
 
 
-def test_where_a_row_is_shown_an_image_is_its_label() -> None:
+def test_where_a_row_is_displayed_an_image_is_its_label() -> None:
     row = tool_feedback_chunk("c1", "camera", "look", images=[CAT])
     assert f"{CAT.label} name='camera'" in format_chunk_row_brief(0, row)
     assert f"{CAT.label} name='camera'" in repr(Session(ChunkTable([row])))
@@ -298,3 +251,82 @@ def test_where_a_row_is_shown_an_image_is_its_label() -> None:
     assert list(texts_of(row)) == ["look", f"{CAT.label} look"]
     (message,) = chunk_table_to_messages(ChunkTable([row]))
     assert (message.role, message.images) == ("tool", (CAT,))
+
+
+NOON = "2026-11-21T12:00:00+00:00"
+
+items = st.one_of(st.text(max_size=5), st.integers(), pictures.map(Image.from_bytes))
+results = st.one_of(items, st.lists(items, max_size=4), st.dictionaries(st.text(max_size=3), items))
+
+
+def test_a_result_of_a_round_that_is_not_done_keeps_its_images(tmp_path: Path) -> None:
+    complete, store = scripted(), FileStore(tmp_path)
+    (entry,) = entries_of(complete, ToolRun)
+    row = tool_feedback_chunk("c1", "camera", "look", images=[CAT, DOG])
+    known = PendingResult(row=1, call=0, run=entry, shown=row)
+    lines = lines_for(complete)
+    at = next(n for n, line in enumerate(lines) if isinstance(line, Row) and line.index == 2)
+    write_lines(store, [*lines[:at], known], is_finished=False)
+    unfinished = load(store, complete.id).unfinished
+    assert unfinished is not None
+    (result,) = unfinished.results
+    assert result.shown is not None
+    assert [image.blob.data for image in result.shown.images] == [CAT.blob.data, DOG.blob.data]
+    (store.directory / "blobs" / DOG.blob.digest).unlink()
+    problems = verify(store, complete.id).problems
+    assert [DOG.blob.digest in each.text for each in problems if each.kind == "blob"] == [True]
+
+
+def test_a_file_of_the_first_version_may_have_images_of_others_in_a_result(tmp_path: Path) -> None:
+    path = tmp_path / "f.jsonl"
+    payload = {"tool_call_id": "c1", "name": "f", "content": "1"}
+    own = [{"sha256": CAT.blob.digest, "mime": "image/png", "size": CAT.blob.size}]
+    records: list[dict[str, Any]] = [
+        {"record_type": "header", "schema_version": 1, "id": str(UUID(int=1)), "created_at": NOON},
+        *(
+            {
+                "record_type": "chunk",
+                "index": n,
+                "kind": "tool_result",
+                "payload": payload | {"images": images},
+            }
+            for n, images in enumerate((["cat.png"], own))
+        ),
+        {"record_type": "trailer", "closed_at": NOON, "final_chunk_count": 2},
+    ]
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    (tmp_path / "blobs").mkdir()
+    (tmp_path / "blobs" / CAT.blob.digest).write_bytes(CAT.blob.data or b"")
+    loaded = load_session(UUID(int=1), path=path)
+    assert [row.images for row in loaded.chunk_table] == [(), (CAT,)]
+    assert loaded.chunk_table[1].images[0].blob.data == CAT.blob.data
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=15)
+@given(given_back=st.lists(results, min_size=1, max_size=3), kind=st.sampled_from(KINDS))
+def test_any_mix_comes_back_from_a_store_and_renders_to_the_same_bytes(
+    tmp_path_factory: pytest.TempPathFactory, given_back: list[Any], kind: str
+) -> None:
+    store = FileStore(tmp_path_factory.mktemp("store"))
+    left = list(given_back)
+    tool = FunctionTool("camera", lambda *_: left.pop(0))
+    last = ANSWERS[kind][-1]
+    with ChatServer() as server:
+        server.queue(*(one_call(kind, number) for number in range(len(given_back))), last)
+        provider = provider_of(kind, server)
+        out = run([], tool, agent_provider=provider).synchronize()
+        bodies = [request.body for request in server.requests]
+    for body in bodies:
+        CHECKS[kind](body)
+    out.save(store=store)
+    loaded = Session.load(out.id, store=store)
+    assert loaded.chunk_table == out.chunk_table
+    assert shown_in(loaded) == shown_in(out)
+    client = chat_client_for(provider)
+    calls = entries_of(loaded, ModelCall)
+    again = [rerender_call(loaded, call, client=client, provider=provider) for call in calls]
+    assert again == bodies
+    assert loaded.replay().chunk_table == out.chunk_table
+    assert shown_in(loaded.replay()) == shown_in(out)
+    assert verify(store, out.id).problems == ()
+    assert digests(loaded) == [sha256(body).hexdigest() for body in bodies]

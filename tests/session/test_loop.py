@@ -11,30 +11,26 @@ from typing import Any
 
 import pytest
 
-from rath.errors import BudgetExceededError, ToolNameConflictError
+from rath.errors import ToolNameConflictError
 from rath.flow.tool import (
     FlowToolCall,
     global_system_tools,
     merge_tools_for_loop,
-    tools_dict_to_schemas,
 )
-from rath.llm import Provider, RathLLMStreamDelta, RathLLMTokenUsage
+from rath.llm import Provider
 from rath.session import (
-    ChunkKind,
     Session,
     lineage_journal_tracking,
     run_session_loop,
     session_graph_mode_override,
 )
-from rath.session.outcome import BudgetExceeded, Cancelled, Completed, DeadlineExceeded, RoundLimit
+from rath.session.outcome import Cancelled, Completed, DeadlineExceeded, RoundLimit
 from rath.session.record import ModelCall, Operation, ToolRun
 from rath.session.tooling import SystemTools
 from rath.testing import FakeBackend, ScriptedClient, tool_call
 from tests.support.api import builtin_tools, tool_registry, tool_table
-from tests.support.sessions import AsyncFunctionTool, FunctionTool, cancelled_session, run
+from tests.support.sessions import AGENT, AsyncFunctionTool, FunctionTool, entries_of, run
 from tests.support.waiting import PATIENCE, at_a_deadline
-
-AGENT = Session.from_agent_prompt("You are a test.")
 
 
 def echo(_: Session, arguments: Any) -> Any:
@@ -43,10 +39,6 @@ def echo(_: Session, arguments: Any) -> Any:
 
 def result_of(out: Session, index: int = 2) -> Any:
     return json.loads(out.chunk_table[index].payload["content"])
-
-
-def tool_runs(out: Session) -> list[ToolRun]:
-    return [entry for entry in out.record if isinstance(entry, ToolRun)]
 
 
 # ---- caller's mistakes raise at once
@@ -113,40 +105,6 @@ def test_a_callers_mistake_raises_at_the_call(
 # ---- rounds
 
 
-def test_a_turn_without_calls_ends_the_loop_and_agent_rows_are_sent_but_not_copied() -> None:
-    client = ScriptedClient(["done"])
-    out = run_session_loop(
-        Session.from_user_message("hi"), AGENT, agent_provider=client.provider
-    ).synchronize()
-    assert [(m.role, m.content) for m in client.requests[0].messages] == [
-        ("system", "You are a test."),
-        ("user", "hi"),
-    ]
-    assert [row.kind for row in out.chunk_table] == [ChunkKind.USER, ChunkKind.ASSISTANT]
-    assert out.outcome == Completed()
-
-
-def test_results_stand_in_call_order_whatever_ends_first() -> None:
-    first, second = threading.Event(), threading.Event()
-
-    def slow(*_: object) -> str:
-        second.wait(PATIENCE)
-        first.set()
-        return "slow"
-
-    def fast(*_: object) -> str:
-        second.set()
-        first.wait(PATIENCE)
-        return "fast"
-
-    tools = [
-        FunctionTool("slow", slow, parallel_safe=True),
-        FunctionTool("fast", fast, parallel_safe=True),
-    ]
-    out = run([tool_call("slow", {}, tool_call("fast", {})), "done"], *tools)
-    assert [result_of(out, 2), result_of(out, 3)] == ["slow", "fast"]
-
-
 def test_all_tools_of_a_round_see_one_snapshot_and_the_next_round_another() -> None:
     seen: list[tuple[Session, int]] = []
 
@@ -172,17 +130,17 @@ def test_a_run_ends_at_its_round_limit_and_a_later_one_completes() -> None:
 
 
 def test_deadline_ends_the_run_and_keeps_its_rows() -> None:
-    begun, go = threading.Event(), threading.Event()
+    started, go = threading.Event(), threading.Event()
 
     def hold(*_: object) -> None:
-        begun.set()
+        started.set()
         go.wait(PATIENCE)
 
     def run_until(deadline: float) -> tuple[float, Session]:
         tool = FunctionTool("hold", hold)
         return deadline, run([tool_call("hold"), "never"], tool, timeout=deadline).synchronize()
 
-    deadline, out = at_a_deadline(run_until, lambda _: begun.is_set())
+    deadline, out = at_a_deadline(run_until, lambda _: started.is_set())
     go.set()
     assert out.outcome == DeadlineExceeded(deadline)
     assert len(out.chunk_table) == 2
@@ -207,12 +165,8 @@ def test_what_the_model_got_wrong_it_reads(turn: Any, kind: str) -> None:
     out = run([turn, "sorry"], FunctionTool("f", echo, schema=schema))
     failure = result_of(out)
     assert (failure["ok"], failure["error_kind"]) == (False, kind)
-    assert tool_runs(out)[0].status == "failed"
+    assert entries_of(out, ToolRun)[0].status == "failed"
     assert out.text() == "sorry"
-
-
-def test_empty_arguments_mean_none() -> None:
-    assert result_of(run([tool_call("f", ""), "done"], FunctionTool("f", echo))) == {}
 
 
 @pytest.mark.parametrize(
@@ -225,18 +179,6 @@ def test_any_exception_of_a_tool_becomes_a_result(error: BaseException) -> None:
     failure = result_of(run([tool_call("f"), "done"], FunctionTool("f", fail)))
     assert failure["error_kind"] == "tool_execution_exception"
     assert failure["detail"] == type(error).__name__
-
-
-def test_one_failing_tool_does_not_disturb_its_siblings() -> None:
-    def fail(*_: object) -> None:
-        raise ValueError("v")
-
-    out = run(
-        [tool_call("fail", {}, tool_call("f", {"x": 1})), "done"],
-        FunctionTool("fail", fail, parallel_safe=True),
-        FunctionTool("f", echo, parallel_safe=True),
-    )
-    assert result_of(out, 3) == {"x": 1}
 
 
 def test_a_resource_key_that_fails_is_the_tools_failure() -> None:
@@ -253,7 +195,7 @@ def test_a_tool_over_its_deadline_is_abandoned_and_its_lane_stays_held() -> None
     hold = FunctionTool("hold", lambda *_: go.wait(PATIENCE), timeout=0.05)
     out = run([tool_call("hold"), tool_call("hold"), "done"], hold)
     assert [result_of(out, at)["error_kind"] for at in (2, 4)] == ["abandoned"] * 2
-    assert tool_runs(out)[0].status == "abandoned"
+    assert entries_of(out, ToolRun)[0].status == "abandoned"
     go.set()
 
 
@@ -281,7 +223,7 @@ def test_a_tool_run_names_its_sandbox_its_file_effects_and_its_exit_code(tmp_pat
     user = Session.from_user_message("go").to("local", spec=str(tmp_path))
     call = tool_call("write_workspace_file", {"path": "a.txt", "content": "hi"})
     failing = tool_call("run_shell_command", {"cmd": "exit 3"})
-    entry, failed = tool_runs(run([call, failing, "done"], user=user, system_tools=True))
+    entry, failed = entries_of(run([call, failing, "done"], user=user, system_tools=True), ToolRun)
     assert entry.sandbox is not None
     assert (entry.sandbox.backend, entry.sandbox.root) == ("local", str(tmp_path))
     (effect,) = entry.file_effects
@@ -289,86 +231,15 @@ def test_a_tool_run_names_its_sandbox_its_file_effects_and_its_exit_code(tmp_pat
     assert (entry.origin, failed.exit_code) == ("built-in", 3)
 
 
-def test_a_long_result_is_cut_stays_json_and_says_where_the_rest_is() -> None:
-    out = run([tool_call("f"), "done"], FunctionTool("f", lambda *_: "x" * 100_000))
-    shown = result_of(out)
-    assert shown["truncated"] is True
-    (entry,) = tool_runs(out)
-    assert entry.full is not None
-    assert entry.full.data == json.dumps("x" * 100_000).encode()
-    assert shown["full_result"] == f"sha256:{entry.full.digest}"
-
-
-def test_without_a_sandbox_a_built_in_tool_says_how_to_get_one() -> None:
-    out = run([tool_call("workspace_path_exists", {"path": "a"}), "done"], system_tools=True)
-    assert "session.to" in result_of(out)["message"]
-
-
-# ---- usage and budget
-
-
-def test_a_chain_at_its_cap_fires_before_the_first_call() -> None:
-    used = run(["one two three"])
-    client = ScriptedClient(["never"], provider=Provider(budget_total_tokens=3))
-    assert isinstance(run([], user=used, agent_provider=client.provider).outcome, BudgetExceeded)
-    assert client.requests == []
-
-
-def test_budget_callback_may_end_the_run_with_its_error() -> None:
-    fired: list[RathLLMTokenUsage] = []
-
-    def stop(_: Session, usage: RathLLMTokenUsage) -> None:
-        fired.append(usage)
-        raise BudgetExceededError("enough")
-
-    provider = Provider(budget_total_tokens=1, on_budget_exceeded=stop)
-    client = ScriptedClient([tool_call("f"), "never"], provider=provider)
-    out = run([], FunctionTool("f", echo), agent_provider=client.provider)
-    for _ in range(2):
-        with pytest.raises(BudgetExceededError, match="enough"):
-            out.synchronize()
-    assert len(fired) == 1
-
-
-# ---- streaming
-
-
-def test_deltas_come_in_order_and_the_end_waits_for_them() -> None:
-    seen: list[str] = []
-
-    def on_event(delta: RathLLMStreamDelta) -> None:
-        seen.append(delta.content_delta or "")
-
-    out = run(["one two three"], on_event=on_event)
-    assert out.text() == "one two three"
-    assert "".join(seen) == "one two three"
-
-
-def test_a_callback_may_end_the_run_over_its_budget() -> None:
-    def on_event(_: RathLLMStreamDelta) -> None:
-        raise BudgetExceededError("enough")
-
-    with pytest.raises(BudgetExceededError):
-        run(["hello"], on_event=on_event).text()
-
-
 # ---- persistence of a run
-
-
-def test_no_run_leaves_a_thread_per_session() -> None:
-    before = threading.active_count()
-    sessions = [run(["done"]) for _ in range(200)]
-    for session in sessions:
-        session.synchronize()
-    assert threading.active_count() - before < 50
 
 
 def test_cancelling_a_run_ends_its_sub_agents() -> None:
     inner: list[Session] = []
-    begun, asked, go = (threading.Event() for _ in range(3))
+    started, asked, go = (threading.Event() for _ in range(3))
 
     def hold(*_: object) -> None:
-        begun.set()
+        started.set()
         go.wait(PATIENCE)
 
     def ask(session: Session, _: object) -> str | None:
@@ -377,34 +248,12 @@ def test_cancelling_a_run_ends_its_sub_agents() -> None:
         return inner[0].text()
 
     outer = run([tool_call("ask"), "never"], FunctionTool("ask", ask))
-    assert begun.wait(PATIENCE)
+    assert started.wait(PATIENCE)
     assert asked.wait(PATIENCE)
     outer.cancel()
     assert isinstance(outer.outcome, Cancelled)
     assert isinstance(inner[0].outcome, Cancelled)
     go.set()
-
-
-def test_a_sandbox_that_was_closed_under_a_run_is_not_replaced() -> None:
-    def close(session: Session, _: object) -> None:
-        sandbox = session.require_sandbox()
-        sandbox.backend.close(sandbox)
-
-    def look(session: Session, _: object) -> str:
-        return session.require_sandbox().handle
-
-    user = Session.from_user_message("go").bind_sandbox(FakeBackend().open())
-    out = run(
-        [tool_call("close"), tool_call("look"), "done"],
-        FunctionTool("close", close),
-        FunctionTool("look", look),
-        user=user,
-    )
-    assert "session sandbox is closed" in result_of(out, 4)["message"]
-    entries = [entry for entry in out.record if isinstance(entry, ToolRun)]
-    assert {entry.sandbox.sandbox_id for entry in entries if entry.sandbox} == {"fake-1"}
-    with pytest.raises(RuntimeError, match="session sandbox is closed"):
-        user.fork().require_sandbox()
 
 
 def test_a_cancelled_error_of_a_backend_is_a_result() -> None:
@@ -490,11 +339,6 @@ def test_without_graph_mode_a_run_still_names_its_producers_and_its_outcome() ->
     assert journal.visit_order == []
 
 
-def test_a_suspended_agent_session_passes_through() -> None:
-    agent = cancelled_session()
-    assert run(["never"], agent=agent).outcome == agent.outcome
-
-
 class Named(FlowToolCall):
     """A tool with a name and nothing else."""
 
@@ -516,18 +360,6 @@ class Named(FlowToolCall):
 def test_the_loop_finds_the_built_in_tools_of_flow() -> None:
     assert builtin_tools() == global_system_tools()
     assert set(tool_registry.names()) >= set(builtin_tools())
-
-
-@pytest.mark.parametrize("none", [None, []])
-def test_without_own_tools_there_are_the_built_in_ones(none: list[FlowToolCall] | None) -> None:
-    assert merge_tools_for_loop(none) == dict(global_system_tools())
-
-
-def test_own_tools_come_after_the_built_in_ones() -> None:
-    first, second = Named("zeta"), Named("alpha")
-    table = merge_tools_for_loop([first, second])
-    assert list(table) == [*global_system_tools(), "zeta", "alpha"]
-    assert table["zeta"] is first
 
 
 @pytest.mark.parametrize(
@@ -561,14 +393,6 @@ def test_two_tools_that_were_asked_for_are_a_conflict(
 ) -> None:
     with pytest.raises(ToolNameConflictError, match="edit_workspace_file"):
         tool_table([Named(name) for name in names], system_tools=system_tools)
-
-
-def test_schemas_are_sorted_by_name() -> None:
-    schemas = tools_dict_to_schemas({"b": Named("b"), "a": Named("a")})
-    assert [schema.name for schema in schemas] == ["a", "b"]
-    assert schemas[0].parameters == {"type": "object", "properties": {}}
-    assert schemas[0].description is None
-    assert schemas[0].strict is None
 
 
 @pytest.mark.parametrize(

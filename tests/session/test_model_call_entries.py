@@ -15,7 +15,7 @@ from rath.session.record import ModelCall, RecalledNote
 from tests.support import anthropic_replies, chat_replies
 from tests.support.chat_replies import Reply
 from tests.support.chat_server import ChatServer
-from tests.support.sessions import FunctionTool, run
+from tests.support.sessions import FunctionTool, entries_of, run
 
 ECHO = FunctionTool("echo", lambda *_: "echoed")
 NOTE = RecalledNote("mem://user/1", "the user likes tea", 0.5)
@@ -231,7 +231,7 @@ def test_side_calls_have_a_purpose_a_question_and_the_rest(server: ChatServer) -
     agent, user = Session.from_agent_prompt("You are a test."), Session.from_user_message("x")
     short = run_session_compress(user, agent, agent_provider=provider)
     select_session(short, agent, "done", agent_provider=provider)
-    calls = [entry for entry in short.record if isinstance(entry, ModelCall)]
+    calls = entries_of(short, ModelCall)
     assert [call.purpose for call in calls] == ["compress", "select"]
     for call in calls:
         unknown = missing(fields(call, sold_at=OPENAI.sold_at))

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import logging
-import math
 import threading
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rath._async.runtime import runtime
@@ -26,7 +25,6 @@ from rath.session.record import RecalledNote
 from tests.support.api import context_message
 from tests.support.fences import quoted_notes
 from tests.support.images import picture
-from tests.support.sessions import run
 
 OPENING = n_tokens(context_message(()).content or "")
 ASKED = Session.from_user_message("What do I like?")
@@ -70,9 +68,9 @@ def test_tokens_are_estimated(text: str, n: int) -> None:
 def test_a_context_message_never_passes_its_budget(
     given_notes: list[RecalledNote], max_tokens: int
 ) -> None:
-    kept = within(given_notes, max_tokens)
-    message = context_message([note.shown for note in kept]).content or ""
-    assert not kept or n_tokens(message) <= max_tokens
+    remaining = within(given_notes, max_tokens)
+    message = context_message([note.shown for note in remaining]).content or ""
+    assert not remaining or n_tokens(message) <= max_tokens
 
 
 @given(given_notes=st.lists(notes, max_size=6), max_tokens=st.integers(1, 4000))
@@ -80,21 +78,12 @@ def test_notes_are_a_beginning_of_what_was_found_and_say_what_was_left_out(
     given_notes: list[RecalledNote], max_tokens: int
 ) -> None:
     with_text = [note for note in given_notes if note.text.strip()]
-    kept = within(given_notes, max_tokens)
-    for index, (note, found) in enumerate(zip(kept, with_text, strict=False)):
+    remaining = within(given_notes, max_tokens)
+    for index, (note, found) in enumerate(zip(remaining, with_text, strict=False)):
         assert (note.uri, found.text[: len(note.text)]) == (found.uri, note.text)
         n_more = len(found.text) - len(note.text)
         assert note.n_left_out == found.n_left_out + n_more
-        assert not n_more or index == len(kept) - 1
-
-
-@given(text=st.text("abc茶<", min_size=200, max_size=900))
-@example(text="a" * 900)
-def test_a_note_that_is_cut_takes_all_the_room_there_is(text: str) -> None:
-    (note,) = within([RecalledNote("", text)], OPENING + 60)
-    one_more = RecalledNote("", text[: len(note.text) + 1], n_left_out=1)
-    message = context_message([one_more.shown]).content or ""
-    assert n_tokens(message) >= OPENING + 60
+        assert not n_more or index == len(remaining) - 1
 
 
 def test_a_cut_note_says_so() -> None:
@@ -102,10 +91,6 @@ def test_a_cut_note_says_so() -> None:
     assert note.shown.endswith("tea t [cut]")
     assert note.n_left_out == 4000 - len(note.text)
     assert (note.uri, note.score) == ("memory://user/a", 0.5)
-
-
-def test_a_few_characters_of_a_note_are_not_worth_showing() -> None:
-    assert within([RecalledNote("memory://user/a", "x" * 999)], OPENING + 15) == ()
 
 
 def test_what_is_left_out_is_logged(caplog: pytest.LogCaptureFixture) -> None:
@@ -129,7 +114,7 @@ def test_what_is_left_out_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     ],
     ids=["system", "user", "picture", "assistant", "tool", "unknown"],
 )
-def test_rows_of_any_kind_are_shown_as_text(row: ChunkRow, text: str) -> None:
+def test_rows_of_any_kind_are_displayed_as_text(row: ChunkRow, text: str) -> None:
     (note,) = recalled(lambda _: [row])
     assert note.text.endswith(text)
     assert note.uri == ""
@@ -149,17 +134,6 @@ def test_what_has_no_text_is_left_out(row: ChunkRow | RecalledNote) -> None:
     assert recalled(lambda _: [row]) == ()
 
 
-@pytest.mark.parametrize("score", [math.nan, math.inf, -math.inf, None])
-def test_a_score_that_is_no_number_is_none(score: float | None) -> None:
-    (note,) = recalled(lambda _: [RecalledNote("a", "x", score)])
-    assert note.score is None
-
-
-def test_half_a_character_becomes_valid_text() -> None:
-    (note,) = recalled(lambda _: [RecalledNote("memory://user/\ud800", "tea \udfff")])
-    assert (note.uri, note.text) == ("memory://user/\ufffd", "tea \ufffd")
-
-
 def test_an_iterator_is_read_on_a_worker_thread() -> None:
     names: list[str] = []
 
@@ -177,31 +151,8 @@ def test_what_are_no_notes_is_logged(given_notes: Any, caplog: pytest.LogCapture
     assert "the run goes on without notes" in caplog.text
 
 
-def test_the_whole_message_is_capped_whoever_chose_the_notes() -> None:
+def test_the_complete_message_is_capped_whoever_chose_the_notes() -> None:
     huge = RecalledNote("memory://user/a", "tea " * 5_000_000)
     (note,) = recalled(lambda _: [huge, huge])
     assert n_tokens(context_message([note.shown]).content or "") <= MAX_CONTEXT_TOKENS
     assert note.n_left_out == 20_000_000 - len(note.text)
-
-
-def test_notes_beyond_the_cap_are_not_even_asked_for() -> None:
-    def endless() -> Iterator[RecalledNote]:
-        while True:
-            yield RecalledNote("a", "x" * 9000)
-
-    assert recalled(giving(endless()))
-
-
-def test_a_recall_of_the_user_is_not_closed() -> None:
-    class Notes:
-        is_closed = False
-
-        def __call__(self, session: Session) -> list[RecalledNote]:
-            return []
-
-        def close(self) -> None:
-            self.is_closed = True
-
-    recall = Notes()
-    assert run(["ok"], recall=recall).text() == "ok"
-    assert not recall.is_closed

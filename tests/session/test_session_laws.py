@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 from collections.abc import Callable
 from uuid import UUID
 
@@ -14,7 +15,6 @@ from rath.backend import registry
 from rath.session import (
     ChunkKind,
     ChunkRow,
-    ChunkTable,
     LineageKind,
     Session,
     ancestors_bfs,
@@ -22,10 +22,10 @@ from rath.session import (
     create_user_session,
     detach_session,
     fork_session,
-    lineage_journal_tracking,
-    user_text_chunk,
 )
+from rath.session.operation import Place, next_place, operation_scope
 from rath.session.outcome import Completed
+from rath.session.record import Operation
 from rath.testing import FakeBackend
 from tests.support.api import Body
 from tests.support.sessions import cancelled_session, row_lists, sessions
@@ -38,51 +38,12 @@ def grown(session: Session, rows: list[ChunkRow]) -> Session:
     return Session.from_body(Deferred.of(Body(table)), child.provenance, id=child.id)
 
 
-@given(session=sessions)
-def test_fork_has_equal_rows_and_one_parent(session: Session) -> None:
-    fork = session.fork()
-    assert fork.chunk_table == session.chunk_table
-    assert fork.parent_session_ids == (session.id,)
-    assert fork.id != session.id
-
-
-@given(session=sessions, rows=row_lists)
-def test_what_one_side_gains_is_not_visible_in_the_other(
-    session: Session, rows: list[ChunkRow]
-) -> None:
-    before = session.chunk_table.rows
-    fork = session.fork()
-    grown(fork, rows)
-    assert fork.chunk_table.rows == before
-    assert session.chunk_table.rows == before
-
-
-@given(session=sessions)
-def test_detach_has_the_same_rows_and_no_parents(session: Session) -> None:
-    detached = session.detach()
-    assert detached.chunk_table == session.chunk_table
-    assert detached.parent_session_ids == ()
-
-
 @given(root=sessions, left=row_lists, right=row_lists)
 def test_merge_writes_the_common_prefix_once(
     root: Session, left: list[ChunkRow], right: list[ChunkRow]
 ) -> None:
     merged = grown(root, left).merge(grown(root, right))
     assert list(merged.chunk_table) == [*root.chunk_table, *left, *right]
-
-
-@given(one=sessions, other=sessions)
-def test_unrelated_sessions_are_joined(one: Session, other: Session) -> None:
-    merged = one.merge(other)
-    assert list(merged.chunk_table) == [*one.chunk_table, *other.chunk_table]
-    assert merged.parent_session_ids == (one.id, other.id)
-
-
-@given(session=sessions)
-def test_merge_with_itself_or_its_fork_changes_no_row(session: Session) -> None:
-    assert session.merge(session).chunk_table == session.chunk_table
-    assert session.merge(session.fork()).chunk_table == session.chunk_table
 
 
 @given(root=sessions, n_left=st.integers(0, 3), n_right=st.integers(0, 3))
@@ -104,25 +65,14 @@ def test_ancestors_of_a_merge(root: Session, n_left: int, n_right: int) -> None:
 
 
 @given(session=sessions)
-def test_rows_keep_their_names_over_derivations(session: Session) -> None:
-    names = [row.id for row in session.chunk_table]
-    assert [row.id for row in session.fork().chunk_table] == names
-    assert [row.id for row in session.detach().chunk_table] == names
-    assert [row.id for row in session.merge(session.fork()).chunk_table] == names
-
-
-def test_an_edge_remembers_the_row_count_of_that_moment() -> None:
-    session = Session(ChunkTable((user_text_chunk("a"), user_text_chunk("b"))))
-    (edge,) = session.fork().provenance.parents
-    assert (edge.id, edge.n_rows) == (session.id, 2)
-
-
-def test_derivations_are_noted_in_the_journal() -> None:
-    session = Session.from_user_message("a")
-    with lineage_journal_tracking() as journal:
-        fork = session.fork()
-        merged = fork.merge(session)
-    assert journal.visit_order == [fork.id, merged.id]
+def test_derivations_have_the_rows_and_their_names(session: Session) -> None:
+    fork, detached = session.fork(), session.detach()
+    merges = (session.merge(session), session.merge(session.fork()))
+    for derived in (fork, detached, *merges):
+        assert derived.chunk_table == session.chunk_table
+        assert [row.id for row in derived.chunk_table] == [row.id for row in session.chunk_table]
+        assert derived.id != session.id
+    assert (fork.parent_session_ids, detached.parent_session_ids) == ((session.id,), ())
 
 
 def test_merge_refuses_different_backends() -> None:
@@ -137,14 +87,11 @@ def test_merge_refuses_different_backends() -> None:
 
 
 def test_merge_with_an_unplaced_session_keeps_the_own_place() -> None:
+    with pytest.raises(TypeError, match="another Session"):
+        Session.from_user_message("a").merge("b")  # type: ignore[arg-type]  # that is tested
     placed, unplaced = Session.from_user_message("a").to("local"), Session.create("user", "b")
     assert placed.merge(unplaced).sandbox_backend == "local"
     assert unplaced.merge(placed).sandbox_backend is None
-
-
-def test_merge_needs_a_session() -> None:
-    with pytest.raises(TypeError, match="another Session"):
-        Session.from_user_message("a").merge("b")  # type: ignore[arg-type]  # that is tested
 
 
 def test_a_merge_passes_on_the_first_outcome_that_stops_what_follows() -> None:
@@ -179,3 +126,41 @@ def test_fork_and_detach_do_what_the_methods_do() -> None:
     assert child.chunk_table == loose.chunk_table == parent.chunk_table
     assert (child.parent_session_ids, loose.parent_session_ids) == ((parent.id,), ())
     assert (child.lineage_operator, loose.lineage_operator) == ("Session.fork", "Session.detach")
+
+
+paths = st.lists(st.lists(st.sampled_from("ab"), max_size=3), max_size=10)
+
+
+def place_under(path: list[str]) -> Place:
+    if not path:
+        return next_place()
+    with operation_scope(path[0]):
+        return place_under(path[1:])
+
+
+@given(visits=paths)
+def test_within_one_outermost_call_places_count_up_path_by_path(visits: list[list[str]]) -> None:
+    with operation_scope("root"):
+        places = [place_under(path) for path in visits]
+    expected: list[Place] = []
+    for path in visits:
+        dotted = ".".join(["root", *path])
+        expected.append(Place(dotted, sum(place.path == dotted for place in expected)))
+    assert places == expected
+
+
+def test_a_copied_context_counts_on_where_its_origin_does() -> None:
+    with operation_scope("a"):
+        here = contextvars.copy_context()
+        assert [next_place(), here.run(next_place), next_place()] == [
+            Place("a", count) for count in range(3)
+        ]
+
+
+def test_a_derivation_notes_its_place() -> None:
+    session = Session.from_user_message("hi")
+    with operation_scope("Team"):
+        session.fork()
+        entry = session.fork().record[-1]
+    assert isinstance(entry, Operation)
+    assert entry.place == Place("Team", 1)

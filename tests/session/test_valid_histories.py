@@ -22,7 +22,6 @@ from rath.session import ChunkRow, ChunkTable, RowId, Session, system_text_chunk
 from rath.session.content import AssistantTurn, Opaque
 from rath.session.record import ModelCall
 from tests.support import anthropic_replies, anthropic_rules, openai_rules
-from tests.support.answered import EVIDENCE, call_of
 from tests.support.api import (
     Body,
     Candidate,
@@ -36,6 +35,7 @@ from tests.support.api import (
     side_request,
     turn_request,
 )
+from tests.support.evidence import EVIDENCE, call_of
 from tests.support.sessions import assistant_rows, row_lists
 
 MODELS = {"openai": "m", "anthropic": "claude-sonnet-4-5"}
@@ -143,7 +143,7 @@ def grown(
 ) -> Session:
     """A session that goes on from `root`, with a record of the calls that wrote its turns."""
     table = root.table.born_in(uuid4(), draw(rows))
-    calls = [entry for entry in root.record if isinstance(entry, ModelCall)]
+    calls = (entry for entry in root.record if isinstance(entry, ModelCall))
     wrote = {call.rows[0]: call.evidence for call in calls}
     entries: list[Entry] = []
     for index, row in enumerate(table):

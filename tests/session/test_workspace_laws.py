@@ -13,13 +13,12 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from rath._async.runtime import runtime
-from rath.backend import BackendSandboxSpec
 from rath.backend.snapshots import FrozenWorkspace
 from rath.errors import BackendError
 from rath.session import Session
 from rath.session.derive import MergedFiles
 from rath.session.record import ToolRun
-from tests.support.api import Merge, merge_trees, net_changes
+from tests.support.api import Merge, merge_trees
 from tests.support.session_files import (
     Change,
     applied,
@@ -31,7 +30,6 @@ from tests.support.session_files import (
     running,
     trees,
     worked,
-    write,
     writing,
 )
 from tests.support.trees import laid_out, lay_out
@@ -87,13 +85,6 @@ def test_undo_brings_back_the_files_and_rows_before_a_call(
     assert files_of(done) == states[-1]
 
 
-@given(files=trees, todo=change_lists)
-def test_the_changes_of_a_run_are_what_it_did(files: dict[str, bytes], todo: list[Change]) -> None:
-    made, _ = turns(files, todo)
-    done = worked(placed(files), *made)
-    assert done.files.changes() == net_changes(follow(dict(files), todo))
-
-
 @given(files=trees, todo=some_changes, more=change_lists, which=st.integers(0, 4))
 def test_after_an_undo_the_changes_still_lead_from_the_beginning_to_the_files_of_now(
     files: dict[str, bytes], todo: list[Change], more: list[Change], which: int
@@ -128,23 +119,6 @@ def after(files: dict[str, bytes], merge: Merge) -> dict[str, bytes]:
     return made
 
 
-@given(base=trees, ours=trees)
-def test_a_side_that_changed_nothing_takes_the_other_one(
-    base: dict[str, bytes], ours: dict[str, bytes]
-) -> None:
-    same, other = merged(*map(placed, (base, ours, base))), merged(*map(placed, (base, base, ours)))
-    assert (after(ours, same), same.conflicts) == (ours, ())
-    assert (after(base, other), other.conflicts) == (ours, ())
-
-
-@given(base=trees, both=trees)
-def test_sides_that_are_the_same_merge_to_it(
-    base: dict[str, bytes], both: dict[str, bytes]
-) -> None:
-    merge = merged(*map(placed, (base, both, both)))
-    assert (after(both, merge), merge.conflicts) == (both, ())
-
-
 @given(base=trees, ours=trees, theirs=trees)
 def test_sides_that_are_exchanged_have_the_same_conflicts_and_else_the_same_files(
     base: dict[str, bytes], ours: dict[str, bytes], theirs: dict[str, bytes]
@@ -162,19 +136,6 @@ def test_sides_that_are_exchanged_have_the_same_conflicts_and_else_the_same_file
     agreed = (mine.keys() | others.keys()) - disputed
     assert all(mine.get(path) == others.get(path) for path in agreed)
     assert all(mine.get(path) == ours.get(path) for path in disputed)
-
-
-@given(files=trees, ours=change_lists, theirs=change_lists)
-def test_a_merge_of_forks_leaves_both_as_they_are(
-    files: dict[str, bytes], ours: list[Change], theirs: list[Change]
-) -> None:
-    base = placed(files)
-    (one, mine), (two, others) = turns(files, ours), turns(files, theirs)
-    left = worked(base.fork(workspace="copy"), *one)
-    right = worked(base.fork(workspace="copy"), *two)
-    both = left.merge(right, files="three-way")
-    write(both, {"new": b"from the merged one"})
-    assert [files_of(each) for each in (base, left, right)] == [files, mine[-1], others[-1]]
 
 
 steps_of_a_family = st.lists(
@@ -249,7 +210,7 @@ def test_however_sessions_came_from_one_another_their_changes_lead_to_their_file
 @given(
     files=trees, todo=st.lists(st.tuples(st.sampled_from(sharing), st.integers(0, 4)), max_size=7)
 )
-def test_changes_that_others_made_in_a_shared_sandbox_are_told_or_nothing_is_applied(
+def test_changes_that_others_made_in_a_shared_sandbox_are_reported_or_nothing_is_applied(
     files: dict[str, bytes], todo: list[tuple[str, int]]
 ) -> None:
     made = [placed(files).fork(workspace="copy")]
@@ -291,23 +252,6 @@ def printed(session: Session, line: str) -> str:
     return session.check("look", line).report
 
 
-def test_a_fork_works_on_files_of_its_own(session: Session, project: Path) -> None:
-    fork = session.fork(workspace="copy")
-    done = worked(fork, running("echo x > c.txt; rm b.txt; mv a.txt d.txt"))
-    assert printed(done, "ls") == "c.txt\nd.txt\n"
-    assert [(each.kind, each.path) for each in done.files.changes()] == [
-        ("deleted", "b.txt"), ("created", "c.txt"), ("renamed", "d.txt"),
-    ]  # fmt: skip
-    assert laid_out(project) == FILES
-
-
-def test_its_parent_may_go_on_before_the_fork_is_used(session: Session, project: Path) -> None:
-    fork = session.fork(workspace="copy")
-    worked(session, writing("a.txt", "changed\n"), running("rm b.txt")).synchronize()
-    assert printed(fork, "cat a.txt b.txt") == "1\n2\n3\n4\nb\n"
-    assert laid_out(project) == {"a.txt": b"changed\n"}
-
-
 def test_forks_are_merged_and_brought_home(session: Session, project: Path) -> None:
     ours = worked(session.fork(workspace="copy"), writing("a.txt", "one\n2\n3\n4\n"))
     line = "sed -i s/4/four/ a.txt && chmod +x a.txt && ln -s a.txt link && rm b.txt"
@@ -339,21 +283,3 @@ def test_what_somebody_else_changed_is_not_lost_by_an_undo(session: Session, pro
     (project / "b.txt").write_text("mine\n")
     with pytest.raises(BackendError, match=r"somebody else changed 'b\.txt'"):
         done.undo("w").require_sandbox()
-
-
-def test_a_check_that_takes_too_long_did_not_pass(session: Session) -> None:
-    verdict = session.check("tests", "sleep 30", timeout=0.1)
-    assert not verdict.passed
-    assert "did not end within 0.1 s" in verdict.report
-
-
-def test_a_fork_that_was_closed_begins_again_with_the_same_files(
-    session: Session, project: Path
-) -> None:
-    fork = session.fork(workspace="copy")
-    printed(fork, "rm a.txt")
-    (project / "a.txt").write_text("changed behind its back\n")
-    fork.close_sandbox()
-    worked(session, running("rm b.txt")).synchronize()
-    assert printed(fork, "cat b.txt") == "b\n"
-    assert fork.sandbox_spec == BackendSandboxSpec()

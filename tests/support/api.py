@@ -6,7 +6,10 @@ here unless it is public, or belongs to the module that the test is named after.
 
 from __future__ import annotations
 
+from rath.session import autosave as autosave_module
 from rath.session import record as record_module
+from rath.session.autosave import is_autosaving as is_autosaving
+from rath.session.autosave import is_autosaving_lately as is_autosaving_lately
 from rath.session.autosave import look_again as look_again
 from rath.session.body import Body as Body
 from rath.session.body import sum_costs as sum_costs
@@ -62,11 +65,7 @@ from rath.session.log.index.database import Database as Database
 from rath.session.log.index.decode import facts_of as facts_of
 from rath.session.log.json_lines import chained as chained
 from rath.session.log.json_lines import dump as dump
-from rath.session.log.migrations import usage_from_jsonable as usage_from_jsonable
-from rath.session.log.open_logs import begin_writing as begin_writing
-from rath.session.log.open_logs import end_writing as end_writing
 from rath.session.log.open_logs import open_logs_of as open_logs_of
-from rath.session.log.open_logs import running_writer as running_writer
 from rath.session.log.open_logs import writer_of as writer_of
 from rath.session.log.parsed import LogSource as LogSource
 from rath.session.log.parsed import ParsedLog as ParsedLog
@@ -94,8 +93,6 @@ from rath.session.output_schema import output_spec as output_spec
 from rath.session.provider_builtin import resolve_executor as resolve_executor
 from rath.session.questions.comparison import preview as preview
 from rath.session.questions.comparison import texts_of as texts_of
-from rath.session.questions.encode import entry_to_jsonable as entry_to_jsonable
-from rath.session.questions.encode import outcome_to_jsonable as outcome_to_jsonable
 from rath.session.questions.lineage import sessions_of as sessions_of
 from rath.session.questions.requests import rows_seen as rows_seen
 from rath.session.recall import HoldingRecall as HoldingRecall
@@ -112,7 +109,6 @@ from rath.session.run.budget import load_prices as load_prices
 from rath.session.run.cassette import Playback as Playback
 from rath.session.run.cassette import ReplayedClient as ReplayedClient
 from rath.session.run.recorded import history_of as history_of
-from rath.session.run.recorder import RecordingPlan as RecordingPlan
 from rath.session.run.recorder import default_durability as default_durability
 from rath.session.run.rounds import FULL as FULL
 from rath.session.run.rounds import ContentCache as ContentCache
@@ -121,11 +117,8 @@ from rath.session.run.run_log import RunLog as RunLog
 from rath.session.run.run_log import watched as watched
 from rath.session.run.stored_programs import StoredSource as StoredSource
 from rath.session.run.stored_programs import program_of as program_of
-from rath.session.saving import add_late as add_late
 from rath.session.saving import save as save
 from rath.session.scope import recording_scope as recording_scope
-from rath.session.scope import recording_store as recording_store
-from rath.session.scope import resuming_from as resuming_from
 from rath.session.state import Unfinished as Unfinished
 from rath.session.tooling import ArgumentChecker as ArgumentChecker
 from rath.session.tooling import builtin_tools as builtin_tools
@@ -134,15 +127,23 @@ from rath.session.tooling import tool_registry as tool_registry
 from rath.session.tooling import tool_table as tool_table
 from rath.session.view.page import Feed as Feed
 from rath.session.view.page import LiveServer as LiveServer
+from rath.session.view.page_data import Catalogue as Catalogue
 from rath.session.view.page_data import PageEncoder as PageEncoder
+from rath.session.view.page_data import PageNode as PageNode
+from rath.session.view.page_data import Range as Range
+from rath.session.view.page_data import cut_text as cut_text
 from rath.session.view.page_data import encode_plain as encode_plain
+from rath.session.view.page_data import harmless as harmless
 from rath.session.view.page_data import nodes_of as nodes_of
+from rath.session.view.page_data import own_entries as own_entries
+from rath.session.view.page_data import totals as totals
 
 # `name as name` exports a name; these have another one here, or stand for a whole module.
 __all__ = [
     "CLOCK_READERS",
     "LogSource",
     "RangeSource",
+    "autosave_module",
     "files_module",
     "format_module",
     "hook_answers_module",

@@ -78,8 +78,8 @@ def log_of(session: UUID) -> Path:
 def results(session: Session) -> list[tuple[str, Any]]:
     """What the model read of each call, in the order of the rows."""
     contents = [row.content for row in session.chunk_table]
-    said = [each for each in contents if isinstance(each, ToolFeedback)]
-    return [(each.call_id, json.loads(each.body)) for each in said]
+    reply = [each for each in contents if isinstance(each, ToolFeedback)]
+    return [(each.call_id, json.loads(each.body)) for each in reply]
 
 
 def tool_runs(session: Session) -> dict[str, ToolRun]:

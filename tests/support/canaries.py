@@ -76,11 +76,11 @@ def forms_of(key: str) -> set[str]:
     }
 
 
-def seen(key: str, *shown: str) -> list[str]:
+def seen(key: str, *display: str) -> list[str]:
     """Return what of a key can be seen, with what stands before it; nothing is what we want."""
     return [
         f"...{text[max(0, text.index(form) - 60) : text.index(form)]}[{form}]"
-        for text in shown
+        for text in display
         for form in (*forms_of(key), MARK)
         if form in text
     ]
@@ -147,9 +147,9 @@ def _inside(value: object) -> Iterator[object]:
 def shown_of(error: BaseException) -> list[str]:
     """Everything that an error shows, or carries to wherever it is sent."""
     evidence = evidence_of(error)
-    kept = () if evidence is None else structs.astuple(evidence)
+    remaining = () if evidence is None else structs.astuple(evidence)
     return [
-        *map(str, (error, repr(error), vars(error), kept)),
+        *map(str, (error, repr(error), vars(error), remaining)),
         pformat(vars(error)),
         repr(pickle.dumps(error)),
         "".join(traceback.format_exception(error)),

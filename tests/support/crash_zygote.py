@@ -82,11 +82,11 @@ def attempt(home: Path, seed: int) -> None:
     os.environ["OPENRATH_HOME"] = str(home)
     program = CrashProgram(home / CALLS, pause=PAUSE)
     with autosave():
-        begun = _any_session(home, random.Random(seed))
-        if begun is None:
+        started = _any_session(home, random.Random(seed))
+        if started is None:
             out = program(Session.from_user_message("go"))
         else:
-            out = program.resume(begun)
+            out = program.resume(started)
         rows = [(row.kind_name, row.digest.hex()) for row in out.chunk_table]
     (home / f"{ROWS}.new").write_text(json.dumps(rows))
     (home / f"{ROWS}.new").rename(home / ROWS)

@@ -36,8 +36,8 @@ def cut_off(
     own = own_operation(session.record, session.id)
     assert own is not None
     at = _turns(session)[turn]
-    said = session.chunk_table[at].content
-    assert isinstance(said, AssistantTurn)
+    reply = session.chunk_table[at].content
+    assert isinstance(reply, AssistantTurn)
     runs = [entry for entry in session.record if isinstance(entry, ToolRun)]
     rows = {entry.rows[0].index: entry for entry in runs if entry.rows}
     intents = [
@@ -45,8 +45,8 @@ def cut_off(
             operation=own.operation,
             row=at,
             call=index,
-            call_id=said.calls[index].id,
-            tool=said.calls[index].name,
+            call_id=reply.calls[index].id,
+            tool=reply.calls[index].name,
             effects=rows[at + 1 + index].effects_declared,
             at=NOON,
         )

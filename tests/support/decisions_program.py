@@ -174,7 +174,7 @@ def decide(kind: str, store: str, folder: Path) -> None:
 def go_on(kind: str, store: str, folder: Path) -> None:
     """Tell what each run waits for now, decide about that too, and go on."""
     left: dict[str, list[str]] = {}
-    said: dict[str, str | None] = {}
+    reply: dict[str, str | None] = {}
     for verb in VERBS:
         session = resumed(kind, store, folder, verb, ["It is done."])
         left[verb] = [call.call.id for call in session.open_calls if call.waits]
@@ -182,8 +182,8 @@ def go_on(kind: str, store: str, folder: Path) -> None:
             say(session, verb, call)
         if verb != "decide":
             session = resumed(kind, store, folder, verb, ["It is done."])
-        said[verb] = session.text()
-    sys.stdout.write(json.dumps({"left": left, "said": said, "made": made_in(folder)}))
+        reply[verb] = session.text()
+    sys.stdout.write(json.dumps({"left": left, "said": reply, "made": made_in(folder)}))
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any
+from uuid import UUID
 
 from msgspec.structs import replace
 
@@ -16,6 +17,8 @@ from rath.llm.chat_response import (
 )
 from rath.llm.evidence import CallEvidence, CallFacts, CallRecorder
 from rath.llm.provider import Provider
+from rath.session import RowId
+from rath.session.record import ModelCall
 from rath.testing import ScriptedClient, Turn
 
 OPENAI = "https://api.openai.com/v1/chat/completions"
@@ -76,3 +79,34 @@ def priced_client(turns: Iterable[Turn], **provider: Any) -> ScriptedClient:
     given: dict[str, Any] = {"base_url": "https://api.openai.com/v1", "model": "gpt-5-mini"}
     given |= provider
     return ScriptedClient(turns, provider=Provider(**given))
+
+
+FACTS = CallFacts(
+    provider_kind="openai",
+    adapter="a",
+    adapter_version="1",
+    renderer="r",
+    endpoint="https://one.example/v1",
+    requested_model="m",
+)
+EVIDENCE = replace(
+    CallRecorder(FACTS, parameters={}, digest="d").evidence(),
+    status="done",
+    duration_ms=1.0,
+    finish_reason="stop",
+    finish_reason_raw="stop",
+    reasoning="let me think",
+)
+"""A call of the model that `FACTS` name."""
+
+
+def call_of(row: RowId, evidence: CallEvidence = EVIDENCE) -> ModelCall:
+    """The entry of the call that wrote `row`."""
+    return ModelCall(
+        operation=UUID(int=7),
+        rows=(row,),
+        purpose="turn",
+        status="done",
+        seen=None,
+        evidence=evidence,
+    )

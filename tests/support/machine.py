@@ -32,9 +32,9 @@ def write_config(base: Path, config: dict[str, Any], keys: dict[str, str] | None
     path.write_text(json.dumps(config))
     path.chmod(0o600)
     if keys is not None:
-        beside = directory / "credentials.json"
-        beside.write_text(json.dumps({"llm": {"providers": keys}, "version": 1}))
-        beside.chmod(0o600)
+        neighbour = directory / "credentials.json"
+        neighbour.write_text(json.dumps({"llm": {"providers": keys}, "version": 1}))
+        neighbour.chmod(0o600)
     return path
 
 

@@ -40,22 +40,22 @@ def rerender_call(
     record, seen = session.record, call.seen
     at = {entry.id: at for at, entry in enumerate(record)}.get(call.id)
     operations = [entry for entry in record if isinstance(entry, Operation)]
-    begun = next((each for each in operations if each.operation == call.operation), None)
-    if seen is None or at is None or begun is None:
+    started = next((each for each in operations if each.operation == call.operation), None)
+    if seen is None or at is None or started is None:
         raise ValueError(f"the record does not hold what model call {call.id} saw")
     context = None
     if seen.context is not None and seen.context_at is not None:
         notes = RathLLMMessage("user", seen.context)
         context = Context(seen.context_at, notes, seen.recalled)
-    of_turn = partial(turn_request, begun.tools, begun.output)
+    of_turn = partial(turn_request, started.tools, started.output)
     frame = RequestFrame(
-        head=begun.head,
-        request=of_turn if begun.kind == "loop" else side_request,
+        head=started.head,
+        request=of_turn if started.kind == "loop" else side_request,
         context=context,
         question=seen.question,
         streaming=call.evidence.parameters.get("stream") is True,
     )
-    body = Body(rows_seen(session, begun, seen), record.prefix(at))
+    body = Body(rows_seen(session, started, seen), record.prefix(at))
     builder = RequestBuilder(Candidate(client, provider), frame, body)
     assert builder.head_digest == seen.head_digest
     return builder.draft.body()

@@ -22,18 +22,18 @@ print("a program may print where it is loaded")  # noqa: T201  # the point
 def answer(request: RathLLMChatRequest) -> Answer:
     """Answer what the user said last."""
     users = [str(message.content) for message in request.messages if message.role == "user"]
-    said, is_first = users[-1], request.messages[-1].role == "user"
-    if said == "fail":
+    reply, is_first = users[-1], request.messages[-1].role == "user"
+    if reply == "fail":
         raise RuntimeError("the endpoint is gone")
     marker = Path(os.environ["SERVED_BEGUN"] + "-failed")
-    if said == "fail once" and not marker.exists():
+    if reply == "fail once" and not marker.exists():
         marker.touch()
         raise RuntimeError("the endpoint is gone")
-    if said in ("wait", "print", "act") and is_first:
-        return tool_call(said)
-    if said == "wait":
+    if reply in ("wait", "print", "act") and is_first:
+        return tool_call(reply)
+    if reply == "wait":
         threading.Event().wait(600)
-    return f"{len(users)}: {said}"
+    return f"{len(users)}: {reply}"
 
 
 def wait(session: Session, _: object) -> str:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, TypeVar
+from uuid import UUID
 
 from hypothesis import strategies as st
 
@@ -20,8 +21,12 @@ from rath.session import (
     tool_feedback_chunk,
     user_text_chunk,
 )
+from rath.session.record import Verdict
 from rath.testing import ScriptedClient, Turn
 from tests.support.images import pictures
+
+T = TypeVar("T")
+AGENT = Session.from_agent_prompt("You are a test.")
 
 
 class FunctionTool(FlowToolCall):
@@ -75,12 +80,27 @@ def run(
     client = ScriptedClient(turns)
     return run_session_loop(
         user or Session.from_user_message("go"),
-        agent or Session.from_agent_prompt("You are a test."),
+        agent or AGENT,
         agent_provider=options.pop("agent_provider", client.provider),
         tools=list(tools),
         system_tools=options.pop("system_tools", False),
         **options,
     )
+
+
+def entries_of(session: Session, kind: type[T]) -> list[T]:
+    """Return the entries of one kind, when the run of a session has ended."""
+    return [entry for entry in session.record if isinstance(entry, kind)]
+
+
+def echo(_: Session, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Answer with the arguments, as the function of a tool."""
+    return dict(arguments)
+
+
+def verdict(name: str = "good") -> Verdict:
+    """A verdict that belongs to no check."""
+    return Verdict(operation=UUID(int=1), name=name, judge="me", passed=True, report="")
 
 
 def cancelled_session(text: str = "go") -> Session:

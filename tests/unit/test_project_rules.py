@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.lanes import FULL_LANE
 from tests.support.public_names import public_names
 
 ROOT = Path(__file__).parents[2]
@@ -142,6 +143,10 @@ def functions(path: Path) -> Iterator[tuple[str, int]]:
 def test_a_source_file_stays_short() -> None:
     lengths = {str(path): path.read_text("utf-8").count("\n") for path in library_files()}
     assert {path: n for path, n in lengths.items() if n > MAX_FILE_LINES} == {}
+
+
+def test_every_file_of_the_full_lane_exists() -> None:
+    assert [path for path in FULL_LANE if not (ROOT / "tests" / path).exists()] == []
 
 
 def test_a_function_stays_short() -> None:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import io
 import pickle
-from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from pprint import pformat
-from typing import Any
 
 import pytest
 
@@ -23,38 +21,15 @@ from rath.testing import ScriptedClient, Turn, tool_call
 from tests.support import anthropic_replies, chat_replies
 from tests.support.asking import KEY as ASKING_KEY
 from tests.support.asking import NoSleep, ask, exchange
-from tests.support.canaries import all_logs, seen, shown_of
+from tests.support.canaries import seen, shown_of
 from tests.support.chat_server import ChatServer
-from tests.support.dialects import ANTHROPIC, DIALECTS, OPENAI, Dialect
+from tests.support.dialects import ANTHROPIC, OPENAI, Dialect
 from tests.support.echoes import answer, client_of, provider_of
 from tests.support.litellm import ANTHROPIC_MODEL, OPENAI_MODEL, litellm_client, needs_litellm
-from tests.support.sessions import FunctionTool, run
-
-
-def echo(_: Session, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    return dict(arguments)
-
+from tests.support.sessions import FunctionTool, echo, run
 
 ECHO = FunctionTool("f", echo, parallel_safe=True)
 KEY = "sk-cNry-0123456789abcdef"
-
-
-@pytest.fixture
-def server() -> Iterator[ChatServer]:
-    with ChatServer() as running:
-        yield running
-
-
-@pytest.fixture(params=DIALECTS, ids=lambda dialect: dialect.kind)
-def dialect(request: pytest.FixtureRequest) -> Dialect:
-    found: Dialect = request.param
-    return found
-
-
-@pytest.fixture
-def logged() -> Iterator[io.StringIO]:
-    with all_logs() as stream:
-        yield stream
 
 
 def ignore(_: RathLLMStreamDelta) -> None:

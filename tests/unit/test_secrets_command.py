@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,7 @@ from typer.testing import CliRunner
 
 from rath.cli.app import app
 from rath.config.env import EnvKind, all_env_specs
-from tests.support.canaries import all_logs, seen
+from tests.support.canaries import seen
 from tests.support.machine import own_project, write_config
 
 KEY = "sk-cNry/0123456789abcdef%2B"
@@ -22,12 +21,6 @@ SECRET_VARIABLES = [spec.name for spec in all_env_specs() if spec.kind is EnvKin
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("NO_COLOR", "1")
     return own_project(tmp_path, monkeypatch)
-
-
-@pytest.fixture
-def logged() -> Iterator[io.StringIO]:
-    with all_logs() as stream:
-        yield stream
 
 
 def said(*args: str, input: str | None = None) -> str:

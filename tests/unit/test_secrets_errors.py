@@ -13,32 +13,14 @@ from rath.errors import ProviderError
 from rath.llm import RathLLMStreamDelta
 from tests.support import chat_replies
 from tests.support.asking import NoSleep, exchange
-from tests.support.canaries import all_logs, seen, shown_of
+from tests.support.canaries import seen, shown_of
 from tests.support.chat_replies import Reply
 from tests.support.chat_server import ChatServer
-from tests.support.dialects import DIALECTS, Dialect
+from tests.support.dialects import Dialect
 from tests.support.echoes import client_of, failing, failing_by_headers, provider_of
 
 OnDelta = Callable[[RathLLMStreamDelta], None] | None
 KEY = "sk-cNry-0123456789abcdef"
-
-
-@pytest.fixture
-def server() -> Iterator[ChatServer]:
-    with ChatServer() as running:
-        yield running
-
-
-@pytest.fixture(params=DIALECTS, ids=lambda dialect: dialect.kind)
-def dialect(request: pytest.FixtureRequest) -> Dialect:
-    found: Dialect = request.param
-    return found
-
-
-@pytest.fixture
-def logged() -> Iterator[io.StringIO]:
-    with all_logs() as stream:
-        yield stream
 
 
 def ignore(_: RathLLMStreamDelta) -> None:

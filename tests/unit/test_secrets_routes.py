@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,9 +21,9 @@ from rath.llm.litellm import RathLiteLLMChatClient
 from rath.llm.vlm import RathOpenAIVLMClient, VLMProvider
 from tests.support import chat_replies
 from tests.support.asking import NoSleep, ask, exchange
-from tests.support.canaries import all_logs, odd_keys, seen, shown_of
+from tests.support.canaries import odd_keys, seen, shown_of
 from tests.support.chat_server import ChatServer
-from tests.support.dialects import ANTHROPIC, DIALECTS, OPENAI, Dialect
+from tests.support.dialects import ANTHROPIC, OPENAI, Dialect
 from tests.support.echoes import client_of
 from tests.support.litellm import needs_litellm
 from tests.support.machine import llm_config, own_project, trust, write_config
@@ -34,26 +34,8 @@ VECTORS = chat_replies.json_body({"data": [{"embedding": [1.0]}]})
 
 
 @pytest.fixture
-def server() -> Iterator[ChatServer]:
-    with ChatServer() as running:
-        yield running
-
-
-@pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return own_project(tmp_path, monkeypatch)
-
-
-@pytest.fixture(params=DIALECTS, ids=lambda dialect: dialect.kind)
-def dialect(request: pytest.FixtureRequest) -> Dialect:
-    found: Dialect = request.param
-    return found
-
-
-@pytest.fixture
-def logged() -> Iterator[io.StringIO]:
-    with all_logs() as stream:
-        yield stream
 
 
 def headers_of(*servers: ChatServer) -> str:

@@ -45,7 +45,7 @@ from rath.backend.host.scan import MAX_DEPTH, scan
 from rath.backend.local import LocalBackend
 from rath.backend.persistence.paths import forks_root
 from rath.backend.snapshots import Seed
-from tests.support.scripts import changed, read_tree, scripts, told, undone
+from tests.support.shell_scripts import changed, read_tree, scripts, told, undone
 from tests.support.waiting import at_a_deadline, wait_until
 from tests.support.workspaces import (
     fork_directories,

@@ -1,23 +1,29 @@
-"""Calls are approved, denied or made with other arguments, and the run goes on."""
+"""Calls are approved, denied or edited; a decision holds for exactly one call, whoever wrote it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
+from uuid import UUID, uuid4
 
 import pytest
 from msgspec import structs
 
+import rath
 from rath._async.deferred import Deferred
 from rath._core.vector import Vector
-from rath.errors import ResumeMismatch
+from rath.errors import ReplayDifference, ResumeMismatch
 from rath.flow import Agent
 from rath.session import Session
-from rath.session.outcome import Completed, NeedsApproval
-from rath.session.record import Operation
+from rath.session.log.verify import verify
+from rath.session.outcome import Completed, NeedsApproval, NeedsInput
+from rath.session.persistence.store import default_store
+from rath.session.record import Decision, Operation, ToolRun
 from rath.testing import ScriptedClient, tool_call
-from tests.support.api import EDITED, Entry
+from tests.support.api import EDITED, Entry, chained, dump
 from tests.support.approvals import (
     N_SCHEMA,
     Noting,
@@ -25,6 +31,7 @@ from tests.support.approvals import (
     decisions,
     go,
     interrupts,
+    log_of,
     results,
     tool_runs,
     waiting,
@@ -41,59 +48,35 @@ def test_the_outcome_lists_what_still_waits() -> None:
     assert session.outcome == NeedsApproval(session.id, ())
 
 
-def test_a_run_that_still_waits_is_given_back_as_it_is() -> None:
-    session, tool = waiting(1, 2), Noting()
-    out = go([], tool, user=session.approve("c1"))
-    assert out is session
-    assert tool.calls == []
-
-
-def test_a_denied_call_is_not_made_and_the_model_reads_why() -> None:
+@pytest.mark.parametrize(
+    ("reasons", "message"),
+    [(("too early",), "not made: too early"), ((), "the call was not allowed, and not made")],
+    ids=["reason", "no reason"],
+)
+def test_a_denied_call_is_not_made_and_the_model_reads_why(
+    reasons: tuple[str, ...], message: str
+) -> None:
     tool = Noting()
-    out = go(["done"], tool, user=waiting(1, 2).approve("c2").deny("c1", "too early"))
+    out = go(["done"], tool, user=waiting(1, 2).approve("c2").deny("c1", *reasons))
     assert tool.calls == [2]
-    (_, said), (_, other) = results(out)
-    assert (said["error_kind"], other) == ("denied", {"said": 2})
-    assert said["message"].endswith("not made: too early")
-
-
-def test_a_denial_without_a_reason_says_that_it_was_denied() -> None:
-    out = go(["done"], Noting(), user=waiting(1).deny("c1"))
-    assert results(out)[0][1]["message"] == "the call was not allowed, and not made"
+    (_, denied), (_, other) = results(out)
+    assert (denied["error_kind"], other) == ("denied", {"said": 2})
+    assert denied["message"].endswith(message)
 
 
 def test_an_edited_call_is_made_with_the_new_arguments_and_the_model_reads_which() -> None:
     tool = Noting()
     out = go(["done"], tool, user=waiting(1).edit("c1", {"n": 7}))
     assert tool.calls == [7]
-    ((_, said),) = results(out)
-    assert said == {"note": EDITED, "arguments": {"n": 7}, "result": {"said": 7}}
+    ((_, reply),) = results(out)
+    assert reply == {"note": EDITED, "arguments": {"n": 7}, "result": {"said": 7}}
     run = tool_runs(out)["c1"]
     assert run.arguments == {"n": 7}
     assert run.shown.size == len(out.chunk_table[2].payload["content"])
 
 
-def test_a_failure_of_an_edited_call_says_its_arguments_too() -> None:
-    def fails(_: Any) -> Any:
-        raise LookupError("gone")
-
-    out = go(["done"], Noting(work=fails), user=waiting(1).edit("c1", {"n": 7}))
-    ((_, said),) = results(out)
-    assert said["arguments"] == {"n": 7}
-    assert said["result"]["error_kind"] == "tool_execution_exception"
-    assert tool_runs(out)["c1"].status == "failed"
-
-
-def test_what_is_changed_later_in_the_mapping_is_not_what_was_said() -> None:
-    session, arguments, tool = waiting(1), {"n": 7}, Noting()
-    session.edit("c1", arguments)
-    arguments["n"] = 8
-    go(["done"], tool, user=session)
-    assert tool.calls == [7]
-
-
 @pytest.mark.parametrize(
-    ("method", "given", "error", "said"),
+    ("method", "given", "error", "reply"),
     [
         ("edit", ({"n": "x"},), ValueError, "'x' is not of type 'integer'"),
         ("edit", ([1],), TypeError, "not list"),
@@ -105,45 +88,21 @@ def test_what_is_changed_later_in_the_mapping_is_not_what_was_said() -> None:
     ids=["schema", "a list", "an object", "not a number", "reason", "name"],
 )
 def test_an_invalid_decision_is_refused_at_once(
-    method: str, given: tuple[object, ...], error: type[Exception], said: str
+    method: str, given: tuple[object, ...], error: type[Exception], reply: str
 ) -> None:
     session = waiting(1)
     more = {"by": 3} if method == "approve" else {}
-    with pytest.raises(error, match=said):
+    with pytest.raises(error, match=reply):
         getattr(session, method)("c1", *given, **more)
     assert decisions(session) == []
 
 
-def test_what_is_said_is_valid_unicode_and_ends_no_run() -> None:
-    said = waiting(1).deny("c1", "no\udcff", by="ad\ud800")
-    assert results(go(["done"], Noting(), user=said))[0][1]["message"].endswith("no\ufffd")
-    assert decisions(said)[0].by == "ad\ufffd"
+def test_what_is_stated_is_valid_unicode_and_ends_no_run() -> None:
+    reply = waiting(1).deny("c1", "no\udcff", by="ad\ud800")
+    assert results(go(["done"], Noting(), user=reply))[0][1]["message"].endswith("no\ufffd")
+    assert decisions(reply)[0].by == "ad\ufffd"
     edited = waiting(1).edit("c1", {"n": 2, "more": "\ud800"})
     assert decisions(edited)[0].edited == {"n": 2, "more": "\ufffd"}
-
-
-def test_runs_name_the_decisions_by_which_they_were_made_or_not() -> None:
-    session = waiting(1, 2, 3).approve("c1", by="ada").deny("c2", by="bob").edit("c3", {"n": 4})
-    out = go(["done"], Noting(), user=session)
-    by_call = {each.call_id: each for each in decisions(out)}
-    assert {call: run.decision for call, run in tool_runs(out).items()} == {
-        call: each.id for call, each in by_call.items() if call is not None
-    }
-    assert [(each.choice, each.by) for each in by_call.values()] == [
-        ("approve", "ada"),
-        ("deny", "bob"),
-        ("edit", "Session.edit"),
-    ]
-    assert [run.status for run in tool_runs(out).values()] == ["done", "denied", "done"]
-
-
-def test_a_decision_says_exactly_which_call_it_is_about() -> None:
-    session = waiting(1, 2).approve("c2")
-    (decision,) = decisions(session)
-    (interrupt,) = interrupts(session)
-    assert decision.interrupt == interrupt.id
-    assert (decision.tool, decision.call, decision.call_id) == ("f", 1, "c2")
-    assert (decision.arguments, decision.rows) == ({"n": 2}, (session.chunk_table[1].id,))
 
 
 @pytest.mark.parametrize("last", ["approve", "deny", "edit"])
@@ -159,24 +118,11 @@ def test_the_last_decision_holds_under_the_same_session(first: str, last: str) -
     assert last != "approve" or results(out) == [("c1", {"said": 1})]
 
 
-def test_what_is_said_of_an_unknown_call_lists_what_waits() -> None:
+def test_what_is_stated_of_an_unknown_call_lists_what_waits() -> None:
     session = waiting(1, 2).approve("c1")
     with pytest.raises(ValueError, match=r"not a call 'c9' .* waits: 'c2' \(f .*approve, deny"):
         session.approve("c9")
     assert len(decisions(session)) == 1
-
-
-@pytest.mark.parametrize("method", ["approve", "deny"])
-def test_a_call_of_a_run_that_has_gone_on_takes_no_decision(method: str) -> None:
-    out = go(["done"], Noting(), user=waiting(1).approve("c1"))
-    with pytest.raises(ValueError, match="nothing waits in it"):
-        getattr(out, method)("c1")
-
-
-def test_a_call_that_needs_no_approval_takes_none() -> None:
-    session = waiting(1, 2, tool=Noting(approval=lambda call: call.arguments["n"] == 2))
-    with pytest.raises(ValueError, match=r"not a call 'c1' .* what waits: 'c2'"):
-        session.approve("c1")
 
 
 def test_a_call_that_waits_for_an_approval_takes_no_other_word() -> None:
@@ -189,8 +135,8 @@ def test_a_call_that_waits_for_an_approval_takes_no_other_word() -> None:
 
 def test_a_call_that_waits_for_a_decision_takes_no_approval() -> None:
     tool = Noting(approval="never")
-    whole = go([calls_of(1), "done"], tool)
-    session = cut_off(whole, 0, begun=[0])
+    complete = go([calls_of(1), "done"], tool)
+    session = cut_off(complete, 0, begun=[0])
     with pytest.raises(ValueError, match=r"what waits: 'c1' .* for a decision: session.decide"):
         session.approve("c1")
 
@@ -200,7 +146,7 @@ def two_of_one_id() -> Session:
     return go([turn], Noting())
 
 
-def test_calls_of_one_id_are_told_apart_by_their_place() -> None:
+def test_calls_of_one_id_are_reported_apart_by_their_place() -> None:
     session, tool = two_of_one_id(), Noting()
     with pytest.raises(ValueError, match=r"2 calls .* meant by 'same'.*session.open_calls"):
         session.approve("same")
@@ -209,33 +155,17 @@ def test_calls_of_one_id_are_told_apart_by_their_place() -> None:
     assert session.outcome == NeedsApproval(session.id, ())
     out = go(["done"], tool, user=session)
     assert tool.calls == [2]
-    assert [said.get("error_kind") for _, said in results(out)] == ["denied", None]
+    assert [reply.get("error_kind") for _, reply in results(out)] == ["denied", None]
 
 
-def test_a_session_that_waits_passes_through_other_agents_unchanged() -> None:
-    session = waiting(1)
-    other = Agent("other", ScriptedClient([]).provider, system_tools=False)
-    out = other(session)
-    assert (out.outcome, out.chunk_table) == (session.outcome, session.chunk_table)
-    with pytest.raises(ValueError, match=f"session {session.id} waits; say it there"):
-        out.approve("c1")
-
-
-def test_what_is_derived_of_a_session_that_waits_says_where_it_does() -> None:
-    session = waiting(1)
-    assert session.fork().outcome == session.outcome
-    with pytest.raises(ValueError, match=f"session {session.id} waits; say it there"):
-        session.fork().approve("c1")
-
-
-def test_a_run_waits_again_in_a_later_turn_and_an_old_decision_does_not_cover_it() -> None:
-    tool = Noting()
-    first = waiting(1).approve("c1")
-    second = go([calls_of(1)], tool, user=first)
-    assert second.outcome == NeedsApproval(first.id, ("c1",))
-    assert tool.calls == [1]
-    out = go(["done"], tool, user=second.approve("c1"))
-    assert (tool.calls, out.id) == ([1, 1], first.id)
+def test_other_agents_and_forks_pass_a_waiting_session_on_and_name_it() -> None:
+    session, tool = waiting(1), Noting()
+    other = Agent("other", ScriptedClient([]).provider, [tool], system_tools=False)
+    for out in (other(session), session.fork()):
+        assert (out.outcome, out.chunk_table) == (session.outcome, session.chunk_table)
+        with pytest.raises(ValueError, match=f"session {session.id} waits; say it there"):
+            out.approve("c1")
+    assert tool.calls == []
 
 
 class Described(Noting):
@@ -272,28 +202,6 @@ def test_a_tool_whose_call_was_denied_may_be_gone() -> None:
     assert out.text() == "done"
 
 
-def test_a_run_that_was_allowed_to_go_on_keeps_its_operation() -> None:
-    session = waiting(1).approve("c1")
-    out = go(["done"], Noting(), user=session)
-    assert len([entry for entry in out.record if isinstance(entry, Operation)]) == 1
-    assert out.provenance is session.provenance
-
-
-def test_approved_calls_and_others_stand_in_call_order() -> None:
-    tool = Noting(approval=lambda call: call.arguments["n"] % 2 == 0)
-    session = waiting(4, 1, 2, 3, tool=tool).deny("c4").edit("c2", {"n": 20})
-    out = go(["done"], tool, user=session)
-    assert [call for call, _ in results(out)] == ["c4", "c1", "c2", "c3"]
-    assert sorted(tool.calls) == [1, 3, 20]
-
-
-def test_the_head_of_the_agent_is_what_tells_whose_session_it_is() -> None:
-    session, tool = waiting(1).approve("c1"), Noting()
-    stranger = Agent("another", ScriptedClient([]).provider, [tool], system_tools=False)
-    assert isinstance(stranger(session).outcome, NeedsApproval)
-    assert tool.calls == []
-
-
 def made_of(session: Session, **changes: Any) -> Session:
     """A session with something of its content changed."""
     body = replace(session.body.result(), **changes)
@@ -309,3 +217,219 @@ def test_an_edited_call_is_checked_again_before_it_is_made() -> None:
     out = go(["done"], tool, user=made_of(session, record=Vector(record)).edit("c1", {"n": "x"}))
     assert results(out)[0][1]["error_kind"] == "invalid_tool_arguments"
     assert tool.calls == []
+
+
+def answered(tool: Noting, **more: Any) -> Session:
+    """A run with all that there is: an approval, a denial, an edit and two questions."""
+    session = go([calls_of(1, 2, 3)], tool, **more)
+    session.approve("c1").deny("c2", "no").edit("c3", {"n": 30})
+    session = go([], tool, user=session)
+    session.answer("a", "c1").answer("b", "c3")
+    return go([calls_of(4)], tool, user=session)
+
+
+def asking() -> Noting:
+    return Noting(work=lambda n: [n, rath.ask(f"what of {n}?")])
+
+
+def test_a_run_with_all_of_it_is_replayed_and_no_tool_is_called() -> None:
+    tool = asking()
+    out = go(["done"], tool, user=answered(tool).deny("c4"))
+    n_calls = len(tool.calls)
+    again = out.replay()
+    assert (again.chunk_table, again.outcome) == (out.chunk_table, Completed())
+    assert len(tool.calls) == n_calls
+
+
+@pytest.mark.parametrize("is_loaded", [False, True], ids=["in memory", "loaded"])
+def test_a_run_that_still_waits_is_replayed_up_to_there(is_loaded: bool) -> None:
+    asks_once = Noting(work=lambda n: rath.ask("?") if n == 1 else n, approval="never")
+    with_open_results = go([calls_of(1, 2)], asks_once, persist=is_loaded)
+    for session in (answered(asking(), persist=is_loaded), with_open_results):
+        found = Session.load(session.id) if is_loaded else session
+        again = found.replay()
+        assert (again.chunk_table, again.outcome) == (found.chunk_table, session.outcome)
+
+
+def test_a_decision_that_names_other_arguments_is_a_difference() -> None:
+    out = go(["done"], Noting(), user=waiting(1).approve("c1"))
+    body = out.body.result()
+    changed: list[Entry] = [
+        structs.replace(each, arguments={"n": 9}) if isinstance(each, ToolRun) else each
+        for each in body.record
+    ]
+    record = Vector(changed)
+    other = Session.from_body(
+        Deferred.of(replace(body, record=record)), out.provenance, id=out.id, lineage=out.lineage
+    )
+    with pytest.raises(ReplayDifference, match="tool call 'c1'"):
+        other.replay()
+
+
+def agent_with(tool: Noting, turns: list[Any]) -> Agent:
+    return Agent("go", ScriptedClient(turns).provider, [tool], system_tools=False)
+
+
+def approving_program(agent: Agent) -> Session:
+    """A approving_program that says yes to everything."""
+    out = agent(Session.from_user_message("go")).synchronize()
+    while not isinstance(out.outcome, Completed):
+        for each in out.open_calls:
+            if each.waits_for == "approval":
+                out.edit(each, {"n": 10})
+            elif each.waits_for == "input":
+                out.answer("yes", each)
+        out = agent(out).synchronize()
+    return out
+
+
+def test_a_program_that_approves_and_answers_is_replayed_without_stopping() -> None:
+    tool = asking()
+    out = approving_program(agent_with(tool, [calls_of(1), "done"]))
+    n_calls = len(tool.calls)
+    with rath.replay(out):
+        again = approving_program(agent_with(asking(), []))
+    assert (again.id, again.chunk_table) == (out.id, out.chunk_table)
+    assert len(tool.calls) == n_calls
+
+
+def test_a_cassette_serves_what_was_approved(tmp_path: Path) -> None:
+    tool = asking()
+    agent = agent_with(tool, [calls_of(1), "done"])
+
+    def say() -> str | None:
+        return approving_program(agent).text()
+
+    play = rath.cassette(tmp_path / "c.jsonl")(say)
+    assert [play(), play()] == ["done", "done"]
+    assert tool.calls == [10, 10]
+
+
+def test_a_cassette_serves_a_run_that_waits(tmp_path: Path) -> None:
+    tool = Noting(work=lambda n: rath.ask("?") if n == 1 else n, approval="never")
+    agent = agent_with(tool, [calls_of(1, 2)])
+
+    def begin() -> Session:
+        return agent(Session.from_user_message("go")).synchronize()
+
+    play = rath.cassette(tmp_path / "c.jsonl")(begin)
+    first, second = play(), play()
+    assert first.outcome == second.outcome == NeedsInput(first.id, "?")
+    assert sorted(tool.calls) == [1, 2]
+
+
+def test_a_replayed_program_that_waits_says_for_what() -> None:
+    agent = agent_with(Noting(), [calls_of(1, 2)])
+    out = agent(Session.from_user_message("go")).synchronize().approve("c1")
+    with rath.replay(out):
+        again = agent_with(Noting(), [])(Session.from_user_message("go")).synchronize()
+    assert again.outcome == out.outcome == NeedsApproval(out.id, ("c2",))
+
+
+def assert_refused(session: Session) -> None:
+    """The call still waits, and giving the session back to its agent makes nothing."""
+    tool = Noting()
+    assert isinstance(session.outcome, NeedsApproval)
+    assert session.outcome.calls == ("c1",)
+    assert go([], tool, user=session) is session
+    assert tool.calls == []
+
+
+def about(session: Session, **changes: Any) -> Decision:
+    """The decision that allows the call of a session, with something of it changed."""
+    approved = waiting(1).approve("c1")
+    (made,) = decisions(approved)
+    (own,) = interrupts(session)
+    right = structs.replace(made, operation=own.operation, rows=own.rows, interrupt=own.id)
+    return structs.replace(right, **changes)
+
+
+DIFFERENCES: list[dict[str, Any]] = [
+    {"call_id": "c2"},
+    {"call_id": None},
+    {"tool": "g"},
+    {"tool": None},
+    {"call": 1},
+    {"call": None},
+    {"rows": ()},
+    {"arguments": {"n": 2}},
+    {"arguments": {"n": True}},
+    {"arguments": {"n": 1.0}},
+    {"arguments": {"n": 1, "m": 1}},
+    {"arguments": None},
+    {"interrupt": UUID(int=1)},
+    {"operation": UUID(int=1)},
+    {"choice": "allow"},
+    {"choice": "retry"},
+    {"choice": "answer", "text": "true"},
+    {"choice": "edit"},
+]
+
+
+def test_only_a_decision_that_names_all_of_the_call_is_about_it() -> None:
+    session, tool = waiting(1), Noting()
+    for changes in DIFFERENCES:
+        session.add_entry(about(session, **changes))
+        assert_refused(session)
+    session.add_entry(about(session))
+    go(["done"], tool, user=session)
+    assert tool.calls == [1]
+
+
+def test_a_decision_of_another_session_or_turn_is_not_about_the_call() -> None:
+    session, other = waiting(1), waiting(1).approve("c1")
+    for entries in (decisions(other), [*interrupts(other), *decisions(other)]):
+        session.add_entries(*entries)
+        assert_refused(session)
+    tool = Noting()
+    later = go([calls_of(1)], tool, user=waiting(1).approve("c1"))
+    (old,) = decisions(later)
+    later.add_entry(structs.replace(old, id=uuid4()))
+    assert_refused(later)
+    assert tool.calls == [1]
+
+
+# In the store: whoever can write there cannot make a decision good for another call.
+
+
+Change = Callable[[dict[str, Any]], None]
+
+
+def rewrite(session: UUID, change: Change) -> None:
+    """Change the lines of a log, with checksums that fit again."""
+    path = log_of(session)
+    records = [json.loads(line) for line in path.read_bytes().splitlines()]
+    for record in records:
+        record.pop("sum", None)
+        change(record)
+    data, _ = chained([dump(record) for record in records], "", is_compact=True)
+    path.write_bytes(data)
+
+
+def alter_row(record: dict[str, Any]) -> None:
+    if record.get("event") == "row" and record["kind"] == "assistant":
+        record["payload"]["tool_calls"][0]["function"]["arguments"] = '{"n": 9}'
+
+
+def alter_decision(record: dict[str, Any]) -> None:
+    if record.get("event") == "decision":
+        record["arguments"] = {"n": 9}
+
+
+def copy_other_decision(record: dict[str, Any]) -> None:
+    """Put the decision about a call of another session in the place of the own one."""
+    if record.get("event") == "decision":
+        lines = log_of(waiting(1, persist=True).approve("c1").id).read_bytes().splitlines()
+        record.clear()
+        record |= next(each for each in map(json.loads, lines) if each.get("event") == "decision")
+        del record["sum"]
+
+
+@pytest.mark.parametrize("change", [alter_row, alter_decision, copy_other_decision])
+def test_a_rewritten_log_does_not_allow_another_call(change: Change) -> None:
+    session = waiting(1, persist=True).approve("c1")
+    rewrite(session.id, lambda _: None)
+    assert verify(default_store(), session.id).is_sound
+    assert Session.load(session.id).outcome == NeedsApproval(session.id, ())
+    rewrite(session.id, change)
+    assert_refused(Session.load(session.id))

@@ -7,13 +7,12 @@ from typing import Any
 
 import pytest
 
-import rath
 from rath import autosave
 from rath.flow import Agent
 from rath.flow.tool import FlowToolCall
 from rath.session import Session
 from rath.session.log.verify import verify
-from rath.session.outcome import Completed, NeedsApproval, NeedsDecision, NeedsInput
+from rath.session.outcome import Completed, NeedsApproval, NeedsDecision
 from rath.session.persistence.store import default_store
 from rath.session.record import Interrupt
 from rath.session.run.stored_programs import pass_on, waiting_sessions
@@ -76,31 +75,19 @@ def test_an_approval_inside_a_call_suspends_the_run_around_it(stored: bool) -> N
     helper = Helper(agent_of("helper", [calls_of(1), "helper is done"], tool))
     boss = boss_of(helper)
     out = boss(Session.from_user_message("go")).synchronize()
-    outcome = out.outcome
-    assert isinstance(outcome, NeedsApproval)
-    assert (outcome.session != out.id, outcome.calls) == (True, ("c1",))
     (inner,) = waiting_sessions(again(out, stored))
-    assert inner.id == outcome.session
+    assert out.outcome == NeedsApproval(inner.id, ("c1",))
+    (entry,) = [each for each in out.record if isinstance(each, Interrupt) and each.child]
+    assert (entry.reason, entry.calls, entry.child) == ("approval", ("h",), inner.id)
+    with pytest.raises(ValueError, match=f"session {inner.id} waits"):
+        again(out, stored).approve("c1")
+    if stored:
+        assert all(verify(default_store(), each.id).is_sound for each in (out, inner))
     inner.approve("c1")
     done = boss(again(out, stored)).synchronize()
     assert (done.id, done.text(), done.outcome) == (out.id, "boss is done", Completed())
     assert results(done) == [("h", "helper is done")]
     assert (tool.calls, helper.n_calls) == ([1], 2)
-
-
-def test_a_question_inside_a_call_suspends_the_run_around_it(stored: bool) -> None:
-    tool = Noting(work=lambda _: rath.ask("which one?"), approval="never")
-    boss = boss_of(Helper(agent_of("helper", [calls_of(1), "helper is done"], tool)))
-    out = boss(Session.from_user_message("go")).synchronize()
-    outcome = out.outcome
-    assert isinstance(outcome, NeedsInput)
-    assert outcome.question == "which one?"
-    (inner,) = waiting_sessions(again(out, stored))
-    inner.answer("this one")
-    done = boss(again(out, stored)).synchronize()
-    assert done.text() == "boss is done"
-    assert results(inner) == []
-    assert tool.calls == [1, 1]
 
 
 def test_a_run_goes_on_waiting_while_the_one_inside_does(stored: bool) -> None:
@@ -149,29 +136,6 @@ def test_calls_of_a_round_that_all_wait_inside(stored: bool) -> None:
     assert tool.calls == [1, 1]
 
 
-def test_the_interrupt_names_the_session_inside(stored: bool) -> None:
-    tool = Noting()
-    boss = boss_of(Helper(agent_of("helper", [calls_of(1)], tool)))
-    out = boss(Session.from_user_message("go")).synchronize()
-    own = [
-        entry for entry in out.record if isinstance(entry, Interrupt) and entry.child is not None
-    ]
-    (inner,) = waiting_sessions(again(out, stored))
-    told = [(each.reason, each.calls, each.child) for each in own]
-    assert told == [("approval", ("h",), inner.id)]
-    if stored:
-        assert verify(default_store(), out.id).is_sound
-        assert verify(default_store(), inner.id).is_sound
-
-
-def test_what_is_said_to_the_outer_session_names_the_one_inside(stored: bool) -> None:
-    boss = boss_of(Helper(agent_of("helper", [calls_of(1)], Noting())))
-    out = boss(Session.from_user_message("go")).synchronize()
-    inner = out.outcome.session  # type: ignore[union-attr]  # it waits
-    with pytest.raises(ValueError, match=f"session {inner} waits"):
-        again(out, stored).approve("c1")
-
-
 def test_a_program_that_runs_again_goes_on_inside_the_call() -> None:
     tool = Noting()
     helper = Helper(agent_of("helper", [calls_of(1), "helper is done"], tool))
@@ -186,19 +150,9 @@ def test_a_program_that_runs_again_goes_on_inside_the_call() -> None:
     assert done.replay().chunk_table == done.chunk_table
 
 
-def test_a_session_that_is_done_is_returned() -> None:
-    inner = agent_of("helper", ["helper is done"])
-    boss = boss_of(Helper(inner))
-    assert results(boss(Session.from_user_message("go"))) == [("h", "helper is done")]
-
-
 def test_passing_on_outside_of_a_tool_is_refused() -> None:
     with pytest.raises(RuntimeError, match="pass_on was called outside of a tool call"):
         pass_on(Session.from_user_message("go"))
-
-
-def test_a_session_that_waits_for_nothing_has_none_to_wait_for() -> None:
-    assert waiting_sessions(Session.from_user_message("go")) == ()
 
 
 def test_a_session_that_passes_on_names_the_one_that_waits(stored: bool) -> None:
@@ -213,8 +167,8 @@ def test_a_session_that_passes_on_names_the_one_that_waits(stored: bool) -> None
 
 
 def test_a_decision_that_is_wanted_inside_a_call_is_passed_on() -> None:
-    whole = agent_of("helper", [calls_of(1), "done"], Noting(approval="never"))
-    cut = cut_off(whole(Session.from_user_message("help")).synchronize(), 0, begun=[0])
+    complete = agent_of("helper", [calls_of(1), "done"], Noting(approval="never"))
+    cut = cut_off(complete(Session.from_user_message("help")).synchronize(), 0, begun=[0])
 
     def work(_: int) -> Any:
         return pass_on(cut).text()

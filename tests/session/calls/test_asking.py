@@ -1,11 +1,12 @@
-"""Tools ask somebody, and are called again with the answers."""
+"""Tools ask somebody and are called again; somebody decides about calls of unknown effect."""
 
 from __future__ import annotations
 
 import asyncio
 import contextvars
+import json
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Any, Literal
 
@@ -13,14 +14,17 @@ import pytest
 from pydantic import BaseModel
 
 import rath
+from rath._async.deferred import Deferred
 from rath.errors import ResumeMismatch
 from rath.flow import Agent
 from rath.session import Session
+from rath.session.content import ToolFeedback
 from rath.session.log.verify import verify
-from rath.session.outcome import Cancelled, NeedsInput
+from rath.session.outcome import Cancelled, NeedsDecision, NeedsInput
 from rath.session.persistence.store import default_store
-from rath.session.record import ToolRun
+from rath.session.record import Decision, Interrupt, ToolRun
 from rath.testing import ScriptedClient, tool_call
+from tests.session.programs.test_going_on import SCRIPT, Counting
 from tests.support.approvals import (
     AGENT,
     Noting,
@@ -31,7 +35,8 @@ from tests.support.approvals import (
     results,
     tool_runs,
 )
-from tests.support.sessions import AsyncFunctionTool, FunctionTool, run
+from tests.support.cut_off import cut_off
+from tests.support.sessions import AsyncFunctionTool, FunctionTool, entries_of, run
 from tests.support.waiting import PATIENCE
 
 
@@ -81,13 +86,6 @@ def test_a_question_tells_what_was_asked_and_by_which_call() -> None:
     assert session.questions == ()
 
 
-def test_an_unanswered_question_gives_the_session_back_as_it_is() -> None:
-    tool = asking()
-    session = go([calls_of(1)], tool)
-    assert go([], tool, user=session) is session
-    assert tool.calls == [1]
-
-
 def test_an_answer_is_only_for_the_question_that_was_asked() -> None:
     asked = ["delete a?", "delete b?", "delete b?"]
     tool = Noting(work=lambda _: rath.ask(asked.pop(0), bool), approval="never")
@@ -106,7 +104,7 @@ def test_an_answer_to_another_schema_is_not_used() -> None:
     assert session.questions[0].schema == {"type": "string"}
 
 
-def test_what_must_come_after_a_call_that_waits_is_not_begun_before_it() -> None:
+def test_what_must_come_after_a_call_that_waits_is_not_started_before_it() -> None:
     order: list[str] = []
 
     def first(_: Session, __: Mapping[str, Any]) -> Any:
@@ -127,19 +125,7 @@ def test_what_must_come_after_a_call_that_waits_is_not_begun_before_it() -> None
     assert results(out) == [("a", "yes"), ("b", "after")]
 
 
-def test_calls_of_one_resource_keep_their_order_when_the_first_one_asks() -> None:
-    class OneKey(Noting):
-        def resource_key(self, arguments: Mapping[str, Any]) -> tuple[str, ...]:
-            return ("one",)
-
-    tool = OneKey(work=lambda n: rath.ask("?") if n == 1 else n, approval="never")
-    session = go([calls_of(1, 2)], tool)
-    assert tool.calls == [1]
-    go(["done"], tool, user=session.answer(0))
-    assert tool.calls == [1, 1, 2]
-
-
-def test_a_refused_call_behind_one_that_waits_is_refused_and_kept() -> None:
+def test_a_refused_call_behind_one_that_waits_is_refused_and_preserved() -> None:
     def work(_: Session, __: Mapping[str, Any]) -> Any:
         return rath.ask("?")
 
@@ -164,31 +150,16 @@ def test_an_async_tool_asks_too(n_times: int) -> None:
     assert results(session) == [("c1", list(range(n_times)))]
 
 
-def test_a_task_of_an_async_tool_asks_too() -> None:
-    async def work(_: Session, __: Mapping[str, Any]) -> Any:
-        async def inner() -> Any:
-            return rath.ask("inside?")
-
-        async with asyncio.TaskGroup() as group:
-            task = group.create_task(inner())
-        return task.result()
-
-    tool = AsyncFunctionTool("f", work)
-    session = go([tool_call("f", {}, id="c1")], tool)
-    assert session.outcome == NeedsInput(session.id, "inside?")
-    assert results(go(["done"], tool, user=session.answer(1))) == [("c1", 1)]
-
-
 def test_tasks_may_ask_in_another_order_when_the_tool_is_called_again() -> None:
     asked: list[str] = []
 
     async def work(_: Session, __: Mapping[str, Any]) -> Any:
         order = ["first?", "second?"] if len(asked) < 3 else ["second?", "first?"]
-        said = dict[str, Any]()
+        reply = dict[str, Any]()
         for question in order:
             asked.append(question)
-            said[question] = rath.ask(question)
-        return said
+            reply[question] = rath.ask(question)
+        return reply
 
     tool = AsyncFunctionTool("f", work)
     session = go([tool_call("f", {}, id="c1")], tool)
@@ -197,59 +168,33 @@ def test_tasks_may_ask_in_another_order_when_the_tool_is_called_again() -> None:
     assert results(out) == [("c1", {"first?": 1, "second?": 2})]
 
 
-def swallows_exception(_: int) -> Any:
-    try:
-        return rath.ask("?")
-    except Exception:  # noqa: BLE001  # the very thing
-        return "swallowed"
+def another_error() -> Any:
+    raise ValueError("what is this?") from None
 
 
-def swallows_everything(_: int) -> Any:
-    try:
-        return rath.ask("?")
-    except BaseException:  # noqa: BLE001  # the very thing
-        return "swallowed"
+@pytest.mark.parametrize(
+    ("caught", "then"),
+    [
+        (Exception, lambda: "swallowed"),
+        (BaseException, lambda: "swallowed"),
+        (BaseException, lambda: rath.ask("something else?")),
+        (BaseException, another_error),
+    ],
+    ids=["an exception", "everything", "asks on", "raises another"],
+)
+def test_a_tool_that_swallows_what_leaves_it_waits_all_the_same(
+    caught: type[BaseException], then: Callable[[], Any]
+) -> None:
+    def work(_: int) -> Any:
+        try:
+            return rath.ask("?")
+        except caught:
+            return then()
 
-
-def asks_on(_: int) -> Any:
-    try:
-        return rath.ask("?")
-    except BaseException:  # noqa: BLE001  # the very thing
-        return rath.ask("something else?")
-
-
-def raises_another(_: int) -> Any:
-    try:
-        return rath.ask("?")
-    except BaseException:  # noqa: BLE001  # the very thing
-        raise ValueError("what is this?") from None
-
-
-@pytest.mark.parametrize("work", [swallows_exception, swallows_everything, asks_on, raises_another])
-def test_a_tool_that_swallows_what_leaves_it_waits_all_the_same(work: Any) -> None:
     tool = Noting(work=work, approval="never")
     session = go([calls_of(1)], tool)
     assert session.outcome == NeedsInput(session.id, "?")
     assert results(go(["done"], tool, user=session.answer("told"))) == [("c1", "told")]
-
-
-def test_asking_outside_of_a_tool_is_refused() -> None:
-    with pytest.raises(RuntimeError, match=r"rath.ask was called outside of a tool call"):
-        rath.ask("anybody?")
-
-
-def test_a_rule_of_approval_is_no_tool() -> None:
-    problems: list[RuntimeError] = []
-
-    def rule(_: Any) -> bool:
-        try:
-            return bool(rath.ask("may it?"))
-        except RuntimeError as exc:
-            problems.append(exc)
-        return False
-
-    go([calls_of(1), "done"], Noting(approval=rule))
-    assert len(problems) == 1
 
 
 def test_a_callback_of_an_agent_inside_a_tool_is_not_that_tool() -> None:
@@ -332,12 +277,12 @@ def test_an_answer_must_fit_what_was_asked_for(
     with pytest.raises(ValueError, match=r"the answer to 'what\?' of call 'c1' .* is not what was"):
         session.answer(bad)
     out = go(["done"], tool, user=session.answer(good))
-    ((_, said),) = results(out)
-    assert said == expected if schema is Address else said["given"] == expected
+    ((_, reply),) = results(out)
+    assert reply == expected if schema is Address else reply["given"] == expected
 
 
 @pytest.mark.parametrize(
-    ("question", "schema", "said"),
+    ("question", "schema", "reply"),
     [
         (3, None, "a question is a str, not int"),
         ("what?", 7, "must be a JSON Schema or a type that has one, not 7"),
@@ -348,26 +293,19 @@ def test_an_answer_must_fit_what_was_asked_for(
     ids=["no text", "no type", "a class without a schema", "no JSON", "a member of an enum"],
 )
 def test_what_cannot_be_asked_is_a_mistake_that_the_model_reads(
-    question: Any, schema: Any, said: str
+    question: Any, schema: Any, reply: str
 ) -> None:
     tool = Noting(work=lambda _: rath.ask(question, schema), approval="never")
     out = go([calls_of(1), "done"], tool)
     ((_, result),) = results(out)
     assert result["error_kind"] == "tool_execution_exception"
-    assert said in result["message"]
+    assert reply in result["message"]
 
 
 def test_a_schema_that_is_none_refuses_every_answer() -> None:
     tool = Noting(work=lambda _: rath.ask("?", {"type": "nonsense"}), approval="never")
     with pytest.raises(ValueError, match="its schema cannot be used"):
         go([calls_of(1)], tool).answer(1)
-
-
-def test_an_answer_that_has_no_json_form_is_refused() -> None:
-    session = go([calls_of(1)], asking())
-    with pytest.raises(TypeError, match="cannot be written as JSON"):
-        session.answer(object())
-    assert decisions(session) == []
 
 
 def test_a_question_and_its_answer_are_valid_unicode() -> None:
@@ -377,14 +315,7 @@ def test_a_question_and_its_answer_are_valid_unicode() -> None:
     assert results(go(["done"], tool, user=session.answer("\udcff"))) == [("c1", "\ufffd")]
 
 
-def test_a_later_answer_takes_the_place_of_an_earlier_one() -> None:
-    tool = asking()
-    session = go([calls_of(1)], tool).answer("red").answer("blue", "c1", by="ada")
-    assert results(go(["done"], tool, user=session)) == [("c1", ["blue", 1])]
-    assert decisions(session)[-1].by == "ada"
-
-
-def test_what_is_said_to_a_question_by_another_method_names_the_right_one() -> None:
+def test_what_is_stated_to_a_question_by_another_method_names_the_right_one() -> None:
     session = go([calls_of(1)], asking())
     with pytest.raises(ValueError, match=r"waits for an input.*use session.answer"):
         session.decide("c1", "skip")
@@ -392,13 +323,6 @@ def test_what_is_said_to_a_question_by_another_method_names_the_right_one() -> N
         session.approve("c1")
     with pytest.raises(ValueError, match=r"has not a call 'c7' that waits for an answer"):
         session.answer(1, "c7")
-
-
-def test_a_session_without_questions_takes_no_answer() -> None:
-    out = go([calls_of(1), "done"], Noting(approval="never"))
-    assert out.questions == ()
-    with pytest.raises(ValueError, match="has not a call that waits for an answer; nothing waits"):
-        out.answer(1)
 
 
 def test_an_approved_call_that_asks_keeps_its_approval() -> None:
@@ -474,3 +398,102 @@ def test_a_call_that_was_cut_off_after_it_had_asked_may_have_taken_effect(persis
     assert isinstance(out.outcome, Cancelled)
     assert [each.state for each in out.open_calls] == ["begun"]
     assert [each.waits_for for each in out.open_calls] == ["decision"]
+
+
+def complete() -> Session:
+    return run(SCRIPT, Counting(), agent=AGENT).synchronize()
+
+
+def waiting(*begun: int, known: tuple[int, ...] = ()) -> Session:
+    return cut_off(complete(), 0, begun=begun or (1,), known=known)
+
+
+def deciding_results(session: Session) -> dict[str, Any]:
+    contents = [row.content for row in session.chunk_table]
+    return {
+        each.call_id: json.loads(each.body) for each in contents if isinstance(each, ToolFeedback)
+    }
+
+
+@pytest.mark.parametrize(
+    ("choice", "result", "reply"),
+    [
+        ("skip", None, '"error_kind": "skipped"'),
+        ("done", "42 pages were printed", "42 pages were printed"),
+        ("done", None, "not known"),
+    ],
+)
+def test_what_was_skipped_or_done_is_not_made_and_the_model_reads_so(
+    choice: Any, result: str | None, reply: str
+) -> None:
+    session, tool = waiting(), Counting()
+    session.decide("call_2", choice, result=result)
+    out = run(SCRIPT[1:], tool, user=session, agent=AGENT)
+    assert reply in json.dumps(deciding_results(out)["call_2"])
+    assert sorted(tool.calls) == [1, 3, 4]
+
+
+def test_the_last_decision_holds_and_the_run_of_its_call_names_it() -> None:
+    session = waiting().decide("call_2", "skip").decide("call_2", "retry")
+    assert session.outcome == NeedsDecision(session.id, ())
+    out = run(SCRIPT[1:], Counting(), user=session, agent=AGENT)
+    *_, decision = entries_of(out, Decision)
+    by_id = {entry.call_id: entry for entry in out.record if isinstance(entry, ToolRun)}
+    assert (by_id["call_1"].decision, by_id["call_2"].decision) == (None, decision.id)
+
+
+def test_a_decision_is_bound_to_its_call_and_to_what_the_run_waited_for() -> None:
+    session = waiting().decide("call_2", "retry")
+    (interrupt,) = entries_of(session, Interrupt)
+    (decision,) = entries_of(session, Decision)
+    assert interrupt.calls == ("call_2",)
+    assert (decision.interrupt, decision.tool, decision.call) == (interrupt.id, "f", 1)
+    assert decision.arguments == {"n": 2}
+    assert decision.rows == (session.open_calls[1].asked_in,)
+
+
+def test_a_call_that_is_not_open_here_is_refused_and_the_open_ones_are_listed() -> None:
+    session, other = waiting(0, known=(2,)), waiting()
+    for call in ("call_9", "call_3"):  # unknown, and one whose result is there
+        with pytest.raises(ValueError, match=r"no open call .*'call_1' \(f .*'call_2' \(f"):
+            session.decide(call, "retry")
+    with pytest.raises(ValueError, match="no open call 'call_2'"):
+        waiting().decide(other.open_calls[1], "retry")
+    with pytest.raises(ValueError, match="waits for no decision"):
+        complete().decide("call_1", "retry")
+    with pytest.raises(ValueError, match=f"session {session.id} waits; decide there"):
+        session.fork().decide("call_2", "retry")
+
+
+def two_of_one_id() -> Session:
+    turn = tool_call("f", {"n": 1}, tool_call("f", {"n": 2}, id="same"), id="same")
+    made = run([turn, "done"], Counting(), agent=AGENT).synchronize()
+    return cut_off(made, 0, begun=[0, 1])
+
+
+def test_calls_of_one_id_are_reported_apart_by_what_they_are() -> None:
+    session = two_of_one_id()
+    with pytest.raises(ValueError, match=r"2 open calls .* have the id 'same'"):
+        session.decide("same", "retry")
+    session.decide(session.open_calls[1], "skip")
+    assert [each.waits for each in session.open_calls] == [True, False]
+
+
+def test_an_unknown_choice_and_a_result_that_does_not_fit_are_refused() -> None:
+    session = waiting()
+    with pytest.raises(ValueError, match="unknown choice 'again'"):
+        session.decide("call_2", "again")  # type: ignore[arg-type]  # what is refused
+    with pytest.raises(ValueError, match="goes with the choice 'done'"):
+        session.decide("call_2", "skip", result="x")
+    with pytest.raises(TypeError, match="a str, not dict"):
+        session.decide("call_2", "done", result={})  # type: ignore[arg-type]  # what is refused
+
+
+def test_a_decision_is_used_up_when_the_call_was_started_again() -> None:
+    session = waiting().decide("call_2", "retry")
+    body = session.body.result()
+    again = Session.from_body(
+        Deferred.of(session.inherited(body)), session.provenance, id=session.id
+    )
+    # It was loaded, and its log says that the call was begun after the decision.
+    assert again.open_calls[1].waits

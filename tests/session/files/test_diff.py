@@ -118,7 +118,7 @@ SCRIPT = stat.S_IFREG | 0o755
         ),
     ],
 )  # fmt: skip
-def test_how_a_change_is_shown(change: FileEffect, expected: str) -> None:
+def test_how_a_change_is_displayed(change: FileEffect, expected: str) -> None:
     assert unified_diff([change]) == expected
 
 
@@ -159,14 +159,6 @@ def patched(old: list[str], diff: list[str]) -> list[str]:
 def hunk_start(header: str) -> tuple[int, int]:
     first, _, size = header.split()[1].lstrip("-").partition(",")
     return int(first), int(size or 1)
-
-
-def test_changes_are_one_hunk_up_to_six_lines_apart() -> None:
-    before = [f"{number}\n" for number in range(30)]
-    after = ["x\n" if number in (5, 12, 20) else line for number, line in enumerate(before)]
-    text = unified_diff([changed("a", "".join(before).encode(), "".join(after).encode())])
-    hunks = [line for line in text.splitlines() if line.startswith("@@")]
-    assert hunks == ["@@ -3,14 +3,14 @@", "@@ -18,7 +18,7 @@"]
 
 
 @pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")

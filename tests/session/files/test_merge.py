@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from rath._async.runtime import runtime
 from rath._core.blobs import MAX_BLOB_BYTES, Blob
 from rath.backend.changes import FileState, Manifest
-from rath.backend.file_tools import split_lines
 from rath.backend.snapshots import FrozenWorkspace, NewFile
 from rath.session.files.merge import FileConflict, FileVersion, Merge, merge_texts, merge_trees
 
@@ -125,37 +124,15 @@ def test_a_file_where_the_other_side_has_a_directory_is_a_conflict() -> None:
     assert list(made.changes) == ["c"]
 
 
-def test_a_file_that_one_side_made_a_directory_is_none() -> None:
-    made = merge({"a": b"file"}, {"a": b"file"}, {"a/b": b"below"})
-    assert made == Merge({"a": None, "a/b": NewFile(b"below", FILE)}, ())
-
-
 lines = st.lists(st.sampled_from(["a\n", "b\n", "c\n", "\n"]), max_size=8)
 texts = st.tuples(lines, st.sampled_from(["", "z", "a"])).map(
     lambda made: "".join(made[0]) + made[1]
 )
 
 
-@given(base=texts, ours=texts)
-def test_a_side_without_changes_takes_the_other_one(base: str, ours: str) -> None:
-    assert merge_texts(base, ours, base) == ours
-    assert merge_texts(base, base, ours) == ours
-
-
-@given(base=texts, both=texts)
-def test_the_same_change_on_both_sides_is_that_change(base: str, both: str) -> None:
-    assert merge_texts(base, both, both) == both
-
-
 @given(base=texts, ours=texts, theirs=texts)
 def test_sides_may_be_exchanged(base: str, ours: str, theirs: str) -> None:
     assert merge_texts(base, ours, theirs) == merge_texts(base, theirs, ours)
-
-
-@given(text=st.text())
-def test_lines_make_up_the_text(text: str) -> None:
-    assert "".join(split_lines(text)) == text
-    assert all(line.find("\n") in (-1, len(line) - 1) for line in split_lines(text))
 
 
 @pytest.mark.parametrize(

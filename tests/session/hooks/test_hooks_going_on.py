@@ -22,16 +22,16 @@ from rath.flow import Agent, CallRequest, Deny, ModelTurn, Sequential, ToolResul
 from rath.session import Session
 from rath.session.hooks import LoopHooks
 from rath.session.log.verify import verify
-from rath.session.outcome import Completed, NeedsApproval, NeedsDecision
+from rath.session.outcome import NeedsApproval, NeedsDecision
 from rath.session.persistence.store import default_store
 from rath.session.questions import where_from
-from rath.session.record import Change, ToolRun
+from rath.session.record import Change
 from rath.testing import ScriptedClient, Turn, tool_call
 from tests.support.api import sessions_of, writer_of
 from tests.support.approvals import Noting, calls_of, decisions, go, interrupts, results, waiting
 from tests.support.cut_off import cut_off
-from tests.support.hooked import calling, telling
-from tests.support.sessions import FunctionTool, run
+from tests.support.hooks import calling, telling
+from tests.support.sessions import FunctionTool, entries_of, run
 from tests.support.waiting import PATIENCE
 
 
@@ -67,7 +67,7 @@ def test_rules_of_approval_see_what_the_hooks_made_of_a_call() -> None:
     out = go([calls_of(1, 2), "end"], tool, hooks=hooks.all)
     assert seen == [{"n": 2}, {"n": 4}]
     assert (hooks.before, sorted(tool.calls)) == ([1, 2], [2, 4])
-    assert [said for _, said in results(out)] == [["c1", {"said": 2}], ["c2", {"said": 4}]]
+    assert [reply for _, reply in results(out)] == [["c1", {"said": 2}], ["c2", {"said": 4}]]
 
 
 def test_an_approval_covers_the_arguments_of_the_hook_and_no_hook_is_asked_again() -> None:
@@ -79,36 +79,9 @@ def test_an_approval_covers_the_arguments_of_the_hook_and_no_hook_is_asked_again
     assert [one.arguments for one in decisions(session)] == [{"n": 2}, {"n": 4}]
     out = go(["end"], tool, user=session, hooks=hooks.all)
     assert (out.id, sorted(tool.calls), hooks.before) == (session.id, [2, 4], [1, 2])
-    assert [said for _, said in results(out)] == [["c1", {"said": 2}], ["c2", {"said": 4}]]
+    assert [reply for _, reply in results(out)] == [["c1", {"said": 2}], ["c2", {"said": 4}]]
     assert len(interrupts(out)) == 1
     assert out.replay().chunk_table == out.chunk_table
-
-
-def test_a_call_that_was_approved_is_made_as_it_was_without_the_hooks_too() -> None:
-    hooks, tool = Hooks(), Noting()
-    out = go(["end"], tool, user=waiting(1, hooks=hooks.all).approve("c1"))
-    assert tool.calls == [2]
-    assert changed(out) == ["arguments"]
-
-
-def test_an_edit_takes_the_place_of_what_a_hook_gave() -> None:
-    hooks, tool = Hooks(), Noting()
-    session = waiting(1, hooks=hooks.all).edit("c1", {"n": 7})
-    out = go(["end"], tool, user=session, hooks=hooks.all)
-    assert (tool.calls, hooks.before) == ([7], [1])
-    assert out.replay().chunk_table == out.chunk_table
-
-
-def test_a_stored_session_is_approved_with_the_arguments_of_the_hook() -> None:
-    hooks, tool = Hooks(), Noting()
-    session = waiting(1, hooks=hooks.all, persist=True)
-    loaded = Session.load(session.id)
-    assert [one.call.arguments for one in loaded.open_calls] == ['{"n": 2}']
-    out = go(["end"], tool, user=loaded.approve("c1"), hooks=hooks.all, persist=True)
-    assert (tool.calls, hooks.before) == ([2], [1])
-    again = Session.load(out.id)
-    assert changed(again) == changed(out) == ["arguments", "result"]
-    assert again.replay().chunk_table == out.chunk_table
 
 
 def test_a_tool_that_asked_is_made_again_with_what_the_hook_gave() -> None:
@@ -121,48 +94,21 @@ def test_a_tool_that_asked_is_made_again_with_what_the_hook_gave() -> None:
     assert out.text() == "end"
 
 
-def test_a_call_that_was_begun_is_made_again_with_what_the_hook_gave() -> None:
-    hooks, tool = Hooks(), Noting(approval="never", effects="idempotent")
-    whole = go([calls_of(1), "end"], tool, hooks=hooks.all)
-    left = cut_off(whole, 0, begun=[0])
-    out = go(["end"], tool, user=left, hooks=hooks.all)
-    assert out.outcome == Completed()
-    assert out.text() == "end"
-    assert hooks.before[0] == 1
-
-
 @pytest.mark.parametrize("is_decided", [False, True], ids=["open", "to be made again"])
-def test_a_call_that_was_not_begun_is_shown_to_the_hooks(is_decided: bool) -> None:
+def test_a_call_that_was_not_started_is_displayed_to_the_hooks(is_decided: bool) -> None:
     denied = LoopHooks(before_tool=(lambda _: Deny("not now"),))
     tool = Noting(approval="never")
-    whole = go([calls_of(1), "end"], tool)
-    left = cut_off(whole, 0)
+    complete = go([calls_of(1), "end"], tool)
+    left = cut_off(complete, 0)
     if is_decided:
         left.decide("c1", "retry")
     out = go(["end"], tool, user=left, hooks=denied)
     assert tool.calls == [1]
-    assert [said["error_kind"] for _, said in results(out)] == ["denied"]
-
-
-def test_a_cut_off_hook_after_a_call_leaves_it_to_a_decision() -> None:
-    reached = threading.Event()
-
-    async def hang(*_: object) -> None:
-        reached.set()
-        await asyncio.sleep(10)
-
-    tool = Noting(approval="never")
-    session = run([calls_of(1)], tool, hooks=LoopHooks(after_tool=(hang,)))
-    assert reached.wait(PATIENCE)
-    session.cancel().synchronize()
-    assert [entry.status for entry in session.record if isinstance(entry, ToolRun)] == [
-        "interrupted"
-    ]
-    assert tool.calls == [1]
+    assert [reply["error_kind"] for _, reply in results(out)] == ["denied"]
 
 
 @pytest.mark.parametrize("is_changed", [False, True], ids=["as it was", "changed"])
-def test_a_call_whose_hooks_a_crash_cut_off_has_not_begun(
+def test_a_call_whose_hooks_a_crash_cut_off_has_not_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_changed: bool
 ) -> None:
     reached = threading.Event()
@@ -204,15 +150,6 @@ class Ask(Workflow):
         return self.agent(session)
 
 
-def test_a_session_that_waits_is_not_shown_to_the_hooks_before_it() -> None:
-    seen = list[Session]()
-    module = Ask([calls_of(1), "end"], Noting())
-    module.agent.register_forward_pre_hook(lambda _, session: seen.append(session))
-    session = module.agent(Session.from_user_message("go")).synchronize()
-    assert module.agent(session.approve("c1")).text() == "end"
-    assert len(seen) == 1
-
-
 def test_a_workflow_goes_on_from_what_its_hooks_gave() -> None:
     module, seen = Ask([calls_of(1), "end"], Noting()), list[str]()
 
@@ -226,14 +163,6 @@ def test_a_workflow_goes_on_from_what_its_hooks_gave() -> None:
     out = module.resume(session.approve("c1"))
     assert (out.id, out.text(), seen) == (session.id, "end", ["before"])
     assert out.chunk_table[0].payload["content"] == "changed again"
-
-
-def test_the_output_of_a_workflow_that_goes_on_is_shown_to_its_hooks() -> None:
-    module = Ask([calls_of(1), "end"], Noting())
-    session = module(Session.from_user_message("go")).synchronize()
-    module.register_forward_hook(lambda _, __, out: Session.from_user_message(f"<{out.text()}>"))
-    out = module.resume(session.approve("c1"))
-    assert out.chunk_table[0].payload["content"] == "<end>"
 
 
 def without_hooks(asked: Agent) -> Agent:
@@ -278,37 +207,13 @@ def test_a_program_replays_whatever_hooks_it_has(again: Callable[[Agent], Agent]
     assert changed(replayed) == changed(out)
 
 
-def test_hooks_around_forward_are_part_of_the_program_that_is_replayed() -> None:
-    def program(client: ScriptedClient) -> Agent:
-        made = Agent("p", client.provider, system_tools=False)
-        made.register_forward_pre_hook(lambda _, session: session.delegate("changed"))
-        made.register_forward_hook(lambda _, __, out: out.synchronize().fork())
-        return made
-
-    out = program(ScriptedClient(["x"]))(Session.from_user_message("go")).synchronize()
-    with rath.replay(out):
-        again = program(ScriptedClient([]))(Session.from_user_message("go")).synchronize()
-    assert again.chunk_table == out.chunk_table
-    assert changed(again) == changed(out) == ["input", "output"]
-
-
 def test_a_run_that_was_cut_off_with_a_result_keeps_what_the_hook_made_of_it() -> None:
     hooks, tool = Hooks(), Noting(approval="never")
-    whole = go([calls_of(1, 2), "end"], tool, hooks=hooks.all)
-    left = cut_off(whole, 0, known=[0], begun=[1])
+    complete = go([calls_of(1, 2), "end"], tool, hooks=hooks.all)
+    left = cut_off(complete, 0, known=[0], begun=[1])
     assert isinstance(left.outcome, NeedsDecision)
     out = go(["end"], tool, user=left.decide("c2", "skip"), hooks=hooks.all)
     assert results(out)[0] == ("c1", ["c1", {"said": 2}])
-
-
-def test_a_turn_that_waits_shows_each_call_once() -> None:
-    hooks = Hooks()
-    mixed = [Noting(), Noting("g", approval="never")]
-    turn = tool_call("f", {"n": 1}, tool_call("g", {"n": 2}, id="c2"), id="c1")
-    session = go([turn], *mixed, hooks=hooks.all)
-    out = go(["end"], *mixed, user=session.approve("c1"), hooks=hooks.all)
-    assert (hooks.before, mixed[0].calls, mixed[1].calls) == ([1, 2], [2], [4])
-    assert out.text() == "end"
 
 
 def agent_with(tool: Noting, *turns: Any, persist: bool = True) -> Agent:
@@ -326,40 +231,6 @@ def never(_: Agent, __: CallRequest) -> Deny:
 
 def start() -> Session:
     return Session.from_user_message("go")
-
-
-def test_a_call_that_a_hook_denies_needs_no_approval() -> None:
-    tool = Noting()
-    agent = agent_with(tool, calls_of(1), "done")
-    agent.register_tool_hook(never, when="before")
-    out = agent(start())
-    assert out.outcome == Completed()
-    assert results(out)[0][1]["error_kind"] == "denied"
-    assert tool.calls == []
-
-
-def test_a_denied_result_beside_one_that_waits_is_not_asked_about() -> None:
-    def hook(_: Agent, call: CallRequest) -> Deny | None:
-        return Deny("not this one") if call.call_id == "c1" else None
-
-    tool = Noting()
-    agent = agent_with(tool, calls_of(1, 2), "done")
-    agent.register_tool_hook(hook, when="before")
-    out = agent(start()).synchronize()
-    assert out.outcome == NeedsApproval(out.id, ("c2",))
-    agent.register_tool_hook(never, when="before")
-    assert agent(out.approve("c2")).outcome == Completed()
-    assert tool.calls == [2]
-
-
-def test_a_changed_call_beside_one_that_waits_is_shown_once() -> None:
-    tool = Noting(approval=lambda call: call.call_id == "c1")
-    agent = agent_with(tool, calls_of(1, 2), "done")
-    agent.register_tool_hook(ten_times, when="before")
-    out = agent(start()).synchronize()
-    assert out.outcome == NeedsApproval(out.id, ("c1",))
-    assert agent(out.approve("c1")).outcome == Completed()
-    assert sorted(tool.calls) == [10, 20]
 
 
 @pytest.mark.parametrize("is_loaded", [False, True], ids=["in memory", "loaded"])
@@ -417,12 +288,10 @@ def guarded(*, persist: bool = False) -> Session:
     return agent(Session.from_user_message("tell bob"))
 
 
-def changes(session: Session) -> list[Change]:
-    return [one for one in session.record if isinstance(one, Change)]
-
-
 def contents(session: Session) -> list[tuple[str, str, bytes | None, bytes | None]]:
-    return [(one.what, one.hook, one.before.data, one.after.data) for one in changes(session)]
+    return [
+        (one.what, one.hook, one.before.data, one.after.data) for one in entries_of(session, Change)
+    ]
 
 
 def test_each_change_is_in_the_record_with_both_contents() -> None:
@@ -443,7 +312,7 @@ def test_a_stored_session_holds_them_too(persist: bool) -> None:
     out = guarded(persist=persist)
     out.save()
     loaded = Session.load(out.id)
-    assert changes(loaded) == changes(out)
+    assert entries_of(loaded, Change) == entries_of(out, Change)
     assert contents(loaded) == contents(out)
     assert verify(default_store(), out.id).problems == ()
     assert loaded.replay().chunk_table == out.chunk_table
@@ -456,12 +325,12 @@ def test_a_change_stands_in_the_log_before_the_result_that_it_led_to() -> None:
     agent.register_tool_hook(after, when="after")
     out = agent(Session.from_user_message("go")).synchronize()
     lines = [json.loads(line) for line in Path(out.save()).read_bytes().splitlines()]
-    told = [line.get("event") for line in lines]
-    since = told[told.index("intent") :]
+    reports = [line.get("event") for line in lines]
+    since = reports[reports.index("intent") :]
     assert since[2:6] == ["change", "result", "change", "result"]
 
 
-def test_a_change_whose_contents_are_lost_is_told_as_far_as_it_goes() -> None:
+def test_a_change_whose_contents_are_lost_is_reported_as_far_as_it_goes() -> None:
     session = Session.from_user_message("x")
     lost = Blob.from_bytes(b"gone", keep=0)
     change = Change(operation=uuid4(), hook="m:h", what="output", before=lost, after=lost)
@@ -479,9 +348,9 @@ def command(*args: str) -> str:
 def test_the_commands_name_the_hooks() -> None:
     out = guarded()
     out.save()
-    shown = command("show", str(out.id))
+    display = command("show", str(out.id))
     for hook, what in ((before, "arguments of c"), (after, "result of c"), (answer, "answer")):
-        assert f"hook {NAMES[hook]} changed the {what}" in shown
+        assert f"hook {NAMES[hook]} changed the {what}" in display
     origin = command("explain", str(out.id), "--origin")
     assert f"the hook {NAMES[after]} changed the result" in origin
     assert f"input: the hook {NAMES[inward]} gave" in origin

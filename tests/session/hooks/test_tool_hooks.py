@@ -1,4 +1,4 @@
-"""Hooks of tool calls: what they change, deny and withhold, before a call and after it."""
+"""Hooks of tool calls and of answers: what they change, deny, withhold and end."""
 
 from __future__ import annotations
 
@@ -6,23 +6,31 @@ import asyncio
 import json
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import BaseModel
 
 from rath._async.runtime import runtime
+from rath.errors import SelfWaitError
 from rath.flow import Agent, CallRequest, Deny, ToolResultText
+from rath.flow.hooks import ModelTurn
+from rath.llm.chat_response import RathLLMStreamDelta
 from rath.llm.image import Image
 from rath.session import Session
-from rath.session.outcome import Cancelled
-from rath.session.record import Change, ToolRun
+from rath.session.content import AssistantTurn, ToolCall
+from rath.session.hooks import LoopHooks
+from rath.session.outcome import Cancelled, Completed, OutputValue
+from rath.session.record import Change, ModelCall, ToolRun
 from rath.testing import ScriptedClient, Turn, tool_call
-from tests.support.hooked import always, calling, noting, telling
-from tests.support.sessions import FunctionTool
+from tests.support.api import Record, hook_answers_module
+from tests.support.hooks import always, arguments_of, calling, noting, telling
+from tests.support.offline_vendor import OfflineVendor, Says
+from tests.support.sessions import FunctionTool, entries_of, run
 from tests.support.waiting import PATIENCE, at_a_deadline
 
 SCHEMA = {
@@ -62,10 +70,6 @@ def ending(mark: str) -> Callable[[Agent, CallRequest, ToolResultText], ToolResu
     return telling(lambda text: text + mark)
 
 
-def word(_: Session, arguments: Mapping[str, Any]) -> Any:
-    return arguments["x"]
-
-
 def keep(_: Agent, *given: object) -> None:
     """Leave a call as it is, and its result."""
 
@@ -74,22 +78,14 @@ def bad(_: Agent, *given: object) -> None:
     raise LookupError("secret")
 
 
-def changes(session: Session) -> list[Change]:
-    return [one for one in session.record if isinstance(one, Change)]
-
-
-def runs(session: Session) -> list[ToolRun]:
-    return [one for one in session.record if isinstance(one, ToolRun)]
-
-
 def results(session: Session) -> list[str]:
     rows = session.chunk_table.rows
     return [str(row.payload["content"]) for row in rows if row.kind_name == "tool_result"]
 
 
 def failure(session: Session) -> tuple[str, str]:
-    said = json.loads(results(session)[0])
-    return said["error_kind"], said["message"]
+    reply = json.loads(results(session)[0])
+    return reply["error_kind"], reply["message"]
 
 
 STEPS = st.tuples(
@@ -105,7 +101,7 @@ def test_hooks_are_asked_in_order_each_with_what_the_one_before_gave(
 ) -> None:
     tool = Echo(parallel_safe=is_parallel)
     asked = agent(tool)
-    argument, is_denied, told, marks = "a", False, list[tuple[str, str]](), list[str]()
+    argument, is_denied, reports, marks = "a", False, list[tuple[str, str]](), list[str]()
     for when, step, is_async in steps:
         plain: Any = keep
         if step == "deny" and when == "before":
@@ -120,23 +116,23 @@ def test_hooks_are_asked_in_order_each_with_what_the_one_before_gave(
             later if is_async else plain, when="before" if when == "before" else "after"
         )
         if when == "before" and not is_denied and step in "ab":
-            told.append((f'{{"x": "{argument}"}}', f'{{"x": "{argument}{step}"}}'))
+            reports.append((f'{{"x": "{argument}"}}', f'{{"x": "{argument}{step}"}}'))
             argument += step
         is_denied = is_denied or (when == "before" and step == "deny")
         marks += [step] if when == "after" and step in "ab" else []
     out = ask(asked)
     text = f'"{argument}"'
     for mark in () if is_denied else marks:
-        told.append((text, text + mark))
+        reports.append((text, text + mark))
         text += mark
     assert tool.called == ([] if is_denied else [argument])
-    assert runs(out)[0].status == ("denied" if is_denied else "done")
+    assert entries_of(out, ToolRun)[0].status == ("denied" if is_denied else "done")
     assert results(out) == ([results(out)[0]] if is_denied else [text])
     found = [
         ((one.before.data or b"").decode(), (one.after.data or b"").decode())
-        for one in changes(out)
+        for one in entries_of(out, Change)
     ]
-    assert found == told
+    assert found == reports
     assert out.replay().chunk_table == out.chunk_table
 
 
@@ -146,7 +142,7 @@ def test_a_change_names_hook_call_and_row() -> None:
     asked.register_tool_hook(hook, when="before")
     asked.register_tool_hook(other, when="after")
     out = ask(asked)
-    first, second = changes(out)
+    first, second = entries_of(out, Change)
     assert (first.what, second.what) == ("arguments", "result")
     assert (first.hook, second.hook) == tuple(
         f"{one.__module__}:{one.__qualname__}" for one in (hook, other)
@@ -157,27 +153,11 @@ def test_a_change_names_hook_call_and_row() -> None:
         assert change.operation == out.record[0].operation
 
 
-def test_a_hook_sees_agent_snapshot_and_call() -> None:
-    seen = list[Any]()
-    asked = agent(Echo())
-    asked.register_tool_hook(noting(seen), when="before")
-    asked.register_tool_hook(noting(seen), when="after")
-    out = ask(asked)
-    for shown in seen:
-        assert shown[0] is asked
-        assert (shown[1].session.id, shown[1].tool, shown[1].arguments) == (
-            out.id,
-            "echo",
-            {"x": "a"},
-        )
-    assert seen[1][2] == ToolResultText('"a"')
-
-
 def test_arguments_that_are_the_same_are_no_change() -> None:
     asked = agent(Echo())
     asked.register_tool_hook(adding(""), when="before")
     asked.register_tool_hook(ending(""), when="after")
-    assert changes(ask(asked)) == []
+    assert entries_of(ask(asked), Change) == []
 
 
 def test_what_a_hook_changes_in_place_is_no_word_of_it() -> None:
@@ -189,18 +169,7 @@ def test_what_a_hook_changes_in_place_is_no_word_of_it() -> None:
     asked.register_tool_hook(meddle, when="before")
     asked.register_tool_hook(meddle, when="after")
     out = ask(asked)
-    assert (tool.called, changes(out)) == (["a"], [])
-
-
-@pytest.mark.parametrize("when", ["during", None])
-def test_when_is_before_or_after(when: Any) -> None:
-    with pytest.raises(ValueError, match="when must be 'before' or 'after'"):
-        agent(Echo()).register_tool_hook(keep, when=when)
-
-
-def test_what_cannot_be_called_is_refused() -> None:
-    with pytest.raises(TypeError, match="register_tool_hook takes functions"):
-        agent(Echo()).register_tool_hook("x", when="after")  # type: ignore[call-overload]  # what is tested
+    assert (tool.called, entries_of(out, Change)) == (["a"], [])
 
 
 def test_a_denied_call_is_not_made_and_says_by_whom_and_why() -> None:
@@ -210,24 +179,13 @@ def test_a_denied_call_is_not_made_and_says_by_whom_and_why() -> None:
     asked.register_tool_hook(adding("never asked"), when="before")
     out = ask(asked)
     assert (tool.called, out.text()) == ([], "end")
-    assert (runs(out)[0].status, runs(out)[0].error_kind) == ("denied", "denied")
+    assert (entries_of(out, ToolRun)[0].status, entries_of(out, ToolRun)[0].error_kind) == (
+        "denied",
+        "denied",
+    )
     kind, message = failure(out)
     assert kind == "denied"
-    assert "by the hook tests.support.hooked:always.<locals>.hook: not \ufffd here" in message
-
-
-def test_calls_beside_a_denied_one_are_made() -> None:
-    tool = Echo(parallel_safe=True)
-    turn = tool_call("echo", {"x": "a"}, *(tool_call("echo", {"x": x}) for x in "bc"))
-    asked = agent(tool, turn, "end")
-
-    def deny(_: Agent, call: CallRequest) -> Deny | None:
-        return Deny("b") if call.arguments["x"] == "b" else None
-
-    asked.register_tool_hook(deny, when="before")
-    out = ask(asked)
-    assert sorted(tool.called) == ["a", "c"]
-    assert [one.status for one in runs(out)] == ["done", "denied", "done"]
+    assert "by the hook tests.support.hooks:always.<locals>.hook: not \ufffd here" in message
 
 
 NOT_BEFORE: list[tuple[Any, str]] = [
@@ -252,10 +210,10 @@ def test_a_hook_that_fails_before_a_call_denies_it(
     with caplog.at_level(logging.ERROR):
         out = ask(asked)
     kind, message = failure(out)
-    assert (kind, runs(out)[0].status, tool.called) == ("denied", "denied", [])
+    assert (kind, entries_of(out, ToolRun)[0].status, tool.called) == ("denied", "denied", [])
     assert problem in message
     assert "secret" not in message
-    assert changes(out) == []
+    assert entries_of(out, Change) == []
 
 
 NOT_AFTER: list[tuple[Any, str]] = [
@@ -278,10 +236,10 @@ def test_a_hook_that_fails_after_a_call_withholds_its_result(
     with caplog.at_level(logging.ERROR):
         out = ask(asked)
     kind, message = failure(out)
-    assert (kind, runs(out)[0].status, tool.called) == ("withheld", "done", ["a"])
+    assert (kind, entries_of(out, ToolRun)[0].status, tool.called) == ("withheld", "done", ["a"])
     assert problem in message
     assert "secret" not in message
-    (change,) = changes(out)
+    (change,) = entries_of(out, Change)
     assert (change.what, change.before.data) == ("result", b'"a"')
 
 
@@ -311,14 +269,14 @@ def test_a_hook_that_wants_to_end_more_than_itself_does_not(hook: Any) -> None:
 def test_hooks_have_the_deadline_of_the_tool(
     is_async: bool, when: Literal["before", "after"]
 ) -> None:
-    begun, go = threading.Event(), threading.Event()
+    started, go = threading.Event(), threading.Event()
 
     def hang(_: Agent, *given: object) -> None:
-        begun.set()
+        started.set()
         go.wait(PATIENCE)
 
     async def hang_later(_: Agent, *given: object) -> None:
-        begun.set()
+        started.set()
         await asyncio.Event().wait()
 
     def run_until(deadline: float) -> tuple[str, str]:
@@ -326,34 +284,9 @@ def test_hooks_have_the_deadline_of_the_tool(
         asked.register_tool_hook(hang_later if is_async else hang, when=when)
         return f"gave nothing within {deadline:g} s", failure(ask(asked))[1]
 
-    expected, told = at_a_deadline(run_until, lambda _: begun.is_set())
+    expected, reports = at_a_deadline(run_until, lambda _: started.is_set())
     go.set()
-    assert expected in told
-
-
-def test_a_hook_that_takes_too_long_ends_the_agents_that_it_asks() -> None:
-    asked_of = list[Session]()
-    go_on = threading.Event()
-
-    def wait(_: object) -> str:
-        go_on.wait(PATIENCE)
-        return "late"
-
-    judge = Agent("Judge.", ScriptedClient([wait] * 3).provider, system_tools=False)
-
-    def ask_a_judge(*_: object) -> None:
-        asked_of.append(judge(Session.from_user_message("May it?")))
-        asked_of[0].text()
-
-    def run_until(deadline: float) -> tuple[str, str]:
-        asked = agent(Echo(timeout=deadline))
-        asked.register_tool_hook(ask_a_judge, when="before")
-        return f"gave nothing within {deadline:g} s", failure(ask(asked))[1]
-
-    expected, told = at_a_deadline(run_until, lambda _: asked_of != [])
-    go_on.set()
-    assert expected in told
-    assert isinstance(asked_of[0].outcome, Cancelled)
+    assert expected in reports
 
 
 def test_hooks_see_no_call_that_is_refused_anyway() -> None:
@@ -363,33 +296,13 @@ def test_hooks_see_no_call_that_is_refused_anyway() -> None:
     asked.register_tool_hook(noting(seen), when="before")
     asked.register_tool_hook(noting(seen), when="after")
     out = ask(asked)
-    assert (seen, [one.status for one in runs(out)]) == ([], ["failed"] * 3)
-
-
-def test_results_of_calls_that_fail_are_shown_too() -> None:
-    def boom(_: Session, __: object) -> None:
-        raise ValueError("name: bob")
-
-    asked = agent(FunctionTool("echo", boom))
-    hide = telling(lambda text: text.replace("bob", "[name]"))
-    asked.register_tool_hook(hide, when="after")
-    out = ask(asked)
-    assert failure(out) == ("tool_execution_exception", "ValueError: name: [name]")
-    assert runs(out)[0].status == "failed"
-
-
-def test_a_hook_may_say_that_a_result_is_a_failure_and_its_text_becomes_valid() -> None:
-    asked = agent(Echo())
-    given = ToolResultText("no \ud800", error_kind="poor \ud800")
-    asked.register_tool_hook(always(given), when="after")
-    out = ask(asked)
-    assert (results(out), runs(out)[0].error_kind) == (["no \ufffd"], "poor \ufffd")
+    assert (seen, [one.status for one in entries_of(out, ToolRun)]) == ([], ["failed"] * 3)
 
 
 PNG = b"\x89PNG\r\n\x1a\n" + b"\0" * 8
 
 
-def test_images_of_a_result_are_shown_and_may_be_taken_out() -> None:
+def test_images_of_a_result_are_displayed_and_may_be_taken_out() -> None:
     image = Image.from_bytes(PNG)
     seen = list[tuple[Image, ...]]()
 
@@ -402,7 +315,7 @@ def test_images_of_a_result_are_shown_and_may_be_taken_out() -> None:
     out = ask(asked)
     assert seen == [(image,)]
     assert out.chunk_table[2].images == ()
-    (change,) = (entry for entry in out.record if isinstance(entry, Change))
+    (change,) = entries_of(out, Change)
     text = out.chunk_table[2].payload["content"]
     assert change.before.data == f"{image.label} {text}".encode()
     assert change.after.data == text.encode()
@@ -460,31 +373,16 @@ def test_a_run_that_is_cancelled_in_a_hook_after_a_call_does_not_show_its_result
     assert reached.wait(PATIENCE)
     out.cancel().synchronize()
     assert isinstance(out.outcome, Cancelled)
-    assert [(one.status, one.rows) for one in runs(out)] == [("interrupted", ())]
+    assert [(one.status, one.rows) for one in entries_of(out, ToolRun)] == [("interrupted", ())]
     assert results(out) == []
-
-
-def test_a_run_that_is_cancelled_in_a_hook_before_a_call_has_not_made_it() -> None:
-    reached, tool = threading.Event(), Echo()
-
-    async def hang(*_: object) -> None:
-        reached.set()
-        await asyncio.sleep(10)
-
-    asked = agent(tool)
-    asked.register_tool_hook(hang, when="before")
-    out = asked(Session.from_user_message("go"))
-    assert reached.wait(PATIENCE)
-    out.cancel().synchronize()
-    assert (tool.called, results(out)) == ([], [])
 
 
 def test_an_agent_that_a_hook_asks_is_counted_and_replayed() -> None:
     guard = Agent("g", ScriptedClient(["fine", "good"]).provider, system_tools=False)
 
     def judge(_: Agent, __: CallRequest, result: ToolResultText) -> ToolResultText:
-        said = guard(Session.from_user_message(result.text)).text()
-        return replace(result, text=f"{result.text} ({said})")
+        reply = guard(Session.from_user_message(result.text)).text()
+        return replace(result, text=f"{result.text} ({reply})")
 
     def allow(_: Agent, call: CallRequest) -> None:
         guard(Session.from_user_message(call.tool)).synchronize()
@@ -499,26 +397,241 @@ def test_an_agent_that_a_hook_asks_is_counted_and_replayed() -> None:
     assert again.cumulative_usage == out.cumulative_usage
 
 
-def test_a_shared_agent_with_hooks_is_asked_from_many_threads() -> None:
-    tool = FunctionTool("echo", word, parallel_safe=True)
+def plain_agent(*turns: Turn, tools: tuple[FunctionTool, ...] = (), **options: Any) -> Agent:
+    provider = ScriptedClient(turns).provider
+    return Agent("p", provider, list(tools), system_tools=False, **options)
 
-    def answer(request: Any) -> Any:
-        last = request.messages[-1]
-        return tool_call("echo", {"x": last.content}) if last.role == "user" else last.content
 
-    asked = Agent("p", ScriptedClient([answer] * 40).provider, [tool], system_tools=False)
-    asked.register_tool_hook(adding("!"), when="before")
-    asked.register_tool_hook(ending("?"), when="after")
-    outs = dict[int, Session]()
+def submit(asked: Agent) -> Session:
+    return asked(Session.from_user_message("go"))
 
-    def submit(number: int) -> None:
-        outs[number] = asked(Session.from_user_message(str(number)))
 
-    threads = [threading.Thread(target=submit, args=(number,)) for number in range(20)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert {number: out.text() for number, out in outs.items()} == {
-        number: f'"{number}!"?' for number in range(20)
-    }
+def adding_text(mark: str) -> Callable[[Agent, ModelTurn], ModelTurn]:
+    return lambda _, turn: replace(turn, text=f"{turn.text}{mark}")
+
+
+def calls(record: Record) -> list[ModelCall]:
+    return [one for one in record if isinstance(one, ModelCall)]
+
+
+def echo() -> FunctionTool:
+    return FunctionTool("echo", arguments_of)
+
+
+@given(st.lists(st.sampled_from(["", "a", "b"]), max_size=5), st.booleans())
+def test_hooks_are_asked_in_order_each_with_what_the_one_before_gave_model_hooks(
+    marks: list[str], is_async: bool
+) -> None:
+    asked, expected, reports = plain_agent("x"), "x", list[tuple[str, str]]()
+    for mark in marks:
+        plain = adding_text(mark) if mark else keep
+
+        async def later(one: Agent, turn: ModelTurn, hook: Any = plain) -> ModelTurn | None:
+            return hook(one, turn)  # type: ignore[no-any-return]  # one of two hooks
+
+        asked.register_model_hook(later if is_async else plain)
+        if mark:
+            reports.append((expected, expected + mark))
+            expected += mark
+    out = submit(asked)
+    assert out.text() == expected
+    found = [
+        (
+            json.loads(one.before.data or b"")["content"],
+            json.loads(one.after.data or b"")["content"],
+        )
+        for one in entries_of(out, Change)
+    ]
+    assert found == reports
+    assert out.replay().chunk_table == out.chunk_table
+
+
+def test_calls_that_a_hook_adds_are_made() -> None:
+    def add(_: Agent, turn: ModelTurn) -> ModelTurn | None:
+        return None if turn.text == "end" else replace(turn, calls=(ToolCall("n", "echo", "{}"),))
+
+    asked = plain_agent("x", "end", tools=(echo(),))
+    asked.register_model_hook(add)
+    out = submit(asked)
+    assert [one.call_id for one in out.record if isinstance(one, ToolRun)] == ["n"]
+    assert out.text() == "end"
+    assert out.replay().chunk_table == out.chunk_table
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ("text", "returned str, expected a ModelTurn"),
+        (ModelTurn(session=None, text=3), "whose text is a int"),  # type: ignore[arg-type]  # what is tested
+        (ModelTurn(session=None, text="", calls=None), "whose calls are a NoneType"),  # type: ignore[arg-type]  # as before
+        (ModelTurn(session=None, text="", calls=("x",)), "expected a ToolCall"),  # type: ignore[arg-type]  # as before
+        (ModelTurn(session=None, text="", calls=(ToolCall("", "f", "{}"),)), "has no id"),
+        (ModelTurn(session=None, text="", calls=(ToolCall("a", "f f", "{}"),)), "no name of a"),
+        (ModelTurn(session=None, text="", calls=(ToolCall("a", "f", "[1]"),)), "no JSON object"),
+        (ModelTurn(session=None, text="", calls=(ToolCall("a", "f", {}),)), "must be text"),  # type: ignore[arg-type]  # as before
+        (ModelTurn(session=None, text="", calls=(ToolCall("a", "f", ""),) * 2), "the same id: a"),
+    ],
+)
+def test_what_cannot_be_an_answer_ends_the_run(given: object, problem: str) -> None:
+    asked = plain_agent("x")
+    asked.register_model_hook(always(given))
+    with pytest.raises(TypeError, match=problem):
+        submit(asked).synchronize()
+
+
+def test_what_a_hook_raises_ends_the_run_without_the_answer() -> None:
+    asked = plain_agent("x")
+    asked.register_model_hook(adding_text("!"))
+    asked.register_model_hook(bad)
+    out = submit(asked)
+    with pytest.raises(LookupError, match="secret") as caught:
+        out.text()
+    assert f"in the hook {__name__}:bad" in caught.value.__notes__
+    (call,) = calls(out.partial_record)
+    assert (call.status, call.rows, call.evidence.partial_text) == ("failed", (), "x")
+    assert call.evidence.error == "LookupError: a hook of the run ended it after the answer"
+    assert call.evidence.usage is not None
+    assert len(out.partial_table) == 1
+    assert [one for one in out.partial_record if isinstance(one, Change)] == []
+
+
+def stop(_: Agent, turn: ModelTurn) -> None:
+    raise StopIteration
+
+
+async def stop_later(_: Agent, turn: ModelTurn) -> None:
+    raise asyncio.CancelledError
+
+
+@pytest.mark.parametrize("hook", [stop, stop_later, leave])
+def test_what_cannot_be_raised_by_a_run_still_names_the_hook(hook: Any) -> None:
+    asked = plain_agent("x")
+    asked.register_model_hook(hook)
+    with pytest.raises(RuntimeError, match=f"the hook {__name__}:{hook.__name__} raised "):
+        submit(asked).synchronize()
+
+
+def test_a_run_that_a_hook_ended_goes_on_with_another_answer() -> None:
+    asked = plain_agent(tool_call("echo", {}), "x", "y", tools=(echo(),), persist=True)
+    asked.register_model_hook(lambda one, turn: bad(one, turn) if turn.text == "x" else None)
+    out = submit(asked)
+    with pytest.raises(LookupError):
+        out.synchronize()
+    again = asked(Session.load(out.id))
+    assert (again.id, again.text()) == (out.id, "y")
+    assert [one.status for one in calls(again.record)] == ["done", "failed", "done"]
+    assert again.replay().chunk_table == again.chunk_table
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_hook_that_hangs_ends_its_run(is_async: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    go = threading.Event()
+
+    def hang(_: Agent, turn: ModelTurn) -> None:
+        go.wait(PATIENCE)
+
+    async def hang_later(_: Agent, turn: ModelTurn) -> None:
+        await asyncio.sleep(10)
+
+    monkeypatch.setattr(hook_answers_module, "MODEL_HOOK_TIMEOUT", 0.01)
+    asked = plain_agent("x")
+    asked.register_model_hook(hang_later if is_async else hang)
+    with pytest.raises(TimeoutError, match=r"hang(_later)? gave nothing within 0\.01 s"):
+        submit(asked).synchronize()
+    go.set()
+
+
+def test_a_hook_that_waits_for_its_own_run_is_refused() -> None:
+    made = list[Session]()
+    asked = plain_agent(lambda _: "x")
+    ready = threading.Event()
+
+    def wait(_: Agent, turn: ModelTurn) -> None:
+        ready.wait(PATIENCE)
+        made[0].text()
+
+    asked.register_model_hook(wait)
+    made.append(submit(asked))
+    ready.set()
+    with pytest.raises(SelfWaitError):
+        made[0].synchronize()
+
+
+def test_a_run_that_is_cancelled_in_a_hook_has_no_answer() -> None:
+    reached = threading.Event()
+
+    async def hang(_: Agent, turn: ModelTurn) -> None:
+        reached.set()
+        await asyncio.sleep(10)
+
+    asked = plain_agent("x")
+    asked.register_model_hook(hang)
+    out = submit(asked)
+    assert reached.wait(PATIENCE)
+    out.cancel().synchronize()
+    assert isinstance(out.outcome, Cancelled)
+    assert [(one.status, one.rows) for one in calls(out.record)] == [("cancelled", ())]
+    assert len(out.chunk_table) == 1
+
+
+class Number(BaseModel):
+    n: int
+
+
+def test_a_typed_answer_is_read_from_what_the_hook_made_of_it() -> None:
+    def double(_: Agent, turn: ModelTurn) -> ModelTurn:
+        called = [replace(one, arguments=json.dumps({"n": 4})) for one in turn.calls]
+        return replace(turn, calls=tuple(called), text=turn.text and '{"n": 4}')
+
+    asked = plain_agent(tool_call("final_answer", {"n": 2}), output=Number)
+    asked.register_model_hook(double)
+    out = submit(asked)
+    assert out.output == Number(n=4)
+    replayed = out.replay()
+    assert isinstance(replayed.outcome, Completed)
+    assert isinstance(replayed.outcome.output, OutputValue)
+
+
+def test_blocks_of_a_changed_answer_are_not_sent_back() -> None:
+    def answer(messages: Sequence[Mapping[str, Any]]) -> Says:
+        calls = ("echo",) if messages[-1]["role"] == "user" else ()
+        return Says("x", calls, blocks=({"signed": "x"},))
+
+    vendor, plain = OfflineVendor(answer), OfflineVendor(answer)
+    for one in (vendor, plain):
+        asked = Agent("p", one.provider, [echo()], system_tools=False)
+        if one is vendor:
+            asked.register_model_hook(lambda _, turn: replace(turn, text="y"))
+        submit(asked).synchronize()
+    (reply,) = [one for one in vendor.requests[1] if one["role"] == "assistant"]
+    assert (reply["content"], reply.get("blocks")) == ("y", None)
+    assert any("blocks" in one for one in plain.requests[1])
+
+
+def test_what_was_streamed_was_displayed_before_a_hook_saw_it() -> None:
+    reports = list[str | None]()
+
+    def on_event(delta: RathLLMStreamDelta) -> None:
+        reports.append(delta.content_delta)
+
+    asked = plain_agent("ab", on_event=on_event)
+    asked.register_model_hook(adding_text("!"))
+    assert submit(asked).text() == "ab!"
+    assert "".join(filter(None, reports)) == "ab"
+
+
+@pytest.mark.parametrize("hooks", [[], {"model": []}, print])
+def test_a_bare_loop_takes_no_other_hooks(hooks: object) -> None:
+    with pytest.raises(TypeError, match="hooks must be a LoopHooks"):
+        run(["x"], hooks=hooks)
+    with pytest.raises(TypeError, match=r"LoopHooks\(model=\.\.\.\) takes functions"):
+        LoopHooks(model=("x",))  # type: ignore[arg-type]  # what is tested
+
+
+@pytest.mark.parametrize(("text", "expected"), [(None, None), ("\ud800", "\ufffd")])
+def test_an_answer_of_a_hook_is_a_row_of_valid_text(text: str | None, expected: str | None) -> None:
+    asked = plain_agent("x")
+    asked.register_model_hook(lambda _, turn: replace(turn, text=text))
+    out = submit(asked)
+    assert out.chunk_table[-1].content == AssistantTurn(expected)
+    assert out.text() == expected

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -19,19 +18,16 @@ from rath.session.log.ancestors import AncestorWriter
 from rath.session.log.verify import verify
 from rath.session.persistence.store import FileStore, SessionLog
 from rath.session.record import Verdict
-from rath.testing import tool_call
 from tests.support.api import (
     RangeSource,
     count_in_ranges,
-    open_logs_of,
     partial_path_of,
     row_parts,
     rows_digest,
 )
 from tests.support.images import picture
 from tests.support.journal_store import JournalStore
-from tests.support.sessions import FunctionTool, cancelled_session, row_lists, run
-from tests.support.waiting import PATIENCE
+from tests.support.sessions import cancelled_session, row_lists, run
 
 
 def stored() -> set[UUID]:
@@ -222,41 +218,8 @@ def test_late_entries_of_a_parent_that_was_stored_elsewhere_are_added() -> None:
     assert list(Session.load(child.id).record) == list(child.record)
 
 
-def test_a_child_of_a_cancelled_run_waits_for_what_that_one_still_writes() -> None:
-    begun, go = threading.Event(), threading.Event()
-
-    def hold(*_: object) -> None:
-        begun.set()
-        go.wait(PATIENCE)
-
-    out = run([tool_call("hold"), "never"], FunctionTool("hold", hold), persist=True)
-    begun.wait(PATIENCE)
-    child = out.cancel().fork()
-    child.save()
-    go.set()
-    assert list(Session.load(child.id).record) == list(child.record)
-
-
-def test_a_failed_parent_is_left_out() -> None:
-    failed = run([ValueError("no")])
-    with pytest.raises(ValueError, match="no"):
-        failed.synchronize()
-    AncestorWriter(FileStore()).keep_ancestors((failed.as_parent(), Edge(UUID(int=1))))
-    assert stored() == set()
-
-
-def test_what_is_known_to_be_stored_is_forgotten_with_the_session() -> None:
-    session = Session.from_user_message("hi")
-    session.save()
-    shelf = open_logs_of(FileStore())
-    assert shelf.of_session(session.id) is not None
-    known = session.id
-    del session
-    assert shelf.of_session(known) is None
-
-
 @given(base=row_lists, ours=row_lists, theirs=row_lists)
-def test_what_a_merge_begins_with_is_told_by_ranges_of_its_parents(
+def test_what_a_merge_begins_with_is_reported_by_ranges_of_its_parents(
     base: list[ChunkRow], ours: list[ChunkRow], theirs: list[ChunkRow]
 ) -> None:
     root = Session(ChunkTable(base))

@@ -91,16 +91,16 @@ def test_what_the_store_holds_in_part_grows(
     session, there = stored(store), FileStore(tmp_path / "there")
     session.add_entry(operation(kind="check"))  # so that a beginning has an end, too
     bundle = pack(store, [session.id])
-    whole = bundle.logs[session.id]
-    lines = whole.data.splitlines(keepends=True)
-    begun = StoredLog(session.id, b"".join(lines[:-1]), is_finished, whole.where)
-    short = replace(bundle, logs={**bundle.logs, session.id: begun})
+    complete = bundle.logs[session.id]
+    lines = complete.data.splitlines(keepends=True)
+    started = StoredLog(session.id, b"".join(lines[:-1]), is_finished, complete.where)
+    short = replace(bundle, logs={**bundle.logs, session.id: started})
     import_bundle(short, there)
     done = import_bundle(bundle, there)
     assert done.grown == (session.id,)
     log = there.read(session.id)
     assert log is not None
-    assert (log.data, log.is_finished) == (whole.data, True)
+    assert (log.data, log.is_finished) == (complete.data, True)
     back = import_bundle(short, there)
     assert (back.added, back.grown) == ((), ())
 
@@ -118,14 +118,17 @@ def test_another_session_of_the_same_id_stays(store: FileStore, tmp_path: Path) 
 def test_nothing_is_imported_while_a_log_is_written(store: FileStore, tmp_path: Path) -> None:
     session, there = stored(store), FileStore(tmp_path / "there")
     bundle = pack(store, [session.id])
-    log, begun = there.create(session.id), bundle.logs[session.id].data.splitlines(keepends=True)[0]
-    log.append(begun)
+    log, started = (
+        there.create(session.id),
+        bundle.logs[session.id].data.splitlines(keepends=True)[0],
+    )
+    log.append(started)
     with pytest.raises(PersistenceError, match=r"is being written .* nothing was imported"):
         import_bundle(bundle, there)
     log.abandon()
     found = there.read(session.id)
     assert found is not None
-    assert (found.data, set(there.stamps())) == (begun, {session.id})
+    assert (found.data, set(there.stamps())) == (started, {session.id})
 
 
 def test_a_log_of_another_session_is_refused(store: FileStore) -> None:
@@ -206,16 +209,6 @@ def manifest(**changes: object) -> dict[str, bytes]:
     return {"manifest.json": json.dumps(known | changes).encode()}
 
 
-def test_a_bundle_is_a_zip_of_logs_and_blobs_as_they_are() -> None:
-    with zipfile.ZipFile(io.BytesIO(SMALL)) as file:
-        members = {name: file.read(name) for name in file.namelist()}
-        assert file.testzip() is None
-    known = json.loads(members.pop("manifest.json"))
-    assert members == {f"logs/{LOG.session}.jsonl": LOG.data, f"blobs/{DIGEST}": b"x"}
-    assert known["version"] == 2
-    assert known["sessions"] == [str(LOG.session)]
-
-
 @pytest.mark.parametrize("data", [SMALL, LINES], ids=["zip", "lines"])
 def test_both_formats_are_read(data: bytes) -> None:
     bundle = from_bytes(data, "f")
@@ -232,12 +225,6 @@ def test_any_bit_that_flips_is_noticed(data: bytes, at: int, bit: int) -> None:
     damaged[at % len(data)] ^= 1 << bit
     with pytest.raises(PersistenceError, match=r"^f(:\d+)?: "):
         from_bytes(bytes(damaged), "f")
-
-
-@given(data=st.sampled_from([SMALL, LINES]), size=st.integers(0))
-def test_any_cut_is_noticed(data: bytes, size: int) -> None:
-    with pytest.raises(PersistenceError, match=r"^f(:\d+)?: "):
-        from_bytes(data[: size % len(data)], "f")
 
 
 @given(at=st.integers(0, len(SMALL) - 65), byte=st.integers(0, 255))

@@ -63,18 +63,6 @@ def data_of(store: FileStore, session: UUID = ID) -> bytes:
     return found.data
 
 
-def test_a_log_has_the_names_of_today(home: Path) -> None:
-    store = FileStore()
-    log = store.create(ID)
-    assert not store.holds(ID)
-    log.append(b"1\n")
-    assert store.holds(ID)
-    assert names(store.directory) == [f"{ID}.jsonl.__partial__"]
-    log.finish()
-    assert names(store.directory) == [f"{ID}.jsonl"]
-    assert (home / "sessions" / f"{ID}.jsonl").read_bytes() == b"1\n"
-
-
 @on_posix
 def test_all_files_are_private(store: FileStore) -> None:
     log = store.create(ID)
@@ -89,16 +77,16 @@ def test_all_files_are_private(store: FileStore) -> None:
 def test_a_full_disk_is_named(store: FileStore, monkeypatch: pytest.MonkeyPatch) -> None:
     log = store.create(ID)
     log.append(b"1\n")
-    whole = os.write
+    complete = os.write
 
     def torn(fd: int, data: bytes) -> int:
         monkeypatch.setattr(os, "write", failing(OSError(*FULL)))
-        return whole(fd, data[:3])
+        return complete(fd, data[:3])
 
     monkeypatch.setattr(os, "write", torn)
     with pytest.raises(PersistenceError, match=r"No space left .* before can still be read"):
         log.append(b"22222\n")
-    monkeypatch.setattr(os, "write", whole)
+    monkeypatch.setattr(os, "write", complete)
     with pytest.raises(PersistenceError, match="an earlier write to it failed"):
         log.append(b"3\n")
     with pytest.raises(PersistenceError, match="stays unfinished"):
@@ -131,17 +119,6 @@ def test_a_write_that_fails_ends_the_log(
         log.append(b"3\n")
     log.abandon()
     assert data_of(store) in (b"1\n", b"1\n2\n")
-
-
-def test_a_finish_that_fails_is_none(store: FileStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    log = store.create(ID)
-    log.append(b"1\n")
-    monkeypatch.setattr(os, "fsync", failing(OSError(errno.EIO, "Input/output error")))
-    with pytest.raises(PersistenceError, match="Input/output error"):
-        log.finish()
-    assert log.closed
-    assert not store.is_being_written(log.session)
-    assert not store.path(log.session).exists()
 
 
 CONTENT = Blob.from_bytes(b"content")
@@ -228,7 +205,7 @@ def test_only_durable_lines_are_forced(store: FileStore, monkeypatch: pytest.Mon
     assert forced[3:] == ["file", "directory"]
 
 
-def test_a_log_that_another_program_removed_is_not_said_to_be_finished(store: FileStore) -> None:
+def test_a_log_that_another_program_removed_is_not_stated_to_be_finished(store: FileStore) -> None:
     log = store.create(ID)
     log.append(b"1\n")
     states = [log.is_lost]
@@ -240,7 +217,7 @@ def test_a_log_that_another_program_removed_is_not_said_to_be_finished(store: Fi
     assert [*states, log.is_lost] == [False, True, False]
 
 
-def test_what_is_cut_off_is_kept_beside_the_log(store: FileStore) -> None:
+def test_what_is_cut_off_is_preserved_next_to_the_log(store: FileStore) -> None:
     partial = cut_off(store, b"1\n", b"torn")
     with pytest.raises(PersistenceError, match="is not finished: it goes on in"):
         store.append_to_finished(ID, 6, b"2\n")
@@ -265,21 +242,6 @@ def test_replacing_keeps_the_finished_log_until_the_end(store: FileStore) -> Non
     assert partial.with_name(f"{partial.name}.1").read_bytes() == b"left\n"
 
 
-def test_of_a_finished_and_an_unfinished_file_the_finished_one_counts(store: FileStore) -> None:
-    final = written(store, b"1\n")
-    partial = final.with_name(f"{final.name}.__partial__")
-    partial.write_bytes(b"left\n")
-    found = store.read(ID)
-    assert found is not None
-    assert found.data == b"1\n"
-    assert store.stamps()[ID].startswith("finished-")
-    log = store.reopen(ID, 2)
-    log.append(b"2\n")
-    log.abandon()
-    assert partial.read_bytes() == b"1\n2\n"
-    assert partial.with_name(f"{partial.name}.1").read_bytes() == b"left\n"
-
-
 def test_files_of_others_are_no_logs(store: FileStore) -> None:
     written(store, b"1\n")
     for name in (f"{ID}.txt", "notes.jsonl", f"{ID}.jsonl.__partial__.1", "z" * 36 + ".jsonl"):
@@ -296,35 +258,6 @@ def test_files_of_others_are_no_logs(store: FileStore) -> None:
         inside.create(ID)
     with pytest.raises(PersistenceError, match="cannot be read"):
         inside.stamps()
-
-
-def test_a_finished_log_that_lost_all_its_bytes_is_still_there(store: FileStore) -> None:
-    os.truncate(written(store, b"1\n"), 0)
-    found = store.read(ID)
-    assert found is not None
-    assert (found.data, found.is_finished) == (b"", True)
-    with pytest.raises(PersistenceError, match="is there already"):
-        store.create(ID)
-    assert not store.append_to_finished(ID, 2, b"2\n")
-    assert ID in store.stamps()
-
-
-def test_a_log_finished_meanwhile_is_found(
-    store: FileStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    log = store.create(ID)
-    log.append(b"1\n")
-    read_bytes = Path.read_bytes
-
-    def finishing(path: Path) -> bytes:
-        if path == Path(log.where):
-            log.finish()
-        return read_bytes(path)
-
-    monkeypatch.setattr(Path, "read_bytes", finishing)
-    found = store.read(ID)
-    assert found is not None
-    assert found.is_finished
 
 
 def test_a_file_under_another_name_is_the_log_of_its_session(tmp_path: Path) -> None:
@@ -362,26 +295,6 @@ def test_all_that_was_cut_off_goes_to_the_trash_and_comes_back(store: FileStore)
     assert after == before
 
 
-def test_what_comes_back_takes_no_name_that_is_taken(store: FileStore) -> None:
-    partial = cut_off(store, b"1\n", b"2\n")
-    store.reopen(ID, 2).abandon()
-    store.delete(ID)
-    taken = partial.with_name(f"{partial.name}.1")
-    taken.write_bytes(b"of another one")
-    assert store.restore(ID)
-    assert taken.read_bytes() == b"of another one"
-    assert partial.with_name(f"{partial.name}.2").read_bytes() == b"2\n"
-
-
-def test_both_files_of_a_log_go_to_the_trash(store: FileStore) -> None:
-    final = written(store, b"1\n")
-    final.with_name(f"{final.name}.__partial__").write_bytes(b"left\n")
-    assert store.delete(ID)
-    assert names(store.directory) == [".trash"]
-    assert store.empty_trash() == 1
-    assert not store.restore(ID)
-
-
 @on_posix
 def test_a_link_in_the_place_of_the_trash_is_not_followed(store: FileStore, tmp_path: Path) -> None:
     written(store, b"1\n")
@@ -402,12 +315,6 @@ def test_strangers_in_the_trash_are_not_brought_back(store: FileStore) -> None:
     assert store.path(ID).read_bytes() == b"1\n"
 
 
-def test_changed_content_is_none(store: FileStore) -> None:
-    with_content(store)
-    (store.directory / "blobs" / CONTENT.digest).write_bytes(b"changed")
-    assert store.blob(CONTENT.digest) is None
-
-
 def test_following_a_log_that_was_cut_is_an_error(store: FileStore) -> None:
     cut_off(store, b"1\n", b"2\n")
     lines = store.follow(ID, 0)
@@ -415,41 +322,6 @@ def test_following_a_log_that_was_cut_is_an_error(store: FileStore) -> None:
     store.reopen(ID, 2).abandon()
     with pytest.raises(PersistenceError, match="became shorter than the 4 bytes"):
         next(lines)
-
-
-def test_a_file_renamed_meanwhile_is_left(
-    store: FileStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    system_open = os.open
-    store.directory.mkdir()
-
-    def open_then_lose(path: Path, flags: int, mode: int = 0o777) -> int:
-        fd = system_open(path, flags, mode)
-        monkeypatch.setattr(os, "open", system_open)
-        path.unlink()
-        return fd
-
-    monkeypatch.setattr(os, "open", open_then_lose)
-    written(store, b"1\n")
-    assert names(store.directory) == [f"{ID}.jsonl"]
-
-
-def test_a_file_replaced_meanwhile_is_read(
-    store: FileStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = written(store, b"1\n")
-    system_open = os.open
-
-    def open_then_replace(file: Path, flags: int, mode: int = 0o777) -> int:
-        fd = system_open(file, flags, mode)
-        monkeypatch.setattr(os, "open", system_open)
-        path.rename(path.with_name("old"))
-        path.write_bytes(b"22\n")
-        return fd
-
-    monkeypatch.setattr(os, "open", open_then_replace)
-    assert store.append_to_finished(ID, 3, b"3\n")
-    assert path.read_bytes() == b"22\n3\n"
 
 
 def test_a_log_deleted_meanwhile_is_gone(store: FileStore, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -472,7 +344,7 @@ def test_a_log_deleted_meanwhile_is_gone(store: FileStore, monkeypatch: pytest.M
     assert names(store.directory) == []
 
 
-def test_a_real_disk_that_is_full_leaves_whole_lines(tmp_path: Path) -> None:
+def test_a_real_disk_that_is_full_leaves_complete_lines(tmp_path: Path) -> None:
     # A limit on the size of files acts like a full disk, and needs no mount.
     program = """
 import resource, sys

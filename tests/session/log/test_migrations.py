@@ -49,17 +49,6 @@ def test_header_goes_through_every_step_in_order() -> None:
     assert upgraded == {"schema_version": CURRENT_SCHEMA_VERSION, "id": "x+"}
 
 
-def test_what_version_1_did_not_know_means_nothing_in_its_files() -> None:
-    header: dict[str, Any] = {
-        "schema_version": 1,
-        "id": "x",
-        "rows": [["y", 0, 1, "z"]],
-        "provider": {},
-    }
-    assert upgrade_header(header) == {"schema_version": CURRENT_SCHEMA_VERSION, "id": "x"}
-    assert upgrade_chunk({"kind": "user", "born": "y:0"}, header_version=1) == {"kind": "user"}
-
-
 def test_chunk_needs_no_step_for_versions_that_did_not_change_it() -> None:
     register_chunk_migration(OLDEST + 2, lambda record: {**record, "payload": {}})
     record = {"kind": "user"}

@@ -1,4 +1,4 @@
-"""Deleting and pruning: what goes can come back, and what stays loads as before."""
+"""Deleting and pruning, and checking what is stored."""
 
 from __future__ import annotations
 
@@ -10,27 +10,30 @@ from pathlib import Path
 from uuid import UUID, uuid4
 
 import pytest
+from msgspec import structs
 
+from rath._core.blobs import Blob
 from rath.errors import PersistenceError
+from rath.llm.chat_response import RathLLMTokenUsage
 from rath.session import Session
 from rath.session.chunk import ChunkTable
+from rath.session.events import Finished, PendingResult
 from rath.session.loading import load
 from rath.session.log.format import Encoder
-from rath.session.log.retention import prunable_sessions
-from rath.session.log.verify import verify
+from rath.session.log.verify import Verification, verify
 from rath.session.persistence import (
     delete_session,
     ensure_sessions_dir,
     prune_sessions,
     session_file,
-    session_partial_file,
 )
 from rath.session.persistence.store import FileStore, SessionStore, StoredLog, default_store
 from rath.session.record import Operation
 from tests.support.api import own_operation
-from tests.support.session_files import operation
+from tests.support.images import picture
+from tests.support.session_files import created, operation, tool_run, with_record
 from tests.support.sessions import run
-from tests.support.stored_lines import header_for, write, write_lines
+from tests.support.store_lines import header_for, lines_for, write, write_lines
 
 WEEK = timedelta(days=7)
 
@@ -78,14 +81,6 @@ def family(store: SessionStore) -> dict[str, Session]:
 
 
 # Deleting.
-
-
-def test_delete_moves_every_file_of_a_session_and_no_other(store: SessionStore) -> None:
-    kept, gone = stored(store, "a"), stored(store, "b")
-    session_partial_file(gone.id).write_bytes(b"left\n")
-    assert delete_session(gone.id)
-    files = [file.name for file in ensure_sessions_dir().iterdir() if file.is_file()]
-    assert files == [f"{kept.id}.jsonl"]
 
 
 def test_delete_of_a_path_leaves_the_store_alone(store: SessionStore, tmp_path: Path) -> None:
@@ -160,7 +155,7 @@ def test_a_child_that_is_being_written_keeps_its_parent(store: SessionStore) -> 
     assert load(store, parent.id).session.id == parent.id
 
 
-def test_a_child_that_is_begun_meanwhile_keeps_its_parent(store: SessionStore) -> None:
+def test_a_child_that_is_started_meanwhile_keeps_its_parent(store: SessionStore) -> None:
     parent = stored(store, "go")
     child = parent.fork()
 
@@ -195,27 +190,10 @@ def test_what_is_deleted_by_somebody_else_meanwhile_is_no_error(store: SessionSt
     assert delete_session(parent.id, store=Late())
 
 
-def test_listing_that_names_what_is_gone_is_no_error(store: SessionStore) -> None:
-    session = stored(store, days=8)
-
-    class Late(FileStore):
-        def stamps(self) -> Mapping[UUID, str]:
-            return {**super().stamps(), uuid4(): "gone"}
-
-        def delete(self, session: UUID) -> bool:
-            super().delete(session)
-            return False
-
-    late = Late()
-    assert prunable_sessions(older_than=WEEK, store=late) == [session.id]
-    assert delete_session(stored(store).id, store=late) is False
-    assert prune_sessions(older_than=WEEK, store=late) == []
-
-
 # Pruning.
 
 
-def test_prune_keeps_all_that_what_is_kept_came_from(store: SessionStore) -> None:
+def test_prune_keeps_all_that_what_is_preserved_came_from(store: SessionStore) -> None:
     root, unrelated = stored(store, "go", days=30), stored(store, days=30)
     child = root.fork()
     write(store, child, root, at=days_ago(20))
@@ -251,7 +229,7 @@ def test_prune_keeps_what_is_damaged(store: SessionStore, caplog: pytest.LogCapt
     assert "kept" in caplog.text
 
 
-def test_what_cannot_be_moved_is_kept(
+def test_what_cannot_be_moved_is_preserved(
     store: SessionStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Stubborn(FileStore):
@@ -279,3 +257,87 @@ def test_a_session_that_comes_from_an_old_one_meanwhile_keeps_it(store: SessionS
             return found
 
     assert prune_sessions(older_than=WEEK, store=Busy()) == []
+
+
+@pytest.fixture
+def verify_store(tmp_path: Path) -> FileStore:
+    return FileStore(tmp_path / "sessions")
+
+
+def found(verified: Verification) -> list[tuple[str, str]]:
+    return [(problem.severity, problem.kind) for problem in verified.problems]
+
+
+def test_what_was_stored_is_sound(verify_store: FileStore) -> None:
+    session = run(["hi"], user=Session.from_user_message("go", images=[picture(b"cat")]))
+    session.save(store=verify_store)
+    verified = verify(verify_store, session.id)
+    assert (verified.problems, verified.is_sound, verified.worst) == ((), True, None)
+    assert (verified.n_sessions, verified.n_blobs) == (3, 1)
+    assert verified.n_lines == sum(
+        path.read_bytes().count(b"\n") for path in verify_store.directory.glob("*.jsonl")
+    )
+
+
+def test_content_that_is_gone_or_another_is_missing(verify_store: FileStore) -> None:
+    blobs = [Blob.from_bytes(bytes([number]) * 10) for number in range(3)]
+    entries = [tool_run(shown=blob) for blob in blobs]
+    entries.append(tool_run(shown=Blob.from_bytes(b"not kept", keep=0)))
+    session = with_record(*entries)
+    write(verify_store, session)
+    (verify_store.directory / "blobs" / blobs[0].digest).unlink()
+    (verify_store.directory / "blobs" / blobs[1].digest).write_bytes(b"other")
+    verified = verify(verify_store, session.id)
+    assert found(verified) == [("missing", "blob"), ("missing", "blob")]
+    assert blobs[0].digest in verified.problems[0].text
+    assert (verified.is_sound, verified.worst, verified.n_blobs) == (False, "missing", 3)
+
+
+def test_content_of_a_result_that_is_no_row_yet_is_checked_once(verify_store: FileStore) -> None:
+    session = Session.from_user_message("go")
+    effect = created("a", b"content")
+    run = tool_run(effect, shown=Blob.from_bytes(b"content"))
+    result = PendingResult(row=0, call=0, run=run, shown=None)
+    write_lines(verify_store, [*lines_for(session)[:-1], result], is_finished=False)
+    verified = verify(verify_store, session.id)
+    assert (found(verified), verified.n_blobs) == ([("note", "unfinished")], 1)
+    (verify_store.directory / "blobs" / run.shown.digest).unlink()
+    assert ("missing", "blob") in found(verify(verify_store, session.id))
+
+
+def test_usage_of_the_trailer_is_checked(verify_store: FileStore) -> None:
+    session = run(["hi"]).synchronize()
+    *lines, last = lines_for(session)
+    assert isinstance(last, Finished)
+    write_lines(verify_store, [*lines, structs.replace(last, usage=RathLLMTokenUsage(1, 1, 2))])
+    verified = verify(verify_store, session.id)
+    assert ("damaged", "usage") in found(verified)
+    assert "(1, 1, 2)" in verified.problems[0].text
+
+
+def test_session_that_builds_on_itself_is_damage(verify_store: FileStore) -> None:
+    one, two = Session.from_user_message("go"), Session.from_user_message("go")
+    for session, parent in ((one, two), (two, one)):
+        write_lines(verify_store, [structs.replace(header_for(session), parents=(parent.id,))])
+    assert ("damaged", "range") in found(verify(verify_store, one.id))
+
+
+def test_content_that_cannot_be_read_is_missing(verify_store: FileStore) -> None:
+    with pytest.raises(PersistenceError, match="not found"):
+        verify(verify_store, uuid4())
+
+    class Broken(FileStore):
+        def blob(self, digest: str) -> bytes | None:
+            raise PersistenceError("disk is gone")
+
+    session = with_record(tool_run(shown=Blob.from_bytes(b"x")))
+    write(verify_store, session)
+    (problem,) = verify(Broken(verify_store.directory), session.id).problems
+    assert "disk is gone" in problem.text
+
+
+def test_size_of_content_is_checked(verify_store: FileStore) -> None:
+    session = with_record(tool_run(shown=Blob(Blob.from_bytes(b"content").digest, 3, b"content")))
+    write(verify_store, session)
+    (problem,) = verify(verify_store, session.id).problems
+    assert "is another one" in problem.text

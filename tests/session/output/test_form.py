@@ -18,11 +18,10 @@ from typing_extensions import TypedDict
 from rath.errors import OutputError
 from rath.llm import Provider
 from rath.session import ChunkTable, Session, load_session, run_session_compress
-from rath.session.outcome import RoundLimit
 from rath.session.output import OutputForm, output_form
 from rath.testing import ScriptedClient, Turn, tool_call
 from tests.support.api import Unfit, plain_answer
-from tests.support.sessions import FunctionTool, cancelled_session, run
+from tests.support.sessions import FunctionTool, run
 
 
 class Count(BaseModel):
@@ -68,17 +67,12 @@ def why(form: OutputForm, text: str) -> str:
 
 @given(counts, prose, prose)
 def test_a_fenced_block_is_found_in_any_prose(count: Count, before: str, after: str) -> None:
-    said = f"{before}\n```json\n{count.model_dump_json(indent=1)}\n```\n{after}"
-    assert output_form(Count).read_answer(said) == count
-
-
-def test_of_several_blocks_the_last_that_fits_is_the_answer() -> None:
-    said = '```json\n{"words": 1}\n```\nor\n```\n{"words": 2}\n```\nas in\n```json\n{"x": 3}\n```'
-    assert output_form(Count).read_answer(said) == Count(words=2)
+    reply = f"{before}\n```json\n{count.model_dump_json(indent=1)}\n```\n{after}"
+    assert output_form(Count).read_answer(reply) == count
 
 
 @given(st.text(max_size=40))
-def test_a_text_that_does_not_fit_is_said_to_be_unfit(text: str) -> None:
+def test_a_text_that_does_not_fit_is_stated_to_be_unfit(text: str) -> None:
     assert why(output_form(Count), text)
 
 
@@ -149,16 +143,11 @@ def test_a_type_without_a_schema_is_refused(wanted: object) -> None:
         (Even, '{"number": -1}', "KeyError: -1"),
     ],
 )
-def test_the_problem_is_said_in_words(wanted: object, text: str, problem: str) -> None:
+def test_the_problem_is_stated_in_words(wanted: object, text: str, problem: str) -> None:
     assert problem in why(output_form(wanted), text)
 
 
-def test_a_long_value_is_shown_in_part() -> None:
-    problem = why(output_form(Count), json.dumps({"words": "x" * 10_000}))
-    assert len(problem) < 300
-
-
-def test_many_problems_are_not_all_told() -> None:
+def test_many_problems_are_not_all_reported() -> None:
     problem = why(output_form(list[int]), json.dumps(["x"] * 100))
     assert "and 90 more" in problem
     assert len(problem) < 3000
@@ -188,32 +177,9 @@ def test_derived_sessions_keep_the_output() -> None:
     assert [one.output for one in derivations(out)] == [Count(words=3)] * 4
 
 
-def test_a_merge_has_the_output_of_its_left_side() -> None:
-    mine, theirs = typed('{"words": 1}'), typed('{"words": 2}')
-    assert mine.merge(theirs).output == Count(words=1)
-
-
-def test_a_merge_has_the_output_of_its_right_side_where_the_left_was_asked_for_none() -> None:
-    mine, theirs = typed("text", output=None), typed('{"words": 2}')
-    merged = mine.merge(theirs)
-    assert merged.output == Count(words=2)
-    assert merged.text() == '{"words": 2}'
-
-
 def test_a_merge_tells_the_problem_of_its_right_side() -> None:
     merged = Session.create("user", "x").merge(typed("no", output_retries=0))
     assert "gave no Count" in error_of(merged)
-
-
-def test_a_merge_with_where_it_came_from_has_no_output_of_there() -> None:
-    out = typed('{"words": 3}')
-    assert "no run was asked for one" in error_of(run(["more"], user=out).merge(out))
-
-
-def test_a_merge_keeps_the_outcome_of_its_left_side() -> None:
-    tool = FunctionTool("look", lambda *_: 1)
-    limited = run([tool_call("look")], tool, max_tool_rounds=1)
-    assert limited.merge(typed('{"words": 3}')).outcome == RoundLimit(1)
 
 
 def test_what_no_run_was_asked_for_is_no_output() -> None:
@@ -221,32 +187,15 @@ def test_what_no_run_was_asked_for_is_no_output() -> None:
     short = run_session_compress(out, out, agent_provider=ScriptedClient(["short"]).provider)
     for other in (Session.create("user", "x"), run(["more"], user=out), short):
         assert "no run was asked for one" in error_of(other)
-
-
-def test_a_cancelled_session_names_its_outcome() -> None:
-    assert "Cancelled" in error_of(cancelled_session())
-
-
-def test_a_failed_run_raises_its_own_error() -> None:
-    out = run([RuntimeError("gone")], output=Count)
-    with pytest.raises(Exception, match="gone"):
-        _ = out.output
+    with pytest.raises(OutputError, match="holds no answer"):
+        Session.create("user", '{"words": 3}').output_as(Count)
+    assert plain_answer(Session.create("user", "x")) is None
+    assert plain_answer(run(["no number"], output=int, output_retries=0)) == "no number"
 
 
 def reloaded(session: Session) -> Session:
     loaded, _ = load_session(session.id).to_resumable_pair()
     return loaded
-
-
-def test_a_loaded_session_says_how_to_read_its_answer() -> None:
-    loaded = reloaded(typed('{"words": 3}', persist=True))
-    assert "output_as(Model)" in error_of(loaded)
-    assert loaded.output_as(Count) == Count(words=3)
-
-
-def test_an_answer_that_was_given_by_a_tool_is_read_again() -> None:
-    out = typed(tool_call("final_answer", {"words": 3}), persist=True)
-    assert reloaded(out).output_as(Count) == Count(words=3)
 
 
 @pytest.mark.parametrize("is_loaded", [False, True])
@@ -269,13 +218,6 @@ def test_of_tools_with_like_names_the_one_that_takes_the_answer_is_read(is_loade
     assert (reloaded(out) if is_loaded else out).output_as(Count) == Count(words=3)
 
 
-def test_a_run_that_asked_for_text_gave_no_answer_by_a_tool() -> None:
-    mine = FunctionTool("final_answer", lambda *_: 1)
-    out = run([tool_call("final_answer", {"words": 9})], mine, max_tool_rounds=1)
-    with pytest.raises(OutputError, match="is no Count: it is empty"):
-        out.output_as(Count)
-
-
 def test_the_answer_that_is_read_again_is_the_one_that_counted() -> None:
     out = typed(
         tool_call(
@@ -284,22 +226,6 @@ def test_the_answer_that_is_read_again_is_the_one_that_counted() -> None:
         )
     )  # fmt: skip
     assert out.output_as(Count) == out.output == Count(words=2)
-
-
-def test_only_the_last_answer_is_read_again() -> None:
-    out = run(["not this"], user=typed('{"words": 3}'))
-    with pytest.raises(OutputError, match=r"is no Count: it is not JSON.*'not this'"):
-        out.output_as(Count)
-
-
-def test_rows_without_an_answer_are_no_output() -> None:
-    with pytest.raises(OutputError, match="holds no answer"):
-        Session.create("user", '{"words": 3}').output_as(Count)
-
-
-def test_reading_again_wants_a_type() -> None:
-    with pytest.raises(TypeError, match="output must be a type"):
-        typed('{"words": 3}').output_as("Count")
 
 
 @dataclass
@@ -311,8 +237,8 @@ class Found:
 FOUND = {"where": "a.py", "lines": [1, 2]}
 
 
-def typed_by(said: Any, output: object, mode: str) -> Session:
-    client = ScriptedClient([said], provider=Provider(output_mode=mode))  # type: ignore[arg-type]  # a test says which
+def typed_by(reply: Any, output: object, mode: str) -> Session:
+    client = ScriptedClient([reply], provider=Provider(output_mode=mode))  # type: ignore[arg-type]  # a test says which
     return run([], agent_provider=client.provider, output=output).synchronize()
 
 
@@ -324,24 +250,11 @@ CASES: dict[str, tuple[Any, object, str, Any]] = {
 }
 
 
-@pytest.mark.parametrize(("said", "output", "mode", "answer"), CASES.values(), ids=CASES.keys())
+@pytest.mark.parametrize(("reply", "output", "mode", "answer"), CASES.values(), ids=CASES.keys())
 def test_a_typed_answer_is_what_it_says_also_once_it_is_loaded(
-    said: Any, output: object, mode: str, answer: Any, tmp_path: Path
+    reply: Any, output: object, mode: str, answer: Any, tmp_path: Path
 ) -> None:
-    session = typed_by(said, output, mode)
+    session = typed_by(reply, output, mode)
     assert plain_answer(session) == answer
     session.save(path=tmp_path / "s.jsonl")
     assert plain_answer(Session.load(tmp_path / "s.jsonl")) == answer
-
-
-def test_an_answer_that_did_not_fit_is_its_text() -> None:
-    session = run(["no number"], output=int, output_retries=0).synchronize()
-    assert plain_answer(session) == "no number"
-
-
-def test_plain_text_is_text() -> None:
-    assert plain_answer(run(["hello"]).synchronize()) == "hello"
-
-
-def test_where_nothing_was_said_there_is_none() -> None:
-    assert plain_answer(Session.from_user_message("go")) is None

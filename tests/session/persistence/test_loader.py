@@ -9,9 +9,8 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
@@ -20,7 +19,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rath._async.deferred import Deferred
 from rath.backend.abc import BackendSandboxSpec
 from rath.errors import PersistenceError
 from rath.llm.chat_response import RathLLMTokenUsage
@@ -28,14 +26,12 @@ from rath.session import run_session_compress
 from rath.session.chunk import ChunkRow, ChunkTable, system_text_chunk, user_text_chunk
 from rath.session.graph import ancestors_bfs, session_to_jsonl_row
 from rath.session.graph.kind import LineageKind
-from rath.session.graph.recording import Provenance
 from rath.session.log.index import StoreIndex
 from rath.session.log.verify import verify
 from rath.session.persistence import (
     PersistedSession,
     PersistedSessionMeta,
     SessionWriter,
-    delete_session,
     ensure_sessions_dir,
     list_persisted_sessions,
     load_session,
@@ -44,14 +40,13 @@ from rath.session.persistence import (
     session_partial_file,
     sessions_dir,
 )
-from rath.session.persistence.store import FileStore, stores
+from rath.session.persistence.store import FileStore
 from rath.session.questions import what_was_seen, where_from
 from rath.session.session import Session
-from rath.testing import FakeSessionStore, ScriptedClient, tool_call
-from tests.support.api import Body
+from rath.testing import ScriptedClient, tool_call
 from tests.support.images import picture
 from tests.support.sessions import FunctionTool, run
-from tests.support.stored_lines import write
+from tests.support.store_lines import write
 
 GOLDEN = Path(__file__).parents[2] / "data" / "v1"
 
@@ -99,17 +94,17 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("name", ["plain.jsonl", "separators.jsonl", "crashed.jsonl.__partial__"])
-def test_file_cut_at_any_byte_gives_its_whole_lines(path: Path, name: str) -> None:
+def test_file_cut_at_any_byte_gives_its_complete_lines(path: Path, name: str) -> None:
     data = (GOLDEN / name).read_bytes()
-    whole = load_session(ANY, path=GOLDEN / name).chunk_table.rows
+    complete = load_session(ANY, path=GOLDEN / name).chunk_table.rows
     for size in range(len(data)):
         path.write_bytes(data[:size])
         if b"\n" not in data[:size]:
             with pytest.raises(PersistenceError, match=r"f\.jsonl:1: missing header"):
                 load_session(ANY, path=path)
             continue
-        n_rows = min(data[:size].count(b"\n") - 1, len(whole))
-        assert load_session(ANY, path=path).chunk_table.rows == whole[:n_rows]
+        n_rows = min(data[:size].count(b"\n") - 1, len(complete))
+        assert load_session(ANY, path=path).chunk_table.rows == complete[:n_rows]
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -117,10 +112,10 @@ def test_file_cut_at_any_byte_gives_its_whole_lines(path: Path, name: str) -> No
 def test_damage_anywhere_is_named_with_its_path(
     path: Path, noise: bytes, data: st.DataObject
 ) -> None:
-    whole = (GOLDEN / "plain.jsonl").read_bytes()
-    start = data.draw(st.integers(0, len(whole)))
-    end = data.draw(st.integers(start, len(whole)))
-    path.write_bytes(whole[:start] + noise + whole[end:])
+    complete = (GOLDEN / "plain.jsonl").read_bytes()
+    start = data.draw(st.integers(0, len(complete)))
+    end = data.draw(st.integers(start, len(complete)))
+    path.write_bytes(complete[:start] + noise + complete[end:])
     try:
         load_session(ANY, path=path)
     except PersistenceError as exc:
@@ -183,16 +178,6 @@ def test_resumed_user_session_has_rows_place_and_usage() -> None:
     assert len(agent.chunk_table) == 0
 
 
-def test_usage_of_one_file_counts_once_when_two_pairs_of_it_meet(path: Path) -> None:
-    usage = {"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 3}
-    path.write_bytes(lines_of(HEADER, CHUNK, {**TRAILER, "cumulative_usage": usage}))
-    loaded = load_session(ANY, path=path)
-    (one, _), (other, _) = loaded.to_resumable_pair(), loaded.to_resumable_pair()
-    merged = one.merge(other)
-    assert merged.cumulative_usage == one.cumulative_usage == RathLLMTokenUsage(1, 2, 3)
-    assert len(merged.chunk_table) == 1
-
-
 @pytest.mark.parametrize("name", ["plain.jsonl", "merged.jsonl", "crashed.jsonl.__partial__"])
 def test_resumed_user_session_of_version_1_names_its_parents(name: str) -> None:
     loaded = load_session(ANY, path=GOLDEN / name)
@@ -220,21 +205,6 @@ PROMPT = (system_text_chunk("Be brief."), system_text_chunk("Be kind."))
 
 def instructions() -> Session:
     return Session(ChunkTable(PROMPT))
-
-
-def test_resumed_user_session_has_the_lineage_of_the_run() -> None:
-    out = run(["a"], agent=instructions(), persist=True).synchronize()
-    user, _ = load_session(out.id).to_resumable_pair()
-    assert user.parent_session_ids == out.parent_session_ids
-    assert (user.lineage, user.lineage_kind) == (out.lineage, LineageKind.OP_SESSION_LOOP)
-    assert user.lineage_operator == "run_session_loop"
-    assert user.lineage_extras == (*out.lineage_extras, ("resumed_from", str(out.id)))
-    family = [user, *map(Session.load, user.parent_session_ids)]
-    assert ancestors_bfs({each.id: each for each in family}, user.id) == out.parent_session_ids
-    user.save()
-    with StoreIndex(FileStore()) as index:
-        assert index.ancestors(user.id) == out.parent_session_ids
-    assert verify(FileStore(), user.id).problems == ()
 
 
 DERIVATIONS: dict[str, Callable[[Session], Session]] = {
@@ -266,18 +236,6 @@ def test_a_resumed_pair_goes_on_with_all_evidence(derive: Callable[[Session], Se
     assert load_session(bare.id).to_resumable_pair()[1].chunk_table.rows == ()
 
 
-def test_resumed_agent_of_a_run_inside_a_run_is_that_of_the_outer_one() -> None:
-    def ask(*_: object) -> str:
-        inner = run(["b"], agent=Session.from_agent_prompt("Inside."))
-        return inner.text() or ""
-
-    ask_then_end = (tool_call("ask"), "a")
-    out = run(ask_then_end, FunctionTool("ask", ask), agent=instructions(), persist=True)
-    out.synchronize()
-    _, agent = load_session(out.id).to_resumable_pair()
-    assert agent.chunk_table.rows == PROMPT
-
-
 def test_a_writer_keeps_the_agent_and_the_parents_of_a_run() -> None:
     agent = instructions()
     out = run(["a"], agent=agent).synchronize()
@@ -303,34 +261,16 @@ def test_resumed_agent_has_a_system_row(
     assert agent.chunk_table.rows == (system_text_chunk(expected),)
 
 
-def test_list_has_finished_and_partial_files_oldest_first(home: Path) -> None:
-    assert list_persisted_sessions() == []
-    assert not home.exists()
-    day = datetime(2026, 1, 2, tzinfo=UTC)
-    later, earlier = stored("a", "b", created_at=day), stored(created_at=day - timedelta(days=1))
-    newest = Session(ChunkTable(), lineage_operator="op", lineage_kind=LineageKind.OP_FORK)
-    SessionWriter(newest).abandon()
-    metas = list_persisted_sessions()
-    assert [(m.id, m.chunk_count, m.closed) for m in metas] == [
-        (earlier, 0, True),
-        (later, 2, True),
-        (newest.id, 0, False),
-    ]
-    assert metas[1].created_at == day
-    assert (metas[2].lineage_operator, metas[2].lineage_kind) == ("op", LineageKind.OP_FORK)
-    assert metas[2].path == session_partial_file(newest.id)
-
-
 def test_list_leaves_out_what_it_cannot_read_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
-    kept = stored("a")
+    remaining = stored("a")
     directory = ensure_sessions_dir()
     (directory / "notes.jsonl").write_bytes(lines_of(HEADER))
     (directory / f"{uuid4()}.jsonl").write_bytes(b"x\n")
     (directory / f"{uuid4()}.jsonl").write_bytes(lines_of(HEADER))
     (directory / "other.txt").touch()
-    assert [meta.id for meta in list_persisted_sessions()] == [kept]
+    assert [meta.id for meta in list_persisted_sessions()] == [remaining]
     assert caplog.text.count("left out of the list") == 2
-    assert [meta.id for meta in list_persisted_sessions()] == [kept]
+    assert [meta.id for meta in list_persisted_sessions()] == [remaining]
     assert caplog.text.count("left out of the list") == 4
 
 
@@ -338,11 +278,11 @@ def test_list_has_a_damaged_file_again_once_it_is_mended(
     home: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     file = session_file(stored("a"))
-    whole = file.read_bytes()
-    file.write_bytes(whole.replace(b'"a"', b'"b"'))
+    complete = file.read_bytes()
+    file.write_bytes(complete.replace(b'"a"', b'"b"'))
     assert list_persisted_sessions() == list_persisted_sessions() == []
     assert caplog.text.count(f"{file}:2: the checksum does not fit") == 2
-    file.write_bytes(whole)
+    file.write_bytes(complete)
     assert [meta.path for meta in list_persisted_sessions()] == [file]
     moved = home.rename(home.with_name("elsewhere"))
     monkeypatch.setenv("OPENRATH_HOME", str(moved))
@@ -401,20 +341,7 @@ def test_list_says_what_loading_says_with_and_without_an_index() -> None:
     assert ended.path == session_file(going_on.id)
 
 
-def test_list_of_another_store_has_the_addresses_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    store = FakeSessionStore()
-    stores.register("listed", lambda url: store)
-    try:
-        monkeypatch.setenv("OPENRATH_STORE", f"listed://{uuid4()}")
-        session = Session.from_user_message("a")
-        session.save()
-        expected = [listed_of(session.id)]
-        assert list_persisted_sessions() == list_persisted_sessions() == expected
-    finally:
-        stores.unregister("listed")
-
-
-def test_list_is_whole_while_another_process_writes(
+def test_list_is_complete_while_another_process_writes(
     home: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     code = """if True:
@@ -468,11 +395,6 @@ def records_of(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_bytes().split(b"\n")[:-1]]
 
 
-def write_all(writer: SessionWriter, session: Session) -> None:
-    for index, row in enumerate(session.chunk_table):
-        writer.write_chunk(index, row)
-
-
 def test_closed_file_has_header_rows_and_trailer(session: Session) -> None:
     writer = SessionWriter(session, sandbox_handle_id="h")
     assert [record["record_type"] for record in records_of(writer.partial_path)] == ["header"]
@@ -515,40 +437,6 @@ def test_abandoned_file_stays_partial_and_without_trailer(session: Session) -> N
     assert not again.path.exists()
 
 
-def test_session_can_be_written_again_after_abandon_and_nothing_is_lost(session: Session) -> None:
-    SessionWriter(session).abandon()
-    first = session_partial_file(session.id).read_bytes()
-    SessionWriter(session).abandon()
-    with SessionWriter(session) as writer:
-        write_all(writer, session)
-    assert load_session(session.id).chunk_table == session.chunk_table
-    kept = session_partial_file(session.id)
-    assert kept.with_name(f"{kept.name}.1").read_bytes() == first
-    assert kept.with_name(f"{kept.name}.2").exists()
-
-
-def test_writers_that_race_for_one_file_leave_only_whole_files(session: Session) -> None:
-    def write_often() -> int:
-        n_refused = 0
-        for _ in range(60):
-            try:
-                with SessionWriter(session) as writer:
-                    write_all(writer, session)
-            except PersistenceError:
-                n_refused += 1
-            else:
-                assert load_session(session.id).closed
-        return n_refused
-
-    with ThreadPoolExecutor(3) as pool:
-        refused = [pool.submit(write_often) for _ in range(3)]
-    n_written = 3 * 60 - sum(future.result() for future in refused)
-    assert n_written > 0
-    assert load_session(session.id).chunk_table == session.chunk_table
-    assert not list(session_file(session.id).parent.glob("*__partial__*"))
-    assert backups_of(session_file(session.id)) == set(range(1, n_written))
-
-
 def backups_of(path: Path) -> set[int]:
     """Return the numbers of the finished files that stood at a path before."""
     names = (each.name for each in path.parent.iterdir())
@@ -565,9 +453,9 @@ def written_as(session: Session, *texts: str, path: Path | None = None) -> bytes
 
 
 def test_second_writer_keeps_the_first(session: Session, caplog: pytest.LogCaptureFixture) -> None:
-    path, shown = session_file(session.id), user_text_chunk("look", images=[picture(b"cat")])
+    path, display = session_file(session.id), user_text_chunk("look", images=[picture(b"cat")])
     with SessionWriter(session) as writer:
-        writer.write_chunk(0, shown)
+        writer.write_chunk(0, display)
     first = path.read_bytes()
     assert caplog.records == []
     second = written_as(session, "second")
@@ -582,26 +470,13 @@ def test_second_writer_keeps_the_first(session: Session, caplog: pytest.LogCaptu
     assert f"kept as {path}.1" in warnings[0]
     assert f"kept as {path}.2" in warnings[1]
     backup = load_session(session.id, path=path.with_name(f"{path.name}.1"))
-    assert (backup.closed, backup.chunk_table.rows) == (True, (shown,))
+    assert (backup.closed, backup.chunk_table.rows) == (True, (display,))
     assert backup.chunk_table[0].images[0].blob.data == picture(b"cat")
 
 
-def test_finished_file_stays_to_the_end(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(fd: int) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    first = written_as(session, "first")
-    SessionWriter(session).abandon()
-    writer = SessionWriter(session)
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "fsync", fail)
-        with pytest.raises(PersistenceError, match="No space left"):
-            writer.close()
-    assert session_file(session.id).read_bytes() == first
-    assert backups_of(session_file(session.id)) == set()
-
-
-def test_files_are_kept_without_links(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_are_preserved_without_links(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fail(source: Path, target: Path) -> None:
         raise OSError(errno.EPERM, os.strerror(errno.EPERM))
 
@@ -670,35 +545,12 @@ def test_backups_are_no_sessions_and_go_with_theirs(session: Session) -> None:
     assert backups_of(session_file(session.id)) == {1}
 
 
-def test_files_of_others_are_neither_replaced_nor_deleted(session: Session, tmp_path: Path) -> None:
-    path, other = tmp_path / "run.jsonl", tmp_path / "run.jsonl.1"
-    other.write_bytes(b"of somebody else")
-    first = written_as(session, "first", path=path)
-    written_as(session, "second", path=path)
-    assert (tmp_path / "run.jsonl.2").read_bytes() == first
-    assert delete_session(session.id, path=path)
-    assert other.read_bytes() == b"of somebody else"
-
-
 def test_row_that_is_not_json_is_refused_and_the_file_goes_on(session: Session) -> None:
     with SessionWriter(session) as writer:
         with pytest.raises(PersistenceError, match="bytes has no JSON form"):
             writer.write_chunk(0, ChunkRow("user", {"content": b"x"}))
         writer.write_chunk(0, user_text_chunk("x"))
     assert load_session(session.id).chunk_table.rows == (user_text_chunk("x"),)
-
-
-def test_file_is_free_again_when_the_session_failed() -> None:
-    empty = Body(ChunkTable())
-
-    async def fail(_: Deferred[Body]) -> Body:
-        raise ZeroDivisionError
-
-    cell = Deferred[Body].start(fail, owner=uuid4(), label="a run", on_cancel=lambda _: empty)
-    failed = Session.from_body(cell, Provenance())
-    with pytest.raises(ZeroDivisionError):
-        SessionWriter(failed).close()
-    SessionWriter(failed).abandon()
 
 
 def test_header_that_cannot_be_written_leaves_no_file(monkeypatch: pytest.MonkeyPatch) -> None:

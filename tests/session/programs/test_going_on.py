@@ -52,42 +52,34 @@ SCRIPT = [f_calls(1, 2, 3), f_calls(4), "done"]
     states=st.lists(st.sampled_from(["asked", "begun", "known"]), min_size=3, max_size=3),
 )
 def test_a_run_cut_off_anywhere_ends_the_same(turn: int | None, states: list[str]) -> None:
-    whole = run(SCRIPT, Counting(effects="read_only"), agent=AGENT)
+    complete = run(SCRIPT, Counting(effects="read_only"), agent=AGENT)
     n_calls = {None: 0, 0: 3, 1: 1, 2: 0}[turn]
     begun = [at for at in range(n_calls) if states[at] == "begun"]
     known = [at for at in range(n_calls) if states[at] == "known"]
     tool = Counting(effects="read_only")
     left = SCRIPT if turn is None else SCRIPT[turn + 1 :]
-    out = run(left, tool, user=cut_off(whole, turn, begun=begun, known=known), agent=AGENT)
-    assert (out.id, rows_of(out), out.outcome) == (whole.id, rows_of(whole), Completed())
-    assert {entry.operation for entry in out.record} == {e.operation for e in whole.record}
+    out = run(left, tool, user=cut_off(complete, turn, begun=begun, known=known), agent=AGENT)
+    assert (out.id, rows_of(out), out.outcome) == (complete.id, rows_of(complete), Completed())
+    assert {entry.operation for entry in out.record} == {e.operation for e in complete.record}
     first = {0: 1, 1: 4}.get(turn or 0, 0)
     assert not {first + at for at in known} & set(tool.calls)
 
 
-def test_a_call_whose_outcome_is_unknown_needs_a_decision_and_nothing_is_done() -> None:
-    whole = run(SCRIPT, Counting(), agent=AGENT)
-    cut, tool, client = cut_off(whole, 0, begun=[1]), Counting(), ScriptedClient([])
-    out = run([], tool, user=cut, agent=AGENT, agent_provider=client.provider)
-    assert out.outcome == NeedsDecision(whole.id, ("call_2",))
-    assert (out.id, tool.calls, client.requests) == (whole.id, [], [])
-
-
 def test_another_agent_passes_a_suspended_session_on() -> None:
-    whole = run(SCRIPT, Counting(effects="idempotent"), agent=AGENT)
-    cut = cut_off(whole, 0, begun=[0])
+    complete = run(SCRIPT, Counting(effects="idempotent"), agent=AGENT)
+    cut = cut_off(complete, 0, begun=[0])
     out = run([], user=cut, agent=Session.from_agent_prompt("You are another."))
-    assert out.id != whole.id
-    assert out.outcome == NeedsDecision(whole.id, ())
+    assert out.id != complete.id
+    assert out.outcome == NeedsDecision(complete.id, ())
     assert rows_of(out) == rows_of(cut)
-    assert run([], user=out, agent=AGENT).id not in (whole.id, out.id)
+    assert run([], user=out, agent=AGENT).id not in (complete.id, out.id)
 
 
 def test_the_rounds_of_before_count() -> None:
-    whole = run(SCRIPT, Counting(), agent=AGENT)
-    out = run([], user=cut_off(whole, 1, known=[0]), agent=AGENT, max_tool_rounds=2)
+    complete = run(SCRIPT, Counting(), agent=AGENT)
+    out = run([], user=cut_off(complete, 1, known=[0]), agent=AGENT, max_tool_rounds=2)
     assert out.outcome == RoundLimit(2)
-    assert len(out.chunk_table) == len(whole.chunk_table) - 1
+    assert len(out.chunk_table) == len(complete.chunk_table) - 1
 
 
 def recalled(*notes: RecalledNote | Session) -> list[RecalledNote]:
@@ -96,13 +88,13 @@ def recalled(*notes: RecalledNote | Session) -> list[RecalledNote]:
 
 def test_the_notes_of_the_first_request_stand_in_those_that_follow() -> None:
     notes = [RecalledNote("memory://user/a", "swallows nest in the quarry")]
-    whole = run(SCRIPT, Counting(), agent=AGENT, recall=partial(recalled, *notes))
+    complete = run(SCRIPT, Counting(), agent=AGENT, recall=partial(recalled, *notes))
     client = ScriptedClient(SCRIPT[1:])
-    cut = cut_off(whole, 0)
+    cut = cut_off(complete, 0)
     out = run([], Counting(), user=cut, agent=AGENT, agent_provider=client.provider)
     assert out.outcome == Completed()
-    shown = [message.content or "" for message in client.requests[0].messages]
-    assert any("swallows nest in the quarry" in text for text in shown)
+    display = [message.content or "" for message in client.requests[0].messages]
+    assert any("swallows nest in the quarry" in text for text in display)
 
 
 def test_a_check_of_what_waits_does_not_hide_what_its_run_had_made(tmp_path: Path) -> None:

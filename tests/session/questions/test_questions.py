@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from hashlib import sha256
 from typing import Any
 
 import pytest
@@ -11,10 +12,16 @@ from msgspec import structs
 from pydantic import BaseModel
 
 from rath._async.deferred import Deferred
+from rath._core.vector import Vector
+from rath.llm import Provider
+from rath.llm.chat_request import RathLLMChatRequest
+from rath.llm.evidence import CallEvidence
+from rath.llm.recorded import RecordedClient
 from rath.session import ChunkTable, Session, run_session_compress, user_text_chunk
 from rath.session.graph.recording import Provenance
 from rath.session.outcome import Completed, OutputValue
 from rath.session.questions import (
+    WhatWasSeen,
     what_changed,
     what_was_seen,
     where_from,
@@ -22,19 +29,24 @@ from rath.session.questions import (
     who_answered,
 )
 from rath.session.questions.encode import encode_answer
-from rath.session.record import Operation
+from rath.session.record import ModelCall, Operation, Seen
 from rath.testing import ScriptedClient, tool_call
-from tests.support.api import Body
+from tests.support import chat_replies
+from tests.support.api import Body, Entry
+from tests.support.asking import KEY
+from tests.support.chat_server import ChatServer
+from tests.support.history import MENU, NOTE, long_session
+from tests.support.images import picture
+from tests.support.rendering import rerender_call
 from tests.support.session_files import created, placed, worked, writing
-from tests.support.sessions import FunctionTool, run
-from tests.support.told import MENU, NOTE, told
+from tests.support.sessions import FunctionTool, entries_of, run
 
 QUESTIONS = [what_was_seen, who_answered, where_tools_ran, what_changed, where_from]
 
 
 @pytest.fixture(scope="module")
 def session() -> Session:
-    return told()
+    return long_session()
 
 
 def test_each_call_saw_instructions_rows_notes_and_tools(session: Session) -> None:
@@ -78,11 +90,6 @@ def test_a_turn_that_there_is_not_is_refused(
         question(session, turn=turn)
 
 
-def test_a_session_without_turns_says_so() -> None:
-    with pytest.raises(ValueError, match="has no turns"):
-        who_answered(Session.from_user_message("hello"), turn=1)
-
-
 @pytest.mark.parametrize("n_before", [0, 1, 3])
 def test_what_an_agent_inside_a_call_began_with_is_counted_in_its_own_session(
     n_before: int,
@@ -115,19 +122,12 @@ def test_a_merge_of_which_sides_are_missing_is_not_known() -> None:
 
 
 def test_a_turn_of_a_branch_names_only_what_leads_there(session: Session) -> None:
-    told = where_from(session, turn=3)
-    operators = [each.operator for each in told.ancestors]
+    reports = where_from(session, turn=3)
+    operators = [each.operator for each in reports.ancestors]
     assert "Session.merge" not in operators
     assert operators[-1] == "run_session_loop"
-    assert {each.operator for each in told.leaves} == {"implicit"}
+    assert {each.operator for each in reports.leaves} == {"implicit"}
     assert what_changed(session).unsure == ()
-
-
-def test_a_detached_session_still_knows_a_summary() -> None:
-    model = ScriptedClient(["short"])
-    agent = Session.from_agent_prompt("Be short.")
-    short = run_session_compress(run(["long"]), agent, agent_provider=model.provider)
-    assert [each.by for each in where_from(short.detach()).rows] == ["summary"]
 
 
 def test_a_request_of_one_turn_stands_in_its_json(session: Session) -> None:
@@ -152,12 +152,134 @@ def test_a_typed_answer_is_json_as_far_as_it_can_be(value: object, encoded: obje
     out = run(["done"]).synchronize()
     body = replace(out.body.result(), outcome=Completed(OutputValue(value)))
     typed = Session.from_body(Deferred.of(body), out.provenance, id=out.id)
-    told = encode_answer(where_from(typed))["ancestors"][-1]["outcome"]
-    assert told == {"state": "completed", "output": {"value": encoded}}
+    reports = encode_answer(where_from(typed))["ancestors"][-1]["outcome"]
+    assert reports == {"state": "completed", "output": {"value": encoded}}
 
 
 def test_rows_without_a_name_have_no_birth() -> None:
     row = user_text_chunk("hello")
     nameless = Session.from_body(Deferred.of(Body(ChunkTable([row]))), Provenance())
-    (told,) = where_from(nameless).rows
-    assert (told.born, told.by, told.turn) == (None, "written", None)
+    (reports,) = where_from(nameless).rows
+    assert (reports.born, reports.by, reports.turn) == (None, "written", None)
+
+
+@pytest.fixture
+def server() -> Iterator[ChatServer]:
+    with ChatServer() as running:
+        yield running
+
+
+def test_an_image_whose_bytes_are_gone_proves_nothing(server: ChatServer) -> None:
+    server.queue(chat_replies.completion("a cat"))
+    provider = Provider(base_url=server.base_url, api_key=KEY, model="m")
+    user = Session.from_user_message("what is it?", images=[picture(b"1")])
+    out = run([], user=user, agent_provider=provider)
+    bare = Session(ChunkTable(replace(row) for row in out.chunk_table), id=out.id)
+    for entry in out.record:
+        bare.add_entry(entry)
+    (call,) = what_was_seen(bare).calls
+    assert call.proof == "none"
+    assert call.rows is not None
+
+
+def with_entries(session: Session, change: Callable[[Entry], Entry]) -> Session:
+    """Return a session whose entries are others."""
+    made = Session(session.chunk_table, id=session.id)
+    made.add_entries(*Vector(change(entry) for entry in session.record))
+    return made
+
+
+def call_with(seen: Callable[[Seen], Seen | None]) -> WhatWasSeen:
+    def change(entry: Entry) -> Entry:
+        if isinstance(entry, ModelCall):
+            assert entry.seen is not None
+            return structs.replace(entry, seen=seen(entry.seen))
+        return entry
+
+    return what_was_seen(with_entries(run(["done"]), change))
+
+
+@pytest.mark.parametrize(
+    ("changes", "proof", "problem"),
+    [
+        ({"head_digest": "0"}, "none", "the agent's rows"),
+        ({"request_digest": "0"}, "different", "another sha256"),
+        ({"n_rows": 9}, "none", "neither in session"),
+        ({"renderer": "old/1 x"}, "none", "written by 'old/1 x'"),
+    ],
+    ids=["head", "digest", "rows", "renderer"],
+)
+def test_what_does_not_fit_is_not_proved(changes: dict[str, Any], proof: str, problem: str) -> None:
+    (call,) = call_with(lambda seen: structs.replace(seen, **changes)).calls
+    assert call.proof == proof
+    assert problem in call.problem
+
+
+def test_a_call_that_tells_nothing_of_what_it_saw_is_not_proved() -> None:
+    (call,) = call_with(lambda _: None).calls
+    assert (call.proof, call.rows, call.recalled) == ("none", None, ())
+
+
+def test_without_its_rows_or_its_operation_a_call_is_not_proved() -> None:
+    out = run(["done"])
+    other, bare = Session.from_user_message("something else"), Session(out.chunk_table)
+    other.add_entries(*out.record)
+    bare.add_entries(*(entry for entry in out.record if not isinstance(entry, Operation)))
+    (call,) = what_was_seen(other).calls
+    assert (call.proof, call.rows) == ("none", None)
+    (call,) = what_was_seen(bare).calls
+    assert (call.proof, call.head, call.session) == ("none", (), None)
+
+
+def test_a_recorded_call_is_never_sent(evidence: CallEvidence) -> None:
+    client = RecordedClient(evidence)
+    request = RathLLMChatRequest(messages=())
+    with pytest.raises(RuntimeError, match="never sent"):
+        client.complete(request)
+    draft = client.open_draft(request, streaming=True, provider_origin="call")
+    assert draft.last_evidence() is None
+    with pytest.raises(RuntimeError, match="never sent"):
+        draft.asend().send(None)
+    assert client.provider.api_key is None
+
+
+@pytest.fixture
+def evidence() -> CallEvidence:
+    (call,) = [entry for entry in run(["done"]).record if isinstance(entry, ModelCall)]
+    return call.evidence
+
+
+CLIENT = ScriptedClient(["done"])
+
+
+def session_and_call() -> tuple[Session, ModelCall]:
+    client = ScriptedClient(["done"])
+    out = run([], agent_provider=client.provider).synchronize()
+    (call,) = entries_of(out, ModelCall)
+    return out, call
+
+
+def test_rows_are_found_wherever_they_still_are_among_those_that_a_session_came_from() -> None:
+    client = ScriptedClient(["an answer"])
+    reports = run([], agent_provider=client.provider)
+    (call,) = entries_of(reports, ModelCall)
+    both = reports.fork().merge(reports.detach().merge(reports))
+    short = ScriptedClient(["short"])
+    compressed = run_session_compress(both, reports, agent_provider=short.provider)
+    body = rerender_call(compressed, call, client=client, provider=client.provider)
+    assert call.seen is not None
+    assert sha256(body).hexdigest() == call.seen.request_digest
+
+
+def test_rows_that_are_nowhere_any_more_are_refused() -> None:
+    session, call = session_and_call()
+    elsewhere = Session.create("user", "other rows")
+    for entry in session.record:
+        elsewhere.add_entry(entry)
+    orphan = Session(ChunkTable(), parent_session_ids=(session.id,))
+    for entry in session.record:
+        orphan.add_entry(entry)
+    diamond = elsewhere.fork().merge(elsewhere.fork())
+    for lost in (elsewhere, orphan, diamond):
+        with pytest.raises(ValueError, match="neither in session"):
+            rerender_call(lost, call, client=CLIENT, provider=CLIENT.provider)

@@ -11,7 +11,6 @@ import pytest
 
 from rath import autosave
 from rath._core.blobs import Blob
-from rath.errors import PersistenceError
 from rath.flow import Agent
 from rath.llm import Provider
 from rath.llm.chat_request import RathLLMChatRequest
@@ -21,7 +20,7 @@ from rath.session.persistence.store import SessionLog
 from rath.session.record import InnerLog, Operation, ToolRun, Verdict, parent_sink
 from rath.testing import ScriptedClient, tool_call
 from tests.support.journal_store import JournalStore
-from tests.support.sessions import FunctionTool, run
+from tests.support.sessions import FunctionTool, entries_of, run
 from tests.support.waiting import PATIENCE, wait_until
 
 # ---- a log of which the test says when it is written
@@ -74,21 +73,6 @@ def test_an_entry_of_a_run_inside_waits_for_the_log_of_that_run(store: JournalSt
     assert inner.is_waited_for.wait(PATIENCE)
     assert not is_in_log(store, out.id, entry)
     inner.set_result(None)
-    assert entry in out.record
-    assert is_in_log(store, out.id, entry)
-
-
-def test_a_log_that_cannot_be_written_does_not_hold_up_the_caller(store: JournalStore) -> None:
-    entry, inner = entry_of_inner_run(), InnerWrite()
-    inner.set_exception(PersistenceError("no space"))
-    out = run(["done"], persist=True, on_event=noting(entry, InnerLog(lambda: inner)))
-    assert entry in out.record
-    assert is_in_log(store, out.id, entry)
-
-
-def test_a_run_without_a_log_is_not_waited_for(store: JournalStore) -> None:
-    entry = entry_of_inner_run()
-    out = run(["done"], persist=True, on_event=noting(entry, None))
     assert entry in out.record
     assert is_in_log(store, out.id, entry)
 
@@ -188,7 +172,7 @@ def done(_: RathLLMChatRequest) -> str:
 
 def assert_written_inside_first(store: JournalStore, out: Session) -> None:
     """Check for each entry that each log has it before the log of the run around has it."""
-    runs = [entry for entry in out.record if isinstance(entry, Operation)]
+    runs = entries_of(out, Operation)
     depth = {each.operation: at for at, each in enumerate(runs)}
     for entry in out.record:
         data = str(entry.id).encode()
@@ -232,11 +216,11 @@ def test_wherever_it_is_cut_off_no_recorded_call_is_made_again(
         log = left.read(out.id)
         if log is None or b"\n" not in log.data:
             continue
-        begun, made = Session.load(out.id, store=left), list[str]()
-        if not any(isinstance(entry, Operation) for entry in begun.record):
+        started, made = Session.load(out.id, store=left), list[str]()
+        if not any(isinstance(entry, Operation) for entry in started.record):
             continue
-        is_known = any(isinstance(one, ToolRun) and one.tool == "look" for one in begun.record)
-        again = team(depth, made, says=done).resume(begun, store=left)
+        is_known = any(isinstance(one, ToolRun) and one.tool == "look" for one in started.record)
+        again = team(depth, made, says=done).resume(started, store=left)
         assert (again.text(), made) == ("done", [] if is_known else made), n_writes
 
 

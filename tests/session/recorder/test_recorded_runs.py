@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import re
 import threading
+import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,19 +19,28 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
-from msgspec.structs import replace
 
-from rath.errors import BudgetExceededError, PersistenceError
+from rath import autosave
+from rath.errors import BudgetExceededError, ConfigError, PersistenceError
 from rath.llm import Provider
-from rath.session import Session, load_session, run_session_compress
+from rath.session import Session, run_session_compress
 from rath.session.chunk import tool_feedback_chunk
-from rath.session.events import Intent, OutcomeChange, PendingResult, Reopened
+from rath.session.events import Intent, PendingResult, Reopened
 from rath.session.log.verify import verify
-from rath.session.outcome import Cancelled, Completed, NeedsDecision
+from rath.session.outcome import Cancelled, NeedsDecision
 from rath.session.persistence.store import FileStore
 from rath.session.record import Operation, ToolRun, Verdict
 from rath.testing import ScriptedClient, tool_call
-from tests.support.api import add_late, own_operation, partial_path_of, read_log
+from tests.support.api import (
+    autosave_module,
+    default_durability,
+    is_autosaving,
+    is_autosaving_lately,
+    open_logs_of,
+    own_operation,
+    partial_path_of,
+    read_log,
+)
 from tests.support.cut_off import NOON
 from tests.support.cut_off import cut_off as cut_short
 from tests.support.sessions import AsyncFunctionTool, FunctionTool, cancelled_session, run
@@ -84,31 +96,6 @@ def test_what_is_read_back_is_what_was_made(script: Any, durability: Any, second
     assert verify(FileStore(), live.id).problems == ()
 
 
-@given(script=turns)
-def test_a_file_holds_everything(script: Any, tmp_path_factory: pytest.TempPathFactory) -> None:
-    path = tmp_path_factory.mktemp("run") / "run.jsonl"
-    first = run([*script, "one"], ECHO)
-    live = run(["two"], ECHO, user=first, persist_path=path).synchronize()
-    assert [file.name for file in path.parent.iterdir()] == ["run.jsonl"]
-    loaded = Session.load(path)
-    assert loaded.chunk_table == live.chunk_table
-    assert list(loaded.record) == list(live.record)
-    assert loaded.parent_session_ids == live.parent_session_ids
-    assert load_session(live.id, path=path).closed
-
-
-def test_the_call_stands_in_the_log_before_the_tool_begins() -> None:
-    seen: list[list[str]] = []
-
-    def look(session: Session, _: object) -> str:
-        seen.append(kinds_of(partial_path_of(log_of(session.id))))
-        return "ok"
-
-    run([tool_call("look"), "done"], FunctionTool("look", look), persist=True).synchronize()
-    assert seen[0][-1] == "intent"
-    assert "row" in seen[0]
-
-
 def test_the_results_of_a_round_are_written_as_they_come() -> None:
     first, seen = threading.Event(), list[list[str]]()
 
@@ -140,14 +127,14 @@ def test_an_unknown_durability_is_refused_at_once() -> None:
 
 
 def test_a_cancelled_run_says_so_in_a_log_that_stays_unfinished() -> None:
-    begun, go = threading.Event(), threading.Event()
+    started, go = threading.Event(), threading.Event()
 
     def hold(*_: object) -> None:
-        begun.set()
+        started.set()
         go.wait(PATIENCE)
 
     out = run([tool_call("hold"), "never"], FunctionTool("hold", hold), persist=True)
-    begun.wait(PATIENCE)
+    started.wait(PATIENCE)
     assert out.cancel().outcome == Cancelled(out.id)
     go.set()
     # What is added afterwards waits for what is on its way.
@@ -159,7 +146,7 @@ def test_a_cancelled_run_says_so_in_a_log_that_stays_unfinished() -> None:
 
 
 @pytest.mark.parametrize("persist", [True, False])
-def test_a_sub_agent_is_written_beside_its_caller_or_alone(persist: bool) -> None:
+def test_a_sub_agent_is_written_next_to_its_caller_or_alone(persist: bool) -> None:
     made: list[Session] = []
 
     async def ask(session: Session, _: object) -> str:
@@ -230,20 +217,6 @@ def test_a_relative_path_means_the_directory_of_the_call(
     out.synchronize()
     assert (here / name).exists()
     assert not list(elsewhere.iterdir())
-
-
-def test_a_home_that_moves_takes_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    go = threading.Event()
-    monkeypatch.setenv("OPENRATH_HOME", str(tmp_path / "one"))
-    first = run([lambda _: "one" if go.wait(PATIENCE) else "late"])
-    out = run(["done"], user=first, persist=True)
-    monkeypatch.setenv("OPENRATH_HOME", str(tmp_path / "two"))
-    go.set()
-    out.synchronize()
-    directory = tmp_path / "one" / "sessions"
-    assert (directory / f"{out.id}.jsonl").exists()
-    assert directory.stat().st_mode & 0o777 == 0o700
-    assert not (tmp_path / "two").exists()
 
 
 def passed_on(**options: Any) -> Session:
@@ -321,20 +294,11 @@ def test_it_goes_on_in_the_same_log() -> None:
     assert verify(FileStore(), out.id).problems == ()
 
 
-def test_it_is_written_whole_where_its_log_is_gone() -> None:
+def test_it_is_written_complete_where_its_log_is_gone() -> None:
     first = cut_off(persist=True)
     waiting = Session.load(first.id)
     FileStore().delete(first.id)
     out = run(["done"], ECHO, user=waiting, persist=True).synchronize()
-    assert_is(Session.load(out.id), out)
-
-
-def test_a_torn_line_is_cut_off_before_it_goes_on() -> None:
-    first = cut_off(persist=True)
-    partial = partial_path_of(FileStore().path(first.id))
-    with partial.open("ab") as file:
-        file.write(b'{"event":"row","ind')
-    out = run(["done"], ECHO, user=Session.load(first.id)).synchronize()
     assert_is(Session.load(out.id), out)
 
 
@@ -350,9 +314,9 @@ def test_a_log_that_grew_since_it_was_read_is_not_gone_on_with() -> None:
 
 def asked() -> Session:
     """Return a run as it was loaded that was cut off before its calls were begun."""
-    whole = run([CALLS, "done"], ECHO).synchronize()
-    cut_short(whole, 0).save()
-    return Session.load(whole.id)
+    complete = run([CALLS, "done"], ECHO).synchronize()
+    cut_short(complete, 0).save()
+    return Session.load(complete.id)
 
 
 def gone_on_with(session: Session, *lines: Intent | PendingResult) -> None:
@@ -406,16 +370,6 @@ def test_a_decision_does_not_hold_for_a_call_that_somebody_else_made_since() -> 
     late = run(["never"], FunctionTool("echo", pytest.fail), user=waiting)
     with pytest.raises(PersistenceError, match="somebody else has gone on with it"):
         late.synchronize()
-
-
-def test_a_call_that_was_begun_more_than_once_goes_on_from_the_last_time() -> None:
-    first = asked()
-    for minute in range(3):
-        gone_on_with(first, replace(intent_of(first, 0, minute=minute), effects="idempotent"))
-    repeatable = FunctionTool("echo", echo)
-    repeatable.effects = "idempotent"
-    out = run(["done"], repeatable, user=Session.load(first.id)).synchronize()
-    assert_is(Session.load(out.id), out)
 
 
 def verdict(name: str = "good") -> Verdict:
@@ -492,89 +446,17 @@ def _fail(_: int) -> None:
     raise OSError(28, "No space left on device")
 
 
-def test_entries_of_a_cancelled_session_stand_after_its_failure() -> None:
-    begun, go = threading.Event(), threading.Event()
-
-    def hold(*_: object) -> None:
-        begun.set()
-        go.wait(PATIENCE)
-
-    out = run([tool_call("hold"), "never"], FunctionTool("hold", hold), persist=True)
-    begun.wait(PATIENCE)
-    out.cancel()
-    out.add_entry(verdict("one"))
-    Session.load(out.id).add_entry(verdict("two"))
-    go.set()
-    assert partial_path_of(log_of(out.id)).exists()
-    loaded = Session.load(out.id)
-    assert names(loaded) == ["one", "two"]
-    assert loaded.outcome == out.outcome
-
-
-def test_an_entry_that_json_cannot_hold_is_refused() -> None:
-    out = run(["done"], persist=True).synchronize()
-    strange: object = object()
-    with pytest.raises(PersistenceError, match="cannot hold what it is given"):
-        out.add_entry(verdict(strange))  # type: ignore[arg-type]  # what a program may do
-    out.add_entry(verdict())
-    assert names(Session.load(out.id)) == ["good"]
-
-
-def test_two_threads_add_all_of_their_entries() -> None:
-    out = run(["done"], persist=True).synchronize()
-
-    def add() -> None:
-        for _ in range(20):
-            out.add_entry(verdict())
-
-    threads = [threading.Thread(target=add) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(PATIENCE)
-    assert list(Session.load(out.id).record) == list(out.record)
-    assert len(names(out)) == 60
-
-
-def test_a_line_may_stand_with_the_entries() -> None:
-    out = run(["done"], persist=True).synchronize()
-    record = out.record.append(verdict())
-    add_late(out.body, record, OutcomeChange(Completed()))
-    add_late(out.body, record, OutcomeChange(Completed()))
-    kinds = [json.loads(line).get("event") for line in log_of(out.id).read_bytes().splitlines()]
-    assert kinds[-2:] == ["verdict", "outcome"]
-    assert kinds.count("outcome") == 1
-
-
-def test_it_goes_on_in_the_same_file(tmp_path: Path) -> None:
-    path = tmp_path / "run.jsonl"
-    cut_off(persist_path=path)
-    waiting = Session.load(partial_path_of(path))
-    out = run(["done"], ECHO, user=waiting).synchronize()
-    assert [file.name for file in tmp_path.iterdir()] == ["run.jsonl"]
-    assert_is(Session.load(path), out)
-
-
-def test_a_log_with_another_entry_in_the_same_place_takes_nothing() -> None:
-    out = run(["done"], persist=True).synchronize()
-    other, third = Session.load(out.id), Session.load(out.id)
-    other.add_entry(verdict("theirs"))
-    with pytest.raises(PersistenceError, match="changed by somebody else"):
-        third.add_entry(verdict("mine"))
-    assert names(third) == []
-
-
 @pytest.fixture
 def cut_off_in_a_call() -> Session:
     """A recorded run that was cancelled in a call of which it is not known what it did."""
-    begun = threading.Event()
+    started = threading.Event()
 
     async def hang(*_: object) -> None:
-        begun.set()
+        started.set()
         await asyncio.Event().wait()
 
     out = run([tool_call("hang"), "never"], AsyncFunctionTool("hang", hang), persist=True)
-    assert begun.wait(PATIENCE)
+    assert started.wait(PATIENCE)
     assert out.cancel().outcome == Cancelled(out.id)
     return out
 
@@ -596,18 +478,153 @@ def test_what_comes_after_a_cut_off_call_has_no_part_in_it(cut_off_in_a_call: Se
     assert kinds_of(log_of(after.id)) == ["header", "finished"]
 
 
-def test_a_decision_on_a_call_that_was_cut_off_beside_others_is_read_back() -> None:
-    begun = threading.Event()
+def stored() -> set[UUID]:
+    open_logs_of(FileStore()).lane.put(lambda: None).result(timeout=PATIENCE)
+    return set(FileStore().stamps())
 
-    async def hang(*_: object) -> None:
-        begun.set()
-        await asyncio.Event().wait()
 
-    calls = tool_call("hang", "", tool_call("echo"))
-    out = run([calls, "never"], AsyncFunctionTool("hang", hang), ECHO, persist=True)
-    assert begun.wait(PATIENCE)
-    assert out.cancel().outcome == Cancelled(out.id)
-    found = Session.load(out.id)
-    (unknown,) = (each for each in found.open_calls if each.waits_for == "decision")
-    found.decide(unknown, "skip")
-    assert Session.load(out.id).open_calls == found.open_calls
+def say(home: Path, **sessions: object) -> None:
+    home.mkdir(parents=True, exist_ok=True)
+    (home / "config.json").write_text(json.dumps({"version": 1, "sessions": sessions}))
+
+
+class Clock:
+    """A clock that stands still until it is moved: a busy machine may take longer than a look."""
+
+    def __init__(self) -> None:
+        self.now = time.monotonic()
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(autosave_module, "time", made)
+    return made
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    return tmp_path / "openrath-home"
+
+
+def test_inside_the_block_every_run_is_recorded() -> None:
+    with autosave():
+        inside = run(["one"]).synchronize()
+    run(["two"]).synchronize()
+    assert inside.id in stored()
+    assert len(stored()) == 3  # with the user's and the agent's session
+    assert not is_autosaving()
+    off = autosave(False)
+    with off:
+        assert repr(off) == "Autosave(off)"
+
+
+@pytest.mark.parametrize(
+    ("config", "word", "reply", "is_on"),
+    [
+        (None, "1", None, True),
+        (None, "yes", None, True),
+        (True, "0", None, False),
+        (None, "", None, False),
+        (True, None, None, True),
+        (False, None, None, False),
+        (True, "1", False, False),
+        (False, "0", True, True),
+    ],
+)
+def test_the_program_stands_above_the_environment_and_that_above_the_config(
+    home: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    config: bool | None,
+    word: str | None,
+    reply: bool | None,
+    is_on: bool,
+) -> None:
+    say(home, **({} if config is None else {"persist": config}))
+    if word is not None:
+        monkeypatch.setenv("OPENRATH_PERSIST", word)
+    with nullcontext() if reply is None else autosave(reply):
+        assert is_autosaving() is is_on
+        with autosave(False):
+            autosave()
+            assert is_autosaving()
+            autosave(False)
+            assert not is_autosaving()
+
+
+def test_settings_are_not_read_each_time(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not is_autosaving()
+    monkeypatch.setenv("OPENRATH_PERSIST", "1")
+    assert not is_autosaving_lately()
+    assert is_autosaving()
+    assert is_autosaving_lately()
+    monkeypatch.setenv("OPENRATH_PERSIST", "0")
+    clock.now += 2
+    assert not is_autosaving_lately()
+
+
+def test_a_config_is_looked_at_again_after_a_while(home: Path, clock: Clock) -> None:
+    assert not is_autosaving()
+    say(home, persist=True)
+    assert not is_autosaving()
+    clock.now += 2
+    assert is_autosaving()
+
+
+def test_every_derivation_is_stored() -> None:
+    with autosave():
+        base = run(["one"])
+        made = [base.fork(), base.detach(), base.fork().merge(base.fork())]
+        client = ScriptedClient(["short"])
+        agent = Session.from_agent_prompt("Shrink.")
+        made.append(run_session_compress(base, agent, agent_provider=client.provider))
+        for session in made:
+            session.synchronize()
+    there = stored()
+    for session in made:
+        assert session.id in there
+        assert Session.load(session.id).chunk_table == session.chunk_table
+
+
+def test_a_derivation_that_cannot_be_stored_is_reported(caplog: pytest.LogCaptureFixture) -> None:
+    FileStore().directory.parent.mkdir(parents=True)
+    FileStore().directory.write_text("no directory")
+    with autosave():
+        fork = Session.from_user_message("hi").fork()
+    with pytest.raises(PersistenceError, match="Not a directory"):
+        stored()
+    assert len(fork.chunk_table) == 1
+    reports = [record for record in caplog.records if str(fork.id) in record.getMessage()]
+    assert [record.levelno for record in reports] == [logging.ERROR]
+
+
+def test_a_store_that_is_not_known_is_reported_and_keeps_nobody_from_a_fork(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("OPENRATH_STORE", "nowhere://x")
+    with autosave():
+        fork = Session.from_user_message("hi").fork()
+    assert fork.text() is None
+    assert "nowhere" in caplog.text
+
+
+def test_the_environment_says_how_carefully(monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
+    say(home, durability="none")
+    assert default_durability() == "none"
+    monkeypatch.setenv("OPENRATH_DURABILITY", "row")
+    assert default_durability() == "row"
+
+
+@pytest.mark.parametrize("where", ["env", "config"])
+def test_unknown_durability_is_named(
+    monkeypatch: pytest.MonkeyPatch, home: Path, where: str
+) -> None:
+    if where == "env":
+        monkeypatch.setenv("OPENRATH_DURABILITY", "often")
+    else:
+        say(home, durability="often")
+    with pytest.raises(ConfigError, match=r"unknown durability 'often' in .*expected one"):
+        run(["done"], persist=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import shutil
@@ -18,18 +19,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rath.errors import PersistenceError, RathError
+from rath._async.deferred import Deferred
+from rath.errors import PersistenceError
 from rath.llm import Provider
 from rath.llm.chat_response import RathLLMAssistantMessage, RathLLMStreamDelta
 from rath.llm.registry import chat_client_for
-from rath.session import Session, load_session
+from rath.session import ChunkTable, Session, load_session
 from rath.session.outcome import Completed
 from rath.session.persistence.store import FileStore, stores
+from rath.session.record import ModelCall
 from rath.testing import ScriptedClient, tool_call
 from rath.testing.store import FakeSessionStore
 from tests.support.api import (
     CLOCK_READERS,
     WRITE_CHARS,
+    Body,
     Candidate,
     RunLog,
     load_prices,
@@ -37,9 +41,9 @@ from tests.support.api import (
     prices_module,
     watched,
 )
-from tests.support.chat_replies import completion, status_error
+from tests.support.chat_replies import completion
 from tests.support.chat_server import ChatServer
-from tests.support.sessions import FunctionTool, run
+from tests.support.sessions import FunctionTool, entries_of, run
 from tests.support.waiting import PATIENCE
 
 
@@ -141,21 +145,6 @@ def test_a_full_disk_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         assert Session.load(first.id).chunk_table == first.chunk_table
 
 
-def test_no_model_is_asked_without_a_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[object] = []
-
-    def answer(request: object) -> str:
-        asked.append(request)
-        return "late"
-
-    (tmp_path / "home").write_text("in the way")
-    monkeypatch.setenv("OPENRATH_STORE", str(tmp_path / "home" / "sessions"))
-    out = run([answer], persist=True)
-    with pytest.raises(PersistenceError, match="cannot be"):
-        out.synchronize()
-    assert asked == []
-
-
 @contextmanager
 def read_only(path: Path) -> Generator[Path]:
     """Give a folder of the test in which nobody can write."""
@@ -178,16 +167,16 @@ def test_a_read_only_directory_is_named(tmp_path: Path) -> None:
     assert session.save()
 
 
-def test_a_writer_in_another_process_is_told(tmp_path: Path) -> None:
-    path, go, begun = tmp_path / "run.jsonl", threading.Event(), threading.Event()
+def test_a_writer_in_another_process_is_reported(tmp_path: Path) -> None:
+    path, go, started = tmp_path / "run.jsonl", threading.Event(), threading.Event()
 
     def hold(*_: object) -> str:
-        begun.set()
+        started.set()
         go.wait(PATIENCE)
         return "held"
 
     first = run([tool_call("hold"), "done"], FunctionTool("hold", hold), persist_path=path)
-    begun.wait(PATIENCE)
+    started.wait(PATIENCE)
     code = (
         "import sys; from rath.session import Session; "
         "Session.from_user_message('hi').save(path=sys.argv[1])"
@@ -223,28 +212,6 @@ def test_a_clock_that_jumps_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> No
     assert load_session(first.id).closed
 
 
-CANARY = "sk-canary-0123456789"
-
-
-def test_no_secret_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OPENAI_API_KEY", CANARY)
-    with ChatServer() as server:
-        server.queue(completion("hello"))
-        server.queue(status_error(401, f"the key {CANARY} is not known"))
-        provider = Provider(model="m", api_key=CANARY, base_url=server.base_url)
-        user = Session.from_user_message("hi").to(provider)
-        out = run([], user=user, agent_provider=provider, persist=True).synchronize()
-        refused = run([], user=out, agent_provider=provider, persist=True)
-        with pytest.raises(RathError, match="is not known"):
-            refused.synchronize()
-    out.save(path=tmp_path / "copy.jsonl")
-    files = [file for file in tmp_path.rglob("*") if file.is_file()]
-    assert len(files) > 4
-    assert partial_path_of(FileStore().path(refused.id)) in files
-    for file in files:
-        assert CANARY.encode() not in file.read_bytes()
-
-
 class Notes(RunLog):
     """Remembers what it is told to write."""
 
@@ -269,12 +236,14 @@ class Clock:
         return self.now
 
 
-def said(text: str | None) -> RathLLMStreamDelta:
+def reply(text: str | None) -> RathLLMStreamDelta:
     return RathLLMStreamDelta(content_delta=text)
 
 
 @given(steps=st.lists(st.tuples(st.text(max_size=9), st.floats(0, 0.3)), max_size=30))
-def test_what_is_written_is_the_beginning_of_what_was_said(steps: list[tuple[str, float]]) -> None:
+def test_what_is_written_is_the_beginning_of_what_was_stated(
+    steps: list[tuple[str, float]],
+) -> None:
     notes, clock, heard = Notes(), Clock(), list[str | None]()
 
     def hear(delta: RathLLMStreamDelta) -> Awaitable[None] | None:
@@ -285,16 +254,16 @@ def test_what_is_written_is_the_beginning_of_what_was_said(steps: list[tuple[str
     assert sink is not None
     for text, seconds in steps:
         clock.now += seconds
-        sink(said(text))
-    whole = "".join(text for text, _ in steps)
+        sink(reply(text))
+    complete = "".join(text for text, _ in steps)
     written = "".join(notes.texts)
-    assert whole.startswith(written)
+    assert complete.startswith(written)
     assert heard == [text for text, _ in steps]
     assert len(notes.texts) <= clock.now / 0.5
 
 
 def test_a_stream_of_a_run_is_written_while_it_goes_on() -> None:
-    long = [said("a" * WRITE_CHARS), said("b" * WRITE_CHARS)]
+    long = [reply("a" * WRITE_CHARS), reply("b" * WRITE_CHARS)]
     end = RathLLMStreamDelta(finish_reason="stop")
 
     def hear(_: RathLLMStreamDelta) -> None:
@@ -320,6 +289,7 @@ print("genai_prices" in sys.modules)
 """
 
 
+@pytest.mark.full
 def test_a_model_on_this_machine_loads_no_prices() -> None:
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     with ChatServer() as server:
@@ -349,3 +319,19 @@ def test_prices_are_loaded_for_models_that_are_sold(monkeypatch: pytest.MonkeyPa
     scripted = ScriptedClient([])
     load_prices([Candidate(scripted, scripted.provider)])
     assert len(jobs) == 1
+
+
+def test_what_an_abandoned_call_notes_after_the_end_is_no_part_of_the_run() -> None:
+    inner = run(["hello"]).synchronize()
+    (call,) = entries_of(inner, ModelCall)
+    log = RunLog(inner.id, Deferred(inner.id, ()), None)
+    log.start(Body(ChunkTable()))
+
+    async def finish() -> None:
+        async with log:
+            log.take(call, None)
+            log.end(Completed())
+
+    asyncio.run(finish())
+    log.take(inner.record[0], None)
+    assert list(log.body.record) == [call]

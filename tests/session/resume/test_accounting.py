@@ -32,6 +32,7 @@ from rath.testing import ScriptedClient, tool_call
 from tests.flow.test_workflow_resume import go
 from tests.support.api import Entry, program_of
 from tests.support.journal_store import JournalStore
+from tests.support.lanes import quick_sample
 from tests.support.sessions import FunctionTool
 from tests.support.waiting import wait_until
 
@@ -89,12 +90,12 @@ class Model:
             return RathLLMAssistantMessage(content=" ")
         if role not in SCRIPT:
             return RathLLMAssistantMessage(content="1" if role == "select" else f"{role} is done")
-        said = [message for message in request.messages if _is_of(role, message.tool_calls or ())]
-        if len(said) == len(SCRIPT[role]):
+        reply = [message for message in request.messages if _is_of(role, message.tool_calls or ())]
+        if len(reply) == len(SCRIPT[role]):
             return RathLLMAssistantMessage(content=f"{role} is done")
         calls = [
-            tool_call(name, arguments, id=f"{role}-{len(said)}-{at}")
-            for at, (name, arguments) in enumerate(SCRIPT[role][len(said)])
+            tool_call(name, arguments, id=f"{role}-{len(reply)}-{at}")
+            for at, (name, arguments) in enumerate(SCRIPT[role][len(reply)])
         ]
         parts = [part for turn in calls for part in turn.tool_calls or ()]
         return RathLLMAssistantMessage(tool_calls=tuple(parts))
@@ -219,7 +220,7 @@ def check(out: Session, n_expected: int) -> None:
     )
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", quick_sample(range(12), n_quick=3))
 def test_in_memory_all_that_was_answered_is_counted_once(seed: int) -> None:
     model = Model(Chances(seed))
     program, out, is_done = Busy(model, helping="never"), None, False
@@ -243,7 +244,7 @@ def first_of(store: JournalStore) -> Session | None:
     return None
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", quick_sample(range(12), n_quick=3))
 def test_after_crashes_every_answer_counts_once(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     chance = random.Random(seed)
     model, store = Model(Chances(seed)), JournalStore()
@@ -296,8 +297,8 @@ def test_a_decision_keeps_what_was_paid(choice: Choice, monkeypatch: pytest.Monk
         return Agent("boss", ScriptedClient(turns).provider, tools, system_tools=False)
 
     with autosave():
-        whole = boss_of(tool_call("helper", {"task": "x"}, id="a"), "done")(go()).synchronize()
+        complete = boss_of(tool_call("helper", {"task": "x"}, id="a"), "done")(go()).synchronize()
     (left,) = crashed
-    waits = Session.load(whole.id, store=left).decide("a", choice)
+    waits = Session.load(complete.id, store=left).decide("a", choice)
     out = boss_of("done").resume(waits, store=left).synchronize()
     check(out, 3)

@@ -17,6 +17,8 @@ from rath.testing import ScriptedClient
 from tests.support.api import program_of
 from tests.support.crash_program import CrashProgram
 from tests.support.journal_store import JournalStore
+from tests.support.lanes import quick_sample
+from tests.support.sessions import entries_of
 
 N_PARTS = 16
 """Tests among which the points are dealt out, so that each is short."""
@@ -30,7 +32,7 @@ class Whole(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Whole]:
+def complete(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Whole]:
     store = JournalStore()
     with pytest.MonkeyPatch.context() as patch, autosave():
         patch.setenv("OPENRATH_STORE", store.url)
@@ -46,8 +48,8 @@ def rows_of(session: Session) -> list[str]:
 def sessions_in(store: JournalStore) -> list[Session]:
     """Load what has at least its first line."""
     logs = [store.read(each) for each in store.stamps()]
-    begun = [log.session for log in logs if log is not None and b"\n" in log.data]
-    return [Session.load(each, store=store) for each in begun]
+    started = [log.session for log in logs if log is not None and b"\n" in log.data]
+    return [Session.load(each, store=store) for each in started]
 
 
 def known_results(sessions: list[Session]) -> set[str]:
@@ -55,12 +57,8 @@ def known_results(sessions: list[Session]) -> set[str]:
     for session in sessions:
         left = session.body.result().unfinished
         runs += [line.run for line in left.results] if left is not None else []
-        runs += [entry for entry in session.record if isinstance(entry, ToolRun)]
+        runs += entries_of(session, ToolRun)
     return {str((run.arguments or {})["key"]) for run in runs if run.status == "done"}
-
-
-def model_calls(session: Session) -> list[ModelCall]:
-    return [entry for entry in session.record if isinstance(entry, ModelCall)]
 
 
 def n_asked(program: CrashProgram) -> int:
@@ -81,20 +79,20 @@ def began(session: Session, store: JournalStore) -> bool:
 
 
 @pytest.mark.parametrize("torn", [False, True], ids=["whole", "torn"])
-@pytest.mark.parametrize("part", range(N_PARTS))
-def test_after_any_write_it_goes_on(part: int, torn: bool, whole: Whole, tmp_path: Path) -> None:
-    for n_writes in range(part, len(whole.store.events) + 1, N_PARTS):
-        store = whole.store.after(n_writes, torn=torn)
+@pytest.mark.parametrize("part", quick_sample(range(N_PARTS)))
+def test_after_any_write_it_goes_on(part: int, torn: bool, complete: Whole, tmp_path: Path) -> None:
+    for n_writes in range(part, len(complete.store.events) + 1, N_PARTS):
+        store = complete.store.after(n_writes, torn=torn)
         sessions = sessions_in(store)
         assert all(verify(store, session.id).is_sound for session in sessions)
         known = known_results(sessions)
         for session in [each for each in sessions if began(each, store)][:1]:
             log = tmp_path / f"calls-{n_writes}"
-            paid = {call.id for each in sessions for call in model_calls(each)}
+            paid = {call.id for each in sessions for call in entries_of(each, ModelCall)}
             program = CrashProgram(log)
             out = program.resume(session, store=store)
-            assert rows_of(out) == whole.rows, n_writes
-            counted = [call.id for call in model_calls(out)]
+            assert rows_of(out) == complete.rows, n_writes
+            counted = [call.id for call in entries_of(out, ModelCall)]
             assert len(set(counted)) == len(counted), n_writes
             assert paid <= set(counted), n_writes
             assert len(counted) == len(paid) + n_asked(program), n_writes

@@ -19,6 +19,8 @@ from rath.session.log.verify import verify
 from rath.session.record import ToolRun
 from tests.support.api import own_operation
 from tests.support.crash_zygote import CALLS, PROBLEM, ROWS, Zygote, sessions_of, zygote
+from tests.support.lanes import quick_sample
+from tests.support.sessions import entries_of
 
 N_KILLS = 200 if os.environ.get("RATH_FULL") else 15
 MAX_KILLS = 3
@@ -35,7 +37,7 @@ class Whole(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Whole]:
+def complete(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Whole]:
     home = tmp_path_factory.mktemp("whole")
     with zygote() as forked:
         # The first one waits for the imports.
@@ -77,27 +79,27 @@ def recorded_results(home: Path) -> set[str]:
     known: set[str] = set()
     for session_id in store.stamps():
         session = Session.load(session_id, store=store)
-        runs = [entry for entry in session.record if isinstance(entry, ToolRun)]
+        runs = entries_of(session, ToolRun)
         left = session.body.result().unfinished
         runs += [line.run for line in left.results] if left is not None else []
         known |= {str((run.arguments or {})["key"]) for run in runs if run.status == "done"}
     return known
 
 
-@pytest.mark.parametrize("seed", range(N_KILLS))
-def test_killed_anywhere_it_ends_the_same(seed: int, whole: Whole, tmp_path: Path) -> None:
+@pytest.mark.parametrize("seed", quick_sample(range(N_KILLS), n_quick=2))
+def test_killed_anywhere_it_ends_the_same(seed: int, complete: Whole, tmp_path: Path) -> None:
     chance = random.Random(seed)
     known: dict[str, int] = {}
     for _ in range(chance.randint(1, MAX_KILLS)):
-        kill_after = chance.uniform(0, 1.1 * whole.seconds)
-        status = whole.zygote.run(tmp_path, seed, kill_after=kill_after)
+        kill_after = chance.uniform(0, 1.1 * complete.seconds)
+        status = complete.zygote.run(tmp_path, seed, kill_after=kill_after)
         assert status in (0, signal.SIGKILL), problem(tmp_path)
         for place, rows in rows_by_place(tmp_path).items():
-            assert rows == whole.by_place[place][: len(rows)]
+            assert rows == complete.by_place[place][: len(rows)]
         made = calls_of(tmp_path)
         known |= {key: made[key] for key in recorded_results(tmp_path) - known.keys()}
-    assert whole.zygote.run(tmp_path, seed) == 0, problem(tmp_path)
-    assert json.loads((tmp_path / ROWS).read_text()) == whole.rows
-    assert rows_by_place(tmp_path) == whole.by_place
+    assert complete.zygote.run(tmp_path, seed) == 0, problem(tmp_path)
+    assert json.loads((tmp_path / ROWS).read_text()) == complete.rows
+    assert rows_by_place(tmp_path) == complete.by_place
     made = calls_of(tmp_path)
     assert {key: made[key] for key in known} == known

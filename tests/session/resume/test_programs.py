@@ -23,12 +23,11 @@ from rath.session.log.verify import verify
 from rath.session.outcome import BudgetExceeded, Cancelled, Completed, NeedsDecision
 from rath.session.record import ModelCall, Operation
 from rath.testing import ScriptedClient, Turn, tool_call
-from tests.flow.test_workflow_resume import GONE, Program, both, go, resumed
+from tests.flow.test_workflow_resume import GONE, Program, both, go
 from tests.session.programs.test_going_on import Counting, f_calls, rows_of
 from tests.support.api import StoredSource
-from tests.support.cut_off import cut_off
 from tests.support.journal_store import JournalStore
-from tests.support.sessions import AsyncFunctionTool, FunctionTool, run
+from tests.support.sessions import AsyncFunctionTool, FunctionTool, entries_of
 from tests.support.waiting import PATIENCE, wait_until
 
 
@@ -38,52 +37,6 @@ def parent(session: Session) -> Session:
     assert edge.body is not None
     assert edge.provenance is not None
     return Session.from_body(edge.body, edge.provenance, id=edge.id)
-
-
-def on(session: Session, first: Session) -> Session:
-    """The same session, made of `first` as it is now."""
-    _, agent = session.provenance.parents
-    provenance = Provenance(
-        session.provenance.operator, session.provenance.kind, (first.as_parent(), agent)
-    )
-    return Session.from_body(session.body, provenance, id=session.id)
-
-
-# ---- waiting inside a program
-
-
-def waiting_program() -> tuple[Session, Session]:
-    """The first session of a program, waiting for a decision, and the whole one."""
-    whole = Program(ScriptedClient([f_calls(1, 2), "one", "two"]), both, Counting())(go())
-    return cut_off(parent(whole.synchronize()), 0, begun=[0]), whole
-
-
-def test_a_program_waits_as_long_as_a_call_of_it_does() -> None:
-    waiting, whole = waiting_program()
-    tool = Counting()
-    out = resumed(waiting, both, [], tool)
-    assert (out.id, out.outcome) == (whole.id, NeedsDecision(waiting.id, ("call_1",)))
-    assert tool.calls == []
-
-
-def held(text: str) -> tuple[threading.Event, Turn]:
-    """An answer that comes when it is let go."""
-    may_go = threading.Event()
-
-    def answer(_: object) -> str:
-        assert may_go.wait(PATIENCE)
-        return text
-
-    return may_go, answer
-
-
-def test_what_was_made_of_something_else_is_refused_when_that_is_known() -> None:
-    whole = Program(ScriptedClient(["one", "two"]), both)(go()).synchronize()
-    may_go, answer = held("another one")
-    out = Program(ScriptedClient([answer]), both).resume(on(whole, cut_off(parent(whole), None)))
-    may_go.set()
-    with pytest.raises(ResumeMismatch, match="the transcript differs"):
-        out.text()
 
 
 # ---- calls that were cut off
@@ -110,17 +63,8 @@ def waiting_tool(effects: Any) -> tuple[FunctionTool, threading.Event]:
     return tool, inside
 
 
-@pytest.mark.parametrize(
-    ("effects", "waits"), [("non_idempotent", ("w",)), ("idempotent", ())], ids=["unsure", "sure"]
-)
-def test_a_call_that_was_cancelled_is_of_unknown_outcome(effects: Any, waits: Any) -> None:
-    out = cancelled_inside(*waiting_tool(effects))
-    assert tuple(each.call.id for each in out.open_calls if each.waits) == waits
-    assert [each.state for each in out.open_calls] == ["begun"]
-
-
 @pytest.mark.parametrize("is_stored", [False, True], ids=["in memory", "stored"])
-def test_a_call_made_after_those_beside_it_has_its_result_once(is_stored: bool) -> None:
+def test_a_call_made_after_those_next_to_it_has_its_result_once(is_stored: bool) -> None:
     wait, inside = waiting_tool("idempotent")
     quick = FunctionTool("quick", lambda *_: "quick")
     wait.parallel_safe = quick.parallel_safe = True
@@ -140,8 +84,8 @@ def test_a_call_made_after_those_beside_it_has_its_result_once(is_stored: bool) 
         again = agent.resume(Session.load(out.id) if is_stored else failed)
         assert again.text() == "done"
     contents = [row.content for row in again.chunk_table]
-    said = [each.call_id for each in contents if isinstance(each, ToolFeedback)]
-    assert said == ["q", "w"]
+    reply = [each.call_id for each in contents if isinstance(each, ToolFeedback)]
+    assert reply == ["q", "w"]
     assert len(at_last.calls) == 1
     assert again.replay().chunk_table == again.chunk_table
 
@@ -184,23 +128,23 @@ def asked_and_cut_off(store: JournalStore) -> tuple[Session, JournalStore, Askin
     """A program of which the store ends before the result of a call that had asked an agent."""
     tool = Asking(ScriptedClient(["I help"]))
     with autosave():
-        whole = Program(ScriptedClient(SCRIPT), both, tool)(go()).synchronize()
+        complete = Program(ScriptedClient(SCRIPT), both, tool)(go()).synchronize()
     helper = tool.asked[0]
     done = next(
         at
         for at, event in enumerate(store.events, start=1)
         if event.kind == "finish" and event.session == helper.id
     )
-    return whole, store.after(done), tool
+    return complete, store.after(done), tool
 
 
 def test_a_session_of_a_tool_stands_for_its_program(stored: JournalStore) -> None:
-    whole, cut, tool = asked_and_cut_off(stored)
+    complete, cut, tool = asked_and_cut_off(stored)
     inside = Session.load(tool.asked[0].id, store=cut)
     out = Program(ScriptedClient(SCRIPT[1:]), both, Asking(ScriptedClient([]))).resume(
         inside, store=cut
     )
-    assert out.synchronize().id == whole.id
+    assert out.synchronize().id == complete.id
 
 
 def chain(program: Program, session: Session) -> Session:
@@ -223,18 +167,18 @@ def passed_on_and_decided(stored: JournalStore) -> tuple[Session, Session, Journ
     """A whole program, and one whose every session passed on that its first one waited."""
     with autosave():
         client = ScriptedClient([f_calls(1), *[by_role] * len(SAID)])
-        whole = Program(client, chain, Counting())(go()).synchronize()
-    said = next(at for at, event in enumerate(stored.events, 1) if b'"intent"' in event.data)
-    cut = stored.after(said)
+        complete = Program(client, chain, Counting())(go()).synchronize()
+    reply = next(at for at, event in enumerate(stored.events, 1) if b'"intent"' in event.data)
+    cut = stored.after(reply)
     first = Session.load(cut.events[-1].session, store=cut)
     passed_on = Program(ScriptedClient([]), chain, Counting()).resume(first, store=cut)
     assert passed_on.outcome == NeedsDecision(first.id, ("call_1",))
     first = Session.load(first.id, store=cut).decide("call_1", "retry")
-    return whole, first, cut
+    return complete, first, cut
 
 
 def test_what_was_passed_on_goes_on_from_anywhere(stored: JournalStore) -> None:
-    whole, first, cut = passed_on_and_decided(stored)
+    complete, first, cut = passed_on_and_decided(stored)
     n_before = len(cut.events)
     Program(answering(), chain, Counting()).resume(first, store=cut).synchronize()
     for n_writes in range(n_before, len(cut.events)):
@@ -243,7 +187,7 @@ def test_what_was_passed_on_goes_on_from_anywhere(stored: JournalStore) -> None:
         for call in (each.call.id for each in again.open_calls if each.waits):
             again.decide(call, "retry")
         out = Program(answering(), chain, Counting()).resume(again, store=store)
-        assert rows_of(out) == rows_of(whole), n_writes
+        assert rows_of(out) == rows_of(complete), n_writes
 
 
 # ---- parents that a program brings along
@@ -304,34 +248,6 @@ def test_a_log_that_lacks_only_its_name_is_finished_when_it_is_served() -> None:
     assert made.id in cut.finished
 
 
-def test_a_call_that_was_cut_off_before_it_began_is_only_asked() -> None:
-    inside = threading.Event()
-
-    async def wait(*_: object) -> None:
-        inside.set()
-        await asyncio.Event().wait()
-
-    script = [tool_call("w", {"key": "same"}, tool_call("w", {"key": "same"}, id="b"), id="a")]
-    out = run(script, AsyncFunctionTool("w", wait))
-    assert inside.wait(PATIENCE)
-    out.cancel().synchronize()
-    assert [(each.call.id, each.state) for each in out.open_calls] == [
-        ("a", "begun"),
-        ("b", "asked"),
-    ]
-
-
-def test_a_leaf_whose_log_lacks_only_its_name_can_be_stored_again() -> None:
-    store = JournalStore()
-    leaf = Session.from_user_message("go")
-    leaf.save(store=store)
-    cut = store.after(len(store.events) - 1)
-    again = Session(leaf.chunk_table, id=leaf.id)
-    again.save(store=cut)
-    assert leaf.id in cut.finished
-    assert verify(cut, leaf.id).is_sound
-
-
 USELESS = tool_call("f")
 
 
@@ -342,18 +258,14 @@ def summed_up(program: Program, session: Session) -> Session:
     return program.second(program.short(program.first(session)))
 
 
-def paid(session: Session) -> list[ModelCall]:
-    return [entry for entry in session.record if isinstance(entry, ModelCall)]
-
-
 def purposes(session: Session) -> list[str]:
-    return [call.purpose for call in paid(session)]
+    return [call.purpose for call in entries_of(session, ModelCall)]
 
 
 def total(session: Session) -> int:
     """The tokens of all calls, each of another id."""
-    calls = {call.id: call for call in paid(session)}.values()
-    assert len(calls) == len(paid(session))
+    calls = {call.id: call for call in entries_of(session, ModelCall)}.values()
+    assert len(calls) == len(entries_of(session, ModelCall))
     return sum(call.evidence.usage.total_tokens for call in calls if call.evidence.usage)
 
 
@@ -375,8 +287,8 @@ def store(monkeypatch: pytest.MonkeyPatch) -> JournalStore:
 def sessions_in(store: JournalStore) -> list[Session]:
     """Load what has at least its first line."""
     logs = [store.read(each) for each in store.stamps()]
-    begun = [log.session for log in logs if log is not None and b"\n" in log.data]
-    return [Session.load(each, store=store) for each in begun]
+    started = [log.session for log in logs if log is not None and b"\n" in log.data]
+    return [Session.load(each, store=store) for each in started]
 
 
 def loaded_first(store: JournalStore) -> Session:
@@ -394,22 +306,14 @@ def test_no_write_of_the_second_try_loses_what_the_first_one_paid(store: Journal
     for n_writes in range(n_failed, len(store.events) + 1):
         for torn in (False, True):
             left = store.after(n_writes, torn=torn)
-            known = {call.id for one in sessions_in(left) for call in paid(one)}
+            known = {call.id for one in sessions_in(left) for call in entries_of(one, ModelCall)}
             client = ScriptedClient([by_role] * 2)
             again = Program(client, summed_up).resume(loaded_first(left), store=left)
             assert again.text() == "two"
             assert purposes(again) == ["turn", "compress", "compress", "turn"], n_writes
-            assert known <= {call.id for call in paid(again)}
-            assert len(paid(again)) == len(known) + len(client.requests), n_writes
+            assert known <= {call.id for call in entries_of(again, ModelCall)}
+            assert len(entries_of(again, ModelCall)) == len(known) + len(client.requests), n_writes
             assert verify(left, again.id).is_sound
-
-
-def test_a_compression_that_went_on_replays(store: JournalStore) -> None:
-    with autosave():
-        again = Program(ScriptedClient(["in short", "two"]), summed_up).resume(failed_summary())
-        assert again.text() == "two"
-    loaded = Session.load(again.id, store=store)
-    assert loaded.replay().cumulative_usage == loaded.cumulative_usage
 
 
 def test_a_compression_whose_instructions_changed_is_refused() -> None:
@@ -462,30 +366,14 @@ def cancelled_summary() -> Session:
     return short
 
 
-def test_a_cancelled_compression_stays_as_it_is() -> None:
-    short = cancelled_summary()
-    again = Program(ScriptedClient([]), summed_up).resume(short).synchronize()
-    assert again.outcome == Cancelled(short.id)
-
-
 def test_a_cancelled_compression_goes_on_where_that_is_wanted() -> None:
     short = cancelled_summary()
     client = ScriptedClient(["in short", "two"])
     again = Program(client, summed_up).resume(short, cancelled="go_on").synchronize()
-    assert [(call.purpose, call.status) for call in paid(again)][1:3] == [
+    assert [(call.purpose, call.status) for call in entries_of(again, ModelCall)][1:3] == [
         ("compress", "cancelled"),
         ("compress", "done"),
     ]
-
-
-def test_a_stored_cancelled_compression_has_its_input(store: JournalStore) -> None:
-    with autosave():
-        short = cancelled_summary()
-    loaded = Session.load(short.id, store=store)
-    assert (loaded.chunk_table, loaded.outcome) == (short.chunk_table, short.outcome)
-    left = store.read(short.id)
-    assert left is not None
-    assert b'"event":"row"' not in left.data
 
 
 # ---- selections
@@ -534,5 +422,10 @@ def test_a_repair_that_was_cut_off_is_counted_with_all_before_it() -> None:
         out.synchronize()
     again = asked(tool_call("final_answer", {"value": 5})).resume(out).synchronize()
     assert purposes(again) == ["turn", "repair", "repair", "repair"]
-    assert [call.status for call in paid(again)] == ["done", "done", "failed", "done"]
+    assert [call.status for call in entries_of(again, ModelCall)] == [
+        "done",
+        "done",
+        "failed",
+        "done",
+    ]
     assert again.output == 5

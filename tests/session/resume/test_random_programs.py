@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from random import Random
 from typing import Any, Literal
 
@@ -129,7 +130,9 @@ class World:
         """Say something to a call that waits."""
         match call.waits_for:
             case "approval":
-                self.chance.choice([session.approve, session.deny])(call)
+                edit = partial(session.edit, arguments={"key": call.call.id})
+                answer: Any = self.chance.choice([session.approve, session.deny, edit])
+                answer(call)
             case "input":
                 session.answer(self.chance.randrange(9), call)
             case _:
@@ -149,12 +152,12 @@ def assert_log_tells(live: Session) -> Session:
     assert list(loaded.record) == list(record)
     assert has_failed or loaded.outcome == live.outcome
     calls = open_calls(body, live.id, late=None if has_failed else record)
-    assert list(map(told, loaded.open_calls)) == list(map(told, calls))
+    assert list(map(reports, loaded.open_calls)) == list(map(reports, calls))
     assert verify(default_store(), live.id).is_sound
     return loaded
 
 
-def told(call: OpenCall) -> tuple[object, ...]:
+def reports(call: OpenCall) -> tuple[object, ...]:
     """What matters of an open call, and can be compared."""
     result = None if call.result is None else call.result.run.id
     decision = None if call.decision is None else call.decision.id

@@ -21,8 +21,10 @@ from rath.session.persistence.store import FileStore
 from tests.support import waiting_program
 from tests.support.decisions_program import VERBS
 from tests.support.journal_store import JournalStore
+from tests.support.lanes import quick_sample
 from tests.support.waiting_program import WaitingTeam, allow, problems
 
+ROLES = ("helper", "boss", "left", "right", "compressor", "finisher")
 N_PARTS = 8
 
 
@@ -43,7 +45,7 @@ class Whole(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def whole() -> Iterator[Whole]:
+def complete() -> Iterator[Whole]:
     store = JournalStore()
     with pytest.MonkeyPatch.context() as patch, autosave():
         patch.setenv("OPENRATH_STORE", store.url)
@@ -63,25 +65,25 @@ def rows_of(session: Session) -> list[str]:
 
 
 @pytest.mark.parametrize("torn", [False, True], ids=["whole", "torn"])
-@pytest.mark.parametrize("part", range(N_PARTS))
-def test_after_every_write_the_same_id_goes_on(part: int, torn: bool, whole: Whole) -> None:
-    for n_writes in range(whole.n_before + part, len(whole.store.events) + 1, N_PARTS):
-        store = whole.store.after(n_writes, torn=torn)
+@pytest.mark.parametrize("part", quick_sample(range(N_PARTS)))
+def test_after_every_write_the_same_id_goes_on(part: int, torn: bool, complete: Whole) -> None:
+    for n_writes in range(complete.n_before + part, len(complete.store.events) + 1, N_PARTS):
+        store = complete.store.after(n_writes, torn=torn)
         assert problems(store) == [], n_writes
         team = WaitingTeam(2)
-        out = team.resume(Session.load(whole.waited, store=store), store=store).synchronize()
+        out = team.resume(Session.load(complete.waited, store=store), store=store).synchronize()
         while isinstance(out.outcome, NeedsApproval):
             assert allow(out, store), n_writes
-            out = team.resume(Session.load(whole.waited, store=store), store=store).synchronize()
+            out = team.resume(Session.load(complete.waited, store=store), store=store).synchronize()
         is_done = out.outcome == Completed()
         assert is_done or isinstance(out.outcome, NeedsDecision), n_writes
-        assert not is_done or (out.id, rows_of(out)) == (whole.waited, whole.rows), n_writes
+        assert not is_done or (out.id, rows_of(out)) == (complete.waited, complete.rows), n_writes
         assert len(team.sending.sent) == len(set(team.sending.sent)), n_writes
         assert problems(store) == [], n_writes
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="processes are killed")
-@pytest.mark.parametrize("dies", ["helper", "boss", "left", "right", "compressor", "finisher"])
+@pytest.mark.parametrize("dies", quick_sample(ROLES))
 def test_killed_while_a_role_answers_the_files_are_sound_and_the_same_id_goes_on(
     dies: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -108,11 +110,10 @@ def test_killed_while_a_role_answers_the_files_are_sound_and_the_same_id_goes_on
 @pytest.mark.parametrize(
     ("kind", "store"),
     [
-        ("agent", "persist"),
-        ("agent", "autosave"),
-        ("workflow", "persist"),
-        ("workflow", "autosave"),
-        ("workflow", "path"),
+        pytest.param(kind, store, marks=[pytest.mark.full] if store != "persist" else [])
+        for kind in ("agent", "workflow")
+        for store in ("persist", "autosave", "path")
+        if (kind, store) != ("agent", "path")
     ],
 )
 def test_a_decision_holds_in_the_next_process(kind: str, store: str, tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ import os
 import shutil
 import subprocess
 import sys
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,15 +14,11 @@ from typing import Any
 import pytest
 
 from rath import autosave, backend
-from rath.backend.persistence import PersistentSandboxRegistry
 from rath.errors import WorkspaceLost
 from rath.flow import Agent
 from rath.session import Session
-from rath.session.outcome import Cancelled, NeedsDecision
 from rath.testing import ScriptedClient, Turn, tool_call
 from tests.support.placed_program import TEXT
-from tests.support.sessions import FunctionTool
-from tests.support.waiting import PATIENCE
 
 ROOT = Path(__file__).parents[3]
 DONE = {"text": "It is done.", "has_read": True, "error": None}
@@ -132,15 +127,6 @@ def test_every_way_to_go_on_finds_the_directory(processes: Processes) -> None:
     assert processes.go_on("root", "call", "fork") == [[DONE, DONE, DONE]]
 
 
-def test_every_way_to_go_on_is_refused_and_changes_nothing(processes: Processes) -> None:
-    processes.begin({})
-    (ways,) = processes.go_on("resume", "call", "root", "fork", "resume")
-    assert [way["text"] for way in ways] == [None] * 5
-    assert {way["error"][2] for way in ways} == {"no directory"}
-    loaded = Session.load(processes.id("out"))
-    assert loaded.outcome == NeedsDecision(loaded.id, ())
-
-
 def test_the_command_says_which_workspace_is_gone(processes: Processes) -> None:
     processes.begin({"spec": "./work"})
     shutil.rmtree(processes.work)
@@ -221,22 +207,6 @@ def test_a_directory_of_another_machine_is_refused(processes: Processes) -> None
     assert "on another machine" in refused["error"][1]
 
 
-def test_a_home_that_was_moved_takes_its_workspaces_along(processes: Processes) -> None:
-    registry = PersistentSandboxRegistry()
-    workspace = registry.local_path(registry.alloc_local_id())
-    processes.begin({"spec": str(workspace)})
-    home = Path(os.environ["OPENRATH_HOME"])
-    home.rename(processes.folder / "moved-home")
-    processes.env["OPENRATH_HOME"] = str(processes.folder / "moved-home")
-    assert processes.go_on("resume") == [[DONE]]
-
-
-def test_what_needs_no_tools_goes_on_without_the_files(processes: Processes) -> None:
-    processes.begin(*of_shapes(*SHAPES))
-    came = processes.go_on("without tools")
-    assert [each["text"] for (each,) in came] == ["It is done."] * len(SHAPES)
-
-
 def test_a_session_that_was_placed_anew_goes_on_there(processes: Processes) -> None:
     processes.begin(*of_shapes(*SHAPES))
     for program in processes.programs:
@@ -311,34 +281,6 @@ def test_a_loaded_session_that_was_closed_opens_where_it_was_or_not_at_all(tmp_p
         with pytest.raises(WorkspaceLost):
             loaded.require_sandbox()
         loaded.close_sandbox()
-
-
-def test_a_run_that_was_cut_off_by_hand_goes_on_in_its_directory(tmp_path: Path) -> None:
-    work = tmp_path / "work"
-    begun, release = threading.Event(), threading.Event()
-
-    def hang(session: Session, _: Any) -> str:
-        Path(session.require_sandbox().handle, "note.txt").write_text(TEXT)
-        begun.set()
-        release.wait(PATIENCE)
-        return "too late"
-
-    client = ScriptedClient([tool_call("hang", {}, id="h")])
-    agent = Agent("Work.", client.provider, [FunctionTool("hang", hang)], persist=True)
-    user = Session.from_user_message("go").to("local", spec=str(work))
-    out = agent(user)
-    assert begun.wait(PATIENCE)
-    out.cancel().synchronize()
-    release.set()
-    user.close_sandbox()
-    loaded = Session.load(out.id)
-    work.rename(tmp_path / "aside")
-    with pytest.raises(WorkspaceLost):
-        loaded.require_sandbox()
-    (tmp_path / "aside").rename(work)
-    loaded = Session.load(out.id)
-    assert (type(loaded.outcome), loaded.require_sandbox().handle) == (Cancelled, str(work))
-    assert (work / "note.txt").read_text() == TEXT
 
 
 def test_a_sandbox_that_is_still_open_is_shared_with_what_is_loaded() -> None:

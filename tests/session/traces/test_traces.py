@@ -50,18 +50,18 @@ def worked() -> Session:
 def test_a_run_has_a_span_with_one_below_it_for_each_call() -> None:
     out = worked()
     spans = spans_of(out)
-    whole = by_name(spans)["invoke_agent helper"]
+    complete = by_name(spans)["invoke_agent helper"]
     assert [(span.name.split()[0], span.kind, span.parent) for span in spans] == [
         ("invoke_agent", "internal", None),
-        ("chat", "client", whole.id),
-        ("execute_tool", "internal", whole.id),
-        ("chat", "client", whole.id),
+        ("chat", "client", complete.id),
+        ("execute_tool", "internal", complete.id),
+        ("chat", "client", complete.id),
     ]
     assert len({span.trace for span in spans}) == 1
-    assert all(whole.start <= span.start <= span.end <= whole.end for span in spans)
+    assert all(complete.start <= span.start <= span.end <= complete.end for span in spans)
     # They bear the names of the conventions.
-    assert whole.attributes["gen_ai.conversation.id"] == str(out.id)
-    assert whole.attributes["gen_ai.agent.name"] == "helper"
+    assert complete.attributes["gen_ai.conversation.id"] == str(out.id)
+    assert complete.attributes["gen_ai.agent.name"] == "helper"
     tool = by_name(spans)["execute_tool look"].attributes
     assert (tool["gen_ai.operation.name"], tool["gen_ai.tool.name"]) == ("execute_tool", "look")
     chat: Mapping[str, Any] = spans[-1].attributes
@@ -144,23 +144,23 @@ def test_a_run_goes_on_from_the_one_before_it_by_a_link() -> None:
 
 
 def test_who_watches_and_fails_disturbs_nobody(caplog: pytest.LogCaptureFixture) -> None:
-    told: SimpleQueue[Session] = SimpleQueue()
+    reports: SimpleQueue[Session] = SimpleQueue()
 
     def watch(_: Session) -> None:
         raise ValueError("a watcher")
 
-    take_back = [on_run_end(watch), on_run_end(told.put)]
+    take_back = [on_run_end(watch), on_run_end(reports.put)]
     with caplog.at_level(logging.ERROR):
         out = run(["done"])
-        assert told.get(timeout=PATIENCE) is out
+        assert reports.get(timeout=PATIENCE) is out
     for each in take_back:
         each()
     assert out.text() == "done"
     run(["more"]).synchronize()
-    assert told.empty()
+    assert reports.empty()
 
 
-def test_without_the_sdk_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_sdk_it_is_stated_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "opentelemetry", None)
     with pytest.raises(MissingExtra, match="openrath\\[otel\\]"), trace_runs(None):  # type: ignore[arg-type]  # never used
         pass

@@ -3,27 +3,45 @@ from __future__ import annotations
 import base64
 import json
 import re
+import threading
+from collections.abc import Sequence
 from dataclasses import replace
 from hashlib import sha256
 from importlib.resources import files
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 from pydantic import BaseModel
 
+from rath._async.deferred import Deferred
 from rath._core.blobs import Blob
 from rath.session import ChunkRow, ChunkTable, Session, system_text_chunk, user_text_chunk
 from rath.session.operation import Place
-from rath.session.record import Operation, ToolRun
+from rath.session.record import Operation
 from rath.session.view import PageLimits, write_page
 from rath.session.view.page import SCRIPTS, STYLES, page_html
-from tests.support.api import Entry, PageEncoder, encode_plain, nodes_of
+from tests.support.api import (
+    Body,
+    Catalogue,
+    PageEncoder,
+    PageNode,
+    Range,
+    cut_text,
+    encode_plain,
+    harmless,
+    nodes_of,
+    own_entries,
+    totals,
+)
 from tests.support.images import picture
-from tests.support.sessions import run, sessions
+from tests.support.session_files import tool_run
+from tests.support.sessions import row_lists, run, sessions
+from tests.support.waiting import PATIENCE
 
 MAX_LINES = 400
 
@@ -48,7 +66,7 @@ def test_a_page_is_written_and_replaced(tmp_path: Path) -> None:
 
 
 @given(sessions)
-def test_the_data_can_be_read_back_whatever_was_said(session: Session) -> None:
+def test_the_data_can_be_read_back_whatever_was_stated(session: Session) -> None:
     page = html_of(session)
     data = json.loads(element(page, 'script type="application/json"'))
     assert len(data["rows"]) == len(session.chunk_table)
@@ -66,19 +84,13 @@ def test_only_its_own_style_and_code_are_allowed() -> None:
     assert "alert(1)</script>" not in page
 
 
-def test_the_title_is_text_and_not_markup() -> None:
-    assert "<title>&lt;b&gt;{{code}}</title>" in html_of(
-        Session.from_user_message("x"), title="<b>{{code}}"
-    )
-
-
-def test_the_page_is_named_for_what_the_user_said(tmp_path: Path) -> None:
+def test_the_page_is_named_for_what_the_user_stated(tmp_path: Path) -> None:
     session = Session.from_user_message("What is\n1 < 2?")
     page = write_page(session, tmp_path / "page.html").read_text("utf-8")
     assert element(page, "title") == f"What is\\n1 &lt; 2? · {str(session.id)[:8]}"
 
 
-def test_others_of_the_lineage_can_be_shown_too(tmp_path: Path) -> None:
+def test_others_of_the_lineage_can_be_displayed_too(tmp_path: Path) -> None:
     start = Session.from_user_message("start")
     left, right = start.fork(), start.fork()
     page = write_page(left, tmp_path / "page.html", others=[right]).read_text("utf-8")
@@ -96,49 +108,11 @@ def test_every_asset_is_part_of_the_page_and_short() -> None:
 OPERATION = UUID(int=7)
 
 
-BLOB = Blob.from_bytes(b"shown")
-
-
 def encoded(*made: Session, **limits: int) -> dict[str, Any]:
     """The data of the page of sessions."""
     encoder = PageEncoder(PageLimits(**limits))
     data: dict[str, Any] = json.loads(encoder.encode(nodes_of([one.as_parent() for one in made])))
     return data
-
-
-def entry_of(entry: Entry) -> dict[str, Any]:
-    """An entry, as the page of a session has it that holds nothing else."""
-    session = Session.from_user_message("hello")
-    session.add_entry(entry)
-    data = encoded(session)
-    made: dict[str, Any] = data["entries"][0]
-    for name in ("who", "where"):
-        if name in made:
-            made[name] = data["shared"][made[name]]
-    return made
-
-
-def tool_run(**changes: Any) -> ToolRun:
-    """A tool run that says the least."""
-    known: dict[str, Any] = {
-        "operation": OPERATION,
-        "call_id": "call",
-        "tool": "edit",
-        "origin": "built-in",
-        "schema_digest": None,
-        "effects_declared": "idempotent",
-        "arguments": None,
-        "sandbox": None,
-        "status": "done",
-        "error_kind": None,
-        "exit_code": None,
-        "signal": None,
-        "duration_ms": 1.0,
-        "shown": BLOB,
-        "full": None,
-        "file_effects": (),
-    }
-    return ToolRun(**(known | changes))
 
 
 @given(sessions)
@@ -152,19 +126,20 @@ def test_each_row_stands_once_and_in_order(session: Session) -> None:
     ] * 2
 
 
-def test_only_what_is_new_is_told_again() -> None:
+def test_only_what_is_new_is_reported_again() -> None:
     encoder = PageEncoder(PageLimits())
     first = run(["one"]).synchronize()
     encoder.encode(nodes_of([first.as_parent()]))
-    second = run(["two"], user=first).synchronize()
+    other = Session.from_agent_prompt("other")
+    second = run(["two"], user=first, agent=other).synchronize()
     data = json.loads(encoder.encode(nodes_of([second.as_parent()])))
-    assert [row["t"] for row in data["rows"]] == ["You are a test.", "two"]
+    assert [row["t"] for row in data["rows"]] == ["other", "two"]
     assert [entry["k"] for entry in data["entries"]] == ["operation", "model"]
     assert str(second.id) in data["ids"]
     assert str(first.id) not in data["ids"]
 
 
-def test_images_are_shown_up_to_both_limits() -> None:
+def test_images_are_displayed_up_to_both_limits() -> None:
     small, large = picture(b"s"), picture(b"l" * 100)
     session = Session.from_user_message("look", images=[small, large, picture(b"t")])
     limits = {"max_image_bytes": 50, "max_all_images_bytes": len(small)}
@@ -178,15 +153,13 @@ def test_an_image_whose_bytes_are_gone_says_so() -> None:
     row = user_text_chunk("look", images=[picture(b"s")])
     image = replace(row.images[0], blob=Blob(row.images[0].blob.digest, 9), absent="it was lost")
     session = Session(ChunkTable([row.with_images((image,))]))
-    assert encoded(session)["rows"][0]["im"][0]["why"] == "it was lost"
+    session.add_entry(tool_run(full=Blob("d", 10**9)))
+    data = encoded(session)
+    assert data["rows"][0]["im"][0]["why"] == "it was lost"
+    assert data["entries"][0]["full"] == {"n": 10**9, "digest": "d"}
 
 
-def test_a_result_whose_bytes_were_not_kept_has_its_digest() -> None:
-    made = entry_of(tool_run(full=Blob("d", 10**9)))
-    assert made["full"] == {"n": 10**9, "digest": "d"}
-
-
-def test_instructions_that_are_no_text_are_told_as_data() -> None:
+def test_instructions_that_are_no_text_are_reported_as_data() -> None:
     session = Session.from_user_message("hello")
     head = (ChunkRow("odd", {"x": 1}), system_text_chunk("Be kind."))
     session.add_entry(
@@ -195,8 +168,8 @@ def test_instructions_that_are_no_text_are_told_as_data() -> None:
         )
     )
     data = encoded(session)
-    shown = data["shared"][data["entries"][0]["head"]]
-    assert shown == [["odd", '{\n "x": 1\n}'], ["system", "Be kind."]]
+    display = data["shared"][data["entries"][0]["head"]]
+    assert display == [["odd", '{\n "x": 1\n}'], ["system", "Be kind."]]
 
 
 class Point(BaseModel):
@@ -216,3 +189,110 @@ class Point(BaseModel):
 )
 def test_any_data_becomes_text(value: object, text: str) -> None:
     assert encode_plain(value) == text
+
+
+def node_of(session: Session) -> PageNode:
+    return nodes_of([session.as_parent()])[-1]
+
+
+def test_a_long_line_of_forks_has_all_its_sessions() -> None:
+    session = Session.from_user_message("hello")
+    for _ in range(2000):
+        session = session.fork()
+    assert len(nodes_of([session.as_parent()])) == 2001
+
+
+def test_a_parent_that_is_known_by_its_id_alone_is_absent() -> None:
+    parent = uuid4()
+    session = Session(Session.from_user_message("x").chunk_table, parent_session_ids=(parent,))
+    absent, _ = nodes_of([session.as_parent()])
+    assert (absent.id, absent.state, absent.body) == (parent, "absent", None)
+    assert own_entries(absent) == ()
+    assert totals(absent)["title"] == ""
+
+
+def test_a_run_that_goes_on_is_running_and_then_completed() -> None:
+    may_end = threading.Event()
+
+    def wait(_: object) -> str:
+        may_end.wait(PATIENCE)
+        return "done"
+
+    session = run([wait])
+    running = node_of(session)
+    may_end.set()
+    session.synchronize()
+    assert (running.state, node_of(session).state) == ("running", "completed")
+
+
+def test_a_failed_run_says_why() -> None:
+    session = run([ValueError("no such luck")])
+    with pytest.raises(ValueError, match="luck"):
+        session.synchronize()
+    assert (node_of(session).state, "no such luck" in node_of(session).problem) == ("failed", True)
+
+
+def expanded(ranges: Sequence[Range]) -> list[int]:
+    return [number for first, n in ranges for number in range(first, first + n)]
+
+
+@given(row_lists, row_lists)
+def test_sessions_share_their_common_rows(first: list[object], more: list[object]) -> None:
+    start = Session(ChunkTable(first))  # type: ignore[arg-type]  # a list of rows
+    longer = start.merge(Session(ChunkTable(more)))  # type: ignore[arg-type]  # as above
+    catalogue = Catalogue()
+    made = {node.id: catalogue.row_ranges(node) for node in nodes_of([longer.as_parent()])}
+    rows = catalogue.rows.fresh()
+    assert len(rows) == len(longer.chunk_table)
+    for session in (start, longer):
+        numbers = expanded(made[session.id])
+        assert tuple(rows[number] for number in numbers) == session.chunk_table.rows
+
+
+def test_a_name_that_two_rows_have_counts_for_each() -> None:
+    reply = Session.from_user_message("one")
+    other = user_text_chunk("two").with_id(reply.chunk_table[0].id)  # type: ignore[arg-type]  # it has one
+    twin = Session.from_body(Deferred.of(Body(ChunkTable([other]))), reply.provenance)
+    catalogue = Catalogue()
+    nodes = [nodes_of([each.as_parent()])[0] for each in (reply, twin)]
+    assert [catalogue.row_ranges(node) for node in nodes] == [[(0, 1)], [(1, 1)]]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("max_chars", 0),
+        ("max_diff_chars", -1),
+        ("max_image_bytes", -1),
+        ("max_all_images_bytes", -1),
+    ],
+)
+def test_a_limit_that_means_nothing_is_refused(name: str, value: int) -> None:
+    with pytest.raises(ValueError, match=name):
+        PageLimits(**{name: value})
+
+
+@given(st.text(), st.integers(1, 20))
+def test_a_long_text_keeps_its_ends_and_says_what_is_missing(text: str, max_chars: int) -> None:
+    made = cut_text(text, max_chars)
+    if len(text) <= max_chars:
+        assert made == text
+        return
+    assert isinstance(made, list)
+    head, n_left, tail = made
+    assert isinstance(head, str)
+    assert isinstance(tail, str)
+    assert len(head) + len(tail) == max_chars
+    assert n_left == len(text) - max_chars
+    assert text.startswith(head)
+    assert text.endswith(tail)
+
+
+texts = st.text() | st.sampled_from(["</script>", "<!--<script>", "\u2028", "&lt;", "]]>"])
+
+
+@given(st.lists(texts) | st.dictionaries(texts, texts))
+def test_harmless_json_says_the_same_and_ends_no_script(value: object) -> None:
+    made = harmless(json.dumps(value, ensure_ascii=False))
+    assert json.loads(made) == value
+    assert not set(made) & set("<>&\u2028\u2029")

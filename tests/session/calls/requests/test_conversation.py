@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import hashlib
-import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -19,8 +17,6 @@ from hypothesis import strategies as st
 
 from rath._async.runtime import runtime
 from rath.errors import (
-    AuthenticationError,
-    ProviderError,
     ProviderProtocolError,
     ProviderServerError,
     QuotaExceededError,
@@ -36,13 +32,10 @@ from rath.llm import (
     register_chat_client,
 )
 from rath.session import (
-    ChunkTable,
     RowId,
     Session,
-    assistant_turn_chunk,
     run_session_compress,
     select_session,
-    user_text_chunk,
 )
 from rath.session.calls.requests import ModelCallContext, call_model
 from rath.session.outcome import Cancelled
@@ -51,19 +44,12 @@ from rath.testing import ScriptedClient
 from tests.support import anthropic_replies, chat_replies
 from tests.support.anthropic_rules import check_body
 from tests.support.api import MANY_ROWS
-from tests.support.chat_replies import Cut, Gate, Reply
+from tests.support.chat_replies import Cut, Reply
 from tests.support.chat_server import ChatServer
 from tests.support.offline_vendor import OfflineVendor, Says
 from tests.support.rendering import rerender_call
-from tests.support.sessions import FunctionTool, run
+from tests.support.sessions import AGENT, FunctionTool, echo, entries_of, run
 from tests.support.waiting import PATIENCE
-
-AGENT = Session.from_agent_prompt("You are a test.")
-
-
-def echo(_: Session, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    return dict(arguments)
-
 
 ECHO = FunctionTool("echo", echo)
 
@@ -138,7 +124,7 @@ fates = st.integers(1, 4).flatmap(
 
 
 @given(rounds=fates)
-def test_each_call_begins_with_who_answered_last_and_asks_each_at_most_once(
+def test_each_call_begins_with_who_answered_last_and_its_entries_say_after_whom_they_came(
     rounds: list[list[bool]],
 ) -> None:
     drawn = Fates(rounds)
@@ -149,24 +135,16 @@ def test_each_call_begins_with_who_answered_last_and_asks_each_at_most_once(
     else:
         assert out.text() == "done"
     assert drawn.asked == drawn.expected()
-
-
-@given(rounds=fates)
-def test_every_call_has_an_entry_that_says_after_whom_it_came(rounds: list[list[bool]]) -> None:
-    drawn = Fates(rounds)
-    out = run([], ECHO, agent_provider=chain(*drawn.vendors))
-    with contextlib.suppress(ProviderServerError):
-        out.synchronize()
     models = [vendor.provider.model for vendor in drawn.vendors]
     names = [name_of(vendor) for vendor in drawn.vendors]
     expected: list[tuple[str | None, str, str | None]] = []
     displaced: str | None = None
     for order, fate in zip(drawn.expected(), rounds, strict=False):
-        befores = [displaced, *(names[index] for index in order)]
-        for index, before in zip(order, befores, strict=False):
-            expected.append((models[index], "failed" if fate[index] else "done", before))
+        before = [displaced, *(names[index] for index in order)]
+        for index, earlier in zip(order, before, strict=False):
+            expected.append((models[index], "failed" if fate[index] else "done", earlier))
         # Once the first choice answers again there is nothing to tell.
-        displaced = befores[len(order) - 1] if order[-1] else None
+        displaced = before[len(order) - 1] if order[-1] else None
     found = [
         (call.evidence.requested_model, call.status, call.evidence.fallback_from)
         for call in model_calls(out)
@@ -175,10 +153,15 @@ def test_every_call_has_an_entry_that_says_after_whom_it_came(rounds: list[list[
 
 
 @given(rounds=fates)
-def test_what_each_was_asked_can_be_rendered_again(rounds: list[list[bool]]) -> None:
+def test_what_each_was_asked_can_be_rendered_again_and_no_row_is_encoded_twice(
+    rounds: list[list[bool]],
+) -> None:
     drawn = Fates([[*fate[:-1], False] for fate in rounds])
     provider = chain(*drawn.vendors)
     out = run([], ECHO, agent_provider=provider).synchronize()
+    for vendor in drawn.vendors:
+        longest = max((len(messages) for messages in vendor.requests), default=0)
+        assert vendor.n_encoded == longest
     asked = {one.model: one for one in (provider, *provider.fallbacks)}
     for call in model_calls(out):
         assert call.seen is not None
@@ -187,58 +170,7 @@ def test_what_each_was_asked_can_be_rendered_again(rounds: list[list[bool]]) -> 
         assert hashlib.sha256(body).hexdigest() == call.seen.request_digest
 
 
-@given(rounds=fates)
-def test_nobody_encodes_a_row_twice(rounds: list[list[bool]]) -> None:
-    drawn = Fates([[*fate[:-1], False] for fate in rounds])
-    run([], ECHO, agent_provider=chain(*drawn.vendors)).synchronize()
-    for vendor in drawn.vendors:
-        longest = max((len(messages) for messages in vendor.requests), default=0)
-        assert vendor.n_encoded == longest
-
-
 # ---- which errors
-
-
-def test_when_all_fail_the_last_error_names_those_before() -> None:
-    def spent(_: Messages) -> Says:
-        raise QuotaExceededError("nothing left", status=429)
-
-    def refuse(_: Messages) -> Says:
-        raise AuthenticationError("wrong key", status=401)
-
-    first, second, third = OfflineVendor(down), OfflineVendor(spent), OfflineVendor(refuse)
-    out = run([], agent_provider=chain(first, second, third))
-    with pytest.raises(AuthenticationError, match="wrong key") as caught:
-        out.text()
-    one, two, where = caught.value.__notes__
-    assert one == f"before it, {name_of(first)} failed with ProviderServerError: it is down"
-    assert two == f"before it, {name_of(second)} failed with QuotaExceededError: nothing left"
-    assert "model call 1" in where
-    assert [call.status for call in model_calls(out)] == ["failed"] * 3
-
-
-def test_a_lone_failure_has_no_notes_of_others() -> None:
-    out = run([], agent_provider=chain(OfflineVendor(down)))
-    with pytest.raises(ProviderServerError) as caught:
-        out.text()
-    assert [note for note in caught.value.__notes__ if "before it" in note] == []
-
-
-def test_each_switch_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
-    first, second, third = OfflineVendor(down), OfflineVendor(down), OfflineVendor(says("third"))
-    with caplog.at_level(logging.WARNING, logger="rath.session.loop"):
-        run([], agent_provider=chain(first, second, third)).synchronize()
-    told = [record for record in caplog.records if record.name == "rath.session.loop"]
-    assert [record.levelname for record in told] == ["WARNING"] * 2
-    assert name_of(first) in told[0].getMessage()
-    assert name_of(second) in told[1].getMessage()
-
-
-def test_a_fallback_that_is_not_needed_is_not_opened() -> None:
-    second = OfflineVendor(says("second"))
-    run([], agent_provider=chain(OfflineVendor(says("first")), second)).synchronize()
-    assert second.n_clients == 1
-    assert second.n_encoded == 0
 
 
 def test_an_answer_without_choices_is_noted_and_refused() -> None:
@@ -259,23 +191,14 @@ def test_an_answer_without_choices_is_noted_and_refused() -> None:
     assert [entry.status for entry in notes] == ["done"]
 
 
-def test_the_next_run_begins_with_the_first_again() -> None:
-    answers = [down, says("recovered")]
-    first = OfflineVendor(lambda messages: answers.pop(0)(messages))
-    provider = chain(first, OfflineVendor(says("second")))
-    out = run([], agent_provider=provider).synchronize()
-    assert out.text() == "second"
-    assert run([], user=out, agent_provider=provider).text() == "recovered"
-
-
 def test_a_run_that_is_cancelled_asks_nobody_else() -> None:
-    begun = threading.Event()
+    started = threading.Event()
 
     class Endless:
         provider = Provider(model="m", provider_kind="endless first")
 
         async def complete(self, req: RathLLMChatRequest) -> RathLLMChatResponse:
-            begun.set()
+            started.set()
             await asyncio.Event().wait()
             raise AssertionError
 
@@ -283,32 +206,13 @@ def test_a_run_that_is_cancelled_asks_nobody_else() -> None:
     second = OfflineVendor(says("never"))
     provider = replace(Endless.provider, fallbacks=[second.provider])
     out = run([], agent_provider=provider)
-    assert begun.wait(PATIENCE)
+    assert started.wait(PATIENCE)
     assert out.cancel().outcome == Cancelled(out.id)
     assert [call.status for call in model_calls(out)] == ["cancelled"]
     assert second.requests == []
 
 
-# ---- compressions and selections
-
-
-def test_a_side_call_that_all_refuse_is_an_error_with_notes() -> None:
-    provider = chain(OfflineVendor(down), OfflineVendor(down))
-    with pytest.raises(ProviderError) as caught:
-        run_session_compress(Session.from_user_message("x"), AGENT, agent_provider=provider)
-    assert len([note for note in caught.value.__notes__ if "before it" in note]) == 1
-
-
 # ---- long sessions
-
-
-def test_a_fallback_reads_all_of_a_long_session() -> None:
-    said = user_text_chunk("a"), assistant_turn_chunk(tool_calls=None, content="b")
-    many = Session(ChunkTable(said * MANY_ROWS))
-    first, second = OfflineVendor(down), OfflineVendor(says("second"))
-    assert run([], user=many, agent_provider=chain(first, second)).text() == "second"
-    assert first.requests == second.requests
-    assert len(second.requests[0]) > MANY_ROWS
 
 
 def test_one_that_was_left_long_ago_catches_up() -> None:
@@ -404,14 +308,6 @@ def test_a_mistake_is_not_hidden_by_a_fallback(
     assert two.requests == []
 
 
-def test_an_endpoint_that_says_nothing_in_time_is_left(one: ChatServer, two: ChatServer) -> None:
-    one.queue(chat_replies.held(chat_replies.completion("late"), Gate()))
-    two.queue(chat_replies.completion("from two"))
-    out = run([], agent_provider=over_http(one, two, timeout=0.05))
-    assert out.text() == "from two"
-    assert "ProviderTimeout" in (model_calls(out)[0].evidence.error or "")
-
-
 def test_tries_their_waits_and_parameters_are_each_ones_own(
     one: ChatServer, two: ChatServer
 ) -> None:
@@ -430,8 +326,8 @@ def test_tries_their_waits_and_parameters_are_each_ones_own(
     failed, answered = model_calls(run([], agent_provider=provider).synchronize())
     assert [attempt.status for attempt in failed.evidence.attempts] == [500] * 3
     assert [attempt.status for attempt in answered.evidence.attempts] == [500, None]
-    told = [call.evidence.parameters["temperature"] for call in (failed, answered)]
-    assert told == [0.1, 0.9]
+    reports = [call.evidence.parameters["temperature"] for call in (failed, answered)]
+    assert reports == [0.1, 0.9]
 
 
 def test_the_error_of_the_last_names_the_first(one: ChatServer, two: ChatServer) -> None:
@@ -466,13 +362,6 @@ def test_text_of_a_failed_stream_is_streamed_and_no_part_of_the_answer(
     assert answered.evidence.parameters["stream"] is True
 
 
-def test_a_silent_stream_is_left(one: ChatServer, two: ChatServer) -> None:
-    one.queue(chat_replies.event_stream(chat_replies.text_chunk("x"), Gate()))
-    two.queue(chat_replies.text_stream("from two"))
-    out = run([], agent_provider=over_http(one, two, timeout=0.05), on_event=ignore)
-    assert out.text() == "from two"
-
-
 # ---- compress, select, persist
 
 
@@ -483,7 +372,7 @@ def test_compress_and_select_fall_back(one: ChatServer, two: ChatServer) -> None
     short = run_session_compress(user, AGENT, agent_provider=provider)
     assert short.text() == "short"
     assert select_session(short, AGENT, "a", "b", agent_provider=provider) == (0, "a")
-    record = [entry for entry in short.record if isinstance(entry, ModelCall)]
+    record = entries_of(short, ModelCall)
     assert [(call.purpose, call.status) for call in record] == [
         ("compress", "failed"), ("compress", "done"), ("select", "failed"), ("select", "done"),
     ]  # fmt: skip

@@ -44,11 +44,11 @@ from rath.session.chat_request_build import provider_into_chat_request
 from rath.session.content import AssistantTurn
 from rath.session.record import ModelCall
 from rath.testing import tool_call
-from tests.support.answered import EVIDENCE, FACTS, call_of
 from tests.support.api import Entry
+from tests.support.evidence import EVIDENCE, FACTS, call_of
 from tests.support.images import picture
 from tests.support.offline_vendor import OfflineVendor, Says
-from tests.support.sessions import FunctionTool, row_lists, run
+from tests.support.sessions import AGENT, FunctionTool, row_lists, run
 
 
 def render(rows: Sequence[ChunkRow]) -> list[RathLLMMessage]:
@@ -86,15 +86,6 @@ def test_any_rows_render_to_a_valid_history(rows: list[ChunkRow]) -> None:
     assert_valid(render(rows))
 
 
-@given(one=row_lists, left=row_lists, right=row_lists)
-def test_any_merge_renders_to_a_valid_history(
-    one: list[ChunkRow], left: list[ChunkRow], right: list[ChunkRow]
-) -> None:
-    root = ChunkTable(one)
-    a, b = Session(root.extend(*left)), Session(root.extend(*right))
-    assert_valid(render(a.merge(b).chunk_table.rows))
-
-
 @given(rows=row_lists, data=st.data())
 def test_rendering_in_pieces_equals_rendering_at_once(
     rows: list[ChunkRow], data: st.DataObject
@@ -110,12 +101,6 @@ def turn(*ids: str) -> ChunkRow:
     calls = [tool_call("f", {}, id=call_id) for call_id in ids]
     merged = tuple(part for call in calls for part in call.tool_calls or ())
     return assistant_turn_chunk(tool_calls=merged)
-
-
-def test_a_result_without_a_call_becomes_text_of_the_user() -> None:
-    (message,) = render([tool_feedback_chunk("x", "f", "42")])
-    assert message.role == "user"
-    assert "42" in (message.content or "")
 
 
 def test_unknown_rows_are_skipped() -> None:
@@ -177,7 +162,7 @@ def named(steps: Sequence[str]) -> tuple[list[ChunkRow], Renderer]:
     return rows, Renderer(wrote.get)
 
 
-def said(messages: Sequence[RathLLMMessage]) -> list[str]:
+def reply(messages: Sequence[RathLLMMessage]) -> list[str]:
     """Each message in a word."""
     return [
         "handover" if message.content == HANDOVER else message.content or "(blocks)"
@@ -211,42 +196,13 @@ def test_a_paused_turn_goes_on_without_a_handover_but_to_others_it_is_one_like_a
     steps: list[str], expected: list[str], to_others: list[str] | None
 ) -> None:
     rows, renderer = named(steps)
-    assert said([*renderer.render(rows), *renderer.hand_over()]) == expected
+    assert reply([*renderer.render(rows), *renderer.hand_over()]) == expected
     if to_others is not None:
-        assert said(render(rows)) == to_others
-
-
-@pytest.mark.parametrize(
-    ("born_at", "expected"),
-    [
-        ((0, 1, 2), ["go on", "paused", "own"]),
-        ((0, 1, 7), ["go on", "paused", "handover", "own"]),
-        ((0, 7, 2), ["go on", "paused", "handover", "own"]),
-    ],
-    ids=["where they were born", "another followed", "the pause was moved"],
-)
-def test_a_merge_may_have_torn_a_paused_turn_from_its_rest(
-    born_at: tuple[int, ...], expected: list[str]
-) -> None:
-    made = [STEPS[step] for step in ("user", "paused", "own")]
-    rows = [row.with_id(RowId(SESSION, at)) for (row, _), at in zip(made, born_at, strict=True)]
-    wrote = {row.id: own for row, (_, own) in zip(rows, made, strict=True)}
-    assert said(Renderer(wrote.get).render(rows)) == expected
-
-
-def test_reasoning_and_blocks_stand_in_the_messages_of_their_rows_alone() -> None:
-    rows, renderer = named(["user", "own with blocks", "other", "own"])
-    messages = renderer.render(rows)
-    found = [(m.content, m.reasoning, m.blocks) for m in messages if m.role == "assistant"]
-    assert found == [
-        ("signed", "let me think", BLOCKS),
-        ("other", None, None),
-        ("own", "let me think", None),
-    ]
+        assert reply(render(rows)) == to_others
 
 
 @given(steps=st.lists(st.sampled_from(list(STEPS)), max_size=8), data=st.data())
-def test_what_was_sent_stays_as_it_was_when_more_is_said(
+def test_what_was_sent_stays_as_it_was_when_more_is_stated(
     steps: list[str], data: st.DataObject
 ) -> None:
     # The model is asked wherever a turn of some model follows, and at the end.
@@ -271,7 +227,7 @@ def test_only_many_rows_are_worth_a_thread(n_rows: int, stays: bool) -> None:
 
 
 @pytest.mark.parametrize("place", ["user", "agent"])
-def test_images_are_encoded_beside_the_runtime(place: str) -> None:
+def test_images_are_encoded_next_to_the_runtime(place: str) -> None:
     threads: list[threading.Thread] = []
 
     class Noting(OfflineVendor):
@@ -325,9 +281,6 @@ def test_an_answer_belongs_to_one_kind_endpoint_and_model(
 NOTHING = FunctionTool("nothing", lambda *_: None)
 
 
-AGENT = Session.from_agent_prompt("You are a test.")
-
-
 def signer(name: str) -> OfflineVendor:
     """A vendor that signs every turn: one with a tool call, and then one that ends the run."""
     count = iter(range(1000))
@@ -370,18 +323,10 @@ def test_a_session_that_moves_between_vendors_shows_each_only_its_own_blocks(
     session.synchronize()
     for name, vendor in vendors.items():
         for message in (message for request in vendor.requests for message in request):
-            said = str(message.get("content"))
+            reply = str(message.get("content"))
             signed = [block["signature"] for block in message.get("blocks", ())]
-            is_own = message["role"] == "assistant" and said.startswith(name)
-            assert signed == ([said.replace(" said", "")] if is_own else [])
-
-
-def test_blocks_go_to_no_other_model_of_the_same_endpoint() -> None:
-    first = signer("one")
-    other = OfflineVendor(lambda _: Says("two"), endpoint=first.endpoint)
-    out = run([], NOTHING, agent_provider=first.provider)
-    run([], user=out, agent_provider=other.provider).synchronize()
-    assert all("blocks" not in message for message in other.requests[0])
+            is_own = message["role"] == "assistant" and reply.startswith(name)
+            assert signed == ([reply.replace(" said", "")] if is_own else [])
 
 
 def test_one_message_per_row_in_order() -> None:
@@ -411,36 +356,29 @@ def test_one_message_per_row_in_order() -> None:
 
 
 def test_the_images_of_a_row_come_with_its_message() -> None:
-    shown, plain = user_text_chunk("u", images=[picture()]), user_text_chunk("v")
-    one, other = chunk_table_to_messages(ChunkTable((shown, plain)))
-    assert one.images == shown.images
+    display, plain = user_text_chunk("u", images=[picture()]), user_text_chunk("v")
+    one, other = chunk_table_to_messages(ChunkTable((display, plain)))
+    assert one.images == display.images
     assert other.images is None
 
 
 TOOL = RathLLMFunctionTool(name="f", parameters={"type": "object"})
 
 
-@pytest.mark.parametrize(
-    ("preferred", "default", "chosen"),
-    [("none", "auto", "none"), (None, "auto", "auto"), ("required", None, "required")],
-)
-def test_the_providers_tool_choice_wins(preferred: Any, default: Any, chosen: Any) -> None:
-    request = provider_into_chat_request(
-        (), (TOOL,), Provider(model="m", tool_choice=preferred), default_tool_choice=default
-    )
-    assert request.tool_choice == chosen
-
-
-def test_messages_tools_and_sampling_are_copied() -> None:
+def test_a_request_has_messages_tools_sampling_and_the_tool_choice_of_the_provider() -> None:
     messages = (RathLLMMessage("user", "hi"),)
     prefs = Provider(model="m", temperature=0.5, max_tokens=7, extra_create_args={"x": 1})
     request = provider_into_chat_request(messages, (TOOL,), prefs, default_tool_choice="auto")
     assert (request.messages, request.tools) == (messages, (TOOL,))
     assert (request.model, request.temperature, request.max_tokens) == ("m", 0.5, 7)
     assert request.extra_create_args == {"x": 1}
-
-
-@pytest.mark.parametrize("tools", [None, ()])
-def test_no_tools_are_none(tools: tuple[RathLLMFunctionTool, ...] | None) -> None:
-    prefs = Provider(model="m")
-    assert provider_into_chat_request((), tools, prefs, default_tool_choice=None).tools is None
+    choices: list[tuple[Any, Any, Any]] = [
+        ("none", "auto", "none"), (None, "auto", "auto"), ("required", None, "required"),
+    ]  # fmt: skip
+    for preferred, default, chosen in choices:
+        prefs = Provider(model="m", tool_choice=preferred)
+        request = provider_into_chat_request((), (TOOL,), prefs, default_tool_choice=default)
+        assert request.tool_choice == chosen
+    for tools in (None, ()):
+        request = provider_into_chat_request((), tools, prefs, default_tool_choice=None)
+        assert request.tools is None

@@ -1,10 +1,9 @@
-"""Undoing a tool call in a branch."""
+"""What a sequence of effects comes to, and undoing a tool call in a branch."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
+from hypothesis import given
 from msgspec import structs
 
 from rath._async.deferred import Deferred
@@ -13,31 +12,39 @@ from rath._core.vector import Vector
 from rath.backend.effects import FileEffect, note_effect, note_gap
 from rath.errors import BackendError
 from rath.session import Session
+from rath.session.files.changes import net_changes, reversed_effect
 from rath.session.graph import LineageKind
 from rath.session.graph.recording import Provenance
-from rath.session.outcome import Completed, RoundLimit
 from rath.session.record import Operation, ToolRun
 from rath.testing import ScriptedClient, tool_call
 from tests.support.api import Body
 from tests.support.session_files import (
+    FILE,
+    Change,
+    applied,
+    change_lists,
     changed,
     created,
     files_of,
+    follow,
+    moved,
     placed,
+    removed,
     running,
     tool_run,
+    trees,
     with_record,
     worked,
     write,
     writing,
 )
-from tests.support.sessions import FunctionTool, run
+from tests.support.sessions import FunctionTool, entries_of, run
 
 
 def test_an_undo_says_where_it_came_from() -> None:
     done = worked(placed(), writing("a", "1", id="w"))
     undone = done.undo("w")
-    (call,) = [entry for entry in done.record if isinstance(entry, ToolRun)]
+    (call,) = entries_of(done, ToolRun)
     made = undone.record[-1]
     assert isinstance(made, Operation)
     assert (made.kind, made.workspace, made.undone) == ("fork", "undo", call.id)
@@ -49,7 +56,7 @@ def test_an_undo_says_where_it_came_from() -> None:
 
 def test_a_call_may_be_named_by_its_entry() -> None:
     done = worked(placed(), writing("a", "1"), writing("b", "1"))
-    calls = [entry for entry in done.record if isinstance(entry, ToolRun)]
+    calls = entries_of(done, ToolRun)
     assert files_of(done.undo(calls[1])) == {"a": b"1"}
 
 
@@ -64,12 +71,6 @@ def test_a_later_call_of_a_turn_leaves_the_results_before_it() -> None:
     assert again.text() == "again"
     bodies = [str(message.content) for message in client.requests[0].messages]
     assert sum("interrupted" in body for body in bodies) == 2
-
-
-def test_a_run_that_was_stopped_goes_on_from_an_undo() -> None:
-    stopped = run([writing("a", "1", id="w")], user=placed(), system_tools=True, max_tool_rounds=1)
-    assert stopped.outcome == RoundLimit(1)
-    assert stopped.undo("w").outcome == Completed()
 
 
 def test_the_call_of_the_last_run_is_meant_where_ids_repeat() -> None:
@@ -115,13 +116,6 @@ def test_an_unknown_call_is_refused_with_the_nearest_one() -> None:
         placed().undo(tool_run(call_id="other"))
 
 
-def test_a_session_without_a_place_is_refused() -> None:
-    tool = FunctionTool("f", lambda *_: None)
-    done = run([tool_call("f", id="c"), "done"], tool)
-    with pytest.raises(ValueError, match="an undo needs the files of session"):
-        done.undo("c")
-
-
 @pytest.mark.parametrize("gap", ["noted", "abandoned", "interrupted"])
 def test_a_call_whose_changes_may_not_be_known_is_refused_unless_they_are_ignored(gap: str) -> None:
     def leave_out(session: Session, _: object) -> None:
@@ -138,7 +132,7 @@ def test_a_call_whose_changes_may_not_be_known_is_refused_unless_they_are_ignore
     assert files_of(done.undo("w", gaps="ignore")) == {}
 
 
-def test_a_change_that_a_call_beside_it_may_have_made_is_not_undone_unasked() -> None:
+def test_a_change_that_a_call_next_to_it_may_have_made_is_not_undone_unasked() -> None:
     def both(session: Session, _: object) -> None:
         session.require_sandbox().native.put("a", b"1")
         note_effect(created("a", b"1", attribution="ambiguous"))
@@ -151,14 +145,7 @@ def test_a_change_that_a_call_beside_it_may_have_made_is_not_undone_unasked() ->
     assert files_of(done.undo("first")) == {}
 
 
-@pytest.mark.parametrize("more", [{"effects_declared": "read_only"}, {"rows": (object(),)}])
-def test_a_call_that_could_change_nothing_leaves_no_gap(more: dict[str, Any]) -> None:
-    done = worked(placed(), writing("a", "1", id="w"))
-    done.add_entry(tool_run(status="interrupted", **more))
-    assert files_of(done.undo("w")) == {}
-
-
-def test_contents_that_were_not_kept_cannot_be_brought_back() -> None:
+def test_contents_that_were_not_preserved_cannot_be_brought_back() -> None:
     def change(session: Session, _: object) -> None:
         note_effect(FileEffect("big", "changed", Blob("0" * 64, 9), Blob("1" * 64, 9)))
         note_effect(FileEffect("b", "deleted", Blob("2" * 64, 9), None))
@@ -198,10 +185,10 @@ def test_a_call_before_a_merge_of_files_is_refused() -> None:
     merged = one.merge(other, files="three-way")
     with pytest.raises(ValueError, match="it ran in another sandbox, before a three"):
         merged.undo("w")
-    kept = one.merge(other, files="ours")
-    assert files_of(kept.undo("w")) == {"a": b"0"}
+    remaining = one.merge(other, files="ours")
+    assert files_of(remaining.undo("w")) == {"a": b"0"}
     with pytest.raises(ValueError, match="in a session that was merged into this one"):
-        kept.undo("v")
+        remaining.undo("v")
 
 
 @pytest.mark.parametrize("status", ["done", "interrupted"])
@@ -209,12 +196,6 @@ def test_a_call_without_rows_here_is_refused(status: str) -> None:
     done = with_record(tool_run(changed("a", b"", b"1"), call_id="c", status=status))
     with pytest.raises(ValueError, match="'c' has no row in this session"):
         done.undo("c", gaps="ignore")
-
-
-def test_an_unknown_word_for_gaps_is_refused() -> None:
-    done = worked(placed(), writing("a", "1", id="w"))
-    with pytest.raises(ValueError, match="unknown gaps 'refsue': expected 'refuse' or 'ignore'"):
-        done.undo("w", gaps="refsue")  # type: ignore[arg-type]  # a caller's mistake
 
 
 def test_a_check_cannot_be_undone_and_says_why() -> None:
@@ -227,7 +208,7 @@ def test_a_check_cannot_be_undone_and_says_why() -> None:
 def test_what_a_call_did_that_was_cut_off_can_be_undone() -> None:
     turn = writing("a", "1", writing("b", "2", id="second"), writing("c", "3", id="third"), id="w")
     done = worked(placed(), turn)
-    calls = [entry for entry in done.record if isinstance(entry, ToolRun)]
+    calls = entries_of(done, ToolRun)
     rows = done.chunk_table
     cut = [structs.replace(call, status="interrupted", rows=()) for call in calls]
     for n_kept, which in ((1, 0), (3, 1), (4, 2)):
@@ -238,3 +219,80 @@ def test_what_a_call_did_that_was_cut_off_can_be_undone() -> None:
         undone = stopped.undo(cut[which], gaps="ignore")
         assert len(undone.chunk_table) == n_kept
         assert files_of(undone) == dict([("a", b"1"), ("b", b"2")][:which])
+
+
+@given(files=trees, todo=change_lists)
+def test_net_changes_lead_from_the_files_before_to_those_after(
+    files: dict[str, bytes], todo: list[Change]
+) -> None:
+    after = dict(files)
+    assert applied(files, net_changes(follow(after, todo))) == after
+
+
+@given(files=trees, todo=change_lists)
+def test_reversed_changes_lead_back(files: dict[str, bytes], todo: list[Change]) -> None:
+    after = dict(files)
+    net = net_changes(follow(after, todo))
+    assert applied(after, [reversed_effect(effect) for effect in net]) == files
+
+
+@pytest.mark.parametrize(
+    ("effects", "expected"),
+    [
+        pytest.param([created("a", b"1"), removed({"a": b"1"}, "a")], [], id="come and gone"),
+        pytest.param([changed("a", b"1", b"2"), changed("a", b"2", b"1")], [], id="there and back"),
+        pytest.param(
+            [removed({"a": b"1"}, "a"), created("a", b"2")], [changed("a", b"1", b"2")], id="anew"
+        ),
+        pytest.param(
+            [moved({"a": b"1"}, "a", "b"), moved({"b": b"1"}, "b", "c")],
+            [moved({"a": b"1"}, "a", "c")],
+            id="renamed twice",
+        ),
+        pytest.param(
+            [moved({"a": b"1"}, "a", "b"), moved({"b": b"1"}, "b", "a")], [], id="renamed back"
+        ),
+        pytest.param(
+            [moved({"a": b"1"}, "a", "b"), created("a", b"2")],
+            [changed("a", b"1", b"2"), created("b", b"1")],
+            id="another one in its place",
+        ),
+        pytest.param(
+            [removed({"b": b"2"}, "b"), moved({"a": b"1"}, "a", "b")],
+            [removed({"a": b"1"}, "a"), changed("b", b"2", b"1")],
+            id="over another one",
+        ),
+        pytest.param(
+            [removed({"a": b"1"}, "a"), changed("a", b"2", b"3")],
+            [changed("a", b"1", b"3")],
+            id="back unseen",
+        ),
+        pytest.param(
+            [created("a", b"1"), created("a", b"2")], [created("a", b"2")], id="created twice"
+        ),
+        pytest.param(
+            [created("b", b"2"), moved({"a": b"1"}, "a", "b")],
+            [moved({"a": b"1"}, "a", "b")],
+            id="over a new one",
+        ),
+    ],
+)
+def test_what_effects_come_to(effects: list[FileEffect], expected: list[FileEffect]) -> None:
+    assert list(net_changes(effects)) == expected
+
+
+def test_a_change_is_as_sure_as_the_least_sure_effect_behind_it() -> None:
+    effects = [
+        changed("a", b"1", b"2", attribution="ambiguous"),
+        changed("a", b"2", b"3"),
+        removed({"b": b"1"}, "b"),
+        created("b", b"2", attribution="window"),
+    ]
+    assert [effect.attribution for effect in net_changes(effects)] == ["ambiguous", "window"]
+
+
+def test_another_mode_is_a_change_where_both_are_known() -> None:
+    one = Blob.from_bytes(b"1")
+    script = FileEffect("a", "changed", one, one, before_mode=FILE, after_mode=FILE | 0o111)
+    unknown = FileEffect("b", "changed", one, one, after_mode=FILE | 0o111)
+    assert net_changes([script, unknown]) == (script,)

@@ -32,9 +32,8 @@ from rath.session.log.open_logs import (
 )
 from rath.session.outcome import NeedsApproval, NeedsDecision
 from rath.testing import ScriptedClient
-from tests.flow.test_workflow_resume import GONE, Program, both, go
+from tests.flow.test_workflow_resume import GONE, go
 from tests.session.programs.test_going_on import AGENT, Counting, f_calls, rows_of
-from tests.session.resume.test_programs import parent
 from tests.support.api import Body
 from tests.support.cut_off import cut_off
 from tests.support.sessions import run
@@ -66,14 +65,6 @@ class Waiting:
     @property
     def n_asked(self) -> int:
         return len(self.client.requests)
-
-
-def test_when_it_is_given_again_later_the_run_that_went_on_is_served() -> None:
-    waiting = Waiting("done", "never")
-    first = waiting.agent(waiting.session).synchronize()
-    again = waiting.agent(waiting.session)
-    assert again.body is first.body
-    assert (waiting.tool.calls, waiting.client.n_left) == ([1], 1)
 
 
 def at_once(make: Callable[[], Session]) -> list[Session]:
@@ -114,24 +105,11 @@ def answer(session: Session) -> Session:
 
 
 @pytest.mark.parametrize("say", [approve, deny, decide, answer])
-def test_what_is_said_after_it_went_on_comes_too_late(say: Callable[[Session], Session]) -> None:
+def test_what_is_stated_after_it_went_on_comes_too_late(say: Callable[[Session], Session]) -> None:
     waiting = Waiting("done")
     waiting.agent(waiting.session).synchronize()
     with pytest.raises(ValueError, match="has gone on since, so what is said now comes too late"):
         say(waiting.session)
-
-
-def test_a_program_whose_run_waits_goes_on_once_with_all_that_follows() -> None:
-    client, tool = ScriptedClient([f_calls(1), "one", "two", "never"]), Counting()
-    program = Program(client, both, tool)
-    program.first.approval = "always"
-    out = program(go()).synchronize()
-    assert isinstance(out.outcome, NeedsApproval)
-    waits = parent(out).approve("call_1")
-    made = at_once(lambda: program.resume(waits))
-    assert {each.text() for each in made} == {"two"}
-    assert (tool.calls, client.n_left) == ([1], 1)
-    assert len({str(rows_of(each)) for each in made}) == 1
 
 
 def test_what_nobody_holds_any_more_is_forgotten() -> None:
@@ -223,8 +201,8 @@ def test_of_two_processes_one_goes_on(tmp_path: Path) -> None:
         assert each.stdin is not None
         each.stdin.write("go\n")
         each.stdin.flush()
-    said = [each.communicate(timeout=PATIENCE)[0] for each in both_of_them]
-    assert "done\n" in said
+    reply = [each.communicate(timeout=PATIENCE)[0] for each in both_of_them]
+    assert "done\n" in reply
     assert notes.read_text() == "made\n"
 
 
@@ -239,14 +217,14 @@ def test_what_failed_goes_on_in_the_log_that_it_has() -> None:
     assert list(loaded.record) == list(again.record)
 
 
-def test_a_call_that_the_run_which_failed_had_begun_waits_for_a_decision() -> None:
+def test_a_call_that_the_run_which_failed_had_started_waits_for_a_decision() -> None:
     tool = Counting()
-    whole = run([f_calls(1), "done"], tool, agent=AGENT).synchronize()
-    waits, left = cut_off(whole, 0), cut_off(whole, 0, begun=[0])
-    failed = failed_cell(whole.id, left.body.result())
+    complete = run([f_calls(1), "done"], tool, agent=AGENT).synchronize()
+    waits, left = cut_off(complete, 0), cut_off(complete, 0, begun=[0])
+    failed = failed_cell(complete.id, left.body.result())
     assert claim(waits.body, lambda: failed) == (failed, True)
     again, once_more = (run([], tool, user=waits, agent=AGENT) for _ in range(2))
-    assert again.outcome == once_more.outcome == NeedsDecision(whole.id, ("call_1",))
+    assert again.outcome == once_more.outcome == NeedsDecision(complete.id, ("call_1",))
     for each in (again, once_more):
         each.decide("call_1", "retry")
     tool.calls.clear()
@@ -283,12 +261,12 @@ def test_a_run_that_failed_before_it_had_anything_counts_for_nothing() -> None:
 
 
 def test_of_two_that_begin_the_same_the_second_gets_what_the_first_has_started() -> None:
-    cell, told, made = (Deferred.of(Body(ChunkTable())) for _ in range(3))
+    cell, reports, made = (Deferred.of(Body(ChunkTable())) for _ in range(3))
     alias(cell, cell)
-    alias(told, cell)
-    assert claim(told, lambda: made) == (made, True)
+    alias(reports, cell)
+    assert claim(reports, lambda: made) == (made, True)
     assert claim(cell, pytest.fail) == (made, False)
-    assert latest_run(cell) is latest_run(told) is made
+    assert latest_run(cell) is latest_run(reports) is made
     session = uuid4()
     assert begin(started_sessions(cell), session, lambda: made) == (made, True)
     assert begin(started_sessions(cell), session, pytest.fail) == (made, False)

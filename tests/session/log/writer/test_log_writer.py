@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from rath.errors import PersistenceError
 from rath.session import ChunkRow, Session
-from rath.session.events import Failed, Row
+from rath.session.events import Row
 from rath.session.log.writer import LogWriter, SerialQueue
 from rath.session.outcome import Cancelled
 from rath.session.persistence.store import FileStore, SessionLog, stores
@@ -28,15 +28,11 @@ from rath.testing import tool_call
 from rath.testing.store import FakeSessionStore
 from tests.support.api import (
     Identity,
-    begin_writing,
     beginning,
-    end_writing,
     find_log,
     recorder_module,
-    running_writer,
     writer_of,
 )
-from tests.support.logs import DAY
 from tests.support.sessions import FunctionTool, run
 from tests.support.waiting import PATIENCE
 
@@ -117,19 +113,6 @@ def test_a_run_cancelled_at_its_end_is_so_in_its_log(monkeypatch: pytest.MonkeyP
     assert Session.load(out.id, store=store).outcome == Cancelled(out.id)
 
 
-def test_a_log_that_cannot_be_written_can_be_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
-    store = SlowStore("append", b"intent")
-    use(store, monkeypatch)
-    out = run([tool_call("f"), "never"], FunctionTool("f", lambda *_: None), persist=True)
-    store.reached.wait(PATIENCE)
-    store.fail_at = store.n_writes + 1
-    threading.Timer(0.05, store.go.set).start()
-    loaded = Session.load(out.id, store=store)
-    assert len(loaded.chunk_table) == 1
-    with pytest.raises(PersistenceError):
-        out.synchronize()
-
-
 def test_a_slow_disk_holds_up_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
     class Safe(FunctionTool):
         effects = "read_only"
@@ -151,20 +134,10 @@ def test_a_slow_disk_holds_up_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
     assert list(Session.load(out.id, store=store).record) == list(out.record)
 
 
-def test_a_failure_that_cannot_be_written_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    store = Full("append", b'"failure"')
-    use(store, monkeypatch)
-    out = run([ValueError("the model broke")], persist=True)
-    with pytest.raises(ValueError, match="the model broke"):
-        out.synchronize()
-    assert not store.writers
-    assert list(Session.load(out.id, store=store).record) == list(out.partial_record)
-
-
 NOT_JSON = Row(1, ChunkRow("user", {"content": object()}))
 
 
-def begun(store: FakeSessionStore) -> LogWriter:
+def started(store: FakeSessionStore) -> LogWriter:
     session = Session.from_user_message("hi")
     writer = LogWriter(store, session.id)
     first = beginning(
@@ -174,9 +147,9 @@ def begun(store: FakeSessionStore) -> LogWriter:
     return writer
 
 
-def test_what_comes_before_a_line_that_cannot_be_written_is_kept() -> None:
+def test_what_comes_before_a_line_that_cannot_be_written_is_preserved() -> None:
     store = FakeSessionStore()
-    writer = begun(store)
+    writer = started(store)
     writer.queue(verdict())
     with pytest.raises(PersistenceError, match="cannot hold what it is given: TypeError"):
         writer.write(NOT_JSON).result(timeout=PATIENCE)
@@ -184,28 +157,6 @@ def test_what_comes_before_a_line_that_cannot_be_written_is_kept() -> None:
         writer.write(verdict()).result(timeout=PATIENCE)
     assert len(Session.load(writer.session, store=store).record) == 1
     assert not store.writers
-
-
-def test_a_run_that_cannot_be_written_to_its_end_is_let_go() -> None:
-    store = FakeSessionStore()
-    writer = begun(store)
-    writer.queue(NOT_JSON)
-    writer.leave(Failed("cancelled", "", DAY)).result(timeout=PATIENCE)
-    writer.leave().result(timeout=PATIENCE)
-    assert writer.error is not None
-    assert not store.writers
-    assert len(Session.load(writer.session, store=store).chunk_table) == 1
-
-
-def test_who_ends_late_does_not_end_the_writing_of_the_next() -> None:
-    store, session = FakeSessionStore(), uuid4()
-    first, second = LogWriter(store, session), LogWriter(store, session)
-    begin_writing(first)
-    begin_writing(second)
-    end_writing(first)
-    assert running_writer(session) is second
-    end_writing(second)
-    assert running_writer(session) is None
 
 
 def test_a_log_of_version_1_takes_nothing(tmp_path: Path) -> None:
@@ -230,10 +181,10 @@ def test_a_log_of_version_1_takes_nothing(tmp_path: Path) -> None:
 
 
 def test_a_round_that_was_read_is_counted_before_more_is_added() -> None:
-    go, begun = threading.Event(), threading.Event()
+    go, started = threading.Event(), threading.Event()
 
     def hold(*_: object) -> None:
-        begun.set()
+        started.set()
         go.wait(PATIENCE)
 
     tools = [
@@ -241,9 +192,9 @@ def test_a_round_that_was_read_is_counted_before_more_is_added() -> None:
         FunctionTool("hold", hold, parallel_safe=True),
     ]
     calls = tool_call("quick", "", tool_call("hold"))
-    whole = tool_call("quick", "", tool_call("quick"))
-    out = run([whole, calls], *tools, persist=True)
-    begun.wait(PATIENCE)
+    complete = tool_call("quick", "", tool_call("quick"))
+    out = run([complete, calls], *tools, persist=True)
+    started.wait(PATIENCE)
     out.cancel().add_entries()
     go.set()
     written = find_log(FileStore(), out.id)
@@ -324,15 +275,3 @@ def test_no_model_is_asked_before_its_reply_is_written(monkeypatch: pytest.Monke
     with pytest.raises(PersistenceError, match="No space left"):
         out.synchronize()
     assert asked == []
-
-
-def test_exit_waits_for_the_jobs_in_a_queue(tmp_path: Path) -> None:
-    code = (
-        "import sys, time; from pathlib import Path; "
-        "from rath.session.log.writer import SerialQueue; "
-        "lane = SerialQueue(); lane.put(lambda: time.sleep(0.2)); "
-        "lane.put(lambda: Path(sys.argv[1]).touch())"
-    )
-    written = tmp_path / "written"
-    subprocess.run([sys.executable, "-c", code, str(written)], check=True, timeout=60)
-    assert written.exists()

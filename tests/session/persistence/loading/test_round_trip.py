@@ -101,14 +101,14 @@ MADE: dict[str, Callable[[Session, Session], Session]] = {
 }
 
 
-def told(entry: Entry) -> dict[str, Any]:
+def reports(entry: Entry) -> dict[str, Any]:
     """Return an entry with all of its fields, those included that count in no comparison."""
-    said = structs.asdict(entry)
+    reply = structs.asdict(entry)
     if isinstance(entry, Operation):
         place = entry.place
-        said["place"] = place, place.run, place.root, place.trace
-        said["theirs"] = None if entry.theirs is None else list(entry.theirs)
-    return said
+        reply["place"] = place, place.run, place.root, place.trace
+        reply["theirs"] = None if entry.theirs is None else list(entry.theirs)
+    return reply
 
 
 def require_same(live: Session, loaded: Session) -> None:
@@ -116,7 +116,7 @@ def require_same(live: Session, loaded: Session) -> None:
     assert [(row, row.id) for row in loaded.chunk_table] == [
         (row, row.id) for row in live.chunk_table
     ]
-    assert [told(entry) for entry in loaded.record] == [told(entry) for entry in live.record]
+    assert [reports(entry) for entry in loaded.record] == [reports(entry) for entry in live.record]
     assert loaded.outcome == live.outcome
     assert loaded.cumulative_usage == live.cumulative_usage
     assert loaded.lineage == live.lineage
@@ -166,23 +166,6 @@ def test_any_sessions_come_back(tmp_path_factory: pytest.TempPathFactory, todo: 
     assert loaded.cumulative_usage == live.cumulative_usage
 
 
-def test_laws_hold_between_sessions_of_one_closure(tmp_path: Path) -> None:
-    store = FileStore(tmp_path)
-    root = run(["hi"], user=Session.from_user_message("go")).synchronize()
-    one, other = root.fork(), root.fork()
-    merged = run(["a"], user=one).merge(run(["b"], user=other)).synchronize()
-    merged.save(store=store)
-    loaded = load(store, merged.id).session
-    first, second = loaded.provenance.parents
-    assert first.body is not None
-    assert second.body is not None
-    mine, theirs = first.body.result(), second.body.result()
-    # Not by the names of rows: the memory itself is shared.
-    assert mine.table.vector.common_prefix(theirs.table.vector) == 2
-    assert mine.merged(theirs).table == loaded.chunk_table
-    assert len(mine.merged(mine).table) == len(mine.table)
-
-
 def test_undo_comes_back_with_all_of_its_parent(tmp_path: Path) -> None:
     store = FileStore(tmp_path)
     live = worked(placed({"a": b"1"}), writing("a", "2", id="w")).synchronize()
@@ -220,8 +203,8 @@ def test_an_effect_of_calls_inside_one_another_is_counted_once(tmp_path: Path) -
     )
     assert mine == theirs
     runs = [tool_run(created("a", b"1"), call_id=name) for name in ("one", "two")]
-    beside: Any = sharing_effects([structs.replace(e, operation=SHARED) for e in runs])
-    assert beside[0].file_effects[0] is not beside[1].file_effects[0]
+    neighbour: Any = sharing_effects([structs.replace(e, operation=SHARED) for e in runs])
+    assert neighbour[0].file_effects[0] is not neighbour[1].file_effects[0]
 
 
 SHARED = UUID(int=1)

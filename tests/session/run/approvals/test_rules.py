@@ -14,7 +14,7 @@ from rath.session import Session, run_session_loop
 from rath.session.outcome import Cancelled, Completed, NeedsApproval
 from rath.session.tooling import ApprovalRule, CallRequest
 from rath.testing import ScriptedClient, tool_call
-from tests.support.approvals import AGENT, Noting, calls_of, go, interrupts, kinds, results, waiting
+from tests.support.approvals import AGENT, Noting, calls_of, go, kinds, results, waiting
 from tests.support.cut_off import cut_off
 from tests.support.waiting import PATIENCE, at_a_deadline
 
@@ -73,23 +73,6 @@ def test_where_one_call_waits_none_of_the_turn_is_made_and_nothing_is_noted_as_m
     assert [kind.__name__ for kind in kinds(session)] == ["Operation", "ModelCall", "Interrupt"]
 
 
-def test_an_interrupt_says_which_calls_wait_and_where_they_stand() -> None:
-    session = waiting(1, 2)
-    (entry,) = interrupts(session)
-    assert (entry.reason, entry.calls, entry.places) == ("approval", ("c1", "c2"), (0, 1))
-    assert entry.rows == (session.chunk_table[1].id,)
-
-
-def test_an_agent_has_a_rule_for_all_its_tools() -> None:
-    client = ScriptedClient([calls_of(1), "done"])
-    tool = Noting(approval="never")
-    agent = Agent("go", client.provider, [tool], system_tools=False, approval="always")
-    out = agent(Session.from_user_message("go"))
-    assert needed(out) == ("c1",)
-    assert agent(out.approve("c1")).text() == "done"
-    assert tool.calls == [1]
-
-
 def test_a_rule_sees_the_call_and_a_snapshot_of_its_session() -> None:
     seen: list[CallRequest] = []
 
@@ -102,17 +85,6 @@ def test_a_rule_sees_the_call_and_a_snapshot_of_its_session() -> None:
     assert (call.call_id, call.tool, call.arguments) == ("c1", "f", {"n": 1})
     assert call.session.id == session.id
     assert len(call.session.chunk_table) == 2
-
-
-def test_a_rule_that_changes_the_arguments_it_sees_changes_no_call() -> None:
-    def rule(call: CallRequest) -> bool:
-        assert isinstance(call.arguments, dict)
-        call.arguments["n"] = 9
-        return False
-
-    tool = Noting(approval=rule)
-    go([calls_of(1), "done"], tool)
-    assert tool.calls == [1]
 
 
 @pytest.mark.parametrize("is_async", [False, True], ids=["def", "async def"])
@@ -158,7 +130,7 @@ def says(value: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("rule", "said"),
+    ("rule", "reply"),
     [
         (broken, "it raised LookupError"),
         (unspeakable, "it raised Unspeakable"),
@@ -170,12 +142,12 @@ def says(value: Any) -> Any:
     ids=["raises", "raises without words", "exits", "None", "a text", "a number"],
 )
 def test_a_rule_that_gives_no_bool_means_yes_and_the_log_says_why(
-    rule: Any, said: str, caplog: pytest.LogCaptureFixture
+    rule: Any, reply: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING, "rath.session.loop"):
         assert needed(waiting(1, tool=Noting(approval=rule))) == ("c1",)
     (record,) = [each for each in caplog.records if each.name == "rath.session.loop"]
-    assert said in record.getMessage()
+    assert reply in record.getMessage()
     assert "'c1' (f)" in record.getMessage()
 
 
@@ -226,7 +198,7 @@ def test_a_rule_that_takes_too_long_ends_the_agents_that_it_asks() -> None:
     assert isinstance(asked_of[0].outcome, Cancelled)
 
 
-def test_a_decision_of_what_became_of_a_call_is_no_approval_of_one_that_was_not_begun() -> None:
+def test_a_decision_of_what_became_of_a_call_is_no_approval_of_one_that_was_not_started() -> None:
     tool = Noting(approval=says(False))
     left = cut_off(go([calls_of(1), "done"], tool), 0).decide("c1", "retry")
     tool.approval = "always"
@@ -234,26 +206,7 @@ def test_a_decision_of_what_became_of_a_call_is_no_approval_of_one_that_was_not_
     assert tool.calls == [1]
 
 
-def test_a_call_that_had_begun_is_made_again_by_decision_and_no_rule_is_asked() -> None:
-    tool = Noting(approval=says(False))
-    left = cut_off(go([calls_of(1), "done"], tool), 0, begun=[0]).decide("c1", "retry")
-    tool.approval = "always"
-    assert needed(go(["done"], tool, user=left)) == ()
-    assert tool.calls == [1, 1]
-
-
-def test_calls_that_are_refused_anyway_need_no_approval() -> None:
-    tool = Noting()
-    bad = tool_call("f", {"n": "x"}, tool_call("nowhere", {}, id="c8"), id="c7")
-    out = go([bad, "done"], tool)
-    assert needed(out) == ()
-    assert [said["error_kind"] for _, said in results(out)] == [
-        "invalid_tool_arguments",
-        "unknown_tool",
-    ]
-
-
-def test_a_refused_call_beside_one_that_waits_is_not_asked_about() -> None:
+def test_a_refused_call_next_to_one_that_waits_is_not_asked_about() -> None:
     bad = tool_call("f", {"n": "x"}, calls_of(2), id="c1")
     session = go([bad], Noting())
     assert needed(session) == ("c2",)
@@ -287,33 +240,3 @@ def test_rules_are_asked_again_only_about_calls_that_nobody_has_decided_about() 
     go(["done"], tool, user=session.approve("c2"))
     assert asked == ["c1", "c2", "c1"]
     assert sorted(tool.calls) == [1, 2]
-
-
-def test_a_rule_that_changed_its_mind_stops_the_run_again_and_keeps_what_was_allowed() -> None:
-    wanted = {"c2"}
-    tool = Noting(approval=lambda call: call.call_id in wanted)
-    session = waiting(1, 2, tool=tool).approve("c2")
-    wanted.add("c1")
-    again = go(["done"], tool, user=session)
-    assert needed(again) == ("c1",)
-    assert tool.calls == []
-    out = go(["done"], tool, user=again.approve("c1"))
-    assert sorted(tool.calls) == [1, 2]
-    assert out.outcome == Completed()
-
-
-def test_a_rule_may_ask_an_agent_and_its_sessions_have_places_of_their_own() -> None:
-    judge = Agent("judge", ScriptedClient(["yes", "yes"]).provider, system_tools=False)
-    made: list[Session] = []
-
-    def rule(_: CallRequest) -> bool:
-        made.append(judge(Session.from_user_message("is it good?")))
-        return made[-1].text() != "yes"
-
-    def work(_: int) -> str:
-        made.append(judge(Session.from_user_message("is it good?")))
-        return made[-1].text() or ""
-
-    out = go([calls_of(1), "done"], Noting(work=work, approval=rule))
-    assert results(out) == [("c1", "yes")]
-    assert made[0].id != made[1].id

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import _thread
 import hashlib
 import io
 import json
 import logging
-import operator
 import pickle
-import queue
-import sys
-import threading
 import traceback
-from collections import Counter, deque
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rath.errors import AuthenticationError, ProviderServerError, ProviderTimeout
-from rath.llm import Provider, RathLLMAssistantMessage, RathLLMTokenUsage, chat_client_for
+from rath.llm import Provider, RathLLMAssistantMessage, chat_client_for
 from rath.session import (
     ChunkTable,
     Session,
@@ -36,35 +30,20 @@ from rath.session import (
     user_text_chunk,
 )
 from rath.session.body import CostSum
+from rath.session.content import ToolCall
 from rath.session.outcome import BudgetExceeded, Completed, RoundLimit
 from rath.session.record import ModelCall, RecalledNote
+from rath.session.run.driver import AskModel, Finish, Reply, RunCalls, Step, Turn, next_step
 from rath.testing import ScriptedClient, tool_call
 from tests.support import chat_replies as replies
-from tests.support.api import HANDOVER, call_site
+from tests.support.api import HANDOVER, TurnVerdict, call_site
 from tests.support.chat_server import ChatServer
 from tests.support.evidence import answer, priced_client, tokens
 from tests.support.offline_vendor import OfflineVendor, Says
 from tests.support.rendering import rerender_call
-from tests.support.sessions import FunctionTool, run
-from tests.support.waiting import PATIENCE, at_a_deadline
-
-AGENT = Session.from_agent_prompt("You are a test.")
-
-
-def model_calls(session: Session) -> list[ModelCall]:
-    return [entry for entry in session.record if isinstance(entry, ModelCall)]
-
+from tests.support.sessions import AGENT, FunctionTool, echo, entries_of, run
 
 # ---- limits
-
-
-def test_a_budget_that_the_last_round_crosses_is_what_ends_the_run() -> None:
-    client = ScriptedClient([tool_call("f")], provider=Provider(budget_total_tokens=1))
-    called: list[int] = []
-    tool = FunctionTool("f", lambda *_: called.append(1))
-    out = run([], tool, agent_provider=client.provider, max_tool_rounds=1)
-    assert isinstance(out.outcome, BudgetExceeded)
-    assert called == []
 
 
 def test_a_budget_callback_that_fails_is_logged_and_the_run_goes_on(
@@ -98,8 +77,8 @@ def test_a_model_that_times_out_fails_the_run_and_is_not_taken_for_its_deadline(
 
 
 def vendor(*turns: Says) -> OfflineVendor:
-    said = iter(turns)
-    return OfflineVendor(lambda _: next(said))
+    reply = iter(turns)
+    return OfflineVendor(lambda _: next(reply))
 
 
 SEARCH: tuple[dict[str, Any]] = (
@@ -116,30 +95,8 @@ def test_a_paused_turn_is_a_row_is_sent_back_as_it_is_and_goes_on(text: str | No
     out = run([], agent_provider=asked.provider)
     assert (out.text(), out.outcome) == ("done", Completed())
     assert [row.payload["content"] for row in out.chunk_table] == ["go", text, "done"]
-    said = {} if text is None else {"content": text}
-    assert asked.requests[1][-1] == {"role": "assistant", **said, "blocks": list(SEARCH)}
-
-
-def test_a_pause_counts_as_a_round() -> None:
-    asked = vendor(PAUSED, PAUSED)
-    out = run([], agent_provider=asked.provider, max_tool_rounds=2)
-    assert out.outcome == RoundLimit(2)
-    assert len(asked.requests) == 2
-
-
-def test_a_budget_stops_a_run_at_a_pause() -> None:
-    asked = vendor(PAUSED)
-    provider = replace(asked.provider, budget_total_tokens=1)
-    assert isinstance(run([], agent_provider=provider).outcome, BudgetExceeded)
-
-
-def test_a_paused_turn_that_calls_tools_goes_on_with_their_results() -> None:
-    asked = vendor(replace(PAUSED, calls=("f",)), Says("done"))
-    out = run([], FunctionTool("f", lambda *_: 1), agent_provider=asked.provider)
-    assert out.text() == "done"
-    assert [message["role"] for message in asked.requests[1]] == [
-        "system", "user", "assistant", "tool",
-    ]  # fmt: skip
+    reply = {} if text is None else {"content": text}
+    assert asked.requests[1][-1] == {"role": "assistant", **reply, "blocks": list(SEARCH)}
 
 
 def test_another_model_takes_over_a_paused_turn_with_a_handover() -> None:
@@ -170,41 +127,10 @@ def test_recalled_notes_do_not_come_between_a_pause_and_the_rest() -> None:
     assert asked.requests[1][-1]["blocks"] == list(SEARCH)
 
 
-def test_blocks_do_not_go_back_behind_another_agent() -> None:
-    asked = vendor(Says("hm", blocks=SEARCH), Says("more"), Says("done"))
-    out = run([], agent_provider=asked.provider)
-    say = Session.from_user_message("go on")
-    run([], user=out.merge(say), agent_provider=asked.provider).synchronize()
-    assert asked.requests[1][2]["blocks"] == list(SEARCH)
-    other = Session.from_agent_prompt("You are another.")
-    run([], user=out.merge(say), agent=other, agent_provider=asked.provider).synchronize()
-    assert all("blocks" not in message for message in asked.requests[2])
-
-
-def test_a_pause_behind_which_other_notes_stand_is_a_turn_like_any_other() -> None:
-    asked = vendor(PAUSED, Says("done"))
-    out = run([], agent_provider=asked.provider, max_tool_rounds=1)
-
-    def recall(_: Session) -> list[RecalledNote]:
-        return [RecalledNote("m://1", "new")]
-
-    later = run([], user=out, agent_provider=asked.provider, recall=recall)
-    assert later.text() == "done"
-    assert all("blocks" not in message for message in asked.requests[1])
-    assert asked.requests[1][-1] == {"role": "user", "content": HANDOVER}
-
-
 # ---- turns that the model refuses
 
 
-def test_a_refusal_completes_the_run_and_can_be_read() -> None:
-    out = run([], agent_provider=vendor(Says("I will not.", finish="refusal")).provider)
-    assert out.outcome == Completed()
-    assert out.text() == "I will not."
-    assert model_calls(out)[0].evidence.finish_reason == "refusal"
-
-
-def test_what_was_said_before_is_no_answer_where_the_model_refuses_without_a_word() -> None:
+def test_what_was_stated_before_is_no_answer_where_the_model_refuses_without_a_word() -> None:
     answered = run([], agent_provider=vendor(Says("an answer")).provider)
     refused = run([], user=answered, agent_provider=vendor(Says(finish="refusal")).provider)
     assert refused.outcome == Completed()
@@ -213,107 +139,12 @@ def test_what_was_said_before_is_no_answer_where_the_model_refuses_without_a_wor
     assert silent.text() == "an answer"
 
 
-@pytest.mark.parametrize(
-    ("message", "text"),
-    [
-        (RathLLMAssistantMessage(content=None, refusal="no"), "no"),
-        (RathLLMAssistantMessage(content="", refusal="no"), "no"),
-        (RathLLMAssistantMessage(content="but", refusal="no"), "but"),
-    ],
-)
-def test_the_words_of_a_refusal_are_the_answer_where_there_is_no_other(
-    message: RathLLMAssistantMessage, text: str
-) -> None:
-    assert run([message]).text() == text
-
-
-# ---- runs inside a run
-
-
-def test_a_run_inside_a_recall_is_known_to_the_run_that_it_serves() -> None:
-    def recall(session: Session) -> list[Any]:
-        return [run(["a note"], user=session).chunk_table[-1]]
-
-    out = run(["done"], recall=recall).synchronize()
-    assert [call.evidence.status for call in model_calls(out)] == ["done", "done"]
-    seen = model_calls(out)[1].seen
-    assert seen is not None
-    assert [note.text for note in seen.recalled] == ["a note"]
-
-
-def test_what_happens_in_an_abandoned_tool_after_the_run_is_no_part_of_it() -> None:
-    begun, ended, over = (threading.Event() for _ in range(3))
-    below: list[Session] = []
-
-    def ask_late(session: Session, _: object) -> str | None:
-        begun.set()
-        ended.wait(PATIENCE)
-        try:
-            below.append(run(["late"], user=session))
-            return below[0].text()
-        finally:
-            over.set()
-
-    def run_until(deadline: float) -> Session:
-        tool = FunctionTool("ask", ask_late, timeout=deadline)
-        return run([tool_call("ask"), "done"], tool).synchronize()
-
-    out = at_a_deadline(run_until, lambda _: begun.is_set())
-    assert out.text() == "done"
-    before = list(out.record)
-    ended.set()
-    assert over.wait(PATIENCE)
-    below[0].synchronize()
-    assert list(out.record) == before
-
-
-# ---- tools of every shape
-
-
-def test_a_plain_tool_may_give_an_awaitable() -> None:
-    async def later() -> str:
-        return "later"
-
-    out = run([tool_call("f"), "done"], FunctionTool("f", lambda *_: later()))
-    assert out.chunk_table[2].payload["content"] == '"later"'
-
-
-def test_a_tool_whose_result_cannot_be_read_is_that_tools_failure() -> None:
-    class Bad:
-        def __repr__(self) -> str:
-            raise ValueError("no text")
-
-        __str__ = __repr__
-
-    out = run([tool_call("f"), "done"], FunctionTool("f", lambda *_: Bad()))
-    assert '"error_kind": "tool_execution_exception"' in out.chunk_table[2].payload["content"]
-    assert out.text() == "done"
-
-
 # ---- where it began
 
 
 def test_a_run_names_the_line_that_started_it() -> None:
     assert call_site().endswith("in test_a_run_names_the_line_that_started_it")
     assert "test_run.py:" in call_site()
-
-
-def test_a_run_that_no_python_code_started_has_no_place() -> None:
-    call: Any = operator.call
-    answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    # A bare thread in which C code calls `call_site`: there is no caller outside of rath. A
-    # tracer, if there is one, follows into it.
-    calls: list[Any] = [partial(sys.settrace, threading.gettrace()), call_site]
-    collect: Any = deque
-    called: Any = map
-    asking: Any = called(answers.put, called(call, calls))
-    _thread.start_new_thread(collect, (asking,))
-    assert answers.get(timeout=PATIENCE) is None
-    assert answers.get(timeout=PATIENCE) == "an unknown place"
-
-
-def echo(_: Session, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    return dict(arguments)
 
 
 def calls_with_ids(ids: list[str]) -> RathLLMAssistantMessage:
@@ -358,7 +189,7 @@ def test_rendering_a_stored_call_again_gives_its_digest(
             system_tools=False,
             recall=lambda _: notes,  # noqa: B023  # the run is over before the next one begins
         ).synchronize()
-        for call in model_calls(session):
+        for call in entries_of(session, ModelCall):
             if call.evidence.provider_kind == client.provider.provider_kind:
                 assert renders_again(session, call, client)
 
@@ -396,7 +227,7 @@ def test_no_secret_reaches_rows_record_files_logs_repr_or_errors(
         with pytest.raises(AuthenticationError) as caught:
             failed.text()
         assert CANARY in (server.requests[0].headers["authorization"])
-    shown = [
+    display = [
         repr(provider),
         str(provider),
         repr(out),
@@ -409,7 +240,7 @@ def test_no_secret_reaches_rows_record_files_logs_repr_or_errors(
         logged.getvalue(),
         repr(pickle.dumps(out.chunk_table)),
     ]
-    assert [text for text in shown if CANARY in text] == []
+    assert [text for text in display if CANARY in text] == []
     files = [file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()]
     assert files
     assert [content for content in files if CANARY.encode() in content] == []
@@ -446,30 +277,6 @@ def test_rows_stand_in_call_order_and_unsafe_tools_run_alone(
         assert len(together) == 1 or all(flags[index][0] for index in together)
 
 
-# ---- 12: failure
-
-
-def test_a_failing_session_does_not_disturb_others_nor_the_runtime() -> None:
-    def bad(*_: object) -> None:
-        raise SystemExit(1)
-
-    def bad_callback(_: object) -> None:
-        raise KeyboardInterrupt
-
-    sessions = [
-        run([tool_call("bad"), "a"], FunctionTool("bad", bad)),
-        run([ValueError("boom")]),
-        run(["b"], on_event=bad_callback),
-        run(["c"]),
-    ]
-    assert sessions[0].text() == "a"
-    with pytest.raises(ValueError, match="boom"):
-        sessions[1].text()
-    assert sessions[2].text() == "b"
-    assert sessions[3].text() == "c"
-    assert run(["still there"]).text() == "still there"
-
-
 # ---- what is told
 
 
@@ -480,19 +287,6 @@ def test_a_run_cost_what_its_calls_cost() -> None:
     out = run([], FunctionTool("f", lambda *_: "ok"), agent_provider=client.provider)
     # 3,000 at 0.25 and 200 at 2 dollars a million.
     assert out.cumulative_cost == CostSum(Decimal("0.00115"), 2)
-
-
-def test_the_cost_of_a_pending_session_waits_for_it() -> None:
-    client = priced_client([answer("done", tokens(1000, 0))])
-    fork = run([], agent_provider=client.provider).fork()
-    assert fork.cumulative_cost == CostSum(Decimal("0.00025"), 1)
-
-
-def test_tokens_that_came_with_a_session_have_no_known_cost() -> None:
-    given_usage = RathLLMTokenUsage(10, 5, 15)
-    cost = Session(ChunkTable(), cumulative_usage=given_usage).fork().cumulative_cost
-    assert cost == CostSum(Decimal(0), 0, given_tokens=15)
-    assert not cost.is_complete
 
 
 def test_a_sub_agent_costs_the_run_that_called_it() -> None:
@@ -573,3 +367,39 @@ def test_usage_and_cost_are_the_sums_over_the_calls_that_can_be_reached_each_onc
         used = session.cumulative_usage
         assert session.cumulative_cost == ledger.cost()
         assert (0 if used is None else used.total_tokens) == ledger.usage()
+
+
+CALL = ToolCall("a", "look", "{}")
+STOPPED = BudgetExceeded(10, 11)
+ANSWER = Turn(3, (), TurnVerdict((), Completed()), ())
+CALLS = Turn(3, (CALL,), TurnVerdict((CALL,)), (0,))
+DONE = replace(CALLS, open_calls=())
+REPAIR = Turn(3, (), TurnVerdict((), reply="once more"), ())
+LAST_CALLS = Turn(3, (CALL,), TurnVerdict((CALL,), Completed()), (0,))
+
+
+@pytest.mark.parametrize(
+    ("turn", "n_rows", "n_calls", "stopped", "expected"),
+    [
+        pytest.param(None, 1, 0, None, AskModel(), id="nothing was said yet"),
+        pytest.param(None, 1, 0, STOPPED, Finish(STOPPED), id="stopped before the first call"),
+        pytest.param(None, 1, 5, None, Finish(RoundLimit(5)), id="no calls are left"),
+        pytest.param(ANSWER, 4, 1, None, Finish(Completed()), id="an answer"),
+        pytest.param(ANSWER, 4, 1, STOPPED, Finish(Completed()), id="an answer that was paid for"),
+        pytest.param(CALLS, 4, 1, None, RunCalls(CALLS), id="calls"),
+        pytest.param(CALLS, 4, 5, None, RunCalls(CALLS), id="calls of the last turn"),
+        pytest.param(CALLS, 4, 1, STOPPED, Finish(STOPPED), id="calls that are not made any more"),
+        pytest.param(DONE, 5, 1, None, AskModel(), id="results that the model reads"),
+        pytest.param(DONE, 5, 1, STOPPED, Finish(STOPPED), id="results, and the budget is used"),
+        pytest.param(DONE, 5, 5, None, Finish(RoundLimit(5)), id="results, and no calls are left"),
+        pytest.param(REPAIR, 4, 1, None, Reply("once more"), id="an answer that does not fit"),
+        pytest.param(REPAIR, 4, 1, STOPPED, Reply("once more"), id="said also where it stops"),
+        pytest.param(REPAIR, 5, 1, None, AskModel(), id="the model was told what does not fit"),
+        pytest.param(LAST_CALLS, 4, 1, STOPPED, RunCalls(LAST_CALLS), id="calls beside an answer"),
+    ],
+)
+def test_the_next_step_follows_from_what_is_known(
+    turn: Turn | None, n_rows: int, n_calls: int, stopped: BudgetExceeded | None, expected: Step
+) -> None:
+    step = next_step(turn, n_rows=n_rows, n_calls=n_calls, max_calls=5, stopped=stopped)
+    assert step == expected

@@ -90,18 +90,6 @@ def test_results_may_be_given_for_a_turn_whose_calls_were_not_answered() -> None
                    tools=[TOOL]).text()  # fmt: skip
 
 
-def test_calls_whose_results_are_left_out_read_as_interrupted() -> None:
-    client = ScriptedClient(["so"])
-    a_session().replay(at=3, provider=client.provider, tools=[TOOL]).text()
-    assert "interrupted" in str(contents(client)[-1])
-
-
-def test_the_session_keeps_its_provider_and_its_place() -> None:
-    client = ScriptedClient(["first", "second"])
-    session = run([], agent_provider=client.provider).to(client.provider)
-    assert session.replay(at=1).text() == "second"
-
-
 def test_another_agent_goes_on_with_its_own() -> None:
     client = ScriptedClient(["by another"])
     agent = Agent("Another.", client.provider, system_tools=False)
@@ -111,12 +99,12 @@ def test_another_agent_goes_on_with_its_own() -> None:
 
 
 def test_the_recorded_model_is_asked_again_where_this_machine_would_ask_it_there() -> None:
-    said = iter([Says("one"), Says("two"), Says("three")])
-    vendor = OfflineVendor(lambda _: next(said))
+    reply = iter([Says("one"), Says("two"), Says("three")])
+    vendor = OfflineVendor(lambda _: next(reply))
     session = run([], agent_provider=replace(vendor.provider, temperature=0.5)).synchronize()
     out = session.replay(at=1)
     assert out.text() == "two"
-    moved = OfflineVendor(lambda _: next(said))
+    moved = OfflineVendor(lambda _: next(reply))
     kind = str(vendor.provider.provider_kind)
     register_chat_client(
         kind, lambda p: chat_client_for(replace(p, provider_kind=moved.provider.provider_kind))
@@ -131,7 +119,7 @@ def passes(session: Session) -> Session:
 
 
 @pytest.mark.parametrize(
-    ("options", "error", "said"),
+    ("options", "error", "reply"),
     [
         ({"at": 8}, ValueError, "at=8 is no row of a session of 7 rows"),
         ({"at": -8}, ValueError, "at=-8 is no row"),
@@ -147,10 +135,10 @@ def passes(session: Session) -> Session:
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_refused(
-    options: dict[str, Any], error: type[Exception], said: str
+    options: dict[str, Any], error: type[Exception], reply: str
 ) -> None:
     given: dict[str, Any] = {"provider": ScriptedClient([]).provider, **options}
-    with pytest.raises(error, match=said):
+    with pytest.raises(error, match=reply):
         a_session().replay(**given if "agent" not in options else options)
 
 
@@ -179,11 +167,3 @@ def test_a_run_that_asked_nobody_needs_a_provider() -> None:
     session = run(["never"], max_tool_rounds=0).synchronize()
     with pytest.raises(ValueError, match="asked no model"):
         session.replay(at=1)
-
-
-def test_the_built_in_tools_come_by_name() -> None:
-    client = ScriptedClient(["one", "two"])
-    session = run([], agent_provider=client.provider, system_tools=["run_code"])
-    assert session.replay(at=1, provider=client.provider).text() == "two"
-    names = [[tool.name for tool in request.tools or ()] for request in client.requests]
-    assert names == [["run_code"], ["run_code"]]

@@ -24,7 +24,6 @@ from rath.errors import (
     PersistenceError,
     ProviderError,
     ProviderProtocolError,
-    RateLimitError,
     ReplayDifference,
     SelfWaitError,
     StreamInterrupted,
@@ -32,7 +31,6 @@ from rath.errors import (
 from rath.llm import (
     ChatClient,
     Provider,
-    RathLLMChatRequest,
     RathLLMStreamDelta,
     register_chat_client,
 )
@@ -40,9 +38,7 @@ from rath.session import (
     ChunkRow,
     ChunkTable,
     Session,
-    run_session_compress,
     run_session_loop,
-    select_session,
     session_registry,
 )
 from rath.session.graph import lineage_journal_tracking
@@ -50,11 +46,8 @@ from rath.session.outcome import (
     BudgetExceeded,
     Cancelled,
     Completed,
-    DeadlineExceeded,
-    NeedsDecision,
     RoundLimit,
 )
-from rath.session.provider_builtin import DefaultSessionLoopExecutor
 from rath.session.record import ModelCall, Operation, ToolRun
 from rath.testing import ScriptedClient, Turn, tool_call
 from tests.support import anthropic_replies as claude
@@ -66,8 +59,8 @@ from tests.support.chat_server import ChatServer
 from tests.support.cut_off import cut_off
 from tests.support.images import picture
 from tests.support.offline_vendor import OfflineVendor, Says
-from tests.support.replayed import AGENT, Effects, Program, programs
-from tests.support.sessions import AsyncFunctionTool, FunctionTool, run
+from tests.support.random_programs import AGENT, Effects, Program, programs
+from tests.support.sessions import AsyncFunctionTool, FunctionTool, entries_of, run
 from tests.support.waiting import PATIENCE
 
 
@@ -109,7 +102,7 @@ def test_runs_of_one_model_on_top_of_one_another_replay(program: Program) -> Non
     assert_replays(replace(program, steps=steps)(client.provider), program.effects)
 
 
-def test_what_is_said_before_a_question_that_was_cut_off_stands_in_no_later_request() -> None:
+def test_what_is_stated_before_a_question_that_was_cut_off_stands_in_no_later_request() -> None:
     client = ScriptedClient(["one", "two words", "three"])
     is_there = threading.Event()
 
@@ -141,21 +134,16 @@ def test_a_replay_is_refused_where_it_would_block_a_loop() -> None:
 
 
 @given(program=programs, data=st.data())
-def test_any_row_that_was_changed_is_told(program: Program, data: st.DataObject) -> None:
+def test_any_row_that_was_changed_is_reported(program: Program, data: st.DataObject) -> None:
     session = replace(program, steps=())()
     table = session.chunk_table
     # The last answer was never sent to anybody.
     at = data.draw(st.integers(0, len(table) - 2))
-    text = data.draw(st.text(max_size=5).map(lambda said: f"changed {said}"))
+    text = data.draw(st.text(max_size=5).map(lambda reply: f"changed {reply}"))
     other = ChunkRow(table[at].kind, {**table[at].payload, "content": text})
-    with pytest.raises(ReplayDifference) as told:
+    with pytest.raises(ReplayDifference) as reports:
         edited(session, at, other).replay()
-    assert told.value.where.startswith("session ")
-
-
-def test_a_paused_turn_goes_on_in_the_replay() -> None:
-    answers = [Says("half", finish="pause_turn"), Says("done")]
-    assert_replays(run([], agent_provider=OfflineVendor(lambda _: answers.pop(0)).provider))
+    assert reports.value.where.startswith("session ")
 
 
 def test_a_run_that_used_its_rounds_or_its_budget_ends_so_again() -> None:
@@ -187,21 +175,6 @@ def test_a_cancelled_run_and_what_passes_it_on_replay() -> None:
     assert_replays(run(["never"], user=out).fork(), ran)
 
 
-def test_a_run_that_missed_its_deadline_ends_where_it_had() -> None:
-    async def wait(session: Session, _: dict[str, Any]) -> None:
-        await asyncio.Event().wait()
-
-    out = run([tool_call("f"), "never"], AsyncFunctionTool("f", wait), timeout=0.05)
-    assert isinstance(out.outcome, DeadlineExceeded)
-    assert_replays(out)
-
-
-def test_a_failed_session_raises_its_own_error() -> None:
-    out = run([RuntimeError("down")])
-    with pytest.raises(Exception, match="down"):
-        out.replay()
-
-
 def test_a_failed_session_that_was_loaded_replays_to_where_it_failed(tmp_path: Path) -> None:
     file = tmp_path / "failed.jsonl"
     effects = Effects()
@@ -212,26 +185,6 @@ def test_a_failed_session_that_was_loaded_replays_to_where_it_failed(tmp_path: P
     loaded = Session.load(tmp_path / f"{file.name}{PARTIAL_SUFFIX}")
     again = loaded.replay()
     assert again.chunk_table == loaded.chunk_table == out.partial_table
-
-
-def test_what_goes_on_beside_a_failed_question_replays() -> None:
-    def busy(_: object) -> Says:
-        raise RateLimitError("slow down", status=429)
-
-    provider = replace(OfflineVendor(busy).provider, retry_max_attempts=1)
-    effects = Effects()
-
-    def ask(session: Session, _: dict[str, Any]) -> str:
-        inner = run([], user=session.detach(), agent_provider=provider)
-        with pytest.raises(RateLimitError):
-            inner.synchronize()
-        helper = run(["helped"], effects.tool, user=session)
-        return helper.text() or ""
-
-    out = run([tool_call("sub"), "done"], FunctionTool("sub", ask))
-    assert len([entry for entry in out.record if isinstance(entry, Operation)]) == 3
-    assert_replays(out, effects)
-    assert out.replay().cumulative_usage == out.cumulative_usage
 
 
 answer = partial(tool_call, "final_answer")
@@ -282,34 +235,16 @@ def test_a_run_that_was_cut_off_and_went_on_replays_as_one(
     asked = [tool_call("f", {"n": n}, id=f"c{n}") for n in range(3)]
     two = tool_call("f", {"n": 0}, asked[1], id="c0")
     script: list[Turn] = [two, asked[2], "done"]
-    whole = run(script, effects.tool, agent=AGENT)
+    complete = run(script, effects.tool, agent=AGENT)
     if turn != 0:
         begun, known = set(), set()
-    cut = cut_off(whole, turn, begun=begun, known=known)
+    cut = cut_off(complete, turn, begun=begun, known=known)
     waiting = cut.replay()
     assert (waiting.chunk_table, waiting.outcome) == (cut.chunk_table, cut.outcome)
     for at in sorted(begun - known):
         cut.decide(f"c{at}", choice)
     out = run(script if turn is None else script[turn + 1 :], effects.tool, user=cut, agent=AGENT)
-    assert out.id == whole.id
-    assert_replays(out, effects)
-
-
-def test_a_run_that_failed_and_went_on_replays_as_one() -> None:
-    effects = Effects()
-    failed = run([tool_call("f"), RuntimeError("down")], effects.tool, agent=AGENT)
-    with pytest.raises(RuntimeError, match="down"):
-        failed.synchronize()
-    latest = failed.body.latest
-    assert latest is not None
-    body = replace(latest, outcome=NeedsDecision(failed.id, ()))
-    waits = Session.from_body(Deferred.of(body), failed.provenance, id=failed.id)
-    out = run(["done"], effects.tool, user=waits, agent=AGENT)
-    assert [call.status for call in out.record if isinstance(call, ModelCall)] == [
-        "done",
-        "failed",
-        "done",
-    ]
+    assert out.id == complete.id
     assert_replays(out, effects)
 
 
@@ -341,37 +276,37 @@ def a_session() -> Session:
     return run([], Effects().tool, agent_provider=client.provider).synchronize()
 
 
-def test_another_prompt_is_told_before_anything_runs() -> None:
+def test_another_prompt_is_reported_before_anything_runs() -> None:
     session = a_session()
     other = Session.from_user_message("went").chunk_table[0]
-    with pytest.raises(ReplayDifference, match="not those that the run began with") as told:
+    with pytest.raises(ReplayDifference, match="not those that the run began with") as reports:
         edited(session, 0, other).replay()
-    assert told.value.where.startswith(f"session {str(session.id)[:8]}")
+    assert reports.value.where.startswith(f"session {str(session.id)[:8]}")
 
 
 @pytest.mark.parametrize(("index", "call"), [(1, 2), (3, 3)])
-def test_a_changed_answer_is_told_at_the_next_request(index: int, call: int) -> None:
+def test_a_changed_answer_is_reported_at_the_next_request(index: int, call: int) -> None:
     session = a_session()
     row = session.chunk_table[index]
     other = ChunkRow(row.kind, {**row.payload, "content": "something else"})
-    with pytest.raises(ReplayDifference, match="the request is not the one") as told:
+    with pytest.raises(ReplayDifference, match="the request is not the one") as reports:
         edited(session, index, other).replay()
-    assert told.value.where.endswith(f"model call {call}")
-    assert told.value.expected != told.value.found
+    assert reports.value.where.endswith(f"model call {call}")
+    assert reports.value.expected != reports.value.found
 
 
 @pytest.mark.parametrize("index", [2, 4])
-def test_a_changed_tool_result_is_told_at_its_row(index: int) -> None:
+def test_a_changed_tool_result_is_reported_at_its_row(index: int) -> None:
     session = a_session()
     row = session.chunk_table[index]
     other = ChunkRow(row.kind, {**row.payload, "content": "x" * 1_000_000})
-    with pytest.raises(ReplayDifference, match=f"row {index} is not what its run gave") as told:
+    with pytest.raises(ReplayDifference, match=f"row {index} is not what its run gave") as reports:
         edited(session, index, other).replay()
-    assert len(str(told.value)) < 1000
+    assert len(str(reports.value)) < 1000
 
 
 @pytest.mark.parametrize(
-    ("kind", "nth", "change", "said"),
+    ("kind", "nth", "change", "reply"),
     [
         (Operation, 0, {"tools": ()}, r"request is not|is new|schema"),
         (Operation, 0, {"head": AGENT.chunk_table.rows * 2}, "the request is not the one"),
@@ -385,20 +320,20 @@ def test_a_changed_tool_result_is_told_at_its_row(index: int) -> None:
         (ModelCall, 2, {"status": "failed"}, "."),
     ],
 )
-def test_an_entry_that_was_changed_is_told(
-    kind: type[Entry], nth: int, change: dict[str, Any], said: str
+def test_an_entry_that_was_changed_is_reported(
+    kind: type[Entry], nth: int, change: dict[str, Any], reply: str
 ) -> None:
     session = a_session()
-    entry = [entry for entry in session.record if isinstance(entry, kind)][nth]
+    entry = entries_of(session, kind)[nth]
     if isinstance(entry, ModelCall) and "parameters" in change:
         parameters = {**entry.evidence.parameters, **change["parameters"]}
         change = {"evidence": structs.replace(entry.evidence, parameters=parameters)}
     other = structs.replace(entry, **change)
-    with pytest.raises((ReplayDifference, ProviderError), match=said):
+    with pytest.raises((ReplayDifference, ProviderError), match=reply):
         with_entry(session, lambda each: other if each is entry else each).replay()
 
 
-def test_a_call_that_is_missing_or_too_many_is_told() -> None:
+def test_a_call_that_is_missing_or_too_many_is_reported() -> None:
     session = a_session()
     body = session.body.result()
     entries = list(body.record)
@@ -411,24 +346,14 @@ def test_a_call_that_is_missing_or_too_many_is_told() -> None:
         _with(session, long).replay()
 
 
-def test_a_replay_inside_a_tool_is_not_counted() -> None:
-    stored = a_session()
-
-    def look(_: Session, __: dict[str, Any]) -> int:
-        return len(stored.replay().chunk_table)
-
-    out = run([tool_call("look"), "done"], FunctionTool("look", look)).synchronize()
-    assert len([entry for entry in out.record if isinstance(entry, ModelCall)]) == 2
-
-
-def test_another_outcome_is_told() -> None:
+def test_another_outcome_is_reported() -> None:
     session = a_session()
     body = replace(session.body.result(), outcome=RoundLimit(3))
     with pytest.raises(ReplayDifference, match="ended in another way"):
         _with(session, body).replay()
 
 
-def test_rows_that_a_fork_or_a_merge_did_not_make_are_told() -> None:
+def test_rows_that_a_fork_or_a_merge_did_not_make_are_reported() -> None:
     session = a_session()
     for made in (session.fork(), session.merge(Session.from_user_message("and"))):
         rows = [*made.chunk_table.rows, Session.from_user_message("more").chunk_table[0]]
@@ -568,29 +493,6 @@ def test_its_program_replays_without_key_and_server(case: str) -> None:
         assert again.cumulative_usage == out.cumulative_usage
 
 
-def test_streamed_and_whole_are_not_the_same() -> None:
-    out, provider = asked(*CASES["openai"])
-    with pytest.raises(ReplayDifference, match="'stream'"), rath.replay(out):
-        ask_again(provider, streams=True).synchronize()
-
-
-@pytest.mark.parametrize("kind", ["openai", "anthropic"])
-def test_side_calls_replay(kind: str) -> None:
-    say = replies.completion if kind == "openai" else _says
-    with ChatServer() as server:
-        server.queue(say("short"), say("0"))
-        root = server.base_url.removesuffix("/v1") if kind == "anthropic" else server.base_url
-        provider = Provider(model="m", provider_kind=kind, base_url=root, api_key=KEY)
-        user = run([tool_call("f"), "long"], TOOL)
-        out = run_session_compress(user, AGENT, agent_provider=provider)
-        assert select_session(out, AGENT, "this", agent_provider=provider) == (0, "this")
-    assert out.replay().text() == "short"
-
-
-def _says(text: str) -> Reply:
-    return claude.message(claude.text(text))
-
-
 def test_a_broken_stream_breaks_again_with_what_had_come() -> None:
     cut = replies.event_stream(replies.text_chunk("half of"), replies.Cut("close"))
     with ChatServer() as server:
@@ -599,10 +501,10 @@ def test_a_broken_stream_breaks_again_with_what_had_come() -> None:
         out = ask_again(provider, streams=True)
         with pytest.raises(StreamInterrupted):
             out.synchronize()
-    told: list[str | None] = []
+    reports: list[str | None] = []
 
     def note(delta: RathLLMStreamDelta) -> None:
-        told.append(delta.content_delta)
+        reports.append(delta.content_delta)
 
     with rath.replay(out):
         again = run_session_loop(
@@ -615,30 +517,7 @@ def test_a_broken_stream_breaks_again_with_what_had_come() -> None:
         )
         with pytest.raises(StreamInterrupted) as error:
             again.synchronize()
-    assert (error.value.partial_text, told) == ("half of", ["half of"])
-
-
-def test_an_executor_of_ones_own_is_not_asked() -> None:
-    class Executor(DefaultSessionLoopExecutor):
-        """Says so when it is asked."""
-
-        n_asked = 0
-
-        def complete(self, req: RathLLMChatRequest) -> Any:
-            Executor.n_asked += 1
-            return super().complete(req)
-
-    def ask() -> Session:
-        executor = Executor(client)
-        provider = Provider(model="m")
-        return run([], TOOL, agent_provider=provider, executor=executor).synchronize()
-
-    client = ScriptedClient([tool_call("f"), "done"])
-    out = ask()
-    assert out.replay().text() == "done"
-    with rath.replay(out):
-        assert ask().text() == "done"
-    assert Executor.n_asked == 2
+    assert (error.value.partial_text, reports) == ("half of", ["half of"])
 
 
 def test_a_client_whose_code_is_not_here_cannot_be_replayed_and_says_so() -> None:

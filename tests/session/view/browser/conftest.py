@@ -17,8 +17,8 @@ import pytest
 from playwright.sync_api import Browser, Page
 
 from rath.session.view import write_page
+from tests.support.branches import Family, family
 from tests.support.browser import CHROMIUM, NO_CHROMIUM, Seen, opened, running_browser
-from tests.support.viewed import Family, family
 
 Open = Callable[..., tuple[Page, Seen]]
 

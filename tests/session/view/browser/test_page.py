@@ -1,16 +1,22 @@
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from playwright.sync_api import Page, expect
 
 from benchmarks.explorer import long_session
-from rath.session import Session
+from rath.session import ChunkRow, ChunkTable, Session
+from rath.session.record import Verdict
 from rath.session.view import write_page
+from rath.testing import tool_call
 from tests.session.view.browser.conftest import Open
 from tests.session.view.page.conftest import SlowRun, serving, slow_run
-from tests.support.viewed import Family
+from tests.support.branches import Family
+from tests.support.sessions import FunctionTool, run
 
 pytestmark = pytest.mark.timeout(60)  # seconds; the machine may be busy
 
@@ -117,8 +123,8 @@ def test_search_counts_what_it_finds(
 ) -> None:
     page, _ = open_page(page_file)
     page.fill("#search", query)
-    told = page.locator(".search .told")
-    expect(told).to_have_text("none" if count == "none" else f"1 of {count}")
+    reports = page.locator(".search .told")
+    expect(reports).to_have_text("none" if count == "none" else f"1 of {count}")
 
 
 def test_search_goes_to_the_next_and_the_previous(open_page: Open, page_file: Path) -> None:
@@ -156,17 +162,6 @@ def test_two_branches_stand_side_by_side_from_where_they_part(
     assert seen.complaints == []
 
 
-def test_a_comparison_is_begun_by_key(open_page: Open, made_family: tuple[Family, Path]) -> None:
-    family, path = made_family
-    page, _ = open_page(path)
-    page.click(f'[data-session="{family.left.id}"]')
-    page.click(f'[data-session="{family.right.id}"]')
-    page.keyboard.press("c")
-    page.keyboard.press("j")
-    expect(page.locator(".versus")).to_contain_text(str(family.left.id)[:8])
-    expect(page.locator(".versus")).to_contain_text(str(family.right.id)[:8])
-
-
 CONTRAST = """() => {
   const numbers = (color) => color.match(/[\\d.]+/g).map(Number);
   const light = ([r, g, b]) => [r, g, b].map((v) => v / 255)
@@ -192,7 +187,7 @@ CONTRAST = """() => {
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_all_text_can_be_told_from_what_is_behind_it(
+def test_all_text_can_be_reported_from_what_is_behind_it(
     open_page: Open, page_file: Path, scheme: str
 ) -> None:
     page, _ = open_page(page_file, color_scheme=scheme)
@@ -262,3 +257,79 @@ def test_a_page_follows_the_run_to_its_end(open_page: Open, slow_run: SlowRun) -
         expect(page.locator(".rows-head")).to_contain_text("completed")
     assert seen.complaints == []
     assert seen.asked == [served.address, f"{served.address}events/0"]
+
+
+ATTACKS = (
+    "</script><script>window.hacked = 1</script>",
+    "<img src=x onerror='window.hacked = 1'>",
+    "<svg onload='window.hacked = 1'>",
+    '"><iframe srcdoc="<script>parent.hacked = 1</script>"></iframe>',
+    "<!--<script>",
+    "javascript:window.hacked = 1",
+    "{{code}} {{data}} ${window.hacked = 1}",
+    "\u2028window.hacked = 1\u2029",
+    "\ud800 \x00 \x1b[31m \u202egnp.exe",
+    "__proto__",
+)
+ALL = "\n".join(ATTACKS)
+
+
+def answer(_: Session, arguments: Mapping[str, Any]) -> object:
+    return {"said": ALL, ALL: arguments, "__proto__": {"polluted": 1}}
+
+
+def hostile_session() -> Session:
+    """Texts that attack wherever a text can stand: rows, names, arguments, results, reports."""
+    user = Session(
+        ChunkTable(
+            (
+                *Session.from_user_message(ALL).chunk_table,
+                ChunkRow(f"kind {ALL}", {"content": ALL, "__proto__": ALL}),
+                ChunkRow("constructor", {"content": "a kind that objects have"}),
+            )
+        ),
+        lineage_operator=f"operator {ALL}",
+        lineage_extras=((ALL, ALL),),
+    )
+    name = "<b onclick=window.hacked=1>tool"
+    made = run(
+        [
+            tool_call(name, {"q": ALL, "__proto__": {"polluted": 1}}, id=ALL, content=ALL),
+            tool_call("constructor", ALL),
+            ALL,
+        ],
+        FunctionTool(name, answer, schema={"type": "object", "description": ALL}),
+        user=user,
+        agent=Session.from_agent_prompt(ALL),
+    ).synchronize()
+    made.add_entry(
+        Verdict(
+            operation=made.record[0].operation,
+            name=ALL,
+            judge=ALL,
+            passed=False,
+            score=math.nan,
+            report=ALL,
+            workspace_digest=ALL,
+        )
+    )
+    return made
+
+
+def test_hostile_texts_stay_texts(open_page: Open, tmp_path: Path) -> None:
+    path = write_page(hostile_session(), tmp_path / "page.html")
+    page, seen = open_page(path)
+    odd = page.locator(".line", has_text="a kind that objects have").locator(".speaker")
+    expect(odd).to_have_text("constructor")
+    lines = page.locator(".line")
+    for at in range(lines.count()):
+        lines.nth(at).click()
+        for folded in page.locator(".evidence details:not([open]) > summary").all():
+            folded.click()
+    expect(page.locator(".evidence")).to_contain_text("onerror")
+    page.fill("#search", "<img src=x")
+    expect(page.locator("mark").first).to_have_text("<img src=x")
+    assert page.evaluate("[window.hacked, ({}).polluted]") == [None, None]
+    assert page.locator(".panes :is(script, iframe, img, b[onclick])").count() == 0
+    assert seen.complaints == []
+    assert seen.asked == [path.as_uri()]

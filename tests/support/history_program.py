@@ -1,7 +1,7 @@
-"""A program that does a little of everything; `python -m tests.support.told_program URL WORKSPACE`.
+"""A program that does a little of everything; it takes the URL of a server, and a workspace.
 
 It asks the models of a test server, works in a local sandbox, and writes the id of its last session
-to stdout. Where its sessions are stored, and the key, is told by the environment.
+to stdout. The environment names the store of its sessions, and the key.
 """
 
 from __future__ import annotations
