@@ -340,7 +340,7 @@ def _scrub_in_turn(store: LocalStore) -> None:
     except (sqlite3.Error, IndexMismatch):
         is_large = False
     if is_large:
-        store.pace.ask(partial(scrub, store))
+        store.scrubbing.add(partial(scrub, store))
     else:
         scrub(store)
 

@@ -127,7 +127,7 @@ class _NotePut:
         outcome = self._outcome(present) if self.only_if is None else None
         if outcome is not None:
             if outcome and wait:
-                syncing.force(path)
+                syncing.run(str(path))
             return outcome
         mode = None if present is None else present[0]
         directory, name = os.path.split(path)
@@ -147,9 +147,9 @@ class _NotePut:
             if store.catalog.change(directory, name, put, index_it=index_it) is False:
                 return False
         if wait:
-            syncing.force(path)
+            syncing.run(str(path))
         elif present is None:
-            syncing.add(path)
+            syncing.add(str(path))
         else:
             sync_directory(path.parent)
         return True
