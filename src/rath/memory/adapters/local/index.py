@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 from rath._core.sqlite import DerivedDatabase, IndexMismatch, opening
 from rath.memory.adapters.local.files import Stamp
 from rath.memory.adapters.local.layout import Kind, note_path
-from rath.memory.adapters.local.metadata import NO_METADATA, Metadata
 from rath.memory.adapters.local.terms import is_word
+from rath.memory.notes import NO_METADATA, Metadata
 
 INDEX_VERSION = 4
 """Counts changes of the schema and of the terms; an index of another version is built again."""

@@ -24,17 +24,11 @@ from rath.memory.adapters.local.files import (
 )
 from rath.memory.adapters.local.forgetting import sweep
 from rath.memory.adapters.local.index import IndexEntry, NoteIndex
-from rath.memory.adapters.local.metadata import (
-    NO_METADATA,
-    Metadata,
-    read_metadata,
-    replacing_text,
-    write_metadata,
-)
+from rath.memory.adapters.local.metadata import read_metadata, replacing_text, write_metadata
 from rath.memory.adapters.local.store import LocalStore
 from rath.memory.adapters.local.terms import index_terms
 from rath.memory.adapters.local.walk import update_files
-from rath.memory.notes import places
+from rath.memory.notes import NO_METADATA, Metadata, places
 from rath.memory.op_types import MemoryOpList, MemoryOpRead, MemoryOpTree, MemoryOpWrite
 
 _WRITE_MODES = ("replace", "write")
