@@ -14,6 +14,8 @@ from rath.memory import op_types as ops
 from rath.memory import results as res
 from rath.memory.abc import MemoryBackend, MemoryStoreSpec
 from rath.memory.capabilities import MemoryCapabilities, ScopeModel
+from rath.memory.driver import OperationFailed, decoded
+from rath.memory.notes import NO_METADATA, Metadata
 from rath.memory.op_types import MemoryOp
 from rath.memory.results import MemoryResult
 
@@ -64,7 +66,7 @@ class FakeMemory(MemoryBackend):
         """Every note by its URI."""
         self.ops: list[MemoryOp] = []
         """Every operation so far, in order."""
-        self._metadata: dict[str, notes.Metadata] = {}
+        self._metadata: dict[str, Metadata] = {}
         self._archives: dict[str, str] = {}
         """The URI of its transcript, by run."""
         self._answer = answer
@@ -114,7 +116,10 @@ class FakeMemory(MemoryBackend):
         handler = self._HANDLERS.get(type(op))
         if handler is None:
             raise UnsupportedMemoryOp(type(op), self.name)
-        return handler(self, op)
+        try:
+            return handler(self, op)
+        except OperationFailed as exc:
+            return exc.failure
 
     def _write(self, op: ops.MemoryOpWrite) -> MemoryResult:
         choices = [uri.to_public_uri(each) for each in notes.places(op)]
@@ -122,25 +127,25 @@ class FakeMemory(MemoryBackend):
         place = next(free, choices[-1])
         is_same = self.notes.get(place) == op.content
         try:
-            new = notes.Metadata.from_write(op.metadata or {}, now=self._clock().timestamp())
+            new = Metadata.from_write(op.metadata or {}, now=self._clock().timestamp())
         except ValueError as exc:
-            return res.MemoryExecutionFailure("unsupported", f"the metadata cannot be kept: {exc}")
+            raise OperationFailed("unsupported", f"the metadata cannot be kept: {exc}") from exc
         self.notes[place] = op.content
         self._metadata[place] = self._metadata_of(place).union(new) if is_same else new
         where = op.uri if place == choices[0] else place
         return res.MemoryWriteResult(where, len(op.content.encode()))
 
-    def _metadata_of(self, place: str) -> notes.Metadata:
-        return self._metadata.get(place, notes.NO_METADATA)
+    def _metadata_of(self, place: str) -> Metadata:
+        return self._metadata.get(place, NO_METADATA)
 
     def _read(self, op: ops.MemoryOpRead) -> MemoryResult:
         place = uri.to_public_uri(op.uri)
         text = self.notes.get(place)
         if text is None:
-            return res.MemoryExecutionFailure("not_found", f"there is no note at {op.uri!r}")
+            raise OperationFailed("not_found", f"there is no note at {op.uri!r}")
         about = self._metadata_of(place)
-        data = text.encode() if op.encoding is None else text
-        return res.MemoryReadResult(op.uri, data, op.level, about.sources, about.expires_at)
+        found = (op.uri, text.encode(), op.level, about.sources, about.expires_at)
+        return decoded(op, res.MemoryReadResult(*found))
 
     def _list(self, op: ops.MemoryOpList | ops.MemoryOpTree) -> MemoryResult:
         depth = op.depth if isinstance(op, ops.MemoryOpTree) else 0
@@ -182,10 +187,10 @@ class FakeMemory(MemoryBackend):
         place = uri.to_public_uri(op.uri)
         below = [note for note in self.notes if note.startswith(_above(place))]
         if place not in self.notes and not below:
-            return res.MemoryExecutionFailure("not_found", f"there is nothing at {place!r}")
+            raise OperationFailed("not_found", f"there is nothing at {place!r}")
         if place not in self.notes and not op.recursive:
             text = f"{place!r} is a directory; recursive=True forgets all that is below it"
-            return res.MemoryExecutionFailure("unsupported", text)
+            raise OperationFailed("unsupported", text)
         return self._drop([place, *(below if op.recursive else ())])
 
     def _forget_session(self, session_id: str) -> MemoryResult:

@@ -28,6 +28,7 @@ from typing import NamedTuple, Self, cast
 from rath._core.files import StrPath, atomic_write_bytes, sync_directory
 from rath.memory.adapters.local.layout import DRAFTS_NAME, NOTE_SUFFIX, Kind, is_draft
 from rath.memory.adapters.local.terms import index_terms
+from rath.memory.driver import OperationFailed
 
 MAX_FILE_BYTES = 536_870_912
 """Larger files are neither written nor read in one piece."""
@@ -62,10 +63,6 @@ _NOTHING_THERE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG, 
 _CANNOT_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS)
 
 
-class TooLarge(Exception):
-    """A file has more than `MAX_FILE_BYTES`."""
-
-
 class Stamp(NamedTuple):
     """The state of a file by which a change is noticed."""
 
@@ -93,7 +90,7 @@ def read_file(
 
     Raises:
         OSError: It is there and cannot be read.
-        TooLarge: The whole of it is more than `MAX_FILE_BYTES`.
+        OperationFailed: The whole of it is more than `MAX_FILE_BYTES`.
     """
     try:
         # Opening some devices has effects of its own, so they are not even opened.
@@ -109,9 +106,10 @@ def read_file(
         if not stat.S_ISREG(status.st_mode):
             return None
         if status.st_size > MAX_FILE_BYTES == limit:
-            raise TooLarge(
+            raise OperationFailed(
+                "unsupported",
                 f"{os.fspath(path)!r} has {status.st_size} bytes, and at most {MAX_FILE_BYTES} "
-                "are read in one piece; read the file by other means"
+                "are read in one piece; read the file by other means",
             )
         data = os.read(fd, min(limit, status.st_size + 1))
         while len(data) != status.st_size and (room := min(limit - len(data), _CHUNK_BYTES)):

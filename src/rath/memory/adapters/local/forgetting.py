@@ -30,6 +30,7 @@ from rath.memory.adapters.local.store import LocalStore
 from rath.memory.adapters.local.transcripts import STAMP_FORMAT, archives
 from rath.memory.adapters.local.vectors import erase_unused
 from rath.memory.adapters.local.walk import counting_as_read, update_all, update_files
+from rath.memory.driver import InvalidUri
 from rath.memory.op_types import MemoryOpForget
 from rath.memory.persistence.paths import local_memory_root
 from rath.memory.persistence.registry import local_stores
@@ -157,7 +158,7 @@ def forget(store: LocalStore, op: MemoryOpForget) -> MemoryResult:
 
 def _forget_session(store: LocalStore, session_id: str) -> MemoryResult:
     if "/" in session_id:
-        raise layout.InvalidUri(f"{session_id!r} cannot name a session; expected one plain name")
+        raise InvalidUri(f"{session_id!r} cannot name a session; expected one plain name")
     # The transcripts go first: notes of them are written only while they are there.
     directory = _real_place(
         store.root, layout.relative_path(f"{MEMORY_URI_PREFIX}session/{session_id}")
@@ -289,7 +290,7 @@ def _real_place(root: Path, relative: str) -> str | None:
     real = layout.locate(root, above) / name if above else root / name
     place = real.relative_to(root).as_posix()
     if place.partition("/")[0] not in MEMORY_SCOPES:
-        raise layout.InvalidUri(f"{relative!r} leads out of the scopes of the store through a link")
+        raise InvalidUri(f"{relative!r} leads out of the scopes of the store through a link")
     if layout.is_hidden(name) or not os.path.lexists(real):
         return None
     return place

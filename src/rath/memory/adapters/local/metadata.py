@@ -23,8 +23,9 @@ from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 from rath._core.files import StrPath, atomic_write_bytes
-from rath.memory.adapters.local.files import TooLarge, mark_as_ours, read_content, read_file
+from rath.memory.adapters.local.files import mark_as_ours, read_content, read_file
 from rath.memory.adapters.local.layout import METADATA_SUFFIX, NOTE_SUFFIX
+from rath.memory.driver import OperationFailed
 from rath.memory.notes import NO_METADATA, Metadata
 from rath.memory.results import MemorySource
 
@@ -114,7 +115,7 @@ def read_metadata(note: StrPath) -> MetadataFile:
             if text is not None and record.next_digest == hashlib.sha256(text).hexdigest():
                 metadata = record.next_metadata
         return MetadataFile(metadata, status.st_mtime_ns)
-    except (OSError, ValueError, TooLarge) as exc:
+    except (OSError, ValueError, OperationFailed) as exc:
         return MetadataFile(mtime_ns=status.st_mtime_ns, problem=f"{place} tells nothing: {exc}")
 
 

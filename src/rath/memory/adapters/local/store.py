@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any
 from rath._async.runtime import runtime
 from rath._core.usage_locks import Use
 from rath.memory.adapters.local.catalog import Catalog
-from rath.memory.adapters.local.files import TooLarge
-from rath.memory.adapters.local.layout import InvalidUri
 from rath.memory.adapters.local.pacing import SCRUB_SECONDS, DelayedWork
+from rath.memory.driver import OperationFailed
 from rath.memory.op_types import MemoryOp
 from rath.memory.results import MemoryExecutionFailure, MemoryResult
 
@@ -111,10 +110,8 @@ def run(operation: Blocking, store: LocalStore, op: MemoryOp) -> MemoryResult:
     """Run one operation; an error in it gives a failure, not an exception."""
     try:
         return operation(store, op)
-    except InvalidUri as exc:
-        return MemoryExecutionFailure("invalid_uri", str(exc))
-    except TooLarge as exc:
-        return MemoryExecutionFailure("unsupported", str(exc))
+    except OperationFailed as exc:
+        return exc.failure
     except PermissionError as exc:
         return MemoryExecutionFailure("unauthorized", str(exc), type(exc).__name__)
     except (OSError, sqlite3.Error) as exc:

@@ -23,8 +23,9 @@ from rath._core.text import valid_unicode
 from rath.memory.adapters.local import layout
 from rath.memory.adapters.local.files import MAX_TRANSCRIPT_BYTES, Draft, message_text
 from rath.memory.adapters.local.store import LocalStore
+from rath.memory.driver import InvalidUri, OperationFailed
 from rath.memory.op_types import MemoryOpCommit
-from rath.memory.results import MemoryCommitResult, MemoryExecutionFailure, MemoryResult
+from rath.memory.results import MemoryCommitResult
 from rath.memory.uri import MEMORY_URI_PREFIX
 
 ExtractionPhase = Literal["pending", "done", "failed"]
@@ -265,12 +266,10 @@ def pending_archives(root: Path) -> Iterator[tuple[Archive, ExtractionRecord]]:
             yield archive, record
 
 
-def archive_transcript(store: LocalStore, op: MemoryOpCommit) -> MemoryResult:
+def archive_transcript(store: LocalStore, op: MemoryOpCommit) -> MemoryCommitResult:
     """Write the files of a commit, which are on disk when this returns."""
     if "/" in op.session_id or not op.session_id:
-        return MemoryExecutionFailure(
-            "invalid_uri", f"{op.session_id!r} cannot name a session; expected one plain name"
-        )
+        raise InvalidUri(f"{op.session_id!r} cannot name a session; expected one plain name")
     root = store.root
     commits = layout.relative_path(f"{MEMORY_URI_PREFIX}{_SESSIONS}/{op.session_id}/{_COMMITS}")
     try:
@@ -278,9 +277,9 @@ def archive_transcript(store: LocalStore, op: MemoryOpCommit) -> MemoryResult:
         text = json.dumps(messages, indent=2, ensure_ascii=False) + "\n"
         rows = tuple(int(row) for row in op.rows)
     except (TypeError, ValueError) as exc:
-        return MemoryExecutionFailure(
+        raise OperationFailed(
             "unsupported", f"a message cannot be archived as JSON: {exc}", type(exc).__name__
-        )
+        ) from exc
     uris = tuple(valid_unicode(str(uri)) for uri in op.used_uris)
     record = CommitRecord(rows, uris, op.run)
     archive = _archive_of_run(root, op)

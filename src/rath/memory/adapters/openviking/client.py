@@ -14,7 +14,8 @@ from rath._async.lanes import gather
 from rath.config.redaction import guard_logs, redact
 from rath.errors import MemoryBackendError
 from rath.memory.adapters.openviking.addresses import Addresses
-from rath.memory.results import FailureKind, MemoryExecutionFailure
+from rath.memory.driver import OperationFailed
+from rath.memory.results import FailureKind
 
 __all__ = ["Access", "VikingClient", "VikingError", "connect", "load_sdk", "translate_error"]
 
@@ -74,14 +75,13 @@ _NO_LIMIT = 86400.0
 """Seconds: each operation has a deadline of its own, and some are longer than others."""
 
 
-class VikingError(Exception):
-    """An operation failed; `failure` is its result."""
+class VikingError(OperationFailed):
+    """A request to the server fails."""
 
     def __init__(
         self, kind: FailureKind, message: str, detail: str | None = None, *, is_busy: bool = False
     ) -> None:
-        super().__init__(message)
-        self.failure = MemoryExecutionFailure(kind, message, detail)
+        super().__init__(kind, message, detail)
         self.is_busy = is_busy
         """Whether the server did nothing because of other work that will end."""
 
