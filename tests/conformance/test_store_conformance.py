@@ -40,8 +40,8 @@ def test_the_fake_store_keeps_the_contract_within_a_process() -> None:
     store = FakeSessionStore()
     reasons = skipped(check_store(lambda: store))
     assert list(reasons) == [
-        "a_writer_in_another_process_is_seen_and_refused",
-        "a_killed_writer_leaves_whole_lines_and_no_lock",
+        "a_writer_in_another_process_locks_the_log",
+        "a_killed_writer_leaves_complete_lines_and_no_lock",
     ]
     assert store.writers == {}
 

@@ -12,8 +12,7 @@ import pytest
 
 from rath._core.blobs import Blob
 from rath.conformance.contract import run_clauses
-from rath.conformance.store import CLAUSES
-from rath.conformance.store.subject import StoreSubject
+from rath.conformance.store import CLAUSES, StoreSubject
 from rath.errors import PersistenceError
 from rath.session.persistence.store import SessionLog, SessionStore, StoredLog
 from rath.testing import FakeSessionStore
@@ -28,8 +27,8 @@ FAULTY: dict[str, tuple[type[FakeSessionStore], tuple[str, ...]]] = {}
 RESTARTS = "the_first_lines_of_another_log_take_the_place_of_a_finished_one"
 
 OF_PROCESSES = (
-    "a_writer_in_another_process_is_seen_and_refused",
-    "a_killed_writer_leaves_whole_lines_and_no_lock",
+    "a_writer_in_another_process_locks_the_log",
+    "a_killed_writer_leaves_complete_lines_and_no_lock",
 )
 
 
@@ -131,7 +130,7 @@ class BeginsAtOnce(FakeSessionStore):
     "a_session_without_a_log_has_none",
     "a_log_is_there_from_its_first_append_on",
     "what_is_not_there_does_not_go_on",
-    "a_log_that_was_cut_to_nothing_is_begun_anew",
+    "an_empty_log_can_be_created_again",
     "a_deleted_log_is_gone_and_can_be_brought_back",
 )
 class HasEveryLog(FakeSessionStore):
@@ -166,7 +165,7 @@ class Unfinished(FakeSessionLog):
     "a_log_is_finished_when_its_writer_says_so",
     "several_lines_are_one_append",
     "ending_twice_is_ending_once",
-    "what_follows_the_kept_bytes_is_cut_off",
+    "reopening_cuts_what_follows_its_bytes",
     "a_finished_log_that_goes_on_is_unfinished",
     "a_log_that_was_changed_meanwhile_is_not_cut",
     "a_log_may_be_written_anew_at_once",
@@ -234,14 +233,14 @@ class LetsEverybodyIn(FakeSessionStore):
         self.writers.pop(session, None)
 
 
-@breaks("a_writer_is_seen_as_long_as_it_has_the_log")
+@breaks("a_writer_is_visible_as_long_as_it_has_the_log")
 class SeesBeginnersOnly(FakeSessionStore):
     def is_being_written(self, session: UUID) -> bool:
         log = self.writers.get(session)
         return isinstance(log, FakeSessionLog) and log.kept.n_changes < 2
 
 
-@breaks("a_log_that_is_there_is_not_begun_anew")
+@breaks("an_existing_log_is_not_created_again")
 class BeginsAnew(FakeSessionStore):
     def create(self, session: UUID) -> SessionLog:
         with self.busy:
@@ -288,7 +287,7 @@ class NamesAnother(Reopening):
         return log
 
 
-@breaks("what_follows_the_kept_bytes_is_cut_off")
+@breaks("reopening_cuts_what_follows_its_bytes")
 class CutsWholeLines(Reopening):
     def reopen(self, session: UUID, keep: int, *, size: int | None = None) -> SessionLog:
         kept = self.logs.get(session)
@@ -306,7 +305,7 @@ class StaysFinished(Reopening):
         return log
 
 
-@breaks("a_log_that_was_cut_to_nothing_is_begun_anew")
+@breaks("an_empty_log_can_be_created_again")
 class KeepsNothing(FakeSessionStore):
     def read(self, session: UUID) -> StoredLog | None:
         kept = self.logs.get(session)
@@ -409,13 +408,13 @@ class EmptiesHalf(FakeSessionStore):
         return n_removed
 
 
-@breaks("content_is_kept_by_its_digest")
+@breaks("content_is_stored_by_its_digest")
 class TakesAnyCase(FakeSessionStore):
     def blob(self, digest: str) -> bytes | None:
         return super().blob(digest.lower())
 
 
-@breaks("content_of_late_lines_is_kept")
+@breaks("content_of_late_lines_is_stored")
 class DropsLateContent(FakeSessionStore):
     def append_to_finished(
         self, session: UUID, size: int, data: bytes, *, blobs: Collection[Blob] = ()
@@ -459,7 +458,7 @@ class FollowsTheDead(FakeSessionStore):
         return iter(()) if session in self.writers else super().follow(session, start)
 
 
-@breaks("following_begins_where_it_is_told")
+@breaks("following_begins_at_its_offset")
 class FollowsFromTheBeginning(FakeSessionStore):
     def follow(self, session: UUID, start: int) -> Iterator[bytes]:
         return super().follow(session, 0)

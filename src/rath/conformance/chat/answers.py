@@ -239,7 +239,7 @@ def histories_with_tool_calls_are_accepted(subject: ChatSubject) -> None:
 
 
 @HISTORIES.add("")
-def a_draft_that_grows_is_one_that_was_opened_whole(subject: ChatSubject) -> None:
+def a_draft_that_grows_equals_one_with_all_messages(subject: ChatSubject) -> None:
     messages = _rendered(_ALL_PARTS)
     for how in subject.hows:
         whole = subject.open(subject.request(*messages), how=how)

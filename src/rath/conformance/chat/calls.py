@@ -142,7 +142,7 @@ def a_cancelled_stream_ends_at_once(subject: ChatSubject) -> None:
 
 
 @_clause
-def a_stream_that_is_given_up_ends_at_once(subject: ChatSubject) -> None:
+def an_abandoned_stream_ends_at_once(subject: ChatSubject) -> None:
     subject.need_stream()
     client = cast("StreamingChatClient", subject.client)  # just asked
     stream = client.complete_stream
