@@ -13,7 +13,7 @@ from rath.conformance import Report, capability_table, check_store
 from rath.errors import StoreNotFound
 from rath.session.persistence.store import open_store, stores
 from rath.testing import FakeSessionStore
-from rath.testing.store import KeptLog
+from rath.testing.store import MemoryLog
 from tests.support.postgres_server import PostgresServer
 
 pytestmark = pytest.mark.timeout(120)  # thousands of lines are forced to disk
@@ -79,7 +79,7 @@ class Forgetful(FakeSessionStore):
     """Loses every third byte, and all content."""
 
     def write(
-        self, session: object, kept: KeptLog, data: bytes, blobs: Collection[Blob], **how: bool
+        self, session: object, kept: MemoryLog, data: bytes, blobs: Collection[Blob], **how: bool
     ) -> None:
         raise OSError("disk full")
 

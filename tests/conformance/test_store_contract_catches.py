@@ -16,7 +16,7 @@ from rath.conformance.store import CLAUSES, StoreSubject
 from rath.errors import PersistenceError
 from rath.session.persistence.store import SessionLog, SessionStore, StoredLog
 from rath.testing import FakeSessionStore
-from rath.testing.store import FakeSessionLog, KeptLog
+from rath.testing.store import FakeSessionLog, MemoryLog
 from tests.support.broken_stores import KeepsInMemory, SeesNobody
 
 Make = Callable[[], FakeSessionStore]
@@ -90,14 +90,14 @@ class Written(FakeSessionStore):
     def write(
         self,
         session: UUID,
-        kept: KeptLog,
+        entry: MemoryLog,
         data: bytes,
         blobs: Collection[Blob],
         *,
         durable: bool,
     ) -> None:
         changed = self.changed(session, data, durable=durable)
-        super().write(session, kept, changed, blobs, durable=durable)
+        super().write(session, entry, changed, blobs, durable=durable)
 
 
 @breaks("what_is_appended_is_read_by_others_at_once", RESTARTS)
@@ -122,7 +122,7 @@ class TakesOneLine(Written):
 class BeginsAtOnce(FakeSessionStore):
     def create(self, session: UUID) -> SessionLog:
         log = super().create(session)
-        self.logs[session] = KeptLog(bytearray(b"\n"))
+        self.logs[session] = MemoryLog(bytearray(b"\n"))
         return log
 
 
@@ -149,15 +149,15 @@ class Ending(FakeSessionStore):
 
     log: type[FakeSessionLog]
 
-    def open(self, session: UUID, kept: KeptLog) -> SessionLog:
+    def open(self, session: UUID, entry: MemoryLog) -> SessionLog:
         self.check_free(session)
-        log = self.writers[session] = self.log(self, session, kept)
+        log = self.writers[session] = self.log(self, session, entry)
         return log
 
 
 class Unfinished(FakeSessionLog):
     def abandon(self) -> None:
-        self.kept.is_finished = True
+        self.entry.is_finished = True
         super().abandon()
 
 
@@ -178,7 +178,7 @@ class FinishesAll(Ending):
 
 class Stubborn(FakeSessionLog):
     def finish(self) -> None:
-        if self.closed and self.kept.data:
+        if self.closed and self.entry.data:
             raise RuntimeError("closed already")
         super().finish()
 
@@ -237,14 +237,14 @@ class LetsEverybodyIn(FakeSessionStore):
 class SeesBeginnersOnly(FakeSessionStore):
     def is_being_written(self, session: UUID) -> bool:
         log = self.writers.get(session)
-        return isinstance(log, FakeSessionLog) and log.kept.n_changes < 2
+        return isinstance(log, FakeSessionLog) and log.entry.n_changes < 2
 
 
 @breaks("an_existing_log_is_not_created_again")
 class BeginsAnew(FakeSessionStore):
     def create(self, session: UUID) -> SessionLog:
         with self.busy:
-            return self.open(session, KeptLog())
+            return self.open(session, MemoryLog())
 
 
 @breaks("of_many_that_begin_a_log_one_does")
@@ -290,26 +290,26 @@ class NamesAnother(Reopening):
 @breaks("reopening_cuts_what_follows_its_bytes")
 class CutsWholeLines(Reopening):
     def reopen(self, session: UUID, keep: int, *, size: int | None = None) -> SessionLog:
-        kept = self.logs.get(session)
-        end = kept.data.find(b"\n", keep - 1) + 1 if kept is not None and keep else keep
+        entry = self.logs.get(session)
+        end = entry.data.find(b"\n", keep - 1) + 1 if entry is not None and keep else keep
         return super().reopen(session, max(keep, end), size=size)
 
 
 @breaks("a_finished_log_that_goes_on_is_unfinished")
 class StaysFinished(Reopening):
     def reopen(self, session: UUID, keep: int, *, size: int | None = None) -> SessionLog:
-        kept = self.logs.get(session, KeptLog())
-        was_finished, is_whole = kept.is_finished, len(kept.data) == keep
+        entry = self.logs.get(session, MemoryLog())
+        was_finished, is_complete = entry.is_finished, len(entry.data) == keep
         log = super().reopen(session, keep, size=size)
-        kept.is_finished = was_finished and is_whole
+        entry.is_finished = was_finished and is_complete
         return log
 
 
 @breaks("an_empty_log_can_be_created_again")
 class KeepsNothing(FakeSessionStore):
     def read(self, session: UUID) -> StoredLog | None:
-        kept = self.logs.get(session)
-        is_nothing = kept is not None and not kept.data and session not in self.writers
+        entry = self.logs.get(session)
+        is_nothing = entry is not None and not entry.data and session not in self.writers
         return StoredLog(session, b"", False, "memory") if is_nothing else super().read(session)
 
 
@@ -322,8 +322,8 @@ class DoesNotLook(Reopening):
 @breaks("a_log_may_be_written_anew_at_once")
 class WritesAnewWithoutALook(FakeSessionStore):
     def rewrite(self, session: UUID, data: bytes, *, size: int) -> None:
-        kept = self.logs.get(session)
-        super().rewrite(session, data, size=size if kept is None else len(kept.data))
+        entry = self.logs.get(session)
+        super().rewrite(session, data, size=size if entry is None else len(entry.data))
 
 
 @breaks(RESTARTS)
@@ -349,8 +349,8 @@ class AddsAnyway(FakeSessionStore):
     def append_to_finished(
         self, session: UUID, size: int, data: bytes, *, blobs: Collection[Blob] = ()
     ) -> bool:
-        kept = self.logs.get(session)
-        size = size if kept is None else len(kept.data)
+        entry = self.logs.get(session)
+        size = size if entry is None else len(entry.data)
         return super().append_to_finished(session, size, data, blobs=blobs)
 
 
@@ -359,9 +359,9 @@ class AddsToWhatIsOpen(FakeSessionStore):
     def append_to_finished(
         self, session: UUID, size: int, data: bytes, *, blobs: Collection[Blob] = ()
     ) -> bool:
-        kept = self.logs.get(session)
-        if kept is not None and not kept.is_finished:
-            self.write(session, kept, data, blobs, durable=True)
+        entry = self.logs.get(session)
+        if entry is not None and not entry.is_finished:
+            self.write(session, entry, data, blobs, durable=True)
             return True
         return super().append_to_finished(session, size, data, blobs=blobs)
 
@@ -402,9 +402,9 @@ class BringsTheFirstBack(FakeSessionStore):
 @breaks("an_emptied_trash_gives_nothing_back")
 class EmptiesHalf(FakeSessionStore):
     def empty_trash(self) -> int:
-        kept = self.trash[-1:]
+        last = self.trash[-1:]
         n_removed = super().empty_trash()
-        self.trash = kept
+        self.trash = last
         return n_removed
 
 
@@ -425,9 +425,9 @@ class DropsLateContent(FakeSessionStore):
 @breaks("content_stays_as_long_as_a_log_names_it")
 class NeverSweeps(FakeSessionStore):
     def empty_trash(self) -> int:
-        kept = dict(self.blobs)
+        blobs = dict(self.blobs)
         n_removed = super().empty_trash()
-        self.blobs.update(kept)
+        self.blobs.update(blobs)
         return n_removed
 
 

@@ -645,12 +645,14 @@ def processes_of_this_host_are_not_reached(box: SandboxSubject) -> None:
         [sys.executable, "-c", code, name], env=dict(os.environ, NAME=name), stdin=subprocess.PIPE
     ) as bystander:
         where = f"/proc/[0-9]*/cmdline /proc/{bystander.pid}/environ"
-        seen = box.run(f"cat {where} | tr '\\0' '\\n' | grep {pattern}")
+        visible = box.run(f"cat {where} | tr '\\0' '\\n' | grep {pattern}")
         # A process inside may have the same number; then /proc shows it.
         hidden = f"kill -0 {bystander.pid} && ! test -e /proc/{bystander.pid} && echo reached"
         reached = box.run(hidden)
         bystander.kill()
-    expect(name.encode() not in seen.stdout, f"no process of this host to be seen, got {seen!r}")
+    expect(
+        name.encode() not in visible.stdout, f"no process of this host to be seen, got {visible!r}"
+    )
     expect(b"reached" not in reached.stdout, "no process of this host to be signalled")
 
 

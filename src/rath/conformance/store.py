@@ -24,11 +24,11 @@ from rath.conformance.contract import (
     Report,
     Skipped,
     Unlike,
+    excerpt,
     expect,
     expect_equal,
     expect_error,
     run_clauses,
-    shown,
 )
 from rath.errors import PersistenceError
 from rath.session.log.store import SessionLog, SessionStore, StoredLog, stores
@@ -472,13 +472,13 @@ _followed = STAMPS.add("Following")
 
 @_stamped
 def a_stamp_changes_with_its_log(subject: StoreSubject) -> None:
-    seen: list[str] = []
+    earlier: list[str] = []
 
     def expect_new(step: str) -> None:
         stamp = subject.other.stamps().get(log.session, "")
         expect(bool(stamp), f"a stamp after {step}")
-        expect(stamp not in seen, f"another stamp after {step}, got {stamp!r} again")
-        seen.append(stamp)
+        expect(stamp not in earlier, f"another stamp after {step}, got {stamp!r} again")
+        earlier.append(stamp)
 
     with subject.writing() as log:
         log.append(FIRST)
@@ -514,7 +514,7 @@ def following_gives_each_line_until_the_log_is_closed(subject: StoreSubject) -> 
             log.append(line)
             found = next(lines, None)
             if found != line:
-                raise Unlike(f"expected {shown(line)} as soon as it is there, got {found!r}")
+                raise Unlike(f"expected {excerpt(line)} as soon as it is there, got {found!r}")
         log.append(SECOND)
         log.finish()
         expect_equal(b"".join(lines), SECOND, "and then the end")
@@ -577,11 +577,11 @@ def a_writer_is_visible_as_long_as_it_has_the_log(subject: StoreSubject) -> None
     for end in ("finish", "abandon"):
         with subject.writing() as log:
             log.append(FIRST)
-            seen = [store.is_being_written(log.session) for store in subject.both]
-            expect(all(seen), "a writer to be seen")
+            answers = [store.is_being_written(log.session) for store in subject.both]
+            expect(all(answers), "a writer to be seen")
             getattr(log, end)()
-            seen = [store.is_being_written(log.session) for store in subject.both]
-            expect(not any(seen), f"none after {end}")
+            answers = [store.is_being_written(log.session) for store in subject.both]
+            expect(not any(answers), f"none after {end}")
     with subject.reopening(log.session, 0):
         expect(subject.other.is_being_written(log.session), "a writer that goes on to be seen")
     expect(not subject.store.is_being_written(uuid4()), "none of a session without a log")
@@ -658,7 +658,7 @@ def a_killed_writer_leaves_complete_lines_and_no_lock(subject: StoreSubject) -> 
     found = subject.stored(session)
     n_lines = found.data.count(b"\n")
     expected = b"".join(b"%d\n" % number for number in range(1, n_lines + 2))
-    expect(expected.startswith(found.data), f"a prefix of what it wrote, got {shown(found.data)}")
+    expect(expected.startswith(found.data), f"a prefix of what it wrote, got {excerpt(found.data)}")
     expect(n_lines >= n_durable, f"at least the {n_durable} durable lines, got {n_lines}")
     expect(not found.is_finished, "an unfinished log")
     # A server may learn of the end of a process a moment after it.

@@ -11,7 +11,7 @@ from uuid import uuid4
 
 from rath._async.lanes import gather
 from rath._async.runtime import runtime
-from rath.conformance.contract import Clauses, Skipped, expect, expect_equal, expect_kind, shown
+from rath.conformance.contract import Clauses, Skipped, excerpt, expect, expect_equal, expect_kind
 from rath.conformance.memory.subject import READ_WRITE, MemorySubject
 from rath.memory import op_types as ops
 from rath.memory import results as res
@@ -305,7 +305,7 @@ def a_reader_sees_one_text_or_the_other(memory: MemorySubject) -> None:
     def read_often() -> None:
         for _ in range(_ROUNDS):
             found = memory.read(uri)
-            expect(found in contents, f"one text or the other, got {shown(found)}")
+            expect(found in contents, f"one text or the other, got {excerpt(found)}")
 
     _on_threads([write_often, read_often, read_often])
     memory.expect_text(uri, contents[(_ROUNDS - 1) % 2])

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from uuid import uuid4
 
-from rath.conformance.contract import Clauses, Skipped, expect, expect_equal, expect_kind, shown
+from rath.conformance.contract import Clauses, Skipped, excerpt, expect, expect_equal, expect_kind
 from rath.conformance.memory.subject import READ_WRITE, MemorySubject
 from rath.memory import op_types as ops
 from rath.memory import results as res
@@ -204,8 +204,8 @@ def the_transcripts_of_a_session_are_erased(memory: MemorySubject) -> None:
     found = _forget_session(memory, sessions[0])
     expect(bool(found.uris), f"the removed notes, got {found!r}")
     if one is not None and other is not None:
-        left, others = (memory.names_in(uri.rpartition("/")[0]) for uri in (one, other))
-        expect_equal(left, [], "left of the session's transcripts")
+        rest, others = (memory.names_in(uri.rpartition("/")[0]) for uri in (one, other))
+        expect_equal(rest, [], "left of the session's transcripts")
         expect(others != [], "the transcript of another session to stay")
 
 
@@ -217,8 +217,8 @@ def the_notes_of_a_session_alone_go_with_it(memory: MemorySubject) -> None:
         memory.write(name, metadata=metadata)
     free = memory.write("free")
     _forget_session(memory, session)
-    left = [name for name in ("own", "shared") if memory.has(memory.at(name))]
-    expect_equal(left, ["shared"], "left, which another session gave too")
+    rest = [name for name in ("own", "shared") if memory.has(memory.at(name))]
+    expect_equal(rest, ["shared"], "left, which another session gave too")
     memory.expect_text(free, "heron fish")
 
 
@@ -271,7 +271,7 @@ def an_archive_can_be_read(memory: MemorySubject) -> str | None:
     if uri is None:
         return "it does not say where a transcript is"
     text = memory.read(uri)
-    expect("heron" in text, f"what was said at {uri!r}, got {shown(text)}")
+    expect("heron" in text, f"what was said at {uri!r}, got {excerpt(text)}")
     return None
 
 

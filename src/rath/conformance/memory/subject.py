@@ -10,12 +10,12 @@ from rath.conformance.contract import (
     Clauses,
     HandleSubject,
     Skipped,
+    excerpt,
     expect,
     expect_equal,
     expect_error,
     expect_failure,
     expect_kind,
-    shown,
 )
 from rath.errors import MemoryStoreClosed, UnsupportedMemoryOp
 from rath.memory import op_types as ops
@@ -184,7 +184,7 @@ for name, run in (
 def a_closed_store_refuses_work(memory: MemorySubject) -> None:
     memory.backend.close(memory.store)
     for op in memory.samples():
-        expect_error(MemoryStoreClosed, shown(op), memory.store.dispatch, op)
+        expect_error(MemoryStoreClosed, excerpt(op), memory.store.dispatch, op)
 
 
 @LIFETIME.add("Opening, counting, closing")
