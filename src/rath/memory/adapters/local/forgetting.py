@@ -69,7 +69,7 @@ class ForgottenFiles:
     def __init__(self, root: Path) -> None:
         self._place = root / layout.FORGOTTEN_NAME / os.urandom(8).hex()
         self._make_place()
-        self._n_taken = 0
+        self._n_files = 0
 
     def take(self, path: Path) -> Path | None:
         """Move a file, link or directory here, at once and whole; None when it is not there.
@@ -80,8 +80,8 @@ class ForgottenFiles:
         Raises:
             OSError: It cannot be moved.
         """
-        self._n_taken += 1
-        target = self._place / str(self._n_taken)
+        self._n_files += 1
+        target = self._place / str(self._n_files)
         while os.path.lexists(path):
             try:
                 path.rename(target)
@@ -408,7 +408,7 @@ def prunable_transcripts(*, older_than: timedelta) -> list[Path]:
     """Return the directories that `prune_transcripts` would remove now."""
     return [
         directory
-        for store in _kept_stores()
+        for store in _persistent_stores()
         if not is_used(use_file(store))
         for directory in _old_transcripts(store, older_than)
     ]
@@ -420,12 +420,12 @@ def prune_transcripts(*, older_than: timedelta) -> list[Path]:
     The time is that of their names; the notes that were learned from them stay. Transcripts that a
     model is still to read stay, and those of a store that is open, in whichever process.
     """
-    removed = [each for store in _kept_stores() for each in _prune(store, older_than)]
+    removed = [each for store in _persistent_stores() for each in _prune(store, older_than)]
     empty_trash(local_memory_root())
     return removed
 
 
-def _kept_stores() -> list[Path]:
+def _persistent_stores() -> list[Path]:
     stores = local_stores()
     return [stores.path(known) for known in stores.ids()]
 

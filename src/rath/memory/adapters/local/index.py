@@ -404,7 +404,7 @@ class NoteIndex(DerivedDatabase):
                   AND length IN ({", ".join(map(str, lengths))}) LIMIT {_MAX_FOUND}"""
         return [word for (word,) in self.rows(sql, prefix[0], prefix, prefix + _LAST)]
 
-    def known_words(self, words: Iterable[str]) -> set[str]:
+    def words_in_vocabulary(self, words: Iterable[str]) -> set[str]:
         """Return those words that are in the vocabulary."""
         sql = "SELECT 1 FROM vocabulary WHERE initial = ? AND length = ? AND word = ?"
         return {word for word in words if self.rows(sql, word[0], len(word), word)}

@@ -134,7 +134,7 @@ class VikingClient:
     """Message of a timeout, where the operation has got that far."""
 
     @property
-    def seconds_left(self) -> float:
+    def remaining_seconds(self) -> float:
         """Time until the deadline."""
         return self.deadline - asyncio.get_running_loop().time()
 
@@ -155,7 +155,7 @@ class VikingClient:
                 wait = BUSY_WAITS[min(n_tries, len(BUSY_WAITS) - 1)]
                 if not exc.is_busy:
                     raise
-                if wait >= self.seconds_left:
+                if wait >= self.remaining_seconds:
                     message = f"other work on the same place went on until the deadline: {exc}"
                     raise VikingError("timeout", message, exc.failure.detail) from exc
                 n_tries += 1
