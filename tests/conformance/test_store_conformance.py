@@ -79,7 +79,7 @@ class Forgetful(FakeSessionStore):
     """Loses every third byte, and all content."""
 
     def write(
-        self, session: object, kept: MemoryLog, data: bytes, blobs: Collection[Blob], **how: bool
+        self, session: object, entry: MemoryLog, data: bytes, blobs: Collection[Blob], **how: bool
     ) -> None:
         raise OSError("disk full")
 
