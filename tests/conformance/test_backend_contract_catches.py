@@ -182,7 +182,7 @@ class PassesOn(LocalBackend):
 
 
 def test_variables_that_are_passed_on_are_caught() -> None:
-    assert list(failures(PassesOn())) == ["variables_of_this_process_are_not_seen"]
+    assert list(failures(PassesOn())) == ["variables_of_this_process_are_hidden"]
 
 
 # ---------------------------------------------------------------- effects

@@ -118,7 +118,7 @@ def test_a_client_with_coroutines_keeps_the_contract() -> None:
     report = check_chat_client(AsyncRuleClient())  # type: ignore[arg-type]  # the protocol is written with `def`
     assert skipped(report) == {
         "it_is_used_from_several_threads_and_loops",
-        "a_stream_that_is_given_up_ends_at_once",
+        "an_abandoned_stream_ends_at_once",
     }
 
 
@@ -128,7 +128,7 @@ def test_a_client_that_cannot_stream_keeps_the_contract() -> None:
         "deltas_fold_to_the_answer",
         "tokens_of_a_stream_are_counted",
         "a_required_tool_is_called_in_a_stream",
-        "a_stream_that_is_given_up_ends_at_once",
+        "an_abandoned_stream_ends_at_once",
     }
     reasons = {finding.detail for finding in report.findings if finding.status == "skipped"}
     assert "it has no complete_stream" in reasons

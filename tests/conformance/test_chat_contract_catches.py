@@ -323,7 +323,7 @@ def test_a_stream_that_does_not_close_is_caught() -> None:
         found = failures(client, cancel_seconds=SOON)
     finally:
         client.let_go.set()
-    assert set(found) == {"a_stream_that_is_given_up_ends_at_once"}
+    assert set(found) == {"an_abandoned_stream_ends_at_once"}
 
 
 def test_a_call_of_ours_that_is_answered_although_it_was_cancelled_is_caught() -> None:
@@ -414,10 +414,10 @@ def test_a_client_with_drafts_of_its_own_keeps_the_contract() -> None:
     ("tamper", "check"),
     [
         (set_to(request_digest="0" * 64), "the_digest_is_that_of_the_body"),
-        (set_to(adapter=""), "the_evidence_says_who_was_asked"),
-        (set_to(requested_model="m"), "the_evidence_says_who_was_asked"),
-        (set_to(served_model="m"), "the_evidence_says_who_was_asked"),
-        (set_to(endpoint="https://me:pw@host/"), "the_evidence_says_who_was_asked"),
+        (set_to(adapter=""), "the_evidence_names_client_and_model"),
+        (set_to(requested_model="m"), "the_evidence_names_client_and_model"),
+        (set_to(served_model="m"), "the_evidence_names_client_and_model"),
+        (set_to(endpoint="https://me:pw@host/"), "the_evidence_names_client_and_model"),
         (set_to(origins=()), "the_evidence_says_where_values_came_from"),
         (set_to(status="failed"), "the_evidence_says_what_came_back"),
         (set_to(usage=None), "the_evidence_says_what_came_back"),
@@ -480,7 +480,7 @@ def test_a_lost_delta_is_caught() -> None:
 
 def test_a_draft_that_grows_wrongly_is_caught() -> None:
     found = failures(DraftsOf(GrowsWrongly))
-    assert "the same body" in found["a_draft_that_grows_is_one_that_was_opened_whole"]
+    assert "the same body" in found["a_draft_that_grows_equals_one_with_all_messages"]
 
 
 # ---------------------------------------------------------------- the key

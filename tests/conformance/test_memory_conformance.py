@@ -52,7 +52,7 @@ def test_the_memory_of_a_project_keeps_the_contract(
     monkeypatch.chdir(tmp_path)
     report = check_memory("local")
     assert skipped(report) == {}
-    assert "passed  what_was_said_may_be_found: a transcript is found at once" in str(report)
+    assert "passed  find_may_return_transcripts: a transcript is found at once" in str(report)
 
 
 def test_the_fake_memory_keeps_the_contract() -> None:
@@ -127,7 +127,7 @@ class Less(FakeMemory):
 
 def test_what_is_not_supported_is_skipped_and_said() -> None:
     reasons = skipped(check_memory(Less()))
-    assert reasons["what_is_found_can_be_read"] == "no MemoryOpSearch"
+    assert reasons["hits_can_be_read"] == "no MemoryOpSearch"
     assert reasons["a_forgotten_note_is_gone"] == "no MemoryOpForget"
 
 
@@ -211,5 +211,5 @@ def test_a_broken_memory_is_told_what_is_wrong() -> None:
         check_memory(Forgetful())
     text = str(caught.value)
     assert "failed  a_transcript_is_archived: OSError('disk full')" in text
-    assert "failed  a_write_replaces_the_whole_note: expected 'short' at memory://" in text
+    assert "failed  a_write_replaces_the_note: expected 'short' at memory://" in text
     assert "passed  closing_twice_is_closing_once" in text

@@ -16,7 +16,7 @@ NEVER = frozenset(
     {
         "a_note_that_expires_later_is_there",
         "a_note_that_has_expired_is_gone",
-        "a_note_that_is_written_again_is_kept_for_the_longer_time",
+        "a_note_that_is_written_again_has_the_later_end",
         "namespaces_are_apart",
         "words_that_no_note_has_find_nothing",
     }
@@ -31,9 +31,9 @@ CHOSEN = frozenset(
         "a_listing_is_sorted_and_tells_directories",
         "a_missing_note_is_a_failure",
         "a_note_comes_back_as_written",
-        "a_place_may_be_taken_again",
+        "a_forgotten_place_can_be_written_again",
         "a_target_bounds_the_search",
-        "a_text_is_kept_to_the_letter",
+        "a_text_is_unchanged",
         "a_tree_has_parents_before_their_children",
         "capabilities_and_supported_ops_agree",
         "every_level_answers",

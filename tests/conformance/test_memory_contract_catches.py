@@ -170,11 +170,11 @@ def read_as(change: Callable[[str], str]) -> Twist:
     return twist
 
 
-breaks("a_text_is_kept_to_the_letter")(read_as(lambda text: unicodedata.normalize("NFC", text)))
-breaks("a_long_note_comes_back_whole")(read_as(lambda text: text[:100_000]))
+breaks("a_text_is_unchanged")(read_as(lambda text: unicodedata.normalize("NFC", text)))
+breaks("a_long_note_comes_back_as_written")(read_as(lambda text: text[:100_000]))
 
 
-@breaks("a_write_replaces_the_whole_note")
+@breaks("a_write_replaces_the_note")
 async def leaves_the_tail(memory: Twisted, op: MemoryOp, rest: Rest) -> MemoryResult:
     if isinstance(op, MemoryOpWrite) and op.metadata is None:
         tail = memory.notes.get(op.uri, "")[len(op.content) :]
@@ -360,21 +360,21 @@ def of_this_store(memory: Twisted, op: MemoryOpFind, hits: list[MemoryHit]) -> l
     return [hit for hit in hits if hit.uri in own or not hit.uri.startswith("memory://agent")]
 
 
-breaks("a_note_is_found_by_its_words")(finds(without_number))
-breaks("a_waited_write_is_found_at_once")(finds(as_of_the_last_search))
-breaks("a_note_is_found_by_what_it_says_now")(finds(by_older_texts))
+breaks("words_find_a_note")(finds(without_number))
+breaks("find_returns_a_waited_write_at_once")(finds(as_of_the_last_search))
+breaks("find_goes_by_the_current_text")(finds(by_older_texts))
 breaks("words_that_no_note_has_find_nothing")(finds(all_where_none))
-breaks("a_forgotten_note_is_not_found")(finds(what_was_forgotten))
+breaks("find_returns_no_forgotten_note")(finds(what_was_forgotten))
 
 
-@breaks("no_more_is_found_than_was_asked_for")
+@breaks("find_returns_at_most_top_k")
 async def takes_none_for_all(memory: Twisted, op: MemoryOp, rest: Rest) -> MemoryResult:
     if isinstance(op, MemoryOpFind) and op.top_k == 0:
         return await rest(replace(op, top_k=8))
     return await rest(op)
 
 
-@breaks("what_is_found_can_be_read")
+@breaks("hits_can_be_read")
 async def finds_files(memory: Twisted, op: MemoryOp, rest: Rest) -> MemoryResult:
     result = await rest(op)
     if isinstance(op, MemoryOpSearch) and isinstance(result, MemoryFindResult):
@@ -429,7 +429,7 @@ async def forgets_all(memory: Twisted, op: MemoryOp, rest: Rest) -> MemoryResult
     return await rest(op)
 
 
-@breaks("a_directory_is_forgotten_with_all_below_and_nothing_beside")
+@breaks("forgetting_a_directory_removes_all_below_and_nothing_else")
 async def forgets_by_letters(memory: Twisted, op: MemoryOp, rest: Rest) -> MemoryResult:
     result = await rest(op)
     if isinstance(op, MemoryOpForget) and op.recursive:
@@ -438,7 +438,7 @@ async def forgets_by_letters(memory: Twisted, op: MemoryOp, rest: Rest) -> Memor
     return result
 
 
-@breaks("a_place_may_be_taken_again")
+@breaks("a_forgotten_place_can_be_written_again")
 async def never_again(memory: Twisted, op: MemoryOp, rest: Rest) -> MemoryResult:
     gone = {each.uri for each in memory.ops_of(MemoryOpForget)}
     is_again = isinstance(op, MemoryOpWrite) and op.uri in gone
@@ -463,7 +463,7 @@ async def expires_at_once(memory: Twisted, op: MemoryOp, rest: Rest) -> MemoryRe
     return await rest(op)
 
 
-@breaks("a_note_that_is_written_again_is_kept_for_the_longer_time")
+@breaks("a_note_that_is_written_again_has_the_later_end")
 async def believes_the_last_time(memory: Twisted, op: MemoryOp, rest: Rest) -> MemoryResult:
     if isinstance(op, MemoryOpWrite) and EXPIRES_AT in (op.metadata or {}):
         await rest(MemoryOpForget(op.uri))
@@ -547,7 +547,7 @@ async def keeps_the_latest(memory: Twisted, op: MemoryOp, rest: Rest) -> MemoryR
     return result
 
 
-@breaks("what_was_said_may_be_found")
+@breaks("find_may_return_transcripts")
 async def hides_sessions(memory: Twisted, op: MemoryOp, rest: Rest) -> MemoryResult:
     is_there = isinstance(op, MemoryOpFind) and op.target_uri == "memory://session"
     return refusal() if is_there else await rest(op)
@@ -577,7 +577,7 @@ async def drops_when_busy(memory: Twisted, op: MemoryOp, rest: Rest) -> MemoryRe
         memory.n_in_flight -= 1
 
 
-@breaks("a_reader_sees_a_note_whole")
+@breaks("a_reader_sees_one_text_or_the_other")
 async def tears(memory: Twisted, op: MemoryOp, rest: Rest) -> MemoryResult:
     if isinstance(op, MemoryOpWrite) and len(op.content) == 20_000 and op.uri in memory.notes:
         memory.texts[op.uri] = memory.notes[op.uri][:10_000] + op.content[10_000:]

@@ -13,7 +13,7 @@ from rath.conformance import Report, capability_table, check_store
 from rath.errors import StoreNotFound
 from rath.session.persistence.store import open_store, stores
 from rath.testing import FakeSessionStore
-from rath.testing.store import KeptLog
+from rath.testing.store import MemoryLog
 from tests.support.postgres_server import PostgresServer
 
 pytestmark = pytest.mark.timeout(120)  # thousands of lines are forced to disk
@@ -40,8 +40,8 @@ def test_the_fake_store_keeps_the_contract_within_a_process() -> None:
     store = FakeSessionStore()
     reasons = skipped(check_store(lambda: store))
     assert list(reasons) == [
-        "a_writer_in_another_process_is_seen_and_refused",
-        "a_killed_writer_leaves_whole_lines_and_no_lock",
+        "a_writer_in_another_process_locks_the_log",
+        "a_killed_writer_leaves_complete_lines_and_no_lock",
     ]
     assert store.writers == {}
 
@@ -79,7 +79,7 @@ class Forgetful(FakeSessionStore):
     """Loses every third byte, and all content."""
 
     def write(
-        self, session: object, kept: KeptLog, data: bytes, blobs: Collection[Blob], **how: bool
+        self, session: object, entry: MemoryLog, data: bytes, blobs: Collection[Blob], **how: bool
     ) -> None:
         raise OSError("disk full")
 

@@ -12,12 +12,11 @@ import pytest
 
 from rath._core.blobs import Blob
 from rath.conformance.contract import run_clauses
-from rath.conformance.store import CLAUSES
-from rath.conformance.store.subject import StoreSubject
+from rath.conformance.store import CLAUSES, StoreSubject
 from rath.errors import PersistenceError
 from rath.session.persistence.store import SessionLog, SessionStore, StoredLog
 from rath.testing import FakeSessionStore
-from rath.testing.store import FakeSessionLog, KeptLog
+from rath.testing.store import FakeSessionLog, MemoryLog
 from tests.support.broken_stores import KeepsInMemory, SeesNobody
 
 Make = Callable[[], FakeSessionStore]
@@ -28,8 +27,8 @@ FAULTY: dict[str, tuple[type[FakeSessionStore], tuple[str, ...]]] = {}
 RESTARTS = "the_first_lines_of_another_log_take_the_place_of_a_finished_one"
 
 OF_PROCESSES = (
-    "a_writer_in_another_process_is_seen_and_refused",
-    "a_killed_writer_leaves_whole_lines_and_no_lock",
+    "a_writer_in_another_process_locks_the_log",
+    "a_killed_writer_leaves_complete_lines_and_no_lock",
 )
 
 
@@ -91,14 +90,14 @@ class Written(FakeSessionStore):
     def write(
         self,
         session: UUID,
-        kept: KeptLog,
+        entry: MemoryLog,
         data: bytes,
         blobs: Collection[Blob],
         *,
         durable: bool,
     ) -> None:
         changed = self.changed(session, data, durable=durable)
-        super().write(session, kept, changed, blobs, durable=durable)
+        super().write(session, entry, changed, blobs, durable=durable)
 
 
 @breaks("what_is_appended_is_read_by_others_at_once", RESTARTS)
@@ -123,7 +122,7 @@ class TakesOneLine(Written):
 class BeginsAtOnce(FakeSessionStore):
     def create(self, session: UUID) -> SessionLog:
         log = super().create(session)
-        self.logs[session] = KeptLog(bytearray(b"\n"))
+        self.logs[session] = MemoryLog(bytearray(b"\n"))
         return log
 
 
@@ -131,7 +130,7 @@ class BeginsAtOnce(FakeSessionStore):
     "a_session_without_a_log_has_none",
     "a_log_is_there_from_its_first_append_on",
     "what_is_not_there_does_not_go_on",
-    "a_log_that_was_cut_to_nothing_is_begun_anew",
+    "an_empty_log_can_be_created_again",
     "a_deleted_log_is_gone_and_can_be_brought_back",
 )
 class HasEveryLog(FakeSessionStore):
@@ -150,15 +149,15 @@ class Ending(FakeSessionStore):
 
     log: type[FakeSessionLog]
 
-    def open(self, session: UUID, kept: KeptLog) -> SessionLog:
+    def open(self, session: UUID, entry: MemoryLog) -> SessionLog:
         self.check_free(session)
-        log = self.writers[session] = self.log(self, session, kept)
+        log = self.writers[session] = self.log(self, session, entry)
         return log
 
 
 class Unfinished(FakeSessionLog):
     def abandon(self) -> None:
-        self.kept.is_finished = True
+        self.entry.is_finished = True
         super().abandon()
 
 
@@ -166,7 +165,7 @@ class Unfinished(FakeSessionLog):
     "a_log_is_finished_when_its_writer_says_so",
     "several_lines_are_one_append",
     "ending_twice_is_ending_once",
-    "what_follows_the_kept_bytes_is_cut_off",
+    "reopening_cuts_what_follows_its_bytes",
     "a_finished_log_that_goes_on_is_unfinished",
     "a_log_that_was_changed_meanwhile_is_not_cut",
     "a_log_may_be_written_anew_at_once",
@@ -179,7 +178,7 @@ class FinishesAll(Ending):
 
 class Stubborn(FakeSessionLog):
     def finish(self) -> None:
-        if self.closed and self.kept.data:
+        if self.closed and self.entry.data:
             raise RuntimeError("closed already")
         super().finish()
 
@@ -234,18 +233,18 @@ class LetsEverybodyIn(FakeSessionStore):
         self.writers.pop(session, None)
 
 
-@breaks("a_writer_is_seen_as_long_as_it_has_the_log")
+@breaks("a_writer_is_visible_as_long_as_it_has_the_log")
 class SeesBeginnersOnly(FakeSessionStore):
     def is_being_written(self, session: UUID) -> bool:
         log = self.writers.get(session)
-        return isinstance(log, FakeSessionLog) and log.kept.n_changes < 2
+        return isinstance(log, FakeSessionLog) and log.entry.n_changes < 2
 
 
-@breaks("a_log_that_is_there_is_not_begun_anew")
+@breaks("an_existing_log_is_not_created_again")
 class BeginsAnew(FakeSessionStore):
     def create(self, session: UUID) -> SessionLog:
         with self.busy:
-            return self.open(session, KeptLog())
+            return self.open(session, MemoryLog())
 
 
 @breaks("of_many_that_begin_a_log_one_does")
@@ -288,29 +287,29 @@ class NamesAnother(Reopening):
         return log
 
 
-@breaks("what_follows_the_kept_bytes_is_cut_off")
+@breaks("reopening_cuts_what_follows_its_bytes")
 class CutsWholeLines(Reopening):
     def reopen(self, session: UUID, keep: int, *, size: int | None = None) -> SessionLog:
-        kept = self.logs.get(session)
-        end = kept.data.find(b"\n", keep - 1) + 1 if kept is not None and keep else keep
+        entry = self.logs.get(session)
+        end = entry.data.find(b"\n", keep - 1) + 1 if entry is not None and keep else keep
         return super().reopen(session, max(keep, end), size=size)
 
 
 @breaks("a_finished_log_that_goes_on_is_unfinished")
 class StaysFinished(Reopening):
     def reopen(self, session: UUID, keep: int, *, size: int | None = None) -> SessionLog:
-        kept = self.logs.get(session, KeptLog())
-        was_finished, is_whole = kept.is_finished, len(kept.data) == keep
+        entry = self.logs.get(session, MemoryLog())
+        was_finished, is_complete = entry.is_finished, len(entry.data) == keep
         log = super().reopen(session, keep, size=size)
-        kept.is_finished = was_finished and is_whole
+        entry.is_finished = was_finished and is_complete
         return log
 
 
-@breaks("a_log_that_was_cut_to_nothing_is_begun_anew")
+@breaks("an_empty_log_can_be_created_again")
 class KeepsNothing(FakeSessionStore):
     def read(self, session: UUID) -> StoredLog | None:
-        kept = self.logs.get(session)
-        is_nothing = kept is not None and not kept.data and session not in self.writers
+        entry = self.logs.get(session)
+        is_nothing = entry is not None and not entry.data and session not in self.writers
         return StoredLog(session, b"", False, "memory") if is_nothing else super().read(session)
 
 
@@ -323,8 +322,8 @@ class DoesNotLook(Reopening):
 @breaks("a_log_may_be_written_anew_at_once")
 class WritesAnewWithoutALook(FakeSessionStore):
     def rewrite(self, session: UUID, data: bytes, *, size: int) -> None:
-        kept = self.logs.get(session)
-        super().rewrite(session, data, size=size if kept is None else len(kept.data))
+        entry = self.logs.get(session)
+        super().rewrite(session, data, size=size if entry is None else len(entry.data))
 
 
 @breaks(RESTARTS)
@@ -350,8 +349,8 @@ class AddsAnyway(FakeSessionStore):
     def append_to_finished(
         self, session: UUID, size: int, data: bytes, *, blobs: Collection[Blob] = ()
     ) -> bool:
-        kept = self.logs.get(session)
-        size = size if kept is None else len(kept.data)
+        entry = self.logs.get(session)
+        size = size if entry is None else len(entry.data)
         return super().append_to_finished(session, size, data, blobs=blobs)
 
 
@@ -360,9 +359,9 @@ class AddsToWhatIsOpen(FakeSessionStore):
     def append_to_finished(
         self, session: UUID, size: int, data: bytes, *, blobs: Collection[Blob] = ()
     ) -> bool:
-        kept = self.logs.get(session)
-        if kept is not None and not kept.is_finished:
-            self.write(session, kept, data, blobs, durable=True)
+        entry = self.logs.get(session)
+        if entry is not None and not entry.is_finished:
+            self.write(session, entry, data, blobs, durable=True)
             return True
         return super().append_to_finished(session, size, data, blobs=blobs)
 
@@ -403,19 +402,19 @@ class BringsTheFirstBack(FakeSessionStore):
 @breaks("an_emptied_trash_gives_nothing_back")
 class EmptiesHalf(FakeSessionStore):
     def empty_trash(self) -> int:
-        kept = self.trash[-1:]
+        last = self.trash[-1:]
         n_removed = super().empty_trash()
-        self.trash = kept
+        self.trash = last
         return n_removed
 
 
-@breaks("content_is_kept_by_its_digest")
+@breaks("content_is_stored_by_its_digest")
 class TakesAnyCase(FakeSessionStore):
     def blob(self, digest: str) -> bytes | None:
         return super().blob(digest.lower())
 
 
-@breaks("content_of_late_lines_is_kept")
+@breaks("content_of_late_lines_is_stored")
 class DropsLateContent(FakeSessionStore):
     def append_to_finished(
         self, session: UUID, size: int, data: bytes, *, blobs: Collection[Blob] = ()
@@ -426,9 +425,9 @@ class DropsLateContent(FakeSessionStore):
 @breaks("content_stays_as_long_as_a_log_names_it")
 class NeverSweeps(FakeSessionStore):
     def empty_trash(self) -> int:
-        kept = dict(self.blobs)
+        blobs = dict(self.blobs)
         n_removed = super().empty_trash()
-        self.blobs.update(kept)
+        self.blobs.update(blobs)
         return n_removed
 
 
@@ -459,7 +458,7 @@ class FollowsTheDead(FakeSessionStore):
         return iter(()) if session in self.writers else super().follow(session, start)
 
 
-@breaks("following_begins_where_it_is_told")
+@breaks("following_begins_at_its_offset")
 class FollowsFromTheBeginning(FakeSessionStore):
     def follow(self, session: UUID, start: int) -> Iterator[bytes]:
         return super().follow(session, 0)

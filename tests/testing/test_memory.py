@@ -82,13 +82,17 @@ def test_a_time_that_is_none_is_refused(until: str) -> None:
 
 
 def test_a_note_tells_the_sessions_that_it_comes_from() -> None:
-    memory = FakeMemory()
+    memory = FakeMemory(clock=lambda: NOW)
     for session, rows in (("one", (1, 2)), ("two", ()), ("one", (5,))):
         ask(memory, note_op("tea", session_id=session, rows=rows))
     (uri,) = memory.notes
     read = ask(memory, MemoryOpRead(uri))
     assert isinstance(read, MemoryReadResult)
-    assert read.sources == (MemorySource("two"), MemorySource("one", (5,)))
+    learned_at = NOW.timestamp()
+    assert read.sources == (
+        MemorySource("one", (1, 2, 5), learned_at=learned_at),
+        MemorySource("two", learned_at=learned_at),
+    )
 
 
 def test_a_note_goes_with_the_last_session_that_it_comes_from() -> None:

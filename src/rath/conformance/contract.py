@@ -17,6 +17,7 @@ __all__ = [
     "Skipped",
     "Unlike",
     "capability_table",
+    "excerpt",
     "expect",
     "expect_equal",
     "expect_error",
@@ -24,7 +25,6 @@ __all__ = [
     "expect_kind",
     "run_clauses",
     "run_on_handles",
-    "shown",
 ]
 
 P = ParamSpec("P")
@@ -199,7 +199,7 @@ def capability_table(reports: Mapping[str, Report]) -> str:
 # ---------------------------------------------------------------- expectations
 
 
-def shown(value: object) -> str:
+def excerpt(value: object) -> str:
     """Return the start of a value's representation."""
     text = repr(value)
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}... ({len(text)} characters)"
@@ -213,21 +213,21 @@ def expect(holds: bool, expectation: str) -> None:
 
 def expect_equal(found: object, expected: object, place: str = "") -> None:
     """Raise `Unlike` unless two values are equal; `place` says where it was found."""
-    expect(found == expected, f"{shown(expected)}{place and f' {place}'}, got {shown(found)}")
+    expect(found == expected, f"{excerpt(expected)}{place and f' {place}'}, got {excerpt(found)}")
 
 
 def expect_kind(found: object, kind: type[R], request: object) -> R:
     """Return the result of a request, which must be of that type."""
     if not isinstance(found, kind):
-        raise Unlike(f"expected {kind.__name__} for {shown(request)}, got {found!r}")
+        raise Unlike(f"expected {kind.__name__} for {excerpt(request)}, got {found!r}")
     return found
 
 
 def expect_failure(found: object, failure: type[Any], kind: str, request: object) -> None:
     """Expect that a request failed in that way, and that its failure says something."""
     failed: Any = expect_kind(found, failure, request)
-    expect(failed.kind == kind, f"a failure of kind {kind!r} for {shown(request)}, got {found!r}")
-    expect(bool(failed.message), f"a failure with a message for {shown(request)}")
+    expect(failed.kind == kind, f"a failure of kind {kind!r} for {excerpt(request)}, got {found!r}")
+    expect(bool(failed.message), f"a failure with a message for {excerpt(request)}")
 
 
 def expect_error(

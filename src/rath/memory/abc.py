@@ -64,13 +64,13 @@ class MemoryStoreSpec:
         else:
             entry = store.get_memory_provider(name)
             name = name or store.config.memory.default_provider or ""
-        given = entry.model_dump(exclude={"backend_kind"}, exclude_none=True)
+        configured = entry.model_dump(exclude={"backend_kind"}, exclude_none=True)
         own = {own.name for own in fields(cls)}
         options = {key: overrides.pop(key) for key in list(overrides) if key not in own}
         explicit: Mapping[str, Any] = overrides.pop("options", None) or {}
         own_options = {**explicit, **options}
         config.check_trusted(store, "memory", "providers", name, given=own_options)
-        return cls(**overrides, options={**given, **own_options})
+        return cls(**overrides, options={**configured, **own_options})
 
 
 class MemoryBackend(Plane[MemoryStoreSpec, Any, MemoryOp, MemoryResult]):
@@ -175,11 +175,11 @@ class MemoryStore(Handle[MemoryStoreSpec, Any, MemoryOp, MemoryResult]):
         """Runs the blocking methods of the backend for this store."""
         self._driver = _Driver(backend, self, handle)
         # A class with its own `open` made this store, and knows it by this very object.
-        made_by_open = bool(handle) and not closed and _is_sync(backend, "open")
+        is_from_open = bool(handle) and not closed and _is_sync(backend, "open")
         # An `open` that nobody wrapped: as in 1.3, calls of its thread stay on that thread.
-        is_elsewhere = made_by_open and not (is_by_us or runtime().is_own_thread())
+        is_elsewhere = is_from_open and not (is_by_us or runtime().is_own_thread())
         self._home = threading.get_ident() if is_elsewhere else None
-        super().__init__(self._driver, spec, native=self if made_by_open else None)
+        super().__init__(self._driver, spec, native=self if is_from_open else None)
         self._name = handle
         self._closed = closed
 
@@ -378,8 +378,8 @@ def _on_thread_of(name: str, method: Callable[..., T]) -> Callable[..., T]:
     @wraps(method)
     def run_on_thread(self: object, *args: Any, **kwargs: Any) -> T:
         call = partial(method, self, *args, **kwargs)
-        given = (each for each in (*args, *kwargs.values()) if isinstance(each, MemoryStore))
-        store = next(given, None)
+        stores = (each for each in (*args, *kwargs.values()) if isinstance(each, MemoryStore))
+        store = next(stores, None)
         if store is None:
             return call()
         is_nested = SerialWorker.current() is store.worker

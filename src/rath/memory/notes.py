@@ -1,12 +1,14 @@
-"""Notes that are named by their content, and what is told about a note when it is written."""
+"""Notes that are named by their content, and the metadata of a note."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
 
 from rath.memory.op_types import MemoryOpWrite
+from rath.memory.results import MemorySource
 from rath.memory.uri import content_digest, note_uri
 
 __all__ = ["EXPIRES_AT", "KEEP_BOTH", "MODEL", "ROWS", "SESSION_ID", "note_op", "places"]
@@ -67,14 +69,14 @@ def note_op(
 
 def _end_of(ttl: timedelta | float) -> datetime:
     try:
-        kept = ttl if isinstance(ttl, timedelta) else timedelta(seconds=ttl)
-        end = datetime.now(UTC) + kept
+        lifetime = ttl if isinstance(ttl, timedelta) else timedelta(seconds=ttl)
+        end = datetime.now(UTC) + lifetime
     except (OverflowError, ValueError) as exc:
         raise ValueError(
             f"ttl must be a time that ends before the year 10000, got {ttl!r}; leave it out to "
             "keep the note for ever"
         ) from exc
-    if kept <= timedelta(0):
+    if lifetime <= timedelta(0):
         raise ValueError(f"ttl must be above 0, got {ttl!r}; to remove a note, forget it")
     return end
 
@@ -88,3 +90,97 @@ def places(op: MemoryOpWrite) -> Iterator[str]:
         digest = content_digest(op.content)
         yield f"{directory}/{digest[:16]}"
         yield f"{directory}/{digest}"
+
+
+@dataclass(frozen=True, slots=True)
+class Metadata:
+    """Where a note comes from and when it expires; `NO_METADATA` for most notes."""
+
+    expires_at: float | None = None
+    """Seconds since 1970; from then on the note is as good as gone."""
+    sources: tuple[MemorySource, ...] = ()
+    """One for each session; none for a note that was written without the name of a session."""
+    is_remembered: bool = False
+    """Beside its sources, it was also written without the name of a session: it outlives them."""
+
+    def is_expired(self, now: float) -> bool:
+        """Return whether the note is gone for those who look at `now`, in seconds since 1970."""
+        return self.expires_at is not None and self.expires_at <= now
+
+    def comes_from(self, session_id: str) -> bool:
+        """Return whether a session is one of its sources."""
+        return any(source.session_id == session_id for source in self.sources)
+
+    def without(self, session_id: str) -> Metadata | None:
+        """Return the rest without a session that is one of its sources; None for no reason left."""
+        rest = tuple(source for source in self.sources if source.session_id != session_id)
+        if rest or self.is_remembered:
+            return replace(self, sources=rest, is_remembered=self.is_remembered and bool(rest))
+        return None
+
+    def union(self, new: Metadata) -> Metadata:
+        """Return the metadata of a note that is written again with the same text.
+
+        All sources count, and the later end: without one it is kept for ever.
+        """
+        ends = (self.expires_at, new.expires_at)
+        by_session = {source.session_id: source for source in self.sources}
+        for source in new.sources:
+            known = by_session.get(source.session_id, source)
+            by_session[source.session_id] = MemorySource(
+                known.session_id,
+                tuple(sorted({*known.rows, *source.rows})),
+                known.model or source.model,
+                known.learned_at if known.learned_at is not None else source.learned_at,
+            )
+        is_remembered = any(each.is_remembered or not each.sources for each in (self, new))
+        return Metadata(
+            None if None in ends else max(end for end in ends if end is not None),
+            tuple(by_session.values()),
+            is_remembered and bool(by_session),
+        )
+
+    @classmethod
+    def from_write(cls, values: Mapping[str, str], *, now: float) -> Metadata:
+        """Return the metadata that a write gives the note.
+
+        Args:
+            values: By `EXPIRES_AT`, `SESSION_ID`, `ROWS` and `MODEL`; other keys do not count.
+            now: Seconds since 1970.
+
+        Raises:
+            ValueError: A value is none that was expected; the text says what was.
+        """
+        expires_at = _seconds(values[EXPIRES_AT]) if EXPIRES_AT in values else None
+        session_id: object = values.get(SESSION_ID)
+        if session_id is None:
+            for key in (ROWS, MODEL):
+                if key in values:
+                    raise ValueError(
+                        f"{key!r} without {SESSION_ID!r}, whose it would be; give both"
+                    )
+            return cls(expires_at)
+        if not isinstance(session_id, str) or not session_id or "/" in session_id:
+            raise ValueError(f"{SESSION_ID!r} is {session_id!r}; expected one plain name")
+        text: object = values.get(ROWS, "")
+        rows = text.split(",") if isinstance(text, str) and text else []
+        if not isinstance(text, str) or not all(row.isascii() and row.isdigit() for row in rows):
+            raise ValueError(f"{ROWS!r} is {text!r}; expected indexes of rows, as in '3,4'")
+        indexes = tuple(sorted({int(row) for row in rows}))
+        return cls(expires_at, (MemorySource(session_id, indexes, values.get(MODEL), now),))
+
+
+NO_METADATA = Metadata()
+
+
+def _seconds(text: object) -> float:
+    try:
+        moment = datetime.fromisoformat(str(text))
+        if moment.tzinfo is not None:
+            return moment.timestamp()
+    except (ValueError, OverflowError):
+        pass
+    raise ValueError(
+        f"{EXPIRES_AT!r} is {text!r}; expected an ISO 8601 time with its zone, as in "
+        "'2030-01-31T12:00:00+00:00'"
+    )

@@ -61,7 +61,7 @@ class ScriptedClient:
         self._turns = list(turns)
         self._next = 0
         self._lock = threading.Lock()
-        self._given = provider or Provider()
+        self._base = provider or Provider()
         self._provider: Provider | None = None
         self.requests: list[RathLLMChatRequest] = []
         """Every request so far, in order."""
@@ -73,8 +73,8 @@ class ScriptedClient:
             if self._provider is None:
                 kind = f"scripted-{next(_kinds)}"
                 register_chat_client(kind, lambda _: self)
-                model = self._given.model or "scripted"
-                self._provider = replace(self._given, model=model, provider_kind=kind)
+                model = self._base.model or "scripted"
+                self._provider = replace(self._base, model=model, provider_kind=kind)
             return self._provider
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, ClassVar, TypeAlias, TypeVar
 
@@ -14,6 +14,8 @@ from rath.memory import op_types as ops
 from rath.memory import results as res
 from rath.memory.abc import MemoryBackend, MemoryStoreSpec
 from rath.memory.capabilities import MemoryCapabilities, ScopeModel
+from rath.memory.driver import OperationFailed, decoded
+from rath.memory.notes import NO_METADATA, Metadata
 from rath.memory.op_types import MemoryOp
 from rath.memory.results import MemoryResult
 
@@ -30,35 +32,6 @@ class FakeStore:
     """A store of `FakeMemory`; all of them share its notes."""
 
     handle: str
-
-
-@dataclass(frozen=True, slots=True)
-class _NoteOrigin:
-    """The metadata of a note."""
-
-    expires_at: datetime | None = None
-    sources: tuple[res.MemorySource, ...] = ()
-    is_remembered: bool = True
-    """It was also written without the name of a session, and so outlives all of them."""
-
-    @classmethod
-    def of(cls, metadata: Mapping[str, str], before: _NoteOrigin | None) -> _NoteOrigin:
-        """Return the origin of a note, which may be written over the same text."""
-        until = metadata.get(notes.EXPIRES_AT)
-        expires_at = None if until is None else datetime.fromisoformat(until)
-        if expires_at is not None and expires_at.tzinfo is None:
-            raise ValueError(f"{notes.EXPIRES_AT} {until!r} has no time zone")
-        session_id = metadata.get(notes.SESSION_ID)
-        sources = () if before is None else before.sources
-        if session_id is not None:
-            rows = tuple(int(row) for row in metadata.get(notes.ROWS, "").split(",") if row)
-            source = res.MemorySource(session_id, rows, metadata.get(notes.MODEL))
-            sources = (*(each for each in sources if each.session_id != session_id), source)
-        was_remembered = before is not None and before.is_remembered
-        if before is not None and expires_at is not None:
-            # The longer time counts, and without one a note is kept for ever.
-            expires_at = None if before.expires_at is None else max(before.expires_at, expires_at)
-        return cls(expires_at, sources, session_id is None or was_remembered)
 
 
 def _now() -> datetime:
@@ -93,7 +66,7 @@ class FakeMemory(MemoryBackend):
         """Every note by its URI."""
         self.ops: list[MemoryOp] = []
         """Every operation so far, in order."""
-        self._origins: dict[str, _NoteOrigin] = {}
+        self._metadata: dict[str, Metadata] = {}
         self._archives: dict[str, str] = {}
         """The URI of its transcript, by run."""
         self._answer = answer
@@ -135,41 +108,44 @@ class FakeMemory(MemoryBackend):
         scripted = self._answer(op) if self._answer is not None else None
         if scripted is not None:
             return scripted
-        now = self._clock()
-        until = {place: each.expires_at for place, each in self._origins.items()}
-        self._drop([place for place, end in until.items() if end is not None and end <= now])
+        now = self._clock().timestamp()
+        self._drop([place for place, each in self._metadata.items() if each.is_expired(now)])
         wrong = _wrong_uri(op)
         if wrong is not None:
             return res.MemoryExecutionFailure("invalid_uri", f"{wrong!r} is no place in a memory")
         handler = self._HANDLERS.get(type(op))
         if handler is None:
             raise UnsupportedMemoryOp(type(op), self.name)
-        return handler(self, op)
+        try:
+            return handler(self, op)
+        except OperationFailed as exc:
+            return exc.failure
 
     def _write(self, op: ops.MemoryOpWrite) -> MemoryResult:
         choices = [uri.to_public_uri(each) for each in notes.places(op)]
         free = (each for each in choices if self.notes.get(each, op.content) == op.content)
         place = next(free, choices[-1])
         is_same = self.notes.get(place) == op.content
-        before = self._origins.get(place, _NoteOrigin()) if is_same else None
         try:
-            origin = _NoteOrigin.of(op.metadata or {}, before)
+            new = Metadata.from_write(op.metadata or {}, now=self._clock().timestamp())
         except ValueError as exc:
-            return res.MemoryExecutionFailure("unsupported", f"the metadata cannot be kept: {exc}")
+            raise OperationFailed("unsupported", f"the metadata cannot be kept: {exc}") from exc
         self.notes[place] = op.content
-        self._origins[place] = origin
-        shown = op.uri if place == choices[0] else place
-        return res.MemoryWriteResult(shown, len(op.content.encode()))
+        self._metadata[place] = self._metadata_of(place).union(new) if is_same else new
+        where = op.uri if place == choices[0] else place
+        return res.MemoryWriteResult(where, len(op.content.encode()))
+
+    def _metadata_of(self, place: str) -> Metadata:
+        return self._metadata.get(place, NO_METADATA)
 
     def _read(self, op: ops.MemoryOpRead) -> MemoryResult:
         place = uri.to_public_uri(op.uri)
         text = self.notes.get(place)
         if text is None:
-            return res.MemoryExecutionFailure("not_found", f"there is no note at {op.uri!r}")
-        origin = self._origins.get(place, _NoteOrigin())
-        data = text.encode() if op.encoding is None else text
-        until = None if origin.expires_at is None else origin.expires_at.timestamp()
-        return res.MemoryReadResult(op.uri, data, op.level, origin.sources, until)
+            raise OperationFailed("not_found", f"there is no note at {op.uri!r}")
+        about = self._metadata_of(place)
+        found = (op.uri, text.encode(), op.level, about.sources, about.expires_at)
+        return decoded(op, res.MemoryReadResult(*found))
 
     def _list(self, op: ops.MemoryOpList | ops.MemoryOpTree) -> MemoryResult:
         depth = op.depth if isinstance(op, ops.MemoryOpTree) else 0
@@ -211,19 +187,19 @@ class FakeMemory(MemoryBackend):
         place = uri.to_public_uri(op.uri)
         below = [note for note in self.notes if note.startswith(_above(place))]
         if place not in self.notes and not below:
-            return res.MemoryExecutionFailure("not_found", f"there is nothing at {place!r}")
+            raise OperationFailed("not_found", f"there is nothing at {place!r}")
         if place not in self.notes and not op.recursive:
             text = f"{place!r} is a directory; recursive=True forgets all that is below it"
-            return res.MemoryExecutionFailure("unsupported", text)
+            raise OperationFailed("unsupported", text)
         return self._drop([place, *(below if op.recursive else ())])
 
     def _forget_session(self, session_id: str) -> MemoryResult:
         gone = [each for each in self.notes if each.startswith(_above(_session_uri(session_id)))]
-        for place, origin in list(self._origins.items()):
-            left = tuple(each for each in origin.sources if each.session_id != session_id)
-            if left != origin.sources:
-                self._origins[place] = replace(origin, sources=left)
-                if not left and not origin.is_remembered:
+        for place, about in list(self._metadata.items()):
+            if about.comes_from(session_id):
+                rest = about.without(session_id)
+                self._metadata[place] = rest or about
+                if rest is None:
                     gone.append(place)
         return self._drop(gone)
 
@@ -231,7 +207,7 @@ class FakeMemory(MemoryBackend):
         found = sorted(place for place in places if place in self.notes)
         for place in found:
             del self.notes[place]
-            self._origins.pop(place, None)
+            self._metadata.pop(place, None)
         return res.MemoryForgetResult(tuple(found))
 
     _HANDLERS: ClassVar[Mapping[type[MemoryOp], Callable[[Any, Any], MemoryResult]]] = {

@@ -18,7 +18,7 @@ _FOLLOW_SECONDS = 0.005
 
 
 @dataclass(slots=True)
-class KeptLog:
+class MemoryLog:
     """A log in memory."""
 
     data: bytearray = field(default_factory=bytearray)
@@ -51,8 +51,8 @@ class FakeSessionStore(SessionStore):
         self.n_durable = 0
         """How many of them were to survive a loss of power."""
 
-        self.logs: dict[UUID, KeptLog] = {}
-        self.trash: list[tuple[UUID, KeptLog]] = []
+        self.logs: dict[UUID, MemoryLog] = {}
+        self.trash: list[tuple[UUID, MemoryLog]] = []
         """What was deleted, the last at the end."""
 
         self.asides: list[bytes] = []
@@ -66,51 +66,51 @@ class FakeSessionStore(SessionStore):
 
     def create(self, session: UUID) -> SessionLog:
         with self.busy:
-            if self.whole(session) is not None:
+            if self.find_log(session) is not None:
                 raise PersistenceError(f"a log of session {session} is there already; reopen it")
-            return self.open(session, KeptLog())
+            return self.open(session, MemoryLog())
 
     def reopen(self, session: UUID, keep: int, *, size: int | None = None) -> SessionLog:
         with self.busy:
-            kept = self.whole(session)
-            if kept is None:
+            entry = self.find_log(session)
+            if entry is None:
                 raise PersistenceError(f"session not found: {session}; there is no log of it")
-            log = self.open(session, kept)
-            if len(kept.data) < keep or size not in {None, len(kept.data)}:
+            log = self.open(session, entry)
+            if len(entry.data) < keep or size not in {None, len(entry.data)}:
                 log.abandon()
                 raise PersistenceError(
-                    f"the log of session {session} has {len(kept.data)} bytes, not as many as when "
-                    "it was read; load it again"
+                    f"the log of session {session} has {len(entry.data)} bytes, not as many as "
+                    "when it was read; load it again"
                 )
-            if kept.data[keep:]:
-                self.asides.append(bytes(kept.data[keep:]))
-            del kept.data[keep:]
-            kept.is_finished = False
-            kept.n_changes += 1
+            if entry.data[keep:]:
+                self.asides.append(bytes(entry.data[keep:]))
+            del entry.data[keep:]
+            entry.is_finished = False
+            entry.n_changes += 1
             return log
 
     def append_to_finished(
         self, session: UUID, size: int, data: bytes, *, blobs: Collection[Blob] = ()
     ) -> bool:
         with self.busy:
-            kept = self.logs.get(session)
-            if kept is None or not kept.is_finished:
+            entry = self.logs.get(session)
+            if entry is None or not entry.is_finished:
                 raise PersistenceError(f"there is no finished log of session {session}")
-            if len(kept.data) != size:
+            if len(entry.data) != size:
                 return False
-            self.write(session, kept, data, blobs, durable=True)
+            self.write(session, entry, data, blobs, durable=True)
             return True
 
     def rewrite(self, session: UUID, data: bytes, *, size: int) -> None:
         with self.busy:
             self.check_free(session)
-            kept = self.whole(session)
-            if kept is None or len(kept.data) != size:
+            entry = self.find_log(session)
+            if entry is None or len(entry.data) != size:
                 raise PersistenceError(
                     f"there is no log of session {session} with {size} bytes; load it again"
                 )
-            kept.data = bytearray(data)
-            kept.n_changes += 1
+            entry.data = bytearray(data)
+            entry.n_changes += 1
 
     def restart(
         self, session: UUID, data: bytes, *, size: int, blobs: Collection[Blob] = ()
@@ -119,21 +119,21 @@ class FakeSessionStore(SessionStore):
             return super().restart(session, data, size=size, blobs=blobs)
 
     def holds(self, session: UUID) -> bool:
-        return self.whole(session) is not None
+        return self.find_log(session) is not None
 
     def read(self, session: UUID) -> StoredLog | None:
         with self.busy:
-            kept = self.whole(session)
-            if kept is None:
+            entry = self.find_log(session)
+            if entry is None:
                 return None
-            return StoredLog(session, bytes(kept.data), kept.is_finished, f"memory: {session}")
+            return StoredLog(session, bytes(entry.data), entry.is_finished, f"memory: {session}")
 
     def stamps(self) -> Mapping[UUID, str]:
         with self.busy:
             return {
-                session: f"{kept.n_changes}-{len(kept.data)}"
-                for session, kept in self.logs.items()
-                if kept.data
+                session: f"{entry.n_changes}-{len(entry.data)}"
+                for session, entry in self.logs.items()
+                if entry.data
             }
 
     def is_being_written(self, session: UUID) -> bool:
@@ -142,18 +142,18 @@ class FakeSessionStore(SessionStore):
     def delete(self, session: UUID) -> bool:
         with self.busy:
             self.check_free(session)
-            kept = self.whole(session)
-            if kept is not None:
+            entry = self.find_log(session)
+            if entry is not None:
                 del self.logs[session]
-                self.trash.append((session, kept))
-            return kept is not None
+                self.trash.append((session, entry))
+            return entry is not None
 
     def restore(self, session: UUID) -> bool:
         with self.busy:
             found = [each for each in self.trash if each[0] == session]
             if not found:
                 return False
-            if self.whole(session) is not None:
+            if self.find_log(session) is not None:
                 raise PersistenceError(f"a log of session {session} is there again; delete it")
             self.trash.remove(found[-1])
             self.logs[session] = found[-1][1]
@@ -163,8 +163,8 @@ class FakeSessionStore(SessionStore):
         with self.busy:
             n_removed = len(self.trash)
             self.trash.clear()
-            kept = b"".join([*(log.data for log in self.logs.values()), *self.asides])
-            for digest in [each for each in self.blobs if each.encode() not in kept]:
+            entry = b"".join([*(log.data for log in self.logs.values()), *self.asides])
+            for digest in [each for each in self.blobs if each.encode() not in entry]:
                 del self.blobs[digest]
             return n_removed
 
@@ -186,16 +186,16 @@ class FakeSessionStore(SessionStore):
             else:
                 time.sleep(_FOLLOW_SECONDS)
 
-    def open(self, session: UUID, kept: KeptLog) -> SessionLog:
+    def open(self, session: UUID, entry: MemoryLog) -> SessionLog:
         """Return a log that nobody else writes."""
         self.check_free(session)
-        log = self.writers[session] = FakeSessionLog(self, session, kept)
+        log = self.writers[session] = FakeSessionLog(self, session, entry)
         return log
 
-    def whole(self, session: UUID) -> KeptLog | None:
+    def find_log(self, session: UUID) -> MemoryLog | None:
         """Return a log that holds something: one that was cut to nothing is none."""
-        kept = self.logs.get(session)
-        return kept if kept is not None and kept.data else None
+        entry = self.logs.get(session)
+        return entry if entry is not None and entry.data else None
 
     def check_free(self, session: UUID) -> None:
         """Raise a PersistenceError where somebody writes the log."""
@@ -205,7 +205,7 @@ class FakeSessionStore(SessionStore):
     def write(
         self,
         session: UUID,
-        kept: KeptLog,
+        entry: MemoryLog,
         data: bytes,
         blobs: Collection[Blob],
         *,
@@ -221,19 +221,19 @@ class FakeSessionStore(SessionStore):
                 )
             self.n_durable += durable
             self.blobs.update({each.digest: each.data for each in blobs if each.data is not None})
-            kept.data += data
-            kept.n_changes += 1
-            self.logs[session] = kept
+            entry.data += data
+            entry.n_changes += 1
+            self.logs[session] = entry
 
 
 class FakeSessionLog(SessionLog):
     """A log of a `FakeSessionStore`."""
 
-    def __init__(self, store: FakeSessionStore, session: UUID, kept: KeptLog) -> None:
+    def __init__(self, store: FakeSessionStore, session: UUID, entry: MemoryLog) -> None:
         self.store = store
         self.session = session
         self.where = f"memory: {session}"
-        self.kept = kept
+        self.entry = entry
         self.is_broken = False
 
     @property
@@ -243,9 +243,9 @@ class FakeSessionLog(SessionLog):
     def append(self, data: bytes, *, blobs: Collection[Blob] = (), durable: bool = False) -> None:
         if self.closed:
             raise RuntimeError(f"the log of session {self.session} is closed; reopen it")
-        self.check_whole()
+        self.check_intact()
         try:
-            self.store.write(self.session, self.kept, data, blobs, durable=durable)
+            self.store.write(self.session, self.entry, data, blobs, durable=durable)
         except PersistenceError:
             self.is_broken = True
             raise
@@ -254,9 +254,9 @@ class FakeSessionLog(SessionLog):
         if self.closed:
             return
         try:
-            self.check_whole()
-            self.kept.is_finished = bool(self.kept.data)
-            self.kept.n_changes += 1
+            self.check_intact()
+            self.entry.is_finished = bool(self.entry.data)
+            self.entry.n_changes += 1
         finally:
             self.abandon()
 
@@ -265,7 +265,7 @@ class FakeSessionLog(SessionLog):
             if not self.closed:
                 del self.store.writers[self.session]
 
-    def check_whole(self) -> None:
+    def check_intact(self) -> None:
         """Raise a PersistenceError where an earlier write failed."""
         if self.is_broken:
             raise PersistenceError(

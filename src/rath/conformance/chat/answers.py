@@ -239,16 +239,16 @@ def histories_with_tool_calls_are_accepted(subject: ChatSubject) -> None:
 
 
 @HISTORIES.add("")
-def a_draft_that_grows_is_one_that_was_opened_whole(subject: ChatSubject) -> None:
+def a_draft_that_grows_equals_one_with_all_messages(subject: ChatSubject) -> None:
     messages = _rendered(_ALL_PARTS)
     for how in subject.hows:
-        whole = subject.open(subject.request(*messages), how=how)
+        complete = subject.open(subject.request(*messages), how=how)
         grown = subject.open(subject.request(*messages[:1]), how=how)
         for message in messages[1:]:
             _ = grown.body(), grown.digest  # as each round of a run has it written
             grown.append([message])
-        expect(grown.body() == whole.body(), "the same body, message by message or at once")
-        expect(grown.digest == whole.digest, "the same digest, message by message or at once")
+        expect(grown.body() == complete.body(), "the same body, message by message or at once")
+        expect(grown.digest == complete.digest, "the same digest, message by message or at once")
 
 
 def _rendered(rows: Sequence[ChunkRow]) -> list[RathLLMMessage]:

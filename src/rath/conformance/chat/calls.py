@@ -91,8 +91,8 @@ def an_unknown_model_is_an_error_that_names_it(subject: ChatSubject) -> None:
         raise Unlike(f"expected an error with evidence, got {error!r}") from error
     expect(evidence.status == "failed", f"the status 'failed', got {evidence.status!r}")
     expect(bool(evidence.error), "the error in its evidence")
-    asked = evidence.requested_model
-    expect(asked == name, f"{name!r} as the requested model, got {asked!r}")
+    requested = evidence.requested_model
+    expect(requested == name, f"{name!r} as the requested model, got {requested!r}")
 
 
 # ---------------------------------------------------------------- cancelled calls
@@ -117,15 +117,15 @@ def a_cancelled_call_ends_at_once(subject: ChatSubject) -> None:
 def a_cancelled_stream_ends_at_once(subject: ChatSubject) -> None:
     draft = subject.open(subject.long(), how="streamed")
     if not isinstance(draft, CustomDraft):
-        has_begun = threading.Event()
+        is_started = threading.Event()
 
         async def hold(_: RathLLMStreamDelta) -> None:
-            has_begun.set()
+            is_started.set()
             await asyncio.Event().wait()
 
         running = runtime().submit(lambda: draft.asend(on_delta=hold), label=LABEL)
-        running.future.add_done_callback(lambda _: has_begun.set())
-        is_in_time = has_begun.wait(ANSWER_SECONDS)
+        running.future.add_done_callback(lambda _: is_started.set())
+        is_in_time = is_started.wait(ANSWER_SECONDS)
         if running.future.done():
             running.future.result()
             raise Unlike("expected a stream of deltas, got an answer without any")
@@ -142,7 +142,7 @@ def a_cancelled_stream_ends_at_once(subject: ChatSubject) -> None:
 
 
 @_clause
-def a_stream_that_is_given_up_ends_at_once(subject: ChatSubject) -> None:
+def an_abandoned_stream_ends_at_once(subject: ChatSubject) -> None:
     subject.need_stream()
     client = cast("StreamingChatClient", subject.client)  # just asked
     stream = client.complete_stream

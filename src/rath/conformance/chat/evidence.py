@@ -43,7 +43,7 @@ def the_digest_is_that_of_the_body(subject: ChatSubject) -> None:
 
 
 @_clause
-def the_evidence_says_who_was_asked(subject: ChatSubject) -> None:
+def the_evidence_names_client_and_model(subject: ChatSubject) -> None:
     for call in subject.answered():
         evidence, facts = call.evidence, call.draft.facts
         for name in ("provider_kind", "adapter", "adapter_version", "renderer", "requested_model"):

@@ -185,9 +185,9 @@ def _start(draft: ChatDraft, how: How) -> tuple[Running, Callable[[], ContractCa
     def finish() -> ContractCall:
         await_end(running.future, "an answer", ANSWER_SECONDS, lambda: runtime().cancel(running))
         exchange: Exchange = running.future.result()
-        given = tuple(deltas) if how == "streamed" else None
+        received = tuple(deltas) if how == "streamed" else None
         response, evidence = exchange.response, exchange.evidence
-        return ContractCall(draft, body, given, response, evidence, started, datetime.now(UTC))
+        return ContractCall(draft, body, received, response, evidence, started, datetime.now(UTC))
 
     return running, finish
 

@@ -11,27 +11,12 @@ from uuid import uuid4
 
 from rath._async.lanes import gather
 from rath._async.runtime import runtime
-from rath.conformance.contract import Clauses, Skipped, expect, expect_equal, expect_kind, shown
+from rath.conformance.contract import Clauses, Skipped, excerpt, expect, expect_equal, expect_kind
 from rath.conformance.memory.subject import READ_WRITE, MemorySubject
+from rath.memory import op_types as ops
+from rath.memory import results as res
 from rath.memory.abc import MemoryStoreSpec
 from rath.memory.notes import KEEP_BOTH
-from rath.memory.op_types import (
-    Level,
-    MemoryOp,
-    MemoryOpFind,
-    MemoryOpForget,
-    MemoryOpList,
-    MemoryOpRead,
-    MemoryOpTree,
-    MemoryOpWrite,
-)
-from rath.memory.results import (
-    MemoryExecutionFailure,
-    MemoryListResult,
-    MemoryReadResult,
-    MemoryResult,
-    MemoryWriteResult,
-)
 from rath.memory.uri import to_wire_uri
 
 __all__ = ["ADDRESSES", "CONCURRENCY", "LISTINGS", "NOTES"]
@@ -59,36 +44,36 @@ _LONG = "heron 鷺\n" * 125_000
 @NOTES.add("Notes", *READ_WRITE)
 def a_note_comes_back_as_written(memory: MemorySubject) -> None:
     uri = memory.at("a")
-    written = memory.ask(MemoryOpWrite(uri, _TEXT, wait=True), MemoryWriteResult)
+    written = memory.ask(ops.MemoryOpWrite(uri, _TEXT, wait=True), res.MemoryWriteResult)
     expect_equal(written.uri, uri, "as the URI of the write")
     memory.expect_text(uri, _TEXT)
 
 
-@NOTES.add("Notes", MemoryOpWrite)
+@NOTES.add("Notes", ops.MemoryOpWrite)
 def a_write_tells_its_size(memory: MemorySubject) -> None:
-    written = memory.ask(MemoryOpWrite(memory.at("a"), _TEXT), MemoryWriteResult)
+    written = memory.ask(ops.MemoryOpWrite(memory.at("a"), _TEXT), res.MemoryWriteResult)
     expect_equal(written.bytes_written, len(_TEXT.encode()), "bytes")
 
 
 @NOTES.add("Notes", *READ_WRITE)
 def the_bytes_of_a_note_are_its_text_in_utf8(memory: MemorySubject) -> None:
-    op = MemoryOpRead(memory.write("a", _TEXT), encoding=None)
-    expect_equal(memory.ask(op, MemoryReadResult).data, _TEXT.encode())
+    op = ops.MemoryOpRead(memory.write("a", _TEXT), encoding=None)
+    expect_equal(memory.ask(op, res.MemoryReadResult).data, _TEXT.encode())
 
 
 @NOTES.add("Notes", *READ_WRITE)
-def a_text_is_kept_to_the_letter(memory: MemorySubject) -> None:
+def a_text_is_unchanged(memory: MemorySubject) -> None:
     for n, (name, text) in enumerate(_TEXTS.items()):
         expect_equal(memory.read(memory.write(str(n), text)), text, f"as the text with {name}")
 
 
 @NOTES.add("Notes", *READ_WRITE)
-def a_long_note_comes_back_whole(memory: MemorySubject) -> None:
+def a_long_note_comes_back_as_written(memory: MemorySubject) -> None:
     memory.expect_text(memory.write("a", _LONG), _LONG)
 
 
 @NOTES.add("Notes", *READ_WRITE)
-def a_write_replaces_the_whole_note(memory: MemorySubject) -> None:
+def a_write_replaces_the_note(memory: MemorySubject) -> None:
     memory.write("a", "a long first content")
     memory.expect_text(memory.write("a", "short"), "short")
 
@@ -96,8 +81,8 @@ def a_write_replaces_the_whole_note(memory: MemorySubject) -> None:
 @NOTES.add("Notes", *READ_WRITE)
 def a_missing_note_is_a_failure(memory: MemorySubject) -> None:
     memory.write("a/b", "a")
-    ops = (MemoryOpRead(memory.at(name)) for name in ("missing", "a", "a/b/c"))
-    memory.expect_refusal("not_found", *ops)
+    requests = (ops.MemoryOpRead(memory.at(name)) for name in ("missing", "a", "a/b/c"))
+    memory.expect_refusal("not_found", *requests)
 
 
 @NOTES.add("Notes", *READ_WRITE)
@@ -112,15 +97,15 @@ def a_note_outlives_the_store_that_wrote_it(memory: MemorySubject) -> None:
 def every_level_answers(memory: MemorySubject) -> None:
     uri = memory.write("a", _TEXT, wait=True)
     has_levels = memory.backend.capabilities().supports_l0_l1_l2
-    levels: tuple[Level, ...] = get_args(Level)
+    levels: tuple[ops.Level, ...] = get_args(ops.Level)
     for level in levels:
-        op = MemoryOpRead(uri, level=level)
+        op = ops.MemoryOpRead(uri, level=level)
         result = memory.store.dispatch(op)
-        if has_levels and level != "detail" and isinstance(result, MemoryExecutionFailure):
+        if has_levels and level != "detail" and isinstance(result, res.MemoryExecutionFailure):
             known = ("not_found", "unsupported", "extraction_failed")
             expect(result.kind in known, f"a summary or a failure of {known}, got {result!r}")
             continue
-        found = expect_kind(result, MemoryReadResult, op)
+        found = expect_kind(result, res.MemoryReadResult, op)
         expect_equal(found.level, level, "as level")
         if level == "detail" or not has_levels:
             expect_equal(found.data, _TEXT, f"as {level}")
@@ -129,17 +114,17 @@ def every_level_answers(memory: MemorySubject) -> None:
 @NOTES.add("Notes", *READ_WRITE)
 def a_note_that_asks_for_it_replaces_no_other(memory: MemorySubject) -> None:
     uri = memory.write("a", "the first")
-    op = MemoryOpWrite(uri, "the second", metadata=KEEP_BOTH)
-    first, again = (memory.ask(op, MemoryWriteResult).uri for _ in range(2))
+    op = ops.MemoryOpWrite(uri, "the second", metadata=KEEP_BOTH)
+    first, again = (memory.ask(op, res.MemoryWriteResult).uri for _ in range(2))
     memory.expect_text(uri, "the first")
     memory.expect_text(first, "the second")
     expect(first == again, f"the same place for the same note, got {first!r} and {again!r}")
 
 
-@NOTES.add("Notes", MemoryOpWrite, MemoryOpList)
+@NOTES.add("Notes", ops.MemoryOpWrite, ops.MemoryOpList)
 def the_same_note_is_one_note(memory: MemorySubject) -> None:
-    op = MemoryOpWrite(memory.at("a"), "the same", metadata=KEEP_BOTH)
-    found = {memory.ask(op, MemoryWriteResult).uri for _ in range(3)}
+    op = ops.MemoryOpWrite(memory.at("a"), "the same", metadata=KEEP_BOTH)
+    found = {memory.ask(op, res.MemoryWriteResult).uri for _ in range(3)}
     expect_equal(found, {op.uri}, "for each of three writes")
     expect_equal(memory.names_in(memory.uri), ["a"], "in the directory")
 
@@ -147,8 +132,12 @@ def the_same_note_is_one_note(memory: MemorySubject) -> None:
 @NOTES.add("Notes", *READ_WRITE)
 def results_are_plain_values(memory: MemorySubject) -> None:
     uri = memory.at("a")
-    for op in (MemoryOpWrite(uri, _TEXT), MemoryOpRead(uri), MemoryOpRead(f"{uri}/missing")):
-        result = memory.ask(op, MemoryResult)
+    for op in (
+        ops.MemoryOpWrite(uri, _TEXT),
+        ops.MemoryOpRead(uri),
+        ops.MemoryOpRead(f"{uri}/missing"),
+    ):
+        result = memory.ask(op, res.MemoryResult)
         expect_equal(pickle.loads(pickle.dumps(result)), result, "to be a value that can be sent")
 
 
@@ -159,7 +148,7 @@ _ASTRAY = ("/../x", "/./x", "//x", "/x//", "/..", "/x/..")
 _NAMES = ("report.v1", "report.v2", "report", "two words", "a.b.c", "MiXeD", "1-2_3", "x" * 100)
 _SCRIPTS = ("笔记", "дневник", "ünïcödé", "🦆", "ملاحظات")
 _DIRECTORY = "/".join(f"level-{n}" for n in range(20))
-_NOTE_OPS = (MemoryOpRead, MemoryOpWrite, MemoryOpForget)
+_NOTE_OPS = (ops.MemoryOpRead, ops.MemoryOpWrite, ops.MemoryOpForget)
 
 
 @ADDRESSES.add("Addresses")
@@ -176,13 +165,13 @@ def what_leads_astray_is_a_failure(memory: MemorySubject) -> None:
 
 @ADDRESSES.add("Addresses")
 def a_slash_at_the_end_names_no_note(memory: MemorySubject) -> None:
-    ops = [op for op in memory.samples_at(memory.at("x/")) if isinstance(op, _NOTE_OPS)]
-    if not ops:
+    requests = [op for op in memory.samples_at(memory.at("x/")) if isinstance(op, _NOTE_OPS)]
+    if not requests:
         raise Skipped("no operation that is given a note")
-    memory.expect_refusal("invalid_uri", *ops)
+    memory.expect_refusal("invalid_uri", *requests)
 
 
-@ADDRESSES.add("Addresses", MemoryOpWrite)
+@ADDRESSES.add("Addresses", ops.MemoryOpWrite)
 def a_directory_may_end_with_a_slash(memory: MemorySubject) -> None:
     memory.write("x/a", "the heron", wait=True)
     plain_ops, slashed_ops = (memory.samples_at(memory.at(name)) for name in ("x", "x/"))
@@ -215,15 +204,15 @@ def the_older_scheme_names_the_same_place(memory: MemorySubject) -> None:
     uri = memory.write("a", "new")
     older = to_wire_uri(uri)
     memory.expect_text(older, "new")
-    memory.store.dispatch(MemoryOpWrite(older, "newer"))
+    memory.store.dispatch(ops.MemoryOpWrite(older, "newer"))
     memory.expect_text(uri, "newer")
 
 
 def _expect_no_uri(memory: MemorySubject, uri: str) -> None:
-    ops = memory.samples_at(uri)
-    if not ops:
+    requests = memory.samples_at(uri)
+    if not requests:
         raise Skipped("no operation that is given a place")
-    memory.expect_refusal("invalid_uri", *ops)
+    memory.expect_refusal("invalid_uri", *requests)
 
 
 def _expect_names(memory: MemorySubject, *names: str) -> None:
@@ -235,20 +224,20 @@ def _expect_names(memory: MemorySubject, *names: str) -> None:
 # ---------------------------------------------------------------- listings
 
 
-@LISTINGS.add("Listings", MemoryOpWrite, MemoryOpList)
+@LISTINGS.add("Listings", ops.MemoryOpWrite, ops.MemoryOpList)
 def a_listing_is_sorted_and_tells_directories(memory: MemorySubject) -> None:
     for name in ("b", "a", "c/d"):
         memory.write(name)
-    entries = memory.ask(MemoryOpList(memory.uri), MemoryListResult).entries
+    entries = memory.ask(ops.MemoryOpList(memory.uri), res.MemoryListResult).entries
     found = [(each.name, each.is_dir) for each in entries]
     expect_equal(found, [("a", False), ("b", False), ("c", True)], "as entries")
 
 
-@LISTINGS.add("Listings", *READ_WRITE, MemoryOpList)
+@LISTINGS.add("Listings", *READ_WRITE, ops.MemoryOpList)
 def an_entry_leads_to_its_note(memory: MemorySubject) -> None:
     for name in ("a", "report.v1", "two words", "笔记"):
         memory.write(name, f"the note {name}")
-    found = memory.ask(MemoryOpList(memory.uri), MemoryListResult).entries
+    found = memory.ask(ops.MemoryOpList(memory.uri), res.MemoryListResult).entries
     expect(len(found) == 4, f"four notes, got {found!r}")
     for entry in found:
         text = f"the note {entry.name}"
@@ -257,17 +246,19 @@ def an_entry_leads_to_its_note(memory: MemorySubject) -> None:
         expect(entry.size in {None, size}, f"size {size} or None, got {entry!r}")
 
 
-@LISTINGS.add("Listings", MemoryOpList)
+@LISTINGS.add("Listings", ops.MemoryOpList)
 def where_nothing_is_a_listing_is_empty(memory: MemorySubject) -> None:
     expect_equal(memory.names_in(memory.at("nothing")), [], "or a failure of kind 'not_found'")
 
 
-@LISTINGS.add("Listings", MemoryOpWrite, MemoryOpTree)
+@LISTINGS.add("Listings", ops.MemoryOpWrite, ops.MemoryOpTree)
 def a_tree_has_parents_before_their_children(memory: MemorySubject) -> None:
     for name in ("a/b/c/d", "a/x"):
         memory.write(name)
     for depth, expected in ((0, ["/a"]), (1, ["/a", "/a/b", "/a/x"])):
-        entries = memory.ask(MemoryOpTree(memory.uri, depth=depth), MemoryListResult).entries
+        entries = memory.ask(
+            ops.MemoryOpTree(memory.uri, depth=depth), res.MemoryListResult
+        ).entries
         found = [each.uri.removeprefix(memory.uri) for each in entries]
         expect_equal(found, expected, f"at depth {depth}")
 
@@ -293,17 +284,17 @@ def many_threads_lose_nothing(memory: MemorySubject) -> None:
 
 @CONCURRENCY.add("Many at once", *READ_WRITE)
 def many_operations_lose_nothing(memory: MemorySubject) -> None:
-    ops = [MemoryOpWrite(memory.at(str(n)), f"note {n}") for n in range(_ROUNDS)]
-    for op, result in zip(ops, _on_runtime(memory, ops), strict=True):
-        expect_kind(result, MemoryWriteResult, op)
-    reads = [MemoryOpRead(op.uri) for op in ops]
-    for op, again, result in zip(ops, reads, _on_runtime(memory, reads), strict=True):
-        found = expect_kind(result, MemoryReadResult, again)
+    requests = [ops.MemoryOpWrite(memory.at(str(n)), f"note {n}") for n in range(_ROUNDS)]
+    for op, result in zip(requests, _on_runtime(memory, requests), strict=True):
+        expect_kind(result, res.MemoryWriteResult, op)
+    reads = [ops.MemoryOpRead(op.uri) for op in requests]
+    for op, again, result in zip(requests, reads, _on_runtime(memory, reads), strict=True):
+        found = expect_kind(result, res.MemoryReadResult, again)
         expect_equal(found.data, op.content, f"at {op.uri}")
 
 
 @CONCURRENCY.add("Many at once", *READ_WRITE)
-def a_reader_sees_a_note_whole(memory: MemorySubject) -> None:
+def a_reader_sees_one_text_or_the_other(memory: MemorySubject) -> None:
     contents = [letter * 20_000 for letter in "ab"]
     uri = memory.write("a", contents[0])
 
@@ -314,7 +305,7 @@ def a_reader_sees_a_note_whole(memory: MemorySubject) -> None:
     def read_often() -> None:
         for _ in range(_ROUNDS):
             found = memory.read(uri)
-            expect(found in contents, f"one text or the other, got {shown(found)}")
+            expect(found in contents, f"one text or the other, got {excerpt(found)}")
 
     _on_threads([write_often, read_often, read_often])
     memory.expect_text(uri, contents[(_ROUNDS - 1) % 2])
@@ -329,7 +320,7 @@ def two_stores_on_one_spec_see_each_other(memory: MemorySubject) -> None:
         memory.expect_text(uri, "walrus")
 
 
-@CONCURRENCY.add("Several stores", *READ_WRITE, MemoryOpFind)
+@CONCURRENCY.add("Several stores", *READ_WRITE, ops.MemoryOpFind)
 def what_one_store_writes_the_other_finds(memory: MemorySubject) -> None:
     with memory.another(memory.spec) as other:
         uri = other.write("a", wait=True)
@@ -354,6 +345,6 @@ def _on_threads(jobs: list[Callable[[], None]]) -> None:
         future.result()
 
 
-def _on_runtime(memory: MemorySubject, ops: Sequence[MemoryOp]) -> list[MemoryResult]:
-    makes = [partial(memory.store.adispatch, op) for op in ops]
+def _on_runtime(memory: MemorySubject, requests: Sequence[ops.MemoryOp]) -> list[res.MemoryResult]:
+    makes = [partial(memory.store.adispatch, op) for op in requests]
     return runtime().run(lambda: gather(makes), label="many operations at once")

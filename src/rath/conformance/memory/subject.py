@@ -10,52 +10,33 @@ from rath.conformance.contract import (
     Clauses,
     HandleSubject,
     Skipped,
+    excerpt,
     expect,
     expect_equal,
     expect_error,
     expect_failure,
     expect_kind,
-    shown,
 )
 from rath.errors import MemoryStoreClosed, UnsupportedMemoryOp
+from rath.memory import op_types as ops
+from rath.memory import results as res
 from rath.memory.abc import MemoryBackend, MemoryStore, MemoryStoreSpec
-from rath.memory.op_types import (
-    MemoryOp,
-    MemoryOpCommit,
-    MemoryOpFind,
-    MemoryOpForget,
-    MemoryOpList,
-    MemoryOpRead,
-    MemoryOpResource,
-    MemoryOpSearch,
-    MemoryOpTree,
-    MemoryOpWrite,
-)
-from rath.memory.results import (
-    MemoryCommitResult,
-    MemoryExecutionFailure,
-    MemoryFindResult,
-    MemoryHit,
-    MemoryListResult,
-    MemoryReadResult,
-    MemoryWriteResult,
-)
 
 __all__ = ["LIFETIME"]
 
 R = TypeVar("R")
 
-READ_WRITE = (MemoryOpRead, MemoryOpWrite)
+READ_WRITE = (ops.MemoryOpRead, ops.MemoryOpWrite)
 """What most of the clauses need."""
 
-_AT: Mapping[type[MemoryOp], Callable[[str], MemoryOp]] = {
-    MemoryOpFind: lambda uri: MemoryOpFind("heron", target_uri=uri),
-    MemoryOpSearch: lambda uri: MemoryOpSearch("heron", target_uri=uri),
-    MemoryOpRead: MemoryOpRead,
-    MemoryOpList: MemoryOpList,
-    MemoryOpTree: MemoryOpTree,
-    MemoryOpWrite: lambda uri: MemoryOpWrite(uri, "heron"),
-    MemoryOpForget: lambda uri: MemoryOpForget(uri, recursive=True),
+_AT: Mapping[type[ops.MemoryOp], Callable[[str], ops.MemoryOp]] = {
+    ops.MemoryOpFind: lambda uri: ops.MemoryOpFind("heron", target_uri=uri),
+    ops.MemoryOpSearch: lambda uri: ops.MemoryOpSearch("heron", target_uri=uri),
+    ops.MemoryOpRead: ops.MemoryOpRead,
+    ops.MemoryOpList: ops.MemoryOpList,
+    ops.MemoryOpTree: ops.MemoryOpTree,
+    ops.MemoryOpWrite: lambda uri: ops.MemoryOpWrite(uri, "heron"),
+    ops.MemoryOpForget: lambda uri: ops.MemoryOpForget(uri, recursive=True),
 }
 """Every operation with a URI; those that change something come last."""
 
@@ -75,29 +56,29 @@ class MemorySubject(HandleSubject):
     def supported(self) -> Collection[type]:
         return self.backend.supported_ops()
 
-    def samples(self) -> list[MemoryOp]:
-        rest: list[MemoryOp] = [
-            MemoryOpCommit("conformance", ({"role": "user", "content": "heron"},)),
-            MemoryOpResource("no-such-file", self.uri),
+    def samples(self) -> list[ops.MemoryOp]:
+        rest: list[ops.MemoryOp] = [
+            ops.MemoryOpCommit("conformance", ({"role": "user", "content": "heron"},)),
+            ops.MemoryOpResource("no-such-file", self.uri),
         ]
         return [
             *self.samples_at(self.at("a")),
             *(op for op in rest if type(op) in self.supported()),
         ]
 
-    def samples_at(self, uri: str) -> list[MemoryOp]:
+    def samples_at(self, uri: str) -> list[ops.MemoryOp]:
         """Return each supported operation with a URI, with that one."""
         return [make(uri) for kind, make in _AT.items() if kind in self.supported()]
 
     def flags(self) -> Mapping[str, type]:
         return {
-            "supports_write": MemoryOpWrite,
-            "supports_read": MemoryOpRead,
-            "supports_list": MemoryOpList,
-            "supports_tree": MemoryOpTree,
-            "supports_resource_ingest": MemoryOpResource,
-            "supports_session_commit": MemoryOpCommit,
-            "supports_forget": MemoryOpForget,
+            "supports_write": ops.MemoryOpWrite,
+            "supports_read": ops.MemoryOpRead,
+            "supports_list": ops.MemoryOpList,
+            "supports_tree": ops.MemoryOpTree,
+            "supports_resource_ingest": ops.MemoryOpResource,
+            "supports_session_commit": ops.MemoryOpCommit,
+            "supports_forget": ops.MemoryOpForget,
         }
 
     def last_holder_closes(self) -> None:
@@ -111,14 +92,14 @@ class MemorySubject(HandleSubject):
         """Return the URI of a name below the directory."""
         return f"{self.uri}/{name}"
 
-    def ask(self, op: MemoryOp, kind: type[R]) -> R:
+    def ask(self, op: ops.MemoryOp, kind: type[R]) -> R:
         """Return the result of an operation, which must be of that type."""
         return expect_kind(self.store.dispatch(op), kind, op)
 
-    def expect_refusal(self, kind: str, *ops: MemoryOp) -> None:
+    def expect_refusal(self, kind: str, *requests: ops.MemoryOp) -> None:
         """Run operations, each of which must fail in that way."""
-        for op in ops:
-            expect_failure(self.store.dispatch(op), MemoryExecutionFailure, kind, op)
+        for op in requests:
+            expect_failure(self.store.dispatch(op), res.MemoryExecutionFailure, kind, op)
 
     def write(
         self,
@@ -133,20 +114,24 @@ class MemorySubject(HandleSubject):
         Raises:
             Skipped: It refuses the metadata.
         """
-        op = MemoryOpWrite(self.at(name), content, wait=wait, metadata=metadata)
+        op = ops.MemoryOpWrite(self.at(name), content, wait=wait, metadata=metadata)
         found = self.store.dispatch(op)
-        if metadata and isinstance(found, MemoryExecutionFailure) and found.kind == "unsupported":
+        if (
+            metadata
+            and isinstance(found, res.MemoryExecutionFailure)
+            and found.kind == "unsupported"
+        ):
             raise Skipped(f"it refuses what it cannot keep: {found.message}")
-        expect_kind(found, MemoryWriteResult, op)
+        expect_kind(found, res.MemoryWriteResult, op)
         return op.uri
 
-    def commit(self, session: str, *messages: object) -> MemoryCommitResult:
+    def commit(self, session: str, *messages: object) -> res.MemoryCommitResult:
         """Archive the transcript of a session."""
-        return self.ask(MemoryOpCommit(session, messages), MemoryCommitResult)
+        return self.ask(ops.MemoryOpCommit(session, messages), res.MemoryCommitResult)
 
     def read(self, uri: str) -> str:
         """Return the text of a note, which must be there."""
-        return str(self.ask(MemoryOpRead(uri), MemoryReadResult).data)
+        return str(self.ask(ops.MemoryOpRead(uri), res.MemoryReadResult).data)
 
     def expect_text(self, uri: str, expected: str) -> None:
         """Read a note, which must hold that text."""
@@ -154,23 +139,23 @@ class MemorySubject(HandleSubject):
 
     def has(self, uri: str) -> bool:
         """Return whether a note can be read; `not_found` is the only other answer allowed."""
-        found = self.store.dispatch(MemoryOpRead(uri))
-        if isinstance(found, MemoryReadResult):
+        found = self.store.dispatch(ops.MemoryOpRead(uri))
+        if isinstance(found, res.MemoryReadResult):
             return True
-        expect_failure(found, MemoryExecutionFailure, "not_found", MemoryOpRead(uri))
+        expect_failure(found, res.MemoryExecutionFailure, "not_found", ops.MemoryOpRead(uri))
         return False
 
-    def find(self, query: str, *, top_k: int = 8) -> tuple[MemoryHit, ...]:
+    def find(self, query: str, *, top_k: int = 8) -> tuple[res.MemoryHit, ...]:
         """Return the hits below the directory."""
-        op = MemoryOpFind(query, target_uri=self.uri, top_k=top_k)
-        return self.ask(op, MemoryFindResult).hits
+        op = ops.MemoryOpFind(query, target_uri=self.uri, top_k=top_k)
+        return self.ask(op, res.MemoryFindResult).hits
 
     def names_in(self, uri: str) -> list[str]:
         """Return the names in a directory; none where a store says that it is not there."""
-        found = self.store.dispatch(MemoryOpList(uri))
-        if isinstance(found, MemoryExecutionFailure) and found.kind == "not_found":
+        found = self.store.dispatch(ops.MemoryOpList(uri))
+        if isinstance(found, res.MemoryExecutionFailure) and found.kind == "not_found":
             return []
-        listing = expect_kind(found, MemoryListResult, MemoryOpList(uri))
+        listing = expect_kind(found, res.MemoryListResult, ops.MemoryOpList(uri))
         return [entry.name for entry in listing.entries]
 
     @contextmanager
@@ -199,12 +184,12 @@ for name, run in (
 def a_closed_store_refuses_work(memory: MemorySubject) -> None:
     memory.backend.close(memory.store)
     for op in memory.samples():
-        expect_error(MemoryStoreClosed, shown(op), memory.store.dispatch, op)
+        expect_error(MemoryStoreClosed, excerpt(op), memory.store.dispatch, op)
 
 
 @LIFETIME.add("Opening, counting, closing")
 def an_unknown_operation_raises(memory: MemorySubject) -> None:
-    class Unknown(MemoryOp):
+    class Unknown(ops.MemoryOp):
         pass
 
     expect_error(UnsupportedMemoryOp, "an unknown operation", memory.store.dispatch, Unknown())

@@ -28,10 +28,11 @@ from rath.memory import (
 )
 from rath.memory.adapters.local.catalog import Catalog, RebuildReport, rebuild, shared_catalog
 from rath.memory.adapters.local.extraction import commit
-from rath.memory.adapters.local.files import Stamp, Syncing
+from rath.memory.adapters.local.files import Stamp
 from rath.memory.adapters.local.index import INDEX_VERSION, IndexEntry, NoteIndex
 from rath.memory.adapters.local.layout import INDEX_NAME
 from rath.memory.adapters.local.notes import write
+from rath.memory.adapters.local.pacing import DelayedWork
 from rath.memory.adapters.local.search import find
 from rath.memory.adapters.local.store import LocalStore
 from rath.memory.adapters.local.walk import time_of
@@ -361,7 +362,7 @@ def test_a_walk_that_fails_in_an_unforeseen_way_keeps_no_note_from_the_disk(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     forced: list[int] = []
-    syncing = Syncing(root, act=lambda _, paths: forced.append(len(paths)))
+    syncing = DelayedWork[str](lambda paths: forced.append(len(paths)), delay_seconds=0.5)
     catalog = Catalog(root, small_store=0, syncing=syncing)
     note(LocalStore(root, catalog), "user/a", "tea")
 

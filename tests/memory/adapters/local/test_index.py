@@ -76,7 +76,7 @@ def test_words_are_found_by_their_beginning_and_length(index: NoteIndex) -> None
 
 def test_known_words_are_told_from_others(index: NoteIndex) -> None:
     put(index, "a.md", ["tea", "слово"])
-    assert index.known_words(["tea", "слово", "milk"]) == {"tea", "слово"}
+    assert index.words_in_vocabulary(["tea", "слово", "milk"]) == {"tea", "слово"}
 
 
 @given(st.text("abcdeфы", min_size=3, max_size=10), st.data())

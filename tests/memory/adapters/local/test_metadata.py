@@ -24,15 +24,13 @@ from rath.memory import (
 from rath.memory.adapters.local import notes
 from rath.memory.adapters.local.catalog import Catalog
 from rath.memory.adapters.local.metadata import (
-    NO_METADATA,
-    Metadata,
     MetadataRecord,
     read_metadata,
     replacing_text,
     write_metadata,
 )
 from rath.memory.adapters.local.store import Expiry, LocalStore
-from rath.memory.notes import EXPIRES_AT, MODEL, ROWS, SESSION_ID, note_op
+from rath.memory.notes import EXPIRES_AT, MODEL, NO_METADATA, ROWS, SESSION_ID, Metadata, note_op
 from tests.support.forgetting import Clock, forget, found, listed, opened, read, write
 
 NOW = 1_000_000.0

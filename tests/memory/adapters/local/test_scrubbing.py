@@ -188,7 +188,7 @@ def test_what_is_forgotten_in_a_row_in_a_large_store_leaves_no_traces_in_the_end
     for name in "abc":
         forget(store, MemoryOpForget(f"memory://user/{name}"))
         assert not (store.root / f"user/{name}.md").exists()
-    store.pace.finish()
+    store.scrubbing.flush()
     assert support.files_with(store.root, "zebra") == []
     assert not (store.root / FORGOTTEN_NAME).is_dir()
 

@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 
 from rath.memory.adapters.openviking.addresses import (
     Addresses,
-    BadUri,
     escape_name,
     has_server_fields,
     unescape_name,
 )
+from rath.memory.driver import InvalidUri
 
 ALICE = Addresses("alice")
 
@@ -73,12 +73,12 @@ def test_places_on_the_server(uri: str, address: str) -> None:
      "memory://user//x", "memory://user/x/", "memory://user/./x", "memory:/"],
 )  # fmt: skip
 def test_what_is_no_place_is_refused(uri: str) -> None:
-    with pytest.raises(BadUri):
+    with pytest.raises(InvalidUri):
         ALICE.place(uri)
 
 
 def test_a_scope_is_no_note() -> None:
-    with pytest.raises(BadUri, match="is a scope"):
+    with pytest.raises(InvalidUri, match="is a scope"):
         ALICE.note("memory://user")
 
 

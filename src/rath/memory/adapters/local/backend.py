@@ -172,7 +172,7 @@ def _open_directory(directory: Path, about: Mapping[str, object]) -> LocalStore:
 
 def _close(store: LocalStore) -> None:
     try:
-        store.pace.finish()
+        store.scrubbing.flush()
         sweep_and_scrub(store)
         store.catalog.close()
         if store.root.is_dir():

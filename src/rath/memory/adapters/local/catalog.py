@@ -24,12 +24,12 @@ from typing import TypeVar
 
 from rath._async.runtime import runtime
 from rath._core.sqlite import IndexMismatch, identity_of, take_away
-from rath.memory.adapters.local.files import Syncing, mark_as_ours, remove_stale_drafts
+from rath.memory.adapters.local.files import mark_as_ours, remove_stale_drafts, sync_notes
 from rath.memory.adapters.local.index import BUSY_SECONDS, TABLES, Content, NoteIndex
 from rath.memory.adapters.local.layout import DRAFTS_NAME, INDEX_NAME, logger
+from rath.memory.adapters.local.pacing import SYNC_SECONDS, DelayedWork, WalkPace
 from rath.memory.adapters.local.walk import (
     BATCH,
-    WalkPace,
     read_directory,
     read_entry,
     time_of,
@@ -70,7 +70,7 @@ class Catalog:
         *,
         small_store: int = SMALL_STORE,
         busy_seconds: float = BUSY_SECONDS,
-        syncing: Syncing | None = None,
+        syncing: DelayedWork[str] | None = None,
     ) -> None:
         self._root = root
         self._small_store = small_store
@@ -90,7 +90,7 @@ class Catalog:
         """Each closes it once."""
         self.n_recoveries = 0
         """How often another index took the place of one that could not be used."""
-        self.syncing = syncing or Syncing(root)
+        self.syncing = syncing or DelayedWork(partial(sync_notes, root), delay_seconds=SYNC_SECONDS)
         """Forces new notes to disk."""
 
     def close(self) -> None:

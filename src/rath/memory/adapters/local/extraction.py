@@ -29,7 +29,7 @@ from rath.llm.provider import Provider
 from rath.llm.registry import chat_client_for
 from rath.memory import results
 from rath.memory.adapters.local import notes
-from rath.memory.adapters.local.layout import InvalidUri, logger, relative_path
+from rath.memory.adapters.local.layout import logger, relative_path
 from rath.memory.adapters.local.store import LocalStore, run
 from rath.memory.adapters.local.transcripts import (
     Archive,
@@ -40,6 +40,7 @@ from rath.memory.adapters.local.transcripts import (
     archive_transcript,
     pending_archives,
 )
+from rath.memory.driver import InvalidUri
 from rath.memory.notes import KEEP_BOTH, MODEL, ROWS, SESSION_ID
 from rath.memory.op_types import MemoryOpCommit, MemoryOpWrite
 from rath.memory.uri import content_digest, to_public_uri

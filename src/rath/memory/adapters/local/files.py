@@ -17,7 +17,6 @@ import json
 import os
 import stat
 import sys
-import threading
 import time
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
@@ -26,10 +25,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Self, cast
 
-from rath._async.runtime import runtime
 from rath._core.files import StrPath, atomic_write_bytes, sync_directory
-from rath.memory.adapters.local.layout import DRAFTS_NAME, NOTE_SUFFIX, Kind, is_draft, logger
+from rath.memory.adapters.local.layout import DRAFTS_NAME, NOTE_SUFFIX, Kind, is_draft
 from rath.memory.adapters.local.terms import index_terms
+from rath.memory.driver import OperationFailed
 
 MAX_FILE_BYTES = 536_870_912
 """Larger files are neither written nor read in one piece."""
@@ -44,9 +43,6 @@ MAX_SNIPPET_CHARS = 200
 
 STALE_SECONDS = 3600.0
 """Older drafts were left behind by a process that ended; far above what any write takes."""
-
-SYNC_SECONDS = 0.5
-"""How long new notes are gathered before they are forced to disk together."""
 
 UNSETTLED = -1
 """Size in the stamp of a file that is to be read again at the next occasion."""
@@ -65,10 +61,6 @@ _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _BINARY
 _NO_LINK = getattr(os, "O_NOFOLLOW", 0)
 _NOTHING_THERE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.ENXIO)
 _CANNOT_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS)
-
-
-class TooLarge(Exception):
-    """A file has more than `MAX_FILE_BYTES`."""
 
 
 class Stamp(NamedTuple):
@@ -98,7 +90,7 @@ def read_file(
 
     Raises:
         OSError: It is there and cannot be read.
-        TooLarge: The whole of it is more than `MAX_FILE_BYTES`.
+        OperationFailed: The whole of it is more than `MAX_FILE_BYTES`.
     """
     try:
         # Opening some devices has effects of its own, so they are not even opened.
@@ -114,9 +106,10 @@ def read_file(
         if not stat.S_ISREG(status.st_mode):
             return None
         if status.st_size > MAX_FILE_BYTES == limit:
-            raise TooLarge(
+            raise OperationFailed(
+                "unsupported",
                 f"{os.fspath(path)!r} has {status.st_size} bytes, and at most {MAX_FILE_BYTES} "
-                "are read in one piece; read the file by other means"
+                "are read in one piece; read the file by other means",
             )
         data = os.read(fd, min(limit, status.st_size + 1))
         while len(data) != status.st_size and (room := min(limit - len(data), _CHUNK_BYTES)):
@@ -412,126 +405,17 @@ def _sync_file_system(root: Path) -> bool:
         os.close(fd)
 
 
-class Syncing:
-    """The notes of a store that are not known to be on disk yet; forced there in the background.
+def sync_notes(root: Path, paths: Collection[str]) -> None:
+    """Force new notes to disk, as `sync` does.
 
-    Args:
-        root: Directory of the store.
-        delay_seconds: How long notes are gathered.
-        act: Forces files below the root to disk, as `sync` does.
+    Raises:
+        OSError: They may not be there; the text says what to do.
     """
-
-    def __init__(
-        self,
-        root: Path,
-        *,
-        delay_seconds: float = SYNC_SECONDS,
-        act: Callable[[Path, Collection[str]], None] = sync,
-    ) -> None:
-        self._root = root
-        self._act = act
-        self._delay_seconds = delay_seconds
-        self._changed = threading.Condition()
-        self._pending: set[str] = set()
-        self._n_added = 0
-        self._n_done = 0
-        self._is_at_work = False
-        self._at_once = threading.Event()
-        self._failure: OSError | None = None
-        self._pid = os.getpid()
-
-    def add(self, path: Path) -> None:
-        """Have a new file, and the directories above it, forced to disk soon."""
-        with self._changed:
-            if self._pid != os.getpid():
-                # The thread that would do it stayed in the parent, with the work of the parent.
-                self._pid, self._is_at_work, self._pending = os.getpid(), False, set()
-            self._pending.add(str(path))
-            self._n_added += 1
-            if self._is_at_work:
-                return
-            try:
-                runtime().start_in_worker(self._work)
-                self._is_at_work = True
-                return
-            except RuntimeError:
-                # The interpreter is exiting and starts no thread any more.
-                self._pending.discard(str(path))
-        self.force(path)
-
-    def hold(self) -> None:
-        """Keep other threads from adding notes, until `let_go`."""
-        self._changed.acquire()
-
-    def let_go(self) -> None:
-        """Let other threads add notes again."""
-        self._changed.release()
-
-    def force(self, path: Path) -> None:
-        """Wait until a file, and the directories above it, are on disk.
-
-        Raises:
-            OSError: It may not be, or an earlier note that was to be forced in the background.
-        """
-        self._act(self._root, {str(path)})
-        self._raise_failure()
-
-    def flush(self) -> None:
-        """Wait until all notes that were added are on disk.
-
-        Raises:
-            OSError: Some may not be, now or since the last error.
-        """
-        self.wait()
-        self._raise_failure()
-
-    def wait(self) -> None:
-        """Wait until everything that was added was forced to disk, or that failed."""
-        with self._changed:
-            n_added = self._n_added
-            self._at_once.set()
-            self._changed.wait_for(
-                lambda: not self._is_at_work or self._n_done >= n_added or self._pid != os.getpid()
-            )
-
-    def _work(self) -> None:
-        while True:
-            self._at_once.wait(self._delay_seconds)
-            with self._changed:
-                self._at_once.clear()
-                batch, self._pending = self._pending, set()
-                n_added = self._n_added
-                if not batch:
-                    self._is_at_work = False
-                    return
-            try:
-                self._act(self._root, batch)
-            except OSError as exc:
-                logger.error(
-                    "%d new notes of %s may not be on disk: %s; look after the disk and write "
-                    "them again",
-                    len(batch),
-                    self._root,
-                    exc,
-                )
-                self._failure = exc
-            except BaseException as exc:
-                self._failure = OSError(errno.EIO, repr(exc))
-                # Closing must not wait for work that nobody does any more.
-                with self._changed:
-                    self._is_at_work = False
-                raise
-            finally:
-                with self._changed:
-                    self._n_done = n_added
-                    self._changed.notify_all()
-
-    def _raise_failure(self) -> None:
-        failure, self._failure = self._failure, None
-        if failure is not None:
-            raise OSError(
-                failure.errno,
-                f"new notes may not be on disk ({failure}); look after the disk and write them "
-                "again",
-                str(self._root),
-            )
+    try:
+        sync(root, paths)
+    except OSError as exc:
+        raise OSError(
+            exc.errno,
+            f"{len(paths)} new notes of {root} may not be on disk: {exc}; look after the disk and "
+            "write them again",
+        ) from exc

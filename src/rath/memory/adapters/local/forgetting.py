@@ -30,6 +30,7 @@ from rath.memory.adapters.local.store import LocalStore
 from rath.memory.adapters.local.transcripts import STAMP_FORMAT, archives
 from rath.memory.adapters.local.vectors import erase_unused
 from rath.memory.adapters.local.walk import counting_as_read, update_all, update_files
+from rath.memory.driver import InvalidUri
 from rath.memory.op_types import MemoryOpForget
 from rath.memory.persistence.paths import local_memory_root
 from rath.memory.persistence.registry import local_stores
@@ -68,7 +69,7 @@ class ForgottenFiles:
     def __init__(self, root: Path) -> None:
         self._place = root / layout.FORGOTTEN_NAME / os.urandom(8).hex()
         self._make_place()
-        self._n_taken = 0
+        self._n_files = 0
 
     def take(self, path: Path) -> Path | None:
         """Move a file, link or directory here, at once and whole; None when it is not there.
@@ -79,8 +80,8 @@ class ForgottenFiles:
         Raises:
             OSError: It cannot be moved.
         """
-        self._n_taken += 1
-        target = self._place / str(self._n_taken)
+        self._n_files += 1
+        target = self._place / str(self._n_files)
         while os.path.lexists(path):
             try:
                 path.rename(target)
@@ -157,7 +158,7 @@ def forget(store: LocalStore, op: MemoryOpForget) -> MemoryResult:
 
 def _forget_session(store: LocalStore, session_id: str) -> MemoryResult:
     if "/" in session_id:
-        raise layout.InvalidUri(f"{session_id!r} cannot name a session; expected one plain name")
+        raise InvalidUri(f"{session_id!r} cannot name a session; expected one plain name")
     # The transcripts go first: notes of them are written only while they are there.
     directory = _real_place(
         store.root, layout.relative_path(f"{MEMORY_URI_PREFIX}session/{session_id}")
@@ -289,7 +290,7 @@ def _real_place(root: Path, relative: str) -> str | None:
     real = layout.locate(root, above) / name if above else root / name
     place = real.relative_to(root).as_posix()
     if place.partition("/")[0] not in MEMORY_SCOPES:
-        raise layout.InvalidUri(f"{relative!r} leads out of the scopes of the store through a link")
+        raise InvalidUri(f"{relative!r} leads out of the scopes of the store through a link")
     if layout.is_hidden(name) or not os.path.lexists(real):
         return None
     return place
@@ -340,7 +341,7 @@ def _scrub_in_turn(store: LocalStore) -> None:
     except (sqlite3.Error, IndexMismatch):
         is_large = False
     if is_large:
-        store.pace.ask(partial(scrub, store))
+        store.scrubbing.add(partial(scrub, store))
     else:
         scrub(store)
 
@@ -407,7 +408,7 @@ def prunable_transcripts(*, older_than: timedelta) -> list[Path]:
     """Return the directories that `prune_transcripts` would remove now."""
     return [
         directory
-        for store in _kept_stores()
+        for store in _persistent_stores()
         if not is_used(use_file(store))
         for directory in _old_transcripts(store, older_than)
     ]
@@ -419,12 +420,12 @@ def prune_transcripts(*, older_than: timedelta) -> list[Path]:
     The time is that of their names; the notes that were learned from them stay. Transcripts that a
     model is still to read stay, and those of a store that is open, in whichever process.
     """
-    removed = [each for store in _kept_stores() for each in _prune(store, older_than)]
+    removed = [each for store in _persistent_stores() for each in _prune(store, older_than)]
     empty_trash(local_memory_root())
     return removed
 
 
-def _kept_stores() -> list[Path]:
+def _persistent_stores() -> list[Path]:
     stores = local_stores()
     return [stores.path(known) for known in stores.ids()]
 

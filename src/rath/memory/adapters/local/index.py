@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 from rath._core.sqlite import DerivedDatabase, IndexMismatch, opening
 from rath.memory.adapters.local.files import Stamp
 from rath.memory.adapters.local.layout import Kind, note_path
-from rath.memory.adapters.local.metadata import NO_METADATA, Metadata
 from rath.memory.adapters.local.terms import is_word
+from rath.memory.notes import NO_METADATA, Metadata
 
 INDEX_VERSION = 4
 """Counts changes of the schema and of the terms; an index of another version is built again."""
@@ -404,7 +404,7 @@ class NoteIndex(DerivedDatabase):
                   AND length IN ({", ".join(map(str, lengths))}) LIMIT {_MAX_FOUND}"""
         return [word for (word,) in self.rows(sql, prefix[0], prefix, prefix + _LAST)]
 
-    def known_words(self, words: Iterable[str]) -> set[str]:
+    def words_in_vocabulary(self, words: Iterable[str]) -> set[str]:
         """Return those words that are in the vocabulary."""
         sql = "SELECT 1 FROM vocabulary WHERE initial = ? AND length = ? AND word = ?"
         return {word for word in words if self.rows(sql, word[0], len(word), word)}

@@ -22,7 +22,8 @@ from typing import Literal
 from uuid import NAMESPACE_URL, UUID, uuid5
 
 from rath.config.paths import PROJECT_MARKER_DIR, user_config_dir
-from rath.memory.uri import MEMORY_SCOPES, MEMORY_URI_PREFIX, memory_uri_prefix, to_public_uri
+from rath.memory.driver import InvalidUri, place_of
+from rath.memory.uri import MEMORY_URI_PREFIX, to_public_uri
 
 Kind = Literal["note", "transcript"]
 """What can be found in a store."""
@@ -49,10 +50,6 @@ _DRAFT = re.compile(r"\.atomic_.*\.tmp")
 _HIDDEN = re.compile(r"\.atomic_.*\.tmp|meta\.json|.*\.meta\.json|.*\.vec")
 
 
-class InvalidUri(ValueError):
-    """A URI does not name a place in a store."""
-
-
 def relative_path(uri: str) -> str:
     """Return the place of a URI below the store, as in "user/memories/x".
 
@@ -60,20 +57,13 @@ def relative_path(uri: str) -> str:
         InvalidUri: It has no memory scheme, no known scope, or a segment that is empty, `.` or
             `..` or cannot be a file name.
     """
-    prefix = memory_uri_prefix(uri)
-    tail = "" if prefix is None else uri.removeprefix(prefix)
-    segments = tail.split("/")
-    if prefix is None or segments[0] not in MEMORY_SCOPES:
-        raise InvalidUri(
-            f"{uri!r} is no place in a memory store; expected {MEMORY_URI_PREFIX}<scope>/... with "
-            f"a scope of {', '.join(MEMORY_SCOPES)}"
-        )
-    if any(segment in {"", ".", ".."} or not can_name_a_file(segment) for segment in segments):
+    place = place_of(uri)
+    if any(each in {"", ".", ".."} or not can_name_a_file(each) for each in place.split("/")):
         raise InvalidUri(
             f"{uri!r} has a segment that cannot be a file name; leave out empty ones, . and .., "
             "and a slash at the end"
         )
-    return tail
+    return place
 
 
 def locate(root: Path, relative: str) -> Path:

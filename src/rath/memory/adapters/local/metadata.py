@@ -17,15 +17,16 @@ import os
 import stat
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 from rath._core.files import StrPath, atomic_write_bytes
-from rath.memory.adapters.local.files import TooLarge, mark_as_ours, read_content, read_file
+from rath.memory.adapters.local.files import mark_as_ours, read_content, read_file
 from rath.memory.adapters.local.layout import METADATA_SUFFIX, NOTE_SUFFIX
-from rath.memory.notes import EXPIRES_AT, MODEL, ROWS, SESSION_ID
+from rath.memory.driver import OperationFailed
+from rath.memory.notes import NO_METADATA, Metadata
 from rath.memory.results import MemorySource
 
 SCHEMA_VERSION = 1
@@ -34,87 +35,6 @@ MAX_METADATA_BYTES = 1_048_576
 """A longer file is none of ours."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-
-
-@dataclass(frozen=True, slots=True)
-class Metadata:
-    """Where a note comes from and when it expires; a note without any has no such file."""
-
-    expires_at: float | None = None
-    """Seconds since 1970; from then on the note is as good as gone."""
-    sources: tuple[MemorySource, ...] = ()
-    """One for each session; none for a note that was written without the name of a session."""
-    is_remembered: bool = False
-    """Beside its sources, it was also written without the name of a session: it outlives them."""
-
-    def is_expired(self, now: float) -> bool:
-        """Return whether the note is gone for those who look at `now`, in seconds since 1970."""
-        return self.expires_at is not None and self.expires_at <= now
-
-    def comes_from(self, session_id: str) -> bool:
-        """Return whether a session is one of its sources."""
-        return any(source.session_id == session_id for source in self.sources)
-
-    def without(self, session_id: str) -> Metadata | None:
-        """Return the rest without a session that is one of its sources; None for no reason left."""
-        rest = tuple(source for source in self.sources if source.session_id != session_id)
-        if rest or self.is_remembered:
-            return replace(self, sources=rest, is_remembered=self.is_remembered and bool(rest))
-        return None
-
-    def union(self, new: Metadata) -> Metadata:
-        """Return the metadata of a note that is written again with the same text.
-
-        All sources count, and the later end: without one it is kept for ever.
-        """
-        ends = (self.expires_at, new.expires_at)
-        by_session = {source.session_id: source for source in self.sources}
-        for source in new.sources:
-            known = by_session.get(source.session_id, source)
-            by_session[source.session_id] = MemorySource(
-                known.session_id,
-                tuple(sorted({*known.rows, *source.rows})),
-                known.model or source.model,
-                known.learned_at if known.learned_at is not None else source.learned_at,
-            )
-        is_remembered = any(each.is_remembered or not each.sources for each in (self, new))
-        return Metadata(
-            None if None in ends else max(end for end in ends if end is not None),
-            tuple(by_session.values()),
-            is_remembered and bool(by_session),
-        )
-
-    @classmethod
-    def from_write(cls, values: Mapping[str, str], *, now: float) -> Metadata:
-        """Return the metadata that a write gives the note.
-
-        Args:
-            given: See `rath.memory.notes`; other keys do not count.
-            now: Seconds since 1970.
-
-        Raises:
-            ValueError: A value is none that was expected; the text says what was.
-        """
-        expires_at = _time(values[EXPIRES_AT]) if EXPIRES_AT in values else None
-        session_id: object = values.get(SESSION_ID)
-        if session_id is None:
-            for key in (ROWS, MODEL):
-                if key in values:
-                    raise ValueError(
-                        f"{key!r} without {SESSION_ID!r}, whose it would be; give both"
-                    )
-            return cls(expires_at)
-        if not isinstance(session_id, str) or not session_id or "/" in session_id:
-            raise ValueError(f"{SESSION_ID!r} is {session_id!r}; expected one plain name")
-        text: object = values.get(ROWS, "")
-        rows = text.split(",") if isinstance(text, str) and text else []
-        if not isinstance(text, str) or not all(row.isascii() and row.isdigit() for row in rows):
-            raise ValueError(f"{ROWS!r} is {text!r}; expected indexes of rows, as in '3,4'")
-        indexes = tuple(sorted({int(row) for row in rows}))
-        return cls(expires_at, (MemorySource(session_id, indexes, values.get(MODEL), now),))
-
-
-NO_METADATA = Metadata()
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +115,7 @@ def read_metadata(note: StrPath) -> MetadataFile:
             if text is not None and record.next_digest == hashlib.sha256(text).hexdigest():
                 metadata = record.next_metadata
         return MetadataFile(metadata, status.st_mtime_ns)
-    except (OSError, ValueError, TooLarge) as exc:
+    except (OSError, ValueError, OperationFailed) as exc:
         return MetadataFile(mtime_ns=status.st_mtime_ns, problem=f"{place} tells nothing: {exc}")
 
 
@@ -283,19 +203,6 @@ def _seconds(value: object) -> float | None:
     if moment.tzinfo is None:
         raise ValueError(f"{value!r} is a time without a zone")
     return (moment - _EPOCH).total_seconds()
-
-
-def _time(text: object) -> float:
-    try:
-        moment = datetime.fromisoformat(str(text))
-        if moment.tzinfo is not None:
-            return moment.timestamp()
-    except (ValueError, OverflowError):
-        pass
-    raise ValueError(
-        f"{EXPIRES_AT!r} is {text!r}; expected an ISO 8601 time with its zone, as in "
-        "'2030-01-31T12:00:00+00:00'"
-    )
 
 
 def _typed(value: object, expected: type[Any]) -> Any:

@@ -6,7 +6,7 @@ import os
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -24,24 +24,15 @@ from rath.memory.adapters.local.files import (
 )
 from rath.memory.adapters.local.forgetting import sweep
 from rath.memory.adapters.local.index import IndexEntry, NoteIndex
-from rath.memory.adapters.local.metadata import (
-    NO_METADATA,
-    Metadata,
-    read_metadata,
-    replacing_text,
-    write_metadata,
-)
+from rath.memory.adapters.local.metadata import read_metadata, replacing_text, write_metadata
 from rath.memory.adapters.local.store import LocalStore
 from rath.memory.adapters.local.terms import index_terms
 from rath.memory.adapters.local.walk import update_files
-from rath.memory.notes import places
+from rath.memory.driver import InvalidUri, OperationFailed, decoded
+from rath.memory.notes import NO_METADATA, Metadata, places
 from rath.memory.op_types import MemoryOpList, MemoryOpRead, MemoryOpTree, MemoryOpWrite
 
 _WRITE_MODES = ("replace", "write")
-
-
-class _NotWanted(Exception):
-    """The reason to write a note is gone."""
 
 
 def write(
@@ -56,39 +47,30 @@ def write(
             "not_found", and nothing is written.
     """
     if op.mode not in _WRITE_MODES:
-        return results.MemoryExecutionFailure(
+        raise OperationFailed(
             "unsupported", f"write mode {op.mode!r} is not known; use one of {_WRITE_MODES}"
         )
     relative = layout.relative_path(op.uri)
     if relative.endswith(f"/{layout.NOTE_SUFFIX}"):
-        return results.MemoryExecutionFailure(
-            "invalid_uri", f"{op.uri!r} has no name before {layout.NOTE_SUFFIX}; expected one"
-        )
+        raise InvalidUri(f"{op.uri!r} has no name before {layout.NOTE_SUFFIX}; expected one")
     if "/" not in relative:
-        return results.MemoryExecutionFailure(
-            "invalid_uri", f"{op.uri!r} is a scope; a note has a name below it, as in {op.uri}/name"
-        )
+        raise InvalidUri(f"{op.uri!r} is a scope; a note has a name below it, as in {op.uri}/name")
     data = valid_unicode(op.content).encode()
     if len(data) > MAX_FILE_BYTES:
-        return results.MemoryExecutionFailure(
+        raise OperationFailed(
             "unsupported", f"a note of {len(data)} bytes; expected at most {MAX_FILE_BYTES}"
         )
     try:
         metadata = Metadata.from_write(op.metadata or {}, now=store.expiry.now())
     except ValueError as exc:
-        return results.MemoryExecutionFailure("unsupported", f"the metadata cannot be kept: {exc}")
+        raise OperationFailed("unsupported", f"the metadata cannot be kept: {exc}") from exc
     candidates = list(places(op))
     uri = last = candidates[-1]
-    try:
-        for uri in candidates:
-            path = layout.locate(store.root, layout.note_path(layout.relative_path(uri)))
-            put = _NotePut(store, path, data, metadata, may_replace=uri == last, only_if=only_if)
-            if put.run(wait=op.wait):
-                break
-    except _NotWanted:
-        return results.MemoryExecutionFailure(
-            "not_found", "what the note was to be written for is gone"
-        )
+    for uri in candidates:
+        path = layout.locate(store.root, layout.note_path(layout.relative_path(uri)))
+        put = _NotePut(store, path, data, metadata, may_replace=uri == last, only_if=only_if)
+        if put.run(wait=op.wait):
+            break
     if store.expiry.is_due():
         sweep(store)
     return results.MemoryWriteResult(uri, len(data))
@@ -119,7 +101,7 @@ class _NotePut:
                 is.
 
         Raises:
-            _NotWanted: `only_if` gave False; nothing was written.
+            OperationFailed: `only_if` gave False; nothing was written.
         """
         store, path = self.store, self.path
         syncing = store.catalog.syncing
@@ -127,7 +109,7 @@ class _NotePut:
         outcome = self._outcome(present) if self.only_if is None else None
         if outcome is not None:
             if outcome and wait:
-                syncing.force(path)
+                syncing.run(str(path))
             return outcome
         mode = None if present is None else present[0]
         directory, name = os.path.split(path)
@@ -147,9 +129,9 @@ class _NotePut:
             if store.catalog.change(directory, name, put, index_it=index_it) is False:
                 return False
         if wait:
-            syncing.force(path)
+            syncing.run(str(path))
         elif present is None:
-            syncing.add(path)
+            syncing.add(str(path))
         else:
             sync_directory(path.parent)
         return True
@@ -168,7 +150,7 @@ class _NotePut:
     def _put(self, draft: Draft) -> Stamp | Metadata | bool:
         """Return the state of a note without metadata, else the metadata; or a bool."""
         if self.only_if is not None and not self.only_if():
-            raise _NotWanted
+            raise OperationFailed("not_found", "what the note was to be written for is gone")
         path = self.path
         present = self._present()
         there = read_metadata(path)
@@ -223,22 +205,9 @@ def read(store: LocalStore, op: MemoryOpRead) -> results.MemoryResult:
         metadata = read_metadata(path).metadata if is_note else NO_METADATA
         if metadata.is_expired(store.expiry.now()):
             continue
-        found = results.MemoryReadResult(
-            op.uri, data, op.level, metadata.sources, metadata.expires_at
-        )
-        if op.encoding is None:
-            return found
-        try:
-            return replace(found, data=data.decode(op.encoding))
-        except UnicodeDecodeError as exc:
-            return results.MemoryExecutionFailure(
-                "internal", f"{op.uri!r} is not {op.encoding}: {exc}; encoding=None gives its bytes"
-            )
-        except LookupError:
-            return results.MemoryExecutionFailure(
-                "unsupported", f"there is no encoding {op.encoding!r}"
-            )
-    return results.MemoryExecutionFailure("not_found", f"there is no note at {op.uri!r}")
+        about = metadata.sources, metadata.expires_at
+        return decoded(op, results.MemoryReadResult(op.uri, data, op.level, *about))
+    raise OperationFailed("not_found", f"there is no note at {op.uri!r}")
 
 
 def list_entries(store: LocalStore, op: MemoryOpList | MemoryOpTree) -> results.MemoryResult:
@@ -265,7 +234,7 @@ def _entries(store: LocalStore, uri: str, *, depth: int) -> Iterator[results.Mem
             if found.is_symlink():
                 try:
                     layout.locate(store.root, Path(found.path).relative_to(store.root).as_posix())
-                except layout.InvalidUri:
+                except InvalidUri:
                     continue
             if found.is_dir():
                 directory = results.MemoryEntry(name, layout.child_uri(uri, name), is_dir=True)

@@ -18,8 +18,9 @@ from rath._core.text import valid_unicode
 from rath.memory.adapters.local.files import is_binary
 from rath.memory.adapters.local.layout import locate, logger, relative_path
 from rath.memory.adapters.local.store import LocalStore
+from rath.memory.driver import OperationFailed, file_of
 from rath.memory.op_types import MemoryOpResource
-from rath.memory.results import FailureKind, MemoryExecutionFailure, MemoryResult, MemoryWriteResult
+from rath.memory.results import FailureKind, MemoryResult, MemoryWriteResult
 from rath.memory.uri import to_public_uri
 
 MAX_RESOURCE_BYTES = 104_857_600
@@ -41,14 +42,6 @@ class _Resource:
     data: bytes
 
 
-class _Refused(Exception):
-    """A source cannot be taken in; `failure` says why."""
-
-    def __init__(self, kind: FailureKind, message: str) -> None:
-        self.failure = MemoryExecutionFailure(kind, message)
-        super().__init__(message)
-
-
 def ingest(store: LocalStore, op: MemoryOpResource) -> MemoryResult:
     """Keep a copy of a file or web page under a name made of its content.
 
@@ -56,10 +49,8 @@ def ingest(store: LocalStore, op: MemoryOpResource) -> MemoryResult:
     """
     target = to_public_uri(op.target_uri or _DEFAULT_TARGET)
     relative_path(target)
-    try:
-        resource = _load(op)
-    except _Refused as exc:
-        return exc.failure
+    path = file_of(op.source)
+    resource = _fetch(op) if path is None else _read(op.source, path)
     uri = f"{target}/{sha256(resource.data).hexdigest()[:16]}"
     directory = relative_path(uri)
     place = locate(store.root, directory)
@@ -101,27 +92,7 @@ def _description(op: MemoryOpResource, resource: _Resource) -> str:
     return valid_unicode("\n".join(lines) + "\n")
 
 
-def _load(op: MemoryOpResource) -> _Resource:
-    scheme, separator, rest = op.source.partition("://")
-    match scheme.lower() if separator else "":
-        case "":
-            return _read(op.source, Path(op.source).expanduser())
-        case "file":
-            # Before the path stands the host, which is this one.
-            return _read(op.source, Path(web.url2pathname("/" + rest.partition("/")[2])))
-        case "http" | "https":
-            return _fetch(op)
-        case _:
-            raise _Refused(
-                "transport", f"the scheme of {op.source!r} is not known; use a path, file or http"
-            )
-
-
 def _read(source: str, path: Path) -> _Resource:
-    if "\0" in source or not path.exists():
-        raise _Refused("not_found", f"there is no file {source!r}")
-    if not path.is_file():
-        raise _Refused("unsupported", f"{source!r} is no regular file; give one file at a time")
     with path.open("rb") as file:
         data = file.read(MAX_RESOURCE_BYTES + 1)
     return _Resource(path.name, _bounded(source, data))
@@ -143,22 +114,24 @@ def _fetch(op: MemoryOpResource) -> _Resource:
                 if time.monotonic() > deadline:
                     raise TimeoutError(f"not complete after {seconds:g} s")
     except TimeoutError as exc:
-        raise _Refused("timeout", f"{op.source!r} did not answer in time: {exc}") from exc
+        raise OperationFailed("timeout", f"{op.source!r} did not answer in time: {exc}") from exc
     except HTTPError as exc:
         exc.close()
-        raise _Refused("transport", f"{op.source!r} answered {exc.code} {exc.reason}") from exc
+        raise OperationFailed(
+            "transport", f"{op.source!r} answered {exc.code} {exc.reason}"
+        ) from exc
     except URLError as exc:
         kind: FailureKind = "timeout" if isinstance(exc.reason, TimeoutError) else "transport"
-        raise _Refused(kind, f"{op.source!r} cannot be fetched: {exc.reason}") from exc
+        raise OperationFailed(kind, f"{op.source!r} cannot be fetched: {exc.reason}") from exc
     except (OSError, HTTPException, ValueError) as exc:
-        raise _Refused("transport", f"{op.source!r} cannot be fetched: {exc}") from exc
+        raise OperationFailed("transport", f"{op.source!r} cannot be fetched: {exc}") from exc
     name = PurePosixPath(unquote(urlsplit(op.source).path)).name
     return _Resource(name, _bounded(op.source, bytes(data)))
 
 
 def _bounded(source: str, data: bytes) -> bytes:
     if len(data) > MAX_RESOURCE_BYTES:
-        raise _Refused(
+        raise OperationFailed(
             "unsupported", f"{source!r} has more than {MAX_RESOURCE_BYTES} bytes; give a part of it"
         )
     return data

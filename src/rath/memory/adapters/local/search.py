@@ -324,7 +324,7 @@ def _words(index: NoteIndex, kind: Kind, terms: list[str], totals: Totals) -> li
     counts = {term: _documents_with(index, kind, term, totals) for term in terms}
     missing = [term for term, n in counts.items() if not n][:_MAX_WIDENED]
     # A word that documents of the other kind have is no misspelling.
-    unknown = set(missing) - index.known_words(missing)
+    unknown = set(missing) - index.words_in_vocabulary(missing)
     for term in missing:
         for part in parts(index, term) if term in unknown else ():
             counts[part] = _documents_with(index, kind, part, totals)
@@ -468,7 +468,7 @@ def parts(index: NoteIndex, word: str) -> list[str]:
     if not 2 * _MIN_PART <= len(word) <= MAX_WORD_CHARS or not is_word(word):
         return []
     cuts = range(len(word) - _MIN_PART, _MIN_PART - 1, -1)
-    known = index.known_words(each for cut in cuts for each in (word[:cut], word[cut:]))
+    known = index.words_in_vocabulary(each for cut in cuts for each in (word[:cut], word[cut:]))
     for cut in cuts:
         for head in (word[:cut], word[: cut - 1] if word[cut - 1] == "s" else ""):
             if head in known and word[cut:] in known:

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import errno
 import sqlite3
-import threading
-import time
 from collections.abc import Callable, Coroutine
-from concurrent.futures import Future
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
@@ -17,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 from rath._async.runtime import runtime
 from rath._core.usage_locks import Use
 from rath.memory.adapters.local.catalog import Catalog
-from rath.memory.adapters.local.files import TooLarge
-from rath.memory.adapters.local.layout import InvalidUri
+from rath.memory.adapters.local.pacing import SCRUB_SECONDS, DelayedWork
+from rath.memory.driver import OperationFailed
 from rath.memory.op_types import MemoryOp
 from rath.memory.results import MemoryExecutionFailure, MemoryResult
 
@@ -28,9 +25,6 @@ if TYPE_CHECKING:
 
 SWEEP_SECONDS = 60.0
 """How long writes leave the removal of expired notes alone; a guess. Nobody sees them meanwhile."""
-
-SCRUB_SECONDS = 1.0
-"""How long one who asks again for costly work is put off, together with others; a guess."""
 
 
 def now_in_utc() -> datetime:
@@ -63,55 +57,9 @@ class Expiry:
         return True
 
 
-class Pace:
-    """Runs costly work: at once when nobody asked lately, else soon, in the background.
-
-    Args:
-        pause_seconds: How long after one run the next begins at the earliest.
-    """
-
-    def __init__(self, *, pause_seconds: float = SCRUB_SECONDS) -> None:
-        self._pause_seconds = pause_seconds
-        self._lock = threading.Lock()
-        self._is_ending = threading.Event()
-        self._is_waiting = False
-        self._last: Future[None] | None = None
-        self._next_at = float("-inf")
-
-    def ask(self, act: Callable[[], object]) -> None:
-        """Run `act` now, or once in the background for all who ask until it begins."""
-        with self._lock:
-            if self._is_waiting:
-                return
-            if time.monotonic() < self._next_at and not self._is_ending.is_set():
-                try:
-                    self._last = runtime().start_in_worker(partial(self._later, act))
-                    self._is_waiting = True
-                    return
-                except RuntimeError:
-                    # The interpreter is exiting and starts no thread any more.
-                    pass
-        self._run(act)
-
-    def finish(self) -> None:
-        """Run waiting work now, and wait for it; from then on nobody is put off."""
-        self._is_ending.set()
-        with self._lock:
-            last = self._last
-        if last is not None:
-            last.result()
-
-    def _later(self, act: Callable[[], object]) -> None:
-        self._is_ending.wait(self._pause_seconds)
-        with self._lock:
-            self._is_waiting = False
-        self._run(act)
-
-    def _run(self, act: Callable[[], object]) -> None:
-        try:
-            act()
-        finally:
-            self._next_at = time.monotonic() + self._pause_seconds
+def _run_one(jobs: set[Callable[[], object]]) -> None:
+    # All do the same.
+    jobs.pop()()
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,8 +77,12 @@ class LocalStore:
     """By which clock notes expire."""
     vectors: EmbeddingWorker | None = None
     """The vectors of its documents; None without an embedding model."""
-    pace: Pace = field(default_factory=Pace)
-    """How often traces of forgotten notes are removed."""
+    scrubbing: DelayedWork[Callable[[], object]] = field(
+        default_factory=lambda: DelayedWork(
+            _run_one, delay_seconds=SCRUB_SECONDS, is_first_at_once=True
+        )
+    )
+    """Removes the traces of forgotten notes."""
 
     @property
     def handle(self) -> str:
@@ -158,10 +110,8 @@ def run(operation: Blocking, store: LocalStore, op: MemoryOp) -> MemoryResult:
     """Run one operation; an error in it gives a failure, not an exception."""
     try:
         return operation(store, op)
-    except InvalidUri as exc:
-        return MemoryExecutionFailure("invalid_uri", str(exc))
-    except TooLarge as exc:
-        return MemoryExecutionFailure("unsupported", str(exc))
+    except OperationFailed as exc:
+        return exc.failure
     except PermissionError as exc:
         return MemoryExecutionFailure("unauthorized", str(exc), type(exc).__name__)
     except (OSError, sqlite3.Error) as exc:

@@ -14,19 +14,24 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, Literal, cast, get_args
+from typing import Annotated, Any, Literal, cast
+
+import msgspec
 
 from rath._core.files import FileLock, atomic_write_json, sync_directory
 from rath._core.text import valid_unicode
 from rath.memory.adapters.local import layout
 from rath.memory.adapters.local.files import MAX_TRANSCRIPT_BYTES, Draft, message_text
 from rath.memory.adapters.local.store import LocalStore
+from rath.memory.driver import InvalidUri, OperationFailed
 from rath.memory.op_types import MemoryOpCommit
-from rath.memory.results import MemoryCommitResult, MemoryExecutionFailure, MemoryResult
+from rath.memory.results import MemoryCommitResult
 from rath.memory.uri import MEMORY_URI_PREFIX
 
 ExtractionPhase = Literal["pending", "done", "failed"]
 """Whether a model is still to be asked, was asked with success, or was asked in vain too often."""
+
+_Count = Annotated[int, msgspec.Meta(ge=0)]
 
 COMMIT_NAME = "commit.json"
 RECORD_NAME = "extraction.json"
@@ -41,7 +46,7 @@ _TO_LOCK = os.O_RDWR | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
 class CommitRecord:
     """The content of `commit.json`: what a commit has beside its messages."""
 
-    rows: tuple[int, ...] = ()
+    rows: tuple[_Count, ...] = ()
     """For each message, the index of its row in the session; none where that is not known."""
     used_uris: tuple[str, ...] = ()
     """Notes that the model was shown in that session."""
@@ -55,13 +60,9 @@ class CommitRecord:
     @classmethod
     def from_json(cls, payload: object) -> CommitRecord:
         """Read it; anything else in its place is as good as nothing."""
-        fields = _fields(payload)
-        rows, uris = _items(fields.get("rows")), _items(fields.get("used_uris"))
-        return cls(
-            tuple(cast("list[int]", rows)) if all(map(_is_count, rows)) else (),
-            tuple(uri for uri in uris if isinstance(uri, str)),
-            _text(fields.get("run")),
-        )
+        with suppress(msgspec.ValidationError):
+            return msgspec.convert(payload, cls)
+        return cls()
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +70,7 @@ class ExtractionRecord:
     """The content of `extraction.json`: how far a model has come with a transcript."""
 
     phase: ExtractionPhase = "pending"
-    attempts: int = 0
+    attempts: _Count = 0
     """How often a model was asked, also by a process that was killed then."""
     uris: tuple[str, ...] = ()
     """The notes that were made."""
@@ -86,16 +87,10 @@ class ExtractionRecord:
     def from_json(cls, payload: object) -> ExtractionRecord | None:
         """Read it; None for anything that is no such record."""
         fields = _fields(payload)
-        phase, attempts = fields.get("state"), fields.get("attempts")
-        if phase not in get_args(ExtractionPhase) or not _is_count(attempts):
-            return None
-        return cls(
-            cast("ExtractionPhase", phase),
-            cast("int", attempts),
-            tuple(uri for uri in _items(fields.get("uris")) if isinstance(uri, str)),
-            _text(fields.get("model")),
-            _text(fields.get("error")),
-        )
+        with suppress(msgspec.ValidationError):
+            if "attempts" in fields:
+                return msgspec.convert({**fields, "phase": fields.get("state")}, cls)
+        return None
 
 
 def _fields(payload: object) -> Mapping[str, object]:
@@ -104,14 +99,6 @@ def _fields(payload: object) -> Mapping[str, object]:
 
 def _items(value: object) -> list[object]:
     return cast("list[object]", value) if isinstance(value, list) else []
-
-
-def _is_count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
-
-
-def _text(value: object) -> str | None:
-    return value if isinstance(value, str) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,12 +266,10 @@ def pending_archives(root: Path) -> Iterator[tuple[Archive, ExtractionRecord]]:
             yield archive, record
 
 
-def archive_transcript(store: LocalStore, op: MemoryOpCommit) -> MemoryResult:
+def archive_transcript(store: LocalStore, op: MemoryOpCommit) -> MemoryCommitResult:
     """Write the files of a commit, which are on disk when this returns."""
     if "/" in op.session_id or not op.session_id:
-        return MemoryExecutionFailure(
-            "invalid_uri", f"{op.session_id!r} cannot name a session; expected one plain name"
-        )
+        raise InvalidUri(f"{op.session_id!r} cannot name a session; expected one plain name")
     root = store.root
     commits = layout.relative_path(f"{MEMORY_URI_PREFIX}{_SESSIONS}/{op.session_id}/{_COMMITS}")
     try:
@@ -292,9 +277,9 @@ def archive_transcript(store: LocalStore, op: MemoryOpCommit) -> MemoryResult:
         text = json.dumps(messages, indent=2, ensure_ascii=False) + "\n"
         rows = tuple(int(row) for row in op.rows)
     except (TypeError, ValueError) as exc:
-        return MemoryExecutionFailure(
+        raise OperationFailed(
             "unsupported", f"a message cannot be archived as JSON: {exc}", type(exc).__name__
-        )
+        ) from exc
     uris = tuple(valid_unicode(str(uri)) for uri in op.used_uris)
     record = CommitRecord(rows, uris, op.run)
     archive = _archive_of_run(root, op)

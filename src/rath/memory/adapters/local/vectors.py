@@ -246,7 +246,7 @@ class RecordFile:
         os.ftruncate(self.fd, size)
         self.sync()
 
-    def iter_whole(self) -> Iterator[tuple[int, bytes]]:
+    def iter_records(self) -> Iterator[tuple[int, bytes]]:
         """Give slot and digest of every record that is used and whole."""
         size = self.record_bytes
         step = max(1, _READ_BYTES // size)
@@ -400,7 +400,7 @@ class VectorStore:
     def model(self, index: NoteIndex) -> VectorModel:
         """Return the model as the index knows it, once that agrees with the file."""
         self.is_used = True
-        known = self._known_model(index)
+        known = self._model_row(index)
         if not self._agrees(index, known):
             with index.writing():
                 known = self._settle(index)
@@ -502,10 +502,10 @@ class VectorStore:
 
     def erase_unused(self, index: NoteIndex) -> bool:
         """Overwrite the vectors that no document has any more; False when the file is unknown."""
-        if not self._agrees(index, self._known_model(index)) or self._file is None:
+        if not self._agrees(index, self._model_row(index)) or self._file is None:
             return False
         with index.writing():
-            known = self._known_model(index)
+            known = self._model_row(index)
             if not self._agrees(index, known):
                 return False
             unused = self._unused(index, known)
@@ -533,7 +533,7 @@ class VectorStore:
 
     def _settle(self, index: NoteIndex) -> VectorModel:
         """Let the index agree with the file; inside `index.writing()`."""
-        known = self._known_model(index)
+        known = self._model_row(index)
         if self._agrees(index, known):
             return known
         if index.path is not None and self._is_unseen:
@@ -547,24 +547,24 @@ class VectorStore:
             there = RecordFile.open(self.path, may_write=False)
             if there is not None:
                 self._file = RecordFile.create(None, there.dimension)
-                for slot, digest in there.iter_whole():
+                for slot, digest in there.iter_records():
                     self._file.write(slot, [(digest, there.read(slot))])
                 there.close()
         self._forget_rows(index, known)
         if self._file is not None:
             n_rows = 0
-            for slot, digest in self._file.iter_whole():
+            for slot, digest in self._file.iter_records():
                 self._put_slot(index, known, digest, slot)
                 n_rows = slot + 1
             self._set_rows(index, known, self._file.token, n_rows)
-        return self._known_model(index)
+        return self._model_row(index)
 
     def _drop(self, index: NoteIndex, known: VectorModel) -> VectorModel:
         self._forget_rows(index, known)
         self.close()
         if not self._is_unseen:
             self.path.unlink(missing_ok=True)
-        return self._known_model(index)
+        return self._model_row(index)
 
     def _append(
         self,
@@ -591,7 +591,7 @@ class VectorStore:
         self._file.sync()
         self._set_rows(index, known, self._file.token, known.n_rows + len(records))
 
-    def _known_model(self, index: NoteIndex) -> VectorModel:
+    def _model_row(self, index: NoteIndex) -> VectorModel:
         """Return the row of the model, which is there from now on."""
         sql = "SELECT id, token, n_rows, seen FROM vector_models WHERE identity = ?"
         found = index.rows(sql, self._identity) if _has_tables(index) else []

@@ -9,7 +9,6 @@ ticks, which no later change has by chance.
 from __future__ import annotations
 
 import os
-import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager, suppress
@@ -43,66 +42,11 @@ _FILE_SETTLES_NS = 50_000_000
 _DIRECTORY_SETTLES_NS = 2_000_000_000
 _ARCHIVE = "session"
 
-_BREATH_SECONDS = 0.005
-"""How long a walk stops after each millisecond or so; a guess."""
-
-_QUIET_SECONDS = 0.02
-_PATIENCE_SECONDS = 0.1
-"""A walk waits until nobody has searched for so long, or for this much in all; guesses."""
-
-_CLOSING_SECONDS = 1.0
-"""How long closing waits for a walk to see all files, so that programs that run briefly and often
-see them too; a guess."""
-
 StopCheck = Callable[[], bool]
 
 
 def _never() -> bool:
     return False
-
-
-class WalkPace:
-    """Lets searches go before a walk, and ends the walk when its catalog is closed.
-
-    Args:
-        lock: Held by whoever searches.
-    """
-
-    def __init__(self, lock: threading.RLock) -> None:
-        self._lock = lock
-        self._closing = threading.Event()
-        self._searched_at = float("-inf")
-        self._next_breath = 0.0
-        self._ends_at = 0.0
-
-    def close(self) -> None:
-        """Let a walk that is under way go on at full speed, for a second at most."""
-        self._ends_at = time.monotonic() + _CLOSING_SECONDS
-        self._closing.set()
-
-    def note_search(self) -> None:
-        """Let a walk wait for the search that begins now, and those that soon follow it."""
-        self._searched_at = time.monotonic()
-
-    def is_to_end(self) -> bool:
-        """Let searches go first, and return whether the walk is to end early.
-
-        A thread that computes keeps the interpreter for 5 ms each time that another one, which
-        searches, waits for SQLite or for a file. At closing nobody searches any more.
-        """
-        if self._closing.is_set():
-            return time.monotonic() > self._ends_at
-        now = time.monotonic()
-        if now >= self._next_breath:
-            latest = now + _PATIENCE_SECONDS
-            with self._lock:
-                pass
-            while not self._closing.wait(_BREATH_SECONDS):
-                now = time.monotonic()
-                if now > latest or now - self._searched_at >= _QUIET_SECONDS:
-                    break
-            self._next_breath = time.monotonic() + _BREATH_SECONDS / 2
-        return False
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,13 +15,10 @@ import re
 from dataclasses import dataclass
 
 from rath._core.text import valid_unicode
-from rath.memory.uri import (
-    MEMORY_SCOPES,
-    MEMORY_URI_PREFIX,
-    memory_uri_prefix,
-)
+from rath.memory.driver import InvalidUri, place_of
+from rath.memory.uri import MEMORY_SCOPES, MEMORY_URI_PREFIX, memory_uri_prefix
 
-__all__ = ["Addresses", "BadUri", "escape_name", "has_server_fields", "unescape_name"]
+__all__ = ["Addresses", "escape_name", "has_server_fields", "unescape_name"]
 
 _SUFFIX = ".md"
 _SCHEME = "viking://"
@@ -36,10 +33,6 @@ _UNSAFE = re.compile(
 _ESCAPES = re.compile("(?:=[0-9A-F]{2})+")
 
 
-class BadUri(ValueError):
-    """A URI does not name a place in a store."""
-
-
 @dataclass(frozen=True, slots=True)
 class Addresses:
     """Translates the addresses of one user of a server."""
@@ -50,18 +43,11 @@ class Addresses:
         """Return the address of a directory, or of a file by its full name.
 
         Raises:
-            BadUri: It has no memory scheme, no known scope, or a segment that is empty, `.`, `..`.
+            InvalidUri: It has no memory scheme or known scope, or a segment is empty, `.` or `..`.
         """
-        prefix = memory_uri_prefix(uri)
-        tail = "" if prefix is None else valid_unicode(uri).removeprefix(prefix)
-        scope, *names = tail.split("/")
-        if prefix is None or scope not in MEMORY_SCOPES:
-            raise BadUri(
-                f"{uri!r} is no place in a memory store; expected {MEMORY_URI_PREFIX}<scope>/... "
-                f"with a scope of {', '.join(MEMORY_SCOPES)}"
-            )
+        scope, *names = valid_unicode(place_of(uri)).split("/")
         if any(name in {"", ".", ".."} for name in names):
-            raise BadUri(
+            raise InvalidUri(
                 f"{uri!r} has a segment that names nothing; leave out empty ones, . and .., and a "
                 "slash at the end"
             )
@@ -74,11 +60,11 @@ class Addresses:
         """Return the address of the file that holds a note.
 
         Raises:
-            BadUri: As for `place`; or it names a scope and no note.
+            InvalidUri: As for `place`; or it names a scope and no note.
         """
         place = self.place(uri)
         if is_scope(uri):
-            raise BadUri(f"{uri!r} is a scope; give the note a name below it")
+            raise InvalidUri(f"{uri!r} is a scope; give the note a name below it")
         return place + _SUFFIX
 
     def public(self, address: str, *, is_dir: bool = False) -> str | None:

@@ -11,7 +11,6 @@ from rath.errors import MemoryBackendError, UnsupportedMemoryOp
 from rath.llm.endpoint import without_login
 from rath.memory import op_types
 from rath.memory.abc import MemoryBackend, MemoryStoreSpec
-from rath.memory.adapters.openviking.addresses import BadUri
 from rath.memory.adapters.openviking.client import (
     DEFAULT_USER,
     Access,
@@ -28,6 +27,7 @@ from rath.memory.adapters.openviking.server import (
     read_options,
 )
 from rath.memory.capabilities import MemoryCapabilities, ScopeModel
+from rath.memory.driver import OperationFailed
 from rath.memory.op_types import MemoryOp
 from rath.memory.results import MemoryExecutionFailure, MemoryResult
 
@@ -139,9 +139,7 @@ class OpenVikingMemoryBackend(MemoryBackend):
         try:
             async with asyncio.timeout(seconds):
                 return await operation(client, op)
-        except BadUri as exc:
-            return MemoryExecutionFailure("invalid_uri", str(exc))
-        except VikingError as exc:
+        except OperationFailed as exc:
             return exc.failure
         except TimeoutError:
             message = f"{type(op).__name__} did not end within {seconds:g} s"

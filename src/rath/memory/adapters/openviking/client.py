@@ -14,7 +14,8 @@ from rath._async.lanes import gather
 from rath.config.redaction import guard_logs, redact
 from rath.errors import MemoryBackendError
 from rath.memory.adapters.openviking.addresses import Addresses
-from rath.memory.results import FailureKind, MemoryExecutionFailure
+from rath.memory.driver import OperationFailed
+from rath.memory.results import FailureKind
 
 __all__ = ["Access", "VikingClient", "VikingError", "connect", "load_sdk", "translate_error"]
 
@@ -74,14 +75,13 @@ _NO_LIMIT = 86400.0
 """Seconds: each operation has a deadline of its own, and some are longer than others."""
 
 
-class VikingError(Exception):
-    """An operation failed; `failure` is its result."""
+class VikingError(OperationFailed):
+    """A request to the server fails."""
 
     def __init__(
         self, kind: FailureKind, message: str, detail: str | None = None, *, is_busy: bool = False
     ) -> None:
-        super().__init__(message)
-        self.failure = MemoryExecutionFailure(kind, message, detail)
+        super().__init__(kind, message, detail)
         self.is_busy = is_busy
         """Whether the server did nothing because of other work that will end."""
 
@@ -134,7 +134,7 @@ class VikingClient:
     """Message of a timeout, where the operation has got that far."""
 
     @property
-    def seconds_left(self) -> float:
+    def remaining_seconds(self) -> float:
         """Time until the deadline."""
         return self.deadline - asyncio.get_running_loop().time()
 
@@ -155,7 +155,7 @@ class VikingClient:
                 wait = BUSY_WAITS[min(n_tries, len(BUSY_WAITS) - 1)]
                 if not exc.is_busy:
                     raise
-                if wait >= self.seconds_left:
+                if wait >= self.remaining_seconds:
                     message = f"other work on the same place went on until the deadline: {exc}"
                     raise VikingError("timeout", message, exc.failure.detail) from exc
                 n_tries += 1

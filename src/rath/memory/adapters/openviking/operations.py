@@ -12,19 +12,18 @@ from hashlib import file_digest, sha256
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeAlias, cast
 from urllib.parse import unquote, urlsplit
-from urllib.request import url2pathname
 
 from rath._async.runtime import runtime
 from rath._core.text import valid_unicode
 from rath.memory import notes, op_types, results
 from rath.memory.adapters.openviking.addresses import (
     Addresses,
-    BadUri,
     escape_name,
     has_server_fields,
     is_scope,
 )
 from rath.memory.adapters.openviking.client import VikingClient, VikingError
+from rath.memory.driver import InvalidUri, OperationFailed, decoded, file_of
 from rath.memory.uri import MEMORY_SCOPES, MEMORY_URI_PREFIX, MEMORY_URI_ROOT, to_public_uri
 
 __all__ = ["OPERATIONS", "session_tag"]
@@ -62,8 +61,8 @@ _HIT_LEVELS: Mapping[object, op_types.Level] = {0: "abstract", 1: "overview", 2:
 Answer: TypeAlias = Mapping[str, Any]
 
 
-def _unsupported(message: str) -> results.MemoryExecutionFailure:
-    return results.MemoryExecutionFailure("unsupported", message)
+def _unsupported(message: str) -> OperationFailed:
+    return OperationFailed("unsupported", message)
 
 
 def _is_root(uri: str) -> bool:
@@ -77,9 +76,9 @@ async def _write(client: VikingClient, op: op_types.MemoryOpWrite) -> results.Me
     """Store a note, new or over an older one; with `wait` it can be found from then on."""
     metadata = op.metadata or {}
     if op.mode not in ("replace", "write"):
-        return _unsupported(f"there is no mode {op.mode!r} of writing; use replace or write")
+        raise _unsupported(f"there is no mode {op.mode!r} of writing; use replace or write")
     if notes.EXPIRES_AT in metadata:
-        return _unsupported(
+        raise _unsupported(
             "OpenViking keeps no time of expiry, so the note would stay for ever; write it without "
             "one and forget it yourself, or use the local memory"
         )
@@ -146,9 +145,8 @@ async def _read(client: VikingClient, op: op_types.MemoryOpRead) -> results.Memo
 
     Any other directory is read only as abstract or overview.
     """
-    failure = results.MemoryExecutionFailure
     if _is_root(op.uri):
-        return failure("invalid_uri", f"{op.uri!r} is no note; list it")
+        raise InvalidUri(f"{op.uri!r} is no note; list it")
     if op.level != "detail":
         text = None
         if not is_scope(op.uri):
@@ -159,15 +157,7 @@ async def _read(client: VikingClient, op: op_types.MemoryOpRead) -> results.Memo
     data = await _content_at(client, client.addresses.note(op.uri))
     if data is None:
         data = await _file_content(client, op.uri)
-    try:
-        content = data if op.encoding is None else data.decode(op.encoding)
-    except UnicodeDecodeError as exc:
-        return failure(
-            "internal", f"{op.uri!r} is not {op.encoding}: {exc}; encoding=None gives its bytes"
-        )
-    except LookupError:
-        return _unsupported(f"there is no encoding {op.encoding!r}")
-    return results.MemoryReadResult(op.uri, content, op.level)
+    return decoded(op, results.MemoryReadResult(op.uri, data, op.level))
 
 
 async def _file_content(client: VikingClient, uri: str) -> bytes:
@@ -337,35 +327,23 @@ async def _ingest(client: VikingClient, op: op_types.MemoryOpResource) -> result
 
 async def _resource(source: str) -> tuple[str, str]:
     """Return the argument of the SDK, and the name of the copy: the same one for the same file."""
-    scheme, separator, rest = source.partition("://")
-    match scheme.lower() if separator else "":
-        case "http" | "https":
-            stem = PurePosixPath(unquote(urlsplit(source).path)).stem
-            digest = sha256(source.encode(errors="replace")).hexdigest()
-        case "" | "file" as scheme:
-            # What stands before the path is the host, which is this one.
-            path = url2pathname("/" + rest.partition("/")[2]) if scheme else source
-            digest_file = partial(_digest_file, source, path)
-            source, stem, digest = await runtime().call_in_worker(digest_file)
-        case _:
-            message = f"the scheme of {source!r} is not known; use a path, file or http"
-            raise VikingError("transport", message)
+    path = await runtime().call_in_worker(partial(file_of, source))
+    if path is None:
+        stem = PurePosixPath(unquote(urlsplit(source).path)).stem
+        digest = sha256(source.encode(errors="replace")).hexdigest()
+    else:
+        source, stem = str(path.absolute()), path.stem
+        digest = await runtime().call_in_worker(partial(_digest_file, path))
     name = _NAME_SEPARATORS.sub("_", stem).strip("._-")[:_NAME_CHARS]
     return source, f"{name or 'resource'}-{digest[:8]}"
 
 
-def _digest_file(source: str, name: str) -> tuple[str, str, str]:
-    path = Path(name).expanduser()
-    if "\0" in source or not path.exists():
-        raise VikingError("not_found", f"there is no file {source!r}")
-    if not path.is_file():
-        raise VikingError("unsupported", f"{source!r} is no regular file; give one file at a time")
+def _digest_file(path: Path) -> str:
     try:
         with path.open("rb") as file:
-            digest = file_digest(file, "sha256").hexdigest()
+            return file_digest(file, "sha256").hexdigest()
     except PermissionError as exc:
-        raise VikingError("unauthorized", str(exc), type(exc).__name__) from exc
-    return str(path.absolute()), path.stem, digest
+        raise OperationFailed("unauthorized", str(exc), type(exc).__name__) from exc
 
 
 # ---------------------------------------------------------------- commits
@@ -402,11 +380,11 @@ def _check_session_id(session_id: str) -> None:
     """Refuse an id that cannot be one segment of an address.
 
     Raises:
-        BadUri: It is empty, `.` or `..`, or holds a slash or what the server would change.
+        InvalidUri: It is empty, `.` or `..`, or holds a slash or what the server would change.
     """
     plain = valid_unicode(session_id)
     if plain in {"", ".", ".."} or "/" in plain or escape_name(plain) != session_id:
-        raise BadUri(f"{session_id!r} cannot name a session; expected one plain name")
+        raise InvalidUri(f"{session_id!r} cannot name a session; expected one plain name")
 
 
 async def _create_session(client: VikingClient, op: op_types.MemoryOpCommit) -> str | None:
@@ -470,7 +448,7 @@ def _encode_messages(op: op_types.MemoryOpCommit, addresses: Addresses) -> list[
     """Return the messages of a transcript, the last of the user with the notes that were used.
 
     Raises:
-        BadUri: A used note has no address.
+        InvalidUri: A used note has no address.
     """
     messages = [_encode_message(message) for message in op.messages]
     context: list[Any] = []
@@ -525,7 +503,7 @@ async def _forget(client: VikingClient, op: op_types.MemoryOpForget) -> results.
     uri = op.uri or ""
     place = client.addresses.place(uri)
     if is_scope(uri):
-        return _unsupported(f"{uri!r} is a whole scope; forget the directories below it")
+        raise _unsupported(f"{uri!r} is a whole scope; forget the directories below it")
     for address in (client.addresses.note(uri), place):
         entry = await client.ask_optional("stat", address)
         if entry is None:
@@ -533,13 +511,13 @@ async def _forget(client: VikingClient, op: op_types.MemoryOpForget) -> results.
         is_dir = bool(entry.get("isDir"))
         removed = [uri]
         if is_dir and not op.recursive:
-            return _unsupported(f"{uri!r} is a directory; recursive=True forgets all below it")
+            raise _unsupported(f"{uri!r} is a directory; recursive=True forgets all below it")
         if is_dir:
             below = _entries(client, await _subtree(client, address, depth=_ALL_LEVELS))
             removed = [entry.uri for entry in below if not entry.is_dir] or removed
         await _remove(client, address, recursive=is_dir)
         return results.MemoryForgetResult(tuple(sorted(removed)))
-    return results.MemoryExecutionFailure("not_found", f"there is nothing at {uri!r}")
+    raise OperationFailed("not_found", f"there is nothing at {uri!r}")
 
 
 async def _remove(client: VikingClient, address: str, *, recursive: bool = False) -> None:

@@ -327,10 +327,10 @@ def test_whole_records_are_read_again(path: Path, counts: list[int], lost: int) 
         made.write(n_rows, [record(n_rows + each + 1) for each in range(count)])
         n_rows += count
     expected = [(slot, record(slot + 1)[0]) for slot in range(n_rows)]
-    assert list(made.iter_whole()) == expected
+    assert list(made.iter_records()) == expected
     # Then the last record is torn.
     os.ftruncate(made.fd, 64 + n_rows * 24 - lost)
-    assert list(made.iter_whole()) == expected[:-1]
+    assert list(made.iter_records()) == expected[:-1]
     made.close()
 
 
@@ -348,14 +348,14 @@ def test_a_file_is_opened_again_by_others(path: Path, file: RecordFile) -> None:
 def test_a_flipped_bit_is_noticed(file: RecordFile) -> None:
     file.write(0, [record(1), record(2)])
     os.pwrite(file.fd, b"\xff", 64 + 20)
-    assert [slot for slot, _ in file.iter_whole()] == [1]
+    assert [slot for slot, _ in file.iter_records()] == [1]
 
 
 def test_erased_records_are_zeros(path: Path, file: RecordFile) -> None:
     file.write(0, [record(1), record(2), record(3)])
     room = file.capacity()
     file.erase([0], n_rows=2)
-    assert [slot for slot, _ in file.iter_whole()] == [1]
+    assert [slot for slot, _ in file.iter_records()] == [1]
     data = path.read_bytes()
     assert data[64:88] == bytes(24)
     assert not any(data[64 + 48 :])

@@ -1,16 +1,127 @@
-"""Clauses on logs: written, read, reopened, deleted, restored, stamped and followed."""
+"""The contract of session stores: logs that are written, read, reopened, deleted and followed."""
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+import base64
+import itertools
+import json
+import pickle
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Generator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from functools import partial
+from typing import IO, Literal, ParamSpec
 from uuid import UUID, uuid4
 
 from rath._core.blobs import Blob
-from rath.conformance.contract import Clauses, Unlike, expect, expect_equal, expect_error, shown
-from rath.conformance.store.subject import FIRST, SECOND, THIRD, StoreSubject, expect_refused
+from rath.conformance.contract import (
+    Clauses,
+    Report,
+    Skipped,
+    Unlike,
+    excerpt,
+    expect,
+    expect_equal,
+    expect_error,
+    run_clauses,
+)
+from rath.errors import PersistenceError
+from rath.session.log.store import SessionLog, SessionStore, StoredLog, stores
 
-__all__ = ["LOGS", "REOPENED", "RETENTION", "STAMPS"]
+__all__ = ["check_store", "write_until_killed"]
+
+P = ParamSpec("P")
+
+StoreOpener = Callable[[], SessionStore]
+"""Opens the store under its contract, the same one each time."""
+
+FIRST = b'{"line": 1}\n'
+SECOND = b'{"line": 2, "text": "\xc3\xa4\xe2\x82\xac"}\n'
+THIRD = b'{"line": 3}\n'
+
+
+@dataclass(frozen=True, slots=True)
+class StoreSubject:
+    """A store that is opened twice, as two programs would; each clause writes its own sessions."""
+
+    store: SessionStore
+    other: SessionStore
+    opener: StoreOpener
+
+    @property
+    def both(self) -> tuple[SessionStore, SessionStore]:
+        """The store, opened by one program and by the other."""
+        return self.store, self.other
+
+    @contextmanager
+    def writing(self, session: UUID | None = None) -> Generator[SessionLog]:
+        """Create a log, and close it in the end whatever happens."""
+        with _closing(self.store.create(session or uuid4())) as log:
+            yield log
+
+    @contextmanager
+    def reopening(
+        self, session: UUID, keep: int, *, size: int | None = None
+    ) -> Generator[SessionLog]:
+        """Reopen a log, and close it in the end whatever happens."""
+        with _closing(self.store.reopen(session, keep, size=size)) as log:
+            yield log
+
+    def write(self, *lines: bytes, session: UUID | None = None, is_finished: bool = True) -> UUID:
+        """Write a log, finished or cut off, and return its session."""
+        with self.writing(session) as log:
+            for line in lines or (FIRST,):
+                log.append(line)
+            if is_finished:
+                log.finish()
+            return log.session
+
+    def stored(self, session: UUID) -> StoredLog:
+        """Return the log of a session, which both programs must read alike."""
+        found, again = (store.read(session) for store in (self.other, self.store))
+        if found is None or again is None:
+            raise Unlike(f"expected the log of session {session} to be there, read gave None")
+        expect_equal(again.data, found.data, "as in the store that was opened again")
+        return found
+
+    def expect_data(self, session: UUID, data: bytes, place: str = "in the log") -> None:
+        """Read a log, which must hold that."""
+        expect_equal(self.stored(session).data, data, place)
+
+    def expect_log(self, session: UUID, data: bytes, *, is_finished: bool) -> None:
+        """Read a log, which must hold that and be finished or not."""
+        found = self.stored(session)
+        expect_equal(found.session, session, "as session")
+        expect_equal(found.data, data, "in the log")
+        expect_equal(found.is_finished, is_finished, "as is_finished")
+
+
+@contextmanager
+def _closing(log: SessionLog) -> Generator[SessionLog]:
+    try:
+        yield log
+    finally:
+        log.abandon()
+
+
+def expect_refused(
+    request: str, ask: Callable[P, object], *args: P.args, **kwargs: P.kwargs
+) -> None:
+    """Make a call that must be a PersistenceError with a text."""
+    try:
+        result = ask(*args, **kwargs)
+    except PersistenceError as exc:
+        expect(bool(str(exc)), f"an error with a text for {request}")
+        return
+    if isinstance(result, SessionLog):
+        result.abandon()
+    raise Unlike(f"expected a PersistenceError for {request}, got {result!r}")
+
 
 LOGS = Clauses[StoreSubject]()
 REOPENED = Clauses[StoreSubject]()
@@ -61,18 +172,18 @@ def a_session_without_a_log_has_none(subject: StoreSubject) -> None:
 
 @_written
 def a_store_tells_whether_it_holds_a_log(subject: StoreSubject) -> None:
-    def expect_held(is_held: bool, when: str) -> None:
+    def expect_holds(expected: bool, when: str) -> None:
         found = [store.holds(log.session) for store in subject.both]
-        expect_equal(found, [is_held] * 2, f"as held by both {when}")
+        expect_equal(found, [expected] * 2, f"as held by both {when}")
 
     with subject.writing() as log:
-        expect_held(False, "before the first append")
+        expect_holds(False, "before the first append")
         log.append(FIRST)
-        expect_held(True, "after the first append")
+        expect_holds(True, "after the first append")
         log.finish()
-        expect_held(True, "once it is finished")
+        expect_holds(True, "once it is finished")
     subject.store.delete(log.session)
-    expect_held(False, "after it was deleted")
+    expect_holds(False, "after it was deleted")
 
 
 @_written
@@ -143,7 +254,7 @@ def a_log_that_was_cut_off_goes_on(subject: StoreSubject) -> None:
 
 
 @_reopened
-def what_follows_the_kept_bytes_is_cut_off(subject: StoreSubject) -> None:
+def reopening_cuts_what_follows_its_bytes(subject: StoreSubject) -> None:
     for keep in (0, len(FIRST) - 3, len(FIRST), len(FIRST) + 1):
         session = subject.write(FIRST, SECOND, THIRD, is_finished=False)
         with subject.reopening(session, keep) as log:
@@ -161,7 +272,7 @@ def a_finished_log_that_goes_on_is_unfinished(subject: StoreSubject) -> None:
 
 
 @_reopened
-def a_log_that_was_cut_to_nothing_is_begun_anew(subject: StoreSubject) -> None:
+def an_empty_log_can_be_created_again(subject: StoreSubject) -> None:
     session = subject.write(FIRST)
     with subject.reopening(session, 0):
         pass
@@ -313,7 +424,7 @@ def _naming(*blobs: Blob) -> bytes:
 
 
 @_content
-def content_is_kept_by_its_digest(subject: StoreSubject) -> None:
+def content_is_stored_by_its_digest(subject: StoreSubject) -> None:
     blob, lost = Blob.from_bytes(uuid4().bytes * 5000), Blob("0" * 64, 3)
     with subject.writing() as log:
         log.append(_naming(blob, lost), blobs=(blob, lost))
@@ -326,7 +437,7 @@ def content_is_kept_by_its_digest(subject: StoreSubject) -> None:
 
 
 @_content
-def content_of_late_lines_is_kept(subject: StoreSubject) -> None:
+def content_of_late_lines_is_stored(subject: StoreSubject) -> None:
     blob, session = Blob.from_bytes(uuid4().bytes), subject.write()
     size = len(subject.stored(session).data)
     subject.store.append_to_finished(session, size, _naming(blob), blobs=(blob,))
@@ -361,13 +472,13 @@ _followed = STAMPS.add("Following")
 
 @_stamped
 def a_stamp_changes_with_its_log(subject: StoreSubject) -> None:
-    seen: list[str] = []
+    earlier: list[str] = []
 
     def expect_new(step: str) -> None:
         stamp = subject.other.stamps().get(log.session, "")
         expect(bool(stamp), f"a stamp after {step}")
-        expect(stamp not in seen, f"another stamp after {step}, got {stamp!r} again")
-        seen.append(stamp)
+        expect(stamp not in earlier, f"another stamp after {step}, got {stamp!r} again")
+        earlier.append(stamp)
 
     with subject.writing() as log:
         log.append(FIRST)
@@ -403,14 +514,14 @@ def following_gives_each_line_until_the_log_is_closed(subject: StoreSubject) -> 
             log.append(line)
             found = next(lines, None)
             if found != line:
-                raise Unlike(f"expected {shown(line)} as soon as it is there, got {found!r}")
+                raise Unlike(f"expected {excerpt(line)} as soon as it is there, got {found!r}")
         log.append(SECOND)
         log.finish()
         expect_equal(b"".join(lines), SECOND, "and then the end")
 
 
 @_followed
-def following_begins_where_it_is_told(subject: StoreSubject) -> None:
+def following_begins_at_its_offset(subject: StoreSubject) -> None:
     data = FIRST + SECOND + THIRD
     for is_finished in (True, False):
         session = subject.write(FIRST, SECOND, THIRD, is_finished=is_finished)
@@ -428,3 +539,214 @@ def _following(subject: StoreSubject, session: UUID) -> Generator[Iterator[bytes
     finally:
         if isinstance(lines, Generator):
             lines.close()
+
+
+WRITERS = Clauses[StoreSubject]()
+
+_writer = WRITERS.add("One writer for each log")
+
+_CHILD = """
+import json, sys
+sys.path[:] = json.loads(sys.argv[1])
+from rath.conformance.store import write_until_killed
+write_until_killed(*sys.argv[2:])
+"""
+_SECONDS = 60.0
+_N_LINES = 20
+_MAX_LINES = 100_000
+
+_LOCK_SECONDS = 10.0
+"""How long the lock of a killed process may outlive it; a guess for a busy machine."""
+_N_RACERS = 8
+_N_LOGS = 120  # more than the connections that a database server offers
+
+
+@_writer
+def a_second_writer_is_refused(subject: StoreSubject) -> None:
+    with subject.writing() as log:
+        for _ in range(2):
+            for store in subject.both:
+                expect_refused("a second writer", store.create, log.session)
+                expect_refused("a second writer", store.reopen, log.session, 0)
+            log.append(FIRST)
+    subject.expect_data(log.session, FIRST * 2)
+
+
+@_writer
+def a_writer_is_visible_as_long_as_it_has_the_log(subject: StoreSubject) -> None:
+    for end in ("finish", "abandon"):
+        with subject.writing() as log:
+            log.append(FIRST)
+            answers = [store.is_being_written(log.session) for store in subject.both]
+            expect(all(answers), "a writer to be seen")
+            getattr(log, end)()
+            answers = [store.is_being_written(log.session) for store in subject.both]
+            expect(not any(answers), f"none after {end}")
+    with subject.reopening(log.session, 0):
+        expect(subject.other.is_being_written(log.session), "a writer that goes on to be seen")
+    expect(not subject.store.is_being_written(uuid4()), "none of a session without a log")
+
+
+@_writer
+def an_existing_log_is_not_created_again(subject: StoreSubject) -> None:
+    for is_finished in (True, False):
+        session = subject.write(is_finished=is_finished)
+        expect_refused("create of a log that is there", subject.other.create, session)
+        subject.expect_data(session, FIRST)
+        expect(not subject.store.is_being_written(session), "no lock left by who was refused")
+
+
+@_writer
+def of_many_that_begin_a_log_one_does(subject: StoreSubject) -> None:
+    session = uuid4()
+    gate, done = threading.Barrier(_N_RACERS), threading.Barrier(_N_RACERS)
+
+    def race(store: SessionStore) -> bool:
+        gate.wait(_SECONDS)
+        try:
+            log = store.create(session)
+        except PersistenceError:
+            done.wait(_SECONDS)
+            return False
+        done.wait(_SECONDS)
+        try:
+            log.append(FIRST)
+        finally:
+            log.abandon()
+        return True
+
+    with ThreadPoolExecutor(_N_RACERS) as pool:
+        n_won = sum(pool.map(race, subject.both * (_N_RACERS // 2)))
+    expect_equal(n_won, 1, f"writer of {_N_RACERS} to begin the log")
+    subject.expect_data(session, FIRST)
+
+
+@_writer
+def many_logs_are_open_side_by_side(subject: StoreSubject) -> None:
+    logs: list[SessionLog] = []
+    try:
+        for _ in range(_N_LOGS):
+            logs.append(subject.store.create(uuid4()))
+        for log in logs:
+            log.append(log.session.hex.encode() + b"\n")
+        for log in logs:
+            log.append(SECOND)
+            log.finish()
+    finally:
+        for log in logs:
+            log.abandon()
+    for log in logs:
+        subject.expect_data(log.session, log.session.hex.encode() + b"\n" + SECOND)
+
+
+@_writer
+def a_writer_in_another_process_locks_the_log(subject: StoreSubject) -> None:
+    session, store = uuid4(), subject.store
+    with _child(subject, session, "hold") as output:
+        expect(output.readline() == "1\n", "a writer in another process to write")
+        expect(store.is_being_written(session), "the writer in another process to be seen")
+        for name in ("create", "delete"):
+            expect_refused(f"{name} beside it", getattr(store, name), session)
+        expect_refused("reopen beside it", store.reopen, session, 0)
+
+
+@_writer
+def a_killed_writer_leaves_complete_lines_and_no_lock(subject: StoreSubject) -> None:
+    session = uuid4()
+    with _child(subject, session, "append") as output:
+        n_durable = [int(output.readline()) for _ in range(_N_LINES)][-1]
+    found = subject.stored(session)
+    n_lines = found.data.count(b"\n")
+    expected = b"".join(b"%d\n" % number for number in range(1, n_lines + 2))
+    expect(expected.startswith(found.data), f"a prefix of what it wrote, got {excerpt(found.data)}")
+    expect(n_lines >= n_durable, f"at least the {n_durable} durable lines, got {n_lines}")
+    expect(not found.is_finished, "an unfinished log")
+    # A server may learn of the end of a process a moment after it.
+    deadline = time.monotonic() + _LOCK_SECONDS
+    while subject.store.is_being_written(session) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    expect(not subject.store.is_being_written(session), "no lock after the end of its process")
+    keep = found.data.rfind(b"\n") + 1
+    with subject.reopening(session, keep, size=len(found.data)) as log:
+        log.append(FIRST)
+    subject.expect_data(session, found.data[:keep] + FIRST)
+
+
+def write_until_killed(session: str, work: str) -> None:
+    """Write one durable line and wait, or write one after the other."""
+    # From our parent, and nobody else.
+    opener: StoreOpener = pickle.loads(base64.b64decode(sys.stdin.readline()))
+    log = opener().create(UUID(session))
+    for number in itertools.count(1):
+        log.append(b"%d\n" % number, durable=True)
+        sys.stdout.write(f"{number}\n")
+        sys.stdout.flush()
+        if work == "hold" or number == _MAX_LINES:
+            break
+    sys.stdin.read()
+
+
+@contextmanager
+def _child(
+    subject: StoreSubject, session: UUID, work: Literal["hold", "append"]
+) -> Generator[IO[str]]:
+    """Let another process write a log, and kill it in the end; give its output."""
+    try:
+        opener = base64.b64encode(pickle.dumps(subject.opener)).decode()
+    except (pickle.PicklingError, AttributeError, TypeError) as exc:
+        raise Skipped(f"what opens it cannot be pickled for another process: {exc}") from exc
+    process = subprocess.Popen(
+        [sys.executable, "-c", _CHILD, json.dumps(sys.path), str(session), work],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    guard = threading.Timer(_SECONDS, process.kill)
+    guard.start()
+    try:
+        process.stdin.write(f"{opener}\n")
+        process.stdin.flush()
+        yield process.stdout
+        process.kill()
+        process.wait()
+    except ValueError as exc:
+        raise Unlike(f"expected another process to open the store and write: {exc}") from exc
+    finally:
+        guard.cancel()
+        process.kill()
+        process.wait()
+        process.stdin.close()
+        process.stdout.close()
+
+
+CLAUSES = (*LOGS, *WRITERS, *REOPENED, *RETENTION, *STAMPS)
+
+
+def check_store(store: StoreOpener | str) -> Report:
+    """Run the contract of session stores against one and return what was found.
+
+    Sessions of its own are written to it, and its trash is emptied: give it a store without any.
+
+    Args:
+        store: Its URL, or what opens it: called several times, each time for the same store, and
+            pickled for another process. What cannot be pickled skips the checks that need one.
+
+    Raises:
+        AssertionError: Some checks failed; the text is the whole report.
+        StoreNotFound: No store has the scheme of that URL.
+    """
+    opener = partial(_open_anew, store) if isinstance(store, str) else store
+    subject = StoreSubject(opener(), opener(), opener)
+    title = f"{type(subject.store).__name__} {subject.store.name!r}"
+    try:
+        return run_clauses(title, CLAUSES, lambda: nullcontext(subject))
+    finally:
+        subject.store.close()
+        subject.other.close()
+
+
+def _open_anew(url: str) -> SessionStore:
+    # Not by `open_store`, which gives one process one instance.
+    return stores.get(url.partition("://")[0])(url)
