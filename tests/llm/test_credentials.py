@@ -21,12 +21,15 @@ from rath.llm.credentials import (
     Purpose,
     credential_digest,
     find_account,
+    is_azure,
+    password_in,
+    public_url,
     resolve_account,
     resolve_credential,
     salt_in,
     variables_of,
+    without_login,
 )
-from rath.llm.endpoint import is_azure, password_in, public_url, without_login
 from rath.llm.openai import RathOpenAIChatClient
 from tests.support.machine import llm_config, own_project, trust
 from tests.support.machine import write_config as write_layer

@@ -35,6 +35,7 @@ from rath.flow.tool import MCPToolCall
 from rath.llm import Provider, RathLLMChatRequest, open_draft
 from rath.llm.anthropic import RathAnthropicChatClient
 from rath.llm.credentials import OPENAI, Account, entry_for, find_account
+from rath.llm.custom_client import RecordedClient
 from rath.llm.embedding import EmbeddingProvider, RathOpenAIEmbeddingClient
 from rath.llm.litellm import RathLiteLLMChatClient
 from rath.llm.litellm.client import LiteLLMChunkDecoder, LiteLLMTarget
@@ -42,7 +43,6 @@ from rath.llm.local.server import LocalEndpoint, RathLocalChatClient
 from rath.llm.openai import RathOpenAIChatClient
 from rath.llm.openai.client import OpenAIEndpoint
 from rath.llm.probe import ChatProbe, EmbeddingProbe, PictureProbe, probe_providers
-from rath.llm.recorded import RecordedClient
 from rath.llm.sdk_transport import SdkConnection
 from rath.llm.stream import StreamReader, StreamRedactor
 from rath.llm.vlm import RathOpenAIVLMClient, VLMProvider

@@ -25,12 +25,11 @@ from rath.llm.chat_request import RathLLMChatRequest
 from rath.llm.chat_response import RathLLMChatResponse, RathLLMStreamDelta
 from rath.llm.credentials import RequestTarget
 from rath.llm.custom_client import CustomDraft
-from rath.llm.errors import protocol_error, retry_verdict
+from rath.llm.errors import explain_refusal, protocol_error, retry_verdict
 from rath.llm.evidence import CallFacts, CallRecorder, Exchange, OnDelta
 from rath.llm.limits import caps_of, giving_way, pass_gate
 from rath.llm.offline import refuse_live_call
 from rath.llm.provider import DEFAULT_TIMEOUT, OutputMode, Provider, ProviderOrigin
-from rath.llm.refusal import explain_refusal
 from rath.llm.stream import ChunkDecoder, ServedInfo, StreamReader, split
 from rath.llm.transport import ReplyStream, Transport, WireReply
 

@@ -11,8 +11,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
+from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
+from urllib.parse import SplitResult, unquote, urlsplit, urlunsplit
 
 from rath import config
 from rath._core.options import Sourced, first_set
@@ -21,7 +23,6 @@ from rath.config.paths import config_layer_paths, resolve_config_dir, resolve_co
 from rath.config.redaction import Redactor
 from rath.config.secrets import ensure_config_dir_gitignore
 from rath.errors import ConfigError, ManifestVersionError
-from rath.llm.endpoint import is_azure, password_in, public_url
 from rath.llm.provider import DEFAULT_TIMEOUT, ConfigEntry, ProviderOrigin
 
 if TYPE_CHECKING:
@@ -39,16 +40,109 @@ __all__ = [
     "Purpose",
     "RequestTarget",
     "Variables",
+    "checked_url",
     "credential_digest",
     "default_entry",
     "entry_for",
     "find_account",
+    "is_azure",
+    "is_loopback",
+    "password_in",
+    "public_url",
     "refuse_unsendable",
     "resolve_account",
     "resolve_credential",
     "salt_in",
     "variables_of",
+    "without_login",
 ]
+
+
+_AZURE_SUFFIXES = tuple(
+    f".{service}.azure.{cloud}"
+    for service in ("openai", "cognitiveservices", "services.ai")
+    for cloud in ("com", "us", "cn")
+)
+"""Hosts of Azure's resources for models, in its clouds. Virtual machines and others of its services
+end with `.azure.com` too."""
+
+
+def public_url(url: str | None) -> str | None:
+    """Return scheme, host, port and path of `url`, without query, user and password."""
+    parts = _split(url)
+    if parts is None or not parts.hostname:
+        return None
+    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    port = f":{parts.port}" if parts.port is not None else ""
+    return f"{parts.scheme}://{host}{port}{parts.path}"
+
+
+def checked_url(url: str, origin: str) -> str:
+    """Return a base URL without a slash at its end.
+
+    Args:
+        url: What somebody gave.
+        origin: Where it came from, for the error.
+
+    Raises:
+        ValueError: It is not the URL of a host, by http or https, or more than that.
+    """
+    parts = _split(url)
+    # The text does not repeat it: it may hold a password, or be a key in the wrong place.
+    if parts is None or not parts.hostname or parts.scheme not in {"http", "https"}:
+        raise ValueError(
+            "base_url must begin with http:// or https:// and name a host; the value that does "
+            f"not came from {origin}"
+        )
+    if parts.query or parts.fragment or "@" in parts.path:
+        raise ValueError(
+            "base_url must end with its path: a query is not sent with calls, and in a password "
+            f"the characters / ? # @ are written as %2F %3F %23 %40. The value came from {origin}"
+        )
+    return url.rstrip("/")
+
+
+def without_login(url: str) -> str:
+    """Return `url` without user and password, and otherwise as it is."""
+    parts = urlsplit(url)
+    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
+
+
+def password_in(url: str) -> str:
+    """Return the password in a URL, the user where there is none, or an empty text."""
+    parts = _split(url)
+    return "" if parts is None else unquote(parts.password or parts.username or "")
+
+
+def is_azure(url: str | None) -> bool:
+    """Tell whether `url` names a model resource of Azure, by its host alone."""
+    return _host(url).endswith(_AZURE_SUFFIXES)
+
+
+def is_loopback(url: str | None) -> bool:
+    """Tell whether `url` names this machine, by its host alone."""
+    host = _host(url)
+    if host == "localhost" or host.endswith(".localhost"):
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _host(url: str | None) -> str:
+    parts = _split(url)
+    return (parts.hostname or "").rstrip(".") if parts is not None else ""
+
+
+def _split(url: str | None) -> SplitResult | None:
+    try:
+        parts = urlsplit((url or "").strip())
+        _ = parts.port
+    except ValueError:
+        return None
+    return parts
+
 
 Purpose = Literal["chat", "embedding", "vlm"]
 """The purpose of a call; it decides which entry of a config is looked at first."""

@@ -23,13 +23,12 @@ from rath.llm.credentials import (
     RequestTarget,
     resolve_account,
 )
-from rath.llm.errors import retry_verdict
+from rath.llm.errors import explain_refusal, retry_verdict
 from rath.llm.evidence import CallFacts, CallRecorder, JsonValue
 from rath.llm.limits import pass_gate
 from rath.llm.offline import refuse_live_call
 from rath.llm.openai.client import DEFAULT_BASE_URL, OpenAIEndpoint
 from rath.llm.provider import Provider, given_fields
-from rath.llm.refusal import explain_refusal
 
 __all__ = [
     "OneShotClient",

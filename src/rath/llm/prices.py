@@ -9,7 +9,7 @@ from decimal import Decimal
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from rath.llm.endpoint import is_azure, is_loopback
+from rath.llm.credentials import is_azure, is_loopback
 
 if TYPE_CHECKING:
     from rath.llm.evidence import CallEvidence

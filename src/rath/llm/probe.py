@@ -40,12 +40,11 @@ from rath.llm.chat_response import (
     fields_of,
 )
 from rath.llm.client import VendorClient, open_draft, output_mode
-from rath.llm.credentials import RequestTarget
+from rath.llm.credentials import RequestTarget, is_azure
 from rath.llm.embedding import EmbeddingClient, EmbeddingProvider, embedding_client_for
-from rath.llm.endpoint import is_azure
+from rath.llm.errors import may_mean_the_same, refusal_foreseen
 from rath.llm.evidence import CallEvidence, Exchange, evidence_of
 from rath.llm.provider import Provider
-from rath.llm.refusal import may_mean_the_same, refusal_foreseen
 from rath.llm.registry import (
     DEFAULT_KIND,
     NoClient,

@@ -17,8 +17,8 @@ from rath.errors import ProviderProtocolError, ProviderStatusError
 from rath.llm.base import ChatClient
 from rath.llm.client import VendorClient
 from rath.llm.credentials import RequestTarget
+from rath.llm.errors import refusal_foreseen
 from rath.llm.provider import Provider
-from rath.llm.refusal import refusal_foreseen
 
 __all__ = [
     "DEFAULT_KIND",

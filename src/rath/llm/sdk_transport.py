@@ -24,8 +24,13 @@ from rath._core.text import one_line_preview
 from rath.config.redaction import guard_logs
 from rath.errors import ProviderError, ProviderProtocolError, ProviderTimeout
 from rath.llm.chat_response import fields_of
-from rath.llm.credentials import RequestTarget, credential_digest
-from rath.llm.endpoint import password_in, public_url, without_login
+from rath.llm.credentials import (
+    RequestTarget,
+    credential_digest,
+    password_in,
+    public_url,
+    without_login,
+)
 from rath.llm.errors import (
     MAX_MESSAGE,
     connection_error,

@@ -14,8 +14,7 @@ from rath.llm.body import BodyWriter, refuse_call_options
 from rath.llm.chat_request import RathLLMChatRequest
 from rath.llm.chat_response import RathLLMChatResponse
 from rath.llm.client import VendorClient
-from rath.llm.credentials import ANTHROPIC, RequestTarget, resolve_account
-from rath.llm.endpoint import checked_url, public_url
+from rath.llm.credentials import ANTHROPIC, RequestTarget, checked_url, public_url, resolve_account
 from rath.llm.provider import Provider, ProviderOrigin
 from rath.llm.stream import ChunkDecoder, ServedInfo
 from rath.llm.transport import (

@@ -22,11 +22,13 @@ from rath.llm.credentials import (
     LITELLM,
     Account,
     RequestTarget,
+    checked_url,
     find_account,
+    password_in,
+    public_url,
     refuse_unsendable,
     resolve_account,
 )
-from rath.llm.endpoint import checked_url, password_in, public_url
 from rath.llm.openai.client import CompletionsClient
 from rath.llm.openai.create_kwargs import body_writer
 from rath.llm.openai.normalize import OpenAIChunkDecoder, decode_completion

@@ -24,8 +24,7 @@ from typing import Any, ClassVar, Protocol
 from rath._async.retry import Sleep
 from rath._async.runtime import runtime
 from rath.errors import MissingExtra, ProviderError
-from rath.llm.credentials import RequestTarget
-from rath.llm.endpoint import public_url
+from rath.llm.credentials import RequestTarget, public_url
 from rath.llm.local.weights import BUNDLED_MODEL, join_weights
 from rath.llm.openai.client import COMPLETIONS_PATH, MODELS, CompletionsClient
 from rath.llm.provider import OutputMode, Provider, ProviderOrigin

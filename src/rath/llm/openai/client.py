@@ -15,8 +15,15 @@ from rath.llm.body import BodyWriter, refuse_call_options
 from rath.llm.chat_request import RathLLMChatRequest
 from rath.llm.chat_response import RathLLMChatResponse
 from rath.llm.client import VendorClient
-from rath.llm.credentials import OPENAI, Account, RequestTarget, resolve_account
-from rath.llm.endpoint import checked_url, is_azure, public_url
+from rath.llm.credentials import (
+    OPENAI,
+    Account,
+    RequestTarget,
+    checked_url,
+    is_azure,
+    public_url,
+    resolve_account,
+)
 from rath.llm.openai.create_kwargs import body_writer
 from rath.llm.openai.normalize import OpenAIChunkDecoder, decode_completion
 from rath.llm.provider import Provider, ProviderOrigin

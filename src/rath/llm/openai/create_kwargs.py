@@ -10,9 +10,9 @@ from rath.llm.body import (
     encode_message,
     encode_sampling,
     encode_tool,
+    images_apart,
 )
 from rath.llm.chat_request import RathLLMChatRequest
-from rath.llm.result_images import images_apart
 
 __all__ = ["body_writer", "to_create_kwargs", "to_create_kwargs_stream"]
 
