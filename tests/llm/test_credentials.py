@@ -336,7 +336,7 @@ def test_an_azure_host_prefers_the_azure_key(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_the_session_may_have_given_the_provider(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "openai-key")
-    route = RathOpenAIChatClient(Provider(model="m")).target(None, provider_origin="session")
+    route = RathOpenAIChatClient(Provider(model="m")).target(None).with_provider_origin("session")
     assert dict(route.origins) == {
         "model": "session",
         "base_url": "default",

@@ -11,15 +11,7 @@ from rath.llm.chat_response import RathLLMChatResponse, RathLLMStreamDelta
 from rath.llm.evidence import CallEvidence, CallFacts, CallRecorder, Exchange, OnDelta
 from rath.llm.provider import OutputMode, Provider, ProviderOrigin
 
-__all__ = [
-    "BodyDraft",
-    "ChatClient",
-    "ChatDraft",
-    "DraftingClient",
-    "SchemaClient",
-    "StreamingChatClient",
-    "require_streaming",
-]
+__all__ = ["ChatClient", "StreamingChatClient"]
 
 
 @runtime_checkable

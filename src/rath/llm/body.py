@@ -16,8 +16,6 @@ from rath.llm.chat_request import (
 )
 from rath.llm.image import Image
 
-__all__ = ["images_apart", "images_of_result"]
-
 
 def images_apart(messages: Iterable[RathLLMMessage]) -> list[RathLLMMessage]:
     """Return messages of which only those of the user have images.

@@ -9,7 +9,7 @@ import re
 import secrets
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from ipaddress import ip_address
 from pathlib import Path
@@ -29,33 +29,7 @@ if TYPE_CHECKING:
     from rath.config.layers import LLMDefault
     from rath.config.trust import GuardedEntry
 
-__all__ = [
-    "ANTHROPIC",
-    "LITELLM",
-    "OPENAI",
-    "OPENAI_FIXED_MODEL",
-    "Account",
-    "AccountSource",
-    "EntryFound",
-    "Purpose",
-    "RequestTarget",
-    "Variables",
-    "checked_url",
-    "credential_digest",
-    "default_entry",
-    "entry_for",
-    "find_account",
-    "is_azure",
-    "is_loopback",
-    "password_in",
-    "public_url",
-    "refuse_unsendable",
-    "resolve_account",
-    "resolve_credential",
-    "salt_in",
-    "variables_of",
-    "without_login",
-]
+__all__ = ["resolve_credential"]
 
 
 _AZURE_SUFFIXES = tuple(
@@ -191,6 +165,13 @@ class RequestTarget:
         """Hides the key wherever a vendor or a proxy repeats it."""
         return Redactor((self.secret, self.password))
 
+    def with_provider_origin(self, origin: ProviderOrigin) -> RequestTarget:
+        """Return the target with `origin` for what the provider itself says."""
+        if origin == "call":
+            return self
+        own = tuple((name, origin if found == "call" else found) for name, found in self.origins)
+        return replace(self, origins=own)
+
     def origin_of(self, name: Literal["model", "api_key"]) -> str:
         """Return where a value came from, in words."""
         origin = dict(self.origins).get(name, "call")
@@ -315,7 +296,6 @@ class Account:
         endpoint: str | None,
         path: str = "",
         timeout: float | None = None,
-        provider_origin: ProviderOrigin = "call",
     ) -> RequestTarget:
         """Return the target of a request through this account.
 
@@ -325,7 +305,6 @@ class Account:
             endpoint: Scheme, host and path; None where it is not known.
             path: What follows the base URL.
             timeout: Seconds; 300 by default.
-            provider_origin: Who brought what the provider says itself.
         """
         origins = {"model": "call"} | dict(self.origins)
         if self.model is None or self.model.value != model:
@@ -335,10 +314,7 @@ class Account:
             endpoint=endpoint,
             model=model,
             path=path,
-            origins=tuple(
-                (name, provider_origin if origin == "call" else origin)
-                for name, origin in origins.items()
-            ),
+            origins=tuple(origins.items()),
             timeout=DEFAULT_TIMEOUT if timeout is None else timeout,
             secret=self.api_key.value,
             password=password_in(self.base_url.value),

@@ -21,13 +21,13 @@ from rath.config.secrets import HIDDEN
 from rath.errors import ProviderError, ProviderProtocolError, RathError
 from rath.llm import body
 from rath.llm.base import BodyDraft, ChatClient, StreamingChatClient, require_streaming
+from rath.llm.calls import caps_of, giving_way, inside_custom_client, pass_gate
 from rath.llm.chat_request import RathLLMChatRequest, RathLLMFunctionTool, RathLLMMessage
 from rath.llm.chat_response import RathLLMChatResponse, RathLLMStreamDelta
 from rath.llm.credentials import public_url
 from rath.llm.errors import network_error_class
 from rath.llm.evidence import CallEvidence, CallFacts, CallRecorder, Exchange, OnDelta
 from rath.llm.image import Image
-from rath.llm.limits import caps_of, giving_way, inside_custom_client, pass_gate
 from rath.llm.offline import refuse_live_call
 from rath.llm.provider import OutputMode, Provider, ProviderOrigin
 from rath.llm.stream import ServedInfo, StreamRedactor

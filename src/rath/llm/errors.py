@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from functools import partial
+from typing import Any, cast
 
 from rath import errors
 from rath._async.retry import DEFAULT_LONGEST_WAIT
@@ -227,6 +228,24 @@ def reported_error(error: object, target: RequestTarget) -> ProviderError:
     words = text_of(fields.get("message")) or (kind if len(fields) == 1 else None)
     words = words or (str(error) if error else "an error that it does not name")
     return status_error(target, status, words, code=kind if code is None else str(code))
+
+
+def answer_object(
+    content: bytes, target: RequestTarget, *, status: int | None = None
+) -> dict[str, Any]:
+    """Return the JSON object that an answer holds.
+
+    Raises:
+        ProviderProtocolError: It holds something else.
+    """
+    try:
+        payload: object = json.loads(content)
+    except (ValueError, RecursionError) as exc:
+        problem = "not with the JSON that was expected"
+        raise protocol_error(target, problem, content, status=status) from exc
+    if not isinstance(payload, dict):
+        raise protocol_error(target, "not with a JSON object", content, status=status)
+    return cast("dict[str, Any]", payload)
 
 
 def incomplete_error(

@@ -1,64 +1,28 @@
-"""Calls with one request and one answer, for embeddings and pictures: config, account, evidence.
-
-provider -> account and endpoint -> [ gate -> request -> answer -> decode ] -> evidence
-                                    '----------- each try ------------'
-"""
+"""Calls with one request and one answer, for embeddings and pictures."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import fields, replace
 from hashlib import sha256
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from typing import Any, TypeVar
 
-from rath import __version__
-from rath._async import retry as retries
 from rath.errors import ProviderStatusError
+from rath.llm.calls import CallSource, ModelCaller, P, at_endpoint
 from rath.llm.credentials import (
     OPENAI_FIXED_MODEL,
-    AccountSource,
     EntryFound,
     Purpose,
     RequestTarget,
     resolve_account,
 )
-from rath.llm.errors import explain_refusal, retry_verdict
-from rath.llm.evidence import CallFacts, CallRecorder, JsonValue
-from rath.llm.limits import pass_gate
-from rath.llm.offline import refuse_live_call
+from rath.llm.errors import explain_refusal
+from rath.llm.evidence import CallRecorder, JsonValue
 from rath.llm.openai.client import DEFAULT_BASE_URL, OpenAIEndpoint
 from rath.llm.provider import Provider, given_fields
 
-__all__ = [
-    "OneShotClient",
-    "OneShotProvider",
-    "PurposeEndpoint",
-    "chat_provider",
-    "check_fields",
-    "from_entry",
-]
-
 T = TypeVar("T")
-
-
-class OneShotProvider(AccountSource, Protocol):
-    """Fields that the providers for embeddings and for pictures have in common."""
-
-    @property
-    def model(self) -> str: ...
-
-    @property
-    def retry_max_attempts(self) -> int | None: ...
-
-    @property
-    def retry_base_seconds(self) -> float | None: ...
-
-    @property
-    def timeout(self) -> float | None: ...
-
-
-P = TypeVar("P", bound=OneShotProvider)
 
 
 def check_fields(provider: Any, noun: str) -> None:
@@ -113,7 +77,7 @@ class PurposeEndpoint:
         ValueError: There is no key, or the base_url is not one.
     """
 
-    def __init__(self, provider: OneShotProvider, *, purpose: Purpose, path: str) -> None:
+    def __init__(self, provider: CallSource, *, purpose: Purpose, path: str) -> None:
         account = resolve_account(
             provider,
             kind="openai",
@@ -122,6 +86,7 @@ class PurposeEndpoint:
             purpose=purpose,
             missing=f"No API key for {type(provider).__name__}",
         )
+        assert provider.model is not None  # see check_fields
         self._endpoint = OpenAIEndpoint.of(account, path)
         self.target = self._endpoint.target(provider.model, timeout=provider.timeout)
 
@@ -131,47 +96,19 @@ class PurposeEndpoint:
         Raises:
             ProviderError: No answer, or one with an error status.
         """
-        way = await self._endpoint.connect(self.target)
-        call.reached(way.endpoint, sdk_version=way.sdk_version, credential=way.credential)
-        gate = await pass_gate(call, None)
-        try:
-            return (await way.post(body)).content
-        except ProviderStatusError as exc:
-            explained = await explain_refusal(exc, self.target, way.models)
-            if explained is exc:
-                raise
-            raise explained from exc
-        finally:
-            gate.leave()
+        transport = await self._endpoint.connect(self.target)
+        async with at_endpoint(call, transport):
+            try:
+                return (await transport.post(body)).content
+            except ProviderStatusError as exc:
+                explained = await explain_refusal(exc, self.target, transport.models)
+                if explained is exc:
+                    raise
+                raise explained from exc
 
 
-class OneShotClient(ABC, Generic[P]):
-    """Base of the clients for one purpose: retries, the offline switch, and evidence.
-
-    Args:
-        provider: What the client is made for.
-        sleep: Waits between tries; for tests.
-    """
-
-    kind: ClassVar[str]
-    renderer: ClassVar[str]
-    """Name and version of the code that writes requests."""
-
-    sdk: ClassVar[str | None] = None
-
-    def __init__(self, provider: P, *, sleep: retries.Sleep) -> None:
-        self._provider = provider
-        self._sleep = sleep
-        attempts, base = provider.retry_max_attempts, provider.retry_base_seconds
-        self._policy = retries.RetryPolicy(
-            max_attempts=retries.DEFAULT_MAX_ATTEMPTS if attempts is None else attempts,
-            base=retries.DEFAULT_BASE_SECONDS if base is None else base,
-        )
-
-    @property
-    def provider(self) -> P:
-        """The provider that the client was made for."""
-        return self._provider
+class OneShotClient(ModelCaller[P]):
+    """Base of the clients for one purpose: they call one target."""
 
     @abstractmethod
     def route(self) -> RequestTarget:
@@ -179,43 +116,17 @@ class OneShotClient(ABC, Generic[P]):
 
     def _open_call(self, body: bytes, parameters: Mapping[str, JsonValue]) -> CallRecorder:
         """Return the record of a call that is about to be made."""
-        target = self.route()
-        facts = CallFacts(
-            provider_kind=getattr(self._provider, "provider_kind", None) or self.kind,
-            adapter=f"{type(self).__module__}:{type(self).__qualname__}",
-            adapter_version=__version__,
-            renderer=self.renderer,
-            sdk=self.sdk,
-            endpoint=target.endpoint,
-            requested_model=target.model,
-            origins=target.origins,
-        )
+        facts = self.call_facts(self.route())
         return CallRecorder(facts, parameters=parameters, digest=sha256(body).hexdigest())
 
     async def _complete(self, call: CallRecorder, attempt: Callable[[], Awaitable[T]]) -> T:
-        """Return what `attempt` gives, after as many tries as the provider allows.
-
-        Args:
-            call: Records the tries, and how the last one failed.
-            attempt: One try; its answer is decoded.
+        """Return what `attempt` gives after as many tries as allowed; a failure is recorded.
 
         Raises:
             ProviderError: The last try failed.
         """
-        facts = call.facts
-
-        async def guarded(_: int) -> T:
-            refuse_live_call(facts.endpoint, facts.requested_model, kind=facts.provider_kind)
-            return await attempt()
-
         try:
-            return await retries.retry(
-                guarded,
-                policy=self._policy,
-                retryable=retry_verdict,
-                on_attempt=call.attempts.append,
-                sleep=self._sleep,
-            )
+            return await self.try_call(call, attempt)
         except Exception as exc:
             call.fail(exc)
             raise

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from rath.llm.evidence import CallEvidence
     from rath.llm.price_list import PricedModel
 
-__all__ = ["Cost", "Tokens", "can_be_priced", "cost_of", "least_cost"]
 
 _PRICE_LIST = "rath.llm.price_list"
 """Imports genai-prices, which takes 0.5 s."""

@@ -55,17 +55,6 @@ from rath.llm.registry import (
 )
 from rath.llm.vlm import RathOpenAIVLMClient, VLMProvider
 
-__all__ = [
-    "DEFAULT_PROBE_TIMEOUT",
-    "ProbeFinding",
-    "ProbeReport",
-    "ProbeStep",
-    "ProbeVerdict",
-    "Probed",
-    "find_obstacle",
-    "probe_providers",
-]
-
 ProbeStep: TypeAlias = Literal[
     "setup", "models", "answer", "tool_call", "stream", "schema", "embedding", "picture"
 ]

@@ -21,17 +21,9 @@ from rath.llm.errors import refusal_foreseen
 from rath.llm.provider import Provider
 
 __all__ = [
-    "DEFAULT_KIND",
     "ChatClientFactory",
-    "ModelOffer",
-    "NoClient",
-    "ask_offer",
     "chat_client_for",
     "clear_client_cache",
-    "foresee_refusals",
-    "make_client",
-    "or_no_client",
-    "own_target",
     "register_chat_client",
     "registered_kinds",
 ]

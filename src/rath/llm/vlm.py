@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import mimetypes
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Self, cast
+from typing import Any, ClassVar, Self
 
 from rath import config
 from rath._async.retry import Sleep
@@ -21,7 +19,7 @@ from rath.llm.body import encode_message, text_then_images, to_json
 from rath.llm.chat_request import RathLLMMessage
 from rath.llm.chat_response import RathLLMChatResponse
 from rath.llm.credentials import RequestTarget, entry_for
-from rath.llm.errors import protocol_error
+from rath.llm.errors import answer_object
 from rath.llm.evidence import CallRecorder, Exchange, JsonValue
 from rath.llm.image import Image
 from rath.llm.one_shot import (
@@ -194,14 +192,7 @@ class RathOpenAIVLMClient(OneShotClient[VLMProvider]):
         except InvalidRequestError as exc:
             exc.add_note("the request shows images, which not every model reads (images: 1)")
             raise
-        try:
-            reply: object = json.loads(content)
-        except (ValueError, RecursionError) as exc:
-            problem = "not with the JSON that was expected"
-            raise protocol_error(target, problem, content) from exc
-        if not isinstance(reply, Mapping):
-            raise protocol_error(target, "not with a JSON object", content)
-        fields = cast("Mapping[str, Any]", reply)
+        fields = answer_object(content, target)
         if fields.get("error") or fields.get("choices") != []:
             response, call.served = decode_completion(fields, target)
         else:  # no choice is an answer here

@@ -15,7 +15,7 @@ from rath.llm.chat_request import RathLLMChatRequest
 from rath.llm.chat_response import RathLLMChatResponse
 from rath.llm.client import VendorClient
 from rath.llm.credentials import ANTHROPIC, RequestTarget, checked_url, public_url, resolve_account
-from rath.llm.provider import Provider, ProviderOrigin
+from rath.llm.provider import Provider
 from rath.llm.stream import ChunkDecoder, ServedInfo
 from rath.llm.transport import (
     ApiEndpoint,
@@ -79,9 +79,7 @@ class RathAnthropicChatClient(VendorClient):
             listing=_MODELS,
         )
 
-    def target(
-        self, model: str | None, *, provider_origin: ProviderOrigin = "call"
-    ) -> RequestTarget:
+    def target(self, model: str | None) -> RequestTarget:
         account = self._account
         advice = " in Provider(model=...), in ANTHROPIC_DEFAULT_MODEL or in the config"
         return account.target(
@@ -90,7 +88,6 @@ class RathAnthropicChatClient(VendorClient):
             endpoint=public_url(self._endpoint.base_url + MESSAGES_PATH),
             path=MESSAGES_PATH,
             timeout=self.timeout,
-            provider_origin=provider_origin,
         )
 
     def write_body(self, request: RathLLMChatRequest, *, model: str) -> BodyWriter:

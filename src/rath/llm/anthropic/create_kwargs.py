@@ -14,12 +14,7 @@ from rath.llm.body import BodyTail, to_json
 from rath.llm.chat_request import RathLLMChatRequest, RathLLMFunctionTool, RathLLMMessage
 from rath.llm.image import Image
 
-__all__ = [
-    "DEFAULT_MAX_TOKENS",
-    "MessagesWriter",
-    "build_anthropic_kwargs",
-    "build_anthropic_stream_kwargs",
-]
+__all__ = ["DEFAULT_MAX_TOKENS", "build_anthropic_kwargs", "build_anthropic_stream_kwargs"]
 
 
 Role = Literal["user", "assistant"]

@@ -19,7 +19,7 @@ from rath.llm.credentials import RequestTarget
 from rath.llm.errors import reported_error
 from rath.llm.stream import ChunkDecoder
 
-__all__ = ["AnthropicChunkDecoder", "anthropic_event_to_deltas"]
+__all__ = ["anthropic_event_to_deltas"]
 
 Json = Mapping[str, Any]
 Deltas = Sequence[RathLLMStreamDelta]

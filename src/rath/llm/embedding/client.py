@@ -30,20 +30,6 @@ from rath.llm.evidence import CallEvidence, CallRecorder, JsonValue
 from rath.llm.one_shot import OneShotClient, PurposeEndpoint, check_fields, from_entry
 from rath.llm.provider import ConfigEntry
 
-__all__ = [
-    "DEFAULT_EMBEDDING_MODEL",
-    "LOCAL_EMBEDDING_MODEL",
-    "EmbeddingBatch",
-    "EmbeddingClient",
-    "EmbeddingProvider",
-    "EmbeddingReply",
-    "RathOpenAIEmbeddingClient",
-    "Vector",
-    "decode_embeddings",
-    "embedding_client_for",
-]
-
-
 DEFAULT_EMBEDDING_MODEL = "text-embedding-3-small"
 """OpenAI's model, where a config names none."""
 

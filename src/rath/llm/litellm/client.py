@@ -32,24 +32,13 @@ from rath.llm.credentials import (
 from rath.llm.openai.client import CompletionsClient
 from rath.llm.openai.create_kwargs import body_writer
 from rath.llm.openai.normalize import OpenAIChunkDecoder, decode_completion
-from rath.llm.provider import Provider, ProviderOrigin
+from rath.llm.provider import Provider
 from rath.llm.stream import ChunkDecoder, ServedInfo
 from rath.llm.transport import ConnectionPool, Transport
 
 if TYPE_CHECKING:
     from rath.llm.litellm.connection import LiteLLMConnection
 
-__all__ = [
-    "LiteLLMChunkDecoder",
-    "LiteLLMTarget",
-    "RathLiteLLMChatClient",
-    "decode_litellm",
-    "encode_litellm_message",
-    "first_choice",
-    "keyword_arguments",
-    "refuse_call_settings",
-    "to_event",
-]
 
 _FIELDS = {
     "api_key": "api_key",
@@ -127,9 +116,7 @@ class RathLiteLLMChatClient(CompletionsClient):
             api_key=account.api_key.value,
         )
 
-    def target(
-        self, model: str | None, *, provider_origin: ProviderOrigin = "call"
-    ) -> RequestTarget:
+    def target(self, model: str | None) -> RequestTarget:
         advice = (
             ', such as "anthropic/..." or "ollama/...", in Provider(model=...) or in LITELLM_MODEL'
         )
@@ -138,7 +125,6 @@ class RathLiteLLMChatClient(CompletionsClient):
             kind=self.kind,
             endpoint=public_url(self._target.api_base),
             timeout=self.timeout,
-            provider_origin=provider_origin,
         )
 
     def write_body(self, request: RathLLMChatRequest, *, model: str) -> BodyWriter:

@@ -42,8 +42,6 @@ from rath.llm.errors import (
 from rath.llm.litellm.client import LiteLLMTarget, first_choice, keyword_arguments, to_event
 from rath.llm.transport import WireReply
 
-__all__ = ["MAPPED", "LiteLLMConnection", "litellm", "map_error"]
-
 MAPPED: tuple[type[Exception], ...] = (
     TimeoutError, openai.OpenAIError, httpx.HTTPError, ValueError,
 )  # fmt: skip

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-__all__ = ["RathLocalEmbeddingClient"]
 
 MAX_TOKENS = 256
 """Tokens of a text that are read, its two marks included: what the model was trained for."""

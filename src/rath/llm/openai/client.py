@@ -26,7 +26,7 @@ from rath.llm.credentials import (
 )
 from rath.llm.openai.create_kwargs import body_writer
 from rath.llm.openai.normalize import OpenAIChunkDecoder, decode_completion
-from rath.llm.provider import Provider, ProviderOrigin
+from rath.llm.provider import Provider
 from rath.llm.stream import ChunkDecoder, ServedInfo
 from rath.llm.transport import (
     ApiEndpoint,
@@ -36,15 +36,7 @@ from rath.llm.transport import (
     retryable_errors,
 )
 
-__all__ = [
-    "COMPLETIONS_PATH",
-    "DEFAULT_BASE_URL",
-    "MODELS",
-    "OPENAI_RETRYABLE",
-    "CompletionsClient",
-    "OpenAIEndpoint",
-    "RathOpenAIChatClient",
-]
+__all__ = ["OPENAI_RETRYABLE", "RathOpenAIChatClient"]
 
 OPENAI_RETRYABLE: tuple[type[Exception], ...]
 """Exceptions of the SDK that another try may mend; imports the SDK on first use."""
@@ -97,13 +89,7 @@ class OpenAIEndpoint:
         )
         return cls(account, api, resource)
 
-    def target(
-        self,
-        model: str,
-        *,
-        timeout: float | None = None,
-        provider_origin: ProviderOrigin = "call",
-    ) -> RequestTarget:
+    def target(self, model: str, *, timeout: float | None = None) -> RequestTarget:
         """Return the target of a call for `model`."""
         path, root = self.resource, self.api.base_url
         if self.api.api_version is not None:
@@ -115,7 +101,6 @@ class OpenAIEndpoint:
             endpoint=public_url(root + path),
             path=path,
             timeout=timeout,
-            provider_origin=provider_origin,
         )
 
     async def connect(self, target: RequestTarget) -> Transport:
@@ -164,13 +149,11 @@ class RathOpenAIChatClient(CompletionsClient):
         )
         self._endpoint = OpenAIEndpoint.of(account, COMPLETIONS_PATH)
 
-    def target(
-        self, model: str | None, *, provider_origin: ProviderOrigin = "call"
-    ) -> RequestTarget:
+    def target(self, model: str | None) -> RequestTarget:
         chosen = self._endpoint.account.model_for(
             model, advice=" in Provider(model=...), in OPENAI_DEFAULT_MODEL or in the config"
         )
-        return self._endpoint.target(chosen, timeout=self.timeout, provider_origin=provider_origin)
+        return self._endpoint.target(chosen, timeout=self.timeout)
 
     def looked_up(self) -> object:
         return self._endpoint

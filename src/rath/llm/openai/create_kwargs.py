@@ -14,7 +14,7 @@ from rath.llm.body import (
 )
 from rath.llm.chat_request import RathLLMChatRequest
 
-__all__ = ["body_writer", "to_create_kwargs", "to_create_kwargs_stream"]
+__all__ = ["to_create_kwargs", "to_create_kwargs_stream"]
 
 
 def to_create_kwargs(req: RathLLMChatRequest, *, default_model: str | None) -> dict[str, Any]:
