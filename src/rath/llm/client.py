@@ -7,14 +7,8 @@ from collections.abc import Iterator, Mapping
 from queue import SimpleQueue
 from typing import Any, ClassVar
 
+from rath import errors
 from rath._async.runtime import runtime
-from rath.errors import (
-    InvalidRequestError,
-    ProviderConnectionError,
-    ProviderStatusError,
-    SelfWaitError,
-    StreamInterrupted,
-)
 from rath.llm.base import BodyDraft, ChatClient, ChatDraft, DraftingClient, SchemaClient
 from rath.llm.body import BodyWriter, RequestBody
 from rath.llm.calls import ModelCaller, at_endpoint, caps_of, giving_way
@@ -170,9 +164,9 @@ class VendorDraft(BodyDraft):
 
         try:
             response = await client.try_call(call, attempt)
-        except ProviderStatusError as exc:
+        except errors.ProviderStatusError as exc:
             explained = await explain_refusal(exc, target, lambda: client.amodels(target))
-            if self._body.n_images and isinstance(explained, InvalidRequestError):
+            if self._body.n_images and isinstance(explained, errors.InvalidRequestError):
                 explained.add_note(
                     "the request shows images, which not every model reads "
                     f"(images: {self._body.n_images})"
@@ -211,18 +205,18 @@ class VendorDraft(BodyDraft):
             response = self._decode(reply, call)
             await give(split(response))
             return response
-        lost: ProviderConnectionError | None = None
+        lost: errors.ProviderConnectionError | None = None
         try:
             while not reader.ended and (chunk := await stream.next_chunk()):
                 await give(call.noting_tokens(reader.feed(chunk)))
             if reader.ended:
                 await stream.drain()
             await give(call.noting_tokens(reader.close()))
-        except ProviderConnectionError as exc:
+        except errors.ProviderConnectionError as exc:
             lost = exc
         if not reader.ended and folded.finish_reason is None:
             text = folded.text
-            raise StreamInterrupted(
+            raise errors.StreamInterrupted(
                 f"the stream of {self._target.name} ended without its end marker after "
                 f"{len(text)} characters of text",
                 endpoint=self._target.name,
@@ -256,7 +250,7 @@ class VendorDraft(BodyDraft):
 def _iterate(draft: VendorDraft) -> Iterator[RathLLMStreamDelta]:
     """Yield what the call on the runtime loop gives; ending the iteration ends the call."""
     if runtime().is_own_thread():
-        raise SelfWaitError(
+        raise errors.SelfWaitError(
             "complete_stream would block an event loop of rath; use a draft and await it there"
         )
     deltas: SimpleQueue[RathLLMStreamDelta | None] = SimpleQueue()

@@ -7,7 +7,7 @@ import logging
 import os
 import re
 import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -438,12 +438,8 @@ def credential_digest(key: Sourced[str]) -> str:
     return f"{key.origin} {digest}" + ("" if lasting else " process")
 
 
-@dataclass(frozen=True, slots=True)
-class EntryFound:
-    """An entry of `llm.providers`, and what says where its values came from."""
-
-    entry: config.LLMProviderConfig
-    origin: ConfigEntry
+EntryFound = tuple[config.LLMProviderConfig, ConfigEntry]
+"""An entry of `llm.providers`, and where its values came from."""
 
 
 def entry_for(
@@ -460,12 +456,12 @@ def entry_for(
         KeyError: `name` is given, and there is no such entry.
     """
     if name:
-        return EntryFound(*ConfigEntry.find(name, store))
+        return ConfigEntry.find(name, store)
     named = config.llm_default(default, None if store is None else [store])
     if named is None:
         return None
     try:
-        return EntryFound(*ConfigEntry.find(named, store))
+        return ConfigEntry.find(named, store)
     except KeyError:
         return None
 
@@ -580,10 +576,21 @@ def _entries_for(
     of_any_kind = bool(default)
     if stores and not default:
         default = config.llm_default("default_provider", stores)
+    own = source.config_entry
     for store in stores:
-        names = _names(store, source, default, of_any_kind, kind=kind, purpose=purpose)
+        providers = store.config.llm.providers
+        of_kind = [name for name, entry in providers.items() if entry.provider_kind == kind]
+        names: list[str] = []
+        # Whoever asks for embeddings or images may have named an entry of any kind.
+        if own is not None and own.name in (of_kind if purpose == "chat" else providers):
+            names.append(own.name)
+        if default is not None and default in (providers if of_any_kind else of_kind):
+            names.append(default)
+        elif purpose == "chat":
+            first = store.find_provider_by_kind(kind)
+            names += [name for name, entry in providers.items() if entry is first]
         for name in names:
-            found = ConfigEntry.of(store, name, store.config.llm.providers[name])
+            found = ConfigEntry.of(store, name, providers[name])
             if not any(each.names_account and each.origin != found.origin for each in entries):
                 entries.append(found)
     return entries, problems
@@ -611,30 +618,3 @@ def _usable_configs() -> tuple[list[config.ConfigStore], list[str]]:
 @lru_cache(maxsize=64)
 def _warn_once(problem: str) -> None:
     _log.warning("a config counts as empty: %s", problem)
-
-
-def _names(
-    store: config.ConfigStore,
-    source: AccountSource,
-    default: str | None,
-    of_any_kind: bool,
-    *,
-    kind: str,
-    purpose: Purpose,
-) -> Iterator[str]:
-    """Yield the names of the entries of one config that are looked at, the first one first."""
-    providers = store.config.llm.providers
-
-    def is_there(name: str | None, *, of_any_kind: bool) -> bool:
-        entry = providers.get(name or "")
-        return entry is not None and (of_any_kind or entry.provider_kind == kind)
-
-    # Whoever asks for embeddings or images may have named an entry of any kind.
-    own = source.config_entry
-    if own is not None and is_there(own.name, of_any_kind=purpose != "chat"):
-        yield own.name
-    if default is not None and is_there(default, of_any_kind=of_any_kind):
-        yield default
-    elif purpose == "chat":
-        first = store.find_provider_by_kind(kind)
-        yield from (name for name, entry in providers.items() if entry is first)

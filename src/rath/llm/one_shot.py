@@ -9,14 +9,8 @@ from hashlib import sha256
 from typing import Any, TypeVar
 
 from rath.errors import ProviderStatusError
+from rath.llm import credentials
 from rath.llm.calls import CallSource, ModelCaller, P, at_endpoint
-from rath.llm.credentials import (
-    OPENAI_FIXED_MODEL,
-    EntryFound,
-    Purpose,
-    RequestTarget,
-    resolve_account,
-)
 from rath.llm.errors import explain_refusal
 from rath.llm.evidence import CallRecorder, JsonValue
 from rath.llm.openai.client import DEFAULT_BASE_URL, OpenAIEndpoint
@@ -45,7 +39,7 @@ def chat_provider(provider: Any) -> Provider:
 
 
 def from_entry(
-    found: EntryFound, kind: Callable[..., P], overrides: Mapping[str, Any], **own: Any
+    found: credentials.EntryFound, kind: Callable[..., P], overrides: Mapping[str, Any], **own: Any
 ) -> P:
     """Return a provider with the account of an entry of the config.
 
@@ -58,9 +52,10 @@ def from_entry(
     Raises:
         UntrustedConfig: The entry is a project's and acts, and the user has not trusted it.
     """
-    found.origin.check_trusted(given_fields(overrides))
-    account = {"base_url": found.entry.base_url, "api_key": found.entry.api_key}
-    account_only: Any = kind(**account, config_entry=found.origin, **own)
+    entry, origin = found
+    origin.check_trusted(given_fields(overrides))
+    account = {"base_url": entry.base_url, "api_key": entry.api_key}
+    account_only: Any = kind(**account, config_entry=origin, **own)
     provider: P = replace(account_only, **overrides)
     return provider
 
@@ -77,11 +72,11 @@ class PurposeEndpoint:
         ValueError: There is no key, or the base_url is not one.
     """
 
-    def __init__(self, provider: CallSource, *, purpose: Purpose, path: str) -> None:
-        account = resolve_account(
+    def __init__(self, provider: CallSource, *, purpose: credentials.Purpose, path: str) -> None:
+        account = credentials.resolve_account(
             provider,
             kind="openai",
-            variables=OPENAI_FIXED_MODEL,
+            variables=credentials.OPENAI_FIXED_MODEL,
             default_base_url=DEFAULT_BASE_URL,
             purpose=purpose,
             missing=f"No API key for {type(provider).__name__}",
@@ -111,7 +106,7 @@ class OneShotClient(ModelCaller[P]):
     """Base of the clients for one purpose: they call one target."""
 
     @abstractmethod
-    def route(self) -> RequestTarget:
+    def route(self) -> credentials.RequestTarget:
         """Return the target of all calls."""
 
     def _open_call(self, body: bytes, parameters: Mapping[str, JsonValue]) -> CallRecorder:

@@ -25,34 +25,14 @@ from rath import errors
 from rath._async.lanes import gather
 from rath._async.runtime import runtime
 from rath.config.redaction import redact
+from rath.llm import chat_request, chat_response, registry
 from rath.llm.base import ChatClient
-from rath.llm.chat_request import (
-    SAMPLING_FIELDS,
-    RathLLMChatRequest,
-    RathLLMFunctionTool,
-    RathLLMMessage,
-)
-from rath.llm.chat_response import (
-    RathLLMChatChoice,
-    RathLLMChatResponse,
-    RathLLMTokenUsage,
-    add_usage,
-    fields_of,
-)
 from rath.llm.client import VendorClient, open_draft, output_mode
 from rath.llm.credentials import RequestTarget, is_azure
 from rath.llm.embedding import EmbeddingClient, EmbeddingProvider, embedding_client_for
 from rath.llm.errors import may_mean_the_same, refusal_foreseen
 from rath.llm.evidence import CallEvidence, Exchange, evidence_of
 from rath.llm.provider import Provider
-from rath.llm.registry import (
-    DEFAULT_KIND,
-    NoClient,
-    ask_offer,
-    chat_client_for,
-    or_no_client,
-    own_target,
-)
 from rath.llm.vlm import RathOpenAIVLMClient, VLMProvider
 
 ProbeStep: TypeAlias = Literal[
@@ -97,7 +77,7 @@ _UNSET = (
 )  # fmt: skip
 """Parameters that a provider may set for its own conversations and that would change these."""
 
-_TOOL = RathLLMFunctionTool(
+_TOOL = chat_request.RathLLMFunctionTool(
     "report_word",
     {"type": "object", "properties": {"word": {"type": "string"}}, "required": ["word"]},
     "Report a word.",
@@ -183,11 +163,11 @@ class ProbeReport:
         return tuple(dict.fromkeys(model for model in served if model))
 
     @property
-    def usage(self) -> RathLLMTokenUsage | None:
+    def usage(self) -> chat_response.RathLLMTokenUsage | None:
         """Tokens of all calls, as far as the endpoint counted them; None where it never did."""
-        total: RathLLMTokenUsage | None = None
+        total: chat_response.RathLLMTokenUsage | None = None
         for call in self.calls:
-            total = add_usage(total, call.usage)
+            total = chat_response.add_usage(total, call.usage)
         return total
 
     @property
@@ -238,19 +218,19 @@ def find_obstacle(provider: Probed) -> str | None:
 
     Looked at are its kind, its endpoint, its key, and the package that it needs.
     """
-    probe = or_no_client(partial(probe_of, provider), key=provider.api_key)
-    return probe.problem if isinstance(probe, NoClient) else None
+    probe = registry.or_no_client(partial(probe_of, provider), key=provider.api_key)
+    return probe.problem if isinstance(probe, registry.NoClient) else None
 
 
 def _prepare(provider: Probed, timeout: float) -> EndpointProbe | ProbeReport:
     limit = provider.retry_max_attempts
     attempts = _MAX_ATTEMPTS if limit is None else min(_MAX_ATTEMPTS, limit)
     probed = replace(provider, timeout=timeout, retry_max_attempts=attempts)
-    probe = or_no_client(partial(probe_of, probed, timeout), key=probed.api_key)
-    if not isinstance(probe, NoClient):
+    probe = registry.or_no_client(partial(probe_of, probed, timeout), key=probed.api_key)
+    if not isinstance(probe, registry.NoClient):
         return probe
     return ProbeReport(
-        provider_kind=getattr(provider, "provider_kind", None) or DEFAULT_KIND,
+        provider_kind=getattr(provider, "provider_kind", None) or registry.DEFAULT_KIND,
         endpoint=None,
         model=provider.model,
         findings=(ProbeFinding(step="setup", verdict="failed", text=probe.problem),),
@@ -262,7 +242,7 @@ def probe_of(provider: Probed, timeout: float = DEFAULT_PROBE_TIMEOUT) -> Endpoi
     match provider:
         case Provider():
             alone = replace(provider, fallbacks=())
-            return ChatProbe(chat_client_for(alone), alone, timeout=timeout)
+            return ChatProbe(registry.chat_client_for(alone), alone, timeout=timeout)
         case EmbeddingProvider():
             return EmbeddingProbe(embedding_client_for(provider), timeout=timeout)
         case VLMProvider():
@@ -340,7 +320,7 @@ class EndpointProbe:
                 self._calls.append(evidence)
             raise
         self._calls.append(exchange.evidence)
-        response: RathLLMChatResponse = exchange.response
+        response: chat_response.RathLLMChatResponse = exchange.response
         if not response.choices:
             raise errors.ProviderProtocolError("the answer holds no choices; expected at least one")
         return response.primary_choice, exchange.evidence
@@ -357,7 +337,7 @@ class EndpointProbe:
         )
 
 
-_Answer: TypeAlias = tuple[RathLLMChatChoice, CallEvidence]
+_Answer: TypeAlias = tuple[chat_response.RathLLMChatChoice, CallEvidence]
 _LastEvidence: TypeAlias = Callable[[], CallEvidence | None]
 
 
@@ -403,8 +383,8 @@ class ChatProbe(EndpointProbe):
     """
 
     def __init__(self, client: ChatClient, provider: Provider, *, timeout: float) -> None:
-        route = own_target(client) if isinstance(client, VendorClient) else None
-        super().__init__(provider, route, kind=DEFAULT_KIND, timeout=timeout)
+        route = registry.own_target(client) if isinstance(client, VendorClient) else None
+        super().__init__(provider, route, kind=registry.DEFAULT_KIND, timeout=timeout)
         self._client = client
         self._provider = provider
         self._limit = _limit_name(provider, self._endpoint)
@@ -433,7 +413,7 @@ class ChatProbe(EndpointProbe):
         client, route = self._client, self._route
         if not isinstance(client, VendorClient):
             return "skipped", f"{type(client).__name__} has no way to ask for models"
-        offer = await ask_offer(client)
+        offer = await registry.ask_offer(client)
         if (error := offer.error) is not None:
             if not offer.is_unknown:
                 return "failed", str(error)
@@ -515,19 +495,19 @@ class ChatProbe(EndpointProbe):
             value: object = json.loads(choice.message.content or "")
         except ValueError:
             value = None
-        if list(fields_of(value)) == _SCHEMA["required"]:
+        if list(chat_response.fields_of(value)) == _SCHEMA["required"]:
             return "works", "kept to a JSON Schema"
         return "lacking", f"takes no notice of a JSON Schema, so {_TYPED}"
 
     async def _ask(self, question: str, *, is_streamed: bool = False, **changes: Any) -> _Answer:
         """Ask with the parameters of the provider, and with few tokens for the answer."""
         text, n_tokens, own = _QUESTIONS[question]
-        fields = {name: getattr(self._provider, name) for name in SAMPLING_FIELDS}
+        fields = {name: getattr(self._provider, name) for name in chat_request.SAMPLING_FIELDS}
         fields |= dict.fromkeys(_UNSET)
         if self._is_limited:
             fields |= {**dict.fromkeys(_LIMITS), self._limit: n_tokens}
-        messages = (RathLLMMessage("user", text),)
-        request = RathLLMChatRequest(messages=messages, **{**fields, **own, **changes})
+        messages = (chat_request.RathLLMMessage("user", text),)
+        request = chat_request.RathLLMChatRequest(messages=messages, **{**fields, **own, **changes})
         draft = open_draft(self._client, request, streaming=is_streamed)
         sending = draft.asend(on_delta=(lambda _: None) if is_streamed else None)
         choice, evidence = await self.call(sending, draft.last_evidence)
@@ -554,7 +534,7 @@ class ChatProbe(EndpointProbe):
         return f"offers {number} model{'' if number == 1 else 's'}"
 
 
-def _judge_answer(choice: RathLLMChatChoice, call: CallEvidence) -> Judgement:
+def _judge_answer(choice: chat_response.RathLLMChatChoice, call: CallEvidence) -> Judgement:
     """Judge an answer of one word: who gave it, and whether its tokens are counted."""
     served, requested = call.served_model, call.requested_model
     if served and requested and not is_azure(call.endpoint):

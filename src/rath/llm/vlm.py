@@ -15,6 +15,7 @@ from rath._async.retry import Sleep
 from rath._async.runtime import runtime
 from rath._core.blobs import Blob
 from rath.errors import InvalidRequestError
+from rath.llm import one_shot
 from rath.llm.body import encode_message, text_then_images, to_json
 from rath.llm.chat_request import RathLLMMessage
 from rath.llm.chat_response import RathLLMChatResponse
@@ -22,13 +23,6 @@ from rath.llm.credentials import RequestTarget, entry_for
 from rath.llm.errors import answer_object
 from rath.llm.evidence import CallRecorder, Exchange, JsonValue
 from rath.llm.image import Image
-from rath.llm.one_shot import (
-    OneShotClient,
-    PurposeEndpoint,
-    chat_provider,
-    check_fields,
-    from_entry,
-)
 from rath.llm.openai.normalize import decode_completion, normalize_chat_completion
 from rath.llm.provider import ConfigEntry, Provider
 from rath.llm.stream import ServedInfo
@@ -70,11 +64,11 @@ class VLMProvider:
     """Set by `from_config`."""
 
     def __post_init__(self) -> None:
-        check_fields(self, "a model that sees")
+        one_shot.check_fields(self, "a model that sees")
 
     def to_provider(self) -> Provider:
         """Return the same as a provider for chat."""
-        return chat_provider(self)
+        return one_shot.chat_provider(self)
 
     @classmethod
     def from_config(
@@ -99,7 +93,7 @@ class VLMProvider:
                 "no VLM provider name given, and llm.vlm_provider names no entry of llm.providers "
                 "in the config; name one that sees"
             )
-        entry = found.entry
+        entry, origin = found
         if not overrides.get("model"):
             overrides.pop("model", None)
         own: dict[str, Any] = {
@@ -109,18 +103,18 @@ class VLMProvider:
         if entry.max_tokens is not None:
             own["max_tokens"] = entry.max_tokens
         if not own["model"]:
-            found.origin.check_trusted(set(overrides))
+            origin.check_trusted(set(overrides))
             raise KeyError(
-                f"the entry {found.origin.name!r} of llm.providers names no model; set one in "
-                f"{found.origin.origin.removeprefix('config ')}"
+                f"the entry {origin.name!r} of llm.providers names no model; set one in "
+                f"{origin.origin.removeprefix('config ')}"
             )
-        return from_entry(found, cls, overrides, **own)
+        return one_shot.from_entry(found, cls, overrides, **own)
 
     def __repr__(self) -> str:
         return self.model
 
 
-class RathOpenAIVLMClient(OneShotClient[VLMProvider]):
+class RathOpenAIVLMClient(one_shot.OneShotClient[VLMProvider]):
     """Asks a model that sees, by OpenAI's chat protocol, what a picture shows.
 
     Args:
@@ -137,7 +131,7 @@ class RathOpenAIVLMClient(OneShotClient[VLMProvider]):
 
     def __init__(self, provider: VLMProvider, *, sleep: Sleep = asyncio.sleep) -> None:
         super().__init__(provider, sleep=sleep)
-        self._endpoint = PurposeEndpoint(provider, purpose="vlm", path="/chat/completions")
+        self._endpoint = one_shot.PurposeEndpoint(provider, purpose="vlm", path="/chat/completions")
 
     def route(self) -> RequestTarget:
         return self._endpoint.target

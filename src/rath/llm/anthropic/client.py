@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from rath._async.retry import Sleep
+from rath.llm import transport
 from rath.llm.anthropic.create_kwargs import MessagesWriter
 from rath.llm.anthropic.normalize import decode_message
 from rath.llm.anthropic.stream_deltas import AnthropicChunkDecoder
@@ -17,13 +18,6 @@ from rath.llm.client import VendorClient
 from rath.llm.credentials import ANTHROPIC, RequestTarget, checked_url, public_url, resolve_account
 from rath.llm.provider import Provider
 from rath.llm.stream import ChunkDecoder, ServedInfo
-from rath.llm.transport import (
-    ApiEndpoint,
-    ModelListing,
-    Transport,
-    open_transport,
-    retryable_errors,
-)
 
 __all__ = ["ANTHROPIC_RETRYABLE", "RathAnthropicChatClient"]
 
@@ -35,7 +29,7 @@ MESSAGES_PATH = "/v1/messages"
 _VERSION_PATH = "/v1"
 """It belongs to the paths, but many base URLs name it too."""
 
-_MODELS = ModelListing("/v1/models", query=(("limit", "1000"),), cursor="after_id")
+_MODELS = transport.ModelListing("/v1/models", query=(("limit", "1000"),), cursor="after_id")
 
 
 class RathAnthropicChatClient(VendorClient):
@@ -69,7 +63,7 @@ class RathAnthropicChatClient(VendorClient):
         )
         self._account = account
         root = checked_url(account.base_url.value, account.base_url.origin)
-        self._endpoint = ApiEndpoint(
+        self._endpoint = transport.ApiEndpoint(
             sdk="anthropic",
             base_url=root.removesuffix(_VERSION_PATH),
             key_origin=account.api_key.origin,
@@ -102,12 +96,12 @@ class RathAnthropicChatClient(VendorClient):
     def chunk_decoder(self, target: RequestTarget) -> ChunkDecoder:
         return AnthropicChunkDecoder(target)
 
-    async def connect(self, target: RequestTarget) -> Transport:
-        return await open_transport(self._endpoint, target)
+    async def connect(self, target: RequestTarget) -> transport.Transport:
+        return await transport.open_transport(self._endpoint, target)
 
 
 def __getattr__(name: str) -> Any:
     """Give `ANTHROPIC_RETRYABLE`, which needs the SDK, on first use."""
     if name == "ANTHROPIC_RETRYABLE":
-        return retryable_errors("anthropic")
+        return transport.retryable_errors("anthropic")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -101,14 +101,14 @@ class EmbeddingProvider:
             UntrustedConfig: The entry is a project's and acts, and the user has not trusted it.
         """
         found = entry_for(name, default="embedding_provider", store=store)
-        kind = found.entry.provider_kind if found else "openai"
-        model = (found.entry.model if found else None) or (
+        kind = found[0].provider_kind if found else "openai"
+        model = (found[0].model if found else None) or (
             LOCAL_EMBEDDING_MODEL if kind == "local" else DEFAULT_EMBEDDING_MODEL
         )
         if found is None:
             found = default_entry(store)
             # A key is bound to its vendor: that of another one is of no use here.
-            if found is None or found.entry.provider_kind != "openai":
+            if found is None or found[0].provider_kind != "openai":
                 return replace(cls(model=model), **overrides)
         return from_entry(
             found, cls, overrides, model=model, provider_kind=None if kind == "openai" else kind
