@@ -21,7 +21,7 @@ from rath._async.limiter import Caps, Gate, Limiter
 from rath.llm.chat_response import RathLLMStreamDelta
 from rath.llm.credentials import AccountSource, RequestTarget
 from rath.llm.errors import retry_verdict
-from rath.llm.evidence import CallFacts, CallRecorder, OnDelta
+from rath.llm.evidence import CallRecorder, DraftFacts, OnDelta
 from rath.llm.offline import refuse_live_call
 from rath.llm.provider import Provider
 from rath.llm.transport import Transport
@@ -86,9 +86,9 @@ class ModelCaller(ABC, Generic[P]):
         """Tell whether another try may mend `error`, or after how many seconds it may."""
         return retry_verdict(error)
 
-    def call_facts(self, target: RequestTarget, *, tools_digest: str | None = None) -> CallFacts:
+    def call_facts(self, target: RequestTarget, *, tools_digest: str | None = None) -> DraftFacts:
         """Return the facts of calls to `target`."""
-        return CallFacts(
+        return DraftFacts(
             provider_kind=getattr(self._provider, "provider_kind", None) or self.kind,
             adapter=f"{type(self).__module__}:{type(self).__qualname__}",
             adapter_version=__version__,

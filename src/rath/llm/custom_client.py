@@ -26,7 +26,7 @@ from rath.llm.chat_request import RathLLMChatRequest, RathLLMFunctionTool, RathL
 from rath.llm.chat_response import RathLLMChatResponse, RathLLMStreamDelta
 from rath.llm.credentials import public_url
 from rath.llm.errors import network_error_class
-from rath.llm.evidence import CallEvidence, CallFacts, CallRecorder, Exchange, OnDelta
+from rath.llm.evidence import CallEvidence, CallRecorder, DraftFacts, Exchange, OnDelta
 from rath.llm.image import Image
 from rath.llm.offline import refuse_live_call
 from rath.llm.provider import OutputMode, Provider, ProviderOrigin
@@ -71,7 +71,7 @@ class CustomDraft(BodyDraft):
         own = found if isinstance(found, Provider) else Provider()
         model = request.model or own.model
         origins = {"model": model, "base_url": own.base_url, "api_key": own.api_key}
-        facts = CallFacts(
+        facts = DraftFacts(
             provider_kind=own.provider_kind or "custom",
             adapter=_name(client),
             adapter_version="unknown",
@@ -384,10 +384,10 @@ class RecordedDraft(BodyDraft):
         growing = body.RequestBody(_recorded_writer(evidence.renderer, tools, parameters))
         growing.append(request.messages)
         known: dict[str, Any] = {
-            item.name: getattr(evidence, item.name) for item in fields(CallFacts)
+            item.name: getattr(evidence, item.name) for item in fields(DraftFacts)
         }
         known["tools_digest"] = growing.tools_digest
-        super().__init__(growing, CallFacts(**known))
+        super().__init__(growing, DraftFacts(**known))
 
     async def asend(self, *, on_delta: OnDelta | None = None) -> Exchange:
         raise RuntimeError(_NOT_SENT)

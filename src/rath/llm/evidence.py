@@ -150,7 +150,7 @@ def evidence_of(error: BaseException) -> CallEvidence | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CallFacts:
+class DraftFacts:
     """The part of the evidence that is the same for every call of a draft."""
 
     provider_kind: str
@@ -164,7 +164,7 @@ class CallFacts:
     tools_digest: str | None = None
 
 
-_FACTS = tuple(item.name for item in fields(CallFacts))
+_FACTS = tuple(item.name for item in fields(DraftFacts))
 
 
 class CallRecorder:
@@ -174,7 +174,7 @@ class CallRecorder:
                  "endpoint", "error", "facts", "folded", "parameters", "queued_ms", "response",
                  "sdk_version", "served", "started", "was_sent")  # fmt: skip
 
-    def __init__(self, facts: CallFacts, *, parameters: Mapping[str, Any], digest: str) -> None:
+    def __init__(self, facts: DraftFacts, *, parameters: Mapping[str, Any], digest: str) -> None:
         self.facts = facts
         self.parameters = parameters
         self.digest = digest
@@ -243,7 +243,8 @@ class CallRecorder:
             reasoning = folded.reasoning
         prompt = usage.prompt_tokens_details if usage else None
         completion = usage.completion_tokens_details if usage else None
-        known = {name: getattr(facts, name) for name in _FACTS} | {"endpoint": self.endpoint}
+        known: dict[str, Any] = {name: getattr(facts, name) for name in _FACTS}
+        known["endpoint"] = self.endpoint
         return CallEvidence(
             **known,
             sdk_version=self.sdk_version,

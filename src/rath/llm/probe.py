@@ -244,11 +244,11 @@ def probe_of(provider: Probed, timeout: float = DEFAULT_PROBE_TIMEOUT) -> Endpoi
             alone = replace(provider, fallbacks=())
             return ChatProbe(registry.chat_client_for(alone), alone, timeout=timeout)
         case EmbeddingProvider():
-            return EmbeddingProbe(embedding_client_for(provider), timeout=timeout)
+            return OneShotProbe(embedding_client_for(provider), timeout=timeout)
         case VLMProvider():
             n_tokens = min(provider.max_tokens or _LONG, _LONG)
             client = RathOpenAIVLMClient(replace(provider, max_tokens=n_tokens))
-            return PictureProbe(client, timeout=timeout)
+            return OneShotProbe(client, timeout=timeout)
         case _:
             assert_never(provider)
 
@@ -341,34 +341,24 @@ _Answer: TypeAlias = tuple[chat_response.RathLLMChatChoice, CallEvidence]
 _LastEvidence: TypeAlias = Callable[[], CallEvidence | None]
 
 
-class EmbeddingProbe(EndpointProbe):
-    """Asks an embedding model for the vector of a word."""
+class OneShotProbe(EndpointProbe):
+    """Asks an embedding model for a vector, or one that sees for the colour of a small picture."""
 
-    def __init__(self, client: EmbeddingClient, *, timeout: float) -> None:
+    def __init__(self, client: EmbeddingClient | RathOpenAIVLMClient, *, timeout: float) -> None:
         super().__init__(client.provider, client.route(), kind=client.kind, timeout=timeout)
         self._client = client
 
     async def run(self) -> ProbeReport:
-        return self.report(await self.take("embedding", self._embed))
+        step: ProbeStep = "embedding" if isinstance(self._client, EmbeddingClient) else "picture"
+        return self.report(await self.take(step, self._try))
 
-    async def _embed(self) -> Judgement:
-        (vector,) = await self._client.aembed(("word",), on_call=self._calls.append)
-        return "works", f"{self._model!r} gave a vector of {len(vector)} dimensions"
-
-
-class PictureProbe(EndpointProbe):
-    """Asks a model that sees which colour a small picture has."""
-
-    def __init__(self, client: RathOpenAIVLMClient, *, timeout: float) -> None:
-        super().__init__(client.provider, client.route(), kind=client.kind, timeout=timeout)
-        self._client = client
-
-    async def run(self) -> ProbeReport:
-        return self.report(await self.take("picture", self._look))
-
-    async def _look(self) -> Judgement:
+    async def _try(self) -> Judgement:
+        client = self._client
+        if isinstance(client, EmbeddingClient):
+            (vector,) = await client.aembed(("word",), on_call=self._calls.append)
+            return "works", f"{self._model!r} gave a vector of {len(vector)} dimensions"
         question = "Which colour is this? One word."
-        ask = self._client.adescribe(_red_square(), prompt=question, mime="image/png")
+        ask = client.adescribe(_red_square(), prompt=question, mime="image/png")
         verdict, text = _judge_answer(*await self.call(ask))
         return verdict, f"{text}, shown a picture" if verdict == "works" else text
 
