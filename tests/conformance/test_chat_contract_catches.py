@@ -29,7 +29,7 @@ from rath.llm import (
 )
 from rath.llm.credentials import RequestTarget
 from rath.llm.custom_client import CustomDraft
-from rath.llm.evidence import CallEvidence, CallFacts, OnDelta
+from rath.llm.evidence import CallEvidence, DraftFacts, OnDelta
 from rath.llm.provider import ProviderOrigin
 from rath.llm.stream import split
 from rath.llm.transport import Transport, WireReply
@@ -366,7 +366,7 @@ class Draft:
         self._tamper = tamper
 
     @property
-    def facts(self) -> CallFacts:
+    def facts(self) -> DraftFacts:
         return self._inner.facts
 
     @property

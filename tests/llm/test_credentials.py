@@ -21,12 +21,15 @@ from rath.llm.credentials import (
     Purpose,
     credential_digest,
     find_account,
+    is_azure,
+    password_in,
+    public_url,
     resolve_account,
     resolve_credential,
     salt_in,
     variables_of,
+    without_login,
 )
-from rath.llm.endpoint import is_azure, password_in, public_url, without_login
 from rath.llm.openai import RathOpenAIChatClient
 from tests.support.machine import llm_config, own_project, trust
 from tests.support.machine import write_config as write_layer
@@ -333,7 +336,7 @@ def test_an_azure_host_prefers_the_azure_key(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_the_session_may_have_given_the_provider(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "openai-key")
-    route = RathOpenAIChatClient(Provider(model="m")).target(None, provider_origin="session")
+    route = RathOpenAIChatClient(Provider(model="m")).target(None).with_provider_origin("session")
     assert dict(route.origins) == {
         "model": "session",
         "base_url": "default",

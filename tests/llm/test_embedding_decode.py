@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rath.llm.embedding.decode import decode_embeddings
+from rath.llm.embedding.client import decode_embeddings
 from tests.support.embedding_replies import entry, in_base64
 from tests.support.targets import request_target
 

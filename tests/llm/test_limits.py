@@ -25,7 +25,6 @@ from rath.llm.chat_response import RathLLMChatResponse, RathLLMStreamDelta
 from rath.llm.credentials import RequestTarget
 from rath.llm.evidence import CallEvidence
 from rath.llm.openai.client import CompletionsClient
-from rath.llm.provider import ProviderOrigin
 from rath.llm.stream import split
 from rath.llm.transport import Transport, WireReply
 from rath.session import Session
@@ -124,9 +123,7 @@ class TimedClient(CompletionsClient):
         self._at = at
         self._url = at.root + path
 
-    def target(
-        self, model: str | None, *, provider_origin: ProviderOrigin = "call"
-    ) -> RequestTarget:
+    def target(self, model: str | None) -> RequestTarget:
         return RequestTarget(kind=self.kind, endpoint=self._url, model=model or "m")
 
     async def connect(self, target: RequestTarget) -> Transport:

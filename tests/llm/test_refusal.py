@@ -26,8 +26,7 @@ from rath.errors import (
     ProviderStatusError,
 )
 from rath.llm import Provider, evidence_of
-from rath.llm.errors import status_error
-from rath.llm.refusal import explain_refusal, may_mean_the_same, near_model
+from rath.llm.errors import explain_refusal, may_mean_the_same, near_model, status_error
 from rath.session import Session, run_session_loop
 from tests.support import chat_replies as replies
 from tests.support.asking import KEY, ask, exchange, openai_client

@@ -11,11 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rath.llm.anthropic.create_kwargs import build_anthropic_kwargs
-from rath.llm.body import ListWriter, RequestBody, encode_message
+from rath.llm.body import ListWriter, RequestBody, encode_message, images_apart
 from rath.llm.chat_request import RathLLMChatRequest, RathLLMMessage
 from rath.llm.image import Image
 from rath.llm.openai.create_kwargs import to_create_kwargs
-from rath.llm.result_images import images_apart
 from tests.support.images import picture, pictures
 
 CAT = Image.from_bytes(picture(b"cat"))

@@ -15,7 +15,7 @@ from rath.llm.chat_response import (
     RathLLMChatResponse,
     RathLLMTokenUsage,
 )
-from rath.llm.evidence import CallEvidence, CallFacts, CallRecorder
+from rath.llm.evidence import CallEvidence, CallRecorder, DraftFacts
 from rath.llm.provider import Provider
 from rath.session import RowId
 from rath.session.record import ModelCall
@@ -42,7 +42,7 @@ def evidence(
     **changes: Any,
 ) -> CallEvidence:
     """A call that was answered, by the model that was asked for."""
-    facts = CallFacts(
+    facts = DraftFacts(
         provider_kind="test", adapter="tests:none", adapter_version="0", renderer="none/0"
     )
     details = usage.prompt_tokens_details or {} if usage else {}
@@ -81,7 +81,7 @@ def priced_client(turns: Iterable[Turn], **provider: Any) -> ScriptedClient:
     return ScriptedClient(turns, provider=Provider(**given))
 
 
-FACTS = CallFacts(
+FACTS = DraftFacts(
     provider_kind="openai",
     adapter="a",
     adapter_version="1",

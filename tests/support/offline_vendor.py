@@ -21,7 +21,6 @@ from rath.llm.chat_response import (
 )
 from rath.llm.client import VendorClient
 from rath.llm.credentials import RequestTarget
-from rath.llm.provider import ProviderOrigin
 from rath.llm.stream import ChunkDecoder, ServedInfo
 from rath.llm.transport import ReplyStream, Transport, WireReply
 
@@ -95,9 +94,7 @@ class OfflineClient(VendorClient):
         self._vendor = vendor
         self._said = Says()
 
-    def target(
-        self, model: str | None, *, provider_origin: ProviderOrigin = "call"
-    ) -> RequestTarget:
+    def target(self, model: str | None) -> RequestTarget:
         chosen = model or self.provider.model
         if chosen is None:
             raise ValueError("model is required")
@@ -105,7 +102,7 @@ class OfflineClient(VendorClient):
             kind=self.kind,
             endpoint=self._vendor.endpoint,
             model=chosen,
-            origins=(("model", provider_origin),),
+            origins=(("model", "call"),),
             secret="no secret",
         )
 

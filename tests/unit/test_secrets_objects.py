@@ -35,14 +35,14 @@ from rath.flow.tool import MCPToolCall
 from rath.llm import Provider, RathLLMChatRequest, open_draft
 from rath.llm.anthropic import RathAnthropicChatClient
 from rath.llm.credentials import OPENAI, Account, entry_for, find_account
+from rath.llm.custom_client import RecordedClient
 from rath.llm.embedding import EmbeddingProvider, RathOpenAIEmbeddingClient
 from rath.llm.litellm import RathLiteLLMChatClient
 from rath.llm.litellm.client import LiteLLMChunkDecoder, LiteLLMTarget
 from rath.llm.local.server import LocalEndpoint, RathLocalChatClient
 from rath.llm.openai import RathOpenAIChatClient
 from rath.llm.openai.client import OpenAIEndpoint
-from rath.llm.probe import ChatProbe, EmbeddingProbe, PictureProbe, probe_providers
-from rath.llm.recorded import RecordedClient
+from rath.llm.probe import ChatProbe, OneShotProbe, probe_providers
 from rath.llm.sdk_transport import SdkConnection
 from rath.llm.stream import StreamReader, StreamRedactor
 from rath.llm.vlm import RathOpenAIVLMClient, VLMProvider
@@ -189,9 +189,9 @@ def clients(key: str) -> Iterator[object]:
         yield from (client.write_body(ask(), model="m"), ChatProbe(client, provider, timeout=1.0))
     yield RathOpenAIChatClient(Provider(model="m", api_key=key, base_url="https://x.azure.com"))
     embedding = RathOpenAIEmbeddingClient(EmbeddingProvider(model="m", **account))
-    yield from (embedding, embedding.route(), EmbeddingProbe(embedding, timeout=1.0))
+    yield from (embedding, embedding.route(), OneShotProbe(embedding, timeout=1.0))
     picture = RathOpenAIVLMClient(VLMProvider(model="m", **account))
-    yield from (picture, PictureProbe(picture, timeout=1.0))
+    yield from (picture, OneShotProbe(picture, timeout=1.0))
     yield StreamRedactor(key)
     yield StreamReader(client.chunk_decoder(client.target(None)))
     yield LiteLLMChunkDecoder(client.target(None))

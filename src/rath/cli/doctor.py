@@ -18,7 +18,7 @@ from rath.cli.render import CheckFinding, count_levels, say_findings
 from rath.cli.terminal import AsJson, Exit, Misuse, complain, say
 from rath.config.env import EnvKind, all_env_specs, env_value
 from rath.config.redaction import redact
-from rath.llm.endpoint import password_in
+from rath.llm.credentials import password_in
 from rath.llm.probe import DEFAULT_PROBE_TIMEOUT
 
 CHECKS: tuple[Callable[[], Iterable[CheckFinding]], ...] = (

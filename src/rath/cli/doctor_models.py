@@ -23,7 +23,7 @@ from rath.config.secrets import shown
 from rath.config.store import ConfigStore
 from rath.errors import ConfigError, ManifestVersionError, UntrustedConfig
 from rath.llm.credentials import OPENAI_FIXED_MODEL, Account, Purpose, find_account, variables_of
-from rath.llm.embedding.provider import EmbeddingProvider
+from rath.llm.embedding.client import EmbeddingProvider
 from rath.llm.local.weights import BUNDLED
 from rath.llm.probe import Probed, ProbeReport, ProbeVerdict, find_obstacle, probe_providers
 from rath.llm.provider import Provider

@@ -34,8 +34,7 @@ from rath.config.trust import (
     untrusted_entries,
 )
 from rath.errors import ConfigError, ManifestVersionError, UntrustedConfig
-from rath.llm.credentials import find_account, variables_of
-from rath.llm.endpoint import checked_url
+from rath.llm.credentials import checked_url, find_account, variables_of
 from rath.llm.provider import Provider
 
 ForProject = Annotated[

@@ -8,18 +8,10 @@ from typing import Protocol, runtime_checkable
 from rath.llm.body import RequestBody
 from rath.llm.chat_request import RathLLMChatRequest, RathLLMMessage
 from rath.llm.chat_response import RathLLMChatResponse, RathLLMStreamDelta
-from rath.llm.evidence import CallEvidence, CallFacts, CallRecorder, Exchange, OnDelta
+from rath.llm.evidence import CallEvidence, CallRecorder, DraftFacts, Exchange, OnDelta
 from rath.llm.provider import OutputMode, Provider, ProviderOrigin
 
-__all__ = [
-    "BodyDraft",
-    "ChatClient",
-    "ChatDraft",
-    "DraftingClient",
-    "SchemaClient",
-    "StreamingChatClient",
-    "require_streaming",
-]
+__all__ = ["ChatClient", "StreamingChatClient"]
 
 
 @runtime_checkable
@@ -49,7 +41,7 @@ class ChatDraft(Protocol):
     """Messages that are encoded once each, and a model to send them to."""
 
     @property
-    def facts(self) -> CallFacts:
+    def facts(self) -> DraftFacts:
         """The same for every call: provider kind, endpoint, model and renderer."""
         ...
 
@@ -111,14 +103,14 @@ class SchemaClient(Protocol):
 class BodyDraft(ChatDraft):
     """A draft over a growing body; a subclass knows how it is sent."""
 
-    def __init__(self, body: RequestBody, facts: CallFacts, *, streaming: bool = False) -> None:
+    def __init__(self, body: RequestBody, facts: DraftFacts, *, streaming: bool = False) -> None:
         self._body = body
         self._facts = facts
         self._streaming = streaming
         self._call: CallRecorder | None = None
 
     @property
-    def facts(self) -> CallFacts:
+    def facts(self) -> DraftFacts:
         return self._facts
 
     @property

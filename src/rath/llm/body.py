@@ -1,16 +1,9 @@
-"""The body of a request that is sent again and again and grows at the end of its messages.
-
-    {"messages":[ m1 , m2 , ...    head: grows, hashed once, never rewritten
-    ],"model":"...","tools":[...]} tail: one for plain calls, one for streams
-
-What was encoded stays; a digest is a copy of the running hash plus the tail. The form is that of
-OpenAI's chat protocol, which most vendors took over.
-"""
+"""JSON of requests: a vendor's writer, and a body that grows."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import Any, Protocol, cast
@@ -22,7 +15,67 @@ from rath.llm.chat_request import (
     RathLLMMessage,
 )
 from rath.llm.image import Image
-from rath.llm.result_images import images_of_result
+
+
+def images_apart(messages: Iterable[RathLLMMessage]) -> list[RathLLMMessage]:
+    """Return messages of which only those of the user have images.
+
+    The images of a round of tool calls stand in one message of the user behind its last result.
+    """
+    result: list[RathLLMMessage] = []
+    pending: list[RathLLMMessage] = []
+    calls: Sequence[Mapping[str, Any]] = ()
+    for message in messages:
+        if message.role != "tool":
+            result += _joined(pending)
+            pending = []
+            calls = message.tool_calls or ()
+            result.append(message)
+        elif message.images:
+            pending.append(images_of_result(message, calls))
+            result.append(replace(message, images=None))
+        else:
+            result.append(message)
+    return result + _joined(pending)
+
+
+def images_of_result(result: RathLLMMessage, calls: Sequence[Mapping[str, Any]]) -> RathLLMMessage:
+    """Return a message of the user that shows the images of a result.
+
+    Args:
+        result: A "tool" message with images.
+        calls: The calls of the turn that it answers, which name their tools.
+    """
+    images = result.images or ()
+    tool = _tool_of(result.tool_call_id, calls)
+    source = f"call {result.tool_call_id!r}" + (f" of tool {tool!r}" if tool else "")
+    captions = tuple(
+        f"Image {number} of {len(images)} in the result of {source}: {image.label}"
+        for number, image in enumerate(images, start=1)
+    )
+    return RathLLMMessage("user", "\n".join(captions), images=images, captions=captions)
+
+
+def _tool_of(call_id: str | None, calls: Sequence[Mapping[str, Any]]) -> str:
+    for call in calls:
+        if call.get("id") == call_id:
+            function: Mapping[str, Any] = call.get("function") or {}
+            return str(function.get("name") or "")
+    return ""
+
+
+def _joined(parts: Sequence[RathLLMMessage]) -> list[RathLLMMessage]:
+    if not parts:
+        return []
+    return [
+        RathLLMMessage(
+            "user",
+            "\n".join(each.content or "" for each in parts),
+            images=tuple(image for each in parts for image in each.images or ()),
+            captions=tuple(caption for each in parts for caption in each.captions or ()),
+        )
+    ]
+
 
 MessageEncoder = Callable[[RathLLMMessage], Mapping[str, Any]]
 """Turns a message into a vendor's form."""

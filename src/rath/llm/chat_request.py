@@ -9,14 +9,7 @@ from typing import Any, Literal
 
 from rath.llm.image import Image
 
-__all__ = [
-    "SAMPLING_FIELDS",
-    "RathLLMChatRequest",
-    "RathLLMFunctionTool",
-    "RathLLMMessage",
-    "RathLLMRole",
-    "Sampling",
-]
+__all__ = ["RathLLMChatRequest", "RathLLMFunctionTool", "RathLLMMessage"]
 
 RathLLMRole = Literal["system", "user", "assistant", "tool", "developer"]
 

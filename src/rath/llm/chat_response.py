@@ -19,11 +19,6 @@ __all__ = [
     "RathLLMToolCallFunction",
     "RathLLMToolCallPart",
     "add_usage",
-    "count_of",
-    "fields_of",
-    "objects_of",
-    "text_of",
-    "tool_call_part",
 ]
 
 _TOO_MANY = 2**63

@@ -2,42 +2,29 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from queue import SimpleQueue
-from typing import Any, ClassVar, TypeVar, cast
+from typing import Any, ClassVar
 
-from rath import __version__
-from rath._async.retry import DEFAULT_BASE_SECONDS, DEFAULT_MAX_ATTEMPTS, RetryPolicy, Sleep, retry
+from rath import errors
 from rath._async.runtime import runtime
-from rath.errors import (
-    InvalidRequestError,
-    ProviderConnectionError,
-    ProviderStatusError,
-    SelfWaitError,
-    StreamInterrupted,
-)
 from rath.llm.base import BodyDraft, ChatClient, ChatDraft, DraftingClient, SchemaClient
 from rath.llm.body import BodyWriter, RequestBody
+from rath.llm.calls import ModelCaller, at_endpoint, caps_of, giving_way
 from rath.llm.chat_request import RathLLMChatRequest
 from rath.llm.chat_response import RathLLMChatResponse, RathLLMStreamDelta
 from rath.llm.credentials import RequestTarget
 from rath.llm.custom_client import CustomDraft
-from rath.llm.errors import protocol_error, retry_verdict
-from rath.llm.evidence import CallFacts, CallRecorder, Exchange, OnDelta
-from rath.llm.limits import caps_of, giving_way, pass_gate
+from rath.llm.errors import answer_object, explain_refusal, protocol_error
+from rath.llm.evidence import CallRecorder, Exchange, OnDelta
 from rath.llm.offline import refuse_live_call
 from rath.llm.provider import DEFAULT_TIMEOUT, OutputMode, Provider, ProviderOrigin
-from rath.llm.refusal import explain_refusal
 from rath.llm.stream import ChunkDecoder, ServedInfo, StreamReader, split
 from rath.llm.transport import ReplyStream, Transport, WireReply
 
-T = TypeVar("T")
 
-
-class VendorClient(ABC):
+class VendorClient(ModelCaller[Provider]):
     """Does for every vendor: retries, streaming, folding, evidence, and the documented methods.
 
     Args:
@@ -45,34 +32,17 @@ class VendorClient(ABC):
         sleep: Waits between tries; for tests.
     """
 
-    kind: ClassVar[str]
-    renderer: ClassVar[str]
-    """Name and version of the code that writes bodies; a change of bytes changes it."""
-
-    sdk: ClassVar[str | None] = None
     takes_schema: ClassVar[bool] = False
     """Whether the endpoint holds an answer to a JSON Schema."""
 
     takes_loose_schema: ClassVar[bool] = False
     """Whether it takes a schema that is not strict too; elsewhere a tool serves for that one."""
 
-    def __init__(self, provider: Provider, *, sleep: Sleep = asyncio.sleep) -> None:
-        self._provider = provider
-        self.sleep = sleep
-        self.retry_policy = RetryPolicy(
-            max_attempts=_set_or(provider.retry_max_attempts, DEFAULT_MAX_ATTEMPTS),
-            base=_set_or(provider.retry_base_seconds, DEFAULT_BASE_SECONDS),
-        )
-
-    @property
-    def provider(self) -> Provider:
-        """The provider that the client was made for."""
-        return self._provider
-
     @property
     def timeout(self) -> float:
         """Seconds for a whole answer, or of silence in a stream."""
-        return _set_or(self._provider.timeout, DEFAULT_TIMEOUT)
+        seconds = self.provider.timeout
+        return DEFAULT_TIMEOUT if seconds is None else seconds
 
     def output_mode(self, *, with_tools: bool) -> OutputMode:
         """Return how a typed answer is asked for, beside tools or without any."""
@@ -105,7 +75,7 @@ class VendorClient(ABC):
         provider_origin: ProviderOrigin,
     ) -> VendorDraft:
         """Return a draft that holds the messages of `request`."""
-        target = self.target(request.model, provider_origin=provider_origin)
+        target = self.target(request.model).with_provider_origin(provider_origin)
         body = RequestBody(self.write_body(request, model=target.model))
         body.append(request.messages)
         return VendorDraft(self, body, target, streaming=streaming)
@@ -126,9 +96,7 @@ class VendorClient(ABC):
         return await (await self.connect(target)).models()
 
     @abstractmethod
-    def target(
-        self, model: str | None, *, provider_origin: ProviderOrigin = "call"
-    ) -> RequestTarget:
+    def target(self, model: str | None) -> RequestTarget:
         """Return the target of a call for `model`; of the client's own model when it is None.
 
         Raises:
@@ -160,10 +128,6 @@ class VendorClient(ABC):
         The first use imports the vendor's SDK, in a worker thread.
         """
 
-    def retryable(self, error: BaseException) -> float | bool:
-        """Tell whether another try may mend `error`, or after how many seconds it may."""
-        return retry_verdict(error)
-
     def looked_up(self) -> object:
         """Return what was found for the client: one with an equal value calls the same way."""
         try:
@@ -178,17 +142,7 @@ class VendorDraft(BodyDraft):
     def __init__(
         self, client: VendorClient, body: RequestBody, target: RequestTarget, *, streaming: bool
     ) -> None:
-        facts = CallFacts(
-            provider_kind=client.provider.provider_kind or client.kind,
-            adapter=f"{type(client).__module__}:{type(client).__qualname__}",
-            adapter_version=__version__,
-            renderer=client.renderer,
-            sdk=client.sdk,
-            endpoint=target.endpoint,
-            requested_model=target.model,
-            origins=target.origins,
-            tools_digest=body.tools_digest,
-        )
+        facts = client.call_facts(target, tools_digest=body.tools_digest)
         super().__init__(body, facts, streaming=streaming)
         self._client = client
         self._target = target
@@ -200,35 +154,19 @@ class VendorDraft(BodyDraft):
         body = self._body.content(streaming=streaming)
         call = self._record_call(streaming=streaming)
 
-        async def attempt(_: int) -> RathLLMChatResponse:
-            facts = self._facts
-            refuse_live_call(facts.endpoint, facts.requested_model, kind=facts.provider_kind)
+        async def attempt() -> RathLLMChatResponse:
             transport = await client.connect(target)
-            call.reached(
-                transport.endpoint,
-                sdk_version=transport.sdk_version,
-                credential=transport.credential,
-            )
-            gate = await pass_gate(call, self._caps)
-            try:
+            async with at_endpoint(call, transport, self._caps) as gate:
                 if on_delta is None:
                     return self._decode(await transport.post(body), call)
                 async with transport.stream(body) as stream:
                     return await self._receive(stream, call, giving_way(gate, on_delta))
-            finally:
-                gate.leave()
 
         try:
-            response = await retry(
-                attempt,
-                policy=client.retry_policy,
-                retryable=client.retryable,
-                on_attempt=call.attempts.append,
-                sleep=client.sleep,
-            )
-        except ProviderStatusError as exc:
+            response = await client.try_call(call, attempt)
+        except errors.ProviderStatusError as exc:
             explained = await explain_refusal(exc, target, lambda: client.amodels(target))
-            if self._body.n_images and isinstance(explained, InvalidRequestError):
+            if self._body.n_images and isinstance(explained, errors.InvalidRequestError):
                 explained.add_note(
                     "the request shows images, which not every model reads "
                     f"(images: {self._body.n_images})"
@@ -267,18 +205,18 @@ class VendorDraft(BodyDraft):
             response = self._decode(reply, call)
             await give(split(response))
             return response
-        lost: ProviderConnectionError | None = None
+        lost: errors.ProviderConnectionError | None = None
         try:
             while not reader.ended and (chunk := await stream.next_chunk()):
                 await give(call.noting_tokens(reader.feed(chunk)))
             if reader.ended:
                 await stream.drain()
             await give(call.noting_tokens(reader.close()))
-        except ProviderConnectionError as exc:
+        except errors.ProviderConnectionError as exc:
             lost = exc
         if not reader.ended and folded.finish_reason is None:
             text = folded.text
-            raise StreamInterrupted(
+            raise errors.StreamInterrupted(
                 f"the stream of {self._target.name} ended without its end marker after "
                 f"{len(text)} characters of text",
                 endpoint=self._target.name,
@@ -298,15 +236,9 @@ class VendorDraft(BodyDraft):
     def _decode(self, reply: WireReply, call: CallRecorder) -> RathLLMChatResponse:
         """Return what a whole answer says."""
         target, content, status = self._target, reply.content, reply.status
+        payload = answer_object(content, target, status=status)
         try:
-            payload: object = json.loads(content)
-        except (ValueError, RecursionError) as exc:
-            problem = "not with the JSON that was expected"
-            raise protocol_error(target, problem, content, status=status) from exc
-        if not isinstance(payload, dict):
-            raise protocol_error(target, "not with a JSON object", content, status=status)
-        try:
-            response, call.served = self._client.decode(cast("dict[str, Any]", payload), target)
+            response, call.served = self._client.decode(payload, target)
         except RecursionError as exc:
             problem = "with an answer of an unexpected form"
             raise protocol_error(target, problem, content, status=status) from exc
@@ -318,7 +250,7 @@ class VendorDraft(BodyDraft):
 def _iterate(draft: VendorDraft) -> Iterator[RathLLMStreamDelta]:
     """Yield what the call on the runtime loop gives; ending the iteration ends the call."""
     if runtime().is_own_thread():
-        raise SelfWaitError(
+        raise errors.SelfWaitError(
             "complete_stream would block an event loop of rath; use a draft and await it there"
         )
     deltas: SimpleQueue[RathLLMStreamDelta | None] = SimpleQueue()
@@ -411,7 +343,3 @@ def _answers_by_itself(client: DraftingClient) -> bool:
             if name in vars(owner):
                 return True
     return False
-
-
-def _set_or(value: T | None, default: T) -> T:
-    return default if value is None else value

@@ -7,12 +7,14 @@ import logging
 import os
 import re
 import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
+from urllib.parse import SplitResult, unquote, urlsplit, urlunsplit
 
 from rath import config
 from rath._core.options import Sourced, first_set
@@ -21,34 +23,100 @@ from rath.config.paths import config_layer_paths, resolve_config_dir, resolve_co
 from rath.config.redaction import Redactor
 from rath.config.secrets import ensure_config_dir_gitignore
 from rath.errors import ConfigError, ManifestVersionError
-from rath.llm.endpoint import is_azure, password_in, public_url
 from rath.llm.provider import DEFAULT_TIMEOUT, ConfigEntry, ProviderOrigin
 
 if TYPE_CHECKING:
     from rath.config.layers import LLMDefault
     from rath.config.trust import GuardedEntry
 
-__all__ = [
-    "ANTHROPIC",
-    "LITELLM",
-    "OPENAI",
-    "OPENAI_FIXED_MODEL",
-    "Account",
-    "AccountSource",
-    "EntryFound",
-    "Purpose",
-    "RequestTarget",
-    "Variables",
-    "credential_digest",
-    "default_entry",
-    "entry_for",
-    "find_account",
-    "refuse_unsendable",
-    "resolve_account",
-    "resolve_credential",
-    "salt_in",
-    "variables_of",
-]
+__all__ = ["resolve_credential"]
+
+
+_AZURE_SUFFIXES = tuple(
+    f".{service}.azure.{cloud}"
+    for service in ("openai", "cognitiveservices", "services.ai")
+    for cloud in ("com", "us", "cn")
+)
+"""Hosts of Azure's resources for models, in its clouds. Virtual machines and others of its services
+end with `.azure.com` too."""
+
+
+def public_url(url: str | None) -> str | None:
+    """Return scheme, host, port and path of `url`, without query, user and password."""
+    parts = _split(url)
+    if parts is None or not parts.hostname:
+        return None
+    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    port = f":{parts.port}" if parts.port is not None else ""
+    return f"{parts.scheme}://{host}{port}{parts.path}"
+
+
+def checked_url(url: str, origin: str) -> str:
+    """Return a base URL without a slash at its end.
+
+    Args:
+        url: What somebody gave.
+        origin: Where it came from, for the error.
+
+    Raises:
+        ValueError: It is not the URL of a host, by http or https, or more than that.
+    """
+    parts = _split(url)
+    # The text does not repeat it: it may hold a password, or be a key in the wrong place.
+    if parts is None or not parts.hostname or parts.scheme not in {"http", "https"}:
+        raise ValueError(
+            "base_url must begin with http:// or https:// and name a host; the value that does "
+            f"not came from {origin}"
+        )
+    if parts.query or parts.fragment or "@" in parts.path:
+        raise ValueError(
+            "base_url must end with its path: a query is not sent with calls, and in a password "
+            f"the characters / ? # @ are written as %2F %3F %23 %40. The value came from {origin}"
+        )
+    return url.rstrip("/")
+
+
+def without_login(url: str) -> str:
+    """Return `url` without user and password, and otherwise as it is."""
+    parts = urlsplit(url)
+    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
+
+
+def password_in(url: str) -> str:
+    """Return the password in a URL, the user where there is none, or an empty text."""
+    parts = _split(url)
+    return "" if parts is None else unquote(parts.password or parts.username or "")
+
+
+def is_azure(url: str | None) -> bool:
+    """Tell whether `url` names a model resource of Azure, by its host alone."""
+    return _host(url).endswith(_AZURE_SUFFIXES)
+
+
+def is_loopback(url: str | None) -> bool:
+    """Tell whether `url` names this machine, by its host alone."""
+    host = _host(url)
+    if host == "localhost" or host.endswith(".localhost"):
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _host(url: str | None) -> str:
+    parts = _split(url)
+    return (parts.hostname or "").rstrip(".") if parts is not None else ""
+
+
+def _split(url: str | None) -> SplitResult | None:
+    try:
+        parts = urlsplit((url or "").strip())
+        _ = parts.port
+    except ValueError:
+        return None
+    return parts
+
 
 Purpose = Literal["chat", "embedding", "vlm"]
 """The purpose of a call; it decides which entry of a config is looked at first."""
@@ -96,6 +164,13 @@ class RequestTarget:
     def redactor(self) -> Redactor:
         """Hides the key wherever a vendor or a proxy repeats it."""
         return Redactor((self.secret, self.password))
+
+    def with_provider_origin(self, origin: ProviderOrigin) -> RequestTarget:
+        """Return the target with `origin` for what the provider itself says."""
+        if origin == "call":
+            return self
+        own = tuple((name, origin if found == "call" else found) for name, found in self.origins)
+        return replace(self, origins=own)
 
     def origin_of(self, name: Literal["model", "api_key"]) -> str:
         """Return where a value came from, in words."""
@@ -221,7 +296,6 @@ class Account:
         endpoint: str | None,
         path: str = "",
         timeout: float | None = None,
-        provider_origin: ProviderOrigin = "call",
     ) -> RequestTarget:
         """Return the target of a request through this account.
 
@@ -231,7 +305,6 @@ class Account:
             endpoint: Scheme, host and path; None where it is not known.
             path: What follows the base URL.
             timeout: Seconds; 300 by default.
-            provider_origin: Who brought what the provider says itself.
         """
         origins = {"model": "call"} | dict(self.origins)
         if self.model is None or self.model.value != model:
@@ -241,10 +314,7 @@ class Account:
             endpoint=endpoint,
             model=model,
             path=path,
-            origins=tuple(
-                (name, provider_origin if origin == "call" else origin)
-                for name, origin in origins.items()
-            ),
+            origins=tuple(origins.items()),
             timeout=DEFAULT_TIMEOUT if timeout is None else timeout,
             secret=self.api_key.value,
             password=password_in(self.base_url.value),
@@ -368,12 +438,8 @@ def credential_digest(key: Sourced[str]) -> str:
     return f"{key.origin} {digest}" + ("" if lasting else " process")
 
 
-@dataclass(frozen=True, slots=True)
-class EntryFound:
-    """An entry of `llm.providers`, and what says where its values came from."""
-
-    entry: config.LLMProviderConfig
-    origin: ConfigEntry
+EntryFound = tuple[config.LLMProviderConfig, ConfigEntry]
+"""An entry of `llm.providers`, and where its values came from."""
 
 
 def entry_for(
@@ -390,12 +456,12 @@ def entry_for(
         KeyError: `name` is given, and there is no such entry.
     """
     if name:
-        return EntryFound(*ConfigEntry.find(name, store))
+        return ConfigEntry.find(name, store)
     named = config.llm_default(default, None if store is None else [store])
     if named is None:
         return None
     try:
-        return EntryFound(*ConfigEntry.find(named, store))
+        return ConfigEntry.find(named, store)
     except KeyError:
         return None
 
@@ -510,10 +576,21 @@ def _entries_for(
     of_any_kind = bool(default)
     if stores and not default:
         default = config.llm_default("default_provider", stores)
+    own = source.config_entry
     for store in stores:
-        names = _names(store, source, default, of_any_kind, kind=kind, purpose=purpose)
+        providers = store.config.llm.providers
+        of_kind = [name for name, entry in providers.items() if entry.provider_kind == kind]
+        names: list[str] = []
+        # Whoever asks for embeddings or images may have named an entry of any kind.
+        if own is not None and own.name in (of_kind if purpose == "chat" else providers):
+            names.append(own.name)
+        if default is not None and default in (providers if of_any_kind else of_kind):
+            names.append(default)
+        elif purpose == "chat":
+            first = store.find_provider_by_kind(kind)
+            names += [name for name, entry in providers.items() if entry is first]
         for name in names:
-            found = ConfigEntry.of(store, name, store.config.llm.providers[name])
+            found = ConfigEntry.of(store, name, providers[name])
             if not any(each.names_account and each.origin != found.origin for each in entries):
                 entries.append(found)
     return entries, problems
@@ -541,30 +618,3 @@ def _usable_configs() -> tuple[list[config.ConfigStore], list[str]]:
 @lru_cache(maxsize=64)
 def _warn_once(problem: str) -> None:
     _log.warning("a config counts as empty: %s", problem)
-
-
-def _names(
-    store: config.ConfigStore,
-    source: AccountSource,
-    default: str | None,
-    of_any_kind: bool,
-    *,
-    kind: str,
-    purpose: Purpose,
-) -> Iterator[str]:
-    """Yield the names of the entries of one config that are looked at, the first one first."""
-    providers = store.config.llm.providers
-
-    def is_there(name: str | None, *, of_any_kind: bool) -> bool:
-        entry = providers.get(name or "")
-        return entry is not None and (of_any_kind or entry.provider_kind == kind)
-
-    # Whoever asks for embeddings or images may have named an entry of any kind.
-    own = source.config_entry
-    if own is not None and is_there(own.name, of_any_kind=purpose != "chat"):
-        yield own.name
-    if default is not None and is_there(default, of_any_kind=of_any_kind):
-        yield default
-    elif purpose == "chat":
-        first = store.find_provider_by_kind(kind)
-        yield from (name for name, entry in providers.items() if entry is first)

@@ -1,14 +1,15 @@
-"""Drafts for chat clients of others, which only know `complete` and `complete_stream`."""
+"""Drafts over chat clients of others, and drafts of recorded calls, which are never sent."""
 
 from __future__ import annotations
 
 import asyncio
 import inspect
 import threading
-from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
+from pkgutil import resolve_name
 from typing import Any, cast
 
 from rath._async.bridge import is_async
@@ -20,16 +21,15 @@ from rath.config.secrets import HIDDEN
 from rath.errors import ProviderError, ProviderProtocolError, RathError
 from rath.llm import body
 from rath.llm.base import BodyDraft, ChatClient, StreamingChatClient, require_streaming
-from rath.llm.chat_request import RathLLMChatRequest, RathLLMMessage
+from rath.llm.calls import caps_of, giving_way, inside_custom_client, pass_gate
+from rath.llm.chat_request import RathLLMChatRequest, RathLLMFunctionTool, RathLLMMessage
 from rath.llm.chat_response import RathLLMChatResponse, RathLLMStreamDelta
-from rath.llm.endpoint import public_url
+from rath.llm.credentials import public_url
 from rath.llm.errors import network_error_class
-from rath.llm.evidence import CallFacts, CallRecorder, Exchange, OnDelta
+from rath.llm.evidence import CallEvidence, CallRecorder, DraftFacts, Exchange, OnDelta
 from rath.llm.image import Image
-from rath.llm.limits import caps_of, giving_way, inside_custom_client, pass_gate
 from rath.llm.offline import refuse_live_call
-from rath.llm.provider import Provider, ProviderOrigin
-from rath.llm.result_images import images_apart
+from rath.llm.provider import OutputMode, Provider, ProviderOrigin
 from rath.llm.stream import ServedInfo, StreamRedactor
 
 RENDERER = "canonical-json/1"
@@ -64,14 +64,14 @@ class CustomDraft(BodyDraft):
         writer = body.ListWriter(
             lambda streaming: {**plain, "stream": True} if streaming else plain,
             [body.encode_tool(tool) for tool in request.tools or ()] or None,
-            encode=partial(body.encode_message, parts=named_images_then_text),
+            encode=encode_named,
         )
         # A client need not say what it was made for.
         found: object = getattr(client, "provider", None)
         own = found if isinstance(found, Provider) else Provider()
         model = request.model or own.model
         origins = {"model": model, "base_url": own.base_url, "api_key": own.api_key}
-        facts = CallFacts(
+        facts = DraftFacts(
             provider_kind=own.provider_kind or "custom",
             adapter=_name(client),
             adapter_version="unknown",
@@ -95,7 +95,7 @@ class CustomDraft(BodyDraft):
 
     async def asend(self, *, on_delta: OnDelta | None = None) -> Exchange:
         call = self._record_call(streaming=on_delta is not None)
-        messages = images_apart(self._messages) if self._body.n_images else self._messages
+        messages = body.images_apart(self._messages) if self._body.n_images else self._messages
         request = replace(self._request, messages=tuple(messages))
         gate = await pass_gate(call, self._caps, whose="custom")
         work = _Work()
@@ -309,10 +309,14 @@ class _Pump:
         return True
 
 
-def named_images_then_text(text: str | None, images: Sequence[Image]) -> list[dict[str, Any]]:
-    """Name images by their digest: the client, and nobody else, writes out their bytes."""
-    named = [{"type": "image", "mime": image.mime, "sha256": image.blob.digest} for image in images]
-    return [*named, *body.text_part(text)]
+def encode_named(message: RathLLMMessage) -> dict[str, Any]:
+    """Return a message that names images by their digest: the client alone writes their bytes."""
+
+    def named(text: str | None, images: Sequence[Image]) -> list[dict[str, Any]]:
+        parts = [{"type": "image", "mime": one.mime, "sha256": one.blob.digest} for one in images]
+        return [*parts, *body.text_part(text)]
+
+    return body.encode_message(message, parts=named)
 
 
 def _name(client: ChatClient) -> str:
@@ -322,3 +326,89 @@ def _name(client: ChatClient) -> str:
 def _raised(exc: Exception) -> BaseException:
     """Return what the client really raised; SystemExit and its like come wrapped."""
     return exc.cause if isinstance(exc, UserExit) else exc
+
+
+_NOT_SENT = "a call is only written again from what was recorded of it; it is never sent"
+
+
+def can_write_again(renderer: str) -> bool:
+    """Tell whether the bodies of a renderer, as evidence names it, can be written here."""
+    return renderer in _WRITERS
+
+
+class RecordedClient:
+    """Stands for the client of a call that was made, for `open_draft`; it sends nothing.
+
+    Parameters are taken from the evidence as they were sent, whatever a request says.
+
+    Args:
+        evidence: Of the call; its renderer is one that `can_write_again` knows.
+        output_mode: How a typed answer was asked for.
+    """
+
+    def __init__(self, evidence: CallEvidence, *, output_mode: OutputMode = "schema") -> None:
+        self._evidence = evidence
+        self._provider = Provider(
+            model=evidence.requested_model,
+            provider_kind=evidence.provider_kind,
+            output_mode=output_mode,
+        )
+
+    @property
+    def provider(self) -> Provider:
+        """A provider of the same kind and model, without a key."""
+        return self._provider
+
+    def complete(self, req: RathLLMChatRequest) -> RathLLMChatResponse:
+        """Refuse: nothing is sent.
+
+        Raises:
+            RuntimeError: Always.
+        """
+        raise RuntimeError(_NOT_SENT)
+
+    def open_draft(
+        self, request: RathLLMChatRequest, *, streaming: bool, provider_origin: ProviderOrigin
+    ) -> RecordedDraft:
+        """Return a draft that writes what the call sent, as far as messages are added to it."""
+        return RecordedDraft(self._evidence, request)
+
+
+class RecordedDraft(BodyDraft):
+    """Messages of a call that was made, in the form in which they were sent."""
+
+    def __init__(self, evidence: CallEvidence, request: RathLLMChatRequest) -> None:
+        parameters = evidence.parameters
+        # Tools that were given as an extra argument are parameters like any other.
+        tools = () if "tools" in parameters else request.tools or ()
+        growing = body.RequestBody(_recorded_writer(evidence.renderer, tools, parameters))
+        growing.append(request.messages)
+        known: dict[str, Any] = {
+            item.name: getattr(evidence, item.name) for item in fields(DraftFacts)
+        }
+        known["tools_digest"] = growing.tools_digest
+        super().__init__(growing, DraftFacts(**known))
+
+    async def asend(self, *, on_delta: OnDelta | None = None) -> Exchange:
+        raise RuntimeError(_NOT_SENT)
+
+
+def _recorded_writer(
+    renderer: str, tools: Sequence[RathLLMFunctionTool], parameters: Mapping[str, Any]
+) -> body.BodyWriter:
+    """Return a writer for bodies with the parameters of a call that was made."""
+    found = resolve_name(_WRITERS[renderer])
+    if renderer == "anthropic-messages/1":
+        writer: body.BodyWriter = found(tools, parameters)
+        return writer
+    schemas = [body.encode_tool(tool) for tool in tools] or None
+    return body.ListWriter(lambda _: parameters, schemas, encode=found)
+
+
+_WRITERS: Mapping[str, str] = {
+    "openai-chat/1": "rath.llm.body:encode_message",
+    "litellm-chat/1": "rath.llm.litellm.client:encode_litellm_message",
+    "anthropic-messages/1": "rath.llm.anthropic.create_kwargs:MessagesWriter.recorded",
+    RENDERER: "rath.llm.custom_client:encode_named",
+}
+"""The code of each renderer, imported on first use; a change of bytes gives it another name."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeAlias
 
@@ -129,8 +129,8 @@ class CallEvidence(Struct, frozen=True, kw_only=True, dict=True, omit_defaults=T
         return _evidence, (structs.asdict(self), dict(vars(self)))
 
 
-def _evidence(fields: Mapping[str, Any], known: Mapping[str, Any]) -> CallEvidence:
-    evidence = CallEvidence(**fields)
+def _evidence(values: Mapping[str, Any], known: Mapping[str, Any]) -> CallEvidence:
+    evidence = CallEvidence(**values)
     vars(evidence).update(known)
     return evidence
 
@@ -150,7 +150,7 @@ def evidence_of(error: BaseException) -> CallEvidence | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CallFacts:
+class DraftFacts:
     """The part of the evidence that is the same for every call of a draft."""
 
     provider_kind: str
@@ -164,6 +164,9 @@ class CallFacts:
     tools_digest: str | None = None
 
 
+_FACTS = tuple(item.name for item in fields(DraftFacts))
+
+
 class CallRecorder:
     """Collects the evidence of one call; used on the runtime loop only."""
 
@@ -171,7 +174,7 @@ class CallRecorder:
                  "endpoint", "error", "facts", "folded", "parameters", "queued_ms", "response",
                  "sdk_version", "served", "started", "was_sent")  # fmt: skip
 
-    def __init__(self, facts: CallFacts, *, parameters: Mapping[str, Any], digest: str) -> None:
+    def __init__(self, facts: DraftFacts, *, parameters: Mapping[str, Any], digest: str) -> None:
         self.facts = facts
         self.parameters = parameters
         self.digest = digest
@@ -240,20 +243,16 @@ class CallRecorder:
             reasoning = folded.reasoning
         prompt = usage.prompt_tokens_details if usage else None
         completion = usage.completion_tokens_details if usage else None
+        known: dict[str, Any] = {name: getattr(facts, name) for name in _FACTS}
+        known["endpoint"] = self.endpoint
         return CallEvidence(
-            provider_kind=facts.provider_kind,
-            adapter=facts.adapter,
-            adapter_version=facts.adapter_version,
-            sdk=facts.sdk,
+            **known,
             sdk_version=self.sdk_version,
-            endpoint=self.endpoint,
-            requested_model=facts.requested_model,
             served_model=served.model,
             response_id=served.response_id,
             service_tier=served.service_tier,
             fingerprint=served.fingerprint,
             parameters=self.parameters,
-            origins=facts.origins,
             credential=self.credential,
             attempts=tuple(self.attempts),
             started=self.started,
@@ -268,8 +267,6 @@ class CallRecorder:
             reasoning=reasoning,
             reasoning_blocks=served.blocks,
             request_digest=self.digest,
-            tools_digest=facts.tools_digest,
-            renderer=facts.renderer,
             status=self._status,
             error=self.error,
             partial_text="" if folded is None or self._status == "done" else folded.text,

@@ -8,8 +8,6 @@ from typing import Self
 
 from rath.errors import OfflineError
 
-__all__ = ["Offline", "is_offline", "offline", "refuse_live_call"]
-
 _lock = threading.Lock()
 _on: set[int] = set()
 """The switches that are on, by identity: each is taken back by itself."""

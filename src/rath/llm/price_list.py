@@ -17,8 +17,6 @@ from genai_prices.types import Provider as Seller
 
 from rath.llm.prices import Cost, Tokens
 
-__all__ = ["PricedModel", "find_model", "has_seller"]
-
 _PRICED_APART = frozenset({"batch", "fast", "flex", "priority", "scale"})
 """Service tiers and speeds that no vendor sells at its standard price."""
 

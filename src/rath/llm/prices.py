@@ -9,13 +9,12 @@ from decimal import Decimal
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from rath.llm.endpoint import is_azure, is_loopback
+from rath.llm.credentials import is_azure, is_loopback
 
 if TYPE_CHECKING:
     from rath.llm.evidence import CallEvidence
     from rath.llm.price_list import PricedModel
 
-__all__ = ["Cost", "Tokens", "can_be_priced", "cost_of", "least_cost"]
 
 _PRICE_LIST = "rath.llm.price_list"
 """Imports genai-prices, which takes 0.5 s."""

@@ -25,47 +25,15 @@ from rath import errors
 from rath._async.lanes import gather
 from rath._async.runtime import runtime
 from rath.config.redaction import redact
+from rath.llm import chat_request, chat_response, registry
 from rath.llm.base import ChatClient
-from rath.llm.chat_request import (
-    SAMPLING_FIELDS,
-    RathLLMChatRequest,
-    RathLLMFunctionTool,
-    RathLLMMessage,
-)
-from rath.llm.chat_response import (
-    RathLLMChatChoice,
-    RathLLMChatResponse,
-    RathLLMTokenUsage,
-    add_usage,
-    fields_of,
-)
 from rath.llm.client import VendorClient, open_draft, output_mode
-from rath.llm.credentials import RequestTarget
+from rath.llm.credentials import RequestTarget, is_azure
 from rath.llm.embedding import EmbeddingClient, EmbeddingProvider, embedding_client_for
-from rath.llm.endpoint import is_azure
+from rath.llm.errors import may_mean_the_same, refusal_foreseen
 from rath.llm.evidence import CallEvidence, Exchange, evidence_of
 from rath.llm.provider import Provider
-from rath.llm.refusal import may_mean_the_same, refusal_foreseen
-from rath.llm.registry import (
-    DEFAULT_KIND,
-    NoClient,
-    ask_offer,
-    chat_client_for,
-    or_no_client,
-    own_target,
-)
 from rath.llm.vlm import RathOpenAIVLMClient, VLMProvider
-
-__all__ = [
-    "DEFAULT_PROBE_TIMEOUT",
-    "ProbeFinding",
-    "ProbeReport",
-    "ProbeStep",
-    "ProbeVerdict",
-    "Probed",
-    "find_obstacle",
-    "probe_providers",
-]
 
 ProbeStep: TypeAlias = Literal[
     "setup", "models", "answer", "tool_call", "stream", "schema", "embedding", "picture"
@@ -109,7 +77,7 @@ _UNSET = (
 )  # fmt: skip
 """Parameters that a provider may set for its own conversations and that would change these."""
 
-_TOOL = RathLLMFunctionTool(
+_TOOL = chat_request.RathLLMFunctionTool(
     "report_word",
     {"type": "object", "properties": {"word": {"type": "string"}}, "required": ["word"]},
     "Report a word.",
@@ -195,11 +163,11 @@ class ProbeReport:
         return tuple(dict.fromkeys(model for model in served if model))
 
     @property
-    def usage(self) -> RathLLMTokenUsage | None:
+    def usage(self) -> chat_response.RathLLMTokenUsage | None:
         """Tokens of all calls, as far as the endpoint counted them; None where it never did."""
-        total: RathLLMTokenUsage | None = None
+        total: chat_response.RathLLMTokenUsage | None = None
         for call in self.calls:
-            total = add_usage(total, call.usage)
+            total = chat_response.add_usage(total, call.usage)
         return total
 
     @property
@@ -250,19 +218,19 @@ def find_obstacle(provider: Probed) -> str | None:
 
     Looked at are its kind, its endpoint, its key, and the package that it needs.
     """
-    probe = or_no_client(partial(probe_of, provider), key=provider.api_key)
-    return probe.problem if isinstance(probe, NoClient) else None
+    probe = registry.or_no_client(partial(probe_of, provider), key=provider.api_key)
+    return probe.problem if isinstance(probe, registry.NoClient) else None
 
 
 def _prepare(provider: Probed, timeout: float) -> EndpointProbe | ProbeReport:
     limit = provider.retry_max_attempts
     attempts = _MAX_ATTEMPTS if limit is None else min(_MAX_ATTEMPTS, limit)
     probed = replace(provider, timeout=timeout, retry_max_attempts=attempts)
-    probe = or_no_client(partial(probe_of, probed, timeout), key=probed.api_key)
-    if not isinstance(probe, NoClient):
+    probe = registry.or_no_client(partial(probe_of, probed, timeout), key=probed.api_key)
+    if not isinstance(probe, registry.NoClient):
         return probe
     return ProbeReport(
-        provider_kind=getattr(provider, "provider_kind", None) or DEFAULT_KIND,
+        provider_kind=getattr(provider, "provider_kind", None) or registry.DEFAULT_KIND,
         endpoint=None,
         model=provider.model,
         findings=(ProbeFinding(step="setup", verdict="failed", text=probe.problem),),
@@ -274,13 +242,13 @@ def probe_of(provider: Probed, timeout: float = DEFAULT_PROBE_TIMEOUT) -> Endpoi
     match provider:
         case Provider():
             alone = replace(provider, fallbacks=())
-            return ChatProbe(chat_client_for(alone), alone, timeout=timeout)
+            return ChatProbe(registry.chat_client_for(alone), alone, timeout=timeout)
         case EmbeddingProvider():
-            return EmbeddingProbe(embedding_client_for(provider), timeout=timeout)
+            return OneShotProbe(embedding_client_for(provider), timeout=timeout)
         case VLMProvider():
             n_tokens = min(provider.max_tokens or _LONG, _LONG)
             client = RathOpenAIVLMClient(replace(provider, max_tokens=n_tokens))
-            return PictureProbe(client, timeout=timeout)
+            return OneShotProbe(client, timeout=timeout)
         case _:
             assert_never(provider)
 
@@ -352,7 +320,7 @@ class EndpointProbe:
                 self._calls.append(evidence)
             raise
         self._calls.append(exchange.evidence)
-        response: RathLLMChatResponse = exchange.response
+        response: chat_response.RathLLMChatResponse = exchange.response
         if not response.choices:
             raise errors.ProviderProtocolError("the answer holds no choices; expected at least one")
         return response.primary_choice, exchange.evidence
@@ -369,38 +337,28 @@ class EndpointProbe:
         )
 
 
-_Answer: TypeAlias = tuple[RathLLMChatChoice, CallEvidence]
+_Answer: TypeAlias = tuple[chat_response.RathLLMChatChoice, CallEvidence]
 _LastEvidence: TypeAlias = Callable[[], CallEvidence | None]
 
 
-class EmbeddingProbe(EndpointProbe):
-    """Asks an embedding model for the vector of a word."""
+class OneShotProbe(EndpointProbe):
+    """Asks an embedding model for a vector, or one that sees for the colour of a small picture."""
 
-    def __init__(self, client: EmbeddingClient, *, timeout: float) -> None:
+    def __init__(self, client: EmbeddingClient | RathOpenAIVLMClient, *, timeout: float) -> None:
         super().__init__(client.provider, client.route(), kind=client.kind, timeout=timeout)
         self._client = client
 
     async def run(self) -> ProbeReport:
-        return self.report(await self.take("embedding", self._embed))
+        step: ProbeStep = "embedding" if isinstance(self._client, EmbeddingClient) else "picture"
+        return self.report(await self.take(step, self._try))
 
-    async def _embed(self) -> Judgement:
-        (vector,) = await self._client.aembed(("word",), on_call=self._calls.append)
-        return "works", f"{self._model!r} gave a vector of {len(vector)} dimensions"
-
-
-class PictureProbe(EndpointProbe):
-    """Asks a model that sees which colour a small picture has."""
-
-    def __init__(self, client: RathOpenAIVLMClient, *, timeout: float) -> None:
-        super().__init__(client.provider, client.route(), kind=client.kind, timeout=timeout)
-        self._client = client
-
-    async def run(self) -> ProbeReport:
-        return self.report(await self.take("picture", self._look))
-
-    async def _look(self) -> Judgement:
+    async def _try(self) -> Judgement:
+        client = self._client
+        if isinstance(client, EmbeddingClient):
+            (vector,) = await client.aembed(("word",), on_call=self._calls.append)
+            return "works", f"{self._model!r} gave a vector of {len(vector)} dimensions"
         question = "Which colour is this? One word."
-        ask = self._client.adescribe(_red_square(), prompt=question, mime="image/png")
+        ask = client.adescribe(_red_square(), prompt=question, mime="image/png")
         verdict, text = _judge_answer(*await self.call(ask))
         return verdict, f"{text}, shown a picture" if verdict == "works" else text
 
@@ -415,8 +373,8 @@ class ChatProbe(EndpointProbe):
     """
 
     def __init__(self, client: ChatClient, provider: Provider, *, timeout: float) -> None:
-        route = own_target(client) if isinstance(client, VendorClient) else None
-        super().__init__(provider, route, kind=DEFAULT_KIND, timeout=timeout)
+        route = registry.own_target(client) if isinstance(client, VendorClient) else None
+        super().__init__(provider, route, kind=registry.DEFAULT_KIND, timeout=timeout)
         self._client = client
         self._provider = provider
         self._limit = _limit_name(provider, self._endpoint)
@@ -445,7 +403,7 @@ class ChatProbe(EndpointProbe):
         client, route = self._client, self._route
         if not isinstance(client, VendorClient):
             return "skipped", f"{type(client).__name__} has no way to ask for models"
-        offer = await ask_offer(client)
+        offer = await registry.ask_offer(client)
         if (error := offer.error) is not None:
             if not offer.is_unknown:
                 return "failed", str(error)
@@ -527,19 +485,19 @@ class ChatProbe(EndpointProbe):
             value: object = json.loads(choice.message.content or "")
         except ValueError:
             value = None
-        if list(fields_of(value)) == _SCHEMA["required"]:
+        if list(chat_response.fields_of(value)) == _SCHEMA["required"]:
             return "works", "kept to a JSON Schema"
         return "lacking", f"takes no notice of a JSON Schema, so {_TYPED}"
 
     async def _ask(self, question: str, *, is_streamed: bool = False, **changes: Any) -> _Answer:
         """Ask with the parameters of the provider, and with few tokens for the answer."""
         text, n_tokens, own = _QUESTIONS[question]
-        fields = {name: getattr(self._provider, name) for name in SAMPLING_FIELDS}
+        fields = {name: getattr(self._provider, name) for name in chat_request.SAMPLING_FIELDS}
         fields |= dict.fromkeys(_UNSET)
         if self._is_limited:
             fields |= {**dict.fromkeys(_LIMITS), self._limit: n_tokens}
-        messages = (RathLLMMessage("user", text),)
-        request = RathLLMChatRequest(messages=messages, **{**fields, **own, **changes})
+        messages = (chat_request.RathLLMMessage("user", text),)
+        request = chat_request.RathLLMChatRequest(messages=messages, **{**fields, **own, **changes})
         draft = open_draft(self._client, request, streaming=is_streamed)
         sending = draft.asend(on_delta=(lambda _: None) if is_streamed else None)
         choice, evidence = await self.call(sending, draft.last_evidence)
@@ -566,7 +524,7 @@ class ChatProbe(EndpointProbe):
         return f"offers {number} model{'' if number == 1 else 's'}"
 
 
-def _judge_answer(choice: RathLLMChatChoice, call: CallEvidence) -> Judgement:
+def _judge_answer(choice: chat_response.RathLLMChatChoice, call: CallEvidence) -> Judgement:
     """Judge an answer of one word: who gave it, and whether its tokens are counted."""
     served, requested = call.served_model, call.requested_model
     if served and requested and not is_azure(call.endpoint):

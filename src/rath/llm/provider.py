@@ -16,14 +16,7 @@ from rath.llm.chat_request import Sampling
 if TYPE_CHECKING:
     from rath.config.trust import GuardedEntry
 
-__all__ = [
-    "DEFAULT_TIMEOUT",
-    "ConfigEntry",
-    "OutputMode",
-    "Provider",
-    "ProviderOrigin",
-    "given_fields",
-]
+__all__ = ["Provider"]
 
 ProviderOrigin = Literal["call", "session"]
 """The source of the values of a provider itself."""

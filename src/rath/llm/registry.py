@@ -17,21 +17,13 @@ from rath.errors import ProviderProtocolError, ProviderStatusError
 from rath.llm.base import ChatClient
 from rath.llm.client import VendorClient
 from rath.llm.credentials import RequestTarget
+from rath.llm.errors import refusal_foreseen
 from rath.llm.provider import Provider
-from rath.llm.refusal import refusal_foreseen
 
 __all__ = [
-    "DEFAULT_KIND",
     "ChatClientFactory",
-    "ModelOffer",
-    "NoClient",
-    "ask_offer",
     "chat_client_for",
     "clear_client_cache",
-    "foresee_refusals",
-    "make_client",
-    "or_no_client",
-    "own_target",
     "register_chat_client",
     "registered_kinds",
 ]

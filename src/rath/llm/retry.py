@@ -1,4 +1,4 @@
-"""Retries for plain functions; chat clients of our own have theirs in `VendorClient`."""
+"""Retries for plain functions; our own clients have theirs in `rath.llm.calls`."""
 
 from __future__ import annotations
 
@@ -6,16 +6,9 @@ import logging
 import random
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TypeVar
 
-from rath._async.retry import (
-    DEFAULT_BASE_SECONDS,
-    DEFAULT_CAP_SECONDS,
-    DEFAULT_MAX_ATTEMPTS,
-    RetryPolicy,
-    retry,
-)
+from rath._async.retry import DEFAULT_BASE_SECONDS, DEFAULT_CAP_SECONDS, DEFAULT_MAX_ATTEMPTS
 
 __all__ = [
     "DEFAULT_BASE_SECONDS",
@@ -27,19 +20,6 @@ __all__ = [
 T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class _Backoff(RetryPolicy):
-    """Waits at most the cap, plus jitter if wanted."""
-
-    jitter: bool = True
-
-    def wait_after(self, number: int, asked: float | None) -> float | None:
-        if number >= max(1, self.max_attempts):
-            return None
-        steady: float = min(self.cap, self.base * 2 ** (number - 1))
-        return steady + (random.uniform(0, self.base) if self.jitter else 0.0)
 
 
 def retry_with_backoff(
@@ -66,30 +46,17 @@ def retry_with_backoff(
     Raises:
         BaseException: The last error of `fn`, as it is.
     """
-
-    async def call(_: int) -> T:
-        return fn()
-
-    async def pause(seconds: float) -> None:
+    attempts = max(1, DEFAULT_MAX_ATTEMPTS if max_attempts is None else max_attempts)
+    base = DEFAULT_BASE_SECONDS if base_seconds is None else base_seconds
+    number = 1
+    while True:
+        try:
+            return fn()
+        except retryable:
+            if number >= attempts:
+                raise
+        seconds = min(cap_seconds, base * 2 ** (number - 1))
+        seconds += random.uniform(0, base) if jitter else 0.0
         _log.warning("a call failed and is tried again in %.2f s", seconds)
         sleep(seconds)
-
-    trying = retry(
-        call,
-        policy=_Backoff(
-            max_attempts=DEFAULT_MAX_ATTEMPTS if max_attempts is None else max_attempts,
-            base=DEFAULT_BASE_SECONDS if base_seconds is None else base_seconds,
-            cap=cap_seconds,
-            jitter=jitter,
-        ),
-        retryable=lambda error: isinstance(error, retryable),
-        on_attempt=lambda _: None,
-        sleep=pause,
-    )
-    try:
-        # Nothing in it ever waits for a loop, so one step runs it to its end.
-        trying.send(None)
-    except StopIteration as done:
-        result: T = done.value
-        return result
-    raise AssertionError("a retry of plain functions waited for an event loop")
+        number += 1

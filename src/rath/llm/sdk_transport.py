@@ -23,15 +23,14 @@ from rath._core.options import Sourced
 from rath._core.text import one_line_preview
 from rath.config.redaction import guard_logs
 from rath.errors import ProviderError, ProviderProtocolError, ProviderTimeout
+from rath.llm import errors
 from rath.llm.chat_response import fields_of
-from rath.llm.credentials import RequestTarget, credential_digest
-from rath.llm.endpoint import password_in, public_url, without_login
-from rath.llm.errors import (
-    MAX_MESSAGE,
-    connection_error,
-    protocol_error,
-    response_error,
-    timeout_error,
+from rath.llm.credentials import (
+    RequestTarget,
+    credential_digest,
+    password_in,
+    public_url,
+    without_login,
 )
 from rath.llm.transport import ApiEndpoint, ModelListing, WireReply, load_sdk
 
@@ -220,7 +219,9 @@ class SdkTransport:
                 names, last = decode_models(content)
             except (ValueError, RecursionError) as exc:
                 problem = "not with a list of models"
-                raise protocol_error(target, problem, content, status=reply.status_code) from exc
+                raise errors.protocol_error(
+                    target, problem, content, status=reply.status_code
+                ) from exc
             found.update(names)
             if listing.cursor is None or last is None:
                 break
@@ -270,7 +271,7 @@ async def _time_limit(target: RequestTarget) -> AsyncGenerator[None, None]:
     except ProviderTimeout:
         raise
     except TimeoutError as exc:
-        raise timeout_error(target) from without_locals(exc)
+        raise errors.timeout_error(target) from without_locals(exc)
 
 
 def decode_models(content: bytes) -> tuple[tuple[str, ...], str | None]:
@@ -301,17 +302,17 @@ def map_error(exc: Exception, sdk: Any, target: RequestTarget) -> ProviderError:
     if isinstance(exc, sdk.APIStatusError):
         reply: httpx2.Response = cast("Any", exc).response
         reason = reply.reason_phrase
-        return response_error(
+        return errors.response_error(
             target, reply.status_code, reply.content, reason=reason, headers=reply.headers
         )
     # The SDK wraps what its HTTP client raised; a stream is read from that client itself.
     cause = exc if isinstance(exc, httpx2.HTTPError) else exc.__cause__ or exc
     if isinstance(cause, httpx2.ConnectTimeout | httpx2.PoolTimeout):
-        return connection_error(target, "it did not open in time")
+        return errors.connection_error(target, "it did not open in time")
     if isinstance(exc, sdk.APITimeoutError) or isinstance(cause, httpx2.TimeoutException):
-        return timeout_error(target)
-    reason = one_line_preview(target.redactor.text(str(cause)), MAX_MESSAGE)
-    return connection_error(target, f"{type(cause).__name__}{reason and ': '}{reason}")
+        return errors.timeout_error(target)
+    reason = one_line_preview(target.redactor.text(str(cause)), errors.MAX_MESSAGE)
+    return errors.connection_error(target, f"{type(cause).__name__}{reason and ': '}{reason}")
 
 
 def without_locals(exc: E) -> E:

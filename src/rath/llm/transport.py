@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar
 
 from rath._async.runtime import Closeable, Runtime, runtime
 from rath.config.env import env_value
-from rath.llm.credentials import RequestTarget
-from rath.llm.endpoint import public_url
+from rath.llm.credentials import RequestTarget, public_url
 
 if TYPE_CHECKING:
     from rath.llm.sdk_transport import SdkConnection

@@ -3,34 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import mimetypes
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Self, cast
+from typing import Any, ClassVar, Self
 
 from rath import config
 from rath._async.retry import Sleep
 from rath._async.runtime import runtime
 from rath._core.blobs import Blob
 from rath.errors import InvalidRequestError
+from rath.llm import one_shot
 from rath.llm.body import encode_message, text_then_images, to_json
 from rath.llm.chat_request import RathLLMMessage
 from rath.llm.chat_response import RathLLMChatResponse
 from rath.llm.credentials import RequestTarget, entry_for
-from rath.llm.errors import protocol_error
+from rath.llm.errors import answer_object
 from rath.llm.evidence import CallRecorder, Exchange, JsonValue
 from rath.llm.image import Image
-from rath.llm.one_shot import (
-    OneShotClient,
-    PurposeEndpoint,
-    chat_provider,
-    check_fields,
-    from_entry,
-)
 from rath.llm.openai.normalize import decode_completion, normalize_chat_completion
 from rath.llm.provider import ConfigEntry, Provider
 from rath.llm.stream import ServedInfo
@@ -72,11 +64,11 @@ class VLMProvider:
     """Set by `from_config`."""
 
     def __post_init__(self) -> None:
-        check_fields(self, "a model that sees")
+        one_shot.check_fields(self, "a model that sees")
 
     def to_provider(self) -> Provider:
         """Return the same as a provider for chat."""
-        return chat_provider(self)
+        return one_shot.chat_provider(self)
 
     @classmethod
     def from_config(
@@ -101,7 +93,7 @@ class VLMProvider:
                 "no VLM provider name given, and llm.vlm_provider names no entry of llm.providers "
                 "in the config; name one that sees"
             )
-        entry = found.entry
+        entry, origin = found
         if not overrides.get("model"):
             overrides.pop("model", None)
         own: dict[str, Any] = {
@@ -111,18 +103,18 @@ class VLMProvider:
         if entry.max_tokens is not None:
             own["max_tokens"] = entry.max_tokens
         if not own["model"]:
-            found.origin.check_trusted(set(overrides))
+            origin.check_trusted(set(overrides))
             raise KeyError(
-                f"the entry {found.origin.name!r} of llm.providers names no model; set one in "
-                f"{found.origin.origin.removeprefix('config ')}"
+                f"the entry {origin.name!r} of llm.providers names no model; set one in "
+                f"{origin.origin.removeprefix('config ')}"
             )
-        return from_entry(found, cls, overrides, **own)
+        return one_shot.from_entry(found, cls, overrides, **own)
 
     def __repr__(self) -> str:
         return self.model
 
 
-class RathOpenAIVLMClient(OneShotClient[VLMProvider]):
+class RathOpenAIVLMClient(one_shot.OneShotClient[VLMProvider]):
     """Asks a model that sees, by OpenAI's chat protocol, what a picture shows.
 
     Args:
@@ -139,7 +131,7 @@ class RathOpenAIVLMClient(OneShotClient[VLMProvider]):
 
     def __init__(self, provider: VLMProvider, *, sleep: Sleep = asyncio.sleep) -> None:
         super().__init__(provider, sleep=sleep)
-        self._endpoint = PurposeEndpoint(provider, purpose="vlm", path="/chat/completions")
+        self._endpoint = one_shot.PurposeEndpoint(provider, purpose="vlm", path="/chat/completions")
 
     def route(self) -> RequestTarget:
         return self._endpoint.target
@@ -194,14 +186,7 @@ class RathOpenAIVLMClient(OneShotClient[VLMProvider]):
         except InvalidRequestError as exc:
             exc.add_note("the request shows images, which not every model reads (images: 1)")
             raise
-        try:
-            reply: object = json.loads(content)
-        except (ValueError, RecursionError) as exc:
-            problem = "not with the JSON that was expected"
-            raise protocol_error(target, problem, content) from exc
-        if not isinstance(reply, Mapping):
-            raise protocol_error(target, "not with a JSON object", content)
-        fields = cast("Mapping[str, Any]", reply)
+        fields = answer_object(content, target)
         if fields.get("error") or fields.get("choices") != []:
             response, call.served = decode_completion(fields, target)
         else:  # no choice is an answer here

@@ -12,7 +12,7 @@ from uuid import UUID
 
 import rath
 from rath.errors import MissingExtra
-from rath.llm.endpoint import is_azure
+from rath.llm.credentials import is_azure
 from rath.session.chunk import ChunkTable, RowId
 from rath.session.content import ToolFeedback
 from rath.session.loop import on_run_end

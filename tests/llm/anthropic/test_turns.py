@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 
 from rath._core.blobs import Blob
 from rath.llm import RathLLMChatRequest, RathLLMMessage
-from rath.llm.anthropic.create_kwargs import MessagesWriter, build_anthropic_kwargs
+from rath.llm.anthropic.create_kwargs import EMPTY, OPENING, MessagesWriter, build_anthropic_kwargs
 from rath.llm.anthropic.normalize import decode_message
-from rath.llm.anthropic.turns import EMPTY, OPENING
 from rath.llm.body import RequestBody
 from rath.llm.chat_response import tool_call_part
 from rath.llm.image import Image

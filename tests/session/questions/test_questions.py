@@ -15,8 +15,8 @@ from rath._async.deferred import Deferred
 from rath._core.vector import Vector
 from rath.llm import Provider
 from rath.llm.chat_request import RathLLMChatRequest
+from rath.llm.custom_client import RecordedClient
 from rath.llm.evidence import CallEvidence
-from rath.llm.recorded import RecordedClient
 from rath.session import ChunkTable, Session, run_session_compress, user_text_chunk
 from rath.session.graph.recording import Provenance
 from rath.session.outcome import Completed, OutputValue

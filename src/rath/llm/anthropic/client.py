@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from rath._async.retry import Sleep
+from rath.llm import transport
 from rath.llm.anthropic.create_kwargs import MessagesWriter
 from rath.llm.anthropic.normalize import decode_message
 from rath.llm.anthropic.stream_deltas import AnthropicChunkDecoder
@@ -14,17 +15,9 @@ from rath.llm.body import BodyWriter, refuse_call_options
 from rath.llm.chat_request import RathLLMChatRequest
 from rath.llm.chat_response import RathLLMChatResponse
 from rath.llm.client import VendorClient
-from rath.llm.credentials import ANTHROPIC, RequestTarget, resolve_account
-from rath.llm.endpoint import checked_url, public_url
-from rath.llm.provider import Provider, ProviderOrigin
+from rath.llm.credentials import ANTHROPIC, RequestTarget, checked_url, public_url, resolve_account
+from rath.llm.provider import Provider
 from rath.llm.stream import ChunkDecoder, ServedInfo
-from rath.llm.transport import (
-    ApiEndpoint,
-    ModelListing,
-    Transport,
-    open_transport,
-    retryable_errors,
-)
 
 __all__ = ["ANTHROPIC_RETRYABLE", "RathAnthropicChatClient"]
 
@@ -36,7 +29,7 @@ MESSAGES_PATH = "/v1/messages"
 _VERSION_PATH = "/v1"
 """It belongs to the paths, but many base URLs name it too."""
 
-_MODELS = ModelListing("/v1/models", query=(("limit", "1000"),), cursor="after_id")
+_MODELS = transport.ModelListing("/v1/models", query=(("limit", "1000"),), cursor="after_id")
 
 
 class RathAnthropicChatClient(VendorClient):
@@ -70,7 +63,7 @@ class RathAnthropicChatClient(VendorClient):
         )
         self._account = account
         root = checked_url(account.base_url.value, account.base_url.origin)
-        self._endpoint = ApiEndpoint(
+        self._endpoint = transport.ApiEndpoint(
             sdk="anthropic",
             base_url=root.removesuffix(_VERSION_PATH),
             key_origin=account.api_key.origin,
@@ -80,9 +73,7 @@ class RathAnthropicChatClient(VendorClient):
             listing=_MODELS,
         )
 
-    def target(
-        self, model: str | None, *, provider_origin: ProviderOrigin = "call"
-    ) -> RequestTarget:
+    def target(self, model: str | None) -> RequestTarget:
         account = self._account
         advice = " in Provider(model=...), in ANTHROPIC_DEFAULT_MODEL or in the config"
         return account.target(
@@ -91,7 +82,6 @@ class RathAnthropicChatClient(VendorClient):
             endpoint=public_url(self._endpoint.base_url + MESSAGES_PATH),
             path=MESSAGES_PATH,
             timeout=self.timeout,
-            provider_origin=provider_origin,
         )
 
     def write_body(self, request: RathLLMChatRequest, *, model: str) -> BodyWriter:
@@ -106,12 +96,12 @@ class RathAnthropicChatClient(VendorClient):
     def chunk_decoder(self, target: RequestTarget) -> ChunkDecoder:
         return AnthropicChunkDecoder(target)
 
-    async def connect(self, target: RequestTarget) -> Transport:
-        return await open_transport(self._endpoint, target)
+    async def connect(self, target: RequestTarget) -> transport.Transport:
+        return await transport.open_transport(self._endpoint, target)
 
 
 def __getattr__(name: str) -> Any:
     """Give `ANTHROPIC_RETRYABLE`, which needs the SDK, on first use."""
     if name == "ANTHROPIC_RETRYABLE":
-        return retryable_errors("anthropic")
+        return transport.retryable_errors("anthropic")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -23,16 +23,7 @@ from rath.llm.credentials import RequestTarget
 from rath.llm.errors import answer_error, incomplete_error
 from rath.llm.stream import ServedInfo
 
-__all__ = [
-    "arguments_text",
-    "decode_message",
-    "decode_usage",
-    "finish_reason_of",
-    "kept_blocks",
-    "normalize_anthropic_response",
-    "refusal_of",
-    "service_tier_of",
-]
+__all__ = ["normalize_anthropic_response"]
 
 Json = Mapping[str, Any]
 

@@ -6,20 +6,13 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
 
-from rath.llm.anthropic.normalize import (
-    arguments_text,
-    decode_usage,
-    finish_reason_of,
-    kept_blocks,
-    refusal_of,
-    service_tier_of,
-)
+from rath.llm.anthropic import normalize
 from rath.llm.chat_response import RathLLMStreamDelta, text_of
 from rath.llm.credentials import RequestTarget
 from rath.llm.errors import reported_error
 from rath.llm.stream import ChunkDecoder
 
-__all__ = ["AnthropicChunkDecoder", "anthropic_event_to_deltas"]
+__all__ = ["anthropic_event_to_deltas"]
 
 Json = Mapping[str, Any]
 Deltas = Sequence[RathLLMStreamDelta]
@@ -66,9 +59,9 @@ def anthropic_event_to_deltas(event: Any) -> Iterator[RathLLMStreamDelta]:
             )
     elif kind == "message_delta":
         if reason := _field(delta, "stop_reason"):
-            yield RathLLMStreamDelta(finish_reason=finish_reason_of(reason))
+            yield RathLLMStreamDelta(finish_reason=normalize.finish_reason_of(reason))
         counts = _field(event, "usage") or _field(delta, "usage")
-        if usage := decode_usage(_mapping(counts)):
+        if usage := normalize.decode_usage(_mapping(counts)):
             yield RathLLMStreamDelta(usage=usage)
 
 
@@ -199,7 +192,7 @@ class AnthropicChunkDecoder(ChunkDecoder):
         if block is None or block.kind != "tool_use" or any(block.pieces):
             return ()
         # A call without arguments, or one whose arguments came with its start.
-        written = arguments_text(block.start.get("input"))
+        written = normalize.arguments_text(block.start.get("input"))
         return (RathLLMStreamDelta(tool_call_index=index, tool_call_args_delta=written),)
 
     def _end(self, delta: Json, usage: object) -> Deltas:
@@ -208,11 +201,11 @@ class AnthropicChunkDecoder(ChunkDecoder):
         if reason:
             self.served.finish_reason = text_of(reason)
             self._serve_blocks()
-            if refusal := refusal_of(delta):
+            if refusal := normalize.refusal_of(delta):
                 deltas.append(RathLLMStreamDelta(refusal_delta=refusal))
-            deltas.append(RathLLMStreamDelta(finish_reason=finish_reason_of(reason)))
+            deltas.append(RathLLMStreamDelta(finish_reason=normalize.finish_reason_of(reason)))
         self._count(usage or delta.get("usage"))
-        if counted := decode_usage(self._counts):
+        if counted := normalize.decode_usage(self._counts):
             deltas.append(RathLLMStreamDelta(usage=counted))
         return deltas
 
@@ -226,14 +219,16 @@ class AnthropicChunkDecoder(ChunkDecoder):
             # Some servers end with zeros; what a model has read is never taken back.
             known |= {name: self._counts[name] for name in _INPUT if name in self._counts}
         self._counts = known
-        self.served.service_tier = service_tier_of(self._counts)
+        self.served.service_tier = normalize.service_tier_of(self._counts)
 
     def _serve_blocks(self) -> None:
-        self.served.blocks = kept_blocks([block.complete() for block in self._blocks.values()])
+        self.served.blocks = normalize.kept_blocks(
+            [block.complete() for block in self._blocks.values()]
+        )
 
 
 def _n_read(counts: Json) -> int:
-    usage = decode_usage(counts)
+    usage = normalize.decode_usage(counts)
     return 0 if usage is None else usage.prompt_tokens
 
 

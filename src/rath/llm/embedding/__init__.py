@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from rath.llm.embedding.client import (
-    EmbeddingClient,
-    RathOpenAIEmbeddingClient,
-    embedding_client_for,
-)
-from rath.llm.embedding.decode import Vector
-from rath.llm.embedding.provider import (
     DEFAULT_EMBEDDING_MODEL,
     LOCAL_EMBEDDING_MODEL,
+    EmbeddingClient,
     EmbeddingProvider,
+    RathOpenAIEmbeddingClient,
+    Vector,
+    embedding_client_for,
 )
 
 __all__ = [

@@ -1,28 +1,225 @@
-"""Clients for embeddings: batches side by side, over OpenAI's protocol or a driver of their own."""
+"""Texts as vectors: the provider, the decoder, and clients that send batches side by side."""
 
 from __future__ import annotations
 
 import asyncio
+import base64
+import binascii
+import json
+import math
+import sys
 from abc import abstractmethod
+from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pkgutil import resolve_name
-from typing import ClassVar
+from typing import Any, ClassVar, Self, cast
 
+from rath import config
 from rath._async.lanes import gather
 from rath._async.retry import Sleep
 from rath._async.runtime import runtime
+from rath._core.text import valid_unicode
 from rath.errors import ProviderProtocolError
 from rath.llm.body import to_json
-from rath.llm.chat_response import RathLLMChatResponse
-from rath.llm.credentials import RequestTarget
-from rath.llm.embedding.decode import EmbeddingReply, Vector, decode_embeddings
-from rath.llm.embedding.provider import EmbeddingProvider
+from rath.llm.chat_response import RathLLMChatResponse, RathLLMTokenUsage, count_of, fields_of
+from rath.llm.credentials import RequestTarget, default_entry, entry_for
+from rath.llm.errors import answer_error, protocol_error
 from rath.llm.evidence import CallEvidence, CallRecorder, JsonValue
-from rath.llm.one_shot import OneShotClient, PurposeEndpoint
+from rath.llm.one_shot import OneShotClient, PurposeEndpoint, check_fields, from_entry
+from rath.llm.provider import ConfigEntry
 
-__all__ = ["EmbeddingBatch", "EmbeddingClient", "RathOpenAIEmbeddingClient", "embedding_client_for"]
+DEFAULT_EMBEDDING_MODEL = "text-embedding-3-small"
+"""OpenAI's model, where a config names none."""
+
+LOCAL_EMBEDDING_MODEL = "all-MiniLM-L6-v2"
+"""The model that the extra `local` brings: 384 dimensions, texts up to 256 tokens."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, repr=False)
+class EmbeddingProvider:
+    """Names an embedding model and an endpoint.
+
+    Endpoint and key are looked up when a client is made, if they are None here: in the
+    environment, then in the config.
+
+    Raises:
+        TypeError: A field has a type that it can never have.
+        ValueError: There is no model, or a number is out of its range.
+    """
+
+    model: str
+    base_url: str | None = None
+    api_key: str | None = None
+    dimensions: int | None = None
+    """Length of the vectors, for models that can give shorter ones; the model's own by default."""
+
+    retry_max_attempts: int | None = None
+    """Tries in all, the first one included; 4 by default."""
+
+    retry_base_seconds: float | None = None
+    """Wait before the second try, doubled before each further one; 0.5 by default."""
+
+    timeout: float | None = None
+    """Seconds for one request; 300 by default."""
+
+    provider_kind: str | None = None
+    """Who embeds: "openai", the default, or "local" for a model inside the process."""
+
+    config_entry: ConfigEntry | None = field(default=None, compare=False)
+    """Set by `from_config`."""
+
+    def __post_init__(self) -> None:
+        check_fields(self, "an embedding model")
+        size: object = self.dimensions
+        if size is not None and (isinstance(size, bool) or not isinstance(size, int) or size < 1):
+            raise ValueError(f"dimensions must be a whole number of at least 1, not {size!r}")
+
+    @classmethod
+    def local(cls) -> Self:
+        """Return the provider of the model inside the process: no key, no network."""
+        return cls(provider_kind="local", model=LOCAL_EMBEDDING_MODEL)
+
+    @classmethod
+    def from_config(
+        cls, name: str | None = None, *, store: config.ConfigStore | None = None, **overrides: Any
+    ) -> Self:
+        """Return a provider as the config describes it.
+
+        Without a name it is `llm.embedding_provider`; without that, the account of
+        `llm.default_provider`, if it is one for OpenAI's protocol, with the default model; without
+        any of them, the default model alone.
+
+        Args:
+            name: Entry of `llm.providers`.
+            store: The config to read; the project's and the user's by default.
+            overrides: Fields of the provider to set or replace.
+
+        Raises:
+            KeyError: `name` is given, and there is no such entry.
+            UntrustedConfig: The entry is a project's and acts, and the user has not trusted it.
+        """
+        found = entry_for(name, default="embedding_provider", store=store)
+        kind = found[0].provider_kind if found else "openai"
+        model = (found[0].model if found else None) or (
+            LOCAL_EMBEDDING_MODEL if kind == "local" else DEFAULT_EMBEDDING_MODEL
+        )
+        if found is None:
+            found = default_entry(store)
+            # A key is bound to its vendor: that of another one is of no use here.
+            if found is None or found[0].provider_kind != "openai":
+                return replace(cls(model=model), **overrides)
+        return from_entry(
+            found, cls, overrides, model=model, provider_kind=None if kind == "openai" else kind
+        )
+
+    def __repr__(self) -> str:
+        return self.model
+
+
+Vector = tuple[float, ...]
+"""One text as a point; its length is the model's, or what was asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddingReply:
+    """The answer to one request."""
+
+    vectors: tuple[Vector, ...]
+    """In the order of the texts."""
+
+    model: str | None
+    """Who says that it served them."""
+
+    usage: RathLLMTokenUsage | None
+
+
+def decode_embeddings(
+    content: bytes, target: RequestTarget, *, n_texts: int, dimensions: int | None
+) -> EmbeddingReply:
+    """Return the vectors of an answer in the order of the texts.
+
+    Args:
+        content: The body; a vector is a list of numbers, or little-endian float32 as base64.
+        target: Who was asked.
+        n_texts: How many texts were sent.
+        dimensions: How long each vector must be, if that was asked for.
+
+    Raises:
+        ProviderError: The answer reports an error, or does not hold one vector for each text.
+    """
+    try:
+        payload: object = json.loads(content)
+        if not isinstance(payload, dict):
+            raise ValueError("it is no JSON object")  # noqa: TRY004  # the content is wrong
+        reply = cast("dict[str, Any]", payload)
+        if error := answer_error(reply, target):
+            raise error
+        vectors = tuple(_vector(entry) for entry in _in_order(reply.get("data"), n_texts))
+        lengths = sorted({len(vector) for vector in vectors})
+        shown = ", ".join(map(str, lengths))
+        if dimensions is not None and lengths != [dimensions]:
+            raise ValueError(f"they have {shown} dimensions, and {dimensions} were asked for")
+        if len(lengths) > 1:
+            raise ValueError(f"they differ in length: {shown}")
+    except (ValueError, RecursionError) as exc:
+        problem = f"not with an embedding for each of {n_texts} texts: {exc}"
+        raise protocol_error(target, problem, content) from exc
+    model: object = reply.get("model")
+    served = target.redactor.text(valid_unicode(model)) if isinstance(model, str) else None
+    return EmbeddingReply(vectors, served or None, _usage(reply.get("usage")))
+
+
+def _in_order(data: object, n_texts: int) -> Sequence[Mapping[str, Any]]:
+    """Return the entries in the order of the texts: by their index, where servers give one."""
+    entries = cast("list[object]", data) if isinstance(data, list) else []
+    if not all(isinstance(entry, Mapping) for entry in entries):
+        raise ValueError("an entry of data is no JSON object")
+    found = cast("list[Mapping[str, Any]]", entries)
+    if len(found) != n_texts:
+        raise ValueError(f"there are {len(found)}")
+    by_index = {entry["index"]: entry for entry in found if type(entry.get("index")) is int}
+    if not by_index:
+        return found
+    if sorted(by_index) != list(range(n_texts)):
+        raise ValueError("their indices are not those of the texts")
+    return [by_index[index] for index in range(n_texts)]
+
+
+def _vector(entry: Mapping[str, Any]) -> Vector:
+    written: object = entry.get("embedding")
+    if isinstance(written, str):
+        numbers = array("f")
+        try:
+            numbers.frombytes(base64.b64decode(written, validate=True))
+        except (ValueError, binascii.Error) as exc:
+            raise ValueError("an embedding is no base64 of float32 numbers") from exc
+        if sys.byteorder == "big":  # pragma: no cover  # no machine here is
+            numbers.byteswap()
+        vector = tuple(numbers)
+    elif isinstance(written, list) and set(map(type, cast("list[object]", written))) <= {
+        int,
+        float,
+    }:
+        vector = tuple(map(float, cast("list[float]", written)))
+    else:
+        raise ValueError("an embedding is neither a list of numbers nor base64")
+    # What is not finite in one number is not finite in the sum either.
+    if not vector or not math.isfinite(sum(vector)):
+        raise ValueError("an embedding is empty or holds a number that is not finite")
+    return vector
+
+
+def _usage(value: object) -> RathLLMTokenUsage | None:
+    """Return the counts; an embedding has no completion."""
+    counts = fields_of(value)
+    found = [count_of(counts.get(name)) for name in ("prompt_tokens", "total_tokens")]
+    known = [count for count in found if count]
+    if not known:
+        return None
+    return RathLLMTokenUsage(prompt_tokens=known[0], completion_tokens=0, total_tokens=known[-1])
+
 
 MAX_TEXTS = 2048
 """Texts of one request: the most that OpenAI takes (API reference, "Create embeddings")."""

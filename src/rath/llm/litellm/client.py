@@ -15,39 +15,20 @@ from rath._async.retry import Sleep
 from rath.config.env import env_value
 from rath.config.secrets import looks_secret
 from rath.errors import MissingExtra
+from rath.llm import credentials
 from rath.llm.body import BodyWriter, encode_message
 from rath.llm.chat_request import RathLLMChatRequest, RathLLMMessage
 from rath.llm.chat_response import RathLLMChatResponse, RathLLMStreamDelta, fields_of, objects_of
-from rath.llm.credentials import (
-    LITELLM,
-    Account,
-    RequestTarget,
-    find_account,
-    refuse_unsendable,
-    resolve_account,
-)
-from rath.llm.endpoint import checked_url, password_in, public_url
 from rath.llm.openai.client import CompletionsClient
 from rath.llm.openai.create_kwargs import body_writer
 from rath.llm.openai.normalize import OpenAIChunkDecoder, decode_completion
-from rath.llm.provider import Provider, ProviderOrigin
+from rath.llm.provider import Provider
 from rath.llm.stream import ChunkDecoder, ServedInfo
 from rath.llm.transport import ConnectionPool, Transport
 
 if TYPE_CHECKING:
     from rath.llm.litellm.connection import LiteLLMConnection
 
-__all__ = [
-    "LiteLLMChunkDecoder",
-    "LiteLLMTarget",
-    "RathLiteLLMChatClient",
-    "decode_litellm",
-    "encode_litellm_message",
-    "first_choice",
-    "keyword_arguments",
-    "refuse_call_settings",
-    "to_event",
-]
 
 _FIELDS = {
     "api_key": "api_key",
@@ -125,18 +106,15 @@ class RathLiteLLMChatClient(CompletionsClient):
             api_key=account.api_key.value,
         )
 
-    def target(
-        self, model: str | None, *, provider_origin: ProviderOrigin = "call"
-    ) -> RequestTarget:
+    def target(self, model: str | None) -> credentials.RequestTarget:
         advice = (
             ', such as "anthropic/..." or "ollama/...", in Provider(model=...) or in LITELLM_MODEL'
         )
         return self._account.target(
             self._account.model_for(model, advice=advice),
             kind=self.kind,
-            endpoint=public_url(self._target.api_base),
+            endpoint=credentials.public_url(self._target.api_base),
             timeout=self.timeout,
-            provider_origin=provider_origin,
         )
 
     def write_body(self, request: RathLLMChatRequest, *, model: str) -> BodyWriter:
@@ -144,14 +122,14 @@ class RathLiteLLMChatClient(CompletionsClient):
         return body_writer(request, model=model, encode=encode_litellm_message)
 
     def decode(
-        self, reply: Mapping[str, Any], target: RequestTarget
+        self, reply: Mapping[str, Any], target: credentials.RequestTarget
     ) -> tuple[RathLLMChatResponse, ServedInfo]:
         return decode_litellm(reply, target)
 
-    def chunk_decoder(self, target: RequestTarget) -> ChunkDecoder:
+    def chunk_decoder(self, target: credentials.RequestTarget) -> ChunkDecoder:
         return LiteLLMChunkDecoder(target)
 
-    async def connect(self, target: RequestTarget) -> Transport:
+    async def connect(self, target: credentials.RequestTarget) -> Transport:
         return (await _connections.get(self._target)).wire(target)
 
 
@@ -222,31 +200,36 @@ def to_event(chunk: Mapping[str, Any]) -> bytes:
     return b"data: %s\n\n" % json.dumps(chunk, ensure_ascii=False).encode(errors="replace")
 
 
-def _account(provider: Provider, kind: str) -> Account:
-    account = find_account(provider, kind=kind, variables=LITELLM, default_base_url="")
+def _account(provider: Provider, kind: str) -> credentials.Account:
+    account = credentials.find_account(
+        provider, kind=kind, variables=credentials.LITELLM, default_base_url=""
+    )
     account.check_trusted()
     base_url = account.base_url.value
+    shown = credentials.public_url(base_url)
     if base_url:
-        checked_url(base_url, account.base_url.origin)
-    if password_in(base_url):
+        credentials.checked_url(base_url, account.base_url.origin)
+    if credentials.password_in(base_url):
         raise ValueError(
-            f"{public_url(base_url)!r} came with user and password from {account.base_url.origin}, "
+            f"{shown!r} came with user and password from {account.base_url.origin}, "
             'and LiteLLM would write both into logs; provider_kind="openai" keeps them out'
         )
-    refuse_unsendable(account.api_key)
+    credentials.refuse_unsendable(account.api_key)
     if not account.from_project:
         return account
     for variable in filter(env_value, _SENT_VARIABLES):
         raise ValueError(
-            f"{variable} is set and would be sent to {public_url(base_url)!r}, which the project's "
+            f"{variable} is set and would be sent to {shown!r}, which the project's "
             "own config names; unset it for this project"
         )
     # Without a key LiteLLM would look for one in the environment, and send that there.
-    return resolve_account(provider, kind=kind, variables=LITELLM, default_base_url="")
+    return credentials.resolve_account(
+        provider, kind=kind, variables=credentials.LITELLM, default_base_url=""
+    )
 
 
 def decode_litellm(
-    payload: Mapping[str, Any], target: RequestTarget
+    payload: Mapping[str, Any], target: credentials.RequestTarget
 ) -> tuple[RathLLMChatResponse, ServedInfo]:
     """Return an answer, and what is said about it.
 
@@ -265,7 +248,7 @@ def decode_litellm(
 class LiteLLMChunkDecoder(OpenAIChunkDecoder):
     """Reads the chunks of one stream, and folds the thinking that a vendor signs."""
 
-    def __init__(self, target: RequestTarget) -> None:
+    def __init__(self, target: credentials.RequestTarget) -> None:
         super().__init__(target)
         self._thinking: list[dict[str, Any]] = []
 

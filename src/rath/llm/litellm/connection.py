@@ -29,20 +29,10 @@ from rath._core.text import one_line_preview
 from rath.config.redaction import cause_without, guard_logs, redact
 from rath.config.secrets import looks_secret
 from rath.errors import AuthenticationError, ProviderError, ProviderProtocolError
+from rath.llm import errors
 from rath.llm.credentials import RequestTarget, credential_digest
-from rath.llm.errors import (
-    connection_error,
-    decode_error_body,
-    protocol_error,
-    reported_error,
-    retry_after,
-    status_error,
-    timeout_error,
-)
 from rath.llm.litellm.client import LiteLLMTarget, first_choice, keyword_arguments, to_event
 from rath.llm.transport import WireReply
-
-__all__ = ["MAPPED", "LiteLLMConnection", "litellm", "map_error"]
 
 MAPPED: tuple[type[Exception], ...] = (
     TimeoutError, openai.OpenAIError, httpx.HTTPError, ValueError,
@@ -223,7 +213,7 @@ class LiteLLMStream:
             async with asyncio.timeout(self._request.timeout):
                 item = await self._items.get()
         except TimeoutError as exc:
-            raise timeout_error(self._request) from exc
+            raise errors.timeout_error(self._request) from exc
         if isinstance(item, bytes):
             return item
         self._ended = True
@@ -257,7 +247,7 @@ async def _pump(arguments: dict[str, Any], stream: LiteLLMStream) -> None:
 def map_error(exc: Exception, target: RequestTarget) -> ProviderError:
     """Return the error of rath for a timeout or one of `MAPPED`; its text holds no key."""
     if isinstance(exc, TimeoutError):
-        return timeout_error(target)
+        return errors.timeout_error(target)
     foreign = [each for each in _chain(exc) if not type(each).__module__.startswith("litellm")]
     for each in reversed(foreign):
         response: Any = getattr(each, "response", None)
@@ -268,12 +258,12 @@ def map_error(exc: Exception, target: RequestTarget) -> ProviderError:
         if build is not None and (error := build(each, target)) is not None:
             return error
     if isinstance(exc, openai.APITimeoutError):
-        return timeout_error(target)
+        return errors.timeout_error(target)
     status: object = getattr(exc, "status_code", None)
     is_midstream = isinstance(exc, litellm.exceptions.MidStreamFallbackError)
     is_unread = status == 500 and not foreign and not is_midstream
     if isinstance(status, int) and not is_unread:
-        return status_error(target, status, _preview(exc, target))
+        return errors.status_error(target, status, _preview(exc, target))
     return ProviderProtocolError(
         f"LiteLLM cannot use the answer of {target.name}: {_preview(exc, target)}",
         endpoint=target.name,
@@ -285,24 +275,27 @@ _ERRORS: tuple[
 ] = (
     (
         (httpx.ConnectTimeout, httpx.PoolTimeout),
-        lambda _, target: connection_error(target, "it did not open in time"),
+        lambda _, target: errors.connection_error(target, "it did not open in time"),
     ),
-    ((openai.APITimeoutError, httpx.TimeoutException), lambda _, target: timeout_error(target)),
+    (
+        (openai.APITimeoutError, httpx.TimeoutException),
+        lambda _, target: errors.timeout_error(target),
+    ),
     (
         (json.JSONDecodeError,),
-        lambda exc, target: protocol_error(
+        lambda exc, target: errors.protocol_error(
             target, "not with the JSON that was expected", exc.doc.encode()
         ),
     ),
     (
         (httpx.TransportError,),
-        lambda exc, target: connection_error(
+        lambda exc, target: errors.connection_error(
             target, f"{type(exc).__name__}: {_preview(exc, target)}"
         ),
     ),
     # What it wraps says more.
     ((openai.APIConnectionError,), lambda _exc, _request: None),
-    ((openai.APIError,), lambda exc, target: reported_error(exc.body or str(exc), target)),
+    ((openai.APIError,), lambda exc, target: errors.reported_error(exc.body or str(exc), target)),
     (
         (openai.OpenAIError,),
         lambda exc, target: AuthenticationError(
@@ -326,10 +319,10 @@ def _from_status(response: Any, exc: BaseException, target: RequestTarget) -> Pr
         content: bytes = response.content
     except (httpx.StreamError, RuntimeError):
         content = b""  # a streamed answer that nobody has read
-    message, code = decode_error_body(content)
-    wait = retry_after(cast("Mapping[str, str]", response.headers))
+    message, code = errors.decode_error_body(content)
+    wait = errors.retry_after(cast("Mapping[str, str]", response.headers))
     text = _preview(message or exc, target)
-    return status_error(target, response.status_code, text, code=code, wait=wait)
+    return errors.status_error(target, response.status_code, text, code=code, wait=wait)
 
 
 def _shown_cause(exc: Exception, target: RequestTarget) -> Exception | None:

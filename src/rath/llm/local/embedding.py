@@ -15,9 +15,14 @@ from rath._async.runtime import runtime
 from rath.errors import MissingExtra, ProviderError
 from rath.llm.chat_response import RathLLMTokenUsage
 from rath.llm.credentials import RequestTarget
-from rath.llm.embedding.client import EmbeddingBatch, EmbeddingClient
-from rath.llm.embedding.decode import EmbeddingReply, Vector
-from rath.llm.embedding.provider import LOCAL_EMBEDDING_MODEL, EmbeddingProvider
+from rath.llm.embedding.client import (
+    LOCAL_EMBEDDING_MODEL,
+    EmbeddingBatch,
+    EmbeddingClient,
+    EmbeddingProvider,
+    EmbeddingReply,
+    Vector,
+)
 from rath.llm.evidence import CallRecorder, JsonValue
 from rath.llm.local.weights import WeightPart
 from rath.llm.transport import ConnectionPool
@@ -26,7 +31,6 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-__all__ = ["RathLocalEmbeddingClient"]
 
 MAX_TOKENS = 256
 """Tokens of a text that are read, its two marks included: what the model was trained for."""

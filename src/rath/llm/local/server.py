@@ -24,11 +24,10 @@ from typing import Any, ClassVar, Protocol
 from rath._async.retry import Sleep
 from rath._async.runtime import runtime
 from rath.errors import MissingExtra, ProviderError
-from rath.llm.credentials import RequestTarget
-from rath.llm.endpoint import public_url
+from rath.llm.credentials import RequestTarget, public_url
 from rath.llm.local.weights import BUNDLED_MODEL, join_weights
 from rath.llm.openai.client import COMPLETIONS_PATH, MODELS, CompletionsClient
-from rath.llm.provider import OutputMode, Provider, ProviderOrigin
+from rath.llm.provider import OutputMode, Provider
 from rath.llm.transport import ApiEndpoint, Transport, open_transport
 
 __all__ = [
@@ -209,16 +208,14 @@ class RathLocalChatClient(CompletionsClient):
         # The server holds every answer to a schema, so that no tool is ever called beside one.
         return "tool" if with_tools else "schema"
 
-    def target(
-        self, model: str | None, *, provider_origin: ProviderOrigin = "call"
-    ) -> RequestTarget:
+    def target(self, model: str | None) -> RequestTarget:
         chosen = model or self.provider.model
         return RequestTarget(
             kind=self.kind,
             endpoint=None,
             model=chosen or BUNDLED_MODEL,
             path=COMPLETIONS_PATH,
-            origins=(("model", provider_origin if chosen else "default"), ("base_url", "default")),
+            origins=(("model", "call" if chosen else "default"), ("base_url", "default")),
             timeout=self.timeout,
         )
 

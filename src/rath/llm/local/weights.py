@@ -16,8 +16,6 @@ from rath._core.files import FileLock, atomic_write_text, sync_directory
 from rath.config.env import env_value
 from rath.errors import MissingExtra, ProviderError
 
-__all__ = ["BUNDLED", "BUNDLED_MODEL", "WeightPart", "Weights", "cache_dir", "join_weights"]
-
 BUNDLED_MODEL = "qwen2.5-coder-0.5b-instruct"
 """Name of the model that the extra `local-weights` brings."""
 

@@ -11,33 +11,17 @@ from urllib.parse import quote, urlsplit
 
 from rath._async.retry import Sleep
 from rath.config.env import env_value
+from rath.llm import credentials, transport
 from rath.llm.body import BodyWriter, refuse_call_options
 from rath.llm.chat_request import RathLLMChatRequest
 from rath.llm.chat_response import RathLLMChatResponse
 from rath.llm.client import VendorClient
-from rath.llm.credentials import OPENAI, Account, RequestTarget, resolve_account
-from rath.llm.endpoint import checked_url, is_azure, public_url
 from rath.llm.openai.create_kwargs import body_writer
 from rath.llm.openai.normalize import OpenAIChunkDecoder, decode_completion
-from rath.llm.provider import Provider, ProviderOrigin
+from rath.llm.provider import Provider
 from rath.llm.stream import ChunkDecoder, ServedInfo
-from rath.llm.transport import (
-    ApiEndpoint,
-    ModelListing,
-    Transport,
-    open_transport,
-    retryable_errors,
-)
 
-__all__ = [
-    "COMPLETIONS_PATH",
-    "DEFAULT_BASE_URL",
-    "MODELS",
-    "OPENAI_RETRYABLE",
-    "CompletionsClient",
-    "OpenAIEndpoint",
-    "RathOpenAIChatClient",
-]
+__all__ = ["OPENAI_RETRYABLE", "RathOpenAIChatClient"]
 
 OPENAI_RETRYABLE: tuple[type[Exception], ...]
 """Exceptions of the SDK that another try may mend; imports the SDK on first use."""
@@ -46,7 +30,7 @@ DEFAULT_BASE_URL = "https://api.openai.com/v1"
 DEFAULT_AZURE_VERSION = "2024-10-21"
 HEADERS_VARIABLE = "OPENAI_CUSTOM_HEADERS"
 COMPLETIONS_PATH = "/chat/completions"
-MODELS = ModelListing("/models")
+MODELS = transport.ModelListing("/models")
 
 _AZURE_PATH = re.compile(r"/openai(?:/deployments(?:/.*)?)?$")
 """What each call adds to the address of a resource, but many base URLs name too."""
@@ -59,23 +43,25 @@ class OpenAIEndpoint:
     Azure has paths of its own for each deployed model.
     """
 
-    account: Account
-    api: ApiEndpoint
+    account: credentials.Account
+    api: transport.ApiEndpoint
     resource: str
     """Path of what is asked for, such as `/chat/completions`."""
 
     @classmethod
-    def of(cls, account: Account, resource: str) -> Self:
+    def of(cls, account: credentials.Account, resource: str) -> Self:
         """Return what `account` calls.
 
         Raises:
             ValueError: Its base_url is not one, or headers of the environment would be sent to
                 an endpoint that a project's config names.
         """
-        base_url = checked_url(account.base_url.value, account.base_url.origin)
+        base_url = credentials.checked_url(account.base_url.value, account.base_url.origin)
         # A resource of the v1 API needs no version.
-        is_versioned = is_azure(base_url) and "/openai/v1" not in urlsplit(base_url).path
-        api = ApiEndpoint(
+        is_versioned = (
+            credentials.is_azure(base_url) and "/openai/v1" not in urlsplit(base_url).path
+        )
+        api = transport.ApiEndpoint(
             sdk="openai",
             base_url=_AZURE_PATH.sub("", base_url) if is_versioned else base_url,
             key_origin=account.api_key.origin,
@@ -86,17 +72,11 @@ class OpenAIEndpoint:
             else None,
             headers_variable=HEADERS_VARIABLE,
             # Azure lists models, but calls name deployments, which bear names of their own.
-            listing=None if is_azure(base_url) else MODELS,
+            listing=None if credentials.is_azure(base_url) else MODELS,
         )
         return cls(account, api, resource)
 
-    def target(
-        self,
-        model: str,
-        *,
-        timeout: float | None = None,
-        provider_origin: ProviderOrigin = "call",
-    ) -> RequestTarget:
+    def target(self, model: str, *, timeout: float | None = None) -> credentials.RequestTarget:
         """Return the target of a call for `model`."""
         path, root = self.resource, self.api.base_url
         if self.api.api_version is not None:
@@ -105,15 +85,14 @@ class OpenAIEndpoint:
         return self.account.target(
             model,
             kind="openai",
-            endpoint=public_url(root + path),
+            endpoint=credentials.public_url(root + path),
             path=path,
             timeout=timeout,
-            provider_origin=provider_origin,
         )
 
-    async def connect(self, target: RequestTarget) -> Transport:
+    async def connect(self, target: credentials.RequestTarget) -> transport.Transport:
         """Return the way there; see `VendorClient.connect`."""
-        return await open_transport(self.api, target)
+        return await transport.open_transport(self.api, target)
 
 
 class CompletionsClient(VendorClient):
@@ -128,11 +107,11 @@ class CompletionsClient(VendorClient):
         return body_writer(request, model=model)
 
     def decode(
-        self, reply: Mapping[str, Any], target: RequestTarget
+        self, reply: Mapping[str, Any], target: credentials.RequestTarget
     ) -> tuple[RathLLMChatResponse, ServedInfo]:
         return decode_completion(reply, target)
 
-    def chunk_decoder(self, target: RequestTarget) -> ChunkDecoder:
+    def chunk_decoder(self, target: credentials.RequestTarget) -> ChunkDecoder:
         return OpenAIChunkDecoder(target)
 
 
@@ -152,28 +131,29 @@ class RathOpenAIChatClient(CompletionsClient):
 
     def __init__(self, provider: Provider, *, sleep: Sleep = asyncio.sleep) -> None:
         super().__init__(provider, sleep=sleep)
-        account = resolve_account(
-            provider, kind=self.kind, variables=OPENAI, default_base_url=DEFAULT_BASE_URL
+        account = credentials.resolve_account(
+            provider,
+            kind=self.kind,
+            variables=credentials.OPENAI,
+            default_base_url=DEFAULT_BASE_URL,
         )
         self._endpoint = OpenAIEndpoint.of(account, COMPLETIONS_PATH)
 
-    def target(
-        self, model: str | None, *, provider_origin: ProviderOrigin = "call"
-    ) -> RequestTarget:
+    def target(self, model: str | None) -> credentials.RequestTarget:
         chosen = self._endpoint.account.model_for(
             model, advice=" in Provider(model=...), in OPENAI_DEFAULT_MODEL or in the config"
         )
-        return self._endpoint.target(chosen, timeout=self.timeout, provider_origin=provider_origin)
+        return self._endpoint.target(chosen, timeout=self.timeout)
 
     def looked_up(self) -> object:
         return self._endpoint
 
-    async def connect(self, target: RequestTarget) -> Transport:
+    async def connect(self, target: credentials.RequestTarget) -> transport.Transport:
         return await self._endpoint.connect(target)
 
 
 def __getattr__(name: str) -> Any:
     """Give `OPENAI_RETRYABLE`, which needs the SDK, on first use."""
     if name == "OPENAI_RETRYABLE":
-        return retryable_errors("openai")
+        return transport.retryable_errors("openai")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -4,17 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from rath.llm.body import (
-    ListWriter,
-    MessageEncoder,
-    encode_message,
-    encode_sampling,
-    encode_tool,
-)
+from rath.llm import body
 from rath.llm.chat_request import RathLLMChatRequest
-from rath.llm.result_images import images_apart
 
-__all__ = ["body_writer", "to_create_kwargs", "to_create_kwargs_stream"]
+__all__ = ["to_create_kwargs", "to_create_kwargs_stream"]
 
 
 def to_create_kwargs(req: RathLLMChatRequest, *, default_model: str | None) -> dict[str, Any]:
@@ -29,8 +22,8 @@ def to_create_kwargs(req: RathLLMChatRequest, *, default_model: str | None) -> d
     model = req.model or default_model
     if not model:
         raise ValueError("model is required: name one in the request or in Provider(model=...)")
-    tools = {"tools": [encode_tool(tool) for tool in req.tools]} if req.tools else {}
-    messages = [encode_message(message) for message in images_apart(req.messages)]
+    tools = {"tools": [body.encode_tool(tool) for tool in req.tools]} if req.tools else {}
+    messages = [body.encode_message(message) for message in body.images_apart(req.messages)]
     return {"messages": messages, **tools, **_parameters(req, model), "stream": False}
 
 
@@ -47,8 +40,8 @@ def to_create_kwargs_stream(
 
 
 def body_writer(
-    request: RathLLMChatRequest, *, model: str, encode: MessageEncoder = encode_message
-) -> ListWriter:
+    request: RathLLMChatRequest, *, model: str, encode: body.MessageEncoder = body.encode_message
+) -> body.ListWriter:
     """Return a writer for bodies that say the same as the keyword arguments.
 
     One thing differs: a choice between no tools is left out, since servers refuse it.
@@ -70,9 +63,9 @@ def body_writer(
     if tools is None and "tools" not in extra:
         for name in {"tool_choice", "parallel_tool_calls"} - set(extra):
             parameters.pop(name, None)
-    return ListWriter(
+    return body.ListWriter(
         lambda streaming: {**parameters, **_for_stream(parameters)} if streaming else parameters,
-        None if tools is None else [encode_tool(tool) for tool in tools],
+        None if tools is None else [body.encode_tool(tool) for tool in tools],
         encode=encode,
     )
 
@@ -83,7 +76,7 @@ def _parameters(request: RathLLMChatRequest, model: str) -> dict[str, Any]:
         raise ValueError(
             "extra_create_args cannot set stream=True; a run streams when it is given on_event"
         )
-    return {**encode_sampling(request, model=model), **extra}
+    return {**body.encode_sampling(request, model=model), **extra}
 
 
 def _for_stream(arguments: dict[str, Any]) -> dict[str, Any]:

@@ -24,12 +24,7 @@ from rath.llm.credentials import RequestTarget
 from rath.llm.errors import answer_error, incomplete_error, reported_error
 from rath.llm.stream import ChunkDecoder, ServedInfo
 
-__all__ = [
-    "OpenAIChunkDecoder",
-    "chunk_to_deltas",
-    "decode_completion",
-    "normalize_chat_completion",
-]
+__all__ = ["normalize_chat_completion"]
 
 Json = Mapping[str, Any]
 

@@ -20,7 +20,7 @@ from rath.llm.base import ChatClient, ChatDraft
 from rath.llm.chat_request import RathLLMChatRequest, RathLLMFunctionTool, RathLLMMessage
 from rath.llm.client import open_draft, output_mode
 from rath.llm.errors import may_fall_back
-from rath.llm.evidence import CallEvidence, CallFacts, Exchange, OnDelta, evidence_of
+from rath.llm.evidence import CallEvidence, DraftFacts, Exchange, OnDelta, evidence_of
 from rath.llm.provider import Provider, ProviderOrigin
 from rath.llm.tool_args import parse_tool_arguments
 from rath.session.body import Body
@@ -401,7 +401,7 @@ class OwnAnswers:
     same agent, tools and recalled notes.
     """
 
-    def __init__(self, facts: CallFacts) -> None:
+    def __init__(self, facts: DraftFacts) -> None:
         self._facts = facts
         self._before: _Before | None = None
         self._answers: dict[RowId, CallEvidence] = {}

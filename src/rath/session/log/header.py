@@ -13,7 +13,7 @@ from uuid import UUID
 from rath._core.vector import Vector
 from rath.backend.persistence.spec_json import spec_to_jsonable
 from rath.backend.workspace import StoredWorkspace, WorkspaceRef
-from rath.llm.endpoint import public_url
+from rath.llm.credentials import public_url
 from rath.llm.provider import Provider
 from rath.session.bindings import NOWHERE, Placement, PlacementRef
 from rath.session.body import Body

@@ -10,7 +10,7 @@ from uuid import UUID
 
 from rath.backend.abc import BackendSandboxSpec
 from rath.errors import RathError
-from rath.llm.endpoint import public_url
+from rath.llm.credentials import public_url
 from rath.llm.provider import ConfigEntry, Provider
 from rath.session.events import Header
 from rath.session.graph.kind import LineageKind

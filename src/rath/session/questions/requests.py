@@ -16,7 +16,7 @@ from rath.backend.abc import SandboxIdentity
 from rath.errors import PersistenceError
 from rath.llm.base import ChatDraft
 from rath.llm.chat_request import RathLLMFunctionTool, RathLLMMessage
-from rath.llm.recorded import RecordedClient, can_write_again
+from rath.llm.custom_client import RecordedClient, can_write_again
 from rath.session.body import Body
 from rath.session.calls.requests import (
     RENDERER,

@@ -21,11 +21,10 @@ from rath.llm.base import ChatClient, ChatDraft
 from rath.llm.chat_request import SAMPLING_FIELDS, RathLLMChatRequest, RathLLMMessage
 from rath.llm.chat_response import RathLLMStreamDelta
 from rath.llm.client import open_draft, output_mode
-from rath.llm.custom_client import CustomDraft
-from rath.llm.evidence import CallEvidence, CallFacts, Exchange, OnDelta
+from rath.llm.custom_client import CustomDraft, RecordedClient, can_write_again
+from rath.llm.evidence import CallEvidence, DraftFacts, Exchange, OnDelta
 from rath.llm.offline import offline
 from rath.llm.provider import OutputMode, Provider, ProviderOrigin
-from rath.llm.recorded import RecordedClient, can_write_again
 from rath.llm.registry import NoClient, make_client
 from rath.llm.stream import split
 from rath.session.calls.requests import Candidate
@@ -175,7 +174,7 @@ class ReplayedDraft:
         self._facts = facts
 
     @property
-    def facts(self) -> CallFacts:
+    def facts(self) -> DraftFacts:
         return self._facts
 
     @property

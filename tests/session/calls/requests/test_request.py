@@ -16,7 +16,7 @@ from msgspec import structs
 from rath._async.runtime import runtime
 from rath._core.vector import Vector
 from rath.llm import Provider, RathLLMFunctionTool, RathLLMMessage
-from rath.llm.evidence import CallEvidence, CallFacts
+from rath.llm.evidence import CallEvidence, DraftFacts
 from rath.session import (
     ChunkRow,
     ChunkTable,
@@ -250,7 +250,7 @@ def call(evidence: CallEvidence = EVIDENCE, row: int = 0) -> ModelCall:
     return call_of(RowId(SESSION, row), evidence)
 
 
-def own(facts: CallFacts, *entries: Entry) -> OwnAnswers:
+def own(facts: DraftFacts, *entries: Entry) -> OwnAnswers:
     answers = OwnAnswers(facts)
     answers.learn(Vector(entries))
     return answers

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from rath._async.runtime import runtime
 from rath.errors import MemoryBackendError, UnsupportedMemoryOp
-from rath.llm.endpoint import without_login
+from rath.llm.credentials import without_login
 from rath.memory import op_types
 from rath.memory.abc import MemoryBackend, MemoryStoreSpec
 from rath.memory.adapters.openviking.client import (

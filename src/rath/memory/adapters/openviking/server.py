@@ -37,7 +37,7 @@ from rath._core.files import FileLock, LockKind, atomic_write_json, make_private
 from rath.config.env import env_value
 from rath.errors import MemoryBackendError
 from rath.llm.credentials import OPENAI, OPENAI_FIXED_MODEL, find_account
-from rath.llm.embedding.provider import EmbeddingProvider
+from rath.llm.embedding.client import EmbeddingProvider
 from rath.llm.provider import Provider
 from rath.memory.abc import MemoryStoreSpec
 

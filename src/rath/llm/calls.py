@@ -1,0 +1,214 @@
+"""The way of every model call: the base of clients with its tries, and the gate of an endpoint.
+
+provider -> [ offline switch -> transport -> gate -> request -> answer ] -> evidence
+            '---------------------- each try ----------------------'
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+from contextlib import asynccontextmanager, contextmanager
+from contextvars import ContextVar
+from functools import lru_cache
+from typing import ClassVar, Generic, Literal, Protocol, TypeVar
+from urllib.parse import urlsplit
+
+from rath import __version__
+from rath._async import retry as retries
+from rath._async.limiter import Caps, Gate, Limiter
+from rath.llm.chat_response import RathLLMStreamDelta
+from rath.llm.credentials import AccountSource, RequestTarget
+from rath.llm.errors import retry_verdict
+from rath.llm.evidence import CallRecorder, DraftFacts, OnDelta
+from rath.llm.offline import refuse_live_call
+from rath.llm.provider import Provider
+from rath.llm.transport import Transport
+
+T = TypeVar("T")
+
+_PORTS = {"http": 80, "https": 443}
+
+Whose = Literal["our", "custom"]
+
+_limiter = Limiter()
+
+_is_inside: ContextVar[bool] = ContextVar("rath_inside_custom_client", default=False)
+"""Whether the current code was called by a call that holds a place at a gate of others."""
+
+
+class CallSource(AccountSource, Protocol):
+    """Fields that the providers for chat, embeddings and pictures have in common."""
+
+    @property
+    def retry_max_attempts(self) -> int | None: ...
+
+    @property
+    def retry_base_seconds(self) -> float | None: ...
+
+    @property
+    def timeout(self) -> float | None: ...
+
+
+P = TypeVar("P", bound=CallSource)
+
+
+class ModelCaller(ABC, Generic[P]):
+    """Base of our clients: the facts of a call, its tries, and the offline switch.
+
+    Args:
+        provider: What the client is made for.
+        sleep: Waits between tries; for tests.
+    """
+
+    kind: ClassVar[str]
+    renderer: ClassVar[str]
+    """Name and version of the code that writes bodies; a change of bytes changes it."""
+
+    sdk: ClassVar[str | None] = None
+
+    def __init__(self, provider: P, *, sleep: retries.Sleep = asyncio.sleep) -> None:
+        self._provider = provider
+        self.sleep = sleep
+        attempts, base = provider.retry_max_attempts, provider.retry_base_seconds
+        self.retry_policy = retries.RetryPolicy(
+            max_attempts=retries.DEFAULT_MAX_ATTEMPTS if attempts is None else attempts,
+            base=retries.DEFAULT_BASE_SECONDS if base is None else base,
+        )
+
+    @property
+    def provider(self) -> P:
+        """The provider that the client was made for."""
+        return self._provider
+
+    def retryable(self, error: BaseException) -> float | bool:
+        """Tell whether another try may mend `error`, or after how many seconds it may."""
+        return retry_verdict(error)
+
+    def call_facts(self, target: RequestTarget, *, tools_digest: str | None = None) -> DraftFacts:
+        """Return the facts of calls to `target`."""
+        return DraftFacts(
+            provider_kind=getattr(self._provider, "provider_kind", None) or self.kind,
+            adapter=f"{type(self).__module__}:{type(self).__qualname__}",
+            adapter_version=__version__,
+            renderer=self.renderer,
+            sdk=self.sdk,
+            endpoint=target.endpoint,
+            requested_model=target.model,
+            origins=target.origins,
+            tools_digest=tools_digest,
+        )
+
+    async def try_call(self, call: CallRecorder, attempt: Callable[[], Awaitable[T]]) -> T:
+        """Return what `attempt` gives, after as many tries as the provider allows.
+
+        Args:
+            call: Records the tries.
+            attempt: One try; its answer is decoded.
+
+        Raises:
+            ProviderError: The last try failed.
+        """
+        facts = call.facts
+
+        async def live(_: int) -> T:
+            refuse_live_call(facts.endpoint, facts.requested_model, kind=facts.provider_kind)
+            return await attempt()
+
+        return await retries.retry(
+            live,
+            policy=self.retry_policy,
+            retryable=self.retryable,
+            on_attempt=call.attempts.append,
+            sleep=self.sleep,
+        )
+
+
+@asynccontextmanager
+async def at_endpoint(
+    call: CallRecorder, transport: Transport, caps: Caps | None = None
+) -> AsyncGenerator[Gate]:
+    """Give the gate of an endpoint when a call may be sent there, and leave it at the end."""
+    call.reached(
+        transport.endpoint, sdk_version=transport.sdk_version, credential=transport.credential
+    )
+    gate = await pass_gate(call, caps)
+    try:
+        yield gate
+    finally:
+        gate.leave()
+
+
+def caps_of(provider: Provider) -> Caps | None:
+    """Return the limits that a provider sets, None when it sets none."""
+    in_flight, per_minute = provider.max_in_flight, provider.max_requests_per_minute
+    return None if in_flight is None and per_minute is None else Caps(in_flight, per_minute)
+
+
+async def pass_gate(call: CallRecorder, caps: Caps | None, *, whose: Whose = "our") -> Gate:
+    """Wait until a call may be sent to its endpoint; whoever gets the gate must `leave` it.
+
+    The time that was waited is added to the evidence of the call, also when the wait is cancelled.
+    Without caps nothing is waited for, and the call counts for those that have some.
+
+    Args:
+        call: Says where it goes, and hears how long it waited.
+        caps: What its provider allows.
+        whose: Whose client calls. Those of others are counted by themselves, since many of them
+            call through one of ours: a call would hold the very place that it waits for.
+    """
+    if whose == "custom" and caps is not None and _is_inside.get():
+        # Two such clients that call each other would wait for each other's places.
+        caps = Caps(None, caps.per_minute, goes_first=True)
+    gate = _limiter.gate(_place(whose, call.facts.provider_kind, call.endpoint))
+    if gate.enter_at_once(caps):
+        call.was_sent = True
+        return gate
+    assert caps is not None  # who has none never waits
+    clock = asyncio.get_running_loop().time
+    start = clock()
+    try:
+        await gate.enter(caps)
+    finally:
+        call.queued_ms += (clock() - start) * 1000
+    call.was_sent = True
+    return gate
+
+
+@contextmanager
+def inside_custom_client() -> Generator[None]:
+    """Let the calls that are made inside wait for no place at the gates of custom clients."""
+    token = _is_inside.set(True)
+    try:
+        yield
+    finally:
+        _is_inside.reset(token)
+
+
+def giving_way(gate: Gate, on_delta: OnDelta) -> OnDelta:
+    """Return `on_delta` for a call that has passed `gate` and holds no place while it awaits.
+
+    What takes the deltas may stand still because a callback asks the same endpoint: if a place
+    were held meanwhile, the two would wait for each other. So whoever holds one of ours waits for
+    the endpoint alone, and no call can wait for ever.
+    """
+
+    def give(delta: RathLLMStreamDelta) -> Awaitable[None] | None:
+        waiting = on_delta(delta)
+        return None if waiting is None else gate.give_way(waiting)
+
+    return give
+
+
+@lru_cache(maxsize=256)
+def _place(whose: Whose, provider_kind: str, endpoint: str | None) -> str:
+    """Return what all calls to one endpoint have in common, whatever their path, key and model.
+
+    A client that does not say where it calls is told by its kind.
+    """
+    parts = urlsplit(endpoint or "")
+    if not parts.hostname:
+        return f"{whose} {provider_kind}"
+    port = parts.port or _PORTS.get(parts.scheme)
+    return f"{whose} {parts.scheme}://{parts.hostname}:{port}"
