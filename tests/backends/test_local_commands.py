@@ -24,7 +24,7 @@ from rath.backend import (
     CommandResult,
     ToolExecutionFailure,
 )
-from rath.backend.host.capture import MAX_OUTPUT_BYTES
+from rath.backend.host.process import MAX_OUTPUT_BYTES
 from rath.backend.local import LocalBackend
 from tests.support.waiting import PATIENCE, at_a_deadline
 

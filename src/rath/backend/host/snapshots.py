@@ -31,7 +31,7 @@ from rath.backend.snapshots import (
     WorkspaceTree,
     WorkspaceTrees,
 )
-from rath.backend.use import try_use_of
+from rath.backend.workspace import try_use_of
 from rath.errors import BackendError
 
 _CONTENT = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW

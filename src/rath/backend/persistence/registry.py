@@ -45,7 +45,7 @@ from rath.backend.persistence.spec_json import (
     spec_from_jsonable,
     spec_to_jsonable,
 )
-from rath.backend.use import SANDBOX
+from rath.backend.workspace import SANDBOX
 from rath.errors import BackendError
 
 __all__ = [
