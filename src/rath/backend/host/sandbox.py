@@ -30,10 +30,9 @@ from rath.backend.host.paths import Workspace
 from rath.backend.host.process import Command
 from rath.backend.host.snapshots import (
     TREES,
+    HostSeedSnapshot,
     HostSnapshot,
-    SeedSnapshot,
     freeze_tree,
-    host_snapshot,
 )
 from rath.backend.host.supervisor import Leftovers
 from rath.backend.snapshots import InitialFiles, Seed, SnapshotLineage, WorkspaceTree
@@ -192,7 +191,9 @@ class LayeredSandbox(HostSandbox):
         async def origin() -> Seed:
             return seed
 
-        self._initial = InitialFiles[HostSnapshot](lambda lineage: SeedSnapshot(lineage, origin))
+        self._initial = InitialFiles[HostSnapshot](
+            lambda lineage: HostSeedSnapshot(lineage, origin)
+        )
         self._initial.lineage.born = frozen
         root = (root if tools is not None else None) or directory.files
         # Its files overlap with no other's, whatever path its commands see.
@@ -216,7 +217,7 @@ class LayeredSandbox(HostSandbox):
         Raises:
             BackendError: The files are of another kind of backend, or there is no place for it.
         """
-        frozen = host_snapshot(seed.frozen)
+        frozen = HostSnapshot.require(seed.frozen)
 
         def make() -> tuple[LayerDirectory, Tools | None]:
             directory = LayerDirectory()
