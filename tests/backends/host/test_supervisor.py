@@ -24,7 +24,7 @@ from rath.backend import (
     CommandResult,
     ToolExecutionFailure,
 )
-from rath.backend.host.backend import timeout_failure
+from rath.backend.host.backend import deadline_failure
 from rath.backend.host.process import Command, CommandEnd, run_process
 from rath.backend.host.supervisor import SupervisedCommand, is_supported, supervisor
 from rath.backend.local import LocalBackend
@@ -303,7 +303,7 @@ def test_who_stops_the_supervisor_too_is_ended_all_the_same(workspace: Path, pip
 
 def test_what_cannot_be_ended_is_not_said_to_be() -> None:
     end = CommandEnd(CommandResult(-9, b"", b"", 1.0), True, is_gone=False)
-    message = timeout_failure(end, 2.0).message
+    message = deadline_failure(end, 2.0).message
     assert ("was ended" in message, "may still run" in message) == (False, True)
 
 

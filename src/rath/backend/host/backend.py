@@ -16,6 +16,7 @@ from typing import ClassVar
 from rath._async.runtime import runtime
 from rath._core.text import decode_output
 from rath.backend.abc import Backend, BackendSandbox, BackendSandboxSpec, SandboxIdentity
+from rath.backend.capabilities import Capabilities, IsolationLevel
 from rath.backend.changes import manifest_digest
 from rath.backend.file_tools import OutsideWorkspace, os_failure
 from rath.backend.host.changes import run_observed
@@ -36,6 +37,7 @@ from rath.backend.results import (
     CommandResult,
     ToolExecutionFailure,
     ToolResult,
+    timeout_failure,
     tool_failure_from,
 )
 from rath.backend.snapshots import Seed, UnopenedFiles
@@ -57,12 +59,27 @@ class HostBackend(Backend):
 
     reads_parts = True
 
+    isolation: ClassVar[IsolationLevel]
+
     mounts_layers: ClassVar[bool] = True
     """Whether workspaces of their own are overlays where that is possible, or always copies."""
 
     def __init__(self) -> None:
         self._open: list[HostSandbox] = []
         self._unopened: UnopenedFiles[HostSnapshot] = UnopenedFiles()
+
+    @classmethod
+    def capabilities(cls) -> Capabilities:
+        return Capabilities(
+            isolation=cls.isolation,
+            supports_command=True,
+            supports_filesystem=True,
+            supports_code_interpreter=True,
+            cold_start_ms_p50=10,
+            supports_workspace_copy=True,
+            observes_effects=True,
+            confines_commands=cls.isolation is not IsolationLevel.PROCESS,
+        )
 
     @classmethod
     def supported_calls(cls) -> frozenset[type[BackendTool]]:
@@ -255,7 +272,7 @@ class HostBackend(Backend):
         except (TypeError, ValueError) as exc:
             return tool_failure_from("unexpected", exc)
         if end.timed_out:
-            return timeout_failure(end, command.timeout)
+            return deadline_failure(end, command.timeout)
         return self.start_failure(end) or end.result
 
     def _opened(self, spec: BackendSandboxSpec) -> HostSandbox:
@@ -279,17 +296,11 @@ class HostBackend(Backend):
 _RUNS_ON = "could not be ended as a whole: something that it started may still run"
 
 
-def timeout_failure(end: CommandEnd, timeout: float | None) -> ToolExecutionFailure:
-    """Return what is said of a command that was ended at its deadline."""
-    limit = DEFAULT_TIMEOUT if timeout is None else timeout
+def deadline_failure(end: CommandEnd, timeout: float | None) -> ToolExecutionFailure:
+    """Return the failure of a command that was ended at its deadline."""
     printed = decode_output(end.result.stdout) + decode_output(end.result.stderr)
     outcome = "was ended with its child processes" if end.is_gone else _RUNS_ON
-    return ToolExecutionFailure(
-        "timeout",
-        f"it did not end within {limit:g} s and {outcome}"
-        + ("; detail is what it had printed" if printed else ""),
-        printed or None,
-    )
+    return timeout_failure(DEFAULT_TIMEOUT if timeout is None else timeout, printed, outcome)
 
 
 def copy_failure(exc: CopyFailed) -> ToolExecutionFailure:

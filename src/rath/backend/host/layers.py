@@ -17,7 +17,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Generic, Literal, Self, TypeVar
+from typing import Generic, Literal, Self, TypeVar, cast
 from uuid import uuid4
 
 from rath._async.runtime import runtime
@@ -250,6 +250,12 @@ class SharedJob(Generic[T]):
         if running is None or not running.done():
             return running is not None
         return running.exception() is None and len(running.result()) == 1
+
+    @property
+    def result(self) -> T:
+        """What it returned; there once `aresult` has given it."""
+        assert self._running is not None
+        return cast("T", self._running.result()[0])
 
     async def aresult(self, job: Callable[[], T]) -> T:
         """Return what the job returns; the first who asks starts it on a worker thread.

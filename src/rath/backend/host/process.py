@@ -28,7 +28,7 @@ from rath.backend.host.supervisor import (
     supervisor,
 )
 from rath.backend.host.supervisor_process import LEAVE_SECONDS, TERM_SECONDS, signal_group
-from rath.backend.results import CommandResult
+from rath.backend.results import CommandResult, truncation_note
 
 DEFAULT_TIMEOUT = 120.0
 """Seconds after which a command is ended unless its caller said otherwise; a guess."""
@@ -422,8 +422,8 @@ class Capture:
         left_out = self._n_bytes - MAX_OUTPUT_BYTES
         if left_out <= 0:
             return bytes(self._head + self._tail)
-        why = b", and not kept: the temporary directory is full" if self._is_lost else b""
-        note = b"\n[... output truncated: %d bytes left out%s ...]\n" % (left_out, why)
+        why = ", and not kept: the temporary directory is full" if self._is_lost else ""
+        note = truncation_note(left_out, why)
         return bytes(self._head + note + self._tail[-_HALF:])
 
     async def whole(self) -> Blob | None:

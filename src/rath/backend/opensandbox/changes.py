@@ -29,6 +29,7 @@ from rath.backend.changes import (
     manifest_digest,
 )
 from rath.backend.effects import (
+    OFF,
     FileEffect,
     is_observed,
     note_effect,
@@ -63,7 +64,6 @@ NOT_FETCHED = (
     "some contents were not kept, only their digests: one look fetches no more, or they could not "
     "be read"
 )
-OFF = "effects were not looked for (EffectPolicy.is_on is False)"
 
 _N_FETCHERS = 8
 """How many files are fetched side by side; a guess that spares small servers."""
