@@ -146,7 +146,7 @@ class WorkspaceSnapshot(FrozenWorkspace):
         at: WorkspaceSnapshot | None = self
         while at is not None:
             yield at
-            at = at.lineage.born
+            at = at.lineage.start
 
 
 S = TypeVar("S", bound=WorkspaceSnapshot)
@@ -156,11 +156,11 @@ class SnapshotLineage(Generic[S]):
     """The history of one workspace: what is frozen later descends from what was before.
 
     Args:
-        born: What it began with, None where that is not known.
+        start: What it began with, None where that is not known.
     """
 
-    def __init__(self, born: S | None = None) -> None:
-        self.born = born
+    def __init__(self, start: S | None = None) -> None:
+        self.start = start
         self._n_versions = 0
 
     def next_version(self) -> int:
@@ -192,7 +192,7 @@ class SeedSnapshot(WorkspaceSnapshot, Generic[S]):
         """Return the snapshot of the seed, and the seed."""
         seed = await self._origin()
         base = self.base_class.require(seed.frozen)
-        self.lineage.born = self.lineage.born or base
+        self.lineage.start = self.lineage.start or base
         return base, seed
 
     async def asecure(self) -> None:
@@ -236,7 +236,7 @@ class InitialFiles(Generic[S]):
 
         self._make = make
         self._lock = threading.Lock()
-        self._snapshot: Callable[[], S | None] = _no_snapshot
+        self._snapshot: Callable[[], S | None] = lambda: None
 
     def freeze(self) -> S:
         """Return the files with which it begins; O(1), on any thread."""
@@ -246,10 +246,6 @@ class InitialFiles(Generic[S]):
                 snapshot = self._make(self.lineage)
                 self._snapshot = weakref.ref(snapshot)
             return snapshot
-
-
-def _no_snapshot() -> None:
-    return None
 
 
 class FreezableSandbox(Protocol):

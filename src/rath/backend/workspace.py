@@ -90,7 +90,7 @@ class StoredWorkspace:
         Raises:
             WorkspaceLost: The directory is not there, or is another one.
         """
-        directory = self._found()
+        directory = self._current_directory()
         if not self.has_files:
             return directory
         expected, problem = self._problem(directory)
@@ -99,7 +99,7 @@ class StoredWorkspace:
             raise WorkspaceLost(named, backend, expected, problem)
         return directory
 
-    def _found(self) -> str | None:
+    def _current_directory(self) -> str | None:
         """Return the path where the directory is now: a home that was moved took it along."""
         if self.directory is None or self.kept is None or os.path.lexists(self.directory):
             return self.directory
@@ -267,13 +267,9 @@ def _below(path: str, above: str) -> str | None:
     return None if relative.startswith(os.pardir) or relative == os.curdir else relative
 
 
-def _forget_after_fork() -> None:
-    """Forget sandboxes in a forked child: what is open belongs to the parent."""
-    _live.clear()
-
-
 if hasattr(os, "register_at_fork"):  # pragma: no branch  # Windows has no fork
-    os.register_at_fork(after_in_child=_forget_after_fork)
+    # What is open belongs to the parent.
+    os.register_at_fork(after_in_child=_live.clear)
 
 
 def begin_use_of(directory: str) -> Use | None:
@@ -284,7 +280,7 @@ def begin_use_of(directory: str) -> Use | None:
     Raises:
         BackendError: It is being removed and that does not end, or it cannot be locked.
     """
-    sandbox = _kept_above(Path(os.path.realpath(os.path.expanduser(directory))))
+    sandbox = _sandbox_above(Path(os.path.realpath(os.path.expanduser(directory))))
     return None if sandbox is None else SANDBOX.hold(sandbox)
 
 
@@ -293,7 +289,7 @@ def try_use_of(directory: str) -> Use | None:
 
     None where it is in none, or where somebody removes it; never waits.
     """
-    sandbox = _kept_above(Path(directory))
+    sandbox = _sandbox_above(Path(directory))
     if sandbox is None:
         return None
     with contextlib.suppress(OSError):
@@ -301,7 +297,7 @@ def try_use_of(directory: str) -> Use | None:
     return None
 
 
-def _kept_above(real: Path) -> Path | None:
+def _sandbox_above(real: Path) -> Path | None:
     for path in (real, *real.parents):
         above = path.parent
         if above.name == LOCAL_SUBDIR and above.parent.name == SANDBOXES_DIR_NAME:

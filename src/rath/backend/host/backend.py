@@ -140,7 +140,9 @@ class HostBackend(Backend):
         return os.path.abspath(os.path.expanduser(given)) if given else None
 
     async def aopen(self, spec: BackendSandboxSpec | None) -> HostSandbox:
-        opening = runtime().start_in_worker(partial(self._opened, spec or BackendSandboxSpec()))
+        opening = runtime().start_in_worker(
+            partial(self._open_directory, spec or BackendSandboxSpec())
+        )
         try:
             sandbox = await asyncio.wrap_future(opening)
         except asyncio.CancelledError:
@@ -241,7 +243,7 @@ class HostBackend(Backend):
             running.add_done_callback(_take_result)
             timeout = GIVE_UP_SECONDS if commit.abandon() else None
             if not op.read_only:
-                await _ended(running, timeout)
+                await _wait_for(running, timeout)
             raise
 
     async def _run_command(self, sandbox: HostSandbox, op: BackendToolCommandRun) -> ToolResult:
@@ -275,7 +277,7 @@ class HostBackend(Backend):
             return deadline_failure(end, command.timeout)
         return self.start_failure(end) or end.result
 
-    def _opened(self, spec: BackendSandboxSpec) -> HostSandbox:
+    def _open_directory(self, spec: BackendSandboxSpec) -> HostSandbox:
         given = spec.working_dir
         prune_once()
         try:
@@ -317,7 +319,7 @@ def _take_result(running: asyncio.Future[ToolResult | bool]) -> None:
         running.exception()
 
 
-async def _ended(running: asyncio.Future[ToolResult | bool], timeout: float | None) -> None:
+async def _wait_for(running: asyncio.Future[ToolResult | bool], timeout: float | None) -> None:
     """Wait for a worker, `timeout` seconds at most; cancelled again, only where there is one."""
     while not running.done():
         try:

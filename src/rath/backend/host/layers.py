@@ -296,7 +296,7 @@ class LayerDirectory:
 
     def __init__(self) -> None:
         try:
-            self.path, fd, lock = _claimed(ensure_forks_root())
+            self.path, fd, lock = _claim_new(ensure_forks_root())
         except (BackendError, OSError) as exc:
             raise CopyFailed("the workspace", str(exc)) from exc
         self.files = os.path.join(self.path, "files")
@@ -308,7 +308,7 @@ class LayerDirectory:
 
     @classmethod
     @contextmanager
-    def made(cls) -> Generator[Self]:
+    def create(cls) -> Generator[Self]:
         """Make one for what is put into it inside the block; it is removed if that fails."""
         directory = cls()
         try:
@@ -333,7 +333,7 @@ class LayerDirectory:
         await self._claim.aclose()
 
 
-def _claimed(above: Path) -> tuple[str, int, FileLock]:
+def _claim_new(above: Path) -> tuple[str, int, FileLock]:
     # It gets its name together with the lock: nobody finds it there without.
     making = above / f".{uuid4()}"
     making.mkdir(mode=0o700)

@@ -194,7 +194,7 @@ class LayeredSandbox(HostSandbox):
         self._initial = InitialFiles[HostSnapshot](
             lambda lineage: HostSeedSnapshot(lineage, origin)
         )
-        self._initial.lineage.born = frozen
+        self._initial.lineage.start = frozen
         root = (root if tools is not None else None) or directory.files
         # Its files overlap with no other's, whatever path its commands see.
         super().__init__(
@@ -254,7 +254,7 @@ class LayeredSandbox(HostSandbox):
     def freeze(self, lineage: SnapshotLineage[HostSnapshot] | None) -> HostSnapshot:
         if self.layer is not None:
             lineage = lineage or self._initial.lineage
-            lineage.born = lineage.born or self._frozen
+            lineage.start = lineage.start or self._frozen
             return freeze_tree(self.tree, self.layer.root, lineage)
         return self._initial.freeze() if self._changes else self._frozen
 
@@ -280,12 +280,12 @@ class LayeredSandbox(HostSandbox):
     async def _alayer(self) -> Layer:
         if self.layer is None:
             lower = await self._frozen.asecured()
-            layer = await self._making.aresult(partial(self._made, lower))
+            layer = await self._making.aresult(partial(self._make_layer, lower))
             self.tree.door = layer.door
             self.layer = layer
         return self.layer
 
-    def _made(self, lower: LayerDirectory) -> Layer:
+    def _make_layer(self, lower: LayerDirectory) -> Layer:
         layer: Layer | None = None
         if self._tools is not None:
             try:

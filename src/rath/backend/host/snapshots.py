@@ -67,15 +67,15 @@ class HostSnapshot(WorkspaceSnapshot):
 
     async def ascan(self) -> Manifest:
         # No name is passed over: who merges by it must not lose what tools keep in `.git`.
-        async with self._found() as door:
+        async with self._open_files() as door:
             return await runtime().call_in_worker(partial(_manifest, door))
 
     async def aread(self, path: str) -> bytes:
-        async with self._found() as door:
+        async with self._open_files() as door:
             return await runtime().call_in_worker(partial(_read, door, path))
 
     @asynccontextmanager
-    async def _found(self) -> AsyncGenerator[str]:
+    async def _open_files(self) -> AsyncGenerator[str]:
         try:
             async with self.reading() as door:
                 yield door
@@ -132,7 +132,7 @@ class TreeSnapshot(HostSnapshot):
 
     def _copied(self) -> LayerDirectory:
         place, door = self._tree.place, self._tree.door
-        with LayerDirectory.made() as directory:
+        with LayerDirectory.create() as directory:
             if os.path.isdir(door):
                 if place == door:
                     require_no_mounts(place)
@@ -179,7 +179,7 @@ class HostSeedSnapshot(HostSnapshot, SeedSnapshot[HostSnapshot]):
         lower = await base.asecured()
         if not seed.changes:
             return lower
-        return await self._copying.aresult(partial(_changed, lower, seed))
+        return await self._copying.aresult(partial(_changed_copy, lower, seed))
 
 
 def initial_snapshot(lineage: SnapshotLineage[HostSnapshot], origin: Origin | None) -> HostSnapshot:
@@ -230,8 +230,8 @@ def require_no_mounts(place: str) -> None:
         raise CopyFailed(place, f"another file system is mounted in it, at {str(mounted)!r}")
 
 
-def _changed(lower: LayerDirectory, seed: Seed) -> LayerDirectory:
-    with LayerDirectory.made() as directory:
+def _changed_copy(lower: LayerDirectory, seed: Seed) -> LayerDirectory:
+    with LayerDirectory.create() as directory:
         copy_tree(lower.files, directory.files)
         apply_changes(directory.files, seed.changes)
         return directory

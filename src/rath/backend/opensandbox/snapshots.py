@@ -351,7 +351,7 @@ def freeze(
     native: RemoteSandbox | None = sandbox.native
     if native is not None:
         lineage = unopened.lineage(sandbox) or SnapshotLineage[RemoteFrozen]()
-        lineage.born = lineage.born or native.begin
+        lineage.start = lineage.start or native.begin
         return TREES.freeze(
             native.tree,
             lineage,

@@ -199,7 +199,7 @@ class PersistentSandboxRegistry:
         )
         paths.ensure_opensandbox_root()
         with _writing():
-            _write_index(record)
+            atomic_write_json(record.path, _encode_record(record), mode=_PRIVATE_MODE)
         return new_id
 
     def touch_remote(self, sandbox_id: UUID | str) -> None:
@@ -368,11 +368,6 @@ def _with_uses(record: RemoteSandboxRecord) -> RemoteSandboxRecord:
 
 
 # ---------------------------------------------------------------- index files
-
-
-def _write_index(record: RemoteSandboxRecord) -> None:
-    """Write the index file of a record, readable by its owner alone."""
-    atomic_write_json(record.path, _encode_record(record), mode=_PRIVATE_MODE)
 
 
 def _read_index(path: Path) -> RemoteSandboxRecord:
