@@ -60,6 +60,7 @@ class HostBackend(Backend):
     reads_parts = True
 
     isolation: ClassVar[IsolationLevel]
+    """How far commands are apart from the host; above `PROCESS` they are confined."""
 
     mounts_layers: ClassVar[bool] = True
     """Whether workspaces of their own are overlays where that is possible, or always copies."""
