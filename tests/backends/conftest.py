@@ -9,6 +9,7 @@ import pytest
 
 from rath.backend import BackendSandbox, BackendSandboxSpec
 from rath.backend.local import LocalBackend
+from tests.support.command_witness import Witness
 
 
 @pytest.fixture
@@ -24,3 +25,8 @@ def sandbox(workspace: Path) -> Iterator[BackendSandbox]:
     opened = backend.open(BackendSandboxSpec(working_dir=str(workspace)))
     yield opened
     backend.close(opened)
+
+
+@pytest.fixture
+def witness(workspace: Path) -> Witness:
+    return Witness(workspace / "witness")

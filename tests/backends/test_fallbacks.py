@@ -46,7 +46,7 @@ from rath.backend.fallbacks import (
     StoredOutputs,
     output_path,
 )
-from rath.backend.host.capture import MAX_OUTPUT_BYTES, MAX_WHOLE_BYTES, Capture, finish
+from rath.backend.host.process import MAX_OUTPUT_BYTES, MAX_WHOLE_BYTES, Capture, finish
 from tests.support.api import MAX_STREAM_CHARS, ResultText, encode_result
 from tests.support.waiting import at_a_deadline
 

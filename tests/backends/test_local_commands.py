@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import select
 import shutil
 import signal
 import subprocess
@@ -24,9 +23,10 @@ from rath.backend import (
     CommandResult,
     ToolExecutionFailure,
 )
-from rath.backend.host.capture import MAX_OUTPUT_BYTES
+from rath.backend.host.process import MAX_OUTPUT_BYTES
 from rath.backend.local import LocalBackend
-from tests.support.waiting import PATIENCE, at_a_deadline
+from tests.support.command_witness import Witness
+from tests.support.waiting import at_a_deadline
 
 
 def run(sandbox: BackendSandbox, cmd: str, **options: object) -> CommandResult:
@@ -40,35 +40,7 @@ def failure(result: object) -> ToolExecutionFailure:
     return result
 
 
-class Witness:
-    """A pipe that the processes of a command hold open: at its end, all of them are gone."""
-
-    def __init__(self, path: Path) -> None:
-        os.mkfifo(path)
-        self.fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-        os.set_blocking(self.fd, True)
-        # Held open from here too until the command has begun, so that reading waits for it.
-        self._writer = os.open(path, os.O_WRONLY)
-
-    def wait_begun(self) -> None:
-        assert os.read(self.fd, 6) == b"begun\n"
-        os.close(self._writer)
-
-    def has_begun(self) -> bool:
-        return bool(select.select([self.fd], [], [], 0)[0])
-
-    def wait_all_gone(self) -> None:
-        assert select.select([self.fd], [], [], PATIENCE)[0], "something is still there"
-        assert os.read(self.fd, 1) == b""
-        os.close(self.fd)
-
-
 BEGIN = "exec 9>witness; echo begun >&9; "
-
-
-@pytest.fixture
-def witness(workspace: Path) -> Witness:
-    return Witness(workspace / "witness")
 
 
 def test_a_command_tells_output_error_and_exit_code(sandbox: BackendSandbox) -> None:

@@ -13,7 +13,7 @@ import pytest
 from rath import backend
 from rath._core.usage_locks import claimed, is_used
 from rath.backend import BackendSandboxSpec, BackendToolCommandRun
-from rath.backend.use import begin_use_of, try_use_of
+from rath.backend.workspace import begin_use_of, try_use_of
 from rath.errors import BackendError
 
 LONG_AGO = 1_000_000.0

@@ -141,7 +141,7 @@ class EmptySnapshot(WorkspaceSnapshot):
     async def asecure(self) -> None:
         self._is_copied = True
 
-    async def amanifest(self) -> Manifest:
+    async def ascan(self) -> Manifest:
         return {}
 
     async def aread(self, path: str) -> bytes:

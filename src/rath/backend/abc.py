@@ -21,8 +21,7 @@ from rath.backend.results import ToolExecutionFailure, ToolResult
 from rath.backend.snapshots import FrozenWorkspace, Origin, Seed
 from rath.backend.stream import Stream
 from rath.backend.tool_types import BackendTool, require_payload
-from rath.backend.use import Use, begin_use_of
-from rath.backend.workspace import WorkspaceRef, new_ref
+from rath.backend.workspace import Use, WorkspaceRef, begin_use_of, new_ref
 from rath.errors import BackendError, BackendSandboxClosed, UnsupportedBackendTool
 
 HOOKS = {"aopen": "_aopen", "aclose": "_aclose", "adispatch": "_adispatch"}

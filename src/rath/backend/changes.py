@@ -9,6 +9,7 @@ from hashlib import sha256
 
 from rath._core.blobs import Blob
 from rath.backend.effects import Attribution, EffectKind, FileEffect
+from rath.errors import BackendError
 
 IGNORED_NAMES = frozenset(
     {
@@ -121,6 +122,26 @@ class TreeState:
         states = {path: seen.state for path, seen in self.files.items() if seen.state is not None}
         is_complete = len(states) == len(self.files) and not self.unseen and not self.is_too_large
         return states if is_complete else None
+
+    def required_manifest(self, policy: EffectPolicy) -> Manifest:
+        """Return digests by path, for who needs all of them.
+
+        Args:
+            policy: That of the scan.
+
+        Raises:
+            BackendError: Something could not be looked at.
+        """
+        manifest = self.manifest()
+        if manifest is None:
+            unread = [path for path, seen in self.files.items() if seen.state is None]
+            missing = ", ".join([*unread, *self.unseen][:3])
+            where = missing or f"it has more than {policy.max_files} files"
+            raise BackendError(
+                "the files of a workspace cannot be told apart: not all can be looked at "
+                f"({where}); make them readable, or remove them"
+            )
+        return manifest
 
 
 @dataclass(slots=True)

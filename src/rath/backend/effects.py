@@ -135,6 +135,7 @@ def observe_effects() -> Generator[EffectLog]:
         _observers.reset(token)
 
 
+OFF = "effects were not looked for (EffectPolicy.is_on is False)"
 UNOBSERVED = (
     "operations ran in the sandbox that nobody observed, as those of a thread that a tool starts "
     "without its context; have a thread run `contextvars.copy_context().run` of its work"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from rath.backend.capabilities import Capabilities, IsolationLevel
+from rath.backend.capabilities import IsolationLevel
 from rath.backend.host.backend import HostBackend
 from rath.backend.host.process import INHERITED, Command
 from rath.backend.host.sandbox import HostSandbox
@@ -34,23 +34,12 @@ class LocalBackend(HostBackend):
     """
 
     name = "local"
+    isolation = IsolationLevel.PROCESS
 
     @classmethod
     def is_available(cls) -> bool:
         """Tell whether this is a POSIX system: elsewhere its promises cannot be kept."""
         return os.name == "posix"
-
-    @classmethod
-    def capabilities(cls) -> Capabilities:
-        return Capabilities(
-            isolation=IsolationLevel.PROCESS,
-            supports_command=True,
-            supports_filesystem=True,
-            supports_code_interpreter=True,
-            supports_workspace_copy=True,
-            cold_start_ms_p50=10,
-            observes_effects=True,
-        )
 
     def confined(self, sandbox: HostSandbox, command: Command) -> Command:
         return command

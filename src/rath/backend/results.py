@@ -114,3 +114,29 @@ def tool_failure_from(
 ) -> ToolExecutionFailure:
     """Return the failure that tells of `exc`; its detail is the name of its class by default."""
     return ToolExecutionFailure(kind, str(exc), type(exc).__name__ if detail is None else detail)
+
+
+PRINTED_IN_DETAIL = "; detail is what it had printed"
+
+
+def timeout_failure(seconds: float, printed: str, outcome: str) -> ToolExecutionFailure:
+    """Return the failure of a run that was ended at its deadline.
+
+    Args:
+        seconds: The deadline.
+        printed: Its output until then.
+        outcome: A predicate that says how it was ended.
+    """
+    message = f"it did not end within {seconds:g} s and {outcome}"
+    message += PRINTED_IN_DETAIL if printed else ""
+    return ToolExecutionFailure("timeout", message, printed or None)
+
+
+def truncation_note(n_bytes: int, rest: str = "") -> bytes:
+    """Return the note in the place of output that was left out; `fallbacks` knows it again.
+
+    Args:
+        n_bytes: How much that is.
+        rest: What else to say of it.
+    """
+    return f"\n[... output truncated: {n_bytes} bytes left out{rest} ...]\n".encode()

@@ -13,9 +13,11 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any, Generic, Protocol, Self, TypeVar
+from hashlib import sha256
+from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
-from rath.backend.changes import Manifest
+from rath.backend.changes import FileState, Manifest
+from rath.errors import BackendError
 
 
 class FrozenWorkspace(ABC):
@@ -82,6 +84,11 @@ class SharedOrigin:
 class WorkspaceSnapshot(FrozenWorkspace):
     """Frozen files with a history; a driver derives one class of all its snapshots from this."""
 
+    workspace_kind: ClassVar[str]
+    """The workspaces of the driver as a subject of messages, with an article."""
+
+    _manifest: Manifest | None = None
+
     def __init__(self, lineage: SnapshotLineage[Any]) -> None:
         self.lineage = lineage
         self.version = lineage.next_version()
@@ -95,6 +102,34 @@ class WorkspaceSnapshot(FrozenWorkspace):
     @abstractmethod
     async def asecure(self) -> None:
         """Copy its files, so that the tree may change."""
+
+    async def amanifest(self) -> Manifest:
+        """Return the states of its files; scanned once.
+
+        Raises:
+            BackendError: They cannot be read, or there are too many.
+        """
+        if self._manifest is None:
+            self._manifest = await self.ascan()
+        return self._manifest
+
+    @abstractmethod
+    async def ascan(self) -> Manifest:
+        """Scan its files for `amanifest`."""
+
+    @classmethod
+    def require(cls, frozen: FrozenWorkspace) -> Self:
+        """Return frozen files of this driver.
+
+        Raises:
+            BackendError: They belong to a backend of another kind.
+        """
+        if isinstance(frozen, cls):
+            return frozen
+        raise BackendError(
+            f"{cls.workspace_kind} cannot begin with the files of a {type(frozen).__name__}; "
+            "fork on the backend where the files are"
+        )
 
     def base_with(self, other: FrozenWorkspace) -> FrozenWorkspace | None:
         if not isinstance(other, WorkspaceSnapshot):
@@ -111,7 +146,7 @@ class WorkspaceSnapshot(FrozenWorkspace):
         at: WorkspaceSnapshot | None = self
         while at is not None:
             yield at
-            at = at.lineage.born
+            at = at.lineage.start
 
 
 S = TypeVar("S", bound=WorkspaceSnapshot)
@@ -121,17 +156,71 @@ class SnapshotLineage(Generic[S]):
     """The history of one workspace: what is frozen later descends from what was before.
 
     Args:
-        born: What it began with, None where that is not known.
+        start: What it began with, None where that is not known.
     """
 
-    def __init__(self, born: S | None = None) -> None:
-        self.born = born
+    def __init__(self, start: S | None = None) -> None:
+        self.start = start
         self._n_versions = 0
 
     def next_version(self) -> int:
         """Return the number of the version that is frozen now."""
         self._n_versions += 1
         return self._n_versions
+
+
+class SeedSnapshot(WorkspaceSnapshot, Generic[S]):
+    """The files of a seed: frozen ones, and the differences from them.
+
+    Args:
+        lineage: The history of a workspace that begins with them.
+        origin: Finds the seed.
+    """
+
+    base_class: type[S]
+    """Class of all snapshots of the driver."""
+
+    def __init__(self, lineage: SnapshotLineage[S], origin: Origin) -> None:
+        super().__init__(lineage)
+        self._origin = origin
+
+    @property
+    def is_secured(self) -> bool:
+        return True  # what it needs of a tree, the snapshot of its seed holds
+
+    async def aresolved(self) -> tuple[S, Seed]:
+        """Return the snapshot of the seed, and the seed."""
+        seed = await self._origin()
+        base = self.base_class.require(seed.frozen)
+        self.lineage.start = self.lineage.start or base
+        return base, seed
+
+    async def asecure(self) -> None:
+        await (await self.aresolved())[0].asecure()
+
+    async def aread(self, path: str) -> bytes:
+        base, seed = await self.aresolved()
+        if path not in seed.changes:
+            return await base.aread(path)
+        new = seed.changes[path]
+        if new is None:
+            raise missing_file(path)
+        return new.data
+
+    async def ascan(self) -> Manifest:
+        base, seed = await self.aresolved()
+        states = dict(await base.amanifest())
+        for path, new in seed.changes.items():
+            if new is None:
+                states.pop(path, None)
+            else:
+                states[path] = FileState(sha256(new.data).hexdigest(), len(new.data), new.mode)
+        return states
+
+
+def missing_file(path: str) -> FileNotFoundError:
+    """Return the error of a path at which frozen files have no file."""
+    return FileNotFoundError(f"there is no file {path!r} in the frozen workspace")
 
 
 class InitialFiles(Generic[S]):
@@ -147,7 +236,7 @@ class InitialFiles(Generic[S]):
 
         self._make = make
         self._lock = threading.Lock()
-        self._snapshot: Callable[[], S | None] = _no_snapshot
+        self._snapshot: Callable[[], S | None] = lambda: None
 
     def freeze(self) -> S:
         """Return the files with which it begins; O(1), on any thread."""
@@ -157,10 +246,6 @@ class InitialFiles(Generic[S]):
                 snapshot = self._make(self.lineage)
                 self._snapshot = weakref.ref(snapshot)
             return snapshot
-
-
-def _no_snapshot() -> None:
-    return None
 
 
 class FreezableSandbox(Protocol):

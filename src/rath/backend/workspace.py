@@ -1,7 +1,8 @@
-"""Which workspace a sandbox has, as session logs name it, and whether it is still there."""
+"""Workspaces of sandboxes: their names in session logs, whether they are there, who uses them."""
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import platform
@@ -15,12 +16,31 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import UUID, uuid4
 
-from rath.backend.use import LOCAL_SUBDIR, SANDBOXES_DIR_NAME
+from rath._core.persistent_dirs import PersistentKind
+from rath._core.usage_locks import Use, begin, use_file
 from rath.config.paths import resolve_config_dir
-from rath.errors import WorkspaceLost
+from rath.errors import BackendError, WorkspaceLost
 
 if TYPE_CHECKING:
     from rath.backend.abc import BackendSandbox
+
+__all__ = [
+    "LOCAL_SUBDIR",
+    "SANDBOX",
+    "SANDBOXES_DIR_NAME",
+    "StoredWorkspace",
+    "Use",
+    "WorkspaceRef",
+    "begin_use_of",
+    "live_sandbox",
+    "machine",
+    "new_ref",
+    "try_use_of",
+]
+
+SANDBOXES_DIR_NAME = "sandboxes"
+LOCAL_SUBDIR = "local"
+SANDBOX = PersistentKind("sandbox", BackendError, "close the sessions that are placed on it")
 
 _log = logging.getLogger("rath.backend")
 
@@ -70,7 +90,7 @@ class StoredWorkspace:
         Raises:
             WorkspaceLost: The directory is not there, or is another one.
         """
-        directory = self._found()
+        directory = self._current_directory()
         if not self.has_files:
             return directory
         expected, problem = self._problem(directory)
@@ -79,7 +99,7 @@ class StoredWorkspace:
             raise WorkspaceLost(named, backend, expected, problem)
         return directory
 
-    def _found(self) -> str | None:
+    def _current_directory(self) -> str | None:
         """Return the path where the directory is now: a home that was moved took it along."""
         if self.directory is None or self.kept is None or os.path.lexists(self.directory):
             return self.directory
@@ -247,10 +267,41 @@ def _below(path: str, above: str) -> str | None:
     return None if relative.startswith(os.pardir) or relative == os.curdir else relative
 
 
-def _forget_after_fork() -> None:
-    """Forget sandboxes in a forked child: what is open belongs to the parent."""
-    _live.clear()
-
-
 if hasattr(os, "register_at_fork"):  # pragma: no branch  # Windows has no fork
-    os.register_at_fork(after_in_child=_forget_after_fork)
+    # What is open belongs to the parent.
+    os.register_at_fork(after_in_child=_live.clear)
+
+
+def begin_use_of(directory: str) -> Use | None:
+    """Hold the kept sandbox that `directory` is, or is in; None where it is in none.
+
+    `~` at its begin is a home directory.
+
+    Raises:
+        BackendError: It is being removed and that does not end, or it cannot be locked.
+    """
+    sandbox = _sandbox_above(Path(os.path.realpath(os.path.expanduser(directory))))
+    return None if sandbox is None else SANDBOX.hold(sandbox)
+
+
+def try_use_of(directory: str) -> Use | None:
+    """Hold the kept sandbox that `directory`, a real path, is or is in, if that is possible now.
+
+    None where it is in none, or where somebody removes it; never waits.
+    """
+    sandbox = _sandbox_above(Path(directory))
+    if sandbox is None:
+        return None
+    with contextlib.suppress(OSError):
+        return begin(use_file(sandbox), timeout=0.0)
+    return None
+
+
+def _sandbox_above(real: Path) -> Path | None:
+    for path in (real, *real.parents):
+        above = path.parent
+        if above.name == LOCAL_SUBDIR and above.parent.name == SANDBOXES_DIR_NAME:
+            with contextlib.suppress(ValueError):
+                UUID(path.name)
+                return path
+    return None

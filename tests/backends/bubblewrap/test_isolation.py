@@ -22,7 +22,7 @@ from rath.backend import (
     FileEntries,
 )
 from rath.backend.bubblewrap import BubblewrapBackend
-from rath.backend.bubblewrap.seccomp import program_for
+from rath.backend.bubblewrap.command import program_for
 from tests.backends.bubblewrap.running import Open, failure, printed, run
 
 needs_filter = pytest.mark.skipif(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import select
 import signal
 import subprocess
 import sys
@@ -25,6 +24,7 @@ from rath.backend import (
 )
 from rath.backend.bubblewrap import BubblewrapBackend
 from tests.backends.bubblewrap.running import Open, failure, printed, run
+from tests.support.command_witness import Witness
 from tests.support.waiting import at_a_deadline
 
 SMALL = SandboxLimits(memory_bytes=256 << 20, processes=24)
@@ -43,41 +43,11 @@ print(n)
 """
 
 
-class Witness:
-    """A pipe that the processes of a command hold open: at its end, all of them are gone."""
-
-    def __init__(self, path: Path) -> None:
-        os.mkfifo(path)
-        self._reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-        os.set_blocking(self._reader, True)
-        self._writer = os.open(path, os.O_WRONLY)
-
-    def has_begun(self) -> bool:
-        return bool(select.select([self._reader], [], [], 0)[0])
-
-    def wait_begun(self) -> None:
-        assert os.read(self._reader, 6) == b"begun\n"
-        os.close(self._writer)
-
-    def wait_all_gone_begun_or_not(self) -> None:
-        os.close(self._writer)
-        self.wait_all_gone()
-
-    def wait_all_gone(self) -> None:
-        assert os.read(self._reader, 1) == b""
-        os.close(self._reader)
-
-
 # Also what leaves its session and its process group, and does not mind a polite signal.
 BEGIN = (
     "exec 9>witness; trap '' TERM HUP; "
     "setsid sh -c 'trap \"\" TERM HUP; echo begun >&9; touch ready; sleep 60; sleep 60' & "
 )
-
-
-@pytest.fixture
-def witness(workspace: Path) -> Witness:
-    return Witness(workspace / "witness")
 
 
 def test_a_fork_bomb_meets_its_limit(opened: Open) -> None:
@@ -194,7 +164,8 @@ def test_cancelling_at_once_leaves_nothing(sandbox: BackendSandbox, witness: Wit
         running = runtime().submit(lambda: sandbox.adispatch(call), label="a command")
         runtime().cancel(running)
         assert isinstance(running.future.exception(), asyncio.CancelledError)
-    witness.wait_all_gone_begun_or_not()
+    witness.let_go()
+    witness.wait_all_gone()
 
 
 PARENT = """

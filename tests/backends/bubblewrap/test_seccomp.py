@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rath.backend.bubblewrap.seccomp import program_for
+from rath.backend.bubblewrap.command import program_for
 
 ALLOW, KILL, FAIL = 0x7FFF0000, 0x80000000, 0x00050000
 X86, ARM, I386 = 0xC000003E, 0xC00000B7, 0x40000003

@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from rath._async.runtime import runtime
-from rath.backend.host.capture import Capture, finish
-from rath.backend.host.process import GroupCommand
+from rath.backend.host.process import Capture, GroupCommand, finish
 
 ENV = {"PATH": os.defpath}
 

@@ -24,59 +24,19 @@ from rath.backend import (
     CommandResult,
     ToolExecutionFailure,
 )
-from rath.backend.host.backend import timeout_failure
+from rath.backend.host.backend import deadline_failure
 from rath.backend.host.process import Command, CommandEnd, run_process
 from rath.backend.host.supervisor import SupervisedCommand, is_supported, supervisor
 from rath.backend.local import LocalBackend
+from tests.support.command_witness import Witness
 from tests.support.waiting import PATIENCE, at_a_deadline, wait_until
 
 pytestmark = pytest.mark.skipif(not is_supported(), reason="no commands are supervised here")
 
 
-class Pipe:
-    """A named pipe by which processes of a command tell their ids; its end says all are gone."""
-
-    def __init__(self, workspace: Path) -> None:
-        os.mkfifo(workspace / "pids")
-        self.fd = os.open(workspace / "pids", os.O_RDONLY | os.O_NONBLOCK)
-        self._writer = os.open(workspace / "pids", os.O_WRONLY)
-
-    def pids(self, count: int) -> list[int]:
-        said = b""
-        while said.count(b"\n") < count:
-            self._wait()
-            said += os.read(self.fd, 4096)
-        self.let_go()
-        return [int(line) for line in said.split()]
-
-    def pids_by_now(self) -> list[int]:
-        said = b""
-        while select.select([self.fd], [], [], 0)[0]:
-            said += os.read(self.fd, 4096)
-        return [int(line) for line in said.split()]
-
-    def let_go(self) -> None:
-        os.close(self._writer)
-
-    def wait_all_gone(self) -> None:
-        self._wait()
-        assert os.read(self.fd, 1) == b""
-        os.close(self.fd)
-
-    def _wait(self) -> None:
-        assert select.select([self.fd], [], [], PATIENCE)[0], "nothing came in time"
-
-
 @pytest.fixture
-def workspace(tmp_path: Path) -> Path:
-    path = tmp_path / "workspace"
-    path.mkdir()
-    return path
-
-
-@pytest.fixture
-def pipe(workspace: Path) -> Pipe:
-    return Pipe(workspace)
+def pipe(workspace: Path) -> Witness:
+    return Witness(workspace / "pids")
 
 
 # Three that left the group: by setsid, by setsid twice, and by a fork in between.
@@ -107,7 +67,7 @@ def parent_of(pid: int) -> int:
 
 
 def run_to_a_deadline(
-    sandbox: BackendSandbox, pipe: Pipe, line: str, n_pids: int
+    sandbox: BackendSandbox, pipe: Witness, line: str, n_pids: int
 ) -> tuple[ToolExecutionFailure, list[int]]:
     """Run a line until a deadline that comes after so many have told their ids."""
 
@@ -122,7 +82,7 @@ def run_to_a_deadline(
     return result, pids
 
 
-def test_a_timeout_ends_what_left_the_group(workspace: Path, pipe: Pipe) -> None:
+def test_a_timeout_ends_what_left_the_group(workspace: Path, pipe: Witness) -> None:
     sandbox = open_at(workspace)
     result, _ = run_to_a_deadline(sandbox, pipe, ESCAPED + "sleep 60", 3)
     assert result.kind == "timeout"
@@ -130,7 +90,7 @@ def test_a_timeout_ends_what_left_the_group(workspace: Path, pipe: Pipe) -> None
     sandbox.backend.close(sandbox)
 
 
-def test_cancelling_ends_what_left_the_group(workspace: Path, pipe: Pipe) -> None:
+def test_cancelling_ends_what_left_the_group(workspace: Path, pipe: Witness) -> None:
     sandbox = open_at(workspace)
     call = BackendToolCommandRun(ESCAPED + "sleep 60")
     running = runtime().submit(lambda: sandbox.adispatch(call), label="a command")
@@ -141,7 +101,7 @@ def test_cancelling_ends_what_left_the_group(workspace: Path, pipe: Pipe) -> Non
     sandbox.backend.close(sandbox)
 
 
-def test_a_server_lives_until_its_sandbox_is_closed(workspace: Path, pipe: Pipe) -> None:
+def test_a_server_lives_until_its_sandbox_is_closed(workspace: Path, pipe: Witness) -> None:
     sandbox = open_at(workspace)
     os.mkfifo(workspace / "go")
     call = BackendToolCommandRun(ESCAPED + "read line < go; echo started")
@@ -157,7 +117,7 @@ def test_a_server_lives_until_its_sandbox_is_closed(workspace: Path, pipe: Pipe)
 
 
 def test_without_anybody_to_keep_them_leftovers_end_with_the_command(
-    workspace: Path, pipe: Pipe
+    workspace: Path, pipe: Witness
 ) -> None:
     os.mkfifo(workspace / "go")
     line = ESCAPED + "read line < go"
@@ -189,7 +149,7 @@ def start(program: str, workspace: Path, *, first: str = "") -> subprocess.Popen
     )
 
 
-def test_killing_this_process_leaves_nothing(workspace: Path, pipe: Pipe) -> None:
+def test_killing_this_process_leaves_nothing(workspace: Path, pipe: Witness) -> None:
     with start("run(sys.argv[2] + 'sleep 60'); sys.stdin.read()", workspace) as child:
         first = pipe.pids(3)[0]
         keeper = parent_of(first) if parent_of(first) != 1 else None
@@ -200,7 +160,7 @@ def test_killing_this_process_leaves_nothing(workspace: Path, pipe: Pipe) -> Non
 
 
 def test_killing_this_process_leaves_nothing_though_a_fork_of_it_lives(
-    workspace: Path, pipe: Pipe
+    workspace: Path, pipe: Witness
 ) -> None:
     program = """
 run(sys.argv[2] + 'sleep 60')
@@ -253,7 +213,9 @@ def test_two_hundred_commands_run_at_once_and_leave_few_keepers(workspace: Path)
     sandbox.backend.close(sandbox)
 
 
-def test_what_a_killed_keeper_had_is_ended_and_said_to_be_lost(workspace: Path, pipe: Pipe) -> None:
+def test_what_a_killed_runner_had_is_ended_and_reported_lost(
+    workspace: Path, pipe: Witness
+) -> None:
     sandbox = open_at(workspace)
     call = BackendToolCommandRun("exec 9>pids; echo $PPID >&9; " + ESCAPED + "sleep 60")
     running = runtime().submit(lambda: sandbox.adispatch(call), label="a command")
@@ -265,7 +227,7 @@ def test_what_a_killed_keeper_had_is_ended_and_said_to_be_lost(workspace: Path, 
     sandbox.backend.close(sandbox)
 
 
-def test_a_stopped_keeper_saves_nothing_from_a_timeout(workspace: Path, pipe: Pipe) -> None:
+def test_a_stopped_runner_saves_nothing_from_a_timeout(workspace: Path, pipe: Witness) -> None:
     sandbox = open_at(workspace)
     line = ESCAPED + "kill -STOP $PPID; sleep 60"
     result, _ = run_to_a_deadline(sandbox, pipe, line, 3)
@@ -274,7 +236,7 @@ def test_a_stopped_keeper_saves_nothing_from_a_timeout(workspace: Path, pipe: Pi
     sandbox.backend.close(sandbox)
 
 
-def test_a_stopped_keeper_saves_nothing_from_closing(workspace: Path, pipe: Pipe) -> None:
+def test_a_stopped_runner_saves_nothing_from_closing(workspace: Path, pipe: Witness) -> None:
     sandbox = open_at(workspace)
     os.mkfifo(workspace / "go")
     # Stopped by what the command leaves behind, after its end.
@@ -288,7 +250,7 @@ def test_a_stopped_keeper_saves_nothing_from_closing(workspace: Path, pipe: Pipe
     pipe.wait_all_gone()
 
 
-def test_who_stops_the_supervisor_too_is_ended_all_the_same(workspace: Path, pipe: Pipe) -> None:
+def test_who_stops_the_supervisor_too_is_ended_all_the_same(workspace: Path, pipe: Witness) -> None:
     sandbox = open_at(workspace)
     line = (
         "exec 9>pids; read line < /proc/$PPID/stat; set -- ${line##*)}; "
@@ -303,7 +265,7 @@ def test_who_stops_the_supervisor_too_is_ended_all_the_same(workspace: Path, pip
 
 def test_what_cannot_be_ended_is_not_said_to_be() -> None:
     end = CommandEnd(CommandResult(-9, b"", b"", 1.0), True, is_gone=False)
-    message = timeout_failure(end, 2.0).message
+    message = deadline_failure(end, 2.0).message
     assert ("was ended" in message, "may still run" in message) == (False, True)
 
 
@@ -330,7 +292,7 @@ os.write(2, repr(result).encode())
 
 
 def test_what_sits_in_the_background_may_make_a_session_of_its_own(
-    workspace: Path, pipe: Pipe
+    workspace: Path, pipe: Witness
 ) -> None:
     sandbox = open_at(workspace)
     for at in range(10):
@@ -518,7 +480,7 @@ def test_a_supervisor_that_cannot_start_is_a_failure_that_says_so(
     sandbox.backend.close(sandbox)
 
 
-def test_leaving_the_supervisor_ends_what_runs(workspace: Path, pipe: Pipe) -> None:
+def test_leaving_the_supervisor_ends_what_runs(workspace: Path, pipe: Witness) -> None:
     sandbox = open_at(workspace)
     call = BackendToolCommandRun(ESCAPED + "sleep 60")
     running = runtime().submit(lambda: sandbox.adispatch(call), label="a command")

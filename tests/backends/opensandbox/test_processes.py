@@ -30,8 +30,8 @@ from rath.backend.opensandbox.processes import (
     RunEnd,
     RunError,
     TruncatedText,
-    cut_note,
 )
+from rath.backend.results import truncation_note
 from tests.support.opensandbox_calls import Remote, end_of, failed
 from tests.support.opensandbox_server import Answer, CutStream, Drop, Gate, OpenSandboxServer
 from tests.support.waiting import at_a_deadline, wait_until
@@ -101,7 +101,7 @@ def test_the_middle_of_long_output_is_left_out() -> None:
     taken.add("b" * 1000)
     half = MAX_OUTPUT_BYTES // 2
     end = b"a" * (half - 1000) + b"b" * 1000
-    assert taken.data() == b"a" * half + cut_note(1000) + end
+    assert taken.data() == b"a" * half + truncation_note(1000) + end
 
 
 def test_both_streams_are_apart() -> None:

@@ -153,7 +153,7 @@ USE_OFTEN = """
     from itertools import count
     from pathlib import Path
     from rath.backend.persistence import PersistentSandboxRegistry
-    from rath.backend.use import begin_use_of
+    from rath.backend.workspace import begin_use_of
     registry = PersistentSandboxRegistry()
     me, rounds, enough, ids = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3]), sys.argv[4:]
     print("ready", flush=True)

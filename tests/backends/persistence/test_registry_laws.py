@@ -29,7 +29,7 @@ from rath._core.usage_locks import Use, use_file
 from rath.backend.persistence import PersistentSandboxRegistry
 from rath.backend.persistence.paths import local_root, opensandbox_index_path, opensandbox_root
 from rath.backend.persistence.registry import write_last_use
-from rath.backend.use import SANDBOX
+from rath.backend.workspace import SANDBOX
 from rath.errors import BackendError
 
 HOUR = 3600.0

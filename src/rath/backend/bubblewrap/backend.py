@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import shutil
@@ -12,7 +11,6 @@ import sys
 import tempfile
 import threading
 import weakref
-from concurrent.futures import Future, wait
 from dataclasses import replace
 from functools import cache, partial
 from typing import Any, Literal
@@ -30,9 +28,10 @@ from rath.backend.bubblewrap.command import (
     workspace_arguments,
     workspace_refusal,
 )
-from rath.backend.capabilities import Capabilities, IsolationLevel
+from rath.backend.capabilities import IsolationLevel
 from rath.backend.host.backend import HostBackend
 from rath.backend.host.cgroups import ControlGroup, ControlGroups
+from rath.backend.host.layers import SharedJob
 from rath.backend.host.paths import prune_once
 from rath.backend.host.process import Command, CommandEnd
 from rath.backend.host.sandbox import HostSandbox
@@ -81,11 +80,7 @@ _HINTS = (
 class _Preparation:
     """What the commands of one sandbox need; its group goes with it, and with the program."""
 
-    def __init__(
-        self, native: HostSandbox, sandboxing: Sandboxing, group: ControlGroup | None = None
-    ) -> None:
-        # Held, so that its identity means this sandbox.
-        self.native = native
+    def __init__(self, sandboxing: Sandboxing, group: ControlGroup | None = None) -> None:
         self.sandboxing = sandboxing
         self.remove = None if group is None else weakref.finalize(self, group.remove)
 
@@ -114,10 +109,13 @@ class BubblewrapBackend(HostBackend):
     """
 
     name = "bubblewrap"
+    isolation = IsolationLevel.CONTAINER
 
     def __init__(self) -> None:
         super().__init__()
-        self._preparations: dict[int, Future[_Preparation]] = {}
+        self._preparations: weakref.WeakKeyDictionary[HostSandbox, SharedJob[_Preparation]] = (
+            weakref.WeakKeyDictionary()
+        )
         self._files: SystemFiles | None = None
         self._lock = threading.Lock()
 
@@ -129,19 +127,6 @@ class BubblewrapBackend(HostBackend):
     @classmethod
     def unavailable_reason(cls) -> str | None:
         return refusal()
-
-    @classmethod
-    def capabilities(cls) -> Capabilities:
-        return Capabilities(
-            isolation=IsolationLevel.CONTAINER,
-            supports_command=True,
-            supports_filesystem=True,
-            supports_code_interpreter=True,
-            cold_start_ms_p50=10,
-            supports_workspace_copy=True,
-            observes_effects=True,
-            confines_commands=True,
-        )
 
     @classmethod
     def limits_by(cls) -> Literal["control groups", "resource limits"]:
@@ -165,14 +150,21 @@ class BubblewrapBackend(HostBackend):
             await super().aclose(native)
         finally:
             # Now that its processes have gone: a group with members cannot be removed.
-            preparation = self._preparations.pop(id(native), None)
-            if preparation is not None:
-                await runtime().call_in_worker(partial(_remove, preparation))
+            preparing = self._preparations.pop(native, None)
+            if preparing is not None and preparing.is_started:
+                with contextlib.suppress(OSError, BackendError):
+                    preparation = await preparing.aresult(partial(self._preparation, native))
+                    if preparation.remove is not None:
+                        await runtime().call_in_worker(preparation.remove)
 
     async def adispatch(self, native: HostSandbox, op: BackendTool) -> ToolResult | bool:
         if not isinstance(op, BackendToolCommandRun | BackendToolCodeRun):
             return await super().adispatch(native, op)
-        await self._prepare(native)
+        try:
+            preparing = self._preparations.setdefault(native, SharedJob())
+            await preparing.aresult(partial(self._preparation, native))
+        except OSError as exc:
+            raise BackendError(f"a sandbox could not be set up: {exc}") from exc
         return await super().adispatch(native, op)
 
     def start_failure(self, end: CommandEnd) -> ToolExecutionFailure | None:
@@ -190,26 +182,10 @@ class BubblewrapBackend(HostBackend):
     def confined(self, sandbox: HostSandbox, command: Command) -> Command:
         workspace = sandbox.workspace
         places = workspace_arguments([workspace.root, workspace.base], command.visible)
-        sandboxing = self._preparations[id(sandbox)].result().sandboxing
+        sandboxing = self._preparations[sandbox].result.sandboxing
         return sandboxing.apply(command, places, directory=workspace.root)
 
-    async def _prepare(self, native: HostSandbox) -> None:
-        preparation = self._preparations.get(id(native))
-        if preparation is None:
-            preparation = runtime().start_in_worker(partial(self._new_preparation, native))
-            self._preparations[id(native)] = preparation
-        elif preparation.done():
-            return
-        try:
-            # Others may wait for it too: whoever is cancelled leaves it alone.
-            await asyncio.shield(asyncio.wrap_future(preparation))
-        except OSError as exc:
-            raise BackendError(f"a sandbox could not be set up: {exc}") from exc
-        finally:
-            if preparation.done() and preparation.exception() is not None:
-                self._preparations.pop(id(native), None)
-
-    def _new_preparation(self, native: HostSandbox) -> _Preparation:
+    def _preparation(self, native: HostSandbox) -> _Preparation:
         reason, bwrap = refusal(), find_bwrap()
         if reason is not None or bwrap is None:
             raise BackendError(reason or "bwrap was removed a moment ago; install it again")
@@ -227,9 +203,9 @@ class BubblewrapBackend(HostBackend):
         groups = ControlGroups.here()
         if groups is None:
             script = rlimit_script(memory_bytes, processes)
-            return _Preparation(native, replace(sandboxing, rlimits=script))
+            return _Preparation(replace(sandboxing, rlimits=script))
         group = groups.make(memory_bytes, processes)
-        return _Preparation(native, replace(sandboxing, entrances=group.entrances), group)
+        return _Preparation(replace(sandboxing, entrances=group.entrances), group)
 
     def _system_files(self) -> SystemFiles:
         """Return the files that all sandboxes share, made at the first need."""
@@ -276,14 +252,6 @@ def _require_workspace(root: str) -> None:
     reason = workspace_refusal(root)
     if reason is not None:
         raise BackendError(f"{root!r} cannot be the workspace of a sandbox: {reason}")
-
-
-def _remove(preparation: Future[_Preparation]) -> None:
-    wait([preparation])
-    if preparation.exception() is None:
-        remove = preparation.result().remove
-        if remove is not None:
-            remove()
 
 
 def find_bwrap() -> str | None:

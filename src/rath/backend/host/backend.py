@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
+import sys
 import tempfile
 from abc import abstractmethod
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Future
 from functools import partial
 from typing import ClassVar
@@ -13,10 +16,10 @@ from typing import ClassVar
 from rath._async.runtime import runtime
 from rath._core.text import decode_output
 from rath.backend.abc import Backend, BackendSandbox, BackendSandboxSpec, SandboxIdentity
+from rath.backend.capabilities import Capabilities, IsolationLevel
 from rath.backend.changes import manifest_digest
 from rath.backend.file_tools import OutsideWorkspace, os_failure
 from rath.backend.host.changes import run_observed
-from rath.backend.host.code import run_code
 from rath.backend.host.files import CommitPoint, run_host_tool
 from rath.backend.host.layers import CopyFailed
 from rath.backend.host.paths import Workspace, new_directory, prune_once, real_root
@@ -30,9 +33,11 @@ from rath.backend.host.process import (
 from rath.backend.host.sandbox import DirectorySandbox, HostSandbox, LayeredSandbox, remove_owned
 from rath.backend.host.snapshots import TREES, HostSnapshot, freeze_tree, initial_snapshot
 from rath.backend.results import (
+    CodeResult,
     CommandResult,
     ToolExecutionFailure,
     ToolResult,
+    timeout_failure,
     tool_failure_from,
 )
 from rath.backend.snapshots import Seed, UnopenedFiles
@@ -54,12 +59,28 @@ class HostBackend(Backend):
 
     reads_parts = True
 
+    isolation: ClassVar[IsolationLevel]
+    """How far commands are apart from the host; above `PROCESS` they are confined."""
+
     mounts_layers: ClassVar[bool] = True
     """Whether workspaces of their own are overlays where that is possible, or always copies."""
 
     def __init__(self) -> None:
         self._open: list[HostSandbox] = []
         self._unopened: UnopenedFiles[HostSnapshot] = UnopenedFiles()
+
+    @classmethod
+    def capabilities(cls) -> Capabilities:
+        return Capabilities(
+            isolation=cls.isolation,
+            supports_command=True,
+            supports_filesystem=True,
+            supports_code_interpreter=True,
+            cold_start_ms_p50=10,
+            supports_workspace_copy=True,
+            observes_effects=True,
+            confines_commands=cls.isolation is not IsolationLevel.PROCESS,
+        )
 
     @classmethod
     def supported_calls(cls) -> frozenset[type[BackendTool]]:
@@ -120,7 +141,9 @@ class HostBackend(Backend):
         return os.path.abspath(os.path.expanduser(given)) if given else None
 
     async def aopen(self, spec: BackendSandboxSpec | None) -> HostSandbox:
-        opening = runtime().start_in_worker(partial(self._opened, spec or BackendSandboxSpec()))
+        opening = runtime().start_in_worker(
+            partial(self._open_directory, spec or BackendSandboxSpec())
+        )
         try:
             sandbox = await asyncio.wrap_future(opening)
         except asyncio.CancelledError:
@@ -221,7 +244,7 @@ class HostBackend(Backend):
             running.add_done_callback(_take_result)
             timeout = GIVE_UP_SECONDS if commit.abandon() else None
             if not op.read_only:
-                await _ended(running, timeout)
+                await _wait_for(running, timeout)
             raise
 
     async def _run_command(self, sandbox: HostSandbox, op: BackendToolCommandRun) -> ToolResult:
@@ -252,10 +275,10 @@ class HostBackend(Backend):
         except (TypeError, ValueError) as exc:
             return tool_failure_from("unexpected", exc)
         if end.timed_out:
-            return timeout_failure(end, command.timeout)
+            return deadline_failure(end, command.timeout)
         return self.start_failure(end) or end.result
 
-    def _opened(self, spec: BackendSandboxSpec) -> HostSandbox:
+    def _open_directory(self, spec: BackendSandboxSpec) -> HostSandbox:
         given = spec.working_dir
         prune_once()
         try:
@@ -276,17 +299,11 @@ class HostBackend(Backend):
 _RUNS_ON = "could not be ended as a whole: something that it started may still run"
 
 
-def timeout_failure(end: CommandEnd, timeout: float | None) -> ToolExecutionFailure:
-    """Return what is said of a command that was ended at its deadline."""
-    limit = DEFAULT_TIMEOUT if timeout is None else timeout
+def deadline_failure(end: CommandEnd, timeout: float | None) -> ToolExecutionFailure:
+    """Return the failure of a command that was ended at its deadline."""
     printed = decode_output(end.result.stdout) + decode_output(end.result.stderr)
     outcome = "was ended with its child processes" if end.is_gone else _RUNS_ON
-    return ToolExecutionFailure(
-        "timeout",
-        f"it did not end within {limit:g} s and {outcome}"
-        + ("; detail is what it had printed" if printed else ""),
-        printed or None,
-    )
+    return timeout_failure(DEFAULT_TIMEOUT if timeout is None else timeout, printed, outcome)
 
 
 def copy_failure(exc: CopyFailed) -> ToolExecutionFailure:
@@ -303,7 +320,7 @@ def _take_result(running: asyncio.Future[ToolResult | bool]) -> None:
         running.exception()
 
 
-async def _ended(running: asyncio.Future[ToolResult | bool], timeout: float | None) -> None:
+async def _wait_for(running: asyncio.Future[ToolResult | bool], timeout: float | None) -> None:
     """Wait for a worker, `timeout` seconds at most; cancelled again, only where there is one."""
     while not running.done():
         try:
@@ -321,3 +338,86 @@ def _remove_unwanted(opening: Future[HostSandbox]) -> None:
         workspace = opening.result().workspace
         if workspace.is_owned:
             remove_owned(workspace.root)
+
+
+Run = Callable[[Command], Awaitable[CommandResult | ToolExecutionFailure]]
+
+_SUFFIXES = {"python": ".py", "bash": ".sh", "javascript": ".js"}
+_ALIASES = {"js": "javascript", "node": "javascript"}
+_PROGRAMS = {"bash": "bash", "javascript": "node"}
+
+
+async def run_code(sandbox: HostSandbox, op: BackendToolCodeRun, run: Run) -> ToolResult:
+    """Run a piece of code by `run`, which starts its interpreter."""
+    env = environment(sandbox.env)
+    language = _ALIASES.get(op.language, op.language)
+    interpreter = _interpreter(language, env)
+    if interpreter is None:
+        there = ", ".join(repr(known) for known in _SUFFIXES if _interpreter(known, env))
+        message = f"code runs here in {there}, not in {op.language!r}; use a command"
+        return ToolExecutionFailure("unsupported_tool", message, op.language)
+    try:
+        code = op.code.encode()
+    except UnicodeEncodeError as exc:
+        message = f"the code is not valid Unicode: {exc.reason}"
+        return ToolExecutionFailure("encode_error", message, op.language)
+    root = sandbox.workspace.root
+    if language == "javascript":
+        # Read from its input, it finds modules from the directory that it runs in.
+        ended = await run(Command([interpreter, "-"], root, env, stdin=code, timeout=op.timeout))
+    else:
+        if language == "python":
+            env["PYTHONPATH"] = os.pathsep.join(filter(None, [root, env.get("PYTHONPATH")]))
+        argv = [interpreter, "-u"] if language == "python" else [interpreter]
+        ended = await _run_script(
+            Command(argv, root, env, timeout=op.timeout), code, _SUFFIXES[language], run
+        )
+    if isinstance(ended, ToolExecutionFailure):
+        return ended
+    error = None
+    if ended.exit_code != 0:
+        error = decode_output(ended.stderr) or f"the code ended with exit code {ended.exit_code}"
+    return CodeResult(None, ended.stdout, ended.stderr, error, ended.stdout_full, ended.stderr_full)
+
+
+def _interpreter(language: str, env: Mapping[str, str]) -> str | None:
+    if language == "python" and sys.executable:
+        return sys.executable
+    program = "python3" if language == "python" else _PROGRAMS.get(language)
+    return None if program is None else shutil.which(program, path=env.get("PATH"))
+
+
+async def _run_script(
+    command: Command, code: bytes, suffix: str, run: Run
+) -> CommandResult | ToolExecutionFailure:
+    """Run `command` with the path of a script added, which nobody sees in the workspace."""
+    writing = runtime().start_in_worker(partial(_write_script, code, suffix))
+    try:
+        script = await asyncio.wrap_future(writing)
+        argv = [*command.argv, script]
+        return await run(
+            Command(argv, command.cwd, command.env, timeout=command.timeout, visible=(script,))
+        )
+    except OSError as exc:
+        return os_failure(exc, tempfile.gettempdir())
+    finally:
+        # At once if it was written; if this was cancelled before, as soon as it is.
+        writing.add_done_callback(_remove_script)
+
+
+def _write_script(code: bytes, suffix: str) -> str:
+    directory = new_directory("code")
+    # A name that no module has: the directory of a script comes first on Python's path.
+    script = os.path.join(directory, f"code_{os.urandom(8).hex()}{suffix}")
+    try:
+        with open(script, "xb") as file:
+            file.write(code)
+    except BaseException:
+        shutil.rmtree(directory, ignore_errors=True)
+        raise
+    return script
+
+
+def _remove_script(writing: Future[str]) -> None:
+    if not writing.cancelled() and writing.exception() is None:
+        shutil.rmtree(os.path.dirname(writing.result()), ignore_errors=True)

@@ -67,7 +67,8 @@ class ControlGroups:
                 for file, content in hierarchy.settings(memory_bytes, processes):
                     path = os.path.join(directory, file)
                     if file not in _OPTIONAL or os.path.exists(path):
-                        _write(path, content)
+                        with open(path, "w", encoding="utf-8") as limit:
+                            limit.write(content)
         except BaseException:
             group.remove()
             raise
@@ -193,8 +194,3 @@ def _is_removed(directory: str) -> bool:
     except OSError as exc:
         return exc.errno != errno.EBUSY
     return True
-
-
-def _write(path: str, content: str) -> None:
-    with open(path, "w", encoding="utf-8") as file:
-        file.write(content)

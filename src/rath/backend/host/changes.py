@@ -40,6 +40,7 @@ from rath.backend.changes import (
     diff,
 )
 from rath.backend.effects import (
+    OFF,
     Attribution,
     FileEffect,
     is_observed,
@@ -71,7 +72,6 @@ NO_ROOM = "some contents were not kept, only their digests: there is no room for
 CUT_SHORT = (
     f"the operation was cancelled, and its effects could not be looked for in {CANCEL_SECONDS:g} s"
 )
-OFF = "effects were not looked for (EffectPolicy.is_on is False)"
 LEFT_RUNNING = (
     "a process that a command started goes on running in the sandbox, and nobody looks at what it "
     "changes after the command"

@@ -125,7 +125,7 @@ class HostFiles:
         return [
             FileEntry(
                 name,
-                self.workspace.shown(path, name),
+                self.workspace.entry_path(path, name),
                 is_directory or (is_link and self._leads_to_directory(f"{path}/{name}")),
             )
             for name, is_directory, is_link in found

@@ -17,7 +17,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Generic, Literal, Self, TypeVar
+from typing import Generic, Literal, Self, TypeVar, cast
 from uuid import uuid4
 
 from rath._async.runtime import runtime
@@ -251,6 +251,12 @@ class SharedJob(Generic[T]):
             return running is not None
         return running.exception() is None and len(running.result()) == 1
 
+    @property
+    def result(self) -> T:
+        """What it returned; there once `aresult` has given it."""
+        assert self._running is not None
+        return cast("T", self._running.result()[0])
+
     async def aresult(self, job: Callable[[], T]) -> T:
         """Return what the job returns; the first who asks starts it on a worker thread.
 
@@ -290,7 +296,7 @@ class LayerDirectory:
 
     def __init__(self) -> None:
         try:
-            self.path, fd, lock = _claimed(ensure_forks_root())
+            self.path, fd, lock = _claim_new(ensure_forks_root())
         except (BackendError, OSError) as exc:
             raise CopyFailed("the workspace", str(exc)) from exc
         self.files = os.path.join(self.path, "files")
@@ -302,7 +308,7 @@ class LayerDirectory:
 
     @classmethod
     @contextmanager
-    def made(cls) -> Generator[Self]:
+    def create(cls) -> Generator[Self]:
         """Make one for what is put into it inside the block; it is removed if that fails."""
         directory = cls()
         try:
@@ -327,7 +333,7 @@ class LayerDirectory:
         await self._claim.aclose()
 
 
-def _claimed(above: Path) -> tuple[str, int, FileLock]:
+def _claim_new(above: Path) -> tuple[str, int, FileLock]:
     # It gets its name together with the lock: nobody finds it there without.
     making = above / f".{uuid4()}"
     making.mkdir(mode=0o700)

@@ -95,9 +95,9 @@ class OverlayLayer(Layer):
         for name in ("upper", "work", "files"):
             os.makedirs(os.path.join(directory.path, name), mode=0o700, exist_ok=True)
         self._bound = root if root is not None and os.path.isdir(root) else None
-        self._holder = _held(tools, directory, lower, self._bound)
+        self._holder = _start_holder(tools, directory, lower, self._bound)
         try:
-            self._fd = self._opened()
+            self._fd = self._open_mount()
         except OSError as exc:
             _end(self._holder)
             raise OverlayFailed(f"the overlay cannot be reached: {exc.strerror}") from exc
@@ -133,7 +133,7 @@ class OverlayLayer(Layer):
             self._fd = -1
             _end(self._holder)
 
-    def _opened(self) -> int:
+    def _open_mount(self) -> int:
         fd = os.open(self._inside(self._bound or self._directory.files), _OPEN)
         if os.fstat(fd).st_dev == os.stat(self._directory.path).st_dev:
             os.close(fd)
@@ -150,7 +150,7 @@ class OverlayLayer(Layer):
             return False
 
 
-def _held(
+def _start_holder(
     tools: Tools, directory: LayerDirectory, lower: LayerDirectory, bound: str | None
 ) -> subprocess.Popen[bytes]:
     """Start the process in whose namespace the overlay is mounted, and wait until it is."""
@@ -320,7 +320,7 @@ class OverlaySource:
         found = scan(self._upper, policy, known=known, keep=keep)
         if found.is_too_large:
             return found
-        gone = _gone(lower, self._directories(policy), marks)
+        gone = _hidden_paths(lower, self._directories(policy), marks)
         fill(self._lower, lower, gone & lower.files.keys(), keep=keep)
         files = {path: seen for path, seen in lower.files.items() if path not in gone}
         files.update(found.files)
@@ -353,7 +353,7 @@ class OverlaySource:
         fill(self._lower, lower, lower.files, keep=keep)
 
 
-def _gone(lower: TreeState, directories: set[str], marks: _UpperMarks) -> set[str]:
+def _hidden_paths(lower: TreeState, directories: set[str], marks: _UpperMarks) -> set[str]:
     """Return what the upper directory hides; O(files below) only if it hides a directory.
 
     Args:

@@ -132,7 +132,7 @@ class Workspace:
             os.close(place.open(os.O_RDONLY | os.O_DIRECTORY))
             return os.path.normpath(os.path.join(self.root, place.relative))
 
-    def shown(self, path: str, name: str) -> str:
+    def entry_path(self, path: str, name: str) -> str:
         """Return the path under which an entry of the directory `path` is shown and found."""
         parts = [part for part in path.split("/") if part not in ("", ".")]
         above = "/" if path.startswith("/") else self.base

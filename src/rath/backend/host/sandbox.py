@@ -30,10 +30,9 @@ from rath.backend.host.paths import Workspace
 from rath.backend.host.process import Command
 from rath.backend.host.snapshots import (
     TREES,
+    HostSeedSnapshot,
     HostSnapshot,
-    SeedSnapshot,
     freeze_tree,
-    host_snapshot,
 )
 from rath.backend.host.supervisor import Leftovers
 from rath.backend.snapshots import InitialFiles, Seed, SnapshotLineage, WorkspaceTree
@@ -192,8 +191,10 @@ class LayeredSandbox(HostSandbox):
         async def origin() -> Seed:
             return seed
 
-        self._initial = InitialFiles[HostSnapshot](lambda lineage: SeedSnapshot(lineage, origin))
-        self._initial.lineage.born = frozen
+        self._initial = InitialFiles[HostSnapshot](
+            lambda lineage: HostSeedSnapshot(lineage, origin)
+        )
+        self._initial.lineage.start = frozen
         root = (root if tools is not None else None) or directory.files
         # Its files overlap with no other's, whatever path its commands see.
         super().__init__(
@@ -216,7 +217,7 @@ class LayeredSandbox(HostSandbox):
         Raises:
             BackendError: The files are of another kind of backend, or there is no place for it.
         """
-        frozen = host_snapshot(seed.frozen)
+        frozen = HostSnapshot.require(seed.frozen)
 
         def make() -> tuple[LayerDirectory, Tools | None]:
             directory = LayerDirectory()
@@ -253,7 +254,7 @@ class LayeredSandbox(HostSandbox):
     def freeze(self, lineage: SnapshotLineage[HostSnapshot] | None) -> HostSnapshot:
         if self.layer is not None:
             lineage = lineage or self._initial.lineage
-            lineage.born = lineage.born or self._frozen
+            lineage.start = lineage.start or self._frozen
             return freeze_tree(self.tree, self.layer.root, lineage)
         return self._initial.freeze() if self._changes else self._frozen
 
@@ -279,12 +280,12 @@ class LayeredSandbox(HostSandbox):
     async def _alayer(self) -> Layer:
         if self.layer is None:
             lower = await self._frozen.asecured()
-            layer = await self._making.aresult(partial(self._made, lower))
+            layer = await self._making.aresult(partial(self._make_layer, lower))
             self.tree.door = layer.door
             self.layer = layer
         return self.layer
 
-    def _made(self, lower: LayerDirectory) -> Layer:
+    def _make_layer(self, lower: LayerDirectory) -> Layer:
         layer: Layer | None = None
         if self._tools is not None:
             try:

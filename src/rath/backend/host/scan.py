@@ -123,7 +123,7 @@ def fill(
             if seen.state is None:
                 above, slash, name = path.rpartition("/")
                 with contextlib.suppress(OSError):
-                    directory = _opened_below(fd, above + slash)
+                    directory = _open_below(fd, above + slash)
                     try:
                         _, seen.state = _read(directory, name, seen.mode, limit, keep)
                     finally:
@@ -216,7 +216,7 @@ class _Scan:
 
     def _read_in(self, root: int, directory: str, names: list[str]) -> None:
         try:
-            fd = _opened_below(root, directory)
+            fd = _open_below(root, directory)
         except OSError:
             # Gone or replaced since the walk: as if the walk had come later.
             for name in names:
@@ -247,7 +247,7 @@ class _Scan:
             self._known[key] = seen
 
 
-def _opened_below(root: int, directory: str) -> int:
+def _open_below(root: int, directory: str) -> int:
     """Open a directory name by name, never through a link."""
     fd = os.dup(root)
     for name in directory.split("/")[:-1]:
@@ -308,7 +308,7 @@ class ContentStore:
     def __init__(self, max_bytes: int = MAX_STORE_BYTES) -> None:
         self._max_bytes = max_bytes
         self._lock = threading.Lock()
-        self._fd, self._close = self._opened()
+        self._fd, self._close = self._open_temporary()
         self._ranges: dict[str, tuple[int, int]] = {}
         self._end = 0
 
@@ -338,7 +338,7 @@ class ContentStore:
                 return
             old = self._fd, self._close, self._ranges, self._end
             try:
-                self._fd, self._close = self._opened()
+                self._fd, self._close = self._open_temporary()
             except OSError:
                 return
             self._ranges, self._end = {}, 0
@@ -356,7 +356,7 @@ class ContentStore:
             self._ranges = {}
             self._close()
 
-    def _opened(self) -> tuple[int, Callable[[], object]]:
+    def _open_temporary(self) -> tuple[int, Callable[[], object]]:
         fd, path = tempfile.mkstemp(prefix="rath-contents-")
         os.unlink(path)
         return fd, weakref.finalize(self, os.close, fd)

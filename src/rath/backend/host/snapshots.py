@@ -23,15 +23,16 @@ from rath.backend.host.layers import (
 from rath.backend.host.paths import Workspace
 from rath.backend.host.scan import fill, scan
 from rath.backend.snapshots import (
-    FrozenWorkspace,
     Origin,
     Seed,
+    SeedSnapshot,
     SnapshotLineage,
     WorkspaceSnapshot,
     WorkspaceTree,
     WorkspaceTrees,
+    missing_file,
 )
-from rath.backend.use import try_use_of
+from rath.backend.workspace import try_use_of
 from rath.errors import BackendError
 
 _CONTENT = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW
@@ -43,7 +44,7 @@ MAX_FILES = 1_000_000
 class HostSnapshot(WorkspaceSnapshot):
     """The files of a workspace of this host at one moment."""
 
-    _manifest: Manifest | None = None
+    workspace_kind = "a workspace of this host"
 
     @abstractmethod
     async def aroot(self) -> str | None:
@@ -64,25 +65,17 @@ class HostSnapshot(WorkspaceSnapshot):
     async def asecure(self) -> None:
         await self.asecured()
 
-    async def amanifest(self) -> Manifest:
-        """Return all that it holds; looked at once, each file is read.
-
-        No name is passed over: who merges by it must not lose what tools keep in `.git` or `venv`.
-
-        Raises:
-            BackendError: A file or a directory of it cannot be read, or there are too many.
-        """
-        if self._manifest is None:
-            async with self._found() as door:
-                self._manifest = await runtime().call_in_worker(partial(_manifest, door))
-        return self._manifest
+    async def ascan(self) -> Manifest:
+        # No name is passed over: who merges by it must not lose what tools keep in `.git`.
+        async with self._open_files() as door:
+            return await runtime().call_in_worker(partial(_manifest, door))
 
     async def aread(self, path: str) -> bytes:
-        async with self._found() as door:
+        async with self._open_files() as door:
             return await runtime().call_in_worker(partial(_read, door, path))
 
     @asynccontextmanager
-    async def _found(self) -> AsyncGenerator[str]:
+    async def _open_files(self) -> AsyncGenerator[str]:
         try:
             async with self.reading() as door:
                 yield door
@@ -139,7 +132,7 @@ class TreeSnapshot(HostSnapshot):
 
     def _copied(self) -> LayerDirectory:
         place, door = self._tree.place, self._tree.door
-        with LayerDirectory.made() as directory:
+        with LayerDirectory.create() as directory:
             if os.path.isdir(door):
                 if place == door:
                     require_no_mounts(place)
@@ -159,25 +152,22 @@ if hasattr(os, "register_at_fork"):  # pragma: no branch  # Windows has no fork
     os.register_at_fork(after_in_child=TREES.start_afresh)
 
 
-class SeedSnapshot(HostSnapshot):
+class HostSeedSnapshot(HostSnapshot, SeedSnapshot[HostSnapshot]):
     """The files of a seed; copied only where there are changes to put into them."""
 
+    base_class = HostSnapshot
+
     def __init__(self, lineage: SnapshotLineage[HostSnapshot], origin: Origin) -> None:
-        super().__init__(lineage)
-        self._origin = origin
+        super().__init__(lineage, origin)
         self._copying: SharedJob[LayerDirectory] = SharedJob()
 
-    @property
-    def is_secured(self) -> bool:
-        return True  # what it needs of a tree, the snapshot of its seed holds
-
     async def aroot(self) -> str | None:
-        base, _ = await self._aresolved()
+        base, _ = await self.aresolved()
         return await base.aroot()
 
     @asynccontextmanager
     async def reading(self) -> AsyncGenerator[str]:
-        base, seed = await self._aresolved()
+        base, seed = await self.aresolved()
         if seed.changes:
             yield (await self.asecured()).files
             return
@@ -185,24 +175,18 @@ class SeedSnapshot(HostSnapshot):
             yield door
 
     async def asecured(self) -> LayerDirectory:
-        base, seed = await self._aresolved()
+        base, seed = await self.aresolved()
         lower = await base.asecured()
         if not seed.changes:
             return lower
-        return await self._copying.aresult(partial(_changed, lower, seed))
-
-    async def _aresolved(self) -> tuple[HostSnapshot, Seed]:
-        seed = await self._origin()
-        base = host_snapshot(seed.frozen)
-        self.lineage.born = self.lineage.born or base
-        return base, seed
+        return await self._copying.aresult(partial(_changed_copy, lower, seed))
 
 
 def initial_snapshot(lineage: SnapshotLineage[HostSnapshot], origin: Origin | None) -> HostSnapshot:
     """Return the snapshot of a workspace that begins with the files of `origin`, or with none."""
     if origin is None:
         return TreeSnapshot(lineage, WorkspaceTree("nothing", ""), None)
-    return SeedSnapshot(lineage, origin)
+    return HostSeedSnapshot(lineage, origin)
 
 
 def freeze_tree(
@@ -246,39 +230,18 @@ def require_no_mounts(place: str) -> None:
         raise CopyFailed(place, f"another file system is mounted in it, at {str(mounted)!r}")
 
 
-def host_snapshot(frozen: FrozenWorkspace) -> HostSnapshot:
-    """Return frozen files that lie on this host.
-
-    Raises:
-        BackendError: They belong to a backend of another kind.
-    """
-    if isinstance(frozen, HostSnapshot):
-        return frozen
-    raise BackendError(
-        f"a workspace of this host cannot begin with the files of a {type(frozen).__name__}; "
-        "fork on the backend where the files are"
-    )
-
-
-def _changed(lower: LayerDirectory, seed: Seed) -> LayerDirectory:
-    with LayerDirectory.made() as directory:
+def _changed_copy(lower: LayerDirectory, seed: Seed) -> LayerDirectory:
+    with LayerDirectory.create() as directory:
         copy_tree(lower.files, directory.files)
         apply_changes(directory.files, seed.changes)
         return directory
 
 
 def _manifest(door: str) -> Manifest:
-    found = scan(door, EffectPolicy(ignore=frozenset(), max_files=MAX_FILES))
-    fill(door, found, list(found.files), max_bytes=None)
-    manifest = found.manifest()
-    if manifest is None:
-        unread = [path for path, seen in found.files.items() if seen.state is None]
-        where = ", ".join([*unread, *found.unseen][:3]) or f"it has more than {MAX_FILES} files"
-        raise BackendError(
-            f"the files of a workspace cannot be told apart: not all can be looked at ({where}); "
-            "make them readable, or remove them"
-        )
-    return manifest
+    policy = EffectPolicy(ignore=frozenset(), max_files=MAX_FILES)
+    state = scan(door, policy)
+    fill(door, state, list(state.files), max_bytes=None)
+    return state.required_manifest(policy)
 
 
 def _read(door: str, path: str) -> bytes:
@@ -291,7 +254,7 @@ def _read(door: str, path: str) -> bytes:
             finally:
                 os.close(directory)
     except (OutsideWorkspace, NotADirectoryError) as exc:
-        raise FileNotFoundError(f"there is no file {path!r} in the frozen workspace") from exc
+        raise missing_file(path) from exc
 
 
 def _content(directory: int, name: str, path: str) -> bytes:

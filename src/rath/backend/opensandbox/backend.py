@@ -33,7 +33,6 @@ from rath.backend.opensandbox.snapshots import (
     SnapshotFailed,
     Start,
     freeze,
-    remote_frozen,
 )
 from rath.backend.results import ToolExecutionFailure, ToolResult
 from rath.backend.snapshots import FrozenWorkspace, Seed, UnopenedFiles
@@ -200,7 +199,7 @@ class OpenSandboxBackend(Backend):
         return freeze(sandbox, self._unopened, self._open_frozen)
 
     async def aopen_copy(self, seed: Seed, spec: BackendSandboxSpec | None) -> RemoteSandbox:
-        frozen = remote_frozen(seed.frozen)
+        frozen = RemoteFrozen.require(seed.frozen)
         try:
             start = await frozen.astart()
         except SnapshotFailed as exc:

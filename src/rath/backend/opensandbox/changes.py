@@ -29,6 +29,7 @@ from rath.backend.changes import (
     manifest_digest,
 )
 from rath.backend.effects import (
+    OFF,
     FileEffect,
     is_observed,
     note_effect,
@@ -63,7 +64,6 @@ NOT_FETCHED = (
     "some contents were not kept, only their digests: one look fetches no more, or they could not "
     "be read"
 )
-OFF = "effects were not looked for (EffectPolicy.is_on is False)"
 
 _N_FETCHERS = 8
 """How many files are fetched side by side; a guess that spares small servers."""
@@ -209,20 +209,12 @@ async def read_manifest(client: Client) -> Manifest:
     Raises:
         BackendError: A file cannot be read, or there are too many.
     """
+    policy = EffectPolicy(keep_contents=False)
     try:
-        policy = EffectPolicy(keep_contents=False)
         state = await scan(client, policy, cache={}, contents=RemoteContents())
     except ScanFailed as exc:
         raise BackendError(f"the files of a workspace cannot be told apart: {exc}") from exc
-    manifest = state.manifest()
-    if manifest is None:
-        unread = [path for path, file in state.files.items() if file.state is None]
-        where = ", ".join(unread[:3]) or "it has too many files"
-        raise BackendError(
-            f"the files of a workspace cannot be told apart: not all can be looked at ({where}); "
-            "make them readable, or remove them"
-        )
-    return manifest
+    return state.required_manifest(policy)
 
 
 async def _note_changes(

@@ -23,7 +23,7 @@ from rath.backend.file_tools import (
 from rath.backend.opensandbox.connection import ROOT, Broken, RequestRefused
 from rath.backend.opensandbox.processes import CLEANUP_SECONDS, CommandLine, run_line
 from rath.backend.results import FileEntry, ToolExecutionFailure, ToolResult
-from rath.backend.snapshots import NewFile
+from rath.backend.snapshots import NewFile, missing_file
 from rath.backend.tool_types import FileTool
 
 if TYPE_CHECKING:
@@ -311,16 +311,15 @@ async def read_content(path: str, client: Client) -> bytes:
         FileNotFoundError: There is no such file.
         RemoteError: The sandbox cannot be asked.
     """
-    missing = FileNotFoundError(f"there is no file {path!r} in the frozen workspace")
     try:
         place = absolute(path.lstrip("/"))
     except OutsideWorkspace as exc:
-        raise missing from exc
+        raise missing_file(path) from exc
     entry = await _optional_info(client, place)
     if entry is not None and entry.kind == "symlink":
         return await _output(client, f"readlink -n -- {shlex.quote(place)}")
     if entry is None or entry.kind != "file":
-        raise missing
+        raise missing_file(path)
     return await client.read(place) if entry.size else b""
 
 

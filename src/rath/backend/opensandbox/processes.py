@@ -24,7 +24,15 @@ from uuid import uuid4
 from rath._core.blobs import Blob, is_digest
 from rath._core.text import decode_output
 from rath.backend.opensandbox.connection import ROOT, NotReached, RemoteError, RequestRefused
-from rath.backend.results import CodeResult, CommandResult, ToolExecutionFailure, ToolResult
+from rath.backend.results import (
+    PRINTED_IN_DETAIL,
+    CodeResult,
+    CommandResult,
+    ToolExecutionFailure,
+    ToolResult,
+    timeout_failure,
+    truncation_note,
+)
 from rath.backend.tool_types import BackendToolCodeRun, BackendToolCommandRun
 
 if TYPE_CHECKING:
@@ -68,6 +76,7 @@ NOT_STARTED = 125
 RUNTIME_ERROR = "RUNTIME_ERROR"
 """Code of the API for an error of the run itself, not of the code that it runs."""
 
+_ENDED = "was ended"
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
 """ECMA-48 control sequences, as interpreters colour their tracebacks with."""
 
@@ -155,7 +164,7 @@ class TruncatedText:
 
     def data(self) -> bytes:
         """Return the text, with a note in the place of its middle."""
-        note = cut_note(self._n_cut) if self._n_cut else b""
+        note = truncation_note(self._n_cut) if self._n_cut else b""
         return bytes(self._head) + note + bytes(self._tail)
 
 
@@ -194,17 +203,6 @@ class Streams(NamedTuple):
         return decode_output(self.stdout) + decode_output(self.stderr)
 
 
-def cut_note(n_bytes: int, where: str = "") -> bytes:
-    """Return the note in the place of output that was left out.
-
-    Args:
-        n_bytes: How much that is.
-        where: File of the sandbox that has all of it.
-    """
-    rest = f"; all of it is in {where}" if where else ""
-    return f"\n[... output truncated: {n_bytes} bytes left out{rest} ...]\n".encode()
-
-
 # ---------------------------------------------------------------- command lines
 
 
@@ -224,7 +222,7 @@ class CommandLine:
 
 
 @dataclass(frozen=True, slots=True)
-class CommandEnd:
+class LineEnd:
     """The end of a command line, and its output."""
 
     end: RunEnd | None
@@ -247,7 +245,7 @@ class CommandEnd:
         return self.loss or text or f"exit code {self.exit_code}"
 
 
-async def run_line(client: Client, line: CommandLine) -> CommandEnd:
+async def run_line(client: Client, line: CommandLine) -> LineEnd:
     """Run a command line once and return its end.
 
     Processes that it leaves behind at its deadline, or when this is cancelled, are ended in the
@@ -299,7 +297,7 @@ async def run_line(client: Client, line: CommandLine) -> CommandEnd:
         loss = str(exc) if was_started or not exc.is_missing_file else None
     except RemoteError as exc:
         loss = str(exc)
-    return CommandEnd(end, timed_out, elapsed * 1000.0, streams, loss)
+    return LineEnd(end, timed_out, elapsed * 1000.0, streams, loss)
 
 
 async def _fetch(client: Client, stdin: str, outputs: list[str], max_output: int) -> Streams:
@@ -323,7 +321,7 @@ async def _content(
         data = await client.read(path) if size else b""
         if len(data) <= max_output:
             return data, None
-        text = data[:half] + cut_note(len(data) - 2 * half) + data[-half:]
+        text = data[:half] + truncation_note(len(data) - 2 * half) + data[-half:]
         return text, Blob.from_bytes(data, keep=MAX_STORED_BYTES)
     head = await client.read(path, 0, half - 1)
     tail = await client.read(path, size - half, size - 1)
@@ -335,7 +333,7 @@ async def _content(
         await client.run(digest_line, output, timeout=DIGEST_SECONDS)
         digest = output.stdout.data()[:64].decode(errors="replace")
         full = Blob(digest, size) if is_digest(digest) else None
-    return head + cut_note(size - 2 * half, path) + tail, full
+    return head + truncation_note(size - 2 * half, f"; all of it is in {path}") + tail, full
 
 
 async def _end(
@@ -389,7 +387,7 @@ async def run_command(client: Client, op: BackendToolCommandRun, cwd: str) -> To
             return ToolExecutionFailure("os_error", str(exc), op.cwd)
         raise
     if ran.timed_out or ran.end is None:
-        return _timeout(limit, ran.streams)
+        return timeout_failure(limit, ran.streams.text(), _ENDED)
     code, streams = ran.exit_code, ran.streams
     if code is None:
         return _unknown(ran.end, "the command", streams)
@@ -418,7 +416,7 @@ async def run_code(client: Client, op: BackendToolCodeRun) -> ToolResult:
             end = await _run_when_free(client, op, output)
     except TimeoutError:
         await _interrupt(client, op, output)
-        return _timeout(limit, output.streams())
+        return timeout_failure(limit, output.streams().text(), _ENDED)
     except BaseException as exc:
         if not isinstance(exc, RequestRefused):
             await _interrupt(client, op, output)
@@ -470,15 +468,6 @@ def _limit(timeout: float | None, default: float) -> float:
     return min(max(timeout, 0.001), MAX_SECONDS)
 
 
-_IN_DETAIL = "; detail is what it had printed"
-
-
-def _timeout(limit: float, streams: Streams) -> ToolExecutionFailure:
-    text = streams.text()
-    message = f"it did not end within {limit:g} s and was ended{_IN_DETAIL if text else ''}"
-    return ToolExecutionFailure("timeout", message, text or None)
-
-
 def _unknown(end: RunEnd, operation: str, streams: Streams) -> ToolExecutionFailure:
     """Return the failure of a run of which no exit code is known."""
     text = streams.text()
@@ -487,6 +476,6 @@ def _unknown(end: RunEnd, operation: str, streams: Streams) -> ToolExecutionFail
         return ToolExecutionFailure("dispatch_error", message, text or None)
     message = (
         f"the connection ended before the sandbox said how {operation} ended: it may have taken "
-        f"effect or not{_IN_DETAIL if text else ''}"
+        f"effect or not{PRINTED_IN_DETAIL if text else ''}"
     )
     return ToolExecutionFailure("sandbox_sdk_error", message, text or "connection lost")

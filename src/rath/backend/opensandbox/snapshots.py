@@ -11,22 +11,20 @@ from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from hashlib import sha256
 from typing import TYPE_CHECKING, TypeVar
 from uuid import uuid4
 
 from rath._async.runtime import Running, runtime
 from rath.backend.abc import BackendSandbox, BackendSandboxSpec
-from rath.backend.changes import FileState, Manifest
+from rath.backend.changes import Manifest
 from rath.backend.opensandbox.changes import read_manifest
 from rath.backend.opensandbox.connection import ROOT, AnswerLost, RemoteError, SandboxGone
 from rath.backend.opensandbox.files import read_content
 from rath.backend.opensandbox.processes import CommandLine, run_line
 from rath.backend.snapshots import (
-    FrozenWorkspace,
     NewFile,
     Origin,
-    Seed,
+    SeedSnapshot,
     SnapshotLineage,
     UnopenedFiles,
     WorkspaceSnapshot,
@@ -185,7 +183,7 @@ Opener = Callable[[Start], Awaitable["RemoteSandbox"]]
 class RemoteFrozen(WorkspaceSnapshot):
     """The files of a workspace of a server at one moment."""
 
-    _manifest: Manifest | None = None
+    workspace_kind = "a sandbox of OpenSandbox"
 
     @abstractmethod
     async def astart(self) -> Start:
@@ -197,19 +195,6 @@ class RemoteFrozen(WorkspaceSnapshot):
 
     async def asecure(self) -> None:
         await self.astart()
-
-    async def amanifest(self) -> Manifest:
-        """Return their states, without ignored directories; scanned once.
-
-        Raises:
-            BackendError: They cannot be read.
-        """
-        if self._manifest is None:
-            self._manifest = await self._scan()
-        return self._manifest
-
-    @abstractmethod
-    async def _scan(self) -> Manifest: ...
 
 
 TREES: WorkspaceTrees[RemoteFrozen] = WorkspaceTrees()
@@ -275,7 +260,7 @@ class SandboxFrozen(RemoteFrozen):
     async def aread(self, path: str) -> bytes:
         return await self._ask(partial(read_content, path))
 
-    async def _scan(self) -> Manifest:
+    async def ascan(self) -> Manifest:
         return await self._ask(read_manifest)
 
     async def _take(self, source: RemoteSandbox) -> str | None:
@@ -329,63 +314,15 @@ class SandboxFrozen(RemoteFrozen):
             return self._reader
 
 
-class RemoteSeedFrozen(RemoteFrozen):
-    """The files of a seed: frozen ones, and the differences from them.
+class RemoteSeedFrozen(SeedSnapshot[RemoteFrozen], RemoteFrozen):
+    """The files of a seed of this driver."""
 
-    What it needs of a sandbox, the frozen files of its seed hold.
-    """
-
-    def __init__(self, lineage: SnapshotLineage[RemoteFrozen], origin: Origin) -> None:
-        super().__init__(lineage)
-        self._origin = origin
-
-    @property
-    def is_secured(self) -> bool:
-        return True
+    base_class = RemoteFrozen
 
     async def astart(self) -> Start:
-        base, seed = await self._resolve()
+        base, seed = await self.aresolved()
         start = await base.astart()
         return replace(start, changes={**start.changes, **seed.changes})
-
-    async def aread(self, path: str) -> bytes:
-        base, seed = await self._resolve()
-        if path not in seed.changes:
-            return await base.aread(path)
-        new = seed.changes[path]
-        if new is None:
-            raise FileNotFoundError(f"there is no file {path!r} in the frozen workspace")
-        return new.data
-
-    async def _scan(self) -> Manifest:
-        base, seed = await self._resolve()
-        states = dict(await base.amanifest())
-        for path, new in seed.changes.items():
-            if new is None:
-                states.pop(path, None)
-            else:
-                states[path] = FileState(sha256(new.data).hexdigest(), len(new.data), new.mode)
-        return states
-
-    async def _resolve(self) -> tuple[RemoteFrozen, Seed]:
-        seed = await self._origin()
-        base = remote_frozen(seed.frozen)
-        self.lineage.born = self.lineage.born or base
-        return base, seed
-
-
-def remote_frozen(frozen: FrozenWorkspace) -> RemoteFrozen:
-    """Return frozen files that are on a server.
-
-    Raises:
-        BackendError: They belong to a backend of another kind.
-    """
-    if isinstance(frozen, RemoteFrozen):
-        return frozen
-    raise BackendError(
-        f"a sandbox of OpenSandbox cannot begin with the files of a {type(frozen).__name__}; "
-        "fork on the backend where the files are"
-    )
 
 
 def freeze(
@@ -414,7 +351,7 @@ def freeze(
     native: RemoteSandbox | None = sandbox.native
     if native is not None:
         lineage = unopened.lineage(sandbox) or SnapshotLineage[RemoteFrozen]()
-        lineage.born = lineage.born or native.begin
+        lineage.start = lineage.start or native.begin
         return TREES.freeze(
             native.tree,
             lineage,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from uuid import UUID
 
-from rath.backend.use import LOCAL_SUBDIR, SANDBOX, SANDBOXES_DIR_NAME
+from rath.backend.workspace import LOCAL_SUBDIR, SANDBOX, SANDBOXES_DIR_NAME
 from rath.config.paths import resolve_config_dir
 
 __all__ = [

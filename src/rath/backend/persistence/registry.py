@@ -29,23 +29,13 @@ from rath._core.retention import empty_trash, move_to_trash
 from rath._core.usage_locks import claimed, forget_unused, is_old, is_used, last_use, use_file
 from rath.backend import registry as backends
 from rath.backend.abc import BackendSandbox, BackendSandboxSpec
-from rath.backend.persistence.paths import (
-    OPENSANDBOX_INDEX_SUFFIX,
-    ensure_local_root,
-    ensure_opensandbox_root,
-    fork_dir,
-    forks_root,
-    local_root,
-    local_sandbox_dir,
-    opensandbox_index_path,
-    opensandbox_root,
-)
+from rath.backend.persistence import paths
 from rath.backend.persistence.spec_json import (
     SCHEMA_VERSION,
     spec_from_jsonable,
     spec_to_jsonable,
 )
-from rath.backend.use import SANDBOX
+from rath.backend.workspace import SANDBOX
 from rath.errors import BackendError
 
 __all__ = [
@@ -141,7 +131,7 @@ class PersistentSandboxRegistry:
         Raises:
             ValueError: `sandbox_id` is not a UUID.
         """
-        return local_sandbox_dir(sandbox_id)
+        return paths.local_sandbox_dir(sandbox_id)
 
     def list_local(self) -> list[UUID]:
         """Return the ids of all workspaces, sorted."""
@@ -205,11 +195,11 @@ class PersistentSandboxRegistry:
             spec=spec,
             created_at=now,
             last_used_at=now,
-            path=opensandbox_index_path(new_id),
+            path=paths.opensandbox_index_path(new_id),
         )
-        ensure_opensandbox_root()
+        paths.ensure_opensandbox_root()
         with _writing():
-            _write_index(record)
+            atomic_write_json(record.path, _encode_record(record), mode=_PRIVATE_MODE)
         return new_id
 
     def touch_remote(self, sandbox_id: UUID | str) -> None:
@@ -218,7 +208,7 @@ class PersistentSandboxRegistry:
         Raises:
             ValueError: `sandbox_id` is not a UUID.
         """
-        path = opensandbox_index_path(sandbox_id)
+        path = paths.opensandbox_index_path(sandbox_id)
         if path.exists():
             with _writing(), contextlib.suppress(FileNotFoundError, BadIndex):
                 write_last_use(path, datetime.now(UTC))
@@ -229,7 +219,7 @@ class PersistentSandboxRegistry:
         Raises:
             ValueError: `sandbox_id` is not a UUID.
         """
-        path = opensandbox_index_path(sandbox_id)
+        path = paths.opensandbox_index_path(sandbox_id)
         try:
             return _with_uses(_read_index(path))
         except FileNotFoundError:
@@ -240,7 +230,7 @@ class PersistentSandboxRegistry:
 
     def list_remote(self) -> list[RemoteSandboxRecord]:
         """Return the remote sandboxes, oldest first; damaged index files are logged and kept."""
-        ids = listed_ids(opensandbox_root(), suffix=OPENSANDBOX_INDEX_SUFFIX)
+        ids = listed_ids(paths.opensandbox_root(), suffix=paths.OPENSANDBOX_INDEX_SUFFIX)
         found = [record for each in ids if (record := self.load_remote(each)) is not None]
         return sorted(found, key=lambda record: record.created_at)
 
@@ -253,7 +243,7 @@ class PersistentSandboxRegistry:
             ValueError: `sandbox_id` is not a UUID.
             BackendError: A process is attached to it.
         """
-        path = opensandbox_index_path(sandbox_id)
+        path = paths.opensandbox_index_path(sandbox_id)
         if not path.is_file():
             return False
         with _writing(), claimed(use_file(path), used_at=path.stat().st_mtime) as is_free:
@@ -282,7 +272,7 @@ class PersistentSandboxRegistry:
             if is_old(record.last_used_at.timestamp(), older_than)
             and self._prune_index(record, older_than)
         ]
-        forget_unused(opensandbox_root(), OPENSANDBOX_INDEX_SUFFIX)
+        forget_unused(paths.opensandbox_root(), paths.OPENSANDBOX_INDEX_SUFFIX)
         return pruned
 
     def reattach_remote(self, sandbox_id: UUID | str) -> BackendSandbox:
@@ -323,8 +313,8 @@ class PersistentSandboxRegistry:
         Raises:
             BackendError: They cannot be created.
         """
-        ensure_local_root()
-        ensure_opensandbox_root()
+        paths.ensure_local_root()
+        paths.ensure_opensandbox_root()
 
     def _prune_index(self, record: RemoteSandboxRecord, older_than: timedelta) -> bool:
         known = record.last_used_at.timestamp()
@@ -336,7 +326,7 @@ class PersistentSandboxRegistry:
 
 
 def _workspaces() -> PersistentDirectories:
-    return PersistentDirectories(local_root(), SANDBOX)
+    return PersistentDirectories(paths.local_root(), SANDBOX)
 
 
 @contextlib.contextmanager
@@ -346,7 +336,7 @@ def _writing() -> Generator[None]:
     Raises:
         BackendError: That cannot be, or what is done meanwhile raises an OSError.
     """
-    root = opensandbox_root()
+    root = paths.opensandbox_root()
     lock = FileLock(root / _INDEX_LOCK)
     try:
         if not lock.acquire(timeout=_INDEX_WAIT_SECONDS):
@@ -378,11 +368,6 @@ def _with_uses(record: RemoteSandboxRecord) -> RemoteSandboxRecord:
 
 
 # ---------------------------------------------------------------- index files
-
-
-def _write_index(record: RemoteSandboxRecord) -> None:
-    """Write the index file of a record, readable by its owner alone."""
-    atomic_write_json(record.path, _encode_record(record), mode=_PRIVATE_MODE)
 
 
 def _read_index(path: Path) -> RemoteSandboxRecord:
@@ -471,8 +456,8 @@ def prunable_forks(*, older_than: timedelta = _AT_ONCE) -> list[UUID]:
     """Return the forks that `prune_forks` would remove now."""
     return [
         fork_id
-        for fork_id in listed_ids(forks_root())
-        if _is_fork_left(fork_dir(fork_id), older_than)
+        for fork_id in listed_ids(paths.forks_root())
+        if _is_fork_left(paths.fork_dir(fork_id), older_than)
     ]
 
 
@@ -487,11 +472,11 @@ def prune_forks(*, older_than: timedelta = _AT_ONCE) -> list[UUID]:
     removed = [
         fork_id
         for fork_id in prunable_forks(older_than=older_than)
-        if _remove_fork(fork_dir(fork_id), older_than)
+        if _remove_fork(paths.fork_dir(fork_id), older_than)
     ]
-    for unfinished in listed_ids(forks_root(), prefix="."):
-        _remove_fork(forks_root() / f".{unfinished}", max(older_than, _GIVEN_UP))
-    empty_trash(forks_root())
+    for unfinished in listed_ids(paths.forks_root(), prefix="."):
+        _remove_fork(paths.forks_root() / f".{unfinished}", max(older_than, _GIVEN_UP))
+    empty_trash(paths.forks_root())
     return removed
 
 
