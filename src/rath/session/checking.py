@@ -159,7 +159,7 @@ async def _ajudge(
     elapsed_ms = (time.monotonic() - started) * 1000
     if isinstance(result, ToolExecutionFailure) and result.kind == "unsupported_tool":
         raise BackendError(f"check {name!r} needs a backend that runs commands: {result.message}")
-    shown = encode_result(result)
+    result_text = encode_result(result)
     line = command.cmd if isinstance(command.cmd, str) else list(command.cmd)
     verdict_id = uuid4()
     run = ToolRun(
@@ -171,13 +171,13 @@ async def _ajudge(
         effects_declared="non_idempotent",
         arguments=_arguments(command, line),
         sandbox=sandbox.describe(),
-        status="failed" if shown.failure else "done",
-        error_kind=shown.failure,
-        exit_code=shown.exit_code,
-        signal=_signal(shown.exit_code),
+        status="failed" if result_text.failure else "done",
+        error_kind=result_text.failure,
+        exit_code=result_text.exit_code,
+        signal=_signal(result_text.exit_code),
         duration_ms=elapsed_ms,
-        shown=Blob.from_bytes(shown.shown.encode(), keep=0),
-        full=None if shown.full is None else full_blob(shown.full),
+        shown=Blob.from_bytes(result_text.shown.encode(), keep=0),
+        full=None if result_text.full is None else full_blob(result_text.full),
         file_effects=tuple(effects),
         effect_gaps=tuple(effects.gaps),
     )
@@ -186,7 +186,7 @@ async def _ajudge(
         id=verdict_id,
         name=name,
         judge=line if isinstance(line, str) else shlex.join(line),
-        passed=shown.exit_code == 0,
+        passed=result_text.exit_code == 0,
         score=None,
         report=cut_middle(_report(result), MAX_REPORT_CHARS)[0],
         workspace_digest=await sandbox.aworkspace_digest(),
@@ -198,8 +198,10 @@ async def _ajudge(
 
 def _arguments(command: BackendToolCommandRun, line: str | list[str]) -> dict[str, Any]:
     """Return what was asked for; of variables only the names, since values may be secret."""
-    asked = {"cwd": command.cwd, "env": sorted(command.env or ()), "timeout": command.timeout}
-    return {"cmd": line} | {name: value for name, value in asked.items() if value not in (None, [])}
+    options = {"cwd": command.cwd, "env": sorted(command.env or ()), "timeout": command.timeout}
+    return {"cmd": line} | {
+        name: value for name, value in options.items() if value not in (None, [])
+    }
 
 
 def _require_texts(name: object, cmd: object) -> None:

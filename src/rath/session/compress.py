@@ -125,28 +125,28 @@ def run_session_compress(
     if served is None and current_source() is not None:
         found = _find_earlier_compression(place, cells)
     known, before = (found, None) if isinstance(found, RecordedSession) else (None, found)
-    made = place.new_id()
+    session_id = place.new_id()
     shot = OneShot(
         purpose="compress",
         operation=_run_id(served, before),
         candidates=candidates,
         question=instruction,
         on_event=on_event,
-        row=RowId(made, 0),
+        row=RowId(session_id, 0),
     )
     kind = LineageKind.OP_SESSION_COMPRESS
     parents = (user_session.as_parent(), agent_session.as_parent())
-    provenance = stamped(made, "run_session_compress", kind, parents, _EXTRAS)
+    provenance = stamped(session_id, "run_session_compress", kind, parents, _EXTRAS)
     placement = user_session.placement.share()
     lineage = SessionLineage(user_session.id, agent_session.id, "run_session_compress")
     plan = _CompressPlan(
-        session=made,
+        session=session_id,
         shot=shot,
         provenance=provenance,
         place=place,
         placement=placement,
         recording=plan_recording(
-            made,
+            session_id,
             persist=persist,
             path=persist_path,
             sandbox_handle_id=sandbox_handle_id,
@@ -167,7 +167,7 @@ def run_session_compress(
 
 
 def _submit(plan: _CompressPlan, user_session: Session, agent_session: Session) -> Session:
-    made, served, before = plan.session, plan.served, plan.before
+    session_id, served, before = plan.session, plan.served, plan.before
     cells = (user_session.body, agent_session.body)
     site, inherited = call_site(), user_session.inheritor()
 
@@ -175,35 +175,41 @@ def _submit(plan: _CompressPlan, user_session: Session, agent_session: Session) 
         user, agent = inherited(await cells[0]), await cells[1]
         if before is not None:
             before.check(user, agent)
-            with noting(f"in the compression that made session {made}, gone on with at {site}"):
+            with noting(
+                f"in the compression that made session {session_id}, gone on with at {site}"
+            ):
                 return await _CompressRun(cell, plan, user, before).execute(agent)
         stopped = suspension(user, agent)
         if stopped is not None:
-            async with RunLog(made, cell, plan.recorder(cell)) as log:
+            async with RunLog(session_id, cell, plan.recorder(cell)) as log:
                 log.start(replace(user.inheriting(agent), outcome=stopped))
                 await log.open()
             return log.body
-        with noting(f"in the compression that made session {made}, started at {site}"):
+        with noting(f"in the compression that made session {session_id}, started at {site}"):
             return await _CompressRun(cell, plan, user.inheriting(agent)).execute(agent)
 
     def on_cancel(latest: Body | None) -> Body:
         if latest is None:
-            return cancelled_body(made, cells)
-        return latest.cancelled(made) if served is None else served.cut_off(latest, made)
+            return cancelled_body(session_id, cells)
+        return (
+            latest.cancelled(session_id) if served is None else served.cut_off(latest, session_id)
+        )
 
-    label = f"session {short_id(made)} (run_session_compress, {site})"
+    label = f"session {short_id(session_id)} (run_session_compress, {site})"
 
     def start() -> Deferred[Body]:
-        return Deferred.start(execute, owner=made, label=label, inputs=cells, on_cancel=on_cancel)
+        return Deferred.start(
+            execute, owner=session_id, label=label, inputs=cells, on_cancel=on_cancel
+        )
 
     if plan.known is not None:
         cell = plan.known.body
     else:
-        cell, _ = submit_once(made, None if before is None else before.origin, start)
+        cell, _ = submit_once(session_id, None if before is None else before.origin, start)
     out = Session.from_body(
         cell,
         plan.provenance,
-        id=made,
+        id=session_id,
         placement=plan.placement,
         provider=user_session.provider,
         lineage=plan.lineage,
@@ -292,7 +298,7 @@ class _CompressRun:
             for change in inputs_changed(changes, shot.operation):
                 log.note(change)
         with report_to(log.take):
-            said = await shot.ask_for(self._user, agent, log.note, read=_summary)
+            text = await shot.ask_for(self._user, agent, log.note, read=_summary)
         summary = Summary(
             operation=shot.operation,
             rows=(RowId(self._plan.session, 0),),
@@ -300,7 +306,7 @@ class _CompressRun:
             replaced_digest=digest,
         )
         log.note(summary)
-        log.append(user_text_chunk(said))
+        log.append(user_text_chunk(text))
         log.end(Completed())
 
     def _operation(self, agent: Body, input_digest: str) -> Operation:

@@ -111,8 +111,8 @@ class Album:
     @property
     def counts(self) -> dict[str, int]:
         """How many images are shown and how many are not; empty where there are none."""
-        n_shown, n_met = len(self._shown), len(self._labels)
-        return {"images_shown": n_shown, "images_not_shown": n_met - n_shown} if n_met else {}
+        n_included, n_met = len(self._shown), len(self._labels)
+        return {"images_shown": n_included, "images_not_shown": n_met - n_included} if n_met else {}
 
     def label_of(self, value: object) -> str:
         """Return what stands for `value` in JSON: the label of an image, the text of all else."""
@@ -290,8 +290,8 @@ def encode_content(content: Content) -> dict[str, Any]:
         case AssistantTurn(text, calls):
             return {"content": text, "tool_calls": [encode_call(call) for call in calls] or None}
         case ToolFeedback(call_id, name, body, images):
-            said: dict[str, Any] = {"tool_call_id": call_id, "name": name, "content": body}
-            return {**said, "images": [*map(encode_image, images)]} if images else said
+            fields: dict[str, Any] = {"tool_call_id": call_id, "name": name, "content": body}
+            return {**fields, "images": [*map(encode_image, images)]} if images else fields
         case Opaque(payload):
             return dict(payload)
         case _:
@@ -423,8 +423,8 @@ def _encode_entries(entries: tuple[results.FileEntry, ...]) -> ResultText:
     if len(listed) <= MAX_ENTRIES:
         return ResultText(json.dumps({"entries": listed}))
     full = json.dumps({"entries": listed})
-    shown = {"entries": listed[:MAX_ENTRIES], **_where_the_rest_is(full, len(listed), "entries")}
-    return ResultText(json.dumps(shown), full)
+    excerpt = {"entries": listed[:MAX_ENTRIES], **_where_the_rest_is(full, len(listed), "entries")}
+    return ResultText(json.dumps(excerpt), full)
 
 
 def _encode_returned_failure(kind: str, message: str, detail: str | None) -> ResultText:
@@ -436,8 +436,8 @@ def _encode_returned_failure(kind: str, message: str, detail: str | None) -> Res
     # What a command had printed before its deadline, perhaps.
     payload = {"ok": False, "error_kind": kind, "message": message}
     cut = cut_middle(detail, MAX_STREAM_CHARS)[0]
-    shown = {**payload, "detail": cut, **_where_the_rest_is(full, len(full), "chars")}
-    text = valid_unicode(json.dumps(shown, ensure_ascii=False))
+    excerpt = {**payload, "detail": cut, **_where_the_rest_is(full, len(full), "chars")}
+    text = valid_unicode(json.dumps(excerpt, ensure_ascii=False))
     return ResultText(text, full, failure=failure)
 
 
@@ -452,24 +452,24 @@ def _encode_output(
     result: _Printed, payload: dict[str, Any], *, exit_code: int | None = None
 ) -> ResultText:
     """Cut long streams; the whole has what was kept of them, the rest is told by its digest."""
-    whole = dict(payload)
-    kept: dict[str, str] = {}
+    complete = dict(payload)
+    paths: dict[str, str] = {}
     for name, blob, size in (
         ("stdout", result.stdout_full, len(result.stdout)),
         ("stderr", result.stderr_full, len(result.stderr)),
     ):
         if blob is None:
             continue
-        kept[name] = output_path(blob.digest)
+        paths[name] = output_path(blob.digest)
         if blob.data is not None and blob.size <= MAX_FULL_BYTES:
-            whole[name] = payload[name] if blob.size <= size else decode_output(blob.data)
+            complete[name] = payload[name] if blob.size <= size else decode_output(blob.data)
         else:
-            whole |= {f"{name}_sha256": blob.digest, f"{name}_bytes": blob.size}
-    found = _cut_fields(payload, MAX_STREAM_CHARS, whole=whole, exit_code=exit_code)
-    if found.full is None or not kept:
+            complete |= {f"{name}_sha256": blob.digest, f"{name}_bytes": blob.size}
+    found = _cut_fields(payload, MAX_STREAM_CHARS, complete=complete, exit_code=exit_code)
+    if found.full is None or not paths:
         return found
-    shown = {**json.loads(found.shown), "kept": kept, "how_to_read": _HOW_TO_READ}
-    return replace(found, shown=json.dumps(shown))
+    excerpt = {**json.loads(found.shown), "kept": paths, "how_to_read": _HOW_TO_READ}
+    return replace(found, shown=json.dumps(excerpt))
 
 
 def _encode_content(content: results.FileContent) -> ResultText:
@@ -483,30 +483,30 @@ def _encode_content(content: results.FileContent) -> ResultText:
     found = _cut_fields(payload, MAX_FILE_CHARS)
     if found.full is None:
         return found
-    shown = json.loads(found.shown)
+    excerpt = json.loads(found.shown)
     if content.total is None:
-        shown[f"total_{unit}"] = len(data) if isinstance(data, bytes) else count_lines(data)
-    shown["how_to_read"] = f"read it in parts with offset and limit, which count {unit}"
-    return replace(found, shown=json.dumps(shown))
+        excerpt[f"total_{unit}"] = len(data) if isinstance(data, bytes) else count_lines(data)
+    excerpt["how_to_read"] = f"read it in parts with offset and limit, which count {unit}"
+    return replace(found, shown=json.dumps(excerpt))
 
 
 def _cut_fields(
     payload: dict[str, Any],
     max_chars: int,
     *,
-    whole: dict[str, Any] | None = None,
+    complete: dict[str, Any] | None = None,
     exit_code: int | None = None,
 ) -> ResultText:
     """Cut the long texts of a result in the middle; the JSON stays valid and says so."""
-    shown = {
+    excerpt = {
         key: cut_middle(value, max_chars)[0] if isinstance(value, str) else value
         for key, value in payload.items()
     }
-    if shown == payload:
+    if excerpt == payload:
         return ResultText(json.dumps(payload), exit_code=exit_code)
-    full = json.dumps(payload if whole is None else whole)
-    shown |= _where_the_rest_is(full, len(full), "chars")
-    return ResultText(json.dumps(shown), full, exit_code=exit_code)
+    full = json.dumps(payload if complete is None else complete)
+    excerpt |= _where_the_rest_is(full, len(full), "chars")
+    return ResultText(json.dumps(excerpt), full, exit_code=exit_code)
 
 
 def _encode_any(value: object) -> ResultText:
@@ -515,18 +515,18 @@ def _encode_any(value: object) -> ResultText:
         text = json.dumps(plain, ensure_ascii=False, default=album.label_of, allow_nan=False)
         full = valid_unicode(text)
     except (TypeError, ValueError, RecursionError):
-        told = {"repr": f"{value!r:.2000}", "type": type(value).__name__}
+        fields = {"repr": f"{value!r:.2000}", "type": type(value).__name__}
         labels = album.labels_in(value)
-        full = json.dumps({**told, "images": labels} if labels else told)
+        full = json.dumps({**fields, "images": labels} if labels else fields)
     if len(full) <= MAX_RESULT_CHARS:
         return ResultText(full, images=album.images)
     head_and_tail = cut_middle(full, MAX_RESULT_CHARS // 2)[0]
-    shown = {
+    excerpt = {
         "head_and_tail": head_and_tail,
         **_where_the_rest_is(full, len(full), "chars"),
         **album.counts,
     }
-    return ResultText(json.dumps(shown, ensure_ascii=False), full, images=album.images)
+    return ResultText(json.dumps(excerpt, ensure_ascii=False), full, images=album.images)
 
 
 def _plain(value: object) -> object:

@@ -275,11 +275,11 @@ class Branching(Bindings):
         if not isinstance(task, str):
             raise TypeError(f"a task is text, not {type(task).__name__}: {task!r:.80}")
         place = derived_place("delegate", self)
-        made = place.new_id()
-        rows = ChunkTable().born_in(made, [user_text_chunk(task, images=images)])
+        session_id = place.new_id()
+        rows = ChunkTable().born_in(session_id, [user_text_chunk(task, images=images)])
         known = self._cell.latest if self._cell.done() else None
         plan = _Derivation(
-            id=made,
+            id=session_id,
             place=place,
             operator="Session.delegate",
             kind=LineageKind.OP_DELEGATE,
@@ -346,7 +346,7 @@ class Branching(Bindings):
         return here if here or self._cell.done() else None
 
     def _made(self, plan: _Derivation, derive: Callable[..., Body], *cells: Deferred[Body]) -> Self:
-        made = plan.id
+        session_id = plan.id
         before: RecordedSession | None = None
         if current_source() is not None:
             before = _find_derivation(
@@ -358,24 +358,24 @@ class Branching(Bindings):
             )
         # A derivation is its own run: one id serves the session and the operation.
         entry = Operation(
-            operation=made,
-            id=made,
+            operation=session_id,
+            id=session_id,
             kind=plan.operation,
             place=plan.place,
-            session=made,
+            session=session_id,
             workspace=plan.workspace,
             undone=plan.undone,
             origin=plan.origin,
         )
         content = (
-            derived(cells, partial(derive, entry), made, plan.operation, after=plan.after)
+            derived(cells, partial(derive, entry), session_id, plan.operation, after=plan.after)
             if before is None
             else before.body
         )
         derivation = self.from_body(
             content,
-            stamped(made, plan.operator, plan.kind, plan.parents, plan.extras),
-            id=made,
+            stamped(session_id, plan.operator, plan.kind, plan.parents, plan.extras),
+            id=session_id,
             placement=_placed(plan, before),
             provider=self._provider,
         )

@@ -243,8 +243,8 @@ def _outputs_changed(chain: Sequence[PassedOn], session: UUID, record: Record) -
 
     A program that goes on asks its hooks again, for sessions that are served from the record.
     """
-    made = own_operation(record, session)
-    operation = session if made is None else made.operation
+    own = own_operation(record, session)
+    operation = session if own is None else own.operation
     noted = {_what_it_says(entry) for entry in record if isinstance(entry, Change)}
     entries = (_change_entry("output", change, operation) for change in chain)
     return [entry for entry in entries if _what_it_says(entry) not in noted]

@@ -281,7 +281,9 @@ def _load(
             problem=built.problem,
         )
 
-    loaded = read_together(store, read, recover=recover, is_sound=lambda made: made.problem is None)
+    loaded = read_together(
+        store, read, recover=recover, is_sound=lambda build: build.problem is None
+    )
     if loaded.problem is None and loaded.reader.takes_more:
         # So that what comes to the session late is added to its log.
         session = loaded.session

@@ -297,9 +297,9 @@ def run_session_loop(
     goes_on = None if before is None else before.goes_on
     if goes_on is not None:
         goes_on = _check_compatible(goes_on, schemas, candidates[0], offers)
-    made = place.new_id() if before is None else before.session
+    session_id = place.new_id() if before is None else before.session
     plan = LoopPlan(
-        session=made,
+        session=session_id,
         user=user_session.inheritor(),
         cells=(user_session.body, agent_session.body) if before is None else before.cells,
         provider=provider,
@@ -314,7 +314,8 @@ def run_session_loop(
         recall=recall if served is None else served.recall(recall),
         timeout=timeout,
         placement=((before and before.placement) or user_session.placement).share(),
-        provenance=(before and before.provenance) or _provenance(made, user_session, agent_session),
+        provenance=(before and before.provenance)
+        or _provenance(session_id, user_session, agent_session),
         session_provider=user_session.provider,
         lineage=(before and before.lineage) or SessionLineage(user_session.id, agent_session.id),
         place=place,
@@ -324,7 +325,7 @@ def run_session_loop(
         hooks=hooks if hooks is not None and served is None else NO_HOOKS,
         passed_on=passed_on_to(user_session.id) if served is None else (),
         recording=plan_recording(
-            made,
+            session_id,
             persist=persist,
             path=persist_path,
             sandbox_handle_id=sandbox_handle_id,
@@ -338,16 +339,16 @@ def run_session_loop(
     return out if lazy else out.synchronize()
 
 
-def _provenance(made: UUID, user_session: Session, agent_session: Session) -> Provenance:
+def _provenance(session_id: UUID, user_session: Session, agent_session: Session) -> Provenance:
     parents = (user_session.as_parent(), agent_session.as_parent())
-    return stamped(made, "run_session_loop", LineageKind.OP_SESSION_LOOP, parents)
+    return stamped(session_id, "run_session_loop", LineageKind.OP_SESSION_LOOP, parents)
 
 
-def _not_run(made: Session, recall: Recall | None) -> Session:
+def _not_run(session: Session, recall: Recall | None) -> Session:
     """Return a session that is there already, and give back what its run would have held."""
     _let_go(recall)
-    note_content(made)
-    return made
+    note_content(session)
+    return session
 
 
 def _let_go(recall: Recall | None) -> None:

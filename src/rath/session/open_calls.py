@@ -104,8 +104,8 @@ class CallDecisions:
         Args:
             index: Which of the calls of its row it is.
         """
-        asked = [self.to_allow, *(each.interrupt for each in self.questions)]
-        last = next((each for each in reversed(asked) if each is not None), None)
+        interrupts = [self.to_allow, *(each.interrupt for each in self.questions)]
+        last = next((each for each in reversed(interrupts) if each is not None), None)
         bound = () if last is None else zip(last.places, last.bound, strict=False)
         return dict(bound).get(index)
 
@@ -149,7 +149,7 @@ def decisions_for(place: CallPlace, entries: Sequence[Entry]) -> CallDecisions:
     """
     to_allow: Interrupt | None = None
     child: UUID | None = None
-    asked: dict[UUID, AskedQuestion] = {}
+    questions: dict[UUID, AskedQuestion] = {}
     n_stopped = 0
     for at, entry in enumerate(entries, start=1):
         if not isinstance(entry, Interrupt) or not place.is_named_by(entry):
@@ -158,22 +158,22 @@ def decisions_for(place: CallPlace, entries: Sequence[Entry]) -> CallDecisions:
         if child is None and entry.reason == "approval":
             to_allow = entry
         elif child is None and entry.reason == "input":
-            asked[entry.id] = AskedQuestion(entry)
+            questions[entry.id] = AskedQuestion(entry)
         if child is not None or entry.reason == "input":
             n_stopped = at
     approval: Decision | None = None
     for decision in _decisions(place, entries):
-        if decision.choice == ANSWER and decision.interrupt in asked:
-            question = asked[decision.interrupt].interrupt
-            asked[decision.interrupt] = AskedQuestion(question, decision)
+        if decision.choice == ANSWER and decision.interrupt in questions:
+            question = questions[decision.interrupt].interrupt
+            questions[decision.interrupt] = AskedQuestion(question, decision)
         elif to_allow is not None and decision.interrupt == to_allow.id:
-            is_whole = decision.choice != "edit" or decision.edited is not None
-            if decision.choice in ALLOWANCES and is_whole:
+            is_complete = decision.choice != "edit" or decision.edited is not None
+            if decision.choice in ALLOWANCES and is_complete:
                 approval = decision
     return CallDecisions(
         to_allow=to_allow,
         approval=approval,
-        questions=tuple(asked.values()),
+        questions=tuple(questions.values()),
         child=child,
         n_stopped=n_stopped,
     )
@@ -260,10 +260,10 @@ class OpenCall:
         is_unsure = self.state == "begun" and self.effects not in REPEATABLE
         if is_unsure and self.decision is None:
             return "decision"
-        said = self.said
+        decisions = self.said
         if self.is_settled:
             return None
-        if said.to_allow is not None and said.approval is None:
+        if decisions.to_allow is not None and decisions.approval is None:
             return "approval"
         return None if self.question is None else "input"
 
@@ -311,16 +311,16 @@ def entries_since(record: Record, session: UUID) -> Sequence[Entry]:
     Where none makes it these are the entries from the first one on that serves it; none where
     there is neither. O(entries since).
     """
-    told: list[Entry] = []
+    found_entries: list[Entry] = []
     n_serving = 0
     for entry in reversed(record):
-        told.append(entry)
+        found_entries.append(entry)
         if not isinstance(entry, Operation) or entry.session != session:
             continue
-        n_serving = len(told)
+        n_serving = len(found_entries)
         if _makes(entry):
             break
-    return tuple(told[:n_serving][::-1])
+    return tuple(found_entries[:n_serving][::-1])
 
 
 def open_calls(body: Body, session: UUID, *, late: Record | None = None) -> tuple[OpenCall, ...]:
@@ -331,17 +331,17 @@ def open_calls(body: Body, session: UUID, *, late: Record | None = None) -> tupl
         session: Which session it makes.
         late: The record with the entries that came since.
     """
-    asked = _last_turn(body.table, session)
-    if asked is None:
+    last_turn = _last_turn(body.table, session)
+    if last_turn is None:
         return ()
-    at, turn = asked
+    at, turn = last_turn
     row = body.table[at]
     entries = _since(body.record if late is None else late, row, session)
     cut_off = _cut_off(entries)
     decisions = _decisions_in_force(
         body, entries, () if late is None else late.since(len(body.record))
     )
-    made: list[OpenCall] = []
+    calls: list[OpenCall] = []
     for index in _without_rows(turn.calls, body.table.since(at + 1)):
         changed, is_let = _changed(entries, row.id, index)
         call = turn.calls[index]
@@ -349,15 +349,15 @@ def open_calls(body: Body, session: UUID, *, late: Record | None = None) -> tupl
             call = replace(call, arguments=changed)
         state, effects, result = _known(body, at, index)
         place = CallPlace(row.id, index, call)
-        said = decisions_for(place, entries)
-        if state == "asked" and said.n_stopped:
+        call_decisions = decisions_for(place, entries)
+        if state == "asked" and call_decisions.n_stopped:
             state = "suspended"
         if state in ("asked", "suspended") and cut_off.get(call.id):
             n_before, cut = cut_off[call.id].pop(0)
-            if n_before > said.n_stopped:
+            if n_before > call_decisions.n_stopped:
                 state, effects = "begun", cut.effects_declared
         about = [each for each in decisions if place.is_meant_by(each)]
-        made.append(
+        calls.append(
             OpenCall(
                 row=at,
                 index=index,
@@ -366,12 +366,12 @@ def open_calls(body: Body, session: UUID, *, late: Record | None = None) -> tupl
                 state=state,
                 effects=effects,
                 decision=about[-1] if about else None,
-                said=said,
+                said=call_decisions,
                 result=result,
                 is_let=is_let,
             )
         )
-    return tuple(made)
+    return tuple(calls)
 
 
 def last_interrupt(record: Record, operation: UUID) -> Interrupt | None:
@@ -487,7 +487,7 @@ def _decisions_in_force(
     body: Body, entries: Sequence[Entry], late: Sequence[Entry]
 ) -> list[Decision]:
     """Return the decisions that still hold: one is used up when its call was begun again."""
-    made_since = {entry.id for entry in late}
+    later_ids = {entry.id for entry in late}
     left = body.unfinished
     # Of a call that is open by the lines of its log these tell whether a decision still holds.
     is_open = set[tuple[int, int | None]]()
@@ -501,6 +501,6 @@ def _decisions_in_force(
         elif isinstance(entry, Decision) and entry.choice in DECISIONS:
             places = ((row.index, entry.call) for row in entry.rows)
             is_decided = left is not None and entry.call_id in left.decided
-            if entry.id in made_since or is_decided or is_open.isdisjoint(places):
+            if entry.id in later_ids or is_decided or is_open.isdisjoint(places):
                 holding.append(entry)
     return holding

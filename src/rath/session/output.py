@@ -169,11 +169,11 @@ def plain_answer(session: _Ended) -> Any:
         return to_plain(outcome.output.value)
     found = _last_turn(session)
     if found is not None:
-        turn, asked = found
-        if asked is not None and asked.output is not None:
-            for said in _answering(turn, asked) or [turn.text or ""]:
+        turn, operation = found
+        if operation is not None and operation.output is not None:
+            for text in _answering(turn, operation) or [turn.text or ""]:
                 with contextlib.suppress(ValueError, RecursionError):
-                    given: Any = json.loads(said)
+                    given: Any = json.loads(text)
                     members = cast("dict[str, Any]", given) if isinstance(given, dict) else {}
                     return members[WRAPPED] if members.keys() == {WRAPPED} else cast("Any", given)
     return last_text(session.chunk_table, session.record)
@@ -185,15 +185,17 @@ def _last_turn(session: _Ended) -> tuple[AssistantTurn, Operation | None] | None
         if isinstance(row.content, AssistantTurn):
             call = evidence_of(session.record, row)
             runs = (entry for entry in session.record if isinstance(entry, Operation))
-            asked = (run for run in runs if call is not None and run.operation == call.operation)
-            return row.content, next(asked, None)
+            requesters = (
+                run for run in runs if call is not None and run.operation == call.operation
+            )
+            return row.content, next(requesters, None)
     return None
 
 
-def _answering(turn: AssistantTurn, asked_by: Operation | None) -> list[str]:
+def _answering(turn: AssistantTurn, operation: Operation | None) -> list[str]:
     """Return the arguments of the calls that give the answer."""
-    if asked_by is not None:
-        name = None if asked_by.output is None else asked_by.output.tool.name
+    if operation is not None:
+        name = None if operation.output is None else operation.output.tool.name
     else:
         # A loaded session: of the names that the tool may have, the one that was free last.
         names = {call.name for call in turn.calls if _A_TOOL_OF_OURS.fullmatch(call.name)}
@@ -201,17 +203,17 @@ def _answering(turn: AssistantTurn, asked_by: Operation | None) -> list[str]:
     return [call.arguments for call in turn.calls if call.name == name]
 
 
-def _read_first(session: UUID, form: OutputForm, said: Sequence[str]) -> Any:
-    """Return the first of `said` that fits, as the run itself did."""
+def _read_first(session: UUID, form: OutputForm, answers: Sequence[str]) -> Any:
+    """Return the first of `answers` that fits, as the run itself did."""
     problem: Unfit | None = None
-    for text in said:
+    for text in answers:
         try:
             return form.read_answer(text)
         except Unfit as exc:
             problem = exc
     raise OutputError(
         f"the last answer of session {session} is no {form.name}: {problem}. It begins: "
-        f"{one_line_preview(said[-1], PREVIEW_CHARS)!r}"
+        f"{one_line_preview(answers[-1], PREVIEW_CHARS)!r}"
     ) from problem
 
 
@@ -375,8 +377,8 @@ class OutputRun:
             return TurnVerdict(others, Completed(found), self._results(own, read, ""))
         problem = str(read[-1])
         if _is_refused(exchange) or self._n_tries > self._plan.retries or not may_repair:
-            said = list(own.values())[-1].arguments if own else turn.text or ""
-            missing = OutputMissing(self._summary(exchange, problem, said, may_repair))
+            answer = list(own.values())[-1].arguments if own else turn.text or ""
+            missing = OutputMissing(self._summary(exchange, problem, answer, may_repair))
             return TurnVerdict(others, Completed(missing), self._results(own, read, ""))
         self.purpose = "repair"
         if own:
@@ -422,7 +424,7 @@ class OutputRun:
             f"{schema}"
         )
 
-    def _summary(self, exchange: Exchange, problem: str, said: str, may_repair: bool) -> str:
+    def _summary(self, exchange: Exchange, problem: str, answer: str, may_repair: bool) -> str:
         evidence, n_tries = exchange.evidence, self._n_tries
         model = evidence.served_model or evidence.requested_model
         tries = "1 try" if n_tries == 1 else f"{n_tries} tries"
@@ -430,7 +432,7 @@ class OutputRun:
         return (
             f"model {model!r} at {evidence.endpoint or evidence.adapter} gave no "
             f"{self._plan.form.name} in {tries}{limit}. The last one: {problem}. It begins: "
-            f"{one_line_preview(said, PREVIEW_CHARS)!r}. Give it more tries with output_retries, "
+            f"{one_line_preview(answer, PREVIEW_CHARS)!r}. Give it more tries with output_retries, "
             "or ask for less"
         )
 

@@ -126,15 +126,15 @@ def serve_recorded(
             sink(entry, None)
         return await found.body
 
-    told_again: Deferred[Body] = Deferred.start(
+    recorded_run: Deferred[Body] = Deferred.start(
         wait_and_check,
         owner=found.id,
         label=f"session {short_id(found.id)} (served from its record)",
         inputs=inputs,
         on_cancel=lambda latest: latest or cancelled_body(found.id, inputs),
     )
-    alias(told_again, found.body)
-    return told_again
+    alias(recorded_run, found.body)
+    return recorded_run
 
 
 T = TypeVar("T")
@@ -149,16 +149,18 @@ def required_operation(
         ResumeMismatch: It is none of that kind.
     """
     content = found.content
-    made = None if content is None else own_operation(content.record, found.id)
-    said = "no operation" if made is None else _named(made.kind, made.workspace)
-    if made is None or (made.kind, made.workspace) != (kind, workspace):
-        raise _mismatch(place, "another operation is made", said, _named(kind, workspace))
-    return made
+    operation = None if content is None else own_operation(content.record, found.id)
+    description = (
+        "no operation" if operation is None else _named(operation.kind, operation.workspace)
+    )
+    if operation is None or (operation.kind, operation.workspace) != (kind, workspace):
+        raise _mismatch(place, "another operation is made", description, _named(kind, workspace))
+    return operation
 
 
-def model_check(made: Operation, place: Place) -> Callable[[Body, Body], None]:
+def model_check(operation: Operation, place: Place) -> Callable[[Body, Body], None]:
     """Return the check that transcript and instructions are those that an operation had."""
-    return partial(_check_model, made, place)
+    return partial(_check_model, operation, place)
 
 
 def derivation_check(
@@ -190,17 +192,19 @@ def check_equal(place: Place, what: str, expected: object, found: object) -> Non
         raise _mismatch(place, f"{what} differs", repr(expected), repr(found))
 
 
-def _check_model(made: Operation, place: Place, user: Body, agent: Body) -> None:
-    _check_rows(place, "the transcript", made.input_digest or "", user.table)
-    _check_rows(place, "the agent's instructions", rows_digest(made.head), agent.table)
+def _check_model(operation: Operation, place: Place, user: Body, agent: Body) -> None:
+    _check_rows(place, "the transcript", operation.input_digest or "", user.table)
+    _check_rows(place, "the agent's instructions", rows_digest(operation.head), agent.table)
 
 
 def _check_rows(place: Place, what: str, expected: str, rows: Iterable[ChunkRow]) -> None:
     now = rows_digest(rows)
     if now != expected:
         listed = list(rows)
-        shown = f"{len(listed)} rows with the digest {now[:12]}"
-        raise _mismatch(place, f"{what} differs", f"rows with the digest {expected[:12]}", shown)
+        description = f"{len(listed)} rows with the digest {now[:12]}"
+        raise _mismatch(
+            place, f"{what} differs", f"rows with the digest {expected[:12]}", description
+        )
 
 
 def _check_parents(
@@ -280,14 +284,14 @@ def find_selection(
     Raises:
         ResumeMismatch: At this place something else was asked.
     """
-    for made in _operations_at(place, "select", record):
-        calls = [one for one in _of(made, record) if isinstance(one, ModelCall)]
+    for operation in _operations_at(place, "select", record):
+        calls = [one for one in _of(operation, record) if isinstance(one, ModelCall)]
         if not calls or (answer := calls[0].answer) is None:
             continue
-        model_check(made, place)(*bodies)
+        model_check(operation, place)(*bodies)
         first, call = calls[-1], calls[0]
-        asked = None if first.seen is None else first.seen.question
-        check_equal(place, "the menu", asked, question)
+        earlier = None if first.seen is None else first.seen.question
+        check_equal(place, "the menu", earlier, question)
         exchange = exchange_of(AssistantTurn(answer), call.evidence)
         return exchange.response.primary_choice
     return None
@@ -305,8 +309,8 @@ def find_verdict(place: Place, record: Record, *, name: str, judge: str) -> Verd
     Raises:
         ResumeMismatch: At this place something else was checked.
     """
-    for made in _operations_at(place, "check", record):
-        verdict = next((one for one in _of(made, record) if isinstance(one, Verdict)), None)
+    for operation in _operations_at(place, "check", record):
+        verdict = next((one for one in _of(operation, record) if isinstance(one, Verdict)), None)
         if verdict is not None:
             check_equal(place, "the check", (verdict.name, verdict.judge), (name, judge))
             return verdict
@@ -346,6 +350,6 @@ def _operations_at(place: Place, kind: OperationKind, record: Record) -> list[Op
     ]
 
 
-def _of(made: Operation, record: Record) -> Iterator[Entry]:
+def _of(operation: Operation, record: Record) -> Iterator[Entry]:
     """Yield the entries of an operation, the last one first."""
-    return (entry for entry in reversed(record) if entry.operation == made.operation)
+    return (entry for entry in reversed(record) if entry.operation == operation.operation)

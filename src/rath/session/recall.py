@@ -101,14 +101,14 @@ def within(notes: Iterable[RecalledNote], max_tokens: int) -> tuple[RecalledNote
 
 
 def _context(notes: Iterable[Note], table: ChunkTable) -> Context | None:
-    kept = within(map(_note, notes), MAX_CONTEXT_TOKENS)
-    if not kept:
+    fitting = within(map(_note, notes), MAX_CONTEXT_TOKENS)
+    if not fitting:
         return None
     at = last_user_index(table)
     return Context(
         at=len(table) if at is None else at,
-        message=context_message([note.shown for note in kept]),
-        notes=kept,
+        message=context_message([note.shown for note in fitting]),
+        notes=fitting,
     )
 
 

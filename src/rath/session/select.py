@@ -207,9 +207,9 @@ def _read(answer: str, descriptions: tuple[str, ...]) -> int | None:
     menu = _menu_of(descriptions)
     fenced = _FENCE.fullmatch(answer)
     text = answer if fenced is None else fenced[1]
-    whole = menu.get(_bare(text))
-    if whole is not None:
-        return whole
+    exact = menu.get(_bare(text))
+    if exact is not None:
+        return exact
     try:
         return _in_json(json.loads(text), menu)
     except (ValueError, RecursionError):
@@ -250,9 +250,9 @@ def _in_json(value: object, menu: Mapping[str, int]) -> int | None:
 
 def _in_line(line: str, menu: Mapping[str, int]) -> int | None:
     """Return what a line chooses, as a whole or in the clause with which it ends."""
-    whole = menu.get(_bare(line))
-    if whole is not None or _HEDGED.search(line):
-        return whole
+    exact = menu.get(_bare(line))
+    if exact is not None or _HEDGED.search(line):
+        return exact
     *before, clause = re.split(r"[,;.][ \t]+", line.strip(_MARKUP))
     stated = _STATEMENT.fullmatch(clause)
     if stated is None or not all(map(_PREAMBLE.match, before)):

@@ -146,7 +146,7 @@ def _show_rows(table: ChunkTable) -> str:
 def _show_row(index: int, row: ChunkRow) -> str:
     match row.content:
         case SystemText(text) | UserText(text):
-            shown = show_images(row.images, MAX_TEXT) + repr(one_line_preview(text, MAX_TEXT))
+            preview = show_images(row.images, MAX_TEXT) + repr(one_line_preview(text, MAX_TEXT))
         case AssistantTurn(text, calls):
             parts = [] if text is None else [f"text={one_line_preview(text, MAX_TEXT)!r}"]
             if calls:
@@ -155,14 +155,14 @@ def _show_row(index: int, row: ChunkRow) -> str:
                     for call in calls
                 )
                 parts.append(f"tools=[{listed}]")
-            shown = ", ".join(parts) or "(empty)"
+            preview = ", ".join(parts) or "(empty)"
         case ToolFeedback(call_id, name, body):
             text = one_line_preview(readable_json(body), MAX_TEXT)
             images = show_images(row.images, MAX_TEXT)
-            shown = f"{images}name={name!r}, id={call_id!r}, body={text!r}"
+            preview = f"{images}name={name!r}, id={call_id!r}, body={text!r}"
         case other:
-            shown = repr(one_line_preview(str(dict(other.payload)), MAX_TEXT))
-    return f"[{index}] {row.kind_name}: {shown}"
+            preview = repr(one_line_preview(str(dict(other.payload)), MAX_TEXT))
+    return f"[{index}] {row.kind_name}: {preview}"
 
 
 _late_lock = threading.Lock()
@@ -229,12 +229,12 @@ class Session(Approving, Branching, Checking, Deciding, Replaying, TypedReading)
                 f"a Session is made from a ChunkTable, not from {type(chunk_table).__name__}; "
                 "for text use Session.from_user_message(...)"
             )
-        made = id or next_place().new_id()
+        session_id = id or next_place().new_id()
         parents = tuple(Edge(parent) for parent in parent_session_ids)
-        given = () if cumulative_usage is None else (GivenUsage(made, cumulative_usage),)
-        table = ChunkTable().born_in(made, chunk_table)
+        given = () if cumulative_usage is None else (GivenUsage(session_id, cumulative_usage),)
+        table = ChunkTable().born_in(session_id, chunk_table)
         self._set(
-            made,
+            session_id,
             Deferred.of(Body(table, given=given)),
             Provenance(lineage_operator, lineage_kind, parents, lineage_extras),
             Placement(sandbox_backend, sandbox_spec, sandbox=sandbox),
@@ -280,15 +280,15 @@ class Session(Approving, Branching, Checking, Deciding, Replaying, TypedReading)
     def leaf(cls, text: str, *, kind: LineageKind, operator: str) -> Session:
         """Return a session of one row that `operator` made, stamped as a leaf of the graph."""
         is_user = kind is LineageKind.LEAF_USER
-        made = cls.from_user_message(text) if is_user else cls.from_agent_prompt(text)
+        session = cls.from_user_message(text) if is_user else cls.from_agent_prompt(text)
         LineageRecorder.stamp_new_session(
-            made,
+            session,
             parent_session_ids=(),
             lineage_operator=operator,
             lineage_kind=kind,
             lineage_extras=(("source", operator),),
         )
-        return made
+        return session
 
     @classmethod
     def load(
@@ -442,9 +442,9 @@ class Session(Approving, Branching, Checking, Deciding, Replaying, TypedReading)
     def lineage_extras(self) -> tuple[tuple[str, Any], ...]:
         """Details of the operation; shows the outcome too once that is known."""
         body = self._cell.latest if self._cell.done() else None
-        made_by_a_run = self._lineage is not None
-        shown = outcome_extras(body.outcome) if body is not None and made_by_a_run else ()
-        return self._provenance.extras + shown
+        is_of_run = self._lineage is not None
+        outcome_fields = outcome_extras(body.outcome) if body is not None and is_of_run else ()
+        return self._provenance.extras + outcome_fields
 
     def stamp_lineage(self, stamp: LineageStamp) -> None:
         """Take over where the session comes from; `LineageRecorder` calls it."""

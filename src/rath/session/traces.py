@@ -102,12 +102,12 @@ def _spans(record: Sequence[Entry], table: ChunkTable, only: UUID | None) -> tup
         elif operation is not None and isinstance(entry, ToolRun):
             of_runs[entry.operation].append(_of_tool(entry, operation, calls))
     latest = {operation.session: operation for operation in operations.values()}
-    made: list[Span] = []
+    spans: list[Span] = []
     for run, operation in operations.items():
         inner = of_runs[run]
         if inner or operation.kind in ("loop", "compress"):
-            made += [_of_run(operation, inner, latest), *inner]
-    return tuple(sorted(made, key=lambda span: span.start))
+            spans += [_of_run(operation, inner, latest), *inner]
+    return tuple(sorted(spans, key=lambda span: span.start))
 
 
 def _of_run(operation: Operation, inner: Sequence[Span], known: dict[UUID, Operation]) -> Span:

@@ -114,7 +114,7 @@ def call_here() -> CurrentCall | None:
     return _current.get()
 
 
-def current_call(asked_by: str) -> CurrentCall:
+def current_call(caller: str) -> CurrentCall:
     """Return the call inside which the current code runs.
 
     Raises:
@@ -123,7 +123,7 @@ def current_call(asked_by: str) -> CurrentCall:
     call = _current.get()
     if call is None:
         raise RuntimeError(
-            f"{asked_by} was called outside of a tool call: only a tool that a model has called "
+            f"{caller} was called outside of a tool call: only a tool that a model has called "
             "can wait for somebody. Call it in the tool itself; a thread that the tool started "
             "needs its context, contextvars.copy_context().run(...)"
         )

@@ -72,16 +72,16 @@ class Deciding:
         _check_choice(choice, result)
         _require_waiting(self.body, self.id)
         waiting = _waits(self)
-        asked = _find_unknown_call(call, self.open_calls, self.id)
+        open_call = _find_unknown_call(call, self.open_calls, self.id)
         operation = own_operation(self.record, self.id)
         assert operation is not None, "a session with open calls has an operation"
         interrupt = last_interrupt(self.record, operation.operation)
         entries: list[Entry] = []
         if interrupt is None:
-            calls = waiting.calls if isinstance(waiting, NeedsDecision) else (asked.call.id,)
+            calls = waiting.calls if isinstance(waiting, NeedsDecision) else (open_call.call.id,)
             interrupt = Interrupt(operation=operation.operation, reason="decision", calls=calls)
             entries.append(interrupt)
-        entries.append(_outcome_decision(interrupt, asked, choice, result))
+        entries.append(_outcome_decision(interrupt, open_call, choice, result))
         self.add_entries(*entries)
         return self
 
@@ -143,18 +143,18 @@ def _find_unknown_call(call: str | OpenCall, known: Sequence[OpenCall], session:
 
 
 def _outcome_decision(
-    interrupt: Interrupt, asked: OpenCall, choice: Choice, result: str | None
+    interrupt: Interrupt, open_call: OpenCall, choice: Choice, result: str | None
 ) -> Decision:
     return Decision(
         operation=interrupt.operation,
-        rows=() if asked.asked_in is None else (asked.asked_in,),
+        rows=() if open_call.asked_in is None else (open_call.asked_in,),
         interrupt=interrupt.id,
         choice=choice,
         by="Session.decide",
-        call_id=asked.call.id,
-        arguments=parse_tool_arguments(asked.call.arguments)[0],
-        tool=asked.call.name,
-        call=asked.index,
+        call_id=open_call.call.id,
+        arguments=parse_tool_arguments(open_call.call.arguments)[0],
+        tool=open_call.call.name,
+        call=open_call.index,
         text=result,
     )
 
@@ -273,19 +273,19 @@ class Approving:
                 is not what was asked for.
             TypeError: The answer cannot be written as JSON.
         """
-        asked = _find_waiting_call(self, call_id, "input")
-        question = asked.said.questions[-1].interrupt
-        said = _as_json(value)
+        open_call = _find_waiting_call(self, call_id, "input")
+        question = open_call.said.questions[-1].interrupt
+        plain = _as_json(value)
         if question.schema is not None:
             try:
-                check_value(question.schema, said)
+                check_value(question.schema, plain)
             except BadArguments as exc:
                 raise ValueError(
-                    f"the answer to {question.question!r} of call {asked} is not what was asked "
-                    f"for: {exc}"
+                    f"the answer to {question.question!r} of call {open_call} is not what was "
+                    f"asked for: {exc}"
                 ) from exc
-        text = json.dumps(said, ensure_ascii=False)
-        self.add_entries(_approval_decision(question, asked, ANSWER, by=by, text=text))
+        text = json.dumps(plain, ensure_ascii=False)
+        self.add_entries(_approval_decision(question, open_call, ANSWER, by=by, text=text))
         return self
 
 
@@ -298,28 +298,28 @@ def _allow(
     text: str | None = None,
     edited: Mapping[str, Any] | None = None,
 ) -> S:
-    asked = _find_waiting_call(session, call, "approval")
+    open_call = _find_waiting_call(session, call, "approval")
     if edited is not None:
-        _check_edited(session, asked, edited)
-    interrupt = asked.said.to_allow
+        _check_edited(session, open_call, edited)
+    interrupt = open_call.said.to_allow
     assert interrupt is not None, "a call that waits for an approval says since when"
     session.add_entries(
-        _approval_decision(interrupt, asked, choice, by=by, text=text, edited=edited)
+        _approval_decision(interrupt, open_call, choice, by=by, text=text, edited=edited)
     )
     return session
 
 
-def _check_edited(session: SessionLike, asked: OpenCall, edited: Mapping[str, Any]) -> None:
+def _check_edited(session: SessionLike, open_call: OpenCall, edited: Mapping[str, Any]) -> None:
     """Check arguments against the schema that the run offered, where the record has it."""
-    made = own_operation(session.record, session.id)
-    offered = () if made is None else made.tools
-    schema = next((tool.parameters for tool in offered if tool.name == asked.call.name), None)
+    operation = own_operation(session.record, session.id)
+    offered = () if operation is None else operation.tools
+    schema = next((tool.parameters for tool in offered if tool.name == open_call.call.name), None)
     if schema is None:
         return
     try:
-        ArgumentChecker().check(asked.call.name, schema, edited)
+        ArgumentChecker().check(open_call.call.name, schema, edited)
     except BadArguments as exc:
-        raise ValueError(f"call {asked} cannot be made with these arguments: {exc}") from exc
+        raise ValueError(f"call {open_call} cannot be made with these arguments: {exc}") from exc
 
 
 def _find_waiting_call(session: SessionLike, call: str | OpenCall | None, wanted: str) -> OpenCall:
@@ -357,8 +357,8 @@ def _is_open_for(call: OpenCall, wanted: str) -> bool:
         return False
     if wanted == "approval":
         return call.said.to_allow is not None and call.state == "asked"
-    asked = call.said.questions[-1:]
-    return call.state == "suspended" and bool(asked) and call.said.child is None
+    questions = call.said.questions[-1:]
+    return call.state == "suspended" and bool(questions) and call.said.child is None
 
 
 def _is_meant(each: OpenCall, call: str | OpenCall) -> bool:
@@ -416,26 +416,26 @@ def _as_json(value: Any) -> Any:
 
 def _approval_decision(
     interrupt: Interrupt,
-    asked: OpenCall,
+    open_call: OpenCall,
     choice: str,
     *,
     by: str,
     text: str | None = None,
     edited: Mapping[str, Any] | None = None,
 ) -> Decision:
-    assert asked.asked_in is not None, "a row of a run has an id"
+    assert open_call.asked_in is not None, "a row of a run has an id"
     if not isinstance(by, str):
         raise TypeError(f"by says who decides, a str, not {type(by).__name__}")
     return Decision(
         operation=interrupt.operation,
-        rows=(asked.asked_in,),
+        rows=(open_call.asked_in,),
         interrupt=interrupt.id,
         choice=choice,
         by=valid_unicode(by),
-        call_id=asked.call.id,
-        arguments=parse_tool_arguments(asked.call.arguments)[0],
-        tool=asked.call.name,
-        call=asked.index,
+        call_id=open_call.call.id,
+        arguments=parse_tool_arguments(open_call.call.arguments)[0],
+        tool=open_call.call.name,
+        call=open_call.index,
         text=text,
         edited=edited,
     )

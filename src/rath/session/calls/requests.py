@@ -156,7 +156,7 @@ class Renderer:
         for call, original in zip(calls, turn.calls, strict=True):
             waiting = self._open.setdefault(original.id, [])
             waiting.append(RathLLMMessage("tool", _INTERRUPTED_RESULT, tool_call_id=call.id))
-        said = RathLLMMessage(
+        paused_turn = RathLLMMessage(
             "assistant",
             turn.text,
             tool_calls=tuple(encode_call(call) for call in calls) or None,
@@ -164,8 +164,8 @@ class Renderer:
             blocks=None if own is None else own.reasoning_blocks or None,
         )
         if pauses and is_at_home:
-            self._paused = said
-        return [*before, said]
+            self._paused = paused_turn
+        return [*before, paused_turn]
 
     def _named_uniquely(self, call: ToolCall) -> ToolCall:
         name, count = call.id or "call", 1

@@ -149,8 +149,8 @@ def with_arguments(result: ResultText, arguments: Mapping[str, Any] | None) -> R
     """Return a result that says with which arguments the call was made."""
     used = json.dumps(arguments, ensure_ascii=False, default=str)
     note = json.dumps(EDITED)
-    shown = f'{{"note": {note}, "arguments": {used}, "result": {result.shown}}}'
-    return replace(result, shown=shown)
+    text = f'{{"note": {note}, "arguments": {used}, "result": {result.shown}}}'
+    return replace(result, shown=text)
 
 
 def skipped_call(call: ToolCall, offer: ToolOffer | None) -> CallResult:

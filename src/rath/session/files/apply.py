@@ -23,9 +23,9 @@ from rath.session.files.diff import PLAIN_FILE
 class Writing:
     """What is to be done below a directory; nothing of it is seen there before the end."""
 
-    def __init__(self, root: Path, aside: Path) -> None:
+    def __init__(self, root: Path, temporary: Path) -> None:
         self._root = root
-        self._aside = aside
+        self._aside = temporary
         """Where new files wait, and old ones until all is done."""
 
         self._n_aside = 0
@@ -87,9 +87,9 @@ class Writing:
 
     def _take_away(self, path: Path) -> None:
         """Move a file aside, or a directory that no files are left in."""
-        kept = self._temporary_path()
-        path.rename(kept)
-        self._steps_back.append(partial(kept.rename, path))
+        backup = self._temporary_path()
+        path.rename(backup)
+        self._steps_back.append(partial(backup.rename, path))
 
     def _make_directory(self, path: Path) -> None:
         if path.is_dir():
@@ -113,19 +113,19 @@ def all_or_none(root: Path) -> Generator[Writing]:
     Raises:
         OSError: Something could not be done, so nothing was.
     """
-    aside = Path(tempfile.mkdtemp(prefix=".rath_apply_", dir=root))
-    writing = Writing(root, aside)
+    temporary = Path(tempfile.mkdtemp(prefix=".rath_apply_", dir=root))
+    writing = Writing(root, temporary)
     try:
         yield writing
         writing.finish()
     except BaseException as exc:
         faults = writing.step_back()
         if faults:
-            exc.add_note(f"not all could be put back, the rest is in {str(aside)!r}: {faults}")
+            exc.add_note(f"not all could be put back, the rest is in {str(temporary)!r}: {faults}")
         else:
-            shutil.rmtree(aside, ignore_errors=True)
+            shutil.rmtree(temporary, ignore_errors=True)
         raise
-    shutil.rmtree(aside, ignore_errors=True)
+    shutil.rmtree(temporary, ignore_errors=True)
 
 
 Contents = Callable[[str], Iterable[bytes]]

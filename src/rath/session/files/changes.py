@@ -206,8 +206,8 @@ class Step:
             for reason in call.effect_gaps:
                 yield EffectGap(call, reason)
             # A call that was never made has a row that says so; one that was cut off has none.
-            was_made = call.status != "interrupted" or not call.rows
-            if call.status in _UNSEEN and was_made and call.effects_declared != "read_only":
+            was_executed = call.status != "interrupted" or not call.rows
+            if call.status in _UNSEEN and was_executed and call.effects_declared != "read_only":
                 yield EffectGap(call, _UNSEEN[call.status])
 
 
@@ -241,8 +241,10 @@ _UNKNOWN = Here()
 def here_of(placement: Placement) -> Here:
     """Return where a session works now."""
     # A session that was loaded holds no sandbox: what it worked in is told by its record.
-    is_told = placement.is_chosen and (placement.here is not None or placement.origin is not None)
-    return Here(placement.here, placement.origin is not None if is_told else None)
+    is_recorded = placement.is_chosen and (
+        placement.here is not None or placement.origin is not None
+    )
+    return Here(placement.here, placement.origin is not None if is_recorded else None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,26 +271,26 @@ def line_of(record: Iterable[Entry], here: Here = _UNKNOWN) -> FileHistory:
     tells of; before that, what was done in the one whose files it began with.
     """
     stretches: list[tuple[Operation | None, list[Step]]] = []
-    entries, beside = tuple(record), list[Entry]()
+    entries, others = tuple(record), list[Entry]()
     while True:
         stretch = _last_stretch(entries)
-        begin, steps = _placed(stretch, beside, here)
+        begin, steps = _placed(stretch, others, here)
         stretches.append((begin, steps))
         if begin is None:
             break
-        entries, beside = _inputs(begin, entries[: stretch.at])
+        entries, others = _inputs(begin, entries[: stretch.at])
         here = Here(begin.origin)
-    told: list[Step] = []
+    history: list[Step] = []
     current: list[Step] = []
     for begin, steps in reversed(stretches):
         if begin is not None:
-            told.append(Step(begin, _taken_back(current, begin)))
+            history.append(Step(begin, _taken_back(current, begin)))
             parts = _parted(current, begin.undone)
             current = current if parts is None else parts[0]
             current = [*(current if begin.workspace != "three-way" else []), Step(begin)]
-        told += steps
+        history += steps
         current += steps
-    return FileHistory(told, current)
+    return FileHistory(history, current)
 
 
 def scoped_steps(
@@ -302,10 +304,10 @@ def scoped_steps(
     require_scope(scope)
     if scope == "run":
         return own_steps(record, session)
-    told = line_of(record, here).told
+    steps = line_of(record, here).told
     if scope == "whole":
-        return told
-    return told[next((at for at, step in enumerate(told) if _has_own_place(step.entry)), 0) :]
+        return steps
+    return steps[next((at for at, step in enumerate(steps) if _has_own_place(step.entry)), 0) :]
 
 
 def begins_here(entry: Entry, scope: Scope) -> bool:
@@ -448,14 +450,14 @@ def _inputs(begin: Operation, before: Sequence[Entry]) -> tuple[tuple[Entry, ...
 
 
 def _placed(
-    stretch: _Stretch, beside: Sequence[Entry], here: Here
+    stretch: _Stretch, others: Sequence[Entry], here: Here
 ) -> tuple[Operation | None, list[Step]]:
     """Return the steps in the sandbox of now, and what made it, if they go back so far."""
     runs = [run for run in _own_runs(stretch.mine) if run.sandbox is not None]
     place = here.handle
     if place is None and runs:
         place = _place(runs[-1])
-    steps = _steps(stretch.mine, [*stretch.others, *beside], place)
+    steps = _steps(stretch.mine, [*stretch.others, *others], place)
     is_own = here.is_own
     if is_own is None:
         is_own = not runs or _place(runs[0]) == place
@@ -475,8 +477,8 @@ def _steps(mine: Sequence[Entry], others: Sequence[Entry], place: str | None) ->
         effects: tuple[FileEffect, ...] = ()
         is_mine = is_here = entry.id not in foreign
         if isinstance(entry, ToolRun):
-            told = effects_in(entry, place) if is_mine or _place(entry) else ()
-            effects = tuple(effect for effect in told if id(effect) not in known)
+            recorded = effects_in(entry, place) if is_mine or _place(entry) else ()
+            effects = tuple(effect for effect in recorded if id(effect) not in known)
             known |= _told_by(entry)
             is_here = bool(effects) or _place(entry) in ((None, place) if is_mine else (place,))
             seen_here[entry.operation] = is_here
@@ -620,16 +622,16 @@ def _turn_cut_off(table: ChunkTable, call: ToolRun) -> int | None:
     """Return how many rows stand before a call that was cut off and has no result."""
     for at, row in reversed(list(enumerate(table))):
         turn = row.content
-        asked = [each.id for each in turn.calls] if isinstance(turn, AssistantTurn) else []
-        if call.call_id not in asked:
+        call_ids = [each.id for each in turn.calls] if isinstance(turn, AssistantTurn) else []
+        if call.call_id not in call_ids:
             continue
-        earlier = set(asked[: asked.index(call.call_id)])
+        earlier = set(call_ids[: call_ids.index(call.call_id)])
         results = takewhile(lambda row: isinstance(row.content, ToolFeedback), table.since(at + 1))
-        n_kept = sum(
+        n_complete = sum(
             isinstance(row.content, ToolFeedback) and row.content.call_id in earlier
             for row in results
         )
-        return at + 1 + n_kept if n_kept else at
+        return at + 1 + n_complete if n_complete else at
     return None
 
 

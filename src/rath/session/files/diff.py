@@ -76,23 +76,23 @@ class _Matching:
                 found.append(part)
         return [*found, Run(len(self._a), len(self._b), 0)]
 
-    def _parts(self, whole: _Region) -> list[_Region | Run]:
+    def _parts(self, region: _Region) -> list[_Region | Run]:
         """Return the runs and the smaller regions of a region."""
-        first, inner, last = self._equal_ends(whole)
+        first, inner, last = self._equal_ends(region)
         parts: list[_Region | Run] = [first] if first.size else []
         if inner.a < inner.a_end and inner.b < inner.b_end and self._left > 0:
             found, rest = self._search(inner)
             parts += (rest and self._split(inner)) or [*found, *rest]
         return [*parts, last] if last.size else parts
 
-    def _equal_ends(self, whole: _Region) -> tuple[Run, _Region, Run]:
-        a, a_end, b, b_end = whole
+    def _equal_ends(self, region: _Region) -> tuple[Run, _Region, Run]:
+        a, a_end, b, b_end = region
         while a < a_end and b < b_end and self._a[a] == self._b[b]:
             a, b = a + 1, b + 1
         while a < a_end and b < b_end and self._a[a_end - 1] == self._b[b_end - 1]:
             a_end, b_end = a_end - 1, b_end - 1
-        first = Run(whole.a, whole.b, a - whole.a)
-        return first, _Region(a, a_end, b, b_end), Run(a_end, b_end, whole.a_end - a_end)
+        first = Run(region.a, region.b, a - region.a)
+        return first, _Region(a, a_end, b, b_end), Run(a_end, b_end, region.a_end - a_end)
 
     def _search(self, region: _Region) -> tuple[list[Run], list[_Region]]:
         """Return runs of a region, and the part at its end that would have taken too long."""
@@ -123,9 +123,9 @@ class _Matching:
             for line, at in _once(self._a, a, region.a_end).items()
             if line in once_in_b
         ]
-        kept = _increasing([place for _, place in both])
+        increasing = _increasing([place for _, place in both])
         parts: list[_Region | Run] = []
-        for at, place in (both[index] for index in kept):
+        for at, place in (both[index] for index in increasing):
             parts += [_Region(a, at, b, place), Run(at, place, 1)]
             a, b = at + 1, place + 1
         return [*parts, _Region(a, region.a_end, b, region.b_end)] if parts else []
@@ -239,12 +239,12 @@ def _increasing(values: list[int]) -> list[int]:
         # Replaces what stands there; at the end it adds.
         ends[length : length + 1] = [value]
         end_at[length : length + 1] = [index]
-    kept: list[int] = []
+    longest: list[int] = []
     at = end_at[-1] if end_at else -1
     while at >= 0:
-        kept.append(at)
+        longest.append(at)
         at = before[at]
-    return kept[::-1]
+    return longest[::-1]
 
 
 PLAIN_FILE = stat.S_IFREG | 0o644
@@ -399,8 +399,8 @@ def _named(path: str) -> str:
 
 def _quoted(path: str) -> str:
     """Return a path as git writes it, in quotes where it holds what would be misread."""
-    shown = "".join(map(_escaped, path))
-    return path if shown == path else f'"{shown}"'
+    escaped = "".join(map(_escaped, path))
+    return path if escaped == path else f'"{escaped}"'
 
 
 def _escaped(char: str) -> str:

@@ -276,8 +276,8 @@ def _merged(ours: Sequence[FileEffect], theirs: Sequence[FileEffect]) -> Recorde
         base.add(effect.renamed_from or effect.path, effect.before, effect.before_mode)
     mine, others = base.with_changes(ours), base.with_changes(both)
     merge = runtime().run(lambda: merge_trees(base, mine, others), label="a merge of files")
-    made = runtime().run(lambda: merge_effects(merge, mine), label="a merge of files")
-    return RecordedMerge(net_changes((*made, *alone)), merge.conflicts)
+    effects = runtime().run(lambda: merge_effects(merge, mine), label="a merge of files")
+    return RecordedMerge(net_changes((*effects, *alone)), merge.conflicts)
 
 
 def _paths(effect: FileEffect) -> set[str]:
@@ -304,14 +304,14 @@ class _Tree:
 
     def with_changes(self, changes: Iterable[FileEffect]) -> _Tree:
         """Return the tree after net changes."""
-        made = _Tree(dict(self.states), dict(self.contents))
+        tree = _Tree(dict(self.states), dict(self.contents))
         before: Mapping[str, FileState] = self.states
         for change in changes:
-            old = made.states.pop(change.renamed_from or change.path, None)
+            old = tree.states.pop(change.renamed_from or change.path, None)
             known = old or before.get(change.path)
             mode = None if known is None else known.mode
-            made.add(change.path, change.after, change.after_mode or mode)
-        return made
+            tree.add(change.path, change.after, change.after_mode or mode)
+        return tree
 
     async def amanifest(self) -> Manifest:
         """Return the files that are known."""

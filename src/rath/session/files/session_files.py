@@ -164,10 +164,10 @@ class SessionFiles:
             return runtime().run(origin.amerge, label="a merge of files").conflicts
         record = self._session.record
         operations = (entry for entry in record if isinstance(entry, Operation))
-        made = next((each for each in operations if each.session == self._session.id), None)
-        if made is None or made.workspace != "three-way":
+        merge = next((each for each in operations if each.session == self._session.id), None)
+        if merge is None or merge.workspace != "three-way":
             return ()
-        return merge_in(tuple(record), made).conflicts
+        return merge_in(tuple(record), merge).conflicts
 
     def apply_to(
         self,
@@ -197,8 +197,8 @@ class SessionFiles:
         require_gaps(gaps)
         reasons = gap_reasons(self._steps(scope))
         changes, placement = self.changes(scope=scope), self._session.placement
-        told = partial(atells_all, placement, changes)
-        if scope == "workspace" and not runtime().run(told, label="a look at the workspace"):
+        is_observed = partial(atells_all, placement, changes)
+        if scope == "workspace" and not runtime().run(is_observed, label="a look at the workspace"):
             reasons.append("somebody else worked in the workspace, or in the one it came from")
         if reasons and gaps == "refuse":
             raise ValueError(
@@ -244,5 +244,7 @@ class SessionFiles:
 
 
 def _has_untold_calls(table: ChunkTable, record: Record) -> bool:
-    told = {row for entry in record if isinstance(entry, ToolRun) for row in entry.rows}
-    return any(isinstance(row.content, ToolFeedback) and row.id not in told for row in table)
+    recorded_rows = {row for entry in record if isinstance(entry, ToolRun) for row in entry.rows}
+    return any(
+        isinstance(row.content, ToolFeedback) and row.id not in recorded_rows for row in table
+    )

@@ -283,16 +283,16 @@ async def _first_files(placement: Placement) -> FrozenWorkspace | None:
 
 def _changed(manifest: Manifest, changes: Sequence[FileEffect]) -> Manifest | None:
     """Return the manifest after net changes, None where a mode is not known."""
-    made = dict(manifest)
+    changed = dict(manifest)
     for change in changes:
-        made.pop(change.renamed_from or change.path, None)
+        changed.pop(change.renamed_from or change.path, None)
     for change in changes:
         if change.after is None:
             continue
         if change.after_mode is None:
             return None
-        made[change.path] = FileState(change.after.digest, change.after.size, change.after_mode)
-    return made
+        changed[change.path] = FileState(change.after.digest, change.after.size, change.after_mode)
+    return changed
 
 
 def _has_ignored(changes: Sequence[FileEffect], policy: EffectPolicy) -> bool:

@@ -84,17 +84,17 @@ class AncestorWriter:
             if edge.body is not None:
                 self._note_place(edge.body, edge.place)
 
-    def keep(self, whole: CompleteSession) -> LogWriter:
+    def keep(self, complete: CompleteSession) -> LogWriter:
         """Store a session and what it came from, and return what holds it.
 
         Raises:
             PersistenceError: It cannot be written.
         """
-        self.keep_ancestors(whole.who.provenance.parents)
-        known = self._known(whole.cell, whole.late)
+        self.keep_ancestors(complete.who.provenance.parents)
+        known = self._known(complete.cell, complete.late)
         if known is None:
-            return self._keep(whole)
-        self._note_place(whole.cell, whole.who.place)
+            return self._keep(complete)
+        self._note_place(complete.cell, complete.who.place)
         return known
 
     def stored(self, parents: Sequence[Edge]) -> list[Edge]:
@@ -155,67 +155,69 @@ class AncestorWriter:
             writer.hold(late).result()
         return writer
 
-    def _keep(self, whole: CompleteSession) -> LogWriter:
+    def _keep(self, complete: CompleteSession) -> LogWriter:
         """Store a session, whose parents are stored, unless its log is there."""
-        session = whole.who.session
+        session = complete.who.session
         running = running_writer(session)
         if running is not None and running.store is self._store:
             running.settled().result()
             return running
         try:
-            writer = self._found(whole) or self._write(whole)
+            writer = self._found(complete) or self._write(complete)
         except PersistenceError:
             # Another process may have stored it meanwhile.
-            found = self._found(whole)
+            found = self._found(complete)
             if found is None:
                 raise
             writer = found
-        self._open_logs.put(whole.cell, writer)
+        self._open_logs.put(complete.cell, writer)
         return writer
 
-    def _found(self, whole: CompleteSession) -> LogWriter | None:
+    def _found(self, complete: CompleteSession) -> LogWriter | None:
         """Return the writer of a log that is there and holds a session, None if there is none."""
-        session = whole.who.session
+        session = complete.who.session
         log = self._store.read(session)
-        if log is None or (self._open_logs.is_outdated(session) and not _is_same(log, whole.body)):
+        if log is None or (
+            self._open_logs.is_outdated(session) and not _is_same(log, complete.body)
+        ):
             return None
         is_going_on = self._store.is_being_written(session)
-        if not log.is_finished and not is_going_on and not self._holds(log, whole):
+        if not log.is_finished and not is_going_on and not self._holds(log, complete):
             return None
         writer = LogWriter.of_stored(self._store, session)
-        if whole.late is not None and not is_going_on:
-            writer.hold(whole.late).result()
+        if complete.late is not None and not is_going_on:
+            writer.hold(complete.late).result()
         return writer
 
-    def _holds(self, log: StoredLog, whole: CompleteSession) -> bool:
+    def _holds(self, log: StoredLog, complete: CompleteSession) -> bool:
         """Tell whether a log that a writer has left unfinished holds all of a session."""
-        body = whole.body
-        if whole.who.session not in self._running and not isinstance(body.outcome, Suspended):
+        body = complete.body
+        if complete.who.session not in self._running and not isinstance(body.outcome, Suspended):
             return False  # its run has ended, and the log does not say so
         written = _readable(log)
         if written is None:
             return False
         return written.state.n_rows >= len(body.table) and written.n_entries >= len(body.record)
 
-    def _write(self, whole: CompleteSession) -> LogWriter:
-        session, body = whole.who.session, whole.body
+    def _write(self, complete: CompleteSession) -> LogWriter:
+        session, body = complete.who.session, complete.body
         log = self._store.read(session)
         written = None if log is None else _readable(log)
         opening: Opening
         if written is None or not is_beginning(written, body):
             writer = LogWriter(self._store, session)
-            parents = self.stored(whole.who.provenance.parents)
-            first = beginning(whole.who, body, parents=parents)
+            parents = self.stored(complete.who.provenance.parents)
+            first = beginning(complete.who, body, parents=parents)
             opening = partial(_new_log, log)
         else:
             writer = LogWriter(self._store, session, written=written)
             # Its writer may have been cut off after the trailer, before the log had its name.
             again = [Reopened(datetime.now(UTC))] if written.reader.is_over else []
-            first = LogStart([*again, *lines_since(written, body)], 0, whole.who.place)
+            first = LogStart([*again, *lines_since(written, body)], 0, complete.who.place)
             size = written.reader.n_good
             opening = partial(_reopened, size, size + written.n_torn)
-        is_whole = session not in self._running
-        write_complete(writer, opening, first, whole, is_whole=is_whole)
+        has_ended = session not in self._running
+        write_complete(writer, opening, first, complete, has_ended=has_ended)
         self._open_logs.renew(session)
         return writer
 
@@ -224,9 +226,9 @@ def write_complete(
     writer: LogWriter,
     opening: Opening,
     first: LogStart,
-    whole: CompleteSession,
+    complete: CompleteSession,
     *,
-    is_whole: bool = True,
+    has_ended: bool = True,
 ) -> LogWriter:
     """Write a session at once; blocks.
 
@@ -234,23 +236,23 @@ def write_complete(
         writer: Writes the log.
         opening: Gives the log.
         first: All rows and entries of the run that are not in the log yet.
-        whole: The session.
-        is_whole: Whether the run of the session has ended.
+        complete: The session.
+        has_ended: Whether the run of the session has ended.
 
     Raises:
         PersistenceError: It cannot be written.
     """
-    body = whole.body
+    body = complete.body
     left = body.unfinished
     first = replace(first, lines=[*first.lines, *open_lines(left)])
-    begun = writer.open(opening, lambda: first)
-    if is_whole and (left is None or left.has_ended):
+    opened = writer.open(opening, lambda: first)
+    if has_ended and (left is None or left.has_ended):
         writer.finish(lambda: [trailer_of(body)]).result()
     else:
         writer.leave(None if left is None else left.failure).result()
-        begun.result()
-    if whole.late is not None:
-        writer.hold(whole.late).result()
+        opened.result()
+    if complete.late is not None:
+        writer.hold(complete.late).result()
     return writer
 
 
@@ -290,8 +292,8 @@ def _is_passed_on(edge: Edge) -> bool:
     body: Body = edge.body.result()
     if not isinstance(body.outcome, Suspended):
         return False
-    made = own_operation(body.record, edge.id)
-    return made is None or made.kind not in ("loop", "compress")
+    operation = own_operation(body.record, edge.id)
+    return operation is None or operation.kind not in ("loop", "compress")
 
 
 def _readable(log: StoredLog) -> ParsedLog | None:

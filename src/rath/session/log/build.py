@@ -103,17 +103,17 @@ def joined(
         to_bytes: What is hashed of one.
         what: What they are, for messages: "rows" or "entries".
     """
-    made = Ranges(Vector[T](), to_bytes)
+    ranges = Ranges(Vector[T](), to_bytes)
     for part in parts:
         source = find(part.session)
         problem = _problem(part, source, what)
         if problem is not None or source is None:
-            return made, problem
-        if not len(made.items) and not part.start:
-            made = Ranges(source.items.prefix(part.stop), to_bytes, source.known(part.stop))
+            return ranges, problem
+        if not len(ranges.items) and not part.start:
+            ranges = Ranges(source.items.prefix(part.stop), to_bytes, source.known(part.stop))
         else:
-            made = made.extended(source.items.prefix(part.stop).since(part.start))
-    return made, None
+            ranges = ranges.extended(source.items.prefix(part.stop).since(part.start))
+    return ranges, None
 
 
 def _problem(part: AncestorRange, source: Ranges[T] | None, what: str) -> PersistenceError | None:
@@ -198,14 +198,14 @@ def _built(
     rows, no_rows = joined(header.rows, partial(_rows_of, built), _row_digest, "rows")
     entries, no_entries = joined(header.entries, partial(_entries_of, built), _entry_id, "entries")
     problem = no_rows or no_entries
-    n_begun = n_of_run = len(entries.items)
+    n_inherited = n_of_run = len(entries.items)
     outcome: Outcome = NeedsDecision(header.session, ())
     if problem is None:
         own, problem = _with_second_parents(content, entries.items, built)
         rows, entries = rows.extended(content.rows), entries.extended(sharing_effects(own))
         rows = _before_its_summary(content, rows, built)
         n_own = content.state.n_of_run
-        n_of_run = n_begun + (len(own) if n_own is None else n_own)
+        n_of_run = n_inherited + (len(own) if n_own is None else n_own)
         problem = problem or _miscounted(content, len(rows.items), n_of_run)
         outcome = content.state.outcome
     damage = content.problem
@@ -229,9 +229,9 @@ def _before_its_summary(
     content: ParsedLog, rows: Ranges[ChunkRow], built: Mapping[UUID, LoadedSession]
 ) -> Ranges[ChunkRow]:
     """Return the rows of a log; of a compression that has none yet, those of its input."""
-    made, parents = content.operation, content.header.parents
-    is_begun = content.state.trailer is None and not len(rows.items)
-    if not is_begun or made is None or made.kind != "compress" or not parents:
+    operation, parents = content.operation, content.header.parents
+    has_only_header = content.state.trailer is None and not len(rows.items)
+    if not has_only_header or operation is None or operation.kind != "compress" or not parents:
         return rows
     user = built.get(parents[0])
     return rows if user is None else user.rows
@@ -247,8 +247,8 @@ def _edge(header: Header, parent: UUID, known: LoadedSession | None) -> Edge:
         return Edge(parent)
     n_rows = max((part.stop for part in header.rows if part.session == parent), default=None)
     if n_rows is None:
-        said = dict(header.extras).get(PARENT_ROWS)
-        n_rows = said if isinstance(said, int) else None
+        n_rows_field = dict(header.extras).get(PARENT_ROWS)
+        n_rows = n_rows_field if isinstance(n_rows_field, int) else None
     n_entries = max((part.stop for part in header.entries if part.session == parent), default=0)
     # A parent that was recovered may have less than it had.
     n_entries = min(n_entries, len(known.entries.items))
@@ -275,14 +275,14 @@ def _given(content: ParsedLog) -> tuple[GivenUsage, ...]:
 
 
 def _with_second_parents(
-    content: ParsedLog, begun: Record, built: Mapping[UUID, LoadedSession]
+    content: ParsedLog, inherited: Record, built: Mapping[UUID, LoadedSession]
 ) -> tuple[list[Entry], PersistenceError | None]:
     """Return the own entries, merges with the record that the second parent had."""
     decoder = content.reader.decoder
-    by_id = {entry.id: entry for entry in (*begun, *content.entries)} if decoder.theirs else {}
-    made: list[Entry] = []
+    by_id = {entry.id: entry for entry in (*inherited, *content.entries)} if decoder.theirs else {}
+    entries: list[Entry] = []
     problem: PersistenceError | None = None
-    for at, entry in enumerate(content.entries, len(begun)):
+    for at, entry in enumerate(content.entries, len(inherited)):
         if isinstance(entry, Operation):
             theirs = decoder.theirs.get(entry.id, ())
             if theirs and all(each in by_id for each in theirs):
@@ -291,20 +291,24 @@ def _with_second_parents(
                 entry, lacks = _with_second_parent(content, entry, built)
                 problem = problem or lacks
             problem = problem or _overcounted(content, entry, at)
-        made.append(entry)
-    return made, problem
+        entries.append(entry)
+    return entries, problem
 
 
-def _overcounted(content: ParsedLog, made: Operation, at: int) -> PersistenceError | None:
+def _overcounted(content: ParsedLog, operation: Operation, at: int) -> PersistenceError | None:
     """Return why an operation of this session cannot have begun with so many entries.
 
     What ran inside a tool call stands in this record, too, and counts in that of its own session.
     """
-    if made.session != content.header.session or made.n_ours is None or 0 <= made.n_ours <= at:
+    if (
+        operation.session != content.header.session
+        or operation.n_ours is None
+        or 0 <= operation.n_ours <= at
+    ):
         return None
     return PersistenceError(
-        f"operation {made.id} was made when its first parent had {made.n_ours} entries, and {at} "
-        "stand before it: something was left out, or it is another one"
+        f"operation {operation.id} was made when its first parent had {operation.n_ours} entries, "
+        f"and {at} stand before it: something was left out, or it is another one"
     )
 
 
@@ -372,15 +376,15 @@ def sharing_effects(entries: Sequence[Entry]) -> list[Entry]:
 
     O(entries), and for each round once more what happened inside its calls.
     """
-    made: list[Entry] = []
+    out_entries: list[Entry] = []
     for entry in entries:
         if isinstance(entry, ToolRun) and entry.file_effects:
-            inside = _effects_inside(made, entry)
+            inside = _effects_inside(out_entries, entry)
             if inside:
                 effects = tuple(_known(effect, inside) for effect in entry.file_effects)
                 entry = structs.replace(entry, file_effects=effects)
-        made.append(entry)
-    return made
+        out_entries.append(entry)
+    return out_entries
 
 
 def _effects_inside(before: Sequence[Entry], call: ToolRun) -> list[FileEffect]:

@@ -401,8 +401,8 @@ def _references(log: StoredLog) -> _References:
     """
     named: set[str] = set()
 
-    def take(digest: str, size: int, is_kept: bool) -> Blob:
-        if is_kept:
+    def take(digest: str, size: int, is_stored: bool) -> Blob:
+        if is_stored:
             named.add(digest)
         return Blob(digest, size)
 
@@ -415,10 +415,10 @@ def _references(log: StoredLog) -> _References:
     parts = (part.session for part in (*header.rows, *header.entries))
     # Version 1 stored no parents: files that bear their names say nothing of them.
     above = dict.fromkeys((*header.parents, *parts)) if read.reader.takes_more else ()
-    made = dict.fromkeys(each.session for each in read.lines if isinstance(each, Operation))
-    inside = tuple(each for each in made if each != log.session and each not in above)
-    whole = StoredLog(log.session, log.data[: read.reader.n_good], log.is_finished, log.where)
-    return _References(whole, frozenset(named), tuple(above), inside)
+    sessions = dict.fromkeys(each.session for each in read.lines if isinstance(each, Operation))
+    inside = tuple(each for each in sessions if each != log.session and each not in above)
+    log_prefix = StoredLog(log.session, log.data[: read.reader.n_good], log.is_finished, log.where)
+    return _References(log_prefix, frozenset(named), tuple(above), inside)
 
 
 def _images(line: Event) -> list[str]:

@@ -118,8 +118,8 @@ class LockedFile:
             file.seek(keep)
             rest = file.read()
         if rest:
-            aside = next(each for each in _numbered(self.path) if not each.exists())
-            atomic_write_bytes(aside, rest, mode=0o600)
+            side_file = next(each for each in _numbered(self.path) if not each.exists())
+            atomic_write_bytes(side_file, rest, mode=0o600)
             os.ftruncate(self.fd, keep)
             os.fsync(self.fd)
 
@@ -348,11 +348,11 @@ class FileDriver(LogDriver):
 
     def _files(self) -> list[Path]:
         """Return the files of the log, the one that is read first."""
-        partial, beside = self._partial.path, self._path.parent
-        asides = sorted(beside.glob(f"{glob.escape(partial.name)}.[0-9]*"))
+        partial, folder = self._partial.path, self._path.parent
+        asides = sorted(folder.glob(f"{glob.escape(partial.name)}.[0-9]*"))
         if self._path.name == f"{self.session}{SESSION_FILE_SUFFIX}":
             # Beside a file with a name of somebody's choice, a number may mean anything.
-            asides += sorted(beside.glob(f"{self._path.name}.[0-9]*"))
+            asides += sorted(folder.glob(f"{self._path.name}.[0-9]*"))
         # An empty one is only there to be locked.
         left = [partial] if self._partial.size else []
         return [self._path, *left, *asides] if self._finished is not None else [partial, *asides]
@@ -645,15 +645,15 @@ class BlobStore:
         Raises:
             PersistenceError: They cannot be written.
         """
-        whole = {blob.digest: blob.data for blob in blobs if blob.data is not None}
-        if not whole:
+        contents = {blob.digest: blob.data for blob in blobs if blob.data is not None}
+        if not contents:
             yield
             return
         ensure_private(self.path)
-        for digest, content in whole.items():
+        for digest, content in contents.items():
             self._save(digest, content)
         with self._locked():
-            for digest, content in whole.items():
+            for digest, content in contents.items():
                 if not self._file(digest).exists():
                     self._save(digest, content)
             yield

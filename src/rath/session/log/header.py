@@ -45,10 +45,10 @@ def provider_without_secrets(provider: Provider) -> dict[str, Any]:
 
     No key, no login in a URL, and nothing that a user may put anything into.
     """
-    said = {name: getattr(provider, name) for name in _FIELDS}
-    said["base_url"] = public_url(provider.base_url)
-    said["config"] = None if provider.config_entry is None else provider.config_entry.name
-    return {name: value for name, value in said.items() if value is not None}
+    fields = {name: getattr(provider, name) for name in _FIELDS}
+    fields["base_url"] = public_url(provider.base_url)
+    fields["config"] = None if provider.config_entry is None else provider.config_entry.name
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 T = TypeVar("T")
@@ -93,8 +93,8 @@ def _parts(
         shared = 0 if done else items.common_prefix(parent.items)
         found = [(0, shared)] if shared else _runs(items.since(done), parent)
         for start, stop in found:
-            said = digest(parent.items.prefix(stop).since(start))
-            parts.append(AncestorRange(parent.session, start, stop, said))
+            prefix_digest = digest(parent.items.prefix(stop).since(start))
+            parts.append(AncestorRange(parent.session, start, stop, prefix_digest))
             done += stop - start
     return tuple(parts)
 
@@ -200,15 +200,17 @@ def beginning(
         parents: Those that are stored, of which ranges can be told.
     """
     own_rows = start.table.vector
-    told_rows = row_parts(
+    row_ranges = row_parts(
         own_rows, [RangeSource(edge.id, _body(edge).table.vector) for edge in parents]
     )
-    told = entry_parts(start.record, [RangeSource(edge.id, record_of(edge)) for edge in parents])
-    header = header_line(who, rows=told_rows, entries=told, given=start.given)
-    first = count_in_ranges(told_rows)
+    entry_ranges = entry_parts(
+        start.record, [RangeSource(edge.id, record_of(edge)) for edge in parents]
+    )
+    header = header_line(who, rows=row_ranges, entries=entry_ranges, given=start.given)
+    first = count_in_ranges(row_ranges)
     inline = [Row(at, row) for at, row in enumerate(own_rows.since(first), start=first)]
-    entries = start.record.since(count_in_ranges(told))
-    return LogStart([header, *inline, *entries], count_in_ranges(told), who.place)
+    entries = start.record.since(count_in_ranges(entry_ranges))
+    return LogStart([header, *inline, *entries], count_in_ranges(entry_ranges), who.place)
 
 
 def header_line(

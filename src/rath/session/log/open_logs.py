@@ -35,10 +35,10 @@ def latest_run(cell: Deferred[Body]) -> Deferred[Body]:
     """
     with _lock:
         cell = original(cell)
-        while (made := _gone_on.get(cell)) is not None:
-            if made.done() and made.error() is not None and made.latest is None:
+        while (later := _gone_on.get(cell)) is not None:
+            if later.done() and later.error() is not None and later.latest is None:
                 break
-            cell = original(made)
+            cell = original(later)
         return cell
 
 
@@ -88,11 +88,11 @@ def claim(cell: Deferred[Body], start: Callable[[], Deferred[Body]]) -> tuple[De
     """
     with _lock:
         first = original(cell)
-        made = latest_run(first)
-        if made is not first:
-            return made, False
-        made = _gone_on[first] = start()
-        return made, True
+        run = latest_run(first)
+        if run is not first:
+            return run, False
+        run = _gone_on[first] = start()
+        return run, True
 
 
 def started_sessions(cell: Deferred[Body]) -> dict[UUID, Deferred[Body]]:
@@ -102,15 +102,15 @@ def started_sessions(cell: Deferred[Body]) -> dict[UUID, Deferred[Body]]:
 
 
 def begin(
-    begun: dict[UUID, Deferred[Body]], session: UUID, start: Callable[[], Deferred[Body]]
+    started: dict[UUID, Deferred[Body]], session: UUID, start: Callable[[], Deferred[Body]]
 ) -> tuple[Deferred[Body], bool]:
     """Have a session made, unless it is among what was begun; see `claim`."""
     with _lock:
-        known = begun.get(session)
+        known = started.get(session)
         if known is not None:
             return known, False
-        made = begun[session] = start()
-        return made, True
+        run = started[session] = start()
+        return run, True
 
 
 class OpenLogs:

@@ -284,12 +284,12 @@ class LogSource:
                 raise
             return None
 
-    def make_blob(self, digest: str, size: int, is_kept: bool) -> Blob:
+    def make_blob(self, digest: str, size: int, is_stored: bool) -> Blob:
         """Return a blob whose bytes are read from the store when somebody wants them.
 
         There is one for each content, so that it is held once however often it is named.
         """
-        if not is_kept:
+        if not is_stored:
             return Blob(digest, size)
         found = self._blobs.get(digest)
         if found is None or found.size != size:
@@ -335,13 +335,13 @@ def read_together(
     for _ in range(MAX_READS - 1):
         source, first = first or LogSource(store, recover), None
         try:
-            made = read(source)
+            result = read(source)
         except SessionDamaged:
             if not source.has_changed():
                 raise
         else:
-            if is_sound(made) or not source.has_changed():
-                return made
+            if is_sound(result) or not source.has_changed():
+                return result
     return read(LogSource(store, recover))
 
 

@@ -134,8 +134,8 @@ class LineReader:
                 given, but for those that came in with the same bytes: see `read_lines`.
         """
         # Other line separators of Unicode may stand inside strings.
-        *whole, self._rest = (self._rest + data).split(b"\n")
-        return tuple(event for line in whole for event in self.take(line))
+        *complete, self._rest = (self._rest + data).split(b"\n")
+        return tuple(event for line in complete for event in self.take(line))
 
     @property
     def trailer(self) -> Json | None:
@@ -219,11 +219,11 @@ class LineReader:
         if record.get("record_type") == "header":
             raise PersistenceError("duplicate header")
         try:
-            made = upgrade_line(record, header_version=self.version)
+            upgraded = upgrade_line(record, header_version=self.version)
         except (LookupError, ValueError, TypeError, AttributeError, ArithmeticError) as exc:
             kind = record.get("record_type")
             raise PersistenceError(f"malformed {kind}: {type(exc).__name__}: {exc}") from exc
-        return self.decoder.take_record(made)
+        return self.decoder.take_record(upgraded)
 
     def _take_unchained(self, line: bytes) -> Event:
         """Return the event on a line of version 1: header, rows, and a trailer that ends it."""
@@ -374,18 +374,18 @@ def _pairs(raw: object) -> tuple[tuple[str, Any], ...]:
     return tuple((str(pair[0]), pair[1]) for pair in pairs if len(pair) == 2)
 
 
-def _ranges(said: object) -> tuple[AncestorRange, ...]:
-    made: list[AncestorRange] = []
-    for session, start, stop, digest in cast("list[list[Any]]", said or []):
+def _ranges(value: object) -> tuple[AncestorRange, ...]:
+    ranges: list[AncestorRange] = []
+    for session, start, stop, digest in cast("list[list[Any]]", value or []):
         is_range = type(start) is int and type(stop) is int and 0 <= start <= stop
         if not is_range or not is_digest(digest):
             raise ValueError(f"bad part {session!r}, {start!r} to {stop!r}, {digest!r}")
-        made.append(AncestorRange(UUID(session), start, stop, digest))
-    return tuple(made)
+        ranges.append(AncestorRange(UUID(session), start, stop, digest))
+    return tuple(ranges)
 
 
-def _given(said: Json) -> GivenUsage:
-    usage = usage_from_jsonable(said["usage"])
+def _given(fields: Json) -> GivenUsage:
+    usage = usage_from_jsonable(fields["usage"])
     if usage is None:
         raise ValueError("given usage without token counts")
-    return GivenUsage(UUID(said["session"]), RathLLMTokenUsage(**usage))
+    return GivenUsage(UUID(fields["session"]), RathLLMTokenUsage(**usage))

@@ -62,18 +62,18 @@ _FROM_FILE = "session file"
 """Where the endpoint of a loaded provider came from, as its calls tell it."""
 
 
-def provider_from_jsonable(said: Mapping[str, Any]) -> Provider | None:
+def provider_from_jsonable(fields: Mapping[str, Any]) -> Provider | None:
     """Return the provider that a header names, without a key; None where it is none.
 
     An endpoint that a file names never gets a key of the environment or of a config, unless the
     entry of a config that the provider was read from still names the same one.
     """
     try:
-        found = {name: value for name, value in said.items() if name in _PLAIN}
-        base_url: object = said.get("base_url")
+        found = {name: value for name, value in fields.items() if name in _PLAIN}
+        base_url: object = fields.get("base_url")
         if not isinstance(base_url, str):
             return Provider(**found)
-        known = _known_provider(said.get("config"), base_url)
+        known = _known_provider(fields.get("config"), base_url)
         return (
             _with_file_endpoint(Provider(**found), base_url)
             if known is None

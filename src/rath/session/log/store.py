@@ -579,9 +579,9 @@ def open_store(url: str | None = None) -> SessionStore:
     if opened is None:
         # Outside the lock: what is imported may itself open stores. The first one that is there
         # is the one of the process.
-        made = stores.get(scheme.lower())(url)
+        store = stores.get(scheme.lower())(url)
         with _lock:
-            opened = _opened.setdefault(url, made)
+            opened = _opened.setdefault(url, store)
     return opened
 
 

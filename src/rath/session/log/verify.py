@@ -206,14 +206,14 @@ class _Checking:
         trailer = content.state.trailer
         if trailer is None or not content.reader.takes_more:
             return
-        said, found = trailer.usage, built.cell.result().usage()
-        if _counts(said) != _counts(found):
+        recorded, found = trailer.usage, built.cell.result().usage()
+        if _counts(recorded) != _counts(found):
             self._add(
                 "damaged",
                 "usage",
                 content.header.session,
-                f"{content.where}: the trailer says {_counts(said)} tokens (prompt, completion, "
-                f"total), and the model calls sum up to {_counts(found)}",
+                f"{content.where}: the trailer says {_counts(recorded)} tokens (prompt, "
+                f"completion, total), and the model calls sum up to {_counts(found)}",
             )
 
     def _look_at_blobs(self, content: ParsedLog, seen: dict[str, Blob]) -> None:

@@ -212,10 +212,10 @@ def knows_open_calls(written: ParsedLog, body: Body) -> bool:
     state, left = written.state, body.unfinished
     if (state.n_rows, written.n_entries) != (len(body.table), len(body.record)):
         return True
-    begun = {(each.row, each.call, each.at) for each in (left.intents if left else ())}
+    known = {(each.row, each.call, each.at) for each in (left.intents if left else ())}
     ended = {each.run.id for each in (left.results if left else ())}
     last = state.unfinished
-    return all((each.row, each.call, each.at) in begun for each in last.intents) and all(
+    return all((each.row, each.call, each.at) in known for each in last.intents) and all(
         each.run.id in ended for each in last.results
     )
 
@@ -294,11 +294,11 @@ class LogWriter:
         place: Header | PlacementChange | None = None,
     ) -> LogWriter:
         """Return the writer of a log that is there; it is read when something is to be added."""
-        made = cls(store, session, is_alone=is_alone)
-        made._encoder = None  # a constructor of the same class
-        made._state = "finished" if is_finished else "unfinished"
-        made._place = place
-        return made
+        writer = cls(store, session, is_alone=is_alone)
+        writer._encoder = None  # a constructor of the same class
+        writer._state = "finished" if is_finished else "unfinished"
+        writer._place = place
+        return writer
 
     @property
     def is_at_rest(self) -> bool:
@@ -540,8 +540,8 @@ class LogWriter:
 
     def _append_reopened(self, lines: Sequence[Event]) -> None:
         """Add lines to a log without an end, or behind what a writer has left of its last ones."""
-        whole = self._size + self._n_torn
-        log = self._log = self.store.reopen(self.session, self._size, size=whole)
+        full_size = self._size + self._n_torn
+        log = self._log = self.store.reopen(self.session, self._size, size=full_size)
         self._n_torn = 0
         try:
             self._put(lines, durable=True)

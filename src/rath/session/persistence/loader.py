@@ -223,15 +223,18 @@ def _meta(session: UUID, log: ListedLog, store: SessionStore) -> PersistedSessio
 def _agent_rows(session: Session) -> tuple[ChunkRow, ...]:
     """Return the agent's rows of the last loop behind a session, itself included."""
     loops = {
-        made.session: made.head
-        for made in session.record
-        if isinstance(made, Operation) and made.kind == "loop"
+        operation.session: operation.head
+        for operation in session.record
+        if isinstance(operation, Operation) and operation.kind == "loop"
     }
-    for made in nearest_first(session.as_parent()):
-        if made.id in loops:
-            return loops[made.id]
-        parents = parents_of(made)
-        if made.provenance is None or made.provenance.kind is not LineageKind.OP_SESSION_LOOP:
+    for operation in nearest_first(session.as_parent()):
+        if operation.id in loops:
+            return loops[operation.id]
+        parents = parents_of(operation)
+        if (
+            operation.provenance is None
+            or operation.provenance.kind is not LineageKind.OP_SESSION_LOOP
+        ):
             continue
         if len(parents) == 2 and parents[1].body is not None:
             # What a writer has left without its record may still name a stored agent.

@@ -355,8 +355,8 @@ class _Search:
                 kinds.add("tool runs")
             if isinstance(each.entry, ModelCall) and self._begun(each.entry) is None:
                 kinds.add("operations")
-        told = (*find_missing(self._lineage, "seen"), *find_missing(self._lineage, "where"))
-        yield from (each for each in told if each.kind in kinds)
+        gaps = (*find_missing(self._lineage, "seen"), *find_missing(self._lineage, "where"))
+        yield from (each for each in gaps if each.kind in kinds)
 
     def _row(self, row_id: RowId, birth: Birth, maker: Entry | None, excerpt: str) -> Appearance:
         is_answer = isinstance(birth.row.content, AssistantTurn) or row_id in self._summaries
@@ -383,8 +383,8 @@ class _Search:
         """Yield what the model had read before it wrote a row."""
         births = self._lineage.births
         if isinstance(maker, ModelCall):
-            begun = self._begun(maker)
-            if begun is not None and any(map(self._in_row, begun.head)):
+            operation = self._begun(maker)
+            if operation is not None and any(map(self._in_row, operation.head)):
                 yield TextSource("instructions")
             for note in () if maker.seen is None else maker.seen.recalled:
                 if self._in_text(note.text) is not None:
@@ -398,14 +398,14 @@ class _Search:
 
     def _around(self, entry: Entry, turn: int | None) -> Iterator[Appearance]:
         """Yield what an entry brought with it beside its row."""
-        begun = self._begun(entry)
-        for found in self._brought(entry, begun):
+        operation = self._begun(entry)
+        for found in self._brought(entry, operation):
             if found.excerpt is not None:
                 yield Appearance(
                     place=found.place,
                     by="tool" if isinstance(entry, ToolRun) else None,
                     hook=entry.hook if isinstance(entry, Change) else "",
-                    session=None if begun is None else begun.session,
+                    session=None if operation is None else operation.session,
                     row=found.row,
                     turn=turn,
                     entry=entry,
@@ -414,12 +414,12 @@ class _Search:
                     uri=found.uri,
                 )
 
-    def _brought(self, entry: Entry, begun: Operation | None) -> Iterator[_Find]:
+    def _brought(self, entry: Entry, operation: Operation | None) -> Iterator[_Find]:
         if isinstance(entry, ModelCall):
-            if begun is not None and begun.id not in self._heads:
-                self._heads.add(begun.id)
+            if operation is not None and operation.id not in self._heads:
+                self._heads.add(operation.id)
                 # The agent's session is a parent of the run: mostly its rows are there already.
-                new = (row for row in begun.head if row.id not in self._lineage.births)
+                new = (row for row in operation.head if row.id not in self._lineage.births)
                 yield from (_Find("instructions", self._in_row(row), row.id) for row in new)
             for note in () if entry.seen is None else entry.seen.recalled:
                 if (note.uri, note.text) not in self._notes:

@@ -122,17 +122,19 @@ class Lineage:
 
         A row of a session that nothing is known of counts as one of a run: somebody made it.
         """
-        made = self.made_by.get(row.session)
-        if made is not None:
-            return made.kind in ("loop", "compress")
+        operation = self.made_by.get(row.session)
+        if operation is not None:
+            return operation.kind in ("loop", "compress")
         node = self.nodes.get(row.session)
         return node is None or node.operator in RUNS | DERIVATIONS
 
     def is_summary(self, row: RowId) -> bool:
         """Tell whether a row is the one that a compression made."""
-        made, node = self.made_by.get(row.session), self.nodes.get(row.session)
+        operation, node = self.made_by.get(row.session), self.nodes.get(row.session)
         is_compressed = node is not None and node.operator == "run_session_compress"
-        return row.index == 0 and (is_compressed if made is None else made.kind == "compress")
+        return row.index == 0 and (
+            is_compressed if operation is None else operation.kind == "compress"
+        )
 
     def in_turn(self, kind: type[E], turn: int | None) -> Iterator[tuple[int | None, E]]:
         """Yield the entries of a kind, each with its turn; where one is given, only those of it."""
@@ -151,7 +153,7 @@ class Lineage:
         turn.
         """
         turns: dict[UUID, int] = {}
-        asked_in = {
+        turn_of_call = {
             call.id: birth.turn
             for birth in self.births.values()
             if isinstance(birth.row.content, AssistantTurn)
@@ -161,7 +163,7 @@ class Lineage:
             births = (self.births.get(row) for row in entry.rows)
             turn = next((birth.turn for birth in births if birth is not None), None)
             if turn is None and isinstance(entry, ToolRun) and not entry.rows:
-                turn = asked_in.get(entry.call_id)
+                turn = turn_of_call.get(entry.call_id)
             if turn is not None and isinstance(entry, ModelCall | ToolRun):
                 turns[entry.id] = turn
         # What made no row belongs to the turn that follows: a retry's answer, a call around it.
@@ -306,21 +308,25 @@ def _without_calls(lineage: Lineage) -> Iterator[str]:
         is_turn = isinstance(birth.row.content, AssistantTurn)
         if row_id not in answered and is_turn and lineage.is_of_run(row_id):
             yield f"{_place(row_id)} is an answer of a model without its call"
-    asked = {entry.operation for entry in _of(lineage, ModelCall)}
+    with_calls = {entry.operation for entry in _of(lineage, ModelCall)}
     for summary in _of(lineage, Summary):
         if not answered.issuperset(summary.rows):
             yield f"{_place(summary.rows[0])} is the summary of a model without its call"
     for operation in lineage.operations.values():
-        if operation.kind == "select" and operation.operation not in asked:
+        if operation.kind == "select" and operation.operation not in with_calls:
             yield f"a selection for session {operation.session} has no model call"
 
 
 def _without_runs(lineage: Lineage) -> Iterator[str]:
     """Yield results and checks without the run of the tool."""
-    told = _rows_of(lineage, ToolRun)
+    recorded_rows = _rows_of(lineage, ToolRun)
     for row_id, birth in lineage.births.items():
         content = birth.row.content
-        if isinstance(content, ToolFeedback) and row_id not in told and lineage.is_of_run(row_id):
+        if (
+            isinstance(content, ToolFeedback)
+            and row_id not in recorded_rows
+            and lineage.is_of_run(row_id)
+        ):
             yield f"{_place(row_id)} is a result of {content.name!r} without its run"
     ran = {entry.operation for entry in _of(lineage, ToolRun)}
     for each in _of(lineage, Operation, Verdict):

@@ -250,9 +250,9 @@ def _ancestors(lineage: Lineage) -> Iterator[Ancestor]:
     waits: dict[UUID, list[Interrupt | Decision]] = defaultdict(list)
     changes: dict[UUID, list[Change]] = defaultdict(list)
     for entry in lineage.record:
-        begun = lineage.operations.get(entry.operation)
+        operation = lineage.operations.get(entry.operation)
         # The operation itself stands for its session where it is missing.
-        session = entry.operation if begun is None else begun.session
+        session = entry.operation if operation is None else operation.session
         if isinstance(entry, Summary):
             summaries |= {row.session: entry for row in entry.rows}
         elif isinstance(entry, ToolRun):
@@ -263,20 +263,20 @@ def _ancestors(lineage: Lineage) -> Iterator[Ancestor]:
             waits[session].append(entry)
         elif isinstance(entry, Change) and entry.what in ("input", "output"):
             _, after = sessions_of(entry)
-            if begun is not None or after:
-                changes[session if begun is not None else UUID(after)].append(entry)
+            if operation is not None or after:
+                changes[session if operation is not None else UUID(after)].append(entry)
     for node in lineage.nodes.values():
-        made = lineage.made_by.get(node.id)
+        maker = lineage.made_by.get(node.id)
         yield Ancestor(
             session=node.id,
             operator=node.operator,
             parents=node.parents,
-            operation=made,
+            operation=maker,
             outcome=node.outcome,
             n_rows=len(node.table),
             n_born=n_born[node.id],
             summary=summaries.get(node.id),
-            undone=None if made is None else runs.get(made.undone),
+            undone=None if maker is None else runs.get(maker.undone),
             selections=tuple(selections[node.id]),
             waits=tuple(waits[node.id]),
             changes=tuple(changes[node.id]),

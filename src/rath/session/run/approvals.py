@@ -73,7 +73,7 @@ async def _says_yes(rule: ApprovalRule, request: CallRequest, limit: float) -> b
     with nesting() as nested:
         try:
             async with deadline:
-                said: object = await call_either(rule, request)
+                verdict: object = await call_either(rule, request)
         except Exception as exc:  # noqa: BLE001  # a tool's lane: what is not known to be allowed is asked
             cause = exc.cause if isinstance(exc, UserExit) else exc
             why = f"it raised {type(cause).__name__}"
@@ -82,9 +82,9 @@ async def _says_yes(rule: ApprovalRule, request: CallRequest, limit: float) -> b
                 why = f"it gave no answer within {limit:g} s"
             _log.warning("%s", _mistaken(request, rule, why), exc_info=cause)
             return True
-    if said is True or said is False:
-        return said
-    why = f"it gave a {type(said).__name__}, expected a bool"
+    if verdict is True or verdict is False:
+        return verdict
+    why = f"it gave a {type(verdict).__name__}, expected a bool"
     _log.warning("%s", _mistaken(request, rule, why))
     return True
 
@@ -153,8 +153,8 @@ def for_answers(here: Round, done: Mapping[int, CallResult]) -> Suspending | Non
         entries.append(recorded_call(one, here.operation)[0])
         match waits:
             case Question(text, schema):
-                asked = None if schema is None else dict(schema)
-                entries.append(_interrupt(here, [at], "input", question=text, schema=asked))
+                plain_schema = None if schema is None else dict(schema)
+                entries.append(_interrupt(here, [at], "input", question=text, schema=plain_schema))
                 outcomes.insert(len(outcomes) - len(inner), NeedsInput(here.asked_in.session, text))
             case InnerRun() as run:
                 entries.append(_inner_interrupt(here, at, run))

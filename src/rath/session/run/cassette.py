@@ -292,13 +292,13 @@ class Playback:
 
     def __init__(self, history: History) -> None:
         self._runs = list(history.runs)
-        made = {run.operation.session for run in history.runs}
+        recorded_sessions = {run.operation.session for run in history.runs}
         self._silent = [
             node
             for node in history.nodes
             if node.provenance.operator in _SILENT.values()
             and not node.provenance.is_copy
-            and node.id not in made
+            and node.id not in recorded_sessions
         ]
         self._calls = _calls(history)
         self._recorded = {node.id: node for node in history.nodes}
@@ -479,19 +479,19 @@ class Playback:
         self, kind: ServedKind, place: Place, user: Session, agent: Session
     ) -> ReplayDifference:
         """Say what of an operation is another than what the record has next."""
-        asked = kind_at(kind, place)
+        name = kind_at(kind, place)
         alike = [run for run in self._runs if run.operation.kind == kind]
         if not alike:
-            problem = f"{asked} is not in the record, which has no further one of its kind"
-            return difference(problem, asked, self._expected(*_RUNS), asked)
+            problem = f"{name} is not in the record, which has no further one of its kind"
+            return difference(problem, name, self._expected(*_RUNS), name)
         here = [run for run in alike if run.operation.place == place]
         nearest = (here or alike)[0]
-        made = nearest.operation
-        where = f"{asked}, in the record {name_of(made)}"
+        operation = nearest.operation
+        where = f"{name}, in the record {name_of(operation)}"
         if not here:
             problem = "it is made at another place of the program"
-            return difference(problem, where, name_of(made), asked)
-        head = ChunkTable(made.head)
+            return difference(problem, where, name_of(operation), name)
+        head = ChunkTable(operation.head)
         for what, recorded, found in (("agent", head, agent), ("input", nearest.input, user)):
             rows = recorded if found.is_pending else found.partial_table
             differs = rows_differ(recorded, rows, where=where, what=f"the {what}")
@@ -517,9 +517,9 @@ def _calls(history: History) -> dict[UUID, tuple[str, UUID | None]]:
 
 
 def _is_made(run: RecordedOperation, place: Place, agent: Session) -> bool:
-    made = run.operation
-    is_its = agent.is_pending or tuple(agent.partial_table) == made.head
-    return is_its and made.place == place
+    operation = run.operation
+    is_its = agent.is_pending or tuple(agent.partial_table) == operation.head
+    return is_its and operation.place == place
 
 
 @contextmanager
@@ -656,19 +656,19 @@ def cassette(path: str | Path, *, mode: Mode = "auto") -> Cassette:
 
 @contextmanager
 def _recording(path: Path) -> Generator[None]:
-    made: dict[UUID, Session] = {}
+    sessions: dict[UUID, Session] = {}
 
     def take(session: Session) -> None:
-        made[session.id] = session
+        sessions[session.id] = session
 
     path = path.absolute()
     with gathering(take):
         yield
     with tempfile.TemporaryDirectory(prefix="rath-cassette-") as directory:
         store = FileStore(directory)
-        for session in made.values():
+        for session in sessions.values():
             save(_ended(session), store=store)
-        write_bundle(pack(store, list(made), note=_NOTE), path)
+        write_bundle(pack(store, list(sessions), note=_NOTE), path)
 
 
 def _sessions_on(path: Path) -> list[Session]:
@@ -704,9 +704,9 @@ def _ended(session: Session) -> Session:
     )
 
 
-def _mode(asked: Mode) -> Mode:
-    said = env_value(_VARIABLE)
-    return asked if asked != "auto" or not said else _checked(said, _VARIABLE)
+def _mode(mode: Mode) -> Mode:
+    from_env = env_value(_VARIABLE)
+    return mode if mode != "auto" or not from_env else _checked(from_env, _VARIABLE)
 
 
 def _checked(mode: str, name: str) -> Mode:

@@ -86,21 +86,21 @@ ResumeDifference = FileDiffers | WorkspaceUnknown | ToolDiffers | ProviderDiffer
 
 
 def tool_differences(
-    made: Operation, tools: Iterable[RathLLMFunctionTool]
+    operation: Operation, tools: Iterable[RathLLMFunctionTool]
 ) -> tuple[ToolDiffers, ...]:
     """Return which tools are offered otherwise than by the operation of a run."""
-    before, now = _digests(made.tools), _digests(tools)
+    before, now = _digests(operation.tools), _digests(tools)
     names = sorted({*before, *now})
     found = (ToolDiffers(name, before.get(name), now.get(name)) for name in names)
     return tuple(each for each in found if each.expected != each.found)
 
 
 def provider_differences(
-    record: Record, made: Operation, candidate: Candidate
+    record: Record, operation: Operation, candidate: Candidate
 ) -> tuple[ProviderDiffers, ...]:
     """Return in what the model that is asked differs from the one that a run asked last."""
     calls = (entry for entry in reversed(record) if isinstance(entry, ModelCall))
-    own = (call.evidence for call in calls if call.operation == made.operation)
+    own = (call.evidence for call in calls if call.operation == operation.operation)
     before = next((evidence for evidence in own if evidence.fallback_from is None), None)
     if before is None:
         return ()
@@ -180,9 +180,9 @@ def require_same_tools(
 
 
 def _mismatch(
-    made: Operation, call: str, problem: str, *, expected: str, found: str
+    operation: Operation, call: str, problem: str, *, expected: str, found: str
 ) -> ResumeMismatch:
-    where = f"{made.place.path}#{made.place.ordinal}"
+    where = f"{operation.place.path}#{operation.place.ordinal}"
     return ResumeMismatch(problem.format(call), where=where, expected=expected, found=found)
 
 
@@ -240,13 +240,13 @@ def resume_differences(
     """
     found: list[ResumeDifference] = list(file_differences(session))
     record = session.record
-    made = own_operation(record, session.id)
-    if made is not None and tools is not None:
+    operation = own_operation(record, session.id)
+    if operation is not None and tools is not None:
         table = tool_table(tools, system_tools=system_tools)
-        found += tool_differences(made, tool_schemas(table))
-    if made is not None and provider is not None:
+        found += tool_differences(operation, tool_schemas(table))
+    if operation is not None and provider is not None:
         (candidate, *_) = candidates_for(provider, None, None)
-        found += provider_differences(record, made, candidate)
+        found += provider_differences(record, operation, candidate)
     return tuple(found)
 
 
@@ -270,10 +270,10 @@ def check_compatible(
             or it does not say any more that a call which was begun may be repeated.
     """
     require_same_tools(before, tools, offers)
-    made = before.operation
+    operation = before.operation
     differences = (
-        *tool_differences(made, tools),
-        *provider_differences(before.body.record, made, candidate),
+        *tool_differences(operation, tools),
+        *provider_differences(before.body.record, operation, candidate),
     )
     return replace(before, differences=differences)
 

@@ -181,10 +181,12 @@ def pending_result(finished: CallResult, operation: UUID, row: int, place: int) 
         row: Index of the row in which the model asked.
         place: Which of the calls of that row it is.
     """
-    run, shown = recorded_call(finished, operation)
+    run, row_of_result = recorded_call(finished, operation)
     if finished.decision not in (None, run.decision) and not finished.is_cut_off:
         run = replace_struct(run, decision=finished.decision)
-    return PendingResult(row=row, call=place, run=run, shown=None if finished.is_cut_off else shown)
+    return PendingResult(
+        row=row, call=place, run=run, shown=None if finished.is_cut_off else row_of_result
+    )
 
 
 def intents(
@@ -321,9 +323,9 @@ class TurnCalls:
         calls, before, row, wanted = turn.calls, turn.earlier, turn.row, turn.open_calls
         done = {} if before is None else before.known_results(self._plan.tools)
         todo = [at for at in turn.verdict.places if at in wanted and at not in done]
-        made = calls if before is None else before.effective_calls(calls)
-        asked_in = RowId(self._plan.session, row)
-        here = Round(self._id, asked_in, {at: made[at] for at in todo}, self._plan.tools)
+        effective = calls if before is None else before.effective_calls(calls)
+        turn_row = RowId(self._plan.session, row)
+        here = Round(self._id, turn_row, {at: effective[at] for at in todo}, self._plan.tools)
         if len(wanted) > 1:
             done = RoundResults(self._log, self._id, row, done)
         if stopped is None and (first := await self._to_be_allowed(here, before)):
@@ -361,9 +363,9 @@ class TurnCalls:
         row, session = here.asked_in.index, self._snapshot()
         if self._log.is_recorded:
             # A call is begun once its hooks have let it pass: until then it is shown to them anew.
-            begun = await self._let_pass(here, session)
+            started = await self._let_pass(here, session)
             await self._log.write_intents(
-                intents(begun, self._plan.tools, operation=self._id, row=row)
+                intents(started, self._plan.tools, operation=self._id, row=row)
             )
         await self._rounds.run(
             [*here.calls.values()],
@@ -400,9 +402,11 @@ class TurnCalls:
             return dict(here.calls)
         prepared = await self._rounds.prepare_all([*here.calls.values()])
         row, places = here.asked_in.index, [*here.calls]
-        shown = await self._rounds.show(prepared, session, row=row, places=places)
+        hooked = await self._rounds.show(prepared, session, row=row, places=places)
         return {
-            at: here.calls[at] for at, one in zip(places, shown, strict=True) if one.refusal is None
+            at: here.calls[at]
+            for at, one in zip(places, hooked, strict=True)
+            if one.refusal is None
         }
 
     async def _to_be_allowed(self, here: Round, before: ResumePoint | None) -> list[int]:
@@ -411,18 +415,18 @@ class TurnCalls:
             return []
         decided = frozenset[int]() if before is None else before.decided
         rule, tools = self._plan.approval, self._plan.tools
-        asked = {
+        candidates = {
             at: call
             for at, call in here.calls.items()
             if at not in decided and has_rule(tools.get(call.name), rule)
         }
-        if not asked:
+        if not candidates:
             return []
         session, row = self._snapshot(), here.asked_in.index
-        prepared = await self._rounds.prepare_all([*asked.values()])
+        prepared = await self._rounds.prepare_all([*candidates.values()])
         # What is asked about is what would be made.
-        shown = await self._rounds.show(prepared, session, row=row, places=[*asked])
-        found = dict(zip(asked, shown, strict=True))
+        hooked = await self._rounds.show(prepared, session, row=row, places=[*candidates])
+        found = dict(zip(candidates, hooked, strict=True))
         return await to_be_allowed(found, rule, session, row=row)
 
     async def _suspend(self, suspending: Suspending) -> Outcome:
@@ -560,11 +564,11 @@ class LoopRun:
                 case AskModel():
                     stopped = await self._budget.before_call(self.snapshot)
                     if stopped is None:
-                        said, exchange = await self._ask_model(conversation)
+                        message, exchange = await self._ask_model(conversation)
                         row = self._log.state.n_rows - 1
                         stopped = await self._budget.after_call(self.snapshot)
-                        verdict = await self._judge(said, exchange)
-                        turn = Turn(row, said.calls, verdict, range(len(said.calls)))
+                        verdict = await self._judge(message, exchange)
+                        turn = Turn(row, message.calls, verdict, range(len(message.calls)))
                 case RunCalls(turn):
                     waits = await self._calls.make(turn, stopped)
                     if waits is not None:
@@ -588,9 +592,9 @@ class LoopRun:
         The meaning of earlier turns is judged again, since a typed answer counts its tries.
         """
         verdict: TurnVerdict | None = None
-        for said, exchange in before.turns:
+        for message, exchange in before.turns:
             self._n_calls += 1
-            verdict = await self._judge(said, exchange)
+            verdict = await self._judge(message, exchange)
         if verdict is None:
             return None
         open_calls = [each.index for each in before.open_calls]
@@ -674,8 +678,8 @@ class LoopRun:
 def _row_of(exchange: Exchange) -> ChunkRow:
     """Return what a model said, as the row that it becomes."""
     message = exchange.response.primary_choice.message
-    said = message.refusal if message.refusal and not message.content else message.content
-    return assistant_turn_chunk(tool_calls=message.tool_calls, content=said)
+    text = message.refusal if message.refusal and not message.content else message.content
+    return assistant_turn_chunk(tool_calls=message.tool_calls, content=text)
 
 
 def _run_id(plan: LoopPlan) -> UUID:

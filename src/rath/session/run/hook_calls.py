@@ -135,8 +135,10 @@ class Answering:
         status: Literal["cancelled", "failed"]
         status = "cancelled" if isinstance(error, asyncio.CancelledError) else "failed"
         problem = f"{type(error).__name__}: a hook of the run ended it after the answer"
-        said = "" if self._said is None else self._said.text or ""
-        evidence = replace_struct(call.evidence, status=status, error=problem, partial_text=said)
+        partial_text = "" if self._said is None else self._said.text or ""
+        evidence = replace_struct(
+            call.evidence, status=status, error=problem, partial_text=partial_text
+        )
         self._note(replace_struct(call, rows=(), status=status, evidence=evidence))
 
     async def _asked(self, hook: ModelHook, turn: ModelTurn, about: str) -> ModelTurn | None:
@@ -272,8 +274,8 @@ class CallHooks:
         """
         return {
             at: CallResult(one, one.refusal, one.refused_as, sandbox=sandbox)
-            for (shown_in, at), one in self.shown.items()
-            if shown_in == row and one.refusal is not None and one.refused_as == "denied"
+            for (in_row, at), one in self.shown.items()
+            if in_row == row and one.refusal is not None and one.refused_as == "denied"
         }
 
     async def after(
@@ -337,11 +339,11 @@ class CallHooks:
     ) -> ResultText | None:
         """Return the result that a hook gives, None where it leaves it as it is."""
         prepared, result = finished.prepared, finished.result
-        shown = ToolResultText(result.shown, result.failure, result.images)
+        before = ToolResultText(result.shown, result.failure, result.images)
         request = _request(prepared, session)
         try:
-            given = await self._ask(hook, request, shown, prepared=prepared, about=about)
-            new = shown if given is None else _result(given, hook_name(hook))
+            given = await self._ask(hook, request, before, prepared=prepared, about=about)
+            new = before if given is None else _result(given, hook_name(hook))
         except HookFailed as exc:
             _log.warning(
                 "a result of tool %r is withheld: %s", prepared.call.name, exc, exc_info=exc
@@ -349,7 +351,7 @@ class CallHooks:
             message = f"the result was withheld: {exc}. The call was made"
             failure = encode_failure("withheld", message)
             return replace(failure, full=result.full, exit_code=result.exit_code)
-        if new == shown:
+        if new == before:
             return None
         return replace(result, shown=new.text, failure=new.error_kind, images=new.images)
 

@@ -125,10 +125,10 @@ def _excerpt(text: str, other: str) -> str:
     pairs = enumerate(zip(text, other, strict=False))
     at = next((n for n, (a, b) in pairs if a != b), min(len(text), len(other)))
     start = max(0, at - MAX_SHOWN // 2) if len(text) > MAX_SHOWN else 0
-    shown = text[start : start + MAX_SHOWN]
+    excerpt = text[start : start + MAX_SHOWN]
     before = "..." if start else ""
     after = "..." if start + MAX_SHOWN < len(text) else ""
-    return one_line_preview(f"{before}{shown}{after}", MAX_SHOWN + 6)
+    return one_line_preview(f"{before}{excerpt}{after}", MAX_SHOWN + 6)
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,8 +191,10 @@ class RecordedOperation:
     @property
     def own_rows(self) -> tuple[ChunkRow, ...]:
         """The rows that it made, at the end of its session."""
-        table, made = self.node.body.table, self.operation.session
-        own = takewhile(lambda row: row.id is not None and row.id.session == made, reversed(table))
+        table, session = self.node.body.table, self.operation.session
+        own = takewhile(
+            lambda row: row.id is not None and row.id.session == session, reversed(table)
+        )
         return table.since(len(table) - sum(1 for _ in own))
 
     @property
@@ -267,8 +269,10 @@ def _runs(
     for index, (at, entry) in enumerate(numbered):
         if isinstance(entry, Operation) and entry.operation not in inner:
             part = tuple(entries[index : last[entry.operation] + 1])
-            made = nodes.get(entry.session, node)
-            yield RecordedOperation(operation=entry, entries=part, at=at, node=made, rows=rows)
+            node_of_run = nodes.get(entry.session, node)
+            yield RecordedOperation(
+                operation=entry, entries=part, at=at, node=node_of_run, rows=rows
+            )
 
 
 def _ended(session: Session) -> RecordedNode:
@@ -278,8 +282,10 @@ def _ended(session: Session) -> RecordedNode:
     body = Body(session.partial_table) if cell.latest is None else session.inherited(cell.latest)
     left = body.unfinished
     # One that was loaded has no error, but its log tells of it.
-    told = left is not None and left.failure is not None and left.failure.how == "failed"
-    return RecordedNode(session.id, body, session.provenance, told or cell.error() is not None)
+    has_failed = left is not None and left.failure is not None and left.failure.how == "failed"
+    return RecordedNode(
+        session.id, body, session.provenance, has_failed or cell.error() is not None
+    )
 
 
 def _nodes(roots: Iterable[RecordedNode]) -> Iterator[RecordedNode]:
@@ -345,10 +351,10 @@ def _message(call: ModelCall, row: ChunkRow | None) -> RathLLMAssistantMessage |
             reasoning_content=reasoning,
             tool_calls=parts or None,
         )
-    said = content.text if isinstance(content, UserText) else call.answer  # a summary, or no row
-    if said is None:
+    text = content.text if isinstance(content, UserText) else call.answer  # a summary, or no row
+    if text is None:
         return None
-    return RathLLMAssistantMessage(content=said, reasoning_content=reasoning)
+    return RathLLMAssistantMessage(content=text, reasoning_content=reasoning)
 
 
 def error_of(evidence: CallEvidence) -> Exception:
@@ -363,9 +369,9 @@ def error_of(evidence: CallEvidence) -> Exception:
     builtin = None if own is None else getattr(builtins, own[1], None)
     if own is not None and isinstance(builtin, type) and issubclass(builtin, Exception):
         with suppress(TypeError):  # one that is made of more than a text
-            made = builtin(own[2])
-            if network_error_class(made) is kind:
-                return made
+            found = builtin(own[2])
+            if network_error_class(found) is kind:
+                return found
     status = evidence.attempts[-1].status if evidence.attempts else None
     error: ProviderError
     if not (isinstance(kind, type) and issubclass(kind, ProviderError)):
@@ -450,12 +456,12 @@ class RecordedRun(EmptyRun):
         run: RecordedOperation,
         note: Callable[[ReplayDifference], ReplayDifference] = lambda difference: difference,
     ) -> None:
-        made = run.operation
-        super().__init__(replace(made.place, made=made.session), None)
+        operation = run.operation
+        super().__init__(replace(operation.place, made=operation.session), None)
         self.run = run
-        self.run_id = made.operation
+        self.run_id = operation.operation
         self.rounds = partial(ServedRounds, script=self)
-        self.where = f"session {short_id(made.session)}"
+        self.where = f"session {short_id(operation.session)}"
         self._note = note
         self._entries: Sequence[Entry] = run.entries[1:]
         self._at = 0
@@ -571,14 +577,16 @@ class RecordedRun(EmptyRun):
         seen, digest = call.seen, written.digest
         if seen is None or seen.request_digest == digest:
             return
-        made, where = self.run.operation, f"{self.where}, model call {self.n_calls}"
-        own = None if made.output is None else made.output.tool.name
+        operation, where = self.run.operation, f"{self.where}, model call {self.n_calls}"
+        own = None if operation.output is None else operation.output.tool.name
         offered = [tool for tool in request.tools or () if tool.name != own]
-        recorded = _parts(made.tools if made.kind == "loop" else (), call.evidence.parameters)
+        recorded = _parts(
+            operation.tools if operation.kind == "loop" else (), call.evidence.parameters
+        )
         found = _parts(offered, _parameters_in(written.body()) or call.evidence.parameters)
         for part in dict.fromkeys((*recorded, *found)):
             kind, name = part
-            texts = [said.get(part, f"no such {kind.split()[-1]}") for said in (recorded, found)]
+            texts = [parts.get(part, f"no such {kind.split()[-1]}") for parts in (recorded, found)]
             if texts[0] != texts[1]:
                 problem = f"the {kind} {name!r} of the request is not the recorded one"
                 raise self._note(difference(problem, where, *texts))
@@ -607,8 +615,10 @@ class RecordedRun(EmptyRun):
         cut: list[str] = []
         for at, call in calls.items():
             # One that was cut off may have been made again when the run went on.
-            made = [run for run in left if self._is_of(run, call)]
-            run = next((each for each in made if each.rows), made[0] if made else None)
+            candidates = [run for run in left if self._is_of(run, call)]
+            run = next(
+                (each for each in candidates if each.rows), candidates[0] if candidates else None
+            )
             if run is None:
                 raise self.end(f"the run makes tool call {call.id!r} ({call.name}) which is new")
             left.remove(run)
@@ -643,26 +653,26 @@ class RecordedRun(EmptyRun):
         recorded = f"{call.purpose} call of {call.evidence.requested_model!r}"
         return difference(problem, self.where, recorded, "the end of the run")
 
-    def compare(self, made: Body) -> None:
+    def compare(self, body: Body) -> None:
         """Compare what was made again with the record: rows, calls, own entries and outcome.
 
         Raises:
             ReplayDifference: Something is not the recorded one.
         """
         recorded = self.run.node.body.table
-        differs = rows_differ(recorded, made.table, where=self.where, what="the session")
-        differs = differs or self.left() or self._entries_differ(made)
+        differs = rows_differ(recorded, body.table, where=self.where, what="the session")
+        differs = differs or self.left() or self._entries_differ(body)
         outcome = self.outcome
-        if differs is None and outcome is not None and outcome != made.outcome:
+        if differs is None and outcome is not None and outcome != body.outcome:
             problem = "the run ended in another way"
-            differs = difference(problem, self.where, repr(outcome), repr(made.outcome))
+            differs = difference(problem, self.where, repr(outcome), repr(body.outcome))
         if differs is not None:
             raise differs
 
-    def _entries_differ(self, made: Body) -> ReplayDifference | None:
+    def _entries_differ(self, body: Body) -> ReplayDifference | None:
         """Compare what a run noted itself: its operation, calls and summaries."""
         run = self.run
-        since = made.record.since(run.at if run.operation.kind == "loop" else 0)
+        since = body.record.since(run.at if run.operation.kind == "loop" else 0)
         own = (entry for entry in since if entry.operation == self.run_id)
         # A call that was cut off when it was answered is noted as one that was cut off before.
         there = (entry for entry in run.own if not entry.rows or run.row_of(entry) is not None)
@@ -683,8 +693,8 @@ class RecordedRun(EmptyRun):
         """Tell the run again of what others had done inside it, and hooks with its tool calls."""
         for entry in self._entries[self._at : until]:
             # What hooks made of an answer is told with that answer.
-            is_beside = isinstance(entry, Change) and entry.what != "answer"
-            if is_beside or entry.operation != self.run_id:
+            is_unrelated = isinstance(entry, Change) and entry.what != "answer"
+            if is_unrelated or entry.operation != self.run_id:
                 parent_sink()(entry, None)
         self._at = until
 
@@ -746,22 +756,22 @@ def _compared(kind: type[Entry]) -> tuple[str, ...]:
 def _parameters_in(body: bytes) -> dict[str, Any] | None:
     """Return the parameters in the body of a request, None for one that is no JSON object."""
     try:
-        said: dict[str, Any] = dict(json.loads(body))
+        fields: dict[str, Any] = dict(json.loads(body))
     except (TypeError, ValueError):
         return None
-    return {name: said[name] for name in said if name not in ("messages", "system", "tools")}
+    return {name: fields[name] for name in fields if name not in ("messages", "system", "tools")}
 
 
 def _parts(
     tools: Iterable[RathLLMFunctionTool], parameters: Mapping[str, Any]
 ) -> dict[tuple[str, str], str]:
     """Return what a request says beside its messages, as JSON, by the kind and name of each."""
-    said: dict[tuple[str, str], Any] = {
+    parts: dict[tuple[str, str], Any] = {
         ("schema of tool", tool.name): [tool.description, tool.parameters] for tool in tools
     }
-    said |= {("parameter", name): value for name, value in parameters.items()}
+    parts |= {("parameter", name): value for name, value in parameters.items()}
     to_text = partial(json.dumps, ensure_ascii=False, default=repr, sort_keys=True)
-    return {part: to_text(value) for part, value in said.items()}
+    return {part: to_text(value) for part, value in parts.items()}
 
 
 @dataclass(slots=True)
@@ -781,6 +791,6 @@ class ServedRounds(ToolRounds):
     ) -> list[CallResult]:
         """Give the recorded results; see `ToolRounds.run`."""
         assert self.script is not None
-        asked = dict(zip(range(len(calls)) if places is None else places, calls, strict=True))
-        self.script.serve_round(asked, self.table, done)
-        return [done[at] for at in asked]
+        by_place = dict(zip(range(len(calls)) if places is None else places, calls, strict=True))
+        self.script.serve_round(by_place, self.table, done)
+        return [done[at] for at in by_place]

@@ -113,14 +113,14 @@ class ResumePoint:
 
     def effective_calls(self, calls: Sequence[ToolCall]) -> list[ToolCall]:
         """Return the calls of the last turn as they are made: some with other arguments."""
-        asked = list(calls)
+        effective = list(calls)
         for each in self.open_calls:
-            asked[each.index] = each.call
+            effective[each.index] = each.call
             approval = each.said.approval
             if approval is not None and approval.edited is not None:
                 edited = json.dumps(dict(approval.edited), ensure_ascii=False)
-                asked[each.index] = replace(asked[each.index], arguments=edited)
-        return asked
+                effective[each.index] = replace(effective[each.index], arguments=edited)
+        return effective
 
     def answers(self) -> dict[int, CurrentCall]:
         """Return what was said to the open calls, by their index, for when they are made."""
@@ -184,37 +184,39 @@ def _context(calls: list[ModelCall]) -> Context | None:
     return Context(seen.context_at, RathLLMMessage("user", seen.context), seen.recalled)
 
 
-def _given(asked: OpenCall) -> CurrentCall:
-    said = asked.said
+def _given(open_call: OpenCall) -> CurrentCall:
+    decisions = open_call.said
     answers = [
         Answer(Question(each.interrupt.question or "", each.interrupt.schema), each.answer.text)
-        for each in said.questions
+        for each in decisions.questions
         if each.answer is not None and each.answer.text is not None
     ]
-    is_edited = said.approval is not None and said.approval.edited is not None
+    is_edited = decisions.approval is not None and decisions.approval.edited is not None
     return CurrentCall(answers, is_edited=is_edited)
 
 
-def _denied(asked: OpenCall, prepared: CheckedCall) -> CallResult | None:
+def _denied(open_call: OpenCall, prepared: CheckedCall) -> CallResult | None:
     """Return what the model reads of a call that was not allowed, None for one that is made."""
-    approval = asked.said.approval
+    approval = open_call.said.approval
     if approval is None or approval.choice != "deny":
         return None
     why = DENIED if approval.text is None else f"{DENIED}: {approval.text}"
     return CallResult(prepared, encode_failure("denied", why), "denied", decision=approval.id)
 
 
-def _settled(asked: OpenCall, offer: ToolOffer | None) -> CallResult | None:
-    prepared = CheckedCall(asked.call, offer)
-    if asked.result is not None:
-        run, row = asked.result.run, asked.result.shown
+def _settled(open_call: OpenCall, offer: ToolOffer | None) -> CallResult | None:
+    prepared = CheckedCall(open_call.call, offer)
+    if open_call.result is not None:
+        run, row = open_call.result.run, open_call.result.shown
         assert row is not None, "a call without a row is not known"
-        said = row.content.body if isinstance(row.content, ToolFeedback) else ""
-        shown = ResultText(said, failure=run.error_kind, exit_code=run.exit_code, images=row.images)
-        return CallResult(prepared, shown, run.status, recorded=(run, row))
-    decision = asked.decision
+        body = row.content.body if isinstance(row.content, ToolFeedback) else ""
+        result_text = ResultText(
+            body, failure=run.error_kind, exit_code=run.exit_code, images=row.images
+        )
+        return CallResult(prepared, result_text, run.status, recorded=(run, row))
+    decision = open_call.decision
     if decision is None or decision.choice == "retry":
-        return _denied(asked, prepared)
+        return _denied(open_call, prepared)
     if decision.choice == "skip":
         result = encode_failure("skipped", decision.text or SKIPPED)
         return CallResult(prepared, result, "denied", decision=decision.id)
@@ -266,31 +268,32 @@ def find_earlier_compression(
     if found is None or not found.body.done():
         return found
     content, has_failed = found.content, found.body.error() is not None
-    made = None if content is None else own_operation(content.record, found.id)
-    if content is None or (made is None and (has_failed or _is_suspended(content))):
+    operation = None if content is None else own_operation(content.record, found.id)
+    if content is None or (operation is None and (has_failed or _is_suspended(content))):
         discard_recorded(place)
         return None
-    if made is None:
+    if operation is None:
         # The chain was at its budget, so that no model was asked: the rows are those of the input.
         check = _input_check(content, place)
         return replace(found, body=serve_recorded(found, cells, check))
     check = model_check(required_operation(found, "compress", place), place)
     if not has_failed and not _compression_goes_on(content):
         return replace(found, body=serve_recorded(found, cells, check))
-    return _begun(found, content, made, check)
+    return _begun(found, content, operation, check)
 
 
 def _begun(
-    found: RecordedSession, content: Body, made: Operation, check: Callable[[Body, Body], None]
+    found: RecordedSession, content: Body, operation: Operation, check: Callable[[Body, Body], None]
 ) -> UnfinishedCompression:
     own_entries = entries_since(content.record, found.id)
     is_summed_up = any(
-        isinstance(entry, Summary) and entry.operation == made.operation for entry in own_entries
+        isinstance(entry, Summary) and entry.operation == operation.operation
+        for entry in own_entries
     )
     rows = content.table if is_summed_up else content.table.prefix(0)
     body = replace(content, table=rows, outcome=Completed(), unfinished=None)
     return UnfinishedCompression(
-        origin=found.body, operation=made, body=body, own_entries=own_entries, check=check
+        origin=found.body, operation=operation, body=body, own_entries=own_entries, check=check
     )
 
 
@@ -453,7 +456,7 @@ def _found(
 def _made(found: RecordedSession, body: Deferred[Body], user: Session, agent: Session) -> Session:
     """Return the session that was found, as the call makes it now."""
     parents = (user.as_parent(), agent.as_parent())
-    made = Session.from_body(
+    session = Session.from_body(
         body,
         stamped(found.id, "run_session_loop", LineageKind.OP_SESSION_LOOP, parents),
         id=found.id,
@@ -461,7 +464,7 @@ def _made(found: RecordedSession, body: Deferred[Body], user: Session, agent: Se
         provider=user.provider,
         lineage=SessionLineage(user.id, agent.id),
     )
-    return made.taking_over(found.late)
+    return session.taking_over(found.late)
 
 
 def _is_void(content: Body, session: UUID) -> bool:

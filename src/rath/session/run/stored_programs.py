@@ -84,9 +84,9 @@ class StoredSource:
             built = self._build(session)
             if built is None:
                 return None
-            made = self._sessions[session] = session_of(built)
-            remember_loaded(made.body, session, self.store, place=built.content.place)
-            return made
+            loaded = self._sessions[session] = session_of(built)
+            remember_loaded(loaded.body, session, self.store, place=built.content.place)
+            return loaded
 
     def drop(self, session: UUID) -> None:
         """Forget a session that is made anew; its log stays until the new one takes its place."""
@@ -126,8 +126,8 @@ class StoredSource:
         outcome = None if content is None else content.state.outcome
         if content is None or not isinstance(outcome, Suspended):
             return None
-        made = content.operation
-        if made is not None and made.kind == "loop":
+        operation = content.operation
+        if operation is not None and operation.kind == "loop":
             return None
         return RecordedSession(
             session, Deferred.of(Body(ChunkTable(), outcome=outcome)), Provenance()
@@ -226,8 +226,8 @@ class Program:
         return (start(), True) if self._begun is None else begin(self._begun, session, start)
 
     def _begun_here(self, session: UUID) -> RecordedSession | None:
-        begun = None if self._begun is None else self._begun.get(session)
-        return None if begun is None else RecordedSession(session, begun, Provenance())
+        body = None if self._begun is None else self._begun.get(session)
+        return None if body is None else RecordedSession(session, body, Provenance())
 
     def place(self) -> Place:
         """Return the place of the given session within its run.
@@ -282,14 +282,14 @@ class Program:
             return loaded
         if found.id == self._session.id:
             return self._session
-        made = Session.from_body(
+        session = Session.from_body(
             found.body,
             found.provenance,
             id=found.id,
             placement=self._session.placement.share(),
             provider=self._session.provider,
         )
-        return made.taking_over(found.late)
+        return session.taking_over(found.late)
 
     def _place_of(self, found: RecordedSession) -> Place | None:
         """Return where a session was made; for one that passed on that another waits, that one's.
@@ -299,9 +299,9 @@ class Program:
         content = found.content
         if content is not None:
             outcome = content.outcome
-            made = own_operation(content.record, found.id)
-            if made is not None:
-                return made.place
+            operation = own_operation(content.record, found.id)
+            if operation is not None:
+                return operation.place
             if isinstance(outcome, Suspended) and outcome.session != found.id:
                 waiting = self.find(outcome.session)
                 return None if waiting is None else self._place_of(waiting)
@@ -443,8 +443,10 @@ def waiting_sessions(session: Session) -> tuple[Session, ...]:
     stored = None if store is None else StoredSource(store)
     inner: list[Session] = []
     for child in wanted:
-        made = None if stored is None else stored.session(child)
-        inner += [made] if made is not None else _held_one(child, tuple(held.values()))
+        inner_session = None if stored is None else stored.session(child)
+        inner += (
+            [inner_session] if inner_session is not None else _held_one(child, tuple(held.values()))
+        )
     for each in inner:
         found += waiting_sessions(each)
     return tuple({each.id: each for each in found}.values())

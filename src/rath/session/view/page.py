@@ -103,8 +103,8 @@ def page_html(data: str, heads: Sequence[Edge], *, title: str, events: str = "")
 
 
 def _title(session: Session) -> str:
-    said = (row.payload.get("content") for row in session.partial_table if row.kind == "user")
-    first = next((text for text in said if isinstance(text, str)), "")
+    texts = (row.payload.get("content") for row in session.partial_table if row.kind == "user")
+    first = next((text for text in texts if isinstance(text, str)), "")
     return " · ".join(filter(None, (one_line_preview(first, 60), short_id(session.id))))
 
 

@@ -327,7 +327,7 @@ class PageEncoder:
         inside = {each for node in nodes for each in inner_operations(own_entries(node))}
         rows = [self._row(row) for row in self._catalogue.rows.fresh()]
         entries = [self._entry(entry, inside) for entry in self._catalogue.entries.fresh()]
-        made = {
+        page = {
             "ids": self._ids.fresh(),
             "shared": self._shared.fresh(),
             "rows": rows,
@@ -335,7 +335,7 @@ class PageEncoder:
             "sessions": sessions,
         }
         # Names and arguments come as models wrote them, perhaps with lone surrogates.
-        return valid_unicode(_dumps(made))
+        return valid_unicode(_dumps(page))
 
     def _id(self, id: UUID) -> int:
         return self._ids.number(id, str(id))
@@ -565,11 +565,11 @@ class PageEncoder:
                 listed = [self._image(each) for each in images]
                 return without_empty(t=self._text(text), im=listed)
             case AssistantTurn(text, calls):
-                asked = [[call.id, call.name, self._text(call.arguments)] for call in calls]
-                return without_empty(t=self._text(text), c=asked)
+                call_fields = [[call.id, call.name, self._text(call.arguments)] for call in calls]
+                return without_empty(t=self._text(text), c=call_fields)
             case ToolFeedback(call_id, name, body, images):
-                said = {"t": self._text(body), "tool": name, "call": call_id}
-                return {**said, **without_empty(im=[self._image(each) for each in images])}
+                fields = {"t": self._text(body), "tool": name, "call": call_id}
+                return {**fields, **without_empty(im=[self._image(each) for each in images])}
             case Opaque(payload):
                 return {"t": self._json(dict(payload))}
             case _:
@@ -577,16 +577,16 @@ class PageEncoder:
 
     def _image(self, image: Image) -> dict[str, Any]:
         size = image.blob.size
-        said = {"m": image.mime, "n": size, "d": image.blob.digest}
+        fields = {"m": image.mime, "n": size, "d": image.blob.digest}
         if size > self._limits.max_image_bytes:
-            return {**said, "why": f"larger than {self._limits.max_image_bytes} bytes"}
+            return {**fields, "why": f"larger than {self._limits.max_image_bytes} bytes"}
         if size > self._images_left:
-            return {**said, "why": "the images of this page have reached their limit"}
+            return {**fields, "why": "the images of this page have reached their limit"}
         # Last, since the bytes may have to be fetched.
         if image.blob.data is None:
-            return {**said, "why": image.absent or "its bytes are not here"}
+            return {**fields, "why": image.absent or "its bytes are not here"}
         self._images_left -= size
-        return {**said, "b": image.to_base64()}
+        return {**fields, "b": image.to_base64()}
 
 
 def without_empty(**fields: Any) -> dict[str, Any]:

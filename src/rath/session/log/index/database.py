@@ -336,9 +336,9 @@ class Database(DerivedDatabase):
         for session, tokens in facts.given.items():
             self._insert("given", (n, session.bytes, tokens))
         for row in facts.said:
-            said = self._insert("said", (None, n, row.index, row.kind))
+            row_number = self._insert("said", (None, n, row.index, row.kind))
             sql = "INSERT INTO words (rowid, text) VALUES (?, ?)"
-            self._connection.execute(sql, (said, stored(row.text)))
+            self._connection.execute(sql, (row_number, stored(row.text)))
 
     def _insert(self, table: str, values: Sequence[object]) -> int:
         sql = f"INSERT INTO {table} VALUES ({marks(values)})"

@@ -90,8 +90,8 @@ def _tell_rows(facts: LogFacts, content: ParsedLog) -> None:
     for index, row in enumerate(content.rows, start=content.state.n_before):
         text = "\n".join(filter(None, _row_texts(row.kind_name, row.payload)))
         if text.strip():
-            shown = valid_unicode(text[:_MAX_CHARS])
-            facts.said.append(SaidRow(index, valid_unicode(row.kind_name), shown))
+            excerpt = valid_unicode(text[:_MAX_CHARS])
+            facts.said.append(SaidRow(index, valid_unicode(row.kind_name), excerpt))
 
 
 def _tell_entries(facts: LogFacts, entries: Iterable[Entry]) -> None:

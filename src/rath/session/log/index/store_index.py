@@ -189,13 +189,13 @@ def index_memory(store: SessionStore, session: UUID) -> IndexMemory:
              UNION SELECT id FROM sessions WHERE begins_with = ?"""
     try:
         with closing(Database(path, busy_seconds=_MEMORY_SECONDS)) as database:
-            begun, n_lines = database.length(session.bytes) or (None, 0)
+            started_at, n_lines = database.length(session.bytes) or (None, 0)
             rows = database.rows(sql, (session.bytes, session.bytes))
             children = frozenset(UUID(bytes=child) for (child,) in rows)
             stamps = {UUID(bytes=each): stamp for each, stamp in database.stamps().items()}
     except (sqlite3.Error, IndexMismatch, OSError):
         return IndexMemory()
-    return IndexMemory(begun, n_lines, children, stamps)
+    return IndexMemory(started_at, n_lines, children, stamps)
 
 
 def lines_are_missing(n_lines: int, n_known: int) -> str:
@@ -419,7 +419,7 @@ class StoreIndex:
             session: Of which session.
             known: The columns that tell it by session; is kept up to date.
         """
-        said, start, stop = "", 0, _NO_END
+        text, start, stop = "", 0, _NO_END
         seen: set[bytes] = set()
         while session not in seen:
             seen.add(session)
@@ -429,12 +429,12 @@ class StoreIndex:
             title, at, begins_with, begins_at, begins_to = known[session]
             # What a session begins with was said before its own rows, so the last one found counts.
             if at is not None and start <= at < stop:
-                said = title
+                text = title
             if begins_with is None:
                 break
             start, stop = begins_at + start, min(begins_to, begins_at + stop)
             session = begins_with
-        return said
+        return text
 
     def _ask(self, question: Callable[[Database], T]) -> T:
         """Return the answer of an index that is up to date, by whatever way there is one."""
@@ -493,9 +493,9 @@ class StoreIndex:
         # What reads a log is loaded with the first one: most questions need none.
         facts: LogFacts = _facts_of(session, log.data, is_finished=log.is_finished)
         facts.where = valid_unicode(log.where)
-        begun, n_lines = database.length(session.bytes) or (None, 0)
+        started_at, n_lines = database.length(session.bytes) or (None, 0)
         # One that became shorter; another log under the same id begins at another time.
-        if begun == to_micros(facts.created_at) and facts.n_lines < n_lines:
+        if started_at == to_micros(facts.created_at) and facts.n_lines < n_lines:
             if facts.state != "damaged":
                 facts.state, facts.is_open = "damaged", False
                 facts.problem = lines_are_missing(facts.n_lines, n_lines)
@@ -556,20 +556,22 @@ def _reached(session: UUID, step: Callable[[UUID], Iterable[UUID]]) -> tuple[UUI
     return tuple(found)
 
 
-def _where(asked: SessionFilter) -> tuple[str, list[object]]:
+def _where(session_filter: SessionFilter) -> tuple[str, list[object]]:
     """Return the condition of a filter, and its values."""
-    simple = {name: value for name in _CONDITIONS if (value := getattr(asked, name)) is not None}
+    simple = {
+        name: value for name in _CONDITIONS if (value := getattr(session_filter, name)) is not None
+    }
     conditions, values = [_CONDITIONS[name] for name in simple], to_row(simple.values())
-    if asked.states:
+    if session_filter.states:
         # What a writer is at work on is running, whatever its log says.
-        conditions.append(f"(is_open OR state IN ({marks(asked.states)}))")
-        values += asked.states
-    if asked.is_said:
+        conditions.append(f"(is_open OR state IN ({marks(session_filter.states)}))")
+        values += session_filter.states
+    if session_filter.is_said:
         conditions.append(
             "NOT (n_calls = 0 AND title IS NULL AND parents = x'' AND state = 'completed')"
         )
-    if asked.text is not None:
-        match = match_of(asked.text)
+    if session_filter.text is not None:
+        match = match_of(session_filter.text)
         conditions.append("0" if match is None else _SAYS)
         values += [] if match is None else [match]
     return " AND ".join(conditions) or "1", values
