@@ -53,7 +53,7 @@ class VerdictStatus:
 
 
 class Checking:
-    """What a session is told of the quality of its work."""
+    """The checks of a session's work, recorded as verdicts."""
 
     __slots__ = ()
 
@@ -197,7 +197,7 @@ async def _ajudge(
 
 
 def _arguments(command: BackendToolCommandRun, line: str | list[str]) -> dict[str, Any]:
-    """Return what was asked for; of variables only the names, since values may be secret."""
+    """Return the arguments; of variables only the names, since values may be secret."""
     options = {"cwd": command.cwd, "env": sorted(command.env or ()), "timeout": command.timeout}
     return {"cmd": line} | {
         name: value for name, value in options.items() if value not in (None, [])
@@ -215,7 +215,7 @@ def _require_texts(name: object, cmd: object) -> None:
 
 
 def _report(result: ToolResult | bool) -> str:
-    """Return what a command printed, or why it did not come to an end."""
+    """Return the output of a command, or why it did not come to an end."""
     if isinstance(result, CommandResult):
         return decode_output(result.stdout) + decode_output(result.stderr)
     if isinstance(result, ToolExecutionFailure):

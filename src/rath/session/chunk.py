@@ -120,7 +120,7 @@ class RowId(Struct, frozen=True, order=True, array_like=True, gc=False):
 
 
 class _RowCache:
-    """What a row works out once; apart, so that it counts in no comparison and no pickle."""
+    """Cached values of a row; apart, so that they count in no comparison and no pickle."""
 
     __slots__ = ("_content", "_digest")
     _content: Content
@@ -151,7 +151,7 @@ class ChunkRow(_RowCache):
 
     @property
     def content(self) -> Content:
-        """What the row says, typed; decoded once."""
+        """The typed content of the row; decoded once."""
         try:
             return self._content
         except AttributeError:
@@ -374,7 +374,7 @@ def format_chunk_row_brief(index: int, row: ChunkRow, *, max_payload: int = 400)
 
 
 def show_images(images: Sequence[Image], max_chars: int) -> str:
-    """Return what stands for images before the text of their row, nothing when there are none."""
+    """Return the text that precedes a row with images, "" when there are none."""
     labels = " ".join(image.label for image in images)
     return f"{one_line_preview(labels, max_chars)} " if labels else ""
 

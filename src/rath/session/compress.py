@@ -240,7 +240,7 @@ class _CompressPlan:
     lineage: SessionLineage
 
     def recorder(self, cell: Deferred[Body]) -> Recorder | None:
-        """Return what writes the run; None where it is not recorded."""
+        """Return the recorder of the run; None where it is not recorded."""
         if self.recording is None:
             return None
         return self.recording.recorder(
@@ -265,7 +265,7 @@ class _CompressRun:
     ) -> None:
         self._plan = plan
         self._before = before
-        self._user = user if before is None else before.begun_with(user)
+        self._user = user if before is None else before.start_with(user)
         first = plan.shot.candidates[0].provider
         self._budget = Budget(first, session=plan.session, run=plan.shot.operation)
         self._log = RunLog(plan.session, cell, plan.recorder(cell), self._budget.count)

@@ -38,7 +38,7 @@ class SystemText:
 
 @dataclass(frozen=True, slots=True)
 class UserText:
-    """What a person, or a program in their place, said and showed."""
+    """The text and images of a person, or of a program in their place."""
 
     text: str
     images: tuple[Image, ...] = ()
@@ -51,7 +51,7 @@ class UserText:
 
 @dataclass(frozen=True, slots=True)
 class AssistantTurn:
-    """What the model said and which tools it called."""
+    """The text of a model and its tool calls."""
 
     text: str | None
     calls: tuple[ToolCall, ...] = ()
@@ -59,7 +59,7 @@ class AssistantTurn:
 
 @dataclass(frozen=True, slots=True)
 class ToolFeedback:
-    """What a tool call came to, as the model reads it."""
+    """The result of a tool call, as the model reads it."""
 
     call_id: str
     name: str
@@ -95,27 +95,27 @@ class Album:
     The label of one that is not shown says so, and why.
     """
 
-    __slots__ = ("_labels", "_n_bytes", "_shown")
+    __slots__ = ("_included", "_labels", "_n_bytes")
 
     def __init__(self) -> None:
-        self._shown: list[Image] = []
+        self._included: list[Image] = []
         self._labels: dict[tuple[str, str], str] = {}
         """By digest and media type."""
         self._n_bytes = 0
 
     @property
     def images(self) -> tuple[Image, ...]:
-        """What the model is shown, in the order in which it was met."""
-        return tuple(self._shown)
+        """The images for the model, in the order in which they were met."""
+        return tuple(self._included)
 
     @property
     def counts(self) -> dict[str, int]:
         """How many images are shown and how many are not; empty where there are none."""
-        n_included, n_met = len(self._shown), len(self._labels)
+        n_included, n_met = len(self._included), len(self._labels)
         return {"images_shown": n_included, "images_not_shown": n_met - n_included} if n_met else {}
 
     def label_of(self, value: object) -> str:
-        """Return what stands for `value` in JSON: the label of an image, the text of all else."""
+        """Return the stand-in of `value` in JSON: the label of an image, the text of all else."""
         if not isinstance(value, Image):
             return str(value)
         name = (value.blob.digest, value.mime)
@@ -144,13 +144,13 @@ class Album:
     def _take(self, image: Image) -> str:
         n_bytes = self._n_bytes + image.blob.size
         problem = image.problem
-        if problem is None and len(self._shown) >= MAX_RESULT_IMAGES:
+        if problem is None and len(self._included) >= MAX_RESULT_IMAGES:
             problem = f"the result has more than {MAX_RESULT_IMAGES} images"
         if problem is None and n_bytes > MAX_RESULT_IMAGE_BYTES:
             problem = f"the images of the result have more than {MAX_RESULT_IMAGE_BYTES} bytes"
         if problem is not None:
             return f"{image.label} (not shown: {problem})"
-        self._shown.append(image)
+        self._included.append(image)
         self._n_bytes = n_bytes
         return image.label
 
@@ -223,7 +223,7 @@ def _percent_encoded(found: re.Match[str]) -> str:
 
 
 def decode_content(kind: str, payload: Mapping[str, Any]) -> Content:
-    """Return what a row says; an unknown kind becomes `Opaque`."""
+    """Decode the content of a row; an unknown kind becomes `Opaque`."""
     match kind:
         case "system":
             return SystemText(_text(payload.get("content")) or "")
@@ -274,7 +274,7 @@ def _text(value: object) -> str | None:
 
 
 class RowLike(Protocol):
-    """What a digest needs of a row."""
+    """The part of a row that a digest needs."""
 
     @property
     def digest(self) -> bytes: ...
@@ -308,7 +308,7 @@ def encode_call(call: ToolCall) -> dict[str, Any]:
 
 
 def encode_image(image: Image) -> dict[str, Any]:
-    """Return what a payload says of an image; its bytes stand elsewhere."""
+    """Encode an image for a payload; its bytes stand elsewhere."""
     return {"sha256": image.blob.digest, "mime": image.mime, "size": image.blob.size}
 
 
@@ -356,7 +356,7 @@ _HOW_TO_READ = "read_workspace_file with the path named under kept; offset and l
 
 @dataclass(frozen=True, slots=True)
 class ResultText:
-    """What a tool call came to, as JSON text."""
+    """The result of a tool call, as JSON text."""
 
     shown: str
     """What the model reads: valid JSON, its long parts cut in the middle."""
@@ -392,7 +392,7 @@ def encode_failure(kind: str, message: str, detail: str | None = None) -> Result
 
 
 def encode_result(value: object) -> ResultText:
-    """Return what a tool returned in the form that the model reads."""
+    """Encode the value of a tool in the form that the model reads."""
     match value:
         case bool():
             return ResultText(json.dumps({"ok": value}))

@@ -51,7 +51,7 @@ MergedFiles = Literal["ours", "theirs", "three-way"]
 
 
 class _Derivation(NamedTuple):
-    """What a derivation is, and where its session stands; a tuple, since forks are many."""
+    """A derivation and the place of its session; a tuple, since forks are many."""
 
     id: UUID
     """The session that is made."""
@@ -154,7 +154,7 @@ class Branching(Bindings):
                 extras=(("workspace", workspace),),
                 after=(origin.frozen,),
             )
-        return self._made(plan, partial(branched, self.inheritor()), self._cell)
+        return self._new_session(plan, partial(branched, self.inheritor()), self._cell)
 
     def detach(self) -> Self:
         """Return a session with the same rows and no parents, in the same sandbox."""
@@ -168,7 +168,7 @@ class Branching(Bindings):
             parents=(),
             placement=self._placement.share(),
         )
-        return self._made(plan, partial(branched, self.inheritor()), self._cell)
+        return self._new_session(plan, partial(branched, self.inheritor()), self._cell)
 
     def merge(self, other: Self, *, files: MergedFiles | None = None) -> Self:
         """Return this session's rows and then those of `other` that it does not share.
@@ -205,7 +205,7 @@ class Branching(Bindings):
         if files is not None:
             plan = self._with_merged_files(plan, other, files)
         derive = partial(merged, self.inheritor(), other.inheritor())
-        return self._made(plan, derive, self._cell, other.body)
+        return self._new_session(plan, derive, self._cell, other.body)
 
     def _with_merged_files(self, plan: _Derivation, other: Self, files: MergedFiles) -> _Derivation:
         sides = {"ours": (self,), "theirs": (other,), "three-way": (self, other)}[files]
@@ -257,7 +257,7 @@ class Branching(Bindings):
             origin=self.origin_of_files(),
             extras=(("call", undo.call.call_id),),
         )
-        return self._made(plan, partial(branched, _as_it_is), Deferred.of(undo.body))
+        return self._new_session(plan, partial(branched, _as_it_is), Deferred.of(undo.body))
 
     def delegate(self, task: str, *, images: Sequence[ImageSource] | None = ()) -> Self:
         """Return a child of this session in which the user says `task`, and nothing else.
@@ -289,7 +289,7 @@ class Branching(Bindings):
             extras=() if known is None else ((PARENT_ROWS, len(known.table)),),
             begins_with=rows,
         )
-        return self._made(plan, partial(delegated, rows, self.inheritor()), self._cell)
+        return self._new_session(plan, partial(delegated, rows, self.inheritor()), self._cell)
 
     @property
     def provenance(self) -> Provenance:
@@ -345,7 +345,9 @@ class Branching(Bindings):
         # The run that is still going may open the sandbox.
         return here if here or self._cell.done() else None
 
-    def _made(self, plan: _Derivation, derive: Callable[..., Body], *cells: Deferred[Body]) -> Self:
+    def _new_session(
+        self, plan: _Derivation, derive: Callable[..., Body], *cells: Deferred[Body]
+    ) -> Self:
         session_id = plan.id
         before: RecordedSession | None = None
         if current_source() is not None:

@@ -53,7 +53,7 @@ class Deny:
 
 @dataclass(frozen=True, slots=True)
 class ToolResultText:
-    """What a tool call came to, as the model is about to read it."""
+    """The result of a tool call, as the model is about to read it."""
 
     text: str
     """JSON, as the loop writes results; a hook may give any text."""
@@ -176,7 +176,7 @@ class HookFailed(Exception):
 async def ask_hook(
     hook: Callable[..., Any], *arguments: object, limit: float, session: UUID, about: str
 ) -> object:
-    """Return what a hook gives, on a worker thread or the user loop.
+    """Call a hook, on a worker thread or the user loop.
 
     Args:
         hook: `def` or `async def`.

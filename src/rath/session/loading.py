@@ -22,7 +22,7 @@ from rath.session.bindings import Placement, StoredSandbox
 from rath.session.events import Header, PlacementChange
 from rath.session.graph.legacy import SessionLineage
 from rath.session.log.build import LoadedSession, built_from
-from rath.session.log.files import FileStore, read_whole
+from rath.session.log.files import FileStore, read_consistent
 from rath.session.log.parsed import LogSource, ParsedLog, missing, read_together
 from rath.session.log.paths import PARTIAL_SUFFIX, checked_id, os_errors
 from rath.session.log.reader import LineReader
@@ -250,7 +250,7 @@ def read_file(path: Path) -> bytes:
         PersistenceError: It is not there or cannot be read.
     """
     with os_errors(path, "cannot be read"), contextlib.suppress(FileNotFoundError):
-        return read_whole(path)
+        return read_consistent(path)
     raise PersistenceError(
         f"session file not found: {path}; list_persisted_sessions() tells what is there"
     )

@@ -290,8 +290,8 @@ def run_session_loop(
     before: EarlierRun | None = None
     if served is None and _may_resume(user_session):
         before = _find_earlier_run(user_session, agent_session, place)
-    if before is not None and before.made is not None:
-        out = _not_run(before.made, recall)
+    if before is not None and before.complete_run is not None:
+        out = _not_run(before.complete_run, recall)
         register_run(user_session, agent_session, out)
         return out if lazy else out.synchronize()
     goes_on = None if before is None else before.goes_on

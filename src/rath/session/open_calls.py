@@ -81,7 +81,7 @@ class AskedQuestion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallDecisions:
-    """What a run waited for before it could make, or end, one call; and what was said to it."""
+    """The interrupts of one call, and the decisions about them."""
 
     to_allow: Interrupt | None = None
     """That somebody must allow it first."""
@@ -141,7 +141,7 @@ class CallPlace:
 
 
 def decisions_for(place: CallPlace, entries: Sequence[Entry]) -> CallDecisions:
-    """Return what was said about a call; a decision that is not bound to it does not count.
+    """Return the decisions about a call; one that is not bound to it does not count.
 
     Args:
         place: The call.
@@ -254,7 +254,7 @@ class OpenCall:
 
     @property
     def waits_for(self) -> WaitsFor | None:
-        """What somebody must say about the call before the run can go on; None for nothing."""
+        """The decision that the call needs before the run can go on; None for none."""
         if self.state == "known":
             return None
         is_unsure = self.state == "begun" and self.effects not in REPEATABLE
@@ -282,7 +282,7 @@ class OpenCall:
 
     @property
     def question(self) -> str | None:
-        """What its tool asked last, where nobody has answered that."""
+        """The last question of its tool, where nobody has answered that."""
         last = self.said.questions[-1:]
         if self.state == "known" or not last or last[0].answer is not None:
             return None
@@ -422,7 +422,7 @@ def _without_rows(calls: Sequence[ToolCall], rows: Sequence[ChunkRow]) -> list[i
 
 
 def _known(body: Body, row: int, index: int) -> tuple[CallState, str, PendingResult | None]:
-    """Return what the lines of a file say of a call that is no entry yet."""
+    """Return the state of a call that is no entry yet, from the lines of a file."""
     left = body.unfinished
     for result in () if left is None else left.results:
         if (result.row, result.call) == (row, index):

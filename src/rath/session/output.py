@@ -90,7 +90,7 @@ def output_form(wanted: object) -> OutputForm:
 
 
 class _Ended(Protocol):
-    """What is asked of a session to read its answer."""
+    """The part of a session that its answer is read from."""
 
     @property
     def id(self) -> UUID: ...
@@ -104,7 +104,7 @@ class _Ended(Protocol):
 
 
 class TypedReading:
-    """What a session says of its typed answer."""
+    """The typed answer of a session."""
 
     __slots__ = ()
 
@@ -312,7 +312,7 @@ def explain_refusal(error: Exception) -> None:
 
 @dataclass(frozen=True, slots=True)
 class TurnVerdict:
-    """What a turn means for its run."""
+    """The meaning of a turn for its run."""
 
     others: Sequence[ToolCall]
     """The calls that are to be made."""
@@ -333,18 +333,18 @@ class TurnVerdict:
         return [index for index in range(n_calls) if index not in self.own]
 
     def results(self, done: Mapping[int, CallResult]) -> Mapping[int, CallResult]:
-        """Return what became of all calls by their index; `done` tells of the others."""
+        """Return the results of all calls by their index; `done` tells of the others."""
         return {**self.own, **done} if self.own else done
 
 
 def judge_plain(turn: AssistantTurn, exchange: Exchange) -> TurnVerdict:
-    """Return what a turn means where nothing but text was asked for."""
+    """Judge a turn where nothing but text was asked for."""
     has_ended = not turn.calls and not _is_paused(exchange)
     return TurnVerdict(turn.calls, Completed() if has_ended else None)
 
 
 class OutputRun:
-    """What one run knows of its typed answer."""
+    """The state of one run's typed answer."""
 
     def __init__(self, plan: OutputPlan) -> None:
         self._plan = plan
@@ -356,7 +356,7 @@ class OutputRun:
     async def judge(
         self, turn: AssistantTurn, exchange: Exchange, *, may_repair: bool
     ) -> TurnVerdict:
-        """Return what a turn means.
+        """Judge a turn.
 
         Args:
             turn: What the model said.
@@ -438,7 +438,7 @@ class OutputRun:
 
 
 def _caught(read: partial[Any]) -> _Read:
-    """Return what reading gives; on a worker thread, where every exception is the validators'."""
+    """Call a reader; on a worker thread, where every exception is the validators'."""
     try:
         return OutputValue(read())
     except Unfit as exc:

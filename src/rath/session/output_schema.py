@@ -26,7 +26,7 @@ class Unfit(Exception):
 
     @classmethod
     def because_of(cls, error: BaseException) -> Unfit:
-        """Return what is said of an error that the code of the type raised."""
+        """Return the text about an error that the code of the type raised."""
         try:
             return cls(f"{type(error).__name__}: {error}")
         except BaseException:  # noqa: BLE001  # an error of the user whose own text fails

@@ -100,7 +100,7 @@ def _rooted(schema: Schema) -> Schema:
 
 
 def _in_words(error: pydantic.ValidationError) -> str:
-    """Return what was found, place by place."""
+    """Describe the problems, place by place."""
     found = error.errors(include_url=False, include_context=False)
     listed = [_fault(cast("Mapping[str, Any]", fault)) for fault in found[:MAX_FAULTS]]
     if len(found) > MAX_FAULTS:

@@ -273,7 +273,7 @@ def find_derivation(
 def find_selection(
     place: Place, record: Record, bodies: tuple[Body, Body], question: str
 ) -> RathLLMChatChoice | None:
-    """Return what a model chose at a place before, None where it is to be asked.
+    """Return a model's earlier choice at a place, None where it is to be asked.
 
     Args:
         place: Where it is asked.

@@ -1,4 +1,4 @@
-"""What happened in a session: frozen entries in one closed union, append-only."""
+"""The record of a session: frozen entries in one closed union, append-only."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _now() -> datetime:
 class RecordEntry(
     Struct, frozen=True, kw_only=True, tag_field="event", omit_defaults=True, gc=False
 ):
-    """What all entries of a record have."""
+    """The fields of every entry of a record."""
 
     operation: UUID
     """The operation that the entry belongs to: its run id."""
@@ -69,7 +69,7 @@ class RecordEntry(
 
 
 class OperationFields(RecordEntry, frozen=True, kw_only=True):
-    """What an operation says itself, and not by the digest or number of something else."""
+    """The fields of an operation that stand in its line, without digests and numbers of others."""
 
     kind: OperationKind
     place: Place
@@ -149,7 +149,7 @@ class RecalledNote(Struct, frozen=True, omit_defaults=True):
 
 
 class Seen(Struct, frozen=True, kw_only=True, gc=False):
-    """What the model saw in one call; with the rows of the session it gives back the request."""
+    """The input of one model call; with the rows of the session it gives back the request."""
 
     head_digest: str
     n_rows: int

@@ -51,7 +51,7 @@ def save(
     """
     if path is not None and store is not None:
         raise ValueError("a session is saved to a path or to a store; give one of them")
-    complete = _whole(session)
+    complete = _complete_session(session)
     if path is not None:
         alone = FileStore.at(path, session.id)
         open_logs = open_session_files()
@@ -87,7 +87,7 @@ def keep_derivation(session: Session) -> None:
         return
     try:
         store = given or default_store()
-        put = partial(_store_in_background, store, _whole(session), runs_above.get())
+        put = partial(_store_in_background, store, _complete_session(session), runs_above.get())
         if not session.body.at_end(put):
             put()
     except (PersistenceError, RuntimeError, ValueError, LookupError, OSError) as exc:
@@ -171,7 +171,7 @@ def _tell_late_failure(session: UUID, done: Future[None]) -> None:
         _log.error("what came late to session %s is not stored: %s", session, error)
 
 
-def _whole(session: Session) -> CompleteSession:
+def _complete_session(session: Session) -> CompleteSession:
     edge = session.as_parent()
     who = Identity.of(
         session.id,

@@ -224,7 +224,7 @@ def _read(answer: str, descriptions: tuple[str, ...]) -> int | None:
 
 
 def _menu_of(descriptions: tuple[str, ...]) -> dict[str, int]:
-    """Return what may be said for each candidate; a description of two of them names neither."""
+    """Return the accepted texts for each candidate; a description of two of them names neither."""
     names = [_bare(text) for text in descriptions]
     known = {name: index for index, name in enumerate(names) if names.count(name) == 1}
     for index, text in enumerate(descriptions):
@@ -234,7 +234,7 @@ def _menu_of(descriptions: tuple[str, ...]) -> dict[str, int]:
 
 
 def _in_json(value: object, menu: Mapping[str, int]) -> int | None:
-    """Return what a JSON value chooses: one itself, or as the member that says it."""
+    """Return the candidate of a JSON value: itself, or the member that names it."""
     if isinstance(value, dict):
         table = cast("dict[str, object]", value)
         members = [table[key] for key in _CHOICE_KEYS if key in table]
@@ -249,7 +249,7 @@ def _in_json(value: object, menu: Mapping[str, int]) -> int | None:
 
 
 def _in_line(line: str, menu: Mapping[str, int]) -> int | None:
-    """Return what a line chooses, as a whole or in the clause with which it ends."""
+    """Return the candidate that a line names, as a whole or in its last clause."""
     exact = menu.get(_bare(line))
     if exact is not None or _HEDGED.search(line):
         return exact

@@ -56,7 +56,7 @@ _replay_session = lazy_function("rath.session.run.replay", "replay_session")
 
 
 class Replaying:
-    """What a session can do with its record."""
+    """The replays of a session."""
 
     __slots__ = ()
 
@@ -354,18 +354,18 @@ class Session(Approving, Branching, Checking, Deciding, Replaying, TypedReading)
 
     @property
     def cumulative_cost(self) -> CostSum:
-        """What these calls cost, in US dollars, as far as it is known; waits for the run."""
+        """The cost of these calls, in US dollars, as far as it is known; waits for the run."""
         return self.inherited(self._cell.result()).cost()
 
     @property
     def record(self) -> Record:
-        """What happened, as typed entries in order; waits for the run."""
+        """The typed entries in order; waits for the run."""
         record = self._cell.result().record
         return record if self._late is None else self._late
 
     @property
     def files(self) -> SessionFiles:
-        """What the session did to files, read from the record; reads of it wait for the run."""
+        """The file changes of the session, read from the record; reads of it wait for the run."""
         return SessionFiles(self)
 
     def evidence_of(self, row: ChunkRow) -> Entry | None:

@@ -208,7 +208,7 @@ class State:
 
     @property
     def unfinished(self) -> Unfinished:
-        """What the run has left open."""
+        """The unfinished part of the run."""
         undecided = {
             each.call_id for key, each in self._intents.items() if key not in self._decided
         }

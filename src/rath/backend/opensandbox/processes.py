@@ -224,7 +224,7 @@ class CommandLine:
 
 
 @dataclass(frozen=True, slots=True)
-class CommandEnd:
+class LineEnd:
     """The end of a command line, and its output."""
 
     end: RunEnd | None
@@ -247,7 +247,7 @@ class CommandEnd:
         return self.loss or text or f"exit code {self.exit_code}"
 
 
-async def run_line(client: Client, line: CommandLine) -> CommandEnd:
+async def run_line(client: Client, line: CommandLine) -> LineEnd:
     """Run a command line once and return its end.
 
     Processes that it leaves behind at its deadline, or when this is cancelled, are ended in the
@@ -299,7 +299,7 @@ async def run_line(client: Client, line: CommandLine) -> CommandEnd:
         loss = str(exc) if was_started or not exc.is_missing_file else None
     except RemoteError as exc:
         loss = str(exc)
-    return CommandEnd(end, timed_out, elapsed * 1000.0, streams, loss)
+    return LineEnd(end, timed_out, elapsed * 1000.0, streams, loss)
 
 
 async def _fetch(client: Client, stdin: str, outputs: list[str], max_output: int) -> Streams:

@@ -18,7 +18,7 @@ from rath.session.content import json_digest
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What a tool asked."""
+    """A question of a tool."""
 
     text: str
     schema: Mapping[str, Any] | None = None
@@ -26,13 +26,13 @@ class Question:
 
     @property
     def digest(self) -> str:
-        """What an answer is bound to: a tool that asks something else has no answer yet."""
+        """The digest that binds an answer: a tool that asks something else has no answer yet."""
         return json_digest([self.text, None if self.schema is None else dict(self.schema)])
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What somebody said to a question."""
+    """An answer to a question."""
 
     question: Question
     text: str

@@ -38,7 +38,7 @@ _require_waiting = lazy_function("rath.session.log.open_logs", "require_waiting"
 
 
 class Deciding:
-    """What somebody can say to a session that waits."""
+    """The decisions that a session which waits can take."""
 
     __slots__ = ()
 
@@ -173,13 +173,13 @@ class OpenQuestion:
 
 
 class Approving:
-    """What somebody can say to calls that wait for it before they are made, or go on."""
+    """The decisions about calls that wait before they are made, or go on."""
 
     __slots__ = ()
 
     @property
     def questions(self: SessionLike) -> tuple[OpenQuestion, ...]:
-        """What tools have asked with `rath.ask` and nobody has answered, in call order; waits."""
+        """The unanswered questions of tools that called `rath.ask`, in call order; waits."""
         return tuple(
             OpenQuestion(
                 call_id=each.call.id,
@@ -466,7 +466,7 @@ def current_outcome(outcome: Outcome, body: Body, session: UUID, late: Record | 
 def waiting_outcome(
     calls: Sequence[OpenCall], outcome: NeedsApproval | NeedsInput | NeedsDecision, session: UUID
 ) -> Outcome:
-    """Return what a session waits for whose open calls are known; `outcome` where that is nothing.
+    """Return the outcome of a session by its open calls; `outcome` where it waits for none.
 
     Its kind is kept then, with nothing in it: the run goes on when it is given to its agent.
     """

@@ -128,7 +128,7 @@ class Renderer:
         return closing
 
     def hand_over(self) -> list[RathLLMMessage]:
-        """Return what must be said before the model is asked, if anything must."""
+        """Return the messages that a model needs before it is asked, if any."""
         return [] if self._is_paused else self._before_turn()
 
     @property
@@ -302,7 +302,7 @@ class Context:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelCallContext:
-    """What a model call is for, and what it sees."""
+    """The purpose of a model call, and the rows that it sees."""
 
     operation: UUID
     purpose: Purpose
@@ -458,7 +458,7 @@ _log = logging.getLogger("rath.session.loop")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestFrame:
-    """What stands around the rows of a session in every request of a run."""
+    """The parts around the rows of a session in every request of a run."""
 
     head: Sequence[ChunkRow]
     """The agent's rows."""

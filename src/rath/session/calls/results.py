@@ -1,4 +1,4 @@
-"""What became of a tool call, and the entry that the record has of it."""
+"""The result of a tool call, and the entry that the record has of it."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class CheckedCall:
 
 @dataclass(frozen=True, slots=True)
 class CallResult:
-    """What became of one call of a round."""
+    """The result of one call of a round."""
 
     prepared: CheckedCall
     result: ResultText
@@ -99,7 +99,7 @@ class CallResult:
     """What a call waits for that was suspended."""
 
     @property
-    def shown_row(self) -> ChunkRow:
+    def result_row(self) -> ChunkRow:
         """The row in which the model reads the result."""
         call = self.prepared.call
         result = self.result
@@ -136,12 +136,12 @@ async def lane_keys(
 
 
 def interrupted(call: ToolCall, offer: ToolOffer | None) -> CallResult:
-    """Return what is known of a call that was cut off with its run before it began."""
+    """Return the result of a call that was cut off with its run before it began."""
     return CallResult(CheckedCall(call, offer), CALL_INTERRUPTED, "interrupted", is_cut_off=True)
 
 
 def deferred_call(prepared: CheckedCall) -> CallResult:
-    """Return what is known of a call that has not begun, since one before it waits."""
+    """Return the result of a call that has not begun, since one before it waits."""
     return CallResult(prepared, CALL_SUSPENDED, "suspended", is_cut_off=True)
 
 
@@ -154,7 +154,7 @@ def with_arguments(result: ResultText, arguments: Mapping[str, Any] | None) -> R
 
 
 def skipped_call(call: ToolCall, offer: ToolOffer | None) -> CallResult:
-    """Return what is said of a call that stands beside the last answer a budget allows."""
+    """Return the result of a call that stands next to the last answer a budget allows."""
     return CallResult(
         CheckedCall(call, offer), encode_failure("interrupted", NOT_MADE), "interrupted"
     )
@@ -193,4 +193,4 @@ def recorded_call(finished: CallResult, operation: UUID) -> tuple[ToolRun, Chunk
     """Return the entry and the row of a call: those that it has, or new ones."""
     if finished.recorded is not None:
         return finished.recorded
-    return tool_run_entry(finished, operation=operation), finished.shown_row
+    return tool_run_entry(finished, operation=operation), finished.result_row

@@ -21,14 +21,14 @@ from rath.session.files.diff import PLAIN_FILE
 
 
 class Writing:
-    """What is to be done below a directory; nothing of it is seen there before the end."""
+    """Planned changes below a directory; nothing of them is seen there before the end."""
 
     def __init__(self, root: Path, temporary: Path) -> None:
         self._root = root
-        self._aside = temporary
+        self._temporary = temporary
         """Where new files wait, and old ones until all is done."""
 
-        self._n_aside = 0
+        self._n_temporary = 0
         self._removed: list[Path] = []
         self._new: list[tuple[Path, Path]] = []
         self._modes: list[tuple[Path, int]] = []
@@ -99,8 +99,8 @@ class Writing:
         self._steps_back.append(path.rmdir)
 
     def _temporary_path(self) -> Path:
-        self._n_aside += 1
-        return self._aside / str(self._n_aside)
+        self._n_temporary += 1
+        return self._temporary / str(self._n_temporary)
 
 
 @contextmanager
@@ -149,7 +149,7 @@ class _PathPlan:
 
 @dataclass(frozen=True)
 class _PathState:
-    """What stands at a path of the directory now; a link is not followed."""
+    """The present state of a path of the directory; a link is not followed."""
 
     place: Path
     mode: int | None = None

@@ -74,7 +74,7 @@ class _Net:
             file.attribution = _least_sure(file.attribution, effect.attribution)
 
     def changes(self) -> Iterable[FileEffect]:
-        """Yield what is different from the beginning, sorted by path."""
+        """Yield the differences from the beginning, sorted by path."""
         renamed = {
             path: file.origin
             for path, file in self.now.items()
@@ -113,7 +113,7 @@ class _Net:
 
 
 def net_changes(effects: Iterable[FileEffect]) -> tuple[FileEffect, ...]:
-    """Return what the effects come to, one for each path, sorted by path.
+    """Merge effects into net changes, one for each path, sorted by path.
 
     What was created and deleted again is left out, and a file that was renamed several times was
     renamed once. The attribution of a change is that of the least sure effect behind it.
@@ -140,7 +140,7 @@ def effect_between(
     attribution: Attribution = "exact",
     renamed_from: str | None = None,
 ) -> FileEffect:
-    """Return what made the version after of the version before."""
+    """Return the effect that leads from the version before to the version after."""
     kind: EffectKind = "changed"
     if renamed_from is not None:
         kind = "renamed"
@@ -215,7 +215,7 @@ class Step:
 class FileHistory:
     """The steps that led to the files of a session, in order."""
 
-    told: list[Step]
+    all_steps: list[Step]
     """All of them: what an undo took back stands there, and then the undo."""
 
     current: list[Step]
@@ -249,7 +249,7 @@ def here_of(placement: Placement) -> Here:
 
 @dataclass(frozen=True, slots=True)
 class _Stretch:
-    """What is told of one workspace, in no order between both."""
+    """The entries about one workspace, in no order between both."""
 
     begin: Operation | None
     """What made the workspace; None where it was there before."""
@@ -265,7 +265,7 @@ class _Stretch:
 
 
 def line_of(record: Iterable[Entry], here: Here = _UNKNOWN) -> FileHistory:
-    """Return what led to the files of a session; O(entries), once more for each undo.
+    """Return the steps that led to the files of a session; O(entries), once more for each undo.
 
     What counts is what was done in the sandbox in which the session works, by whomever the record
     tells of; before that, what was done in the one whose files it began with.
@@ -304,7 +304,7 @@ def scoped_steps(
     require_scope(scope)
     if scope == "run":
         return own_steps(record, session)
-    steps = line_of(record, here).told
+    steps = line_of(record, here).all_steps
     if scope == "whole":
         return steps
     return steps[next((at for at, step in enumerate(steps) if _has_own_place(step.entry)), 0) :]
@@ -403,7 +403,7 @@ def _place(call: ToolRun) -> str | None:
     return None if call.sandbox is None else call.sandbox.sandbox_id
 
 
-def _told_by(call: ToolRun) -> set[int]:
+def _effect_ids(call: ToolRun) -> set[int]:
     """Return the identities of the effects of a call; calls around it tell of the same objects."""
     return {id(effect) for effect in call.file_effects}
 
@@ -414,7 +414,7 @@ def _own_runs(entries: Sequence[Entry]) -> list[ToolRun]:
 
 
 def _last_stretch(entries: Sequence[Entry]) -> _Stretch:
-    """Return what is told since the last workspace was made.
+    """Return the entries since the last workspace was made.
 
     The record of a second parent counts its entries from its own beginning, so it is passed over
     as a whole, from the back. A run inside a tool call counts in the record of its own session.
@@ -465,7 +465,7 @@ def _placed(
 
 
 def _steps(mine: Sequence[Entry], others: Sequence[Entry], place: str | None) -> list[Step]:
-    """Return what happened in one sandbox, each effect with the innermost call that tells of it."""
+    """Return the steps in one sandbox, each effect with the innermost call that tells of it."""
     both = [*mine, *(entry for entry in others if place)]
     if len(both) > len(mine):
         both.sort(key=lambda entry: entry.at)
@@ -479,7 +479,7 @@ def _steps(mine: Sequence[Entry], others: Sequence[Entry], place: str | None) ->
         if isinstance(entry, ToolRun):
             recorded = effects_in(entry, place) if is_mine or _place(entry) else ()
             effects = tuple(effect for effect in recorded if id(effect) not in known)
-            known |= _told_by(entry)
+            known |= _effect_ids(entry)
             is_here = bool(effects) or _place(entry) in ((None, place) if is_mine else (place,))
             seen_here[entry.operation] = is_here
         elif isinstance(entry, Verdict):
@@ -500,7 +500,7 @@ def _parted(
     call = None if at is None else line[at].entry
     if not isinstance(call, ToolRun):
         return None
-    inside = _told_by(call)
+    inside = _effect_ids(call)
     before: list[Step] = []
     since: list[FileEffect] = []
     for step in line[:at]:

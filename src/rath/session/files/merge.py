@@ -90,7 +90,7 @@ class MergeTree(Protocol):
     """Files to merge: a frozen workspace, or what is known of one."""
 
     async def amanifest(self) -> Manifest:
-        """Return what it holds."""
+        """Return its manifest."""
         ...
 
     async def aread(self, path: str) -> bytes:
@@ -124,7 +124,7 @@ class FileConflict:
 
 @dataclass(frozen=True, slots=True)
 class Merge:
-    """What becomes of our files, and where the sides do not agree."""
+    """The merged state of our files, and the conflicts between the sides."""
 
     changes: Mapping[str, NewFile | None]
     """What is new in our files, by path; None where a file is taken away."""
@@ -165,7 +165,7 @@ class _States:
 
 
 async def merge_trees(base: MergeTree, ours: MergeTree, theirs: MergeTree) -> Merge:
-    """Return what makes our files the merge of both sides.
+    """Return the changes that make our files the merge of both sides.
 
     What only one side changed is taken from it; texts that both changed are merged by lines.
     """
@@ -190,7 +190,7 @@ async def merge_trees(base: MergeTree, ours: MergeTree, theirs: MergeTree) -> Me
 
 
 async def merge_effects(merge: Merge, ours: MergeTree) -> tuple[FileEffect, ...]:
-    """Return what a merge changes in our files."""
+    """Return the changes of a merge to our files."""
     manifest = await ours.amanifest()
     effects: list[FileEffect] = []
     for path, new in merge.changes.items():
@@ -202,7 +202,7 @@ async def merge_effects(merge: Merge, ours: MergeTree) -> tuple[FileEffect, ...]
 
 
 async def _outcome(trees: _Trees, states: _States) -> dict[str, NewFile | None] | ConflictKind:
-    """Return what one path of ours becomes, if that changes, or why it cannot be told."""
+    """Return the merged state of one path of ours, if that changes, or why it cannot be told."""
     path, base, ours, theirs = states.path, states.base, states.ours, states.theirs
     if states.is_same or theirs == base:
         return {}
@@ -259,7 +259,7 @@ def _clashing(paths: list[_States]) -> set[str]:
 
 @dataclass(frozen=True, slots=True)
 class RecordedMerge:
-    """What a merge changed in the files of its first side, and what it left as it was there."""
+    """The changes of a merge to the files of its first side, and its conflicts."""
 
     effects: tuple[FileEffect, ...]
     conflicts: tuple[FileConflict, ...]
@@ -332,7 +332,7 @@ class _Tree:
 
 
 def merge_in(entries: Sequence[Entry], merge: Operation) -> RecordedMerge:
-    """Return what a three-way merge did to the files of its first side; O(entries).
+    """Return the changes of a three-way merge to the files of its first side; O(entries).
 
     Args:
         entries: A record that holds the merge, or a merge of a session that made it.
@@ -355,7 +355,7 @@ def merge_in(entries: Sequence[Entry], merge: Operation) -> RecordedMerge:
 
 def _effects(entries: Sequence[Entry], without: set[UUID]) -> Iterator[FileEffect]:
     """Yield the effects that entries tell of, but for those of some entries."""
-    for step in line_of(entries).told:
+    for step in line_of(entries).all_steps:
         entry = step.entry
         if entry.id in without:
             continue

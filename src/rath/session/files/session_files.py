@@ -1,4 +1,4 @@
-"""What a session did to files, read from its record."""
+"""The file changes of a session, read from its record."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from rath.session.record import Operation, Record, ToolRun
 
 
 class _WithFiles(Protocol):
-    """What is asked of a session to tell of its files."""
+    """The part of a session that its file changes are read from."""
 
     @property
     def id(self) -> UUID: ...
@@ -53,7 +53,7 @@ class _WithFiles(Protocol):
 
 
 class SessionFiles:
-    """What a session did to files; `session.files` gives it.
+    """The file changes of a session; `session.files` gives it.
 
     It reads the record alone, so it works as well when the workspace is gone. What a merge of files
     did is worked out from its files while its program runs, and later from the record of both
@@ -113,7 +113,7 @@ class SessionFiles:
         since: str | ToolRun | None = None,
         scope: Scope = "run",
     ) -> tuple[FileEffect, ...]:
-        """Return what the effects come to: one change for each path, sorted by path.
+        """Return the net changes: one for each path, sorted by path.
 
         What was created and deleted again is left out; a file that was renamed several times was
         renamed once. The arguments are those of `effects`.

@@ -202,7 +202,7 @@ class MergeOrigin:
         )
 
     async def amerge(self) -> Merge:
-        """Return what becomes of our files; worked out once."""
+        """Return the merged state of our files; worked out once."""
         async with self._lock:
             if not self._done:
                 ours, theirs = await self.ours.files(), await self.theirs.files()
@@ -210,12 +210,12 @@ class MergeOrigin:
         return self._done[0]
 
     async def aeffects(self) -> tuple[FileEffect, ...]:
-        """Return what the merge changed in our files."""
+        """Return the changes of the merge to our files."""
         return await merge_effects(await self.amerge(), await self.ours.files())
 
 
 def origin_above(origin: Origin | None) -> CopyOrigin | MergeOrigin | None:
-    """Return what a workspace with that origin came from, as far as it is kept in memory."""
+    """Return the origin of a workspace with that origin, as far as it is in memory."""
     if isinstance(origin, UndoOrigin):
         origin = origin.now
     if isinstance(origin, CopyOrigin):

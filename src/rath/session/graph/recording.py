@@ -267,7 +267,7 @@ def stamped(
 
 
 def content_of(edge: Edge) -> Any:
-    """Return what is known by now of a session's content, with late entries; None for nothing."""
+    """Return the content of a session known by now, with late entries; None for nothing."""
     body = None if edge.body is None else edge.body.latest
     return body if body is None or edge.late is None else replace(body, record=edge.late)
 

@@ -117,7 +117,7 @@ class AncestorWriter:
         return list(found.values())
 
     def _missing(self, parents: Sequence[Edge]) -> Iterator[Edge]:
-        """Yield what is not known to be stored, a parent before its children; no recursion."""
+        """Yield ancestors not known to be stored, a parent before its children; no recursion."""
         seen: set[int] = set()
         todo = [(edge, False) for edge in reversed(parents)]
         while todo:
@@ -142,7 +142,7 @@ class AncestorWriter:
             writer.place(place)
 
     def _known(self, cell: Deferred[Any], late: Record | None) -> LogWriter | None:
-        """Return what holds a session, all of it, None where nothing is known to."""
+        """Return the writer that holds all of a session, None where none is known to."""
         writer = self._open_logs.get(cell)
         if writer is None or writer.error is not None:
             return None
@@ -297,7 +297,7 @@ def _is_passed_on(edge: Edge) -> bool:
 
 
 def _readable(log: StoredLog) -> ParsedLog | None:
-    """Return what an unfinished log holds, None where it cannot be believed."""
+    """Return the content of an unfinished log, None where it cannot be believed."""
     try:
         read = read_lines(log.data, log.where, is_finished=log.is_finished)
         return parse_log(read, is_finished=log.is_finished)

@@ -93,7 +93,7 @@ def joined(
     to_bytes: Callable[[T], bytes],
     what: str,
 ) -> tuple[Ranges[T], PersistenceError | None]:
-    """Return what a session begins with, up to the first range that cannot be had, and why.
+    """Join the inherited ranges, up to the first one that cannot be had, and say why.
 
     The first range shares the memory of the session that it is from.
 

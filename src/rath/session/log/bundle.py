@@ -75,7 +75,7 @@ class Bundle:
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """What an import came to."""
+    """The outcome of an import."""
 
     added: tuple[UUID, ...]
     """Sessions that the store did not hold."""
@@ -103,7 +103,7 @@ def write_bundle(bundle: Bundle, path: Path) -> int:
 
 
 def read_bundle(path: Path) -> Bundle:
-    """Return what a bundle file holds, once all of it was checked.
+    """Return the content of a bundle file, once all of it was checked.
 
     Raises:
         PersistenceError: It is not there or cannot be read, or was written by a newer version.
@@ -314,7 +314,7 @@ def _from_zip(file: zipfile.ZipFile, manifest: Any, where: str) -> Bundle:
 
 
 def _from_lines(data: bytes, where: str) -> Bundle:
-    """Return what a file of version 1 holds: lines with chained sums, and between them the logs.
+    """Read a file of version 1: lines with chained sums, and between them the logs.
 
     {"record_type": "bundle", "bundle_version": 1, "sessions": [...], ..., "sum": "..."}
     {"record_type": "log", "session": "...", "size": ..., "sha256": "...", ..., "sum": "..."}
@@ -378,7 +378,7 @@ def _checked(content: bytes, digest: object) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class _References:
-    """What a log needs beside itself."""
+    """The logs and blobs that a log needs."""
 
     log: StoredLog
     """Its whole lines."""
@@ -394,7 +394,7 @@ class _References:
 
 
 def _references(log: StoredLog) -> _References:
-    """Return what a log names.
+    """Return the references of a log.
 
     Raises:
         SessionDamaged: It is not what was written, or is that of another session.

@@ -49,7 +49,7 @@ from rath.session.log.paths import (
 )
 from rath.session.log.store import Log, LogDriver, LogStore, StoredLog
 
-__all__ = ["BlobStore", "FileStore", "file_store", "read_whole"]
+__all__ = ["BlobStore", "FileStore", "file_store", "read_consistent"]
 
 _BINARY = getattr(os, "O_BINARY", 0)
 _EXISTING = os.O_RDWR | os.O_APPEND | _BINARY
@@ -195,7 +195,7 @@ class FileTrash:
         sync_directory(path.parent)
 
     def last(self, path: Path) -> Path | None:
-        """Return what was deleted last of the log whose finished file is `path`."""
+        """Return the log deleted last whose finished file is `path`."""
         names = (path.name, partial_path_of(path).name)
         found = [
             (int(number), entry)
@@ -540,8 +540,8 @@ def file_store(url: str) -> FileStore:
     return FileStore(path)
 
 
-def read_whole(path: Path) -> bytes:
-    """Return what a file holds that may be gone on with meanwhile.
+def read_consistent(path: Path) -> bytes:
+    """Read a file that may grow meanwhile, until its size and identity are stable.
 
     A log that gets another name while it is read has grown by then: what was read is not what it
     was under the name that was asked for.
@@ -556,11 +556,11 @@ def read_whole(path: Path) -> bytes:
 
 
 def _content(path: Path, *, is_final: bool) -> bytes | None:
-    """Return what a file holds, None where there is none."""
+    """Return the bytes of a file, None where there is none."""
     with os_errors(path, "cannot be read"), contextlib.suppress(FileNotFoundError):
         if not stat.S_ISREG(path.stat().st_mode):
             raise PersistenceError(f"{path} cannot be read: it is no file")
-        return read_whole(path) if is_final else path.read_bytes()
+        return read_consistent(path) if is_final else path.read_bytes()
     return None
 
 
@@ -704,7 +704,7 @@ class BlobStore:
         return {file.name for file in _entries(self.path) if is_digest(file.name)}
 
     def _mentioned(self, seen: dict[Path, tuple[int, int]]) -> set[str]:
-        """Return what looks like a digest in files of sessions that are new or have changed.
+        """Return every apparent digest in files of sessions that are new or have changed.
 
         Args:
             seen: Size and time of each file when it was read; is kept up to date.
@@ -728,7 +728,7 @@ class BlobStore:
     def _save(self, digest: str, content: bytes) -> None:
         file = self._file(digest)
         with os_errors(file, "cannot be written"):
-            if not _is_whole(file, digest):
+            if not _is_intact(file, digest):
                 atomic_write_bytes(file, content, mode=0o600)
 
     @contextlib.contextmanager
@@ -748,7 +748,7 @@ class BlobStore:
 
 
 def _entries(directory: Path) -> list[Path]:
-    """Return what lies in a directory; nothing where it is gone, or is none."""
+    """Return the entries of a directory; nothing where it is gone, or is none."""
     try:
         return list(directory.iterdir())
     except (FileNotFoundError, NotADirectoryError):
@@ -778,7 +778,7 @@ def _digests_in(path: Path) -> set[str]:
     return {digest.decode() for digest in found}
 
 
-def _is_whole(file: Path, digest: str) -> bool:
+def _is_intact(file: Path, digest: str) -> bool:
     try:
         with file.open("rb") as handle:
             return file_digest(handle, "sha256").hexdigest() == digest

@@ -176,7 +176,7 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class LogStart:
-    """What a log begins with."""
+    """The first lines of a log."""
 
     lines: Sequence[Event]
     n_entries: int
@@ -274,7 +274,7 @@ def _place_key(line: Header | PlacementChange) -> tuple[object, ...]:
 
 
 def stored_workspace(place: PlacementRef) -> StoredWorkspace | None:
-    """Return what a log says of a workspace; looks at its directory, and blocks."""
+    """Return the description of a workspace for a log; looks at its directory, and blocks."""
     known = place.workspace
     return known.look() if isinstance(known, WorkspaceRef) else known
 

@@ -39,7 +39,7 @@ def free_json(value: object) -> msgspec.Raw:
 
 
 def output_to_plain(value: object) -> object:
-    """Return what can be read of a typed answer without its class."""
+    """Return the readable part of a typed answer without its class."""
     to_json: object = getattr(value, "model_dump", None)
     if callable(to_json):
         return to_json(mode="json")
@@ -170,7 +170,7 @@ _STEP = re.compile(r"\.(?P<name>\w+)|\[(?P<index>\d+)\]")
 
 
 def problem_of(exc: Exception, form: Any, record: object) -> str:
-    """Return what is wrong with a line: where, what was found, and what was expected."""
+    """Return the problem of a line: where it is, the value found, and the one expected."""
     if isinstance(exc, RecursionError):
         return "it is nested too deeply"
     match = _PLACE.match(str(exc))

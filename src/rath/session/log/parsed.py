@@ -55,7 +55,7 @@ class ParsedLog:
 
     @property
     def unfinished(self) -> Unfinished | None:
-        """What the run has left open; None once it has ended and waits for nothing."""
+        """The unfinished part of the run; None once it has ended and waits for nothing."""
         is_open = self.state.trailer is None or self.state.is_open
         return self.state.unfinished if is_open else None
 
@@ -152,7 +152,7 @@ Find = Callable[[UUID], ParsedLog | None]
 
 
 def closure(content: ParsedLog, find: Find, *, known: Container[UUID] = ()) -> list[ParsedLog]:
-    """Return what a session and its ancestors say, each once, after what it builds on.
+    """Parse the logs of a session and its ancestors, each once, after those it builds on.
 
     Ancestors without a log are left out. Cost: each log is read once; no recursion.
 
@@ -251,7 +251,7 @@ class LogSource:
         return any(_state(self.store.read(each)) != seen for each, seen in self._seen.items())
 
     def content(self, data: bytes, where: str, *, is_finished: bool) -> ParsedLog:
-        """Return what a log says.
+        """Return the content of a log.
 
         Raises:
             SessionDamaged: It cannot be believed.
@@ -262,7 +262,7 @@ class LogSource:
         return parse_log(read, self.with_images, recover=self.recover, is_finished=is_finished)
 
     def find(self, session: UUID) -> ParsedLog | None:
-        """Return what the log of a session says, None where there is none.
+        """Return the content of the log of a session, None where there is none.
 
         Raises:
             PersistenceError: It cannot be read.
@@ -276,7 +276,7 @@ class LogSource:
         return content
 
     def find_ancestor(self, session: UUID) -> ParsedLog | None:
-        """Return what the log of a session says; also None for none to believe, to recover."""
+        """Return the content of the log of a session; also None for none to believe, to recover."""
         try:
             return self.find(session)
         except SessionDamaged:
@@ -316,7 +316,7 @@ def read_together(
     is_sound: Callable[[T], bool] = lambda _: True,
     first: LogSource | None = None,
 ) -> T:
-    """Return what `read` makes of several logs, once these belong together.
+    """Read several logs, again until they belong together.
 
     Logs are written parents first, and read one after another: one that was read early may have
     been gone on with before its child is read, which then begins with more than was read. So what

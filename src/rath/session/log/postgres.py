@@ -235,7 +235,7 @@ class SharedConnection:
         self._is_durable: bool | None = None
 
     def run(self, what: str, work: Work[T], *, life: int | None = None) -> T:
-        """Return what `work` returns, on a connection that answers.
+        """Run `work` on a connection that answers.
 
         Args:
             what: What does not work when it fails, for the message.

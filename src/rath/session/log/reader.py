@@ -122,7 +122,7 @@ class LineReader:
         return frozenset({*known.heads, *known.tools, *known.setups} - lost)
 
     def encoder(self) -> Encoder:
-        """Return what makes the lines that go on with the log."""
+        """Return the encoder of the lines that go on with the log."""
         assert self.decoder.session is not None, "known after the header"
         return Encoder(self.decoder.session, after=self.sum, known=self.known_digests)
 
@@ -143,7 +143,7 @@ class LineReader:
         return decode_record(self._end) if self._end else None
 
     def take(self, line: bytes) -> tuple[Event, ...]:
-        """Return what a whole line, without its line feed, completes: nothing, or its group.
+        """Take a whole line, without its line feed, and return the group it completes, if any.
 
         Raises:
             SessionDamaged: It cannot be believed.
@@ -247,7 +247,7 @@ class LineReader:
 
 @dataclass(frozen=True, slots=True)
 class LogLines:
-    """What a log says, up to where it can be believed."""
+    """The lines of a log, up to where it can be believed."""
 
     lines: tuple[Event, ...]
     """One event for each line."""

@@ -21,7 +21,7 @@ Record = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PersistedSessionHeader:
-    """What the first line of a session file says."""
+    """The first line of a session file."""
 
     schema_version: int
     id: UUID
@@ -36,7 +36,7 @@ class PersistedSessionHeader:
 
 
 def header_of(header: Header) -> PersistedSessionHeader:
-    """Return what the first event of a log says, in the documented form."""
+    """Return the first event of a log in the documented form."""
     return PersistedSessionHeader(
         schema_version=CURRENT_SCHEMA_VERSION,
         id=header.session,

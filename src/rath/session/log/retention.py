@@ -121,7 +121,7 @@ def prunable_sessions(*, older_than: timedelta, store: SessionStore | None = Non
 
 @dataclass(frozen=True, slots=True)
 class _Age:
-    """What pruning knows of a log."""
+    """The age and the references of a log, for pruning."""
 
     created_at: datetime
     needs: tuple[UUID, ...]

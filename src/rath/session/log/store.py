@@ -604,7 +604,7 @@ def default_store() -> SessionStore:
 
 
 def _configured() -> str | None:
-    """Return what the first config to name a store says, None where none does."""
+    """Return the store URL of the first config to name one, None where none does."""
     for layer in config.config_layers():
         url = layer.config.sessions.store
         if url:

@@ -50,7 +50,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """What was looked at, and what was found."""
+    """The findings of a check of stored sessions."""
 
     session: UUID
     n_sessions: int
@@ -121,7 +121,7 @@ class _Checking:
         self._unread: set[UUID] = set()
 
     def closure(self, content: ParsedLog) -> list[ParsedLog]:
-        """Return what can be believed of a session and its ancestors, parents first."""
+        """Return the credible logs of a session and its ancestors, parents first."""
         try:
             return closure(content, self._find)
         except SessionDamaged as exc:  # it builds on itself
@@ -217,7 +217,7 @@ class _Checking:
             )
 
     def _look_at_blobs(self, content: ParsedLog, seen: dict[str, Blob]) -> None:
-        for blob in _kept(content):
+        for blob in _stored_blobs(content):
             if blob.digest in seen:
                 continue
             seen[blob.digest] = blob
@@ -241,7 +241,7 @@ class _Checking:
         self._problems.append(Problem(severity, kind, session, text))
 
 
-def _kept(content: ParsedLog) -> Iterator[Blob]:
+def _stored_blobs(content: ParsedLog) -> Iterator[Blob]:
     """Yield the contents that a log names and that were kept."""
     results = content.state.results.values()
     for row in (*content.rows, *(each.shown for each in results if each.shown is not None)):

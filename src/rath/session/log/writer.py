@@ -118,7 +118,7 @@ def find_log(store: SessionStore, session: UUID) -> ParsedLog | None:
     return parse_log(read, is_finished=log.is_finished)
 
 
-def find_whole_log(store: SessionStore, session: UUID) -> ParsedLog | None:
+def find_complete_log(store: SessionStore, session: UUID) -> ParsedLog | None:
     """Read the log of a session that is gone on with, None where there is none; blocks.
 
     A log that has lost its last lines is a beginning of itself: calls that these told of would be
@@ -150,7 +150,7 @@ class LogExtent(NamedTuple):
     """Of the whole record."""
 
     n_lines: int
-    begun_at: datetime
+    started_at: datetime
     """When the session was begun."""
 
 
@@ -168,7 +168,7 @@ def lost_lines(
         memory: What the index said of it before the log was read.
     """
     # Another log under the same id was begun at another time.
-    if index.to_micros(held.begun_at) == memory.begun and held.n_lines < memory.n_lines:
+    if index.to_micros(held.started_at) == memory.started_at and held.n_lines < memory.n_lines:
         return index.lines_are_missing(held.n_lines, memory.n_lines)
     for child, stamp in store.stamps().items():
         is_known = memory.stamps.get(child) == stamp
@@ -342,7 +342,7 @@ class LogWriter:
             self._waiting.append(other)
 
     def settled(self) -> Future[None]:
-        """Return what is done when all that was handed over is written, or has failed."""
+        """Return a future that is done when all that was handed over is written, or has failed."""
         return self._lane.put(partial(self._guarded, self._write_waiting))
 
     def finish(self, make: Callable[[], Sequence[Event]]) -> Future[None]:
@@ -520,7 +520,7 @@ class LogWriter:
 
     def _read_again(self) -> None:
         # A log that lost its end would take a decision on a call that was made already.
-        written = find_whole_log(self.store, self.session) or read_log(self.store, self.session)
+        written = find_complete_log(self.store, self.session) or read_log(self.store, self.session)
         self._state = "finished" if written.is_finished else "unfinished"
         self._go_on_after(written)
 

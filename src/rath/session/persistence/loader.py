@@ -44,7 +44,7 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PersistedSessionMeta:
-    """What a listing says about one stored session."""
+    """One stored session in a listing."""
 
     id: UUID
     path: Path
@@ -80,7 +80,7 @@ class PersistedSession:
 
     @property
     def record(self) -> Record:
-        """What happened; empty for a file of version 1, which did not keep it."""
+        """The recorded entries; empty for a file of version 1, which did not keep them."""
         return self.session().record
 
     @property
@@ -165,7 +165,7 @@ def load_session(
 
 
 def list_persisted_sessions() -> list[PersistedSessionMeta]:
-    """Return what stands in the store of the home, oldest first; the unreadable is logged.
+    """List the sessions in the store of the home, oldest first; the unreadable is logged.
 
     Cost: the first time every log is read, then those that have changed since; see `StoreIndex`.
     """

@@ -85,7 +85,7 @@ class Birth:
 
 
 class Lineage:
-    """What a session came from, parents before children, itself last; waits for the run.
+    """The ancestry of a session, parents before children, itself last; waits for the run.
 
     It costs O(rows and entries of all of them).
     """
@@ -102,7 +102,7 @@ class Lineage:
         self.operations = {entry.operation: entry for entry in operations}
         """By run id."""
 
-        self.made_by = {entry.session: entry for entry in operations if entry.kind in _MAKERS}
+        self.makers = {entry.session: entry for entry in operations if entry.kind in _MAKERS}
         """The operation that made a session, by the session's id."""
 
         self.births = self._births()
@@ -122,7 +122,7 @@ class Lineage:
 
         A row of a session that nothing is known of counts as one of a run: somebody made it.
         """
-        operation = self.made_by.get(row.session)
+        operation = self.makers.get(row.session)
         if operation is not None:
             return operation.kind in ("loop", "compress")
         node = self.nodes.get(row.session)
@@ -130,7 +130,7 @@ class Lineage:
 
     def is_summary(self, row: RowId) -> bool:
         """Tell whether a row is the one that a compression made."""
-        operation, node = self.made_by.get(row.session), self.nodes.get(row.session)
+        operation, node = self.makers.get(row.session), self.nodes.get(row.session)
         is_compressed = node is not None and node.operator == "run_session_compress"
         return row.index == 0 and (
             is_compressed if operation is None else operation.kind == "compress"
@@ -227,7 +227,7 @@ class Lineage:
 
 
 def lineage_of(session: Session, turn: int | None = None) -> Lineage:
-    """Return what a session came from.
+    """Return the lineage of a session.
 
     Raises:
         ValueError: The lineage has no such turn.
@@ -279,8 +279,8 @@ class Missing:
 
 
 def find_missing(lineage: Lineage, question: Question) -> tuple[Missing, ...]:
-    """Return what is missing for a question; O(rows and entries)."""
-    if not len(lineage.record) and any(map(_has_begun, lineage.nodes.values())):
+    """Return the missing evidence for a question; O(rows and entries)."""
+    if not len(lineage.record) and any(map(_needs_operation, lineage.nodes.values())):
         return tuple(Missing(kind, 1, NO_RECORD) for kind in NEEDS[question])
     found: dict[EvidenceKind, list[str]] = {
         kind: list(_SIGNS[kind](lineage)) for kind in NEEDS[question]
@@ -343,11 +343,11 @@ def _without_operations(lineage: Lineage) -> Iterator[str]:
     for operation in lost:
         yield f"entries name operation {operation}, which is not there"
     for node in lineage.nodes.values():
-        if node.id not in lineage.made_by and _has_begun(node):
+        if node.id not in lineage.makers and _needs_operation(node):
             yield f"session {node.id} was made by {node.operator} and has no operation"
 
 
-def _has_begun(node: LineageNode) -> bool:
+def _needs_operation(node: LineageNode) -> bool:
     """Tell whether the operation that made a session must have been noted."""
     if node.provenance is not None and node.provenance.is_copy:
         return False

@@ -1,4 +1,4 @@
-"""What a model saw, and where tools ran."""
+"""The requests of model calls, and the places of tool runs."""
 
 from __future__ import annotations
 
@@ -115,10 +115,10 @@ class Renderings:
         self._record: Record = session.record
         self._at = {entry.id: at for at, entry in enumerate(self._record)}
         self._tables: dict[tuple[UUID, str], ChunkTable] = {}
-        self._made: dict[Hashable, RequestBuilder] = {}
+        self._builders: dict[Hashable, RequestBuilder] = {}
 
     def of(self, call: ModelCall, turn: int | None, *, with_body: bool) -> SeenCall:
-        """Return what `call` saw, and whether its request proves it."""
+        """Return the request of `call`, and whether its digest proves it."""
         seen, operation = call.seen, self._operations.get(call.operation)
         rows: ChunkTable | None = None
         tools: tuple[RathLLMFunctionTool, ...] = ()
@@ -193,7 +193,7 @@ class Renderings:
                evidence.renderer, parameters, seen.tools_digest, seen.question)  # fmt: skip
         body = Body(rows, self._record.prefix(self._at[call.id]))
         is_tool = _tool_mode(call, operation, seen)
-        known = self._made.get(key)
+        known = self._builders.get(key)
         if known is not None and known.n_rows <= len(rows):
             known.follow(body)
         else:
@@ -206,7 +206,7 @@ class Renderings:
                 question=seen.question,
             )
             known = RequestBuilder(Candidate(client, client.provider), frame, body)
-            self._made[key] = known
+            self._builders[key] = known
         if known.head_digest != seen.head_digest:
             raise ValueError("the agent's rows in the record are not those that the call saw")
         has_schema = is_tool and known.draft.facts.tools_digest is not None
@@ -240,7 +240,7 @@ class WhatWasSeen:
 
 
 def what_was_seen(session: Session, *, turn: int | None = None) -> WhatWasSeen:
-    """Return what each model call saw; O(rows and entries). Waits for the run.
+    """Return the request of each model call; O(rows and entries). Waits for the run.
 
     The request is rendered again, without a key and without a network, and compared with the
     sha256 of what was sent.

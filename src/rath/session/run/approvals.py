@@ -102,7 +102,7 @@ class Round:
     """The calls of a turn as one run makes them."""
 
     operation: UUID
-    asked_in: RowId
+    turn_row: RowId
     """The row in which the model asked."""
 
     calls: Mapping[int, ToolCall]
@@ -131,7 +131,7 @@ def for_approval(here: Round, places: list[int]) -> Suspending:
         places: The calls that somebody must allow.
     """
     entry = _interrupt(here, places, "approval")
-    return Suspending(NeedsApproval(here.asked_in.session, entry.calls), (entry,))
+    return Suspending(NeedsApproval(here.turn_row.session, entry.calls), (entry,))
 
 
 def for_answers(here: Round, done: Mapping[int, CallResult]) -> Suspending | None:
@@ -155,7 +155,7 @@ def for_answers(here: Round, done: Mapping[int, CallResult]) -> Suspending | Non
             case Question(text, schema):
                 plain_schema = None if schema is None else dict(schema)
                 entries.append(_interrupt(here, [at], "input", question=text, schema=plain_schema))
-                outcomes.insert(len(outcomes) - len(inner), NeedsInput(here.asked_in.session, text))
+                outcomes.insert(len(outcomes) - len(inner), NeedsInput(here.turn_row.session, text))
             case InnerRun() as run:
                 entries.append(_inner_interrupt(here, at, run))
                 outcomes.append(run.outcome)
@@ -186,7 +186,7 @@ def _interrupt(
     calls = [here.calls[at] for at in places]
     return Interrupt(
         operation=here.operation,
-        rows=(here.asked_in,),
+        rows=(here.turn_row,),
         reason=reason,
         calls=tuple(call.id for call in calls),
         question=question,

@@ -310,7 +310,7 @@ class Playback:
         self.first: ReplayDifference | None = None
         """The first difference of all."""
 
-        self.made: list[Session] = []
+        self.new_sessions: list[Session] = []
         """The sessions that were made, for those who wait for them."""
 
     # What the operations ask.
@@ -344,9 +344,7 @@ class Playback:
             silent = self._take_silent(kind, place, user)
             if silent is not None:
                 return silent
-            run = self._take(
-                kind, lambda run: _is_made(run, place, agent) and self._fits(run, user)
-            )
+            run = self._take(kind, lambda run: _is_at(run, place, agent) and self._fits(run, user))
             if run is None:
                 raise self.differs(self._explained(kind, place, user, agent))
             for mine, theirs in zip(sessions, run.parents, strict=False):
@@ -420,7 +418,7 @@ class Playback:
 
     def at_the_end(self) -> ReplayDifference | None:
         """Return the first difference of all, or what was not asked for; waits for the runs."""
-        for session in self.made:
+        for session in self.new_sessions:
             with suppress(Exception):  # its readers get its error
                 session.synchronize()
         first = self.first or next(filter(None, (each.left() for each in self._scripts)), None)
@@ -516,7 +514,7 @@ def _calls(history: History) -> dict[UUID, tuple[str, UUID | None]]:
     return calls
 
 
-def _is_made(run: RecordedOperation, place: Place, agent: Session) -> bool:
+def _is_at(run: RecordedOperation, place: Place, agent: Session) -> bool:
     operation = run.operation
     is_its = agent.is_pending or tuple(agent.partial_table) == operation.head
     return is_its and operation.place == place
@@ -548,7 +546,7 @@ def replay(*sessions: Session) -> Generator[None]:
     """
     playback = Playback(history_of(*sessions))
     try:
-        with offline(), replaying_in(playback), gathering(playback.made.append):
+        with offline(), replaying_in(playback), gathering(playback.new_sessions.append):
             yield
     except Exception as exc:
         if playback.first is not None and playback.first is not exc:

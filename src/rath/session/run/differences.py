@@ -1,4 +1,4 @@
-"""What changed between a recorded run and its resume: tools, models, files."""
+"""Differences between a recorded run and its resume: tools, models, files."""
 
 from __future__ import annotations
 
@@ -224,7 +224,7 @@ def resume_differences(
     system_tools: SystemTools = True,
     provider: Provider | None = None,
 ) -> tuple[ResumeDifference, ...]:
-    """Return what is not as it was when the run of a session ended; a run that goes on logs it.
+    """Return the differences from the end of a session's run; a run that goes on logs them.
 
     Waits for the session, and opens its sandbox where it changed files.
 

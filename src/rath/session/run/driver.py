@@ -134,7 +134,7 @@ class LoopPlan:
         return None if self.output is None else self.output.spec
 
     def recorder(self, cell: Deferred[Body]) -> Recorder | None:
-        """Return what writes the run; None where it is not recorded."""
+        """Return the recorder of the run; None where it is not recorded."""
         if self.recording is None:
             return None
         return self.recording.recorder(
@@ -148,7 +148,7 @@ class LoopPlan:
 
 
 class RoundResults(dict[int, CallResult]):
-    """What became of the calls of a row, by place; each is written as soon as it is set.
+    """The results of the calls of a row, by place; each is written as soon as it is set.
 
     Args:
         log: That of the run.
@@ -264,7 +264,7 @@ Step = AskModel | RunCalls | Reply | Finish
 def next_step(
     turn: Turn | None, *, n_rows: int, n_calls: int, max_calls: int, stopped: Outcome | None
 ) -> Step:
-    """Return what comes next in a run; a pure function, the same live, resumed and replayed.
+    """Return the next step of a run; a pure function, the same live, resumed and replayed.
 
     Args:
         turn: The last turn of the model; None before the first one.
@@ -360,7 +360,7 @@ class TurnCalls:
         self, here: Round, before: ResumePoint | None, done: dict[int, CallResult]
     ) -> Suspending | None:
         """Make calls; returns how the run ends, where some of them wait."""
-        row, session = here.asked_in.index, self._snapshot()
+        row, session = here.turn_row.index, self._snapshot()
         if self._log.is_recorded:
             # A call is begun once its hooks have let it pass: until then it is shown to them anew.
             started = await self._let_pass(here, session)
@@ -390,7 +390,7 @@ class TurnCalls:
         self._log.end_round(results)
 
     def _denied_by_hooks(self, row: int) -> dict[int, CallResult]:
-        """Return what the model reads of calls that hooks have denied: they are not asked again."""
+        """Return the results of calls that hooks have denied: they are not asked again."""
         hooks, sandbox = self._rounds.hooks, self._plan.placement.sandbox
         where = None if sandbox is None else sandbox.describe()
         return {} if hooks is None else hooks.denied(row, where)
@@ -401,7 +401,7 @@ class TurnCalls:
         if hooks is None or not hooks.hooks.before_tool:
             return dict(here.calls)
         prepared = await self._rounds.prepare_all([*here.calls.values()])
-        row, places = here.asked_in.index, [*here.calls]
+        row, places = here.turn_row.index, [*here.calls]
         hooked = await self._rounds.show(prepared, session, row=row, places=places)
         return {
             at: here.calls[at]
@@ -422,7 +422,7 @@ class TurnCalls:
         }
         if not candidates:
             return []
-        session, row = self._snapshot(), here.asked_in.index
+        session, row = self._snapshot(), here.turn_row.index
         prepared = await self._rounds.prepare_all([*candidates.values()])
         # What is asked about is what would be made.
         hooked = await self._rounds.show(prepared, session, row=row, places=[*candidates])
@@ -545,7 +545,7 @@ class LoopRun:
     async def _drive(self, head: Sequence[ChunkRow]) -> Outcome:
         """Take one step after the other until the run has ended or waits."""
         before, max_calls = self._plan.goes_on, self._plan.max_tool_rounds
-        if before is not None and before.was_asked:
+        if before is not None and before.has_calls:
             context = before.context
         else:
             context = await recall_context(self._plan.recall, self.snapshot())
@@ -610,7 +610,7 @@ class LoopRun:
         return Conversation(self._plan.candidates, frame)
 
     async def _ask_model(self, conversation: Conversation) -> tuple[AssistantTurn, Exchange]:
-        """Return what the model said, and the call in which it did."""
+        """Return the message of the model, and the call in which it came."""
         self._n_calls += 1
         log = self._log
         row_id = RowId(self._plan.session, log.state.n_rows)
@@ -625,7 +625,7 @@ class LoopRun:
                 hooks, log.note, row=row_id, operation=self._id, session=self.snapshot
             ) as answering:
                 exchange = await self._ask(conversation, row_id, answering.hold)
-                row = await answering.shown(_row_of(exchange))
+                row = await answering.run_hooks(_row_of(exchange))
         log.append(row)
         await log.write_turn()
         content = row.content
@@ -676,7 +676,7 @@ class LoopRun:
 
 
 def _row_of(exchange: Exchange) -> ChunkRow:
-    """Return what a model said, as the row that it becomes."""
+    """Return the row of a model's message."""
     message = exchange.response.primary_choice.message
     text = message.refusal if message.refusal and not message.content else message.content
     return assistant_turn_chunk(tool_calls=message.tool_calls, content=text)

@@ -77,7 +77,7 @@ class Answering:
         self._session = session
         self._held: ModelCall | None = None
         self._changes: list[Change] = []
-        self._said: AssistantTurn | None = None
+        self._turn: AssistantTurn | None = None
 
     def hold(self, call: ModelCall) -> None:
         """Note a call that failed; keep one that was answered until its hooks are done."""
@@ -86,7 +86,7 @@ class Answering:
         else:
             self._note(call)
 
-    async def shown(self, row: ChunkRow) -> ChunkRow:
+    async def run_hooks(self, row: ChunkRow) -> ChunkRow:
         """Return the row that the hooks make of an answer.
 
         Raises:
@@ -94,12 +94,12 @@ class Answering:
             TimeoutError: A hook took too long.
             TypeError: A hook gave something that cannot be an answer.
         """
-        self._said = cast("AssistantTurn", row.content)
+        self._turn = cast("AssistantTurn", row.content)
         session = self._session()
         for index, hook in enumerate(self._hooks):
             content = cast("AssistantTurn", row.content)
             turn = ModelTurn(session=session, text=content.text, calls=content.calls)
-            given = await self._asked(hook, turn, f"answer {self._row.index}.{index}")
+            given = await self._call_hook(hook, turn, f"answer {self._row.index}.{index}")
             if given is None or (given.text, given.calls) == (turn.text, turn.calls):
                 continue
             new = make_row(ChunkKind.ASSISTANT, AssistantTurn(given.text, tuple(given.calls)))
@@ -135,13 +135,13 @@ class Answering:
         status: Literal["cancelled", "failed"]
         status = "cancelled" if isinstance(error, asyncio.CancelledError) else "failed"
         problem = f"{type(error).__name__}: a hook of the run ended it after the answer"
-        partial_text = "" if self._said is None else self._said.text or ""
+        partial_text = "" if self._turn is None else self._turn.text or ""
         evidence = replace_struct(
             call.evidence, status=status, error=problem, partial_text=partial_text
         )
         self._note(replace_struct(call, rows=(), status=status, evidence=evidence))
 
-    async def _asked(self, hook: ModelHook, turn: ModelTurn, about: str) -> ModelTurn | None:
+    async def _call_hook(self, hook: ModelHook, turn: ModelTurn, about: str) -> ModelTurn | None:
         try:
             limit, session = MODEL_HOOK_TIMEOUT, self._row.session
             given = await ask_hook(hook, turn, limit=limit, session=session, about=about)
@@ -164,7 +164,7 @@ def _as_blob(row: ChunkRow) -> Blob:
 
 
 def _checked(name: str, given: object, turn: ModelTurn) -> ModelTurn | None:
-    """Return what a model hook gave.
+    """Check the value that a model hook returned.
 
     Raises:
         TypeError: It cannot be an answer.
@@ -232,7 +232,7 @@ class CallHooks:
     passed: frozenset[Place] = frozenset()
     """Calls that had passed when the run was cut off, or that somebody has decided about."""
 
-    shown: dict[Place, CheckedCall] = field(default_factory=dict[Place, CheckedCall])
+    checked_calls: dict[Place, CheckedCall] = field(default_factory=dict[Place, CheckedCall])
     """What became of calls that were shown before they are made."""
 
     async def before(
@@ -251,8 +251,8 @@ class CallHooks:
             place: Where the model asked.
             again: Checks other arguments.
         """
-        if place in self.shown:
-            return self.shown[place]
+        if place in self.checked_calls:
+            return self.checked_calls[place]
         if prepared.refusal is None and place not in self.passed:
             for index, hook in enumerate(self.hooks.before_tool):
                 about = f"before {place[0]}.{place[1]}.{index}"
@@ -262,11 +262,11 @@ class CallHooks:
                     prepared = _denied_by_failure(prepared, hook, exc)
                 if prepared.refusal is not None:
                     break
-        self.shown[place] = prepared
+        self.checked_calls[place] = prepared
         return prepared
 
     def denied(self, row: int, sandbox: SandboxIdentity | None) -> dict[int, CallResult]:
-        """Return what becomes of the calls of a row that hooks have denied, by place.
+        """Return the results of the calls of a row that hooks have denied, by place.
 
         Args:
             row: Index of the row in which the model asked.
@@ -274,7 +274,7 @@ class CallHooks:
         """
         return {
             at: CallResult(one, one.refusal, one.refused_as, sandbox=sandbox)
-            for (in_row, at), one in self.shown.items()
+            for (in_row, at), one in self.checked_calls.items()
             if in_row == row and one.refusal is not None and one.refused_as == "denied"
         }
 
@@ -285,11 +285,11 @@ class CallHooks:
         place: Place,
         tell: Callable[[CallResult], None],
     ) -> CallResult:
-        """Return what became of a call with the result that the model may read.
+        """Return a finished call with the result that the model may read.
 
         One that is cut off while a hook looks at it is told to `tell` without its result.
         """
-        self.shown.pop(place, None)
+        self.checked_calls.pop(place, None)
         if finished.is_cut_off or finished.prepared.refusal is not None:
             return finished
         try:
@@ -441,7 +441,7 @@ def _result(given: object, hook: str) -> ToolResultText:
 
 
 def _read(old: ResultText, new: ResultText) -> tuple[str, str]:
-    """Return what the model would read of two results; of images that differ, their labels."""
+    """Return two results as the model would read them; of images that differ, their labels."""
     if old.images == new.images:
         return old.shown, new.shown
     before, after = (ToolFeedback("", "", one.shown, one.images).described for one in (old, new))

@@ -1,4 +1,4 @@
-"""What sessions say of the runs that made them, one run served again, and how a replay differs."""
+"""Recorded runs: read from sessions, served again, and compared with a replay."""
 
 from __future__ import annotations
 
@@ -224,7 +224,7 @@ class RecordedOperation:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """What sessions and those that they came from say together; each session stands once."""
+    """The runs of sessions and of their ancestors; each session stands once."""
 
     nodes: tuple[RecordedNode, ...] = ()
     """Parents stand before what was made of them."""
@@ -315,7 +315,7 @@ _OWN_ERROR = re.compile(r"\S+:\S+ failed: (\w+): (.*)", re.DOTALL)
 
 
 def response_of(call: ModelCall, row: ChunkRow | None) -> RathLLMChatResponse:
-    """Return what a model answered.
+    """Return the response of a model.
 
     Args:
         call: An answered call.
@@ -411,14 +411,14 @@ class EmptyRun:
         self._ends_as = outcome
 
     def recall(self, given: Recall | None) -> Recall | None:
-        """Return what gives the recorded notes; the one that was given is let go."""
+        """Return a recall of the recorded notes; the one that was given is let go."""
         waiting: object = given
         if isinstance(waiting, HoldingRecall):
             waiting.close()
         return (lambda _: self.notes) if self.notes else None
 
     def changes_of(self, row: RowId) -> Sequence[Change]:
-        """Return what hooks had made of the answer that a row holds."""
+        """Return the changes of hooks to the answer that a row holds."""
         return ()
 
     def result_order(self, calls: Sequence[ToolCall]) -> Sequence[int]:
@@ -498,7 +498,7 @@ class RecordedRun(EmptyRun):
                 pass
 
     def changes_of(self, row: RowId) -> Sequence[Change]:
-        """Return what hooks had made of the answer that a row holds."""
+        """Return the changes of hooks to the answer that a row holds."""
         return self._answers.get(row, ())
 
     def result_order(self, calls: Sequence[ToolCall]) -> Sequence[int]:
@@ -636,7 +636,7 @@ class RecordedRun(EmptyRun):
         return self.run.outcome
 
     def end(self, problem: str = "") -> BaseException:
-        """Return what ends a run that asks for more than the record has."""
+        """Return the error for a run that asks for more than the record has."""
         outcome = self.outcome
         if outcome is None or isinstance(outcome, BudgetExceeded | DeadlineExceeded | Suspended):
             self._ends_as = outcome
@@ -719,7 +719,7 @@ class RecordedRun(EmptyRun):
             raise self._note(difference(problem, where, *digests))
 
     def _result(self, call: ToolCall, run: ToolRun) -> CallResult:
-        """Return what a call gave, once the row that holds it is what the run says."""
+        """Return the result of a call, once its row agrees with the run."""
         row, where = self.run.row_of(run), f"{self.where}, tool call {call.id!r}"
         if row is None or not isinstance(row.content, ToolFeedback):
             raise self._note(ReplayDifference("the record has no row with the result", where=where))
@@ -765,7 +765,7 @@ def _parameters_in(body: bytes) -> dict[str, Any] | None:
 def _parts(
     tools: Iterable[RathLLMFunctionTool], parameters: Mapping[str, Any]
 ) -> dict[tuple[str, str], str]:
-    """Return what a request says beside its messages, as JSON, by the kind and name of each."""
+    """Return the parts of a request beside its messages, as JSON, by the kind and name of each."""
     parts: dict[tuple[str, str], Any] = {
         ("schema of tool", tool.name): [tool.description, tool.parameters] for tool in tools
     }

@@ -52,7 +52,7 @@ from rath.session.log.open_logs import (
     writers_of,
 )
 from rath.session.log.store import SessionLog, SessionStore, StoredLog, default_store
-from rath.session.log.writer import LogWriter, find_whole_log, knows_open_calls
+from rath.session.log.writer import LogWriter, find_complete_log, knows_open_calls
 from rath.session.outcome import Cancelled
 from rath.session.record import InnerLog
 from rath.session.run.run_log import Durability as Durability
@@ -62,7 +62,7 @@ _ENV = "OPENRATH_DURABILITY"
 
 
 def default_durability() -> Durability:
-    """Return what the environment says, else the first config that says something, else `turn`.
+    """Return the setting of the environment, else of the first config that has one, else `turn`.
 
     Raises:
         ConfigError: That is no durability.
@@ -95,7 +95,7 @@ class RecordingPlan:
 
     @property
     def open_logs(self) -> OpenLogs:
-        """What is known of the store."""
+        """The open logs of the store."""
         return open_session_files() if self.is_alone else open_logs_of(self.store)
 
     def recorder(
@@ -108,7 +108,7 @@ class RecordingPlan:
         provider: Provider | None,
         lineage: SessionLineage,
     ) -> Recorder:
-        """Return what writes the run that makes a session."""
+        """Return the recorder of the run that makes a session."""
         who = Identity.of(
             session,
             provenance,
@@ -373,7 +373,9 @@ class Recorder:
     ) -> tuple[LogWriter, Future[None]]:
         """Go on with the log of a run, or write what it had made where it has none."""
         plan, session = self._plan, self._who.session
-        written = await _wait(plan.open_logs.lane.put(partial(find_whole_log, plan.store, session)))
+        written = await _wait(
+            plan.open_logs.lane.put(partial(find_complete_log, plan.store, session))
+        )
         if written is None:
             return await self._new(ancestors, start)
         if not (is_beginning(written, start) and knows_open_calls(written, start)):

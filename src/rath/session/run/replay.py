@@ -190,7 +190,7 @@ class StrictReplay:
         """The rows that the runs made, by their sessions."""
 
         self._models = ReplayModels()
-        self._asked: tuple[object, RequestBuilder, ChunkTable] | None = None
+        self._last_builder: tuple[object, RequestBuilder, ChunkTable] | None = None
         """The requests of the last run, what must be the same to go on from them, and its rows."""
 
     async def run(self) -> None:
@@ -294,7 +294,7 @@ class StrictReplay:
     ) -> RequestBuilder | None:
         """Return the requests of a run, which go on from those of the run before where they can."""
         operation, table = script.run.operation, script.run.node.body.table
-        before, self._asked = self._asked, None
+        before, self._last_builder = self._last_builder, None
         if script.notes or not script.calls:
             return None
         same = (_model_of(script.calls[0]), operation.head, operation.tools, operation.output)
@@ -302,12 +302,12 @@ class StrictReplay:
             builder = before[1]
             # What is said before a question stands in no request where no answer follows.
             if user.table.vector.common_prefix(before[2].vector) > builder.n_rows:
-                self._asked = (same, builder, table)
+                self._last_builder = (same, builder, table)
                 return builder
         request = partial(turn_request, operation.tools, operation.output)
         frame = RequestFrame(head=operation.head, request=request)
         builder = await offload(len(user.table), partial(RequestBuilder, model, frame, user))
-        self._asked = (same, builder, table)
+        self._last_builder = (same, builder, table)
         return builder
 
 
@@ -353,7 +353,7 @@ class RecordedForm(OutputForm):
     """Reads each answer as the record says it was read."""
 
     def read_answer(self, text: str) -> Any:
-        """Return what the run read in a text.
+        """Return the value that the run read in a text.
 
         Raises:
             Unfit: It did not fit.
@@ -393,7 +393,7 @@ def _problems(tool: str, rows: Sequence[ChunkRow]) -> Iterator[str | None]:
 
 
 def _problem(text: str) -> str:
-    """Return what was wrong, out of what the model was told of it."""
+    """Return the problem named in a message to the model."""
     problem = text.partition("cannot be used: ")[2]
     ends = [at for end in (". Give the whole answer", ". Call ") if (at := problem.rfind(end)) >= 0]
     return problem[: min(ends)] if ends else problem.removesuffix(".")

@@ -53,7 +53,7 @@ CARRIED_OUT = "the call was carried out; what came of it is not known"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResumePoint:
-    """What a run knows that goes on."""
+    """The state from which a run goes on."""
 
     body: Body
     """Rows, record and open calls so far."""
@@ -70,7 +70,7 @@ class ResumePoint:
     open_calls: tuple[OpenCall, ...]
     """The calls of the last turn that have no row."""
 
-    was_asked: bool
+    has_calls: bool
     """Whether a model was asked in this run, so that what was recalled is known."""
 
     context: Context | None
@@ -97,7 +97,7 @@ class ResumePoint:
         return tuple(each.said.child for each in self.open_calls if each.said.child is not None)
 
     def known_results(self, tools: Mapping[str, ToolOffer]) -> dict[int, CallResult]:
-        """Return what is known, by result or decision, of the open calls by their index."""
+        """Return the known results, by result or decision, of the open calls by their index."""
         known = {each.index: _settled(each, tools.get(each.call.name)) for each in self.open_calls}
         return {index: finished for index, finished in known.items() if finished is not None}
 
@@ -123,11 +123,11 @@ class ResumePoint:
         return effective
 
     def answers(self) -> dict[int, CurrentCall]:
-        """Return what was said to the open calls, by their index, for when they are made."""
+        """Return the answers to the open calls, by their index, for when they are made."""
         return {each.index: _given(each) for each in self.open_calls}
 
     def with_decisions(self, done: Mapping[int, CallResult]) -> dict[int, CallResult]:
-        """Return what became of calls, with the decisions by which they were made."""
+        """Return the results of calls, with the decisions by which they were made."""
         results = dict(done)
         for each in self.open_calls:
             if each.allowed_by is not None and each.index in done:
@@ -163,7 +163,7 @@ def resume_point(body: Body, session: UUID, *, late: Record | None = None) -> Re
         turns=tuple(turns),
         last_row=last_row,
         open_calls=open_calls(body, session, late=late),
-        was_asked=bool(calls),
+        has_calls=bool(calls),
         context=_context(calls),
         own_entries=own_entries,
     )
@@ -196,7 +196,7 @@ def _given(open_call: OpenCall) -> CurrentCall:
 
 
 def _denied(open_call: OpenCall, prepared: CheckedCall) -> CallResult | None:
-    """Return what the model reads of a call that was not allowed, None for one that is made."""
+    """Return the result of a call that was not allowed, None for one that is made."""
     approval = open_call.said.approval
     if approval is None or approval.choice != "deny":
         return None
@@ -247,8 +247,8 @@ class UnfinishedCompression:
         """Whether the summary is there, so that no model is asked once more."""
         return len(self.body.table) > 0
 
-    def begun_with(self, user: Body) -> Body:
-        """Return what there is, with the rows of the input where there is no summary."""
+    def start_with(self, user: Body) -> Body:
+        """Return the content so far, with the rows of the input where there is no summary."""
         return self.body if self.has_summary else replace(self.body, table=user.table)
 
 
@@ -279,10 +279,10 @@ def find_earlier_compression(
     check = model_check(required_operation(found, "compress", place), place)
     if not has_failed and not _compression_goes_on(content):
         return replace(found, body=serve_recorded(found, cells, check))
-    return _begun(found, content, operation, check)
+    return _compression_point(found, content, operation, check)
 
 
-def _begun(
+def _compression_point(
     found: RecordedSession, content: Body, operation: Operation, check: Callable[[Body, Body], None]
 ) -> UnfinishedCompression:
     own_entries = entries_since(content.record, found.id)
@@ -320,7 +320,7 @@ def _input_check(content: Body, place: Place) -> Callable[[Body, Body], None]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EarlierRun:
-    """What was made of a loop before."""
+    """An earlier run of a loop."""
 
     session: UUID
     provenance: Provenance | None
@@ -341,12 +341,12 @@ class EarlierRun:
     goes_on: ResumePoint | None = None
     """Where the run goes on."""
 
-    made: Session | None = None
+    complete_run: Session | None = None
     """All that there is to it, where nothing is left to do."""
 
 
 def find_earlier_run(user: Session, agent: Session, place: Place) -> EarlierRun | None:
-    """Return what was made of the loop that is called here, None where nothing was.
+    """Return the earlier run of the loop that is called here, None where there is none.
 
     Raises:
         ResumeMismatch: At this place something else was made.
@@ -376,7 +376,7 @@ def _waiting(user: Session, agent: Session, place: Place) -> EarlierRun | None:
     if is_superseded(user.body):
         return _gone_on(user, agent, origin)
     known = _known(user, agent, origin, before)
-    return replace(known, made=user) if before.waiting else replace(known, goes_on=before)
+    return replace(known, complete_run=user) if before.waiting else replace(known, goes_on=before)
 
 
 def _gone_on(user: Session, agent: Session, origin: Deferred[Body]) -> EarlierRun:
@@ -386,7 +386,7 @@ def _gone_on(user: Session, agent: Session, origin: Deferred[Body]) -> EarlierRu
         again = EarlierRun(
             session=user.id, provenance=None, lineage=None, cells=(origin, agent.body)
         )
-        return replace(again, made=_same_run(user, origin))
+        return replace(again, complete_run=_same_run(user, origin))
     before = resume_point(written, user.id)
     assert before is not None, "its operation is there"
     known = _known(user, agent, origin, before)
@@ -395,7 +395,7 @@ def _gone_on(user: Session, agent: Session, origin: Deferred[Body]) -> EarlierRu
     outcome = waiting_outcome(before.open_calls, NeedsDecision(user.id, ()), user.id)
     waits = Deferred.of(replace(written, outcome=outcome))
     alias(waits, origin)
-    return replace(known, made=_same_run(user, waits))
+    return replace(known, complete_run=_same_run(user, waits))
 
 
 def _known(
@@ -436,7 +436,7 @@ def _found(
         placement=found.placed(user.placement),
     )
     if not found.body.done():
-        return replace(known, made=_made(found, found.body, user, agent))
+        return replace(known, complete_run=_session_of(found, found.body, user, agent))
     if content is None or _is_void(content, found.id):
         discard_recorded(place)
         return known
@@ -450,10 +450,14 @@ def _found(
         waits = Deferred.of(replace(content, outcome=outcome))
         alias(waits, origin)
         found = replace(found, body=waits)
-    return replace(known, made=_made(found, serve_recorded(found, cells, check), user, agent))
+    return replace(
+        known, complete_run=_session_of(found, serve_recorded(found, cells, check), user, agent)
+    )
 
 
-def _made(found: RecordedSession, body: Deferred[Body], user: Session, agent: Session) -> Session:
+def _session_of(
+    found: RecordedSession, body: Deferred[Body], user: Session, agent: Session
+) -> Session:
     """Return the session that was found, as the call makes it now."""
     parents = (user.as_parent(), agent.as_parent())
     session = Session.from_body(

@@ -71,7 +71,7 @@ class ContentCache:
 
     def __init__(self, limit: int = MAX_RECORD_BYTES) -> None:
         self._room = limit
-        self._kept: set[str] = set()
+        self._stored: set[str] = set()
 
     def fitting(self, effects: Iterable[FileEffect]) -> tuple[tuple[FileEffect, ...], bool]:
         """Return effects with the contents for which there is room, and whether all are there."""
@@ -86,12 +86,12 @@ class ContentCache:
         return tuple(fitting_effects), is_complete
 
     def _fitting(self, blob: Blob | None) -> Blob | None:
-        if blob is None or blob.data is None or blob.digest in self._kept:
+        if blob is None or blob.data is None or blob.digest in self._stored:
             return blob
         if len(blob.data) > self._room:
             return blob.without_data()
         self._room -= len(blob.data)
-        self._kept.add(blob.digest)
+        self._stored.add(blob.digest)
         return blob
 
 
@@ -358,7 +358,7 @@ class ToolRounds:
     def _ended(
         self, attempt: _Attempt, prepared: CheckedCall, result: ResultText, status: ToolStatus
     ) -> CallResult:
-        """Return what became of a call, with what it did and where."""
+        """Return the result of a call, with its effects and its sandbox."""
         sandbox, offer = self.placement.sandbox, attempt.offer
         gaps = list(attempt.effects.gaps)
         if sandbox is not None and sandbox.unobserved.any_since(attempt.mark):

@@ -167,7 +167,7 @@ def store_of(session: Session) -> SessionStore | None:
 
 
 class Program:
-    """What a run of a program had made: in memory, behind a session of it, and in its store.
+    """The earlier run of a program: in memory, behind a session of it, and in its store.
 
     Args:
         session: Any session of the run.
@@ -184,7 +184,7 @@ class Program:
         self._held = {found.id: found for found in _closure(session)}
         self._dropped: set[UUID] = set()
         # In a store whoever goes on finds there what another one has begun.
-        self._begun = None if stored is not None else started_sessions(session.body)
+        self._started_sessions = None if stored is not None else started_sessions(session.body)
 
     @property
     def store(self) -> SessionStore | None:
@@ -192,7 +192,7 @@ class Program:
         return None if self.stored is None else self.stored.store
 
     def find(self, session: UUID) -> RecordedSession | None:
-        """Return what was made under an id; what this process holds of the given session first."""
+        """Find a session by its id; what this process holds of the given session first."""
         if session in self._dropped:
             return None
         held = self._held.get(session)
@@ -200,7 +200,7 @@ class Program:
             placement, is_moved = self._session.placement, self._session.was_placed
             return replace(held, placement=placement, is_moved=is_moved)
         if self.stored is None or (held is not None and not held.body.done()):
-            return held or self._begun_here(session)
+            return held or self._find_started(session)
         found = self.stored.find(session)
         if found is None or not self._is_moved(session):
             return found or held
@@ -223,10 +223,14 @@ class Program:
         self, session: UUID, start: Callable[[], Deferred[Body]]
     ) -> tuple[Deferred[Body], bool]:
         """Have a session made that was not found, unless that has begun meanwhile."""
-        return (start(), True) if self._begun is None else begin(self._begun, session, start)
+        return (
+            (start(), True)
+            if self._started_sessions is None
+            else begin(self._started_sessions, session, start)
+        )
 
-    def _begun_here(self, session: UUID) -> RecordedSession | None:
-        body = None if self._begun is None else self._begun.get(session)
+    def _find_started(self, session: UUID) -> RecordedSession | None:
+        body = None if self._started_sessions is None else self._started_sessions.get(session)
         return None if body is None else RecordedSession(session, body, Provenance())
 
     def place(self) -> Place:
@@ -337,7 +341,7 @@ def program_of(
 
 
 class InsideCalls:
-    """What the calls of one run had made, which goes on without the program around it.
+    """The sessions that calls of one run had made, which goes on without the program around it.
 
     Args:
         stored: The store in which that is.
@@ -353,7 +357,7 @@ class InsideCalls:
         self._held = {found.id: found for found in _inner(session.as_parent())}
 
     def find(self, session: UUID) -> RecordedSession | None:
-        """Return what was made under an id; what is stored first, where others may answer it."""
+        """Find a session by its id; what is stored first, where others may answer it."""
         return self._stored.find(session) or self._held.get(session)
 
     def drop(self, session: UUID) -> None:

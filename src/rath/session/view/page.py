@@ -162,7 +162,7 @@ class Feed:
     def __init__(self, store: SessionStore, session: UUID, *, compare: UUID | None = None) -> None:
         self._store = store
         self._session = session
-        self._beside = () if compare is None else (load(store, compare).session.as_parent(),)
+        self._compared = () if compare is None else (load(store, compare).session.as_parent(),)
         self._size = 0
         self._seconds = 0.0
 
@@ -178,7 +178,7 @@ class Feed:
         is_over = not self._store.is_being_written(self._session)
         loaded = load(self._store, self._session)
         self._size = loaded.size
-        heads = (loaded.session.as_parent(), *self._beside)
+        heads = (loaded.session.as_parent(), *self._compared)
         nodes = nodes_of(heads)
         if not is_over:
             nodes = tuple(map(self._as_running, nodes))
@@ -206,7 +206,7 @@ class Feed:
 
 
 def doing_now(left: Unfinished | None) -> tuple[tuple[str, str], ...]:
-    """Return what a run is doing between its rows: tools that run, and the answer so far."""
+    """Return the activity of a run between its rows: tools that run, and the answer so far."""
     if left is None:
         return ()
     tools = [("runs", f"{intent.tool}, since {intent.at:%H:%M:%S} UTC") for intent in left.intents]
@@ -232,7 +232,7 @@ _HEADERS = {
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a client asks for."""
+    """A request of a client."""
 
     method: str
     target: str
@@ -308,7 +308,7 @@ class _Page:
         self.has_listened = False
 
     def tell(self, snapshot: PageSnapshot) -> str:
-        """Return what is new to the page; blocks."""
+        """Return the news for the page; blocks."""
         self.snapshot = snapshot
         return self.encoder.encode(snapshot.nodes)
 

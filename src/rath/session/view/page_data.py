@@ -76,7 +76,7 @@ class PageLimits:
                 raise ValueError(f"{name} must not be negative, got {getattr(self, name)}")
 
 
-Shown: TypeAlias = "str | list[str | int]"
+CutText: TypeAlias = "str | list[str | int]"
 """A text; or head, number of characters left out, and tail of one that was too long."""
 
 _HARMLESS = str.maketrans(
@@ -84,7 +84,7 @@ _HARMLESS = str.maketrans(
 )  # In JSON these stand inside of strings only.
 
 
-def cut_text(text: str, max_chars: int) -> Shown:
+def cut_text(text: str, max_chars: int) -> CutText:
     """Return a text of at most `max_chars` characters, with what is left out said."""
     if len(text) <= max_chars:
         return text
@@ -127,7 +127,7 @@ def nodes_of(heads: Iterable[Edge]) -> tuple[PageNode, ...]:
 
 
 def own_entries(node: PageNode) -> Sequence[Entry]:
-    """Return what happened in the session itself: from its own operation on; O(entries)."""
+    """Return the entries of the session itself: from its own operation on; O(entries)."""
     if node.body is None:
         return ()
     record = node.body.record
@@ -138,7 +138,7 @@ def own_entries(node: PageNode) -> Sequence[Entry]:
 
 
 def totals(node: PageNode) -> dict[str, Any]:
-    """Return what a session did itself, without what it came from; O(rows + entries)."""
+    """Return the totals of a session itself, without its ancestors; O(rows + entries)."""
     entries = own_entries(node)
     calls = [entry for entry in entries if isinstance(entry, ModelCall)]
     runs = [entry for entry in entries if isinstance(entry, ToolRun)]
@@ -261,7 +261,7 @@ class Numbered(Generic[T]):
         return self._numbers.get(key)
 
     def fresh(self) -> list[T]:
-        """Return what came since this was last asked, in order."""
+        """Return the events since the last request, in order."""
         fresh, self._fresh = self._fresh, []
         return fresh
 
@@ -428,10 +428,10 @@ class PageEncoder:
         found = (self._catalogue.rows.find(row) for row in rows)
         return [row for row in found if row is not None]
 
-    def _text(self, text: str | None) -> Shown | None:
+    def _text(self, text: str | None) -> CutText | None:
         return None if text is None else cut_text(text, self._limits.max_chars)
 
-    def _json(self, value: object) -> Shown | None:
+    def _json(self, value: object) -> CutText | None:
         """Return any data as JSON text, which the page shows as it is."""
         return None if value is None else self._text(encode_plain(value))
 
@@ -466,7 +466,7 @@ class PageEncoder:
         return {
             "k": "model",
             **_named(entry, purpose="purpose", status="status"),
-            "who": self._share(self._asked(call)),
+            "who": self._share(self._request_fields(call)),
             "seen": None if entry.seen is None else self._seen(entry.seen),
             "answer": self._text(entry.answer),
             "partial": self._text(call.partial_text or None) if entry.status != "done" else None,
@@ -493,8 +493,8 @@ class PageEncoder:
             "fallback": call.fallback_from,
         }
 
-    def _asked(self, call: CallEvidence) -> dict[str, Any]:
-        """Return what calls of one run have in common: whom they asked, and how."""
+    def _request_fields(self, call: CallEvidence) -> dict[str, Any]:
+        """Return the common fields of the calls of one run: whom they asked, and how."""
         return without_empty(
             kind=call.provider_kind,
             adapter=f"{call.adapter} {call.adapter_version}",

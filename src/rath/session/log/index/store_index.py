@@ -25,8 +25,8 @@ from rath.session.log.files import FileStore
 from rath.session.log.index.database import (
     BUSY_SECONDS,
     CALL_FIELDS,
-    CallFacts,
     Database,
+    IndexedCall,
     LogFacts,
     SessionSummary,
     displayed_text,
@@ -162,9 +162,9 @@ _SAYS = "n IN (SELECT n FROM said WHERE id IN (SELECT rowid FROM words WHERE wor
 
 @dataclass(frozen=True, slots=True)
 class IndexMemory:
-    """What an index said of one log when it was brought up to date last."""
+    """The facts of one log when its index was brought up to date last."""
 
-    begun: int | None = None
+    started_at: int | None = None
     """When the session was begun, in microseconds; None where the index does not know it."""
 
     n_lines: int = 0
@@ -178,7 +178,7 @@ class IndexMemory:
 
 
 def index_memory(store: SessionStore, session: UUID) -> IndexMemory:
-    """Return what the index of a store says of one session as it is; no log is read for that.
+    """Return the index's facts of one session as it is; no log is read for that.
 
     Where there is no index, or it cannot be used now, that is nothing.
     """
@@ -207,7 +207,7 @@ def lines_are_missing(n_lines: int, n_known: int) -> str:
 
 
 class StoreIndex:
-    """What the logs of a store say, without reading them at each question.
+    """The index of a store: answers questions without reading its logs each time.
 
     The first question reads the logs that were written since the last time; `refresh` does it
     again. Several processes may use one index. One that is damaged or of another version is made
@@ -259,7 +259,7 @@ class StoreIndex:
             self._ask(lambda database: None)
 
     def summaries(self, asked: SessionFilter | None = None) -> tuple[SessionSummary, ...]:
-        """Return what is known of the sessions that fit, by default of all, the newest first.
+        """Return summaries of the sessions that fit, by default of all, the newest first.
 
         Raises:
             PersistenceError: The store cannot be read.
@@ -276,7 +276,7 @@ class StoreIndex:
         return tuple(found[: asked.limit])
 
     def logs(self) -> dict[UUID, ListedLog | None]:
-        """Return what is known of each log in the order of the store, None where it must be read.
+        """Return the facts of each log in the order of the store, None where it must be read.
 
         That is a log that cannot be believed, or that another process has read meanwhile.
 
@@ -297,11 +297,11 @@ class StoreIndex:
         return int(self._rows(f"SELECT count(*) FROM sessions WHERE {where}", values)[0][0])
 
     def summary(self, session: UUID) -> SessionSummary | None:
-        """Return what is known of one session, None where the store has no log of it."""
+        """Return the summary of one session, None where the store has no log of it."""
         return next(iter(self.known([session])), None)
 
     def known(self, sessions: Collection[UUID]) -> list[SessionSummary]:
-        """Return what is known of those of these sessions of which the store has a log."""
+        """Return the summaries of those of these sessions of which the store has a log."""
         return self._summaries(self._rows_of(f"{_SELECT} WHERE id IN ({{}})", sessions))
 
     def search(self, text: str, *, limit: int = 100) -> tuple[SearchHit, ...]:
@@ -346,7 +346,7 @@ class StoreIndex:
                  GROUP BY run ORDER BY max(created) DESC, run"""
         return self._ids(sql)
 
-    def calls(self, sessions: Collection[UUID]) -> tuple[tuple[UUID, CallFacts], ...]:
+    def calls(self, sessions: Collection[UUID]) -> tuple[tuple[UUID, IndexedCall], ...]:
         """Return the model calls in the logs of these sessions, with whose log it is, by time.
 
         A call of a run inside a run stands in the logs of both, under one id.
@@ -356,7 +356,7 @@ class StoreIndex:
                  FROM calls JOIN sessions USING (n)
                  WHERE sessions.id IN ({}) ORDER BY at, calls.id"""
         return tuple(
-            (UUID(bytes=session), CallFacts(**from_row(CALL_FIELDS, call)))
+            (UUID(bytes=session), IndexedCall(**from_row(CALL_FIELDS, call)))
             for session, *call in self._rows_of(sql, sessions)
         )
 
@@ -399,7 +399,7 @@ class StoreIndex:
         return [row for part in parts for row in self._rows(sql.format(marks(part)), part)]
 
     def _summaries(self, rows: Sequence[Any]) -> list[SessionSummary]:
-        """Return what rows of sessions say."""
+        """Return the summaries of rows of sessions."""
         n_members = len(_MEMBERS)
         titles = {row[0]: row[n_members:] for row in rows}
         found: list[SessionSummary] = []
@@ -546,7 +546,7 @@ class StoreIndex:
 
 
 def _reached(session: UUID, step: Callable[[UUID], Iterable[UUID]]) -> tuple[UUID, ...]:
-    """Return what can be reached from a session by steps, each once, the nearest first."""
+    """Return the sessions within reach of one by steps, each once, the nearest first."""
     found: dict[UUID, None] = {}
     frontier = [session]
     while frontier:
