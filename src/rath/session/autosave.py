@@ -87,8 +87,8 @@ def is_autosaving_lately() -> bool:
     """Tell the same as it was within the last second, for what is made very often; 0.3 us."""
     if _override is not None:
         return _override
-    known = _lately
-    return known[1] if known is not None and time.monotonic() < known[0] else is_autosaving()
+    cached = _lately
+    return cached[1] if cached is not None and time.monotonic() < cached[0] else is_autosaving()
 
 
 def look_again() -> None:
@@ -107,10 +107,10 @@ def _set_override(on: bool | None) -> bool | None:
 def _configured(now: float) -> bool:
     """Return the setting of the configs, at most one second old."""
     global _known
-    home, known = env_value(OPENRATH_HOME_ENV), _known
-    if known is None or known[0] != home or now >= known[1]:
-        known = _known = (home, now + _LOOK_SECONDS, _says_config())
-    return known[2]
+    home, cached = env_value(OPENRATH_HOME_ENV), _known
+    if cached is None or cached[0] != home or now >= cached[1]:
+        cached = _known = (home, now + _LOOK_SECONDS, _says_config())
+    return cached[2]
 
 
 def _says_config() -> bool:

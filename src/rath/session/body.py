@@ -138,10 +138,10 @@ class Body:
 
     def cancelled(self, session: UUID) -> Body:
         """Return the content as a run of `session` that was cancelled leaves it."""
-        left = self.unfinished
+        unfinished = self.unfinished
         # It is an outcome like others: where it is stored, its log gets a trailer.
-        left = None if left is None else replace(left, has_ended=True)
-        return replace(self, outcome=Cancelled(session), unfinished=left)
+        unfinished = None if unfinished is None else replace(unfinished, has_ended=True)
+        return replace(self, outcome=Cancelled(session), unfinished=unfinished)
 
     def merged(self, other: Body) -> Body:
         """Return the rows of the common prefix once, then ours, then theirs.
@@ -172,8 +172,8 @@ def _output(body: Body) -> OutputValue | OutputMissing | None:
 def _unite_given(
     mine: tuple[GivenUsage, ...], theirs: tuple[GivenUsage, ...]
 ) -> tuple[GivenUsage, ...]:
-    known = {given.session for given in mine}
-    return mine + tuple(given for given in theirs if given.session not in known)
+    own_sessions = {given.session for given in mine}
+    return mine + tuple(given for given in theirs if given.session not in own_sessions)
 
 
 Inheritor = Callable[[Body], Body]

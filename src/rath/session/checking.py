@@ -89,9 +89,9 @@ class Checking:
         place = next_place()
         judge = cmd if isinstance(cmd, str) else shlex.join(cmd)
         if current_source() is not None:
-            known: Verdict | None = _find_verdict(place, self.record, name=name, judge=judge)
-            if known is not None:
-                return known
+            earlier: Verdict | None = _find_verdict(place, self.record, name=name, judge=judge)
+            if earlier is not None:
+                return earlier
         context = current_replay()
         if context is not None:
             entries = context.check(self, name, judge)
@@ -124,10 +124,10 @@ class Checking:
             ValueError: The record does not hold the verdict.
             RuntimeError: The session has no sandbox, or it was closed.
         """
-        known = next((one for one in _verdicts(self) if one.verdict.id == verdict.id), None)
-        if known is None:
+        entry = next((one for one in _verdicts(self) if one.verdict.id == verdict.id), None)
+        if entry is None:
             raise ValueError(f"verdict {verdict.name!r} is not in the record of session {self.id}")
-        if known.is_stale:
+        if entry.is_stale:
             return False
         sandbox = self.placement.held()
         digest = runtime().run(sandbox.aworkspace_digest, label="a digest of the workspace")

@@ -115,16 +115,16 @@ def run_session_compress(
     provider = provider_for("run_session_compress", user_session, agent_session, agent_provider)
     check_executor("run_session_compress", executor)
     check_callable("run_session_compress", "on_event", on_event)
-    instruction = _checked_instruction(compress_instruction)
+    instruction = _check_instruction(compress_instruction)
     origin: ProviderOrigin = "session" if agent_provider is None else "call"
     candidates = candidates_for(provider, executor, on_event, origin=origin)
     check_budget("run_session_compress", candidates)
     place, served = begin_operation("compress", user_session, agent_session, candidates)
     cells = (user_session.body, agent_session.body)
-    found: RecordedSession | UnfinishedCompression | None = None
+    earlier: RecordedSession | UnfinishedCompression | None = None
     if served is None and current_source() is not None:
-        found = _find_earlier_compression(place, cells)
-    known, before = (found, None) if isinstance(found, RecordedSession) else (None, found)
+        earlier = _find_earlier_compression(place, cells)
+    known, before = (earlier, None) if isinstance(earlier, RecordedSession) else (None, earlier)
     session_id = place.new_id()
     shot = OneShot(
         purpose="compress",
@@ -334,10 +334,10 @@ def _run_id(served: ServedRun | None, before: UnfinishedCompression | None) -> U
     return uuid4() if served is None else served.run_id
 
 
-def _checked_instruction(given: object) -> str:
-    if given is not None and not isinstance(given, str):
-        raise TypeError(f"compress_instruction must be a str, not {type(given).__name__}")
-    return (given or "").strip() or DEFAULT_INSTRUCTION
+def _check_instruction(instruction: object) -> str:
+    if instruction is not None and not isinstance(instruction, str):
+        raise TypeError(f"compress_instruction must be a str, not {type(instruction).__name__}")
+    return (instruction or "").strip() or DEFAULT_INSTRUCTION
 
 
 def _summary(choice: RathLLMChatChoice) -> str:

@@ -125,21 +125,21 @@ class Album:
 
     def labels_in(self, value: object) -> list[str]:
         """Return the labels of all images in lists, tuples and mappings, at any depth."""
-        found: list[str] = []
-        todo, met = [value], set[int]()
+        labels: list[str] = []
+        todo, visited = [value], set[int]()
         while todo:
             item = todo.pop()
             if isinstance(item, Image):
-                found.append(self.label_of(item))
+                labels.append(self.label_of(item))
                 continue
-            if id(item) in met:
+            if id(item) in visited:
                 continue
-            met.add(id(item))
+            visited.add(id(item))
             if isinstance(item, Mapping):
                 todo += reversed(list(cast("Mapping[object, object]", item).values()))
             elif isinstance(item, list | tuple):
                 todo += reversed(cast("list[object]", item))
-        return found
+        return labels
 
     def _take(self, image: Image) -> str:
         n_bytes = self._n_bytes + image.blob.size
@@ -211,15 +211,15 @@ def address(uri: str) -> str:
     return f"{short[:half]}...{short[-half:]}"
 
 
-def _escaped(found: re.Match[str]) -> str:
-    if re.compile(_AT_HOME).fullmatch(found.string, found.start(), found.end()):
-        return found[0]
-    escaped = json.dumps(found[0])[1:-1]
+def _escaped(match: re.Match[str]) -> str:
+    if re.compile(_AT_HOME).fullmatch(match.string, match.start(), match.end()):
+        return match[0]
+    escaped = json.dumps(match[0])[1:-1]
     return escaped.replace("<", r"\u003c").replace(">", r"\u003e")
 
 
-def _percent_encoded(found: re.Match[str]) -> str:
-    return "".join(f"%{byte:02X}" for byte in found[0].encode(errors="replace"))
+def _percent_encoded(match: re.Match[str]) -> str:
+    return "".join(f"%{byte:02X}" for byte in match[0].encode(errors="replace"))
 
 
 def decode_content(kind: str, payload: Mapping[str, Any]) -> Content:
@@ -260,13 +260,13 @@ def _images(listed: object) -> tuple[Image, ...]:
     """Return the images of a payload, known by digest; what names none is some other data."""
     entries = cast("list[object]", listed) if isinstance(listed, list) else ()
     mappings = [cast("Mapping[str, Any]", e) for e in entries if isinstance(e, Mapping)]
-    found: list[Image] = []
+    images: list[Image] = []
     for entry in (each for each in mappings if "sha256" in each):
         digest, size = str(entry["sha256"]), entry.get("size")
         blob = Blob(digest, size if isinstance(size, int) else 0)
         wrong = None if is_digest(digest) else "its row does not name it by a sha256"
-        found.append(Image(_text(entry.get("mime")) or "", blob, wrong))
-    return tuple(found)
+        images.append(Image(_text(entry.get("mime")) or "", blob, wrong))
+    return tuple(images)
 
 
 def _text(value: object) -> str | None:
@@ -465,11 +465,11 @@ def _encode_output(
             complete[name] = payload[name] if blob.size <= size else decode_output(blob.data)
         else:
             complete |= {f"{name}_sha256": blob.digest, f"{name}_bytes": blob.size}
-    found = _cut_fields(payload, MAX_STREAM_CHARS, complete=complete, exit_code=exit_code)
-    if found.full is None or not paths:
-        return found
-    excerpt = {**json.loads(found.shown), "kept": paths, "how_to_read": _HOW_TO_READ}
-    return replace(found, shown=json.dumps(excerpt))
+    cut_text = _cut_fields(payload, MAX_STREAM_CHARS, complete=complete, exit_code=exit_code)
+    if cut_text.full is None or not paths:
+        return cut_text
+    excerpt = {**json.loads(cut_text.shown), "kept": paths, "how_to_read": _HOW_TO_READ}
+    return replace(cut_text, shown=json.dumps(excerpt))
 
 
 def _encode_content(content: results.FileContent) -> ResultText:
@@ -480,14 +480,14 @@ def _encode_content(content: results.FileContent) -> ResultText:
         payload["next_offset"] = content.next_offset
     if content.total is not None:
         payload[f"total_{unit}"] = content.total
-    found = _cut_fields(payload, MAX_FILE_CHARS)
-    if found.full is None:
-        return found
-    excerpt = json.loads(found.shown)
+    result = _cut_fields(payload, MAX_FILE_CHARS)
+    if result.full is None:
+        return result
+    excerpt = json.loads(result.shown)
     if content.total is None:
         excerpt[f"total_{unit}"] = len(data) if isinstance(data, bytes) else count_lines(data)
     excerpt["how_to_read"] = f"read it in parts with offset and limit, which count {unit}"
-    return replace(found, shown=json.dumps(excerpt))
+    return replace(result, shown=json.dumps(excerpt))
 
 
 def _cut_fields(

@@ -277,7 +277,7 @@ class Branching(Bindings):
         place = derived_place("delegate", self)
         session_id = place.new_id()
         rows = ChunkTable().born_in(session_id, [user_text_chunk(task, images=images)])
-        known = self._cell.latest if self._cell.done() else None
+        content = self._cell.latest if self._cell.done() else None
         plan = _Derivation(
             id=session_id,
             place=place,
@@ -286,7 +286,7 @@ class Branching(Bindings):
             operation="delegate",
             parents=(self.as_parent(),),
             placement=self._placement.share(),
-            extras=() if known is None else ((PARENT_ROWS, len(known.table)),),
+            extras=() if content is None else ((PARENT_ROWS, len(content.table)),),
             begins_with=rows,
         )
         return self._new_session(plan, partial(delegated, rows, self.inheritor()), self._cell)
@@ -378,7 +378,7 @@ class Branching(Bindings):
             content,
             stamped(session_id, plan.operator, plan.kind, plan.parents, plan.extras),
             id=session_id,
-            placement=_placed(plan, before),
+            placement=_placement_of(plan, before),
             provider=self._provider,
         )
         note_content(derivation)
@@ -389,7 +389,7 @@ class Branching(Bindings):
         return derivation
 
 
-def _placed(plan: _Derivation, before: RecordedSession | None) -> Placement:
+def _placement_of(plan: _Derivation, before: RecordedSession | None) -> Placement:
     """Return where a derivation works; one that had files of its own has those that it had."""
     if before is None or plan.workspace == "share":
         return plan.placement

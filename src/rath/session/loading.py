@@ -60,8 +60,8 @@ class AwaySandbox(BackendSandbox):
             attached = await runtime().call_in_worker(partial(_attach, self._known_as))
         except (RathError, KeyError, OSError) as exc:
             expected = f"the sandbox {self._known_as!r} of the registry"
-            found = f"none that can be attached ({_reason(exc)})"
-            raise WorkspaceLost(self._known_as, self.backend.name, expected, found) from exc
+            description = f"none that can be attached ({_reason(exc)})"
+            raise WorkspaceLost(self._known_as, self.backend.name, expected, description) from exc
         self._attached = attached
         return attached.native
 
@@ -88,7 +88,7 @@ def lazy_placement(place: Place) -> Placement:
         return Placement(place.sandbox_backend, place.sandbox_spec)
     if known_as and isinstance(backend, Reattachable):
         return Placement(sandbox=AwaySandbox(backend, place.sandbox_spec, known_as))
-    return _placed_again(place, backend)
+    return _place_again(place, backend)
 
 
 def placement_of(header: Place) -> Placement:
@@ -142,7 +142,7 @@ def _backend_of(place: Place) -> Backend | None:
     return None
 
 
-def _placed_again(place: Place, backend: Backend) -> Placement:
+def _place_again(place: Place, backend: Backend) -> Placement:
     """Return a placement in the workspace that a log names: as it is open here, or as it was."""
     stored, spec = place.workspace, place.sandbox_spec
     if stored is None:

@@ -75,7 +75,7 @@ _PACKAGE = str(Path(rath.__file__).parent) + os.sep
 
 
 def provider_for(
-    operation: str, user_session: Session, agent_session: Session, given: Provider | None
+    operation: str, user_session: Session, agent_session: Session, explicit: Provider | None
 ) -> Provider:
     """Return the provider of an operation: the given one, or the user session's.
 
@@ -86,7 +86,7 @@ def provider_for(
     for name, session in (("user_session", user_session), ("agent_session", agent_session)):
         if not isinstance(session, Session):
             raise TypeError(f"{operation}: {name} must be a Session, not {type(session).__name__}")
-    provider = given or user_session.provider
+    provider = explicit or user_session.provider
     if provider is None:
         raise ValueError(
             f"no provider for {operation}: pass agent_provider=Provider(model=...), or bind one "
@@ -112,15 +112,15 @@ def check_may_wait(caller: str) -> None:
         )
 
 
-def check_callable(operation: str, name: str, given: object) -> None:
+def check_callable(operation: str, name: str, value: object) -> None:
     """Refuse an argument that shall be called and cannot be; None stands for no such argument.
 
     Raises:
         TypeError: It is not callable.
     """
-    if given is not None and not callable(given):
+    if value is not None and not callable(value):
         raise TypeError(
-            f"{operation}: {name} must be a function, not {type(given).__name__}: {given!r:.80}"
+            f"{operation}: {name} must be a function, not {type(value).__name__}: {value!r:.80}"
         )
 
 
@@ -285,7 +285,7 @@ def run_session_loop(
     table = tool_table(tools, system_tools=system_tools)
     offers = {name: offer(tool) for name, tool in table.items()}
     schemas = (() if executor is None else _schemas_of(executor)) or tool_schemas(table)
-    taken = {*table, *(schema.name for schema in schemas)}
+    tool_names = {*table, *(schema.name for schema in schemas)}
     place, served = begin_operation("loop", user_session, agent_session, candidates)
     before: EarlierRun | None = None
     if served is None and _may_resume(user_session):
@@ -307,7 +307,7 @@ def run_session_loop(
         dispatch_tool=None if executor is None else executor.dispatch_tool,
         tools=offers,
         schemas=schemas,
-        output=plan_output(output, output_retries, candidates=candidates, taken=taken),
+        output=plan_output(output, output_retries, candidates=candidates, tool_names=tool_names),
         approval=approval,
         max_tool_rounds=max_tool_rounds,
         on_event=on_event,

@@ -347,7 +347,7 @@ def open_calls(body: Body, session: UUID, *, late: Record | None = None) -> tupl
         call = turn.calls[index]
         if changed is not None:
             call = replace(call, arguments=changed)
-        state, effects, result = _known(body, at, index)
+        state, effects, result = _unrecorded_state(body, at, index)
         place = CallPlace(row.id, index, call)
         call_decisions = decisions_for(place, entries)
         if state == "asked" and call_decisions.n_stopped:
@@ -421,17 +421,19 @@ def _without_rows(calls: Sequence[ToolCall], rows: Sequence[ChunkRow]) -> list[i
     return missing
 
 
-def _known(body: Body, row: int, index: int) -> tuple[CallState, str, PendingResult | None]:
+def _unrecorded_state(
+    body: Body, row: int, index: int
+) -> tuple[CallState, str, PendingResult | None]:
     """Return the state of a call that is no entry yet, from the lines of a file."""
-    left = body.unfinished
-    for result in () if left is None else left.results:
+    unfinished = body.unfinished
+    for result in () if unfinished is None else unfinished.results:
         if (result.row, result.call) == (row, index):
             # One that was cut off, or stopped to wait, has a result that no model reads.
             effects = result.run.effects_declared
             if result.shown is not None:
                 return "known", effects, result
             return ("suspended" if result.run.status == "suspended" else "begun"), effects, None
-    for intent in () if left is None else left.intents:
+    for intent in () if unfinished is None else unfinished.intents:
         if (intent.row, intent.call) == (row, index):
             return "begun", intent.effects, None
     return "asked", "non_idempotent", None
@@ -473,14 +475,14 @@ def _cut_off(entries: Sequence[Entry]) -> dict[str, list[tuple[int, ToolRun]]]:
 
     With each one how many entries there are up to it.
     """
-    found: dict[str, list[tuple[int, ToolRun]]] = {}
+    runs_of_call: dict[str, list[tuple[int, ToolRun]]] = {}
     for at, entry in enumerate(entries, start=1):
         # One that was cut off before it began took no time at all.
         if not isinstance(entry, ToolRun) or entry.rows or entry.status != "interrupted":
             continue
         if entry.duration_ms:
-            found.setdefault(entry.call_id, []).append((at, entry))
-    return found
+            runs_of_call.setdefault(entry.call_id, []).append((at, entry))
+    return runs_of_call
 
 
 def _decisions_in_force(
@@ -488,19 +490,19 @@ def _decisions_in_force(
 ) -> list[Decision]:
     """Return the decisions that still hold: one is used up when its call was begun again."""
     later_ids = {entry.id for entry in late}
-    left = body.unfinished
+    unfinished = body.unfinished
     # Of a call that is open by the lines of its log these tell whether a decision still holds.
     is_open = set[tuple[int, int | None]]()
-    if left is not None and not left.has_ended:
-        is_open.update((each.row, each.call) for each in left.intents)
-        is_open.update((each.row, each.call) for each in left.results)
+    if unfinished is not None and not unfinished.has_ended:
+        is_open.update((each.row, each.call) for each in unfinished.intents)
+        is_open.update((each.row, each.call) for each in unfinished.results)
     holding: list[Decision] = []
     for entry in entries:
         if isinstance(entry, ToolRun):
             holding = [each for each in holding if each.call_id != entry.call_id]
         elif isinstance(entry, Decision) and entry.choice in DECISIONS:
             places = ((row.index, entry.call) for row in entry.rows)
-            is_decided = left is not None and entry.call_id in left.decided
+            is_decided = unfinished is not None and entry.call_id in unfinished.decided
             if entry.id in later_ids or is_decided or is_open.isdisjoint(places):
                 holding.append(entry)
     return holding

@@ -62,7 +62,7 @@ class OutputForm:
         problem: Unfit | None = None
         for candidate in _candidates(text):
             try:
-                return self.read(_held(candidate) if self.is_wrapped else candidate)
+                return self.read(_wrap(candidate) if self.is_wrapped else candidate)
             except Unfit as exc:
                 problem = problem or exc
         raise problem or Unfit("it is empty")
@@ -148,12 +148,12 @@ class TypedReading:
             OutputError: The last answer does not fit it, or there is none.
         """
         form = output_form(model)
-        found = _last_turn(self)
-        if found is None:
+        last_turn = _last_turn(self)
+        if last_turn is None:
             raise OutputError(
                 f"session {self.id} holds no answer of a model to read as {form.name}"
             )
-        return _read_first(self.id, form, _answering(*found) or [found[0].text or ""])
+        return _read_first(self.id, form, _answering(*last_turn) or [last_turn[0].text or ""])
 
 
 def plain_answer(session: _Ended) -> Any:
@@ -167,15 +167,15 @@ def plain_answer(session: _Ended) -> Any:
         from rath.session.output_types import to_plain  # noqa: PLC0415
 
         return to_plain(outcome.output.value)
-    found = _last_turn(session)
-    if found is not None:
-        turn, operation = found
+    last_turn = _last_turn(session)
+    if last_turn is not None:
+        turn, operation = last_turn
         if operation is not None and operation.output is not None:
             for text in _answering(turn, operation) or [turn.text or ""]:
                 with contextlib.suppress(ValueError, RecursionError):
-                    given: Any = json.loads(text)
-                    members = cast("dict[str, Any]", given) if isinstance(given, dict) else {}
-                    return members[WRAPPED] if members.keys() == {WRAPPED} else cast("Any", given)
+                    value: Any = json.loads(text)
+                    members = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+                    return members[WRAPPED] if members.keys() == {WRAPPED} else cast("Any", value)
     return last_text(session.chunk_table, session.record)
 
 
@@ -217,19 +217,19 @@ def _read_first(session: UUID, form: OutputForm, answers: Sequence[str]) -> Any:
     ) from problem
 
 
-def _held(text: str) -> str:
+def _wrap(text: str) -> str:
     """Return JSON text as the member of an object, unless it is such an object already."""
     try:
-        given: object = json.loads(text)
+        value: object = json.loads(text)
     except (ValueError, RecursionError):
         return text
-    is_held = isinstance(given, dict) and WRAPPED in given
-    return text if is_held else f'{{"{WRAPPED}": {text}}}'
+    is_wrapped = isinstance(value, dict) and WRAPPED in value
+    return text if is_wrapped else f'{{"{WRAPPED}": {text}}}'
 
 
 def _candidates(text: str) -> Iterator[str]:
     """Yield the parts of a text that may be the answer, the likeliest first."""
-    fenced = [found.group(1).strip() for found in _FENCE.finditer(text)]
+    fenced = [match.group(1).strip() for match in _FENCE.finditer(text)]
     # What a model comes to stands at the end.
     yield from reversed(fenced)
     if text.strip():
@@ -273,7 +273,7 @@ class OutputPlan:
 
 
 def plan_output(
-    output: object, retries: object, *, candidates: Sequence[Candidate], taken: Iterable[str]
+    output: object, retries: object, *, candidates: Sequence[Candidate], tool_names: Iterable[str]
 ) -> OutputPlan | None:
     """Return the plan for `output`, None without one.
 
@@ -293,7 +293,7 @@ def plan_output(
                 "output= cannot be used with a provider that has a response_format of its own; "
                 "leave one of the two out"
             )
-    spec = form.spec.beside(taken)
+    spec = form.spec.beside(tool_names)
     tool = FinalAnswer(form, spec.tool.name, spec.tool.description, spec.tool.parameters)
     return OutputPlan(form, spec, retries, offer(tool))
 
@@ -372,9 +372,9 @@ class OutputRun:
         reading = partial(self._read, turn, own.values())
         read = [_blamed(one, exchange) for one in await runtime().call_in_worker(reading)]
         self._n_tries += 1
-        found = next((one for one in read if isinstance(one, OutputValue)), None)
-        if found is not None:
-            return TurnVerdict(others, Completed(found), self._results(own, read, ""))
+        first = next((one for one in read if isinstance(one, OutputValue)), None)
+        if first is not None:
+            return TurnVerdict(others, Completed(first), self._results(own, read, ""))
         problem = str(read[-1])
         if _is_refused(exchange) or self._n_tries > self._plan.retries or not may_repair:
             answer = list(own.values())[-1].arguments if own else turn.text or ""
@@ -389,12 +389,12 @@ class OutputRun:
     def _read(self, turn: AssistantTurn, own: Collection[ToolCall]) -> list[_Read]:
         """Read the calls that give an answer, or the text where there are none."""
         if not own:
-            return [_caught(partial(self._plan.form.read_answer, turn.text or ""))]
+            return [_read_safely(partial(self._plan.form.read_answer, turn.text or ""))]
         parsed = [parse_tool_arguments(call.arguments) for call in own]
         return [
             Unfit("the arguments are no JSON object")
             if is_error
-            else _caught(partial(self._plan.offer.tool, None, arguments or {}))
+            else _read_safely(partial(self._plan.offer.tool, None, arguments or {}))
             for arguments, is_error in parsed
         ]
 
@@ -437,7 +437,7 @@ class OutputRun:
         )
 
 
-def _caught(read: partial[Any]) -> _Read:
+def _read_safely(read: partial[Any]) -> _Read:
     """Call a reader; on a worker thread, where every exception is the validators'."""
     try:
         return OutputValue(read())

@@ -120,20 +120,20 @@ _JSON_TYPES: dict[type, str] = {
 def _strict(schema: object) -> dict[str, Any]:
     if not isinstance(schema, Mapping):
         raise _NotStrictError
-    given = cast("Mapping[str, Any]", schema)
+    source = cast("Mapping[str, Any]", schema)
     strict: dict[str, Any] = {}
     words: list[str] = []
-    for key, value in given.items():
+    for key, value in source.items():
         if key in _IN_WORDS:
             if value is not None:
                 words.append(f"{key}: {json.dumps(value, ensure_ascii=False, default=str)}")
         elif key not in _LEFT_OUT:
-            strict |= _part(key, value, given)
-    strict |= _described(given.get("description"), words)
-    return _closed(strict, given)
+            strict |= _part(key, value, source)
+    strict |= _describe(source.get("description"), words)
+    return _close_object(strict, source)
 
 
-def _part(key: str, value: Any, given: Mapping[str, Any]) -> dict[str, Any]:
+def _part(key: str, value: Any, source: Mapping[str, Any]) -> dict[str, Any]:
     """Return one keyword of a schema in the strict form."""
     match key:
         case "properties" | "$defs":
@@ -144,17 +144,17 @@ def _part(key: str, value: Any, given: Mapping[str, Any]) -> dict[str, Any]:
             return {"anyOf": [_strict(part) for part in value]}
         case "enum" | "const":
             values = value if key == "enum" else [value]
-            return {"enum": list(values)} if "type" in given else _choice(values)
+            return {"enum": list(values)} if "type" in source else _choice(values)
         case "$ref" | "type" | "title":
             return {key: value}
         case _:
             raise _NotStrictError
 
 
-def _closed(schema: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+def _close_object(schema: dict[str, Any], source: Mapping[str, Any]) -> dict[str, Any]:
     """Return an object that has these properties and no others; refuse what has no type."""
     kind = schema.get("type")
-    if kind == "object" and given.get("additionalProperties", False) is False:
+    if kind == "object" and source.get("additionalProperties", False) is False:
         properties = schema.setdefault("properties", {})
         return {**schema, "required": list(properties), "additionalProperties": False}
     if kind == "array" and "items" in schema:
@@ -169,7 +169,7 @@ def _closed(schema: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     raise _NotStrictError
 
 
-def _described(description: object, words: Sequence[str]) -> dict[str, Any]:
+def _describe(description: object, words: Sequence[str]) -> dict[str, Any]:
     note = ", ".join(words)
     if isinstance(description, str) and description:
         return {"description": f"{description} ({note})" if note else description}

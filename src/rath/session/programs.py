@@ -65,8 +65,8 @@ def exchange_of(turn: AssistantTurn, evidence: CallEvidence) -> Exchange:
 
 def find_recorded(place: Place) -> RecordedSession | None:
     """Return the session that was made at a place before, None where there is none."""
-    known = current_source()
-    found = None if known is None or place.run is None else known.find(place.new_id())
+    source = current_source()
+    found = None if source is None or place.run is None else source.find(place.new_id())
     if found is None or not is_superseded(found.body):
         return found
     return replace(found, body=latest_run(found.body), late=None)
@@ -87,15 +87,15 @@ def start_or_join(
     """
     if origin is not None:
         return claim(origin, start)
-    known = current_source()
-    return (start(), True) if known is None else known.begin(session, start)
+    source = current_source()
+    return (start(), True) if source is None else source.begin(session, start)
 
 
 def discard_recorded(place: Place) -> None:
     """Forget the session that was made at a place before."""
-    known = current_source()
-    assert known is not None, "found, so something is known"
-    known.drop(place.new_id())
+    source = current_source()
+    assert source is not None, "found, so something is known"
+    source.drop(place.new_id())
 
 
 def serve_recorded(
@@ -151,10 +151,14 @@ def required_operation(
     content = found.content
     operation = None if content is None else own_operation(content.record, found.id)
     description = (
-        "no operation" if operation is None else _named(operation.kind, operation.workspace)
+        "no operation"
+        if operation is None
+        else _operation_name(operation.kind, operation.workspace)
     )
     if operation is None or (operation.kind, operation.workspace) != (kind, workspace):
-        raise _mismatch(place, "another operation is made", description, _named(kind, workspace))
+        raise _mismatch(
+            place, "another operation is made", description, _operation_name(kind, workspace)
+        )
     return operation
 
 
@@ -182,14 +186,14 @@ def derivation_check(
     return partial(_check_parents, found, parents, place)
 
 
-def check_equal(place: Place, what: str, expected: object, found: object) -> None:
+def check_equal(place: Place, what: str, expected: object, actual: object) -> None:
     """Refuse what is not what it was.
 
     Raises:
         ResumeMismatch: It is something else.
     """
-    if expected != found:
-        raise _mismatch(place, f"{what} differs", repr(expected), repr(found))
+    if expected != actual:
+        raise _mismatch(place, f"{what} differs", repr(expected), repr(actual))
 
 
 def _check_model(operation: Operation, place: Place, user: Body, agent: Body) -> None:
@@ -229,13 +233,13 @@ def _digest(edge: Edge) -> str | UUID:
     return edge.id if body is None else rows_digest(body.table)
 
 
-def _named(kind: str, workspace: str | None) -> str:
+def _operation_name(kind: str, workspace: str | None) -> str:
     return kind if workspace is None else f"{kind} ({workspace})"
 
 
-def _mismatch(place: Place, problem: str, expected: str, found: str) -> ResumeMismatch:
+def _mismatch(place: Place, problem: str, expected: str, actual: str) -> ResumeMismatch:
     where = f"{place.path}#{place.ordinal}"
-    return ResumeMismatch(problem, where=where, expected=expected, found=found)
+    return ResumeMismatch(problem, where=where, expected=expected, found=actual)
 
 
 Cells = tuple[Deferred[Body], ...]

@@ -64,8 +64,8 @@ class RecordEntry(
     def __post_init__(self) -> None:
         at = self.at
         if at.tzinfo is not UTC:
-            known = at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
-            structs.force_setattr(self, "at", known)
+            utc = at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
+            structs.force_setattr(self, "at", utc)
 
 
 class OperationFields(RecordEntry, frozen=True, kw_only=True):
@@ -349,8 +349,8 @@ def unite(mine: Record, theirs: Record) -> Record:
     added = theirs.since(shared)
     if not added:
         return mine
-    known = {entry.id for entry in mine.since(shared)}
-    return mine.extend(entry for entry in added if entry.id not in known)
+    own_ids = {entry.id for entry in mine.since(shared)}
+    return mine.extend(entry for entry in added if entry.id not in own_ids)
 
 
 @dataclass(slots=True, eq=False)

@@ -82,11 +82,11 @@ def keep_derivation(session: Session) -> None:
     A failure is logged: nobody waits for it.
     """
     program = current_source()
-    given = (None if program is None else program.store) or recording_store()
-    if (given is None and not is_autosaving_lately()) or current_replay() is not None:
+    explicit = (None if program is None else program.store) or recording_store()
+    if (explicit is None and not is_autosaving_lately()) or current_replay() is not None:
         return
     try:
-        store = given or default_store()
+        store = explicit or default_store()
         put = partial(_store_in_background, store, _complete_session(session), runs_above.get())
         if not session.body.at_end(put):
             put()

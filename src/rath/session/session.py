@@ -231,11 +231,13 @@ class Session(Approving, Branching, Checking, Deciding, Replaying, TypedReading)
             )
         session_id = id or next_place().new_id()
         parents = tuple(Edge(parent) for parent in parent_session_ids)
-        given = () if cumulative_usage is None else (GivenUsage(session_id, cumulative_usage),)
+        prior_usage = (
+            () if cumulative_usage is None else (GivenUsage(session_id, cumulative_usage),)
+        )
         table = ChunkTable().born_in(session_id, chunk_table)
         self._set(
             session_id,
-            Deferred.of(Body(table, given=given)),
+            Deferred.of(Body(table, given=prior_usage)),
             Provenance(lineage_operator, lineage_kind, parents, lineage_extras),
             Placement(sandbox_backend, sandbox_spec, sandbox=sandbox),
             provider,
@@ -254,12 +256,12 @@ class Session(Approving, Branching, Checking, Deciding, Replaying, TypedReading)
         cls, message: str, *, images: Sequence[ImageSource] | None = ()
     ) -> Session:
         """Return a session in which the user says `message` and shows `images`, paths or bytes."""
-        return cls(ChunkTable((user_text_chunk(_checked_text(message), images=images),)))
+        return cls(ChunkTable((user_text_chunk(_check_text(message), images=images),)))
 
     @classmethod
     def from_agent_prompt(cls, prompt: str) -> Session:
         """Return a session that holds an agent's instructions."""
-        return cls(ChunkTable((system_text_chunk(_checked_text(prompt)),)))
+        return cls(ChunkTable((system_text_chunk(_check_text(prompt)),)))
 
     @classmethod
     def create(cls, kind: str = "user", text: str = "") -> Session:
@@ -491,7 +493,7 @@ class Session(Approving, Branching, Checking, Deciding, Replaying, TypedReading)
         return show_session(self.id, self.partial_table, self.lineage_operator)
 
 
-def _checked_text(text: str) -> str:
+def _check_text(text: str) -> str:
     if not isinstance(text, str):
         raise TypeError(f"expected text as a str, not {type(text).__name__}: {text!r:.80}")
     return text

@@ -159,8 +159,8 @@ def offer(tool: Tool) -> ToolOffer:
         TypeError: Its schema, its timeout or its approval cannot be what they are.
     """
     schema = dict(tool.parameters)
-    given: object = getattr(tool, "timeout", None)
-    limit = DEFAULT_TOOL_TIMEOUT if given is None else given
+    timeout: object = getattr(tool, "timeout", None)
+    limit = DEFAULT_TOOL_TIMEOUT if timeout is None else timeout
     if isinstance(limit, bool) or not isinstance(limit, int | float) or not limit > 0:
         raise TypeError(f"the timeout of tool {tool.name!r} must be seconds, not {limit!r}")
     on_sandbox = bool(getattr(tool, "runs_on_sandbox", False))

@@ -81,10 +81,10 @@ class CurrentCall:
         """
         with self._lock:
             fitting = (one for one in self._answers if one.question.digest == question.digest)
-            found = next(fitting, None) if self.waits is None else None
-            if found is not None:
-                self._answers.remove(found)
-                return found.text
+            matching = next(fitting, None) if self.waits is None else None
+            if matching is not None:
+                self._answers.remove(matching)
+                return matching.text
         self.wait_for(question)
 
     def wait_for(self, what: Question | InnerRun) -> NoReturn:
@@ -157,8 +157,8 @@ def ask(question: str, schema: Any = None) -> Any:
         raise TypeError(f"a question is a str, not {type(question).__name__}")
     text = valid_unicode(question)
     if schema is None or isinstance(schema, Mapping):
-        given = None if schema is None else _as_json(cast("Mapping[str, Any]", schema))
-        return json.loads(call.answer(Question(text, given)))
+        plain_schema = None if schema is None else _as_json(cast("Mapping[str, Any]", schema))
+        return json.loads(call.answer(Question(text, plain_schema)))
     # On first use: few tools ask, and `import rath` must not load pydantic.
     from rath.session.output_types import answer_type  # noqa: PLC0415
 

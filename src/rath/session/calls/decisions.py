@@ -113,8 +113,10 @@ def _waits(session: SessionLike) -> Suspended:
     raise ValueError(f"session {session.id} {why}")
 
 
-def _find_unknown_call(call: str | OpenCall, known: Sequence[OpenCall], session: UUID) -> OpenCall:
-    undone = [one for one in known if one.state != "known"]
+def _find_unknown_call(
+    call: str | OpenCall, open_calls: Sequence[OpenCall], session: UUID
+) -> OpenCall:
+    undone = [one for one in open_calls if one.state != "known"]
     for one in undone:
         is_meant = one.call.id == call or one is call
         if is_meant and one.waits_for in ("approval", "input"):
@@ -124,21 +126,23 @@ def _find_unknown_call(call: str | OpenCall, known: Sequence[OpenCall], session:
                 f"decision of what became of it; use session.{method}"
             )
     if isinstance(call, OpenCall):
-        found = [one for one in undone if (one.asked_in, one.index) == (call.asked_in, call.index)]
+        matching = [
+            one for one in undone if (one.asked_in, one.index) == (call.asked_in, call.index)
+        ]
     else:
-        found = [one for one in undone if one.call.id == call]
-    if len(found) == 1:
-        return found[0]
+        matching = [one for one in undone if one.call.id == call]
+    if len(matching) == 1:
+        return matching[0]
     wanted = call.call.id if isinstance(call, OpenCall) else call
     listed = "; ".join(map(str, undone)) or "none"
-    if not found:
+    if not matching:
         raise ValueError(
             f"session {session} has no open call {wanted!r}; open are: {listed}. A call whose "
             "result is recorded is not decided about"
         )
     raise ValueError(
-        f"{len(found)} open calls of session {session} have the id {wanted!r}: {listed}. Give one "
-        "of session.open_calls instead"
+        f"{len(matching)} open calls of session {session} have the id {wanted!r}: {listed}. Give "
+        "one of session.open_calls instead"
     )
 
 
@@ -337,16 +341,16 @@ def _find_waiting_call(session: SessionLike, call: str | OpenCall | None, wanted
         )
     calls = session.open_calls if isinstance(outcome, Suspended) else ()
     fitting = [each for each in calls if _is_open_for(each, wanted)]
-    found = [each for each in fitting if call is None or _is_meant(each, call)]
+    matching = [each for each in fitting if call is None or _is_meant(each, call)]
     if call is None:
-        found = [each for each in found if each.waits_for == wanted]
-    if len(found) == 1:
-        return found[0]
-    if not found:
+        matching = [each for each in matching if each.waits_for == wanted]
+    if len(matching) == 1:
+        return matching[0]
+    if not matching:
         raise ValueError(_not_waiting(session, call, wanted, calls))
-    listed = "; ".join(map(str, found))
+    listed = "; ".join(map(str, matching))
     raise ValueError(
-        f"{len(found)} calls of session {session.id} are meant by {_named(call)}: {listed}. "
+        f"{len(matching)} calls of session {session.id} are meant by {_name_of(call)}: {listed}. "
         + ("Say which one with its id" if call is None else "Give one of session.open_calls")
     )
 
@@ -367,7 +371,7 @@ def _is_meant(each: OpenCall, call: str | OpenCall) -> bool:
     return each.call.id == call
 
 
-def _named(call: str | OpenCall | None) -> str:
+def _name_of(call: str | OpenCall | None) -> str:
     if call is None:
         return "no id"
     return repr(call.call.id if isinstance(call, OpenCall) else call)
@@ -389,7 +393,7 @@ def _not_waiting(
         f"{each} for {_article(each.waits_for or '')}: session.{_METHODS[each.waits_for or '']}"
         for each in waiting
     )
-    what = "a call" if call is None else f"a call {_named(call)}"
+    what = "a call" if call is None else f"a call {_name_of(call)}"
     where = f"; what waits: {listed}" if listed else "; nothing waits in it"
     return f"session {session.id} has not {what} that waits for {_article(wanted)}{where}"
 

@@ -597,16 +597,16 @@ class Conversation:
 
     async def _up_to_date(self, index: int, body: Body) -> RequestBuilder:
         """Return a rendition that holds all rows; without stalling the runtime if they are many."""
-        known = self._renditions[index]
-        if known is None:
+        rendition = self._renditions[index]
+        if rendition is None:
             make = partial(RequestBuilder, self._candidates[index], self._frame, body)
             n_rows = encode_cost(self._frame.head) + encode_cost(body.table)
-            known = await offload(max(n_rows, len(body.record)), make)
-            self._renditions[index] = known
+            rendition = await offload(max(n_rows, len(body.record)), make)
+            self._renditions[index] = rendition
         else:
-            new = body.table.since(known.n_rows)
-            await offload(encode_cost(new), partial(known.follow, body))
-        return known
+            new = body.table.since(rendition.n_rows)
+            await offload(encode_cost(new), partial(rendition.follow, body))
+        return rendition
 
 
 @dataclass(frozen=True, slots=True)

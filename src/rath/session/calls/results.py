@@ -56,9 +56,9 @@ class CheckedCall:
         """The path that its lane stands for, as it was given; None where that is something else."""
         if self.refusal is not None or len(self.key) != 2 or self.key[0] != "fs":
             return None
-        given = (self.arguments or {}).get("path")
-        is_given = isinstance(given, str) and posixpath.normpath(given) == self.key[1]
-        return given if is_given else self.key[1]
+        argument = (self.arguments or {}).get("path")
+        is_unchanged = isinstance(argument, str) and posixpath.normpath(argument) == self.key[1]
+        return argument if is_unchanged else self.key[1]
 
     @property
     def is_barrier(self) -> bool:

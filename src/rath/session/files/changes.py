@@ -53,14 +53,14 @@ class _Net:
         """Follow one effect."""
         after = Version(effect.after, effect.after_mode)
         if effect.kind == "renamed" and effect.renamed_from is not None:
-            moved = self._found(effect.renamed_from, effect)
+            moved = self._track(effect.renamed_from, effect)
             del self.now[effect.renamed_from]
             self._lose(effect.path, effect.attribution)
             self.now[effect.path] = _Tracked(
                 moved.origin, after, _least_sure(moved.attribution, effect.attribution)
             )
         elif effect.after is None:
-            self._found(effect.path, effect)
+            self._track(effect.path, effect)
             self._lose(effect.path, effect.attribution)
         elif effect.before is None and effect.path not in self.now:
             # One that was deleted before is that file again.
@@ -69,7 +69,7 @@ class _Net:
             sure = _least_sure(lost or "exact", effect.attribution)
             self.now[effect.path] = _Tracked(origin, after, sure)
         else:
-            file = self._found(effect.path, effect)
+            file = self._track(effect.path, effect)
             file.now = after
             file.attribution = _least_sure(file.attribution, effect.attribution)
 
@@ -95,7 +95,7 @@ class _Net:
                 if before.blob != after.blob or (len(modes) > 1 and None not in modes):
                     yield effect_between(path, before, after, sure)
 
-    def _found(self, path: str, effect: FileEffect) -> _Tracked:
+    def _track(self, path: str, effect: FileEffect) -> _Tracked:
         """Return the file at `path`, noting that it was there when it is met for the first time."""
         if path not in self.now:
             version = Version(effect.before, effect.before_mode)
@@ -274,7 +274,7 @@ def line_of(record: Iterable[Entry], here: Here = _UNKNOWN) -> FileHistory:
     entries, others = tuple(record), list[Entry]()
     while True:
         stretch = _last_stretch(entries)
-        begin, steps = _placed(stretch, others, here)
+        begin, steps = _place_stretch(stretch, others, here)
         stretches.append((begin, steps))
         if begin is None:
             break
@@ -284,7 +284,7 @@ def line_of(record: Iterable[Entry], here: Here = _UNKNOWN) -> FileHistory:
     current: list[Step] = []
     for begin, steps in reversed(stretches):
         if begin is not None:
-            history.append(Step(begin, _taken_back(current, begin)))
+            history.append(Step(begin, _undone_effects(current, begin)))
             parts = _parted(current, begin.undone)
             current = current if parts is None else parts[0]
             current = [*(current if begin.workspace != "three-way" else []), Step(begin)]
@@ -346,7 +346,7 @@ def own_steps(record: Iterable[Entry], session: UUID) -> Sequence[Step]:
             place = next((_place(run) for run in _own_runs(own) if run.sandbox is not None), None)
             undone: tuple[FileEffect, ...] = ()
             if entry.undone is not None:
-                undone = _taken_back(line_of(entries[:at], Here(entry.origin)).current, entry)
+                undone = _undone_effects(line_of(entries[:at], Here(entry.origin)).current, entry)
             return [Step(entry, undone), *_steps(own, [], place)]
     return ()
 
@@ -443,13 +443,13 @@ def _inputs(begin: Operation, before: Sequence[Entry]) -> tuple[tuple[Entry, ...
     if begin.n_ours is None:
         return tuple(before), []
     if begin.workspace == "theirs" and begin.theirs is not None:
-        taken = tuple(begin.theirs)
-        known = {entry.id for entry in taken}
-        return taken, [entry for entry in before if entry.id not in known]
+        inherited = tuple(begin.theirs)
+        inherited_ids = {entry.id for entry in inherited}
+        return inherited, [entry for entry in before if entry.id not in inherited_ids]
     return tuple(before[: begin.n_ours]), list(before[begin.n_ours :])
 
 
-def _placed(
+def _place_stretch(
     stretch: _Stretch, others: Sequence[Entry], here: Here
 ) -> tuple[Operation | None, list[Step]]:
     """Return the steps in the sandbox of now, and what made it, if they go back so far."""
@@ -470,20 +470,20 @@ def _steps(mine: Sequence[Entry], others: Sequence[Entry], place: str | None) ->
     if len(both) > len(mine):
         both.sort(key=lambda entry: entry.at)
     foreign = {entry.id for entry in others}
-    known: set[int] = set()
-    seen_here: dict[UUID, bool] = {}
+    effect_ids: set[int] = set()
+    is_here_of: dict[UUID, bool] = {}
     steps: list[Step] = []
     for entry in both:
         effects: tuple[FileEffect, ...] = ()
         is_mine = is_here = entry.id not in foreign
         if isinstance(entry, ToolRun):
             recorded = effects_in(entry, place) if is_mine or _place(entry) else ()
-            effects = tuple(effect for effect in recorded if id(effect) not in known)
-            known |= _effect_ids(entry)
+            effects = tuple(effect for effect in recorded if id(effect) not in effect_ids)
+            effect_ids |= _effect_ids(entry)
             is_here = bool(effects) or _place(entry) in ((None, place) if is_mine else (place,))
-            seen_here[entry.operation] = is_here
+            is_here_of[entry.operation] = is_here
         elif isinstance(entry, Verdict):
-            is_here = seen_here.get(entry.operation, is_here)
+            is_here = is_here_of.get(entry.operation, is_here)
         if is_here:
             steps.append(Step(entry, effects))
     return steps
@@ -512,7 +512,7 @@ def _parted(
     return before, tuple(since)
 
 
-def _taken_back(line: Sequence[Step], operation: Operation) -> tuple[FileEffect, ...]:
+def _undone_effects(line: Sequence[Step], operation: Operation) -> tuple[FileEffect, ...]:
     """Return the effects of an undo; of another operation none."""
     parts = _parted(line, operation.undone)
     return () if parts is None else tuple(map(reversed_effect, net_changes(parts[1])))
@@ -545,10 +545,10 @@ def find_call(record: Iterable[Entry], call: str | ToolRun, *, own: Sequence[Ste
         raise ValueError(
             f"{len(wanted)} calls have the id {name!r}; give the ToolRun of the record itself"
         )
-    known = list(dict.fromkeys(run.call_id for run in runs))
+    call_ids = list(dict.fromkeys(run.call_id for run in runs))
     raise ValueError(
-        f"the record holds no call {name!r}.{did_you_mean(name, known)} "
-        f"Known: {', '.join(map(repr, known)) or 'none'}"
+        f"the record holds no call {name!r}.{did_you_mean(name, call_ids)} "
+        f"Known: {', '.join(map(repr, call_ids)) or 'none'}"
     )
 
 
@@ -589,7 +589,7 @@ def plan_undo(
         )
     undone = undone_effects(line, wanted)
     if gaps == "refuse":
-        _refuse_gaps(wanted, line[at:], _shared(undone, line[:at]))
+        _refuse_gaps(wanted, line[at:], _common_paths(undone, line[:at]))
     changes = net_changes(undone)
     _require_contents(wanted, changes)
     table = body.table.prefix(_rows_before(body.table, wanted))
@@ -635,7 +635,7 @@ def _turn_cut_off(table: ChunkTable, call: ToolRun) -> int | None:
     return None
 
 
-def _shared(undone: Iterable[FileEffect], before: Iterable[Step]) -> list[str]:
+def _common_paths(undone: Iterable[FileEffect], before: Iterable[Step]) -> list[str]:
     """Return the paths that a call may have changed that is not undone.
 
     Every call that ran then tells of the change: who is told of by one alone had one beside it of

@@ -194,8 +194,8 @@ async def merge_effects(merge: Merge, ours: MergeTree) -> tuple[FileEffect, ...]
     manifest = await ours.amanifest()
     effects: list[FileEffect] = []
     for path, new in merge.changes.items():
-        known = await _version(ours, path, manifest.get(path))
-        before = Version() if known is None else Version(known.content, known.mode)
+        version = await _version(ours, path, manifest.get(path))
+        before = Version() if version is None else Version(version.content, version.mode)
         after = Version() if new is None else Version(Blob.from_bytes(new.data), new.mode)
         effects.append(effect_between(path, before, after))
     return tuple(effects)
@@ -296,8 +296,8 @@ class _Tree:
         """Note a file, None for one that is not there."""
         if blob is None:
             return
-        known = self.states.get(path)
-        mode = mode or (PLAIN_FILE if known is None else known.mode)
+        state = self.states.get(path)
+        mode = mode or (PLAIN_FILE if state is None else state.mode)
         self.states[path] = FileState(blob.digest, blob.size, mode)
         if self.contents.get(blob.digest) is None:
             self.contents[blob.digest] = blob.data
@@ -308,8 +308,8 @@ class _Tree:
         before: Mapping[str, FileState] = self.states
         for change in changes:
             old = tree.states.pop(change.renamed_from or change.path, None)
-            known = old or before.get(change.path)
-            mode = None if known is None else known.mode
+            state = old or before.get(change.path)
+            mode = None if state is None else state.mode
             tree.add(change.path, change.after, change.after_mode or mode)
         return tree
 
@@ -349,8 +349,8 @@ def merge_in(entries: Sequence[Entry], merge: Operation) -> RecordedMerge:
         )
     ours, theirs = before[: merge.n_ours], tuple(merge.theirs or ())
     pairs = takewhile(lambda pair: pair[0].id == pair[1].id, zip(ours, theirs, strict=False))
-    known = {mine.id for mine, _ in pairs}
-    return _merged(net_changes(_effects(ours, known)), net_changes(_effects(theirs, known)))
+    own_ids = {mine.id for mine, _ in pairs}
+    return _merged(net_changes(_effects(ours, own_ids)), net_changes(_effects(theirs, own_ids)))
 
 
 def _effects(entries: Sequence[Entry], without: set[UUID]) -> Iterator[FileEffect]:
@@ -378,7 +378,7 @@ def _before(entries: tuple[Entry, ...], merge: Operation) -> tuple[Entry, ...] |
             return entries[:at]
     for other in entries:
         if isinstance(other, Operation) and other.theirs is not None and other.id != merge.id:
-            found = _before(tuple(other.theirs), merge)
-            if found is not None:
-                return found
+            earlier = _before(tuple(other.theirs), merge)
+            if earlier is not None:
+                return earlier
     return None

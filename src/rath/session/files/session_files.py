@@ -91,7 +91,7 @@ class SessionFiles:
                 which the record tells nothing, as in a session that was loaded from a file.
         """
         require_scope(scope)
-        wanted = self._wanted(call, since)
+        wanted = self._find_wanted(call, since)
         if wanted is None:
             return tuple(each for step in self._steps(scope) for each in self._effects_of(step))
         if call is not None:
@@ -101,9 +101,9 @@ class SessionFiles:
             Step(step.entry, tuple(each.effect for each in self._effects_of(step)))
             for step in self._steps("whole")
         ]
-        known = {id(effect) for effect in undone_effects(line, wanted)}
+        effect_ids = {id(effect) for effect in undone_effects(line, wanted)}
         return tuple(
-            each for step in line for each in step.call_effects() if id(each.effect) in known
+            each for step in line for each in step.call_effects() if id(each.effect) in effect_ids
         )
 
     def changes(
@@ -222,7 +222,9 @@ class SessionFiles:
             )
         return steps
 
-    def _wanted(self, call: str | ToolRun | None, since: str | ToolRun | None) -> ToolRun | None:
+    def _find_wanted(
+        self, call: str | ToolRun | None, since: str | ToolRun | None
+    ) -> ToolRun | None:
         if call is not None and since is not None:
             raise ValueError("call= and since= were both given; give one")
         wanted = call if since is None else since

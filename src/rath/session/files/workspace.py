@@ -42,14 +42,14 @@ def freeze(cell: Deferred[Body], placement: Placement, session: UUID) -> Frozen:
         return Deferred.of(sandbox.freeze())
     if not sandbox.backend.capabilities().supports_workspace_copy:
         sandbox.backend.freeze(sandbox)  # raises, and says what would help
-    taken: Future[FrozenWorkspace] = Future()
-    take = partial(_take, placement.share(), taken)
+    frozen: Future[FrozenWorkspace] = Future()
+    take = partial(_take, placement.share(), frozen)
     if not cell.at_end(take):
         take()
 
     async def wait_and_tell(_: Frozen) -> FrozenWorkspace | None:
         await cell
-        return taken.result() if taken.done() else None
+        return frozen.result() if frozen.done() else None
 
     return Deferred.start(
         wait_and_tell,
@@ -60,22 +60,22 @@ def freeze(cell: Deferred[Body], placement: Placement, session: UUID) -> Frozen:
     )
 
 
-def _take(share: Placement, taken: Future[FrozenWorkspace]) -> None:
+def _take(share: Placement, frozen: Future[FrozenWorkspace]) -> None:
     """Freeze files at the end of a run, and give back the share of their sandbox.
 
     When a reader sees the end, they may change again. An error is told to who asks for the files.
     """
     try:
-        taken.set_result(share.held().freeze())
+        frozen.set_result(share.held().freeze())
     except RuntimeError as exc:
-        taken.set_exception(exc)
+        frozen.set_exception(exc)
     except BaseException as exc:  # noqa: BLE001  # the same, by a backend of somebody else
         error = BackendError(
             f"the files were not copied: the {share.backend} backend, asked to freeze "
             f"them, raised {type(exc).__name__}; fork without workspace='copy', or mend it"
         )
         error.__cause__ = exc
-        taken.set_exception(error)
+        frozen.set_exception(error)
     finally:
         share.drop()
 

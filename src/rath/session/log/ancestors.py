@@ -91,11 +91,11 @@ class AncestorWriter:
             PersistenceError: It cannot be written.
         """
         self.keep_ancestors(complete.who.provenance.parents)
-        known = self._known(complete.cell, complete.late)
-        if known is None:
+        writer = self._writer_of(complete.cell, complete.late)
+        if writer is None:
             return self._keep(complete)
         self._note_place(complete.cell, complete.who.place)
-        return known
+        return writer
 
     def stored(self, parents: Sequence[Edge]) -> list[Edge]:
         """Return the parents that are stored, of which ranges can be told.
@@ -104,31 +104,31 @@ class AncestorWriter:
         that only passes on that another waits is made anew when that goes on, with other rows: in
         its place those stand that it came from.
         """
-        found: dict[UUID, Edge] = {}
+        edges: dict[UUID, Edge] = {}
         todo = list(parents[::-1])
         while todo:
             edge = todo.pop()
-            if not _is_there(edge) or edge.id in found:
+            if not _is_there(edge) or edge.id in edges:
                 continue
             if _is_passed_on(edge):
                 todo += edge.provenance.parents[::-1] if edge.provenance is not None else ()
             elif self._store.holds(edge.id):
-                found[edge.id] = edge
-        return list(found.values())
+                edges[edge.id] = edge
+        return list(edges.values())
 
     def _missing(self, parents: Sequence[Edge]) -> Iterator[Edge]:
         """Yield ancestors not known to be stored, a parent before its children; no recursion."""
-        seen: set[int] = set()
+        visited: set[int] = set()
         todo = [(edge, False) for edge in reversed(parents)]
         while todo:
             edge, is_next = todo.pop()
             if is_next:
                 yield edge
-            elif _is_there(edge) and id(edge.body) not in seen:
+            elif _is_there(edge) and id(edge.body) not in visited:
                 assert edge.body is not None
-                seen.add(id(edge.body))
+                visited.add(id(edge.body))
                 # What is stored was stored after all that it came from.
-                if self._known(edge.body, edge.late) is None:
+                if self._writer_of(edge.body, edge.late) is None:
                     todo.append((edge, True))
                     above = () if edge.provenance is None else edge.provenance.parents
                     todo += [(parent, False) for parent in reversed(above)]
@@ -141,7 +141,7 @@ class AncestorWriter:
         if writer is not None and writer.error is None and writer.is_at_rest:
             writer.place(place)
 
-    def _known(self, cell: Deferred[Any], late: Record | None) -> LogWriter | None:
+    def _writer_of(self, cell: Deferred[Any], late: Record | None) -> LogWriter | None:
         """Return the writer that holds all of a session, None where none is known to."""
         writer = self._open_logs.get(cell)
         if writer is None or writer.error is not None:
@@ -163,17 +163,17 @@ class AncestorWriter:
             running.settled().result()
             return running
         try:
-            writer = self._found(complete) or self._write(complete)
+            writer = self._existing_writer(complete) or self._write(complete)
         except PersistenceError:
             # Another process may have stored it meanwhile.
-            found = self._found(complete)
-            if found is None:
+            existing = self._existing_writer(complete)
+            if existing is None:
                 raise
-            writer = found
+            writer = existing
         self._open_logs.put(complete.cell, writer)
         return writer
 
-    def _found(self, complete: CompleteSession) -> LogWriter | None:
+    def _existing_writer(self, complete: CompleteSession) -> LogWriter | None:
         """Return the writer of a log that is there and holds a session, None if there is none."""
         session = complete.who.session
         log = self._store.read(session)
@@ -243,25 +243,25 @@ def write_complete(
         PersistenceError: It cannot be written.
     """
     body = complete.body
-    left = body.unfinished
-    first = replace(first, lines=[*first.lines, *open_lines(left)])
+    unfinished = body.unfinished
+    first = replace(first, lines=[*first.lines, *open_lines(unfinished)])
     opened = writer.open(opening, lambda: first)
-    if has_ended and (left is None or left.has_ended):
+    if has_ended and (unfinished is None or unfinished.has_ended):
         writer.finish(lambda: [trailer_of(body)]).result()
     else:
-        writer.leave(None if left is None else left.failure).result()
+        writer.leave(None if unfinished is None else unfinished.failure).result()
         opened.result()
     if complete.late is not None:
         writer.hold(complete.late).result()
     return writer
 
 
-def open_lines(left: Unfinished | None, *, known: Unfinished | None = None) -> list[Event]:
+def open_lines(unfinished: Unfinished | None, *, known: Unfinished | None = None) -> list[Event]:
     """Return the lines of calls that are open, but for those that are known."""
-    if left is None:
+    if unfinished is None:
         return []
     there = () if known is None else (*known.intents, *known.results)
-    lines: list[Event] = [*left.intents, *left.results]
+    lines: list[Event] = [*unfinished.intents, *unfinished.results]
     return [line for line in lines if line not in there]
 
 

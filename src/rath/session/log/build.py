@@ -49,7 +49,7 @@ class Ranges(Generic[T]):
         known: A size, and the digest over that many items.
     """
 
-    __slots__ = ("_known", "_to_bytes", "items")
+    __slots__ = ("_prefixes", "_to_bytes", "items")
 
     def __init__(
         self,
@@ -59,9 +59,9 @@ class Ranges(Generic[T]):
     ) -> None:
         self.items = items
         self._to_bytes = to_bytes
-        self._known: list[tuple[int, Hash]] = [(0, sha256())]
+        self._prefixes: list[tuple[int, Hash]] = [(0, sha256())]
         if known is not None and known[0]:
-            self._known.append(known)
+            self._prefixes.append(known)
 
     def digest(self, start: int, stop: int) -> str:
         """Return the sha256 over the items from `start` to `stop`, in hex."""
@@ -71,16 +71,16 @@ class Ranges(Generic[T]):
 
     def known(self, size: int) -> tuple[int, Hash]:
         """Return `size` and the digest over that many items, which must not be changed."""
-        at = bisect_right(self._known, size, key=lambda known: known[0])
-        n_hashed, digest = self._known[at - 1]
+        at = bisect_right(self._prefixes, size, key=lambda known: known[0])
+        n_hashed, digest = self._prefixes[at - 1]
         if n_hashed != size:
             digest = self._grown(digest.copy(), n_hashed, size)
-            self._known.insert(at, (size, digest))
+            self._prefixes.insert(at, (size, digest))
         return size, digest
 
     def extended(self, items: Sequence[T]) -> Ranges[T]:
         """Return these and some more."""
-        return Ranges(self.items.extend(items), self._to_bytes, self._known[-1])
+        return Ranges(self.items.extend(items), self._to_bytes, self._prefixes[-1])
 
     def _grown(self, digest: Hash, start: int, stop: int) -> Hash:
         digest.update(b"".join(map(self._to_bytes, self.items.prefix(stop).since(start))))
@@ -187,11 +187,11 @@ def build(
     """
     built = dict(known)
     for content in contents:
-        built[content.header.session] = _built(content, built, recover=recover)
+        built[content.header.session] = _build_one(content, built, recover=recover)
     return built
 
 
-def _built(
+def _build_one(
     content: ParsedLog, built: Mapping[UUID, LoadedSession], *, recover: bool
 ) -> LoadedSession:
     header = content.header
@@ -219,7 +219,7 @@ def _built(
         rows=rows,
         entries=entries,
         n_of_run=n_of_run,
-        cell=Deferred.of(Body(table, record, outcome, _given(content), content.unfinished)),
+        cell=Deferred.of(Body(table, record, outcome, _prior_usage(content), content.unfinished)),
         provenance=_provenance(header, built),
         problem=damage,
     )
@@ -242,8 +242,8 @@ def _provenance(header: Header, built: Mapping[UUID, LoadedSession]) -> Provenan
     return Provenance(header.operator, header.kind, edges, header.extras)
 
 
-def _edge(header: Header, parent: UUID, known: LoadedSession | None) -> Edge:
-    if known is None:
+def _edge(header: Header, parent: UUID, loaded: LoadedSession | None) -> Edge:
+    if loaded is None:
         return Edge(parent)
     n_rows = max((part.stop for part in header.rows if part.session == parent), default=None)
     if n_rows is None:
@@ -251,22 +251,22 @@ def _edge(header: Header, parent: UUID, known: LoadedSession | None) -> Edge:
         n_rows = n_rows_field if isinstance(n_rows_field, int) else None
     n_entries = max((part.stop for part in header.entries if part.session == parent), default=0)
     # A parent that was recovered may have less than it had.
-    n_entries = min(n_entries, len(known.entries.items))
-    if n_rows is not None and n_rows < len(known.rows.items) and header.operator != UNDO:
+    n_entries = min(n_entries, len(loaded.entries.items))
+    if n_rows is not None and n_rows < len(loaded.rows.items) and header.operator != UNDO:
         # It has gone on since: what was made inside one of its calls knew its rows so far.
-        body = Deferred.of(known.body_at(n_rows, n_entries))
-        return Edge(parent, body, known.provenance, place=_place(known))
-    late = known.entries.items.prefix(n_entries) if n_entries > known.n_of_run else None
-    return Edge(parent, known.cell, known.provenance, late, _place(known))
+        body = Deferred.of(loaded.body_at(n_rows, n_entries))
+        return Edge(parent, body, loaded.provenance, place=_place(loaded))
+    late = loaded.entries.items.prefix(n_entries) if n_entries > loaded.n_of_run else None
+    return Edge(parent, loaded.cell, loaded.provenance, late, _place(loaded))
 
 
-def _place(known: LoadedSession) -> PlacementRef:
-    line = known.content.place
+def _place(loaded: LoadedSession) -> PlacementRef:
+    line = loaded.content.place
     where = line.sandbox_backend, line.sandbox_spec, line.sandbox_handle_id
     return PlacementRef(*where, line.workspace)
 
 
-def _given(content: ParsedLog) -> tuple[GivenUsage, ...]:
+def _prior_usage(content: ParsedLog) -> tuple[GivenUsage, ...]:
     trailer = content.state.trailer
     if content.reader.takes_more or trailer is None or trailer.usage is None:
         return content.header.given
@@ -344,13 +344,13 @@ def _miscounted(content: ParsedLog, n_rows: int, n_entries: int) -> PersistenceE
 
 
 def _rows_of(built: Mapping[UUID, LoadedSession], session: UUID) -> Ranges[ChunkRow] | None:
-    known = built.get(session)
-    return None if known is None else known.rows
+    loaded = built.get(session)
+    return None if loaded is None else loaded.rows
 
 
 def _entries_of(built: Mapping[UUID, LoadedSession], session: UUID) -> Ranges[Entry] | None:
-    known = built.get(session)
-    return None if known is None else known.entries
+    loaded = built.get(session)
+    return None if loaded is None else loaded.entries
 
 
 def _row_digest(row: ChunkRow) -> bytes:
@@ -381,7 +381,7 @@ def sharing_effects(entries: Sequence[Entry]) -> list[Entry]:
         if isinstance(entry, ToolRun) and entry.file_effects:
             inside = _effects_inside(out_entries, entry)
             if inside:
-                effects = tuple(_known(effect, inside) for effect in entry.file_effects)
+                effects = tuple(_take_known(effect, inside) for effect in entry.file_effects)
                 entry = structs.replace(entry, file_effects=effects)
         out_entries.append(entry)
     return out_entries
@@ -389,16 +389,16 @@ def sharing_effects(entries: Sequence[Entry]) -> list[Entry]:
 
 def _effects_inside(before: Sequence[Entry], call: ToolRun) -> list[FileEffect]:
     """Return the effects of other runs since the model asked for a call, each once."""
-    found: dict[int, FileEffect] = {}
+    effects: dict[int, FileEffect] = {}
     for entry in reversed(before):
         if isinstance(entry, ModelCall) and entry.operation == call.operation:
             break
         if isinstance(entry, ToolRun) and entry.operation != call.operation:
-            found |= {id(effect): effect for effect in reversed(entry.file_effects)}
-    return list(found.values())[::-1]
+            effects |= {id(effect): effect for effect in reversed(entry.file_effects)}
+    return list(effects.values())[::-1]
 
 
-def _known(effect: FileEffect, inside: list[FileEffect]) -> FileEffect:
+def _take_known(effect: FileEffect, inside: list[FileEffect]) -> FileEffect:
     """Return the effect that is known already, and let it be known no more; else `effect`."""
     for at, known in enumerate(inside):
         if known == effect and known.sandbox == effect.sandbox:

@@ -232,7 +232,7 @@ class Encoder:
     ) -> None:
         self._session = session
         self._names_theirs = names_theirs
-        self._known = set(known)
+        self._defined = set(known)
         self._setups: list[tuple[tuple[object, ...], str, str]] = []
         self._blobs: list[Blob] = []
         self._json = msgspec.json.Encoder(enc_hook=self._hook)
@@ -276,7 +276,7 @@ class Encoder:
             case OutcomeChange(outcome):
                 yield self._encode(OutcomeChange(_stored(outcome)))
             case Finished():
-                yield self._encode(_finished(event))
+                yield self._encode(_encode_end(event))
             case ToolRun() | Decision() | Interrupt():
                 yield self._encode(_entry(event))
             case _:
@@ -319,8 +319,8 @@ class Encoder:
             key += (seen.head_digest, seen.tools_digest, seen.renderer)
         # To Python 1, 1.0 and True are equal.
         exact = repr(evidence.parameters)
-        for known, recorded, digest in self._setups:
-            if known == key and recorded == exact:
+        for setup_key, recorded, digest in self._setups:
+            if setup_key == key and recorded == exact:
                 return digest, None
         setup = _present(evidence, _ABSENT, _SETUP)
         if evidence.parameters:
@@ -331,22 +331,22 @@ class Encoder:
         body = self._encode(common)
         digest = sha256(body).hexdigest()[:_SETUP_DIGITS]
         self._setups = [(key, exact, digest), *self._setups[: _MAX_SETUPS - 1]]
-        if digest in self._known:
+        if digest in self._defined:
             return digest, None
-        self._known.add(digest)
+        self._defined.add(digest)
         return digest, b'{"event":"call_setup","digest":"%s",%s' % (digest.encode(), body[1:])
 
     def _operation(self, entry: Operation) -> Iterator[bytes]:
         fields = {name: getattr(entry, name) for name in OperationFields.__struct_fields__}
         if entry.head:
             fields["head"] = digest = rows_digest(entry.head)
-            if digest not in self._known:
-                self._known.add(digest)
+            if digest not in self._defined:
+                self._defined.add(digest)
                 yield from self._lines(AgentRows(digest, entry.head))
         if entry.tools:
             fields["tools"] = digest = tools_digest(entry.tools)
-            if digest not in self._known:
-                self._known.add(digest)
+            if digest not in self._defined:
+                self._defined.add(digest)
                 listed = [_bare(tool) for tool in entry.tools]
                 yield self._encode({"event": "tool_schemas", "digest": digest, "tools": listed})
         if entry.theirs and (self._names_theirs or entry.session != self._session):
@@ -418,7 +418,7 @@ def tools_digest(tools: tuple[RathLLMFunctionTool, ...]) -> str:
     return sha256(text.encode(errors="replace")).hexdigest()
 
 
-def _finished(event: Finished) -> Json:
+def _encode_end(event: Finished) -> Json:
     fields: Json = {
         "event": "finished",
         "closed_at": event.closed_at,
@@ -458,8 +458,8 @@ def _entry(entry: ToolRun | Decision | Interrupt) -> Struct | Json:
 
 def _bare(value: Any) -> Json:
     """Return the fields of a dataclass that are not None."""
-    found = ((each.name, getattr(value, each.name)) for each in dataclasses.fields(value))
-    return {name: member for name, member in found if member is not None}
+    members = ((each.name, getattr(value, each.name)) for each in dataclasses.fields(value))
+    return {name: member for name, member in members if member is not None}
 
 
 def _header(header: Header) -> Json:
@@ -542,11 +542,15 @@ class Decoder:
             PersistenceError: It is of no known kind, or malformed.
         """
         try:
-            found = self._fast.decode(line)
+            line_value = self._fast.decode(line)
         except (msgspec.MsgspecError, ValueError, RecursionError):
             # Perhaps something that only the json module reads; else it says what is wrong.
             return self.take_record(decode_record(line))
-        return cast("Event", found) if type(found) in _AS_THEY_ARE else self._event(found)
+        return (
+            cast("Event", line_value)
+            if type(line_value) in _AS_THEY_ARE
+            else self._event(line_value)
+        )
 
     def take_record(self, record: Json) -> Event:
         """Return the event that a record of version 3 says; see `take`."""
@@ -557,22 +561,22 @@ class Decoder:
                 raise PersistenceError("duplicate header")
             raise PersistenceError(f"unknown event {kind!r}; expected one of {', '.join(_FORMS)}")
         try:
-            found = msgspec.convert(record, form, dec_hook=self._hook)
+            line_value = msgspec.convert(record, form, dec_hook=self._hook)
         except (msgspec.ValidationError, RecursionError, OverflowError) as exc:
             raise PersistenceError(f"malformed {kind}: {problem_of(exc, form, record)}") from exc
-        return self._event(found)
+        return self._event(line_value)
 
-    def _event(self, found: Any) -> Event:
+    def _event(self, line: Any) -> Event:
         """Return the event that a line says, in the place of a form of its own."""
         try:
-            match found:
+            match line:
                 case _RowLine(index=index):
                     assert self.session is not None, "a log begins with its header"
-                    return Row(index, _chunk(found, RowId(self.session, index)))
+                    return Row(index, _chunk(line, RowId(self.session, index)))
                 case _ModelCallLine():
-                    return self._call(found)
+                    return self._call(line)
                 case _OperationLine():
-                    return self._operation(found)
+                    return self._operation(line)
                 case _AgentRowsLine(digest=digest, rows=rows):
                     self.heads[digest] = head = tuple(map(_chunk, rows))
                     return AgentRows(digest, head)
@@ -585,21 +589,21 @@ class Decoder:
                     return PendingResult(row=row, call=call, run=run, shown=chunk)
                 case _PlacementLine(sandbox_spec=spec, sandbox_workspace=workspace):
                     return PlacementChange(
-                        sandbox_backend=found.sandbox_backend,
+                        sandbox_backend=line.sandbox_backend,
                         sandbox_spec=spec_from_jsonable(spec),
-                        sandbox_handle_id=found.sandbox_handle_id,
+                        sandbox_handle_id=line.sandbox_handle_id,
                         workspace=workspace,
                     )
                 case _:
                     pass
-            return cast("Event", found)
+            return cast("Event", line)
         except msgspec.ValidationError as exc:
             problem = problem_of(exc, CallEvidence, None)
         except KeyError as exc:
             problem = f"it names {exc}, which is in no line before"
         except (ValueError, TypeError, ArithmeticError, RecursionError) as exc:
             problem = f"{type(exc).__name__}: {exc}"
-        raise PersistenceError(f"malformed {found.__struct_config__.tag}: {problem}")
+        raise PersistenceError(f"malformed {line.__struct_config__.tag}: {problem}")
 
     def _call(self, line: _ModelCallLine) -> ModelCall:
         evidence, seen = _ABSENT, Json()
@@ -616,9 +620,9 @@ class Decoder:
         if line.seen is not None:
             common = {**_SEEN_ABSENT, "request_digest": call_evidence.request_digest}
             saw = msgspec.convert({**common, **seen, **line.seen}, Seen)
-        found: Json = {**structs.asdict(line), "seen": saw, "evidence": call_evidence}
-        del found["setup"]
-        return ModelCall(**found)
+        members: Json = {**structs.asdict(line), "seen": saw, "evidence": call_evidence}
+        del members["setup"]
+        return ModelCall(**members)
 
     def _operation(self, line: _OperationLine) -> Operation:
         if line.n_theirs is not None:
@@ -636,8 +640,8 @@ class Decoder:
         assert kind is Blob, "no other type is read by hand"
         match value:
             case {"sha256": str(digest), "size": int(size)} if type(size) is int:
-                found = cast("Json", value)
-                return self.make_blob(digest, size, found.get("kept") is True)
+                fields = cast("Json", value)
+                return self.make_blob(digest, size, fields.get("kept") is True)
             case _:
                 raise ValueError("expected a sha256 and a size")
 

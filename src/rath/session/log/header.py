@@ -91,8 +91,8 @@ def _parts(
     done = 0
     for parent in parents:
         shared = 0 if done else items.common_prefix(parent.items)
-        found = [(0, shared)] if shared else _runs(items.since(done), parent)
-        for start, stop in found:
+        runs = [(0, shared)] if shared else _runs(items.since(done), parent)
+        for start, stop in runs:
             prefix_digest = digest(parent.items.prefix(stop).since(start))
             parts.append(AncestorRange(parent.session, start, stop, prefix_digest))
             done += stop - start
@@ -264,19 +264,19 @@ def is_same_place(one: Header | PlacementChange, other: Header | PlacementChange
 
 
 def _place_key(line: Header | PlacementChange) -> tuple[object, ...]:
-    known = line.workspace
+    workspace = line.workspace
     where: object = None
-    if known is not None:
-        used = known.id, known.handle, known.was_empty
-        where = used if known.has_files else known.directory
+    if workspace is not None:
+        used = workspace.id, workspace.handle, workspace.was_empty
+        where = used if workspace.has_files else workspace.directory
     spec = json.dumps(spec_to_jsonable(line.sandbox_spec))
     return line.sandbox_backend, spec, line.sandbox_handle_id, where
 
 
 def stored_workspace(place: PlacementRef) -> StoredWorkspace | None:
     """Return the description of a workspace for a log; looks at its directory, and blocks."""
-    known = place.workspace
-    return known.look() if isinstance(known, WorkspaceRef) else known
+    workspace = place.workspace
+    return workspace.look() if isinstance(workspace, WorkspaceRef) else workspace
 
 
 def record_of(edge: Edge) -> Vector[Any]:

@@ -180,14 +180,14 @@ def problem_of(exc: Exception, form: Any, record: object) -> str:
     missing = _MISSING.search(match["problem"])
     if missing is not None:
         return f"member {'.'.join(filter(None, (name, missing['name'])))!r} is missing"
-    found = "" if record is None else f", found {_at(record, place)!r:.60}"
+    actual = "" if record is None else f", found {_at(record, place)!r:.60}"
     expected = _EXPECTED.match(problem)
     choices = get_args(get_type_hints(form, include_extras=False).get(name)) if name else ()
     if expected is not None:
         problem = f"expected {expected['what']}"
     elif problem.startswith("Invalid enum value") and choices:
         problem = f"expected one of {', '.join(map(repr, choices))}"
-    return f"{name or 'the line'}: {problem}{found}"
+    return f"{name or 'the line'}: {problem}{actual}"
 
 
 def _at(value: Any, place: str) -> object:

@@ -121,8 +121,8 @@ def upgrade_line(record: Json, *, header_version: int) -> Json:
     kind: object = record.get("record_type")
     upgrade = _LINES.get(kind) if isinstance(kind, str) else None
     if upgrade is None:
-        known = ", ".join(("header", *_LINES))
-        raise PersistenceError(f"unknown record_type {kind!r}; expected one of {known}")
+        kinds = ", ".join(("header", *_LINES))
+        raise PersistenceError(f"unknown record_type {kind!r}; expected one of {kinds}")
     if kind == "chunk":
         record = upgrade_chunk(record, header_version=header_version)
     return upgrade(record)
@@ -210,13 +210,13 @@ def usage_from_jsonable(raw: object) -> Json | None:
     """Return token counts, None where there are none; a missing count is 0."""
     if not isinstance(raw, dict):
         return None
-    found = cast("Json", raw)
+    fields = cast("Json", raw)
     names = ("prompt_tokens", "completion_tokens", "total_tokens")
-    counts = {name: found.get(name) for name in names}
+    counts = {name: fields.get(name) for name in names}
     details = ("completion_tokens_details", "prompt_tokens_details")
     return {
         **{name: count if isinstance(count, int) else 0 for name, count in counts.items()},
-        **{name: found[name] for name in details if name in found},
+        **{name: fields[name] for name in details if name in fields},
     }
 
 

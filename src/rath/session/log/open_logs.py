@@ -108,9 +108,9 @@ def begin(
 ) -> tuple[Deferred[Body], bool]:
     """Have a session made, unless it is among what was begun; see `claim`."""
     with _lock:
-        known = started.get(session)
-        if known is not None:
-            return known, False
+        cell = started.get(session)
+        if cell is not None:
+            return cell, False
         run = started[session] = start()
         return run, True
 
@@ -181,14 +181,14 @@ def open_session_files() -> OpenLogs:
 
 def writers_of(cell: Deferred[Any]) -> tuple[LogWriter, ...]:
     """Return the logs that hold the content of `cell`, in whatever stores."""
-    found = [open_logs.get(cell) for open_logs in tuple(_by_store.values())]
-    return tuple(writer for writer in found if writer is not None and writer.error is None)
+    writers = [open_logs.get(cell) for open_logs in tuple(_by_store.values())]
+    return tuple(writer for writer in writers if writer is not None and writer.error is None)
 
 
 def writer_of(session: UUID) -> LogWriter | None:
     """Return the first log that is known of a session, None where none is."""
-    found = [open_logs.of_session(session) for open_logs in tuple(_by_store.values())]
-    return next((writer for writer in found if writer is not None), None)
+    writers = [open_logs.of_session(session) for open_logs in tuple(_by_store.values())]
+    return next((writer for writer in writers if writer is not None), None)
 
 
 def begin_writing(writer: LogWriter) -> None:

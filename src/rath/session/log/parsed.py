@@ -164,15 +164,15 @@ def closure(content: ParsedLog, find: Find, *, known: Container[UUID] = ()) -> l
     Raises:
         SessionDamaged: A log cannot be believed, or a session builds on itself.
     """
-    found: dict[UUID, ParsedLog | None] = {content.header.session: content}
+    logs: dict[UUID, ParsedLog | None] = {content.header.session: content}
     entered: set[UUID] = set()
     done: dict[UUID, ParsedLog] = {}
     todo = [(content.header.session, False)]
     while todo:
         session, is_after_parents = todo.pop()
-        if session not in found:
-            found[session] = _found(session, find, content.header.session)
-        current = found[session]
+        if session not in logs:
+            logs[session] = _found(session, find, content.header.session)
+        current = logs[session]
         if current is None or session in done:
             continue
         if is_after_parents:
@@ -248,7 +248,7 @@ class LogSource:
         Raises:
             PersistenceError: One cannot be read.
         """
-        return any(_state(self.store.read(each)) != seen for each, seen in self._seen.items())
+        return any(_state(self.store.read(each)) != state for each, state in self._seen.items())
 
     def content(self, data: bytes, where: str, *, is_finished: bool) -> ParsedLog:
         """Return the content of a log.
@@ -291,10 +291,10 @@ class LogSource:
         """
         if not is_stored:
             return Blob(digest, size)
-        found = self._blobs.get(digest)
-        if found is None or found.size != size:
-            found = self._blobs[digest] = Blob.fetched(digest, size, self.store.blob)
-        return found
+        blob = self._blobs.get(digest)
+        if blob is None or blob.size != size:
+            blob = self._blobs[digest] = Blob.fetched(digest, size, self.store.blob)
+        return blob
 
     def with_images(self, row: ChunkRow) -> ChunkRow:
         """Return a row whose images have their bytes when somebody wants them."""

@@ -118,8 +118,8 @@ class LineReader:
             for event in self._open
             if isinstance(event, AgentRows | ToolSchemas | CallSetup)
         }
-        known = self.decoder
-        return frozenset({*known.heads, *known.tools, *known.setups} - lost)
+        decoder = self.decoder
+        return frozenset({*decoder.heads, *decoder.tools, *decoder.setups} - lost)
 
     def encoder(self) -> Encoder:
         """Return the encoder of the lines that go on with the log."""
@@ -345,7 +345,7 @@ def decode_header(record: Json) -> Header:
             workspace=msgspec.convert(workspace, StoredWorkspace | None),
             rows=_ranges(record.get("rows")),
             entries=_ranges(record.get("entries")),
-            given=tuple(_given(each) for each in record.get("given") or ()),
+            given=tuple(_prior_usage(each) for each in record.get("given") or ()),
             lineage=None if lineage is None else (UUID(lineage[0]), UUID(lineage[1]), lineage[2]),
             provider=record.get("provider"),
         )
@@ -384,7 +384,7 @@ def _ranges(value: object) -> tuple[AncestorRange, ...]:
     return tuple(ranges)
 
 
-def _given(fields: Json) -> GivenUsage:
+def _prior_usage(fields: Json) -> GivenUsage:
     usage = usage_from_jsonable(fields["usage"])
     if usage is None:
         raise ValueError("given usage without token counts")

@@ -69,15 +69,15 @@ def provider_from_jsonable(fields: Mapping[str, Any]) -> Provider | None:
     entry of a config that the provider was read from still names the same one.
     """
     try:
-        found = {name: value for name, value in fields.items() if name in _PLAIN}
+        plain = {name: value for name, value in fields.items() if name in _PLAIN}
         base_url: object = fields.get("base_url")
         if not isinstance(base_url, str):
-            return Provider(**found)
-        known = _known_provider(fields.get("config"), base_url)
+            return Provider(**plain)
+        configured = _known_provider(fields.get("config"), base_url)
         return (
-            _with_file_endpoint(Provider(**found), base_url)
-            if known is None
-            else replace(known, **found)
+            _with_file_endpoint(Provider(**plain), base_url)
+            if configured is None
+            else replace(configured, **plain)
         )
     except (TypeError, ValueError, AttributeError):
         return None
@@ -102,7 +102,7 @@ def _known_provider(name: object, base_url: str) -> Provider | None:
     if not isinstance(name, str):
         return None
     try:
-        known = Provider.from_config(name)
+        provider = Provider.from_config(name)
     except (KeyError, OSError, RathError):
         return None
-    return known if public_url(known.base_url) == base_url else None
+    return provider if public_url(provider.base_url) == base_url else None

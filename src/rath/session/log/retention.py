@@ -161,9 +161,9 @@ def _sources(store: SessionStore, session: UUID) -> set[UUID]:
         _logger.warning("what session %s begins with is not known: %s", session, exc)
         return set()
     headers = [line for line in lines if isinstance(line, Header)]
-    found = {part.session for each in headers for part in (*each.rows, *each.entries)}
+    sessions = {part.session for each in headers for part in (*each.rows, *each.entries)}
     merges = (each for each in headers if each.kind is LineageKind.OP_MERGE)
-    return found.union(*(each.parents[1:] for each in merges))
+    return sessions.union(*(each.parents[1:] for each in merges))
 
 
 def _make_independent(store: SessionStore, child: UUID, of: UUID) -> None:

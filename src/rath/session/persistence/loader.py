@@ -170,18 +170,18 @@ def list_persisted_sessions() -> list[PersistedSessionMeta]:
     Cost: the first time every log is read, then those that have changed since; see `StoreIndex`.
     """
     source = LogSource(default_store())
-    found: list[PersistedSessionMeta] = []
-    with StoreIndex(source.store) as known:
-        logs = known.logs()
+    sessions: list[PersistedSessionMeta] = []
+    with StoreIndex(source.store) as index:
+        logs = index.logs()
     for session, log in logs.items():
         try:
-            facts = log or _listed(source.find(session))
+            facts = log or _listing_of(source.find(session))
         except PersistenceError as exc:
             _logger.warning("left out of the list: %s", exc)
             continue
         if facts is not None:
-            found.append(_meta(session, facts, source.store))
-    return sorted(found, key=lambda meta: meta.created_at)
+            sessions.append(_meta(session, facts, source.store))
+    return sorted(sessions, key=lambda meta: meta.created_at)
 
 
 def _persisted(loaded: Loaded) -> PersistedSession:
@@ -198,7 +198,7 @@ def _persisted(loaded: Loaded) -> PersistedSession:
     )
 
 
-def _listed(log: ParsedLog | None) -> ListedLog | None:
+def _listing_of(log: ParsedLog | None) -> ListedLog | None:
     if log is None:
         return None
     header, n_rows = log.header, log.state.n_rows

@@ -295,8 +295,8 @@ def blame(session: Session, text: str) -> Blame:
         ValueError: The text is blank.
     """
     search = _Search(lineage_of(session), text)
-    found = tuple(search.appearances())
-    return Blame(session.id, search.text, found, tuple(search.missing(found)))
+    appearances = tuple(search.appearances())
+    return Blame(session.id, search.text, appearances, tuple(search.missing(appearances)))
 
 
 class _Find(NamedTuple):
@@ -399,19 +399,19 @@ class _Search:
     def _around(self, entry: Entry, turn: int | None) -> Iterator[Appearance]:
         """Yield the finds that an entry brought with it beside its row."""
         operation = self._operation_of(entry)
-        for found in self._brought(entry, operation):
-            if found.excerpt is not None:
+        for find in self._brought(entry, operation):
+            if find.excerpt is not None:
                 yield Appearance(
-                    place=found.place,
+                    place=find.place,
                     by="tool" if isinstance(entry, ToolRun) else None,
                     hook=entry.hook if isinstance(entry, Change) else "",
                     session=None if operation is None else operation.session,
-                    row=found.row,
+                    row=find.row,
                     turn=turn,
                     entry=entry,
-                    excerpt=found.excerpt,
-                    path=found.path,
-                    uri=found.uri,
+                    excerpt=find.excerpt,
+                    path=find.path,
+                    uri=find.uri,
                 )
 
     def _brought(self, entry: Entry, operation: Operation | None) -> Iterator[_Find]:
@@ -441,7 +441,7 @@ class _Search:
     def _operation_of(self, entry: Entry) -> Operation | None:
         return self._lineage.operations.get(entry.operation)
 
-    def _found_in(self, texts: Iterable[str]) -> str | None:
+    def _excerpt_of(self, texts: Iterable[str]) -> str | None:
         """Return an excerpt of the first of `texts` that holds it, else None."""
         for text in texts:
             plain = _plain(text)
@@ -453,10 +453,10 @@ class _Search:
         return None
 
     def _in_text(self, text: str) -> str | None:
-        return self._found_in((text,))
+        return self._excerpt_of((text,))
 
     def _in_row(self, row: ChunkRow) -> str | None:
-        return self._found_in(texts_of(row))
+        return self._excerpt_of(texts_of(row))
 
     def _in_blob(self, blob: Blob | None) -> str | None:
         if blob is None or blob.data is None or not is_text(blob.data):

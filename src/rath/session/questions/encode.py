@@ -41,9 +41,9 @@ def encode_answer(answer: Answer) -> Json:
     """
     encoded = _members(answer)
     if isinstance(answer, WhatWasSeen):
-        encoded["calls"] = [_seen(each) for each in answer.calls]
+        encoded["calls"] = [_call_json(each) for each in answer.calls]
     elif isinstance(answer, WhoAnswered):
-        encoded["calls"] = [_answered(each) for each in answer.calls]
+        encoded["calls"] = [_answer_json(each) for each in answer.calls]
         encoded["models"] = dict(answer.models)
     elif isinstance(answer, WhereToolsRan):
         encoded["sandboxes"] = [
@@ -55,7 +55,7 @@ def encode_answer(answer: Answer) -> Json:
     return encoded
 
 
-def _seen(each: SeenCall) -> Json:
+def _call_json(each: SeenCall) -> Json:
     seen = each.call.seen
     # Of all turns together the rows of the requests would be very many.
     rows = None if each.rows is None or each.body is None else each.rows
@@ -74,7 +74,7 @@ def _seen(each: SeenCall) -> Json:
     }
 
 
-def _answered(each: AnsweredCall) -> Json:
+def _answer_json(each: AnsweredCall) -> Json:
     evidence = each.call.evidence
     return {
         **_about_call(each.call, each.turn),
@@ -102,7 +102,7 @@ def _entry(entry: Entry) -> Json:
             **_members(entry, "workspace", "undone"),
         }
     if isinstance(entry, ModelCall):
-        return {"kind": "model_call", **_answered(AnsweredCall(None, entry))}
+        return {"kind": "model_call", **_answer_json(AnsweredCall(None, entry))}
     kind = "tool_run" if isinstance(entry, ToolRun) else type(entry).__name__.lower()
     return {"kind": kind, **_members(entry)}
 

@@ -187,19 +187,19 @@ class Lineage:
     @cached_property
     def changes(self) -> Mapping[RowId, tuple[Change, ...]]:
         """The changes of answers by their row, those of calls by the row of the result."""
-        found: dict[RowId, tuple[Change, ...]] = {}
+        changes_of: dict[RowId, tuple[Change, ...]] = {}
         open_ones: dict[tuple[UUID, str | None], tuple[Change, ...]] = {}
         for entry in self.record:
             if isinstance(entry, Change) and entry.what == "answer":
                 for row in entry.rows:
-                    found[row] = (*found.get(row, ()), entry)
+                    changes_of[row] = (*changes_of.get(row, ()), entry)
             elif isinstance(entry, Change):
                 call = (entry.operation, entry.call_id)
                 open_ones[call] = (*open_ones.get(call, ()), entry)
             elif isinstance(entry, ToolRun) and entry.rows:
                 changes = open_ones.pop((entry.operation, entry.call_id), ())
-                found |= dict.fromkeys(entry.rows if changes else (), changes)
-        return found
+                changes_of |= dict.fromkeys(entry.rows if changes else (), changes)
+        return changes_of
 
     def _births(self) -> Mapping[RowId, Birth]:
         """Return where each row stands first; turns are counted as they come."""
@@ -213,9 +213,9 @@ class Lineage:
             for index, row in enumerate(node.table.since(shared), start=shared):
                 if row.id is None:
                     continue
-                known = births.get(row.id)
-                if known is not None:
-                    turn = known.turn
+                birth = births.get(row.id)
+                if birth is not None:
+                    turn = birth.turn
                     continue
                 if isinstance(row.content, AssistantTurn) or self.is_summary(row.id):
                     n_turns += 1
@@ -234,8 +234,8 @@ def lineage_of(session: Session, turn: int | None = None) -> Lineage:
     """
     lineage = Lineage(session)
     if turn is not None and not 1 <= turn <= lineage.n_turns:
-        known = f"turns 1 to {lineage.n_turns}" if lineage.n_turns else "no turns"
-        raise ValueError(f"there is no turn {turn}: session {session.id} has {known}")
+        turns = f"turns 1 to {lineage.n_turns}" if lineage.n_turns else "no turns"
+        raise ValueError(f"there is no turn {turn}: session {session.id} has {turns}")
     return lineage
 
 
@@ -282,13 +282,13 @@ def find_missing(lineage: Lineage, question: Question) -> tuple[Missing, ...]:
     """Return the missing evidence for a question; O(rows and entries)."""
     if not len(lineage.record) and any(map(_needs_operation, lineage.nodes.values())):
         return tuple(Missing(kind, 1, NO_RECORD) for kind in NEEDS[question])
-    found: dict[EvidenceKind, list[str]] = {
+    signs_of: dict[EvidenceKind, list[str]] = {
         kind: list(_SIGNS[kind](lineage)) for kind in NEEDS[question]
     }
-    more = {kind: f", and {len(signs) - 1} more like it" for kind, signs in found.items()}
+    more = {kind: f", and {len(signs) - 1} more like it" for kind, signs in signs_of.items()}
     return tuple(
         Missing(kind, len(signs), signs[0] + more[kind] * (len(signs) > 1))
-        for kind, signs in found.items()
+        for kind, signs in signs_of.items()
         if signs
     )
 
@@ -338,8 +338,8 @@ def _without_runs(lineage: Lineage) -> Iterator[str]:
 
 def _without_operations(lineage: Lineage) -> Iterator[str]:
     """Yield entries and sessions that an operation must have made."""
-    known = lineage.operations
-    lost = dict.fromkeys(e.operation for e in lineage.record if e.operation not in known)
+    operations = lineage.operations
+    lost = dict.fromkeys(e.operation for e in lineage.record if e.operation not in operations)
     for operation in lost:
         yield f"entries name operation {operation}, which is not there"
     for node in lineage.nodes.values():

@@ -49,9 +49,9 @@ def rows_seen(session: Session, operation: Operation, seen: Seen) -> ChunkTable:
         ValueError: They are nowhere.
     """
     for edge in nearest_first(session.as_parent()):
-        known: Body | None = content_of(edge)
-        if known is not None and len(known.table) >= seen.n_rows:
-            rows = known.table.prefix(seen.n_rows)
+        content: Body | None = content_of(edge)
+        if content is not None and len(content.table) >= seen.n_rows:
+            rows = content.table.prefix(seen.n_rows)
             if _is_of(rows, operation):
                 return rows
     raise ValueError(
@@ -162,8 +162,8 @@ class Renderings:
     def _rows(self, operation: Operation, seen: Seen) -> ChunkTable:
         """Return the rows that a call saw; those of the longest request serve for all of a run."""
         key = (operation.operation, operation.input_digest or "")
-        known = self._tables.get(key)
-        if known is None:
+        rows = self._tables.get(key)
+        if rows is None:
             counts = (
                 entry.seen.n_rows
                 for entry in self._record
@@ -173,10 +173,10 @@ class Renderings:
             )
             try:
                 longest = structs.replace(seen, n_rows=max(counts, default=seen.n_rows))
-                known = self._tables[key] = rows_seen(self._session, operation, longest)
+                rows = self._tables[key] = rows_seen(self._session, operation, longest)
             except ValueError:
                 return rows_seen(self._session, operation, seen)
-        return known.prefix(seen.n_rows)
+        return rows.prefix(seen.n_rows)
 
     def _request(
         self, call: ModelCall, operation: Operation, seen: Seen, rows: ChunkTable
@@ -193,9 +193,9 @@ class Renderings:
                evidence.renderer, parameters, seen.tools_digest, seen.question)  # fmt: skip
         body = Body(rows, self._record.prefix(self._at[call.id]))
         is_tool = _tool_mode(call, operation, seen)
-        known = self._builders.get(key)
-        if known is not None and known.n_rows <= len(rows):
-            known.follow(body)
+        builder = self._builders.get(key)
+        if builder is not None and builder.n_rows <= len(rows):
+            builder.follow(body)
         else:
             client = RecordedClient(evidence, output_mode="tool" if is_tool else "schema")
             of_turn = partial(turn_request, operation.tools, operation.output)
@@ -205,12 +205,12 @@ class Renderings:
                 context=_context(seen),
                 question=seen.question,
             )
-            known = RequestBuilder(Candidate(client, client.provider), frame, body)
-            self._builders[key] = known
-        if known.head_digest != seen.head_digest:
+            builder = RequestBuilder(Candidate(client, client.provider), frame, body)
+            self._builders[key] = builder
+        if builder.head_digest != seen.head_digest:
             raise ValueError("the agent's rows in the record are not those that the call saw")
-        has_schema = is_tool and known.draft.facts.tools_digest is not None
-        return known.draft, (operation.output.tool,) if operation.output and has_schema else ()
+        has_schema = is_tool and builder.draft.facts.tools_digest is not None
+        return builder.draft, (operation.output.tool,) if operation.output and has_schema else ()
 
 
 def _context(seen: Seen) -> Context | None:
@@ -315,9 +315,9 @@ def where_tools_ran(session: Session, *, turn: int | None = None) -> WhereToolsR
     runs = tuple(PlacedRun(*each) for each in lineage.in_turn(ToolRun, turn))
     # Elsewhere a record that says nothing of a call does not say that it was not made.
     waits = isinstance(session.outcome, NeedsApproval | NeedsInput)
-    known = session.open_calls if waits else ()
+    open_calls = session.open_calls if waits else ()
     states: dict[tuple[RowId | None, int], CallState] = {
-        (each.asked_in, each.index): each.state for each in known
+        (each.asked_in, each.index): each.state for each in open_calls
     }
     untold = tuple(each for each in _untold(lineage, states) if turn in (None, each.turn))
     return WhereToolsRan(session.id, runs, untold, find_missing(lineage, "where"))

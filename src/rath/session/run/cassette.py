@@ -70,8 +70,8 @@ def writing_client(provider: Provider) -> ChatClient:
     client = make_client(provider)
     if isinstance(client, NoClient):
         # What it lacks is a key, on a machine that needs none for this.
-        given = replace(provider, api_key=provider.api_key or "replay", fallbacks=())
-        client = make_client(given)
+        with_key = replace(provider, api_key=provider.api_key or "replay", fallbacks=())
+        client = make_client(with_key)
     if isinstance(client, NoClient):
         raise ValueError(client.problem)  # noqa: TRY004  # as where the client is made to be used
     return client
@@ -162,7 +162,7 @@ class ReplayedDraft:
 
         self._last: CallEvidence | None = None
         evidence = client.models.next_call()
-        facts = self._written(evidence).facts
+        facts = self._write_request(evidence).facts
         if evidence is not None and facts.requested_model == evidence.requested_model:
             # A scripted client, and one on another machine, has another name in the record: its
             # own answers are known by that one.
@@ -180,14 +180,14 @@ class ReplayedDraft:
 
     @property
     def digest(self) -> str:
-        return self._written(self._client.models.next_call()).digest
+        return self._write_request(self._client.models.next_call()).digest
 
     def append(self, messages: Sequence[RathLLMMessage]) -> None:
         self._messages += messages
-        self._written(self._client.models.next_call())
+        self._write_request(self._client.models.next_call())
 
     def body(self) -> bytes:
-        return self._written(self._client.models.next_call()).body()
+        return self._write_request(self._client.models.next_call()).body()
 
     def last_evidence(self) -> CallEvidence | None:
         return self._last
@@ -209,7 +209,7 @@ class ReplayedDraft:
             )
         call = script.take_call()
         evidence = call.evidence
-        script.check_request(call, self._written(evidence), self._request)
+        script.check_request(call, self._write_request(evidence), self._request)
         self._last = evidence
         row = script.run.row_of(call)
         if call.status == "cancelled" or (call.rows and row is None):
@@ -223,7 +223,7 @@ class ReplayedDraft:
             await _tell(delta, on_delta)
         return Exchange(response, evidence)
 
-    def _written(self, evidence: CallEvidence | None) -> ChatDraft:
+    def _write_request(self, evidence: CallEvidence | None) -> ChatDraft:
         """Return the request as it is written for a call, with all messages in it."""
         style = None if evidence is None else (evidence.parameters, evidence.renderer)
         # A vendor's rules may change the parameters from call to call.
@@ -273,13 +273,13 @@ def provider_of(evidence: CallEvidence) -> Provider:
 
     It has no endpoint: a record must not say where a key is sent.
     """
-    given: Mapping[str, Any] = evidence.parameters
+    parameters: Mapping[str, Any] = evidence.parameters
     names = set(SAMPLING_FIELDS) - {"model", "extra_create_args", "tool_choice", "response_format"}
     return Provider(
         model=evidence.requested_model,
         provider_kind=evidence.provider_kind,
-        output_mode="schema" if any(name in given for name in _SCHEMAS) else "tool",
-        **{name: given[name] for name in names if name in given},
+        output_mode="schema" if any(name in parameters for name in _SCHEMAS) else "tool",
+        **{name: parameters[name] for name in names if name in parameters},
     )
 
 
@@ -341,7 +341,7 @@ class Playback:
         """
         user, agent = sessions
         with self._lock:
-            silent = self._take_silent(kind, place, user)
+            silent = self._take_empty(kind, place, user)
             if silent is not None:
                 return silent
             run = self._take(kind, lambda run: _is_at(run, place, agent) and self._fits(run, user))
@@ -392,8 +392,8 @@ class Playback:
         if run is not None:
             return tuple(run.own)
         problem = f"the record has no check {name!r} by {judge!r:.200}"
-        where, found = f"session {short_id(session.id)}", f"check {name!r}"
-        raise self.differs(difference(problem, where, self._expected("check"), found))
+        where, name_of_check = f"session {short_id(session.id)}", f"check {name!r}"
+        raise self.differs(difference(problem, where, self._expected("check"), name_of_check))
 
     def remember(self, what: str) -> None:
         """Refuse an operation on a memory: what it would give is in no record.
@@ -422,14 +422,14 @@ class Playback:
             with suppress(Exception):  # its readers get its error
                 session.synchronize()
         first = self.first or next(filter(None, (each.left() for each in self._scripts)), None)
-        left = [run for run in self._runs if run.operation.kind in _RUNS]
-        if first is not None or not left:
+        unused = [run for run in self._runs if run.operation.kind in _RUNS]
+        if first is not None or not unused:
             return first
-        names = ", ".join(name_of(run.operation) for run in left[:5])
-        more = f" and {len(left) - 5} more" if len(left) > 5 else ""
+        names = ", ".join(name_of(run.operation) for run in unused[:5])
+        more = f" and {len(unused) - 5} more" if len(unused) > 5 else ""
         problem = "the program did not ask for all that the record has"
-        found = "the end of the program"
-        return difference(problem, "the end of the replay", f"{names}{more}", found)
+        actual = "the end of the program"
+        return difference(problem, "the end of the replay", f"{names}{more}", actual)
 
     # Finding what was recorded.
 
@@ -442,7 +442,7 @@ class Playback:
                 return self._runs.pop(at)
         return None
 
-    def _take_silent(self, kind: str, place: Place, user: Session) -> EmptyRun | None:
+    def _take_empty(self, kind: str, place: Place, user: Session) -> EmptyRun | None:
         """Return the node that a run on a suspended session made without an operation."""
         latest = None if user.is_pending else user.body.latest
         for node in self._silent:
@@ -490,8 +490,8 @@ class Playback:
             problem = "it is made at another place of the program"
             return difference(problem, where, name_of(operation), name)
         head = ChunkTable(operation.head)
-        for what, recorded, found in (("agent", head, agent), ("input", nearest.input, user)):
-            rows = recorded if found.is_pending else found.partial_table
+        for what, recorded, session in (("agent", head, agent), ("input", nearest.input, user)):
+            rows = recorded if session.is_pending else session.partial_table
             differs = rows_differ(recorded, rows, where=where, what=f"the {what}")
             if differs is not None:
                 return differs
@@ -500,8 +500,8 @@ class Playback:
         return difference(problem, where, parent, f"session {short_id(user.id)}")
 
     def _expected(self, *kinds: str) -> str:
-        left = (run for run in self._runs if run.operation.kind in kinds)
-        return next((name_of(run.operation) for run in left), "no further operation")
+        unused = (run for run in self._runs if run.operation.kind in kinds)
+        return next((name_of(run.operation) for run in unused), "no further operation")
 
 
 def _calls(history: History) -> dict[UUID, tuple[str, UUID | None]]:
@@ -649,7 +649,7 @@ def cassette(path: str | Path, *, mode: Mode = "auto") -> Cassette:
         def test_greeting() -> None:
             assert agent(Session.from_user_message("hello")).text() == "Hello!"
     """
-    return Cassette(Path(path), _checked(mode, "mode"))
+    return Cassette(Path(path), _check_mode(mode, "mode"))
 
 
 @contextmanager
@@ -665,7 +665,7 @@ def _recording(path: Path) -> Generator[None]:
     with tempfile.TemporaryDirectory(prefix="rath-cassette-") as directory:
         store = FileStore(directory)
         for session in sessions.values():
-            save(_ended(session), store=store)
+            save(_await_end(session), store=store)
         write_bundle(pack(store, list(sessions), note=_NOTE), path)
 
 
@@ -687,7 +687,7 @@ def _sessions_on(path: Path) -> list[Session]:
     return [session_of(built[session]) for session in bundle.sessions]
 
 
-def _ended(session: Session) -> Session:
+def _await_end(session: Session) -> Session:
     """Wait for a run and return its session; one that failed as far as it came."""
     with suppress(Exception):  # the code under test has seen its error, or did not want to
         return session.synchronize()
@@ -704,10 +704,10 @@ def _ended(session: Session) -> Session:
 
 def _mode(mode: Mode) -> Mode:
     from_env = env_value(_VARIABLE)
-    return mode if mode != "auto" or not from_env else _checked(from_env, _VARIABLE)
+    return mode if mode != "auto" or not from_env else _check_mode(from_env, _VARIABLE)
 
 
-def _checked(mode: str, name: str) -> Mode:
+def _check_mode(mode: str, name: str) -> Mode:
     if mode not in get_args(Mode):
         raise ValueError(f"{name} is {mode!r}; expected 'auto', 'record' or 'replay'")
     return cast("Mode", mode)  # just checked

@@ -91,8 +91,8 @@ def tool_differences(
     """Return which tools are offered otherwise than by the operation of a run."""
     before, now = _digests(operation.tools), _digests(tools)
     names = sorted({*before, *now})
-    found = (ToolDiffers(name, before.get(name), now.get(name)) for name in names)
-    return tuple(each for each in found if each.expected != each.found)
+    differences = (ToolDiffers(name, before.get(name), now.get(name)) for name in names)
+    return tuple(each for each in differences if each.expected != each.found)
 
 
 def provider_differences(
@@ -147,15 +147,15 @@ def require_same_tools(
             call was begun and may be repeated by its record, and not by its tool, and nobody has
             decided about it.
     """
-    known, now = _digests(before.operation.tools), _digests(schemas)
+    recorded, now = _digests(before.operation.tools), _digests(schemas)
     for each in before.open_calls:
         name = each.call.name
         tool, offer = f"tool {name!r}", offers.get(name)
         mismatch = partial(_mismatch, before.operation, f"call {each}")
-        if each.is_made and name in known and known[name] != now.get(name):
+        if each.is_made and name in recorded and recorded[name] != now.get(name):
             raise mismatch(
                 "{} is open, and its tool is another one",
-                expected=f"{tool} with the schema {known[name][:12]}",
+                expected=f"{tool} with the schema {recorded[name][:12]}",
                 found=f"schema {now[name][:12]}" if name in now else "no such tool",
             )
         bound = each.said.bound_to(each.index) if each.is_made else None
@@ -193,12 +193,12 @@ def _digests(tools: Iterable[RathLLMFunctionTool]) -> dict[str, str]:
 def _differing(sandbox: BackendSandbox, changes: Iterable[FileEffect]) -> Iterator[FileDiffers]:
     for change in net_changes(changes):
         gone = change.renamed_from
-        if gone is not None and (found := _digest_of(sandbox, gone)) is not None:
-            yield FileDiffers(gone, None, found)
+        if gone is not None and (digest := _digest_of(sandbox, gone)) is not None:
+            yield FileDiffers(gone, None, digest)
         expected = None if change.after is None else change.after.digest
-        found = _digest_of(sandbox, change.path)
-        if found != expected:
-            yield FileDiffers(change.path, expected, found)
+        digest = _digest_of(sandbox, change.path)
+        if digest != expected:
+            yield FileDiffers(change.path, expected, digest)
 
 
 def _digest_of(sandbox: BackendSandbox, path: str) -> str | None:
@@ -238,16 +238,16 @@ def resume_differences(
         Files that are not as the session left them, tools with another schema, and in what the
         model's provider is another one.
     """
-    found: list[ResumeDifference] = list(file_differences(session))
+    differences: list[ResumeDifference] = list(file_differences(session))
     record = session.record
     operation = own_operation(record, session.id)
     if operation is not None and tools is not None:
         table = tool_table(tools, system_tools=system_tools)
-        found += tool_differences(operation, tool_schemas(table))
+        differences += tool_differences(operation, tool_schemas(table))
     if operation is not None and provider is not None:
         (candidate, *_) = candidates_for(provider, None, None)
-        found += provider_differences(record, operation, candidate)
-    return tuple(found)
+        differences += provider_differences(record, operation, candidate)
+    return tuple(differences)
 
 
 def check_compatible(
@@ -281,10 +281,10 @@ def check_compatible(
 async def log_differences(before: ResumePoint, snapshot: Session) -> None:
     """Log what is not as it was when a run goes on: once, and together."""
     files = await runtime().call_in_worker(partial(file_differences, snapshot))
-    found = (*before.differences, *files)
-    if found:
+    differences = (*before.differences, *files)
+    if differences:
         _log.warning(
             "session %s goes on, and not all is as it was: %s",
             snapshot.id,
-            "; ".join(map(str, found)),
+            "; ".join(map(str, differences)),
         )

@@ -329,7 +329,7 @@ class TurnCalls:
         if len(wanted) > 1:
             done = RoundResults(self._log, self._id, row, done)
         if stopped is None and (first := await self._to_be_allowed(here, before)):
-            for at, denied in self._denied_by_hooks(row).items():
+            for at, denied in self._hook_denials(row).items():
                 done[at] = denied
             return await self._suspend(for_approval(here, first))
         waits: Suspending | None = None
@@ -389,7 +389,7 @@ class TurnCalls:
             results.append(pending_result(finished, self._id, turn.row, at))
         self._log.end_round(results)
 
-    def _denied_by_hooks(self, row: int) -> dict[int, CallResult]:
+    def _hook_denials(self, row: int) -> dict[int, CallResult]:
         """Return the results of calls that hooks have denied: they are not asked again."""
         hooks, sandbox = self._rounds.hooks, self._plan.placement.sandbox
         where = None if sandbox is None else sandbox.describe()
@@ -426,8 +426,8 @@ class TurnCalls:
         prepared = await self._rounds.prepare_all([*candidates.values()])
         # What is asked about is what would be made.
         hooked = await self._rounds.show(prepared, session, row=row, places=[*candidates])
-        found = dict(zip(candidates, hooked, strict=True))
-        return await to_be_allowed(found, rule, session, row=row)
+        hooked_calls = dict(zip(candidates, hooked, strict=True))
+        return await to_be_allowed(hooked_calls, rule, session, row=row)
 
     async def _suspend(self, suspending: Suspending) -> Outcome:
         """Note for what the run waits; returns how it ends."""

@@ -89,23 +89,23 @@ def kind_at(kind: str, place: Place) -> str:
 
 def difference(problem: str, where: str, recorded: str, found: str) -> ReplayDifference:
     """Return an error that shows of two texts the part around where they begin to differ."""
-    expected, given = _excerpt(recorded, found), _excerpt(found, recorded)
-    return ReplayDifference(problem, where=where, expected=expected, found=given)
+    expected, actual = _excerpt(recorded, found), _excerpt(found, recorded)
+    return ReplayDifference(problem, where=where, expected=expected, found=actual)
 
 
 def rows_differ(
-    recorded: ChunkTable, found: ChunkTable, *, where: str, what: str
+    recorded: ChunkTable, replayed: ChunkTable, *, where: str, what: str
 ) -> ReplayDifference | None:
     """Return the error for the first row that differs, None where all are equal.
 
     Args:
         recorded: Rows of the record.
-        found: Rows of the replay.
+        replayed: Rows of the replay.
         where: The session.
         what: Whose rows they are, such as "the input".
     """
-    shared = recorded.vector.common_prefix(found.vector)
-    pairs = zip_longest(recorded.since(shared), found.since(shared))
+    shared = recorded.vector.common_prefix(replayed.vector)
+    pairs = zip_longest(recorded.since(shared), replayed.since(shared))
     for index, (mine, theirs) in enumerate(pairs, shared):
         if mine != theirs:
             problem = f"row {index} of {what} is not the recorded one"
@@ -238,10 +238,10 @@ def history_of(*sessions: Session) -> History:
 
     A run that failed counts with what it had written.
     """
-    nodes = tuple(_nodes(_ended(session) for session in sessions))
+    nodes = tuple(_nodes(_node_of(session) for session in sessions))
     rows: dict[RowId, ChunkRow] = {}
     runs: list[RecordedOperation] = []
-    known: set[UUID] = set()
+    entry_ids: set[UUID] = set()
     by_id = {node.id: node for node in nodes}
     for node in nodes:
         above = [by_id[edge.id] for edge in node.provenance.parents if edge.id in by_id]
@@ -250,8 +250,8 @@ def history_of(*sessions: Session) -> History:
         rows.update((row.id, row) for row in table.since(n_rows) if row.id is not None)
         shared = max((record.common_prefix(each.body.record) for each in above), default=0)
         since = enumerate(record.since(shared), start=shared)
-        new = [(at, entry) for at, entry in since if entry.id not in known]
-        known.update(entry.id for _, entry in new)
+        new = [(at, entry) for at, entry in since if entry.id not in entry_ids]
+        entry_ids.update(entry.id for _, entry in new)
         runs += _runs(new, by_id, node, rows)
     return History(nodes, tuple(runs))
 
@@ -275,14 +275,18 @@ def _runs(
             )
 
 
-def _ended(session: Session) -> RecordedNode:
+def _node_of(session: Session) -> RecordedNode:
     cell = session.body
     with suppress(Exception):  # whoever reads the session gets its error; here counts what it wrote
         session.synchronize()
     body = Body(session.partial_table) if cell.latest is None else session.inherited(cell.latest)
-    left = body.unfinished
+    unfinished = body.unfinished
     # One that was loaded has no error, but its log tells of it.
-    has_failed = left is not None and left.failure is not None and left.failure.how == "failed"
+    has_failed = (
+        unfinished is not None
+        and unfinished.failure is not None
+        and unfinished.failure.how == "failed"
+    )
     return RecordedNode(
         session.id, body, session.provenance, has_failed or cell.error() is not None
     )
@@ -291,13 +295,13 @@ def _ended(session: Session) -> RecordedNode:
 def _nodes(roots: Iterable[RecordedNode]) -> Iterator[RecordedNode]:
     """Yield nodes and all that they came from, each once, parents first; no recursion."""
     todo: list[tuple[RecordedNode, bool]] = [(root, False) for root in roots][::-1]
-    known: set[UUID] = set()
+    visited: set[UUID] = set()
     while todo:
         node, is_open = todo.pop()
         if is_open:
             yield node
-        elif node.id not in known:
-            known.add(node.id)
+        elif node.id not in visited:
+            visited.add(node.id)
             todo.append((node, True))
             above = map(_of_edge, reversed(node.provenance.parents))
             todo += [(each, False) for each in above if each is not None]
@@ -369,9 +373,9 @@ def error_of(evidence: CallEvidence) -> Exception:
     builtin = None if own is None else getattr(builtins, own[1], None)
     if own is not None and isinstance(builtin, type) and issubclass(builtin, Exception):
         with suppress(TypeError):  # one that is made of more than a text
-            found = builtin(own[2])
-            if network_error_class(found) is kind:
-                return found
+            network_error = builtin(own[2])
+            if network_error_class(network_error) is kind:
+                return network_error
     status = evidence.attempts[-1].status if evidence.attempts else None
     error: ProviderError
     if not (isinstance(kind, type) and issubclass(kind, ProviderError)):
@@ -478,8 +482,10 @@ class RecordedRun(EmptyRun):
         for at, entry in enumerate(self._entries):
             if entry.operation == self.run_id:
                 self._take(at, entry)
-        seen = next((step.call.seen for step in self._steps if step.call.seen is not None), None)
-        self.notes = () if seen is None else seen.recalled
+        first_input = next(
+            (step.call.seen for step in self._steps if step.call.seen is not None), None
+        )
+        self.notes = () if first_input is None else first_input.recalled
         self._schemas: dict[str, str] | None = None
 
     def _take(self, at: int, entry: Entry) -> None:
@@ -506,12 +512,14 @@ class RecordedRun(EmptyRun):
 
         That of a call which was cut off, and made when the run went on, stands behind the others.
         """
-        left = [run for _, run in self._steps[self.n_calls - 1].runs if run.rows]
+        remaining = [run for _, run in self._steps[self.n_calls - 1].runs if run.rows]
         stands = dict[int, int]()
         for place, call in enumerate(calls):
-            found = next((at for at, run in enumerate(left) if self._is_of(run, call)), None)
-            stands[place] = sys.maxsize if found is None else left[found].rows[0].index
-            left = left if found is None else [*left[:found], *left[found + 1 :]]
+            index = next((at for at, run in enumerate(remaining) if self._is_of(run, call)), None)
+            stands[place] = sys.maxsize if index is None else remaining[index].rows[0].index
+            remaining = (
+                remaining if index is None else [*remaining[:index], *remaining[index + 1 :]]
+            )
         return sorted(stands, key=stands.__getitem__)
 
     def cut_off(self, latest: Body, session: UUID) -> Body:
@@ -574,8 +582,8 @@ class RecordedRun(EmptyRun):
         Raises:
             ReplayDifference: It is another one; the text says in what, as far as that is known.
         """
-        seen, digest = call.seen, written.digest
-        if seen is None or seen.request_digest == digest:
+        recorded_input, digest = call.seen, written.digest
+        if recorded_input is None or recorded_input.request_digest == digest:
             return
         operation, where = self.run.operation, f"{self.where}, model call {self.n_calls}"
         own = None if operation.output is None else operation.output.tool.name
@@ -583,18 +591,19 @@ class RecordedRun(EmptyRun):
         recorded = _parts(
             operation.tools if operation.kind == "loop" else (), call.evidence.parameters
         )
-        found = _parts(offered, _parameters_in(written.body()) or call.evidence.parameters)
-        for part in dict.fromkeys((*recorded, *found)):
+        actual = _parts(offered, _parameters_in(written.body()) or call.evidence.parameters)
+        for part in dict.fromkeys((*recorded, *actual)):
             kind, name = part
-            texts = [parts.get(part, f"no such {kind.split()[-1]}") for parts in (recorded, found)]
+            texts = [parts.get(part, f"no such {kind.split()[-1]}") for parts in (recorded, actual)]
             if texts[0] != texts[1]:
                 problem = f"the {kind} {name!r} of the request is not the recorded one"
                 raise self._note(difference(problem, where, *texts))
         problem = (
             f"the request is not the one that was sent: the agent's rows, rows 0 to "
-            f"{seen.n_rows} of the session, recalled notes, or how they are written, changed"
+            f"{recorded_input.n_rows} of the session, recalled notes, or how they are written, "
+            "changed"
         )
-        digests = f"sha256 {seen.request_digest}", f"sha256 {digest}"
+        digests = f"sha256 {recorded_input.request_digest}", f"sha256 {digest}"
         raise self._note(difference(problem, where, *digests))
 
     def serve_round(
@@ -610,18 +619,18 @@ class RecordedRun(EmptyRun):
             RecordEnds: The recorded run was cut off before all of them had a result.
         """
         runs = self._steps[self.n_calls - 1].runs if self.n_calls else []
-        left = [run for _, run in runs]
+        remaining = [run for _, run in runs]
         self._note_inner(max((at + 1 for at, _ in runs), default=self._at))
         cut: list[str] = []
         for at, call in calls.items():
             # One that was cut off may have been made again when the run went on.
-            candidates = [run for run in left if self._is_of(run, call)]
+            candidates = [run for run in remaining if self._is_of(run, call)]
             run = next(
                 (each for each in candidates if each.rows), candidates[0] if candidates else None
             )
             if run is None:
                 raise self.end(f"the run makes tool call {call.id!r} ({call.name}) which is new")
-            left.remove(run)
+            remaining.remove(run)
             self._check_schema(call, run, table.get(call.name))
             if run.rows:
                 done[at] = self._result(call, run)
@@ -683,10 +692,10 @@ class RecordedRun(EmptyRun):
                 problem = f"the kind of a {kind} is not the recorded one"
                 return difference(problem, at, kind, type(theirs).__name__)
             for name in _compared(type(mine)):
-                expected, found = getattr(mine, name), getattr(theirs, name)
-                if expected is not found and expected != found:
+                expected, actual = getattr(mine, name), getattr(theirs, name)
+                if expected is not actual and expected != actual:
                     problem = f"{name} of a {kind} is not the recorded one"
-                    return difference(problem, at, repr(expected), repr(found))
+                    return difference(problem, at, repr(expected), repr(actual))
         return None
 
     def _note_inner(self, until: int) -> None:
@@ -711,11 +720,11 @@ class RecordedRun(EmptyRun):
         if self._schemas is None:
             tools = self.run.operation.tools
             self._schemas = {tool.name: json_digest(tool.parameters) for tool in tools}
-        found = self._schemas.get(call.name) if offer is None else offer.schema_digest
-        if None not in (run.schema_digest, found) and run.schema_digest != found:
+        digest = self._schemas.get(call.name) if offer is None else offer.schema_digest
+        if None not in (run.schema_digest, digest) and run.schema_digest != digest:
             problem = f"the schema of tool {call.name!r} is not the recorded one"
             where = f"{self.where}, tool call {call.id!r}"
-            digests = f"sha256 {run.schema_digest}", f"sha256 {found}"
+            digests = f"sha256 {run.schema_digest}", f"sha256 {digest}"
             raise self._note(difference(problem, where, *digests))
 
     def _result(self, call: ToolCall, run: ToolRun) -> CallResult:
@@ -729,8 +738,8 @@ class RecordedRun(EmptyRun):
             index = run.rows[0].index
             problem = f"the result of tool {run.tool!r} in row {index} is not what its run gave"
             recorded = f"sha256 {run.shown.digest}, {run.shown.size} bytes"
-            found = f"sha256 {digest}: {one_line_preview(body[:MAX_SHOWN], MAX_SHOWN)}"
-            raise self._note(difference(problem, f"{where}, row {index}", recorded, found))
+            actual = f"sha256 {digest}: {one_line_preview(body[:MAX_SHOWN], MAX_SHOWN)}"
+            raise self._note(difference(problem, f"{where}, row {index}", recorded, actual))
         prepared = CheckedCall(call, None)
         return CallResult(
             prepared, ResultText(body), run.status, decision=run.decision, recorded=(run, row)

@@ -76,8 +76,8 @@ def default_durability() -> Durability:
     if value is None:
         return "turn"
     if value not in get_args(Durability):
-        known = ", ".join(map(repr, get_args(Durability)))
-        raise ConfigError(f"unknown durability {value!r} in {origin}; expected one of {known}")
+        choices = ", ".join(map(repr, get_args(Durability)))
+        raise ConfigError(f"unknown durability {value!r} in {origin}; expected one of {choices}")
     return cast("Durability", value)  # one of its words
 
 
@@ -163,8 +163,8 @@ def plan_recording(
         ValueError: There is no such durability.
     """
     if durability is not None and durability not in get_args(Durability):
-        known = ", ".join(map(repr, get_args(Durability)))
-        raise ValueError(f"unknown durability {durability!r}; expected one of {known}")
+        choices = ", ".join(map(repr, get_args(Durability)))
+        raise ValueError(f"unknown durability {durability!r}; expected one of {choices}")
     if current_replay() is not None:
         return None  # a replay writes nothing
     earlier_writer = None if goes_on_from is None else _writer_of_beginning(session, goes_on_from)
@@ -389,8 +389,10 @@ class Recorder:
 
         def first() -> LogStart:
             reopened = Reopened(datetime.now(UTC))
-            left = open_lines(start.unfinished, known=written.unfinished)
-            return LogStart([reopened, *lines_since(written, start), *left], 0, self._who.place)
+            open_rest = open_lines(start.unfinished, known=written.unfinished)
+            return LogStart(
+                [reopened, *lines_since(written, start), *open_rest], 0, self._who.place
+            )
 
         return writer, writer.open(
             lambda store, _: store.reopen(session, size, size=size + written.n_torn), first

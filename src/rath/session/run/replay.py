@@ -157,12 +157,12 @@ def _check_derivation(node: RecordedNode, nodes: Mapping[UUID, RecordedNode]) ->
         raise differs
 
 
-class _KnownRun(Playback):
+class _ScriptPlayback(Playback):
     """Serves the one run that it is given, with the models that it had."""
 
     def __init__(self, script: RecordedRun, models: tuple[Candidate, ...]) -> None:
         super().__init__(History())
-        self._known = script
+        self._script = script
         self._models = models
 
     def client(self, provider: Provider) -> ChatClient:
@@ -175,7 +175,7 @@ class _KnownRun(Playback):
 
     def begin(self, *_: Any, **__: Any) -> RecordedRun:
         """Return the run."""
-        return self._known
+        return self._script
 
 
 class StrictReplay:
@@ -220,8 +220,10 @@ class StrictReplay:
         if isinstance(outcome, RoundLimit):
             rounds = outcome.max_tool_rounds
         if operation.output is not None:
-            taken = [tool.name for tool in operation.tools]
-            output = plan_output(_form(operation.output, own), MANY, candidates=(), taken=taken)
+            tool_names = [tool.name for tool in operation.tools]
+            output = plan_output(
+                _form(operation.output, own), MANY, candidates=(), tool_names=tool_names
+            )
             if isinstance(outcome, Completed) and isinstance(outcome.output, OutputMissing):
                 rounds = sum(isinstance(row.content, AssistantTurn) for row in own)
         builder = await self._requests(script, models[0], user)
@@ -257,14 +259,14 @@ class StrictReplay:
         if parent is None:
             return None
         run.check_input(parent.body.table)
-        seen = next((call.seen for call in script.calls if call.seen is not None), None)
+        recorded_input = next((call.seen for call in script.calls if call.seen is not None), None)
         agent = Body(ChunkTable(run.operation.head))
-        with replaying_in(_KnownRun(script, models)):
+        with replaying_in(_ScriptPlayback(script, models)):
             out = run_session_compress(
                 Session.from_body(Deferred.of(parent.body), Provenance(), id=parent.id),
                 Session.from_body(Deferred.of(agent), Provenance()),
                 agent_provider=Provider(model="recorded"),
-                compress_instruction=None if seen is None else seen.question,
+                compress_instruction=None if recorded_input is None else recorded_input.question,
                 register_sessions=False,
                 lazy=True,
             )
@@ -445,11 +447,11 @@ def _with_results(table: ChunkTable, start: int, results: Mapping[str, object]) 
     for call_id in results:
         if all(call.id != call_id for call in calls):
             raise _no_such_call(call_id, table.prefix(start))
-    known: dict[str, deque[ChunkRow]] = {}
+    rows_of_call: dict[str, deque[ChunkRow]] = {}
     for row in takewhile(_is_result, table.since(start)):
         assert isinstance(row.content, ToolFeedback)
         bare = ChunkRow(row.kind, row.payload).with_images(row.images)
-        known.setdefault(row.content.call_id, deque()).append(bare)
+        rows_of_call.setdefault(row.content.call_id, deque()).append(bare)
     rows: list[ChunkRow] = []
     for call in calls[n_results:]:
         if call.id in results:
@@ -459,8 +461,8 @@ def _with_results(table: ChunkTable, start: int, results: Mapping[str, object]) 
                     call.id, call.name, result_text.shown, images=result_text.images
                 )
             )
-        elif known.get(call.id):
-            rows.append(known[call.id].popleft())
+        elif rows_of_call.get(call.id):
+            rows.append(rows_of_call[call.id].popleft())
     return rows
 
 
@@ -511,16 +513,16 @@ def _operation(session: Session, body: Body, start: int) -> Operation:
         row: runs[each.operation] for each in own for row in each.rows
     }
     near = (row.id for row in (*body.table.since(start), *reversed(body.table.prefix(start))))
-    found = next(
+    nearest = next(
         (operation_of[row] for row in near if row in operation_of),
         next(reversed(runs.values()), None),
     )
-    if found is None:
+    if nearest is None:
         raise PersistenceError(
             f"session {session.id} has no run in its record, so its agent is not known; give "
             "agent= to go on"
         )
-    return found
+    return nearest
 
 
 def _recorded_provider(body: Body, operation: Operation) -> Provider:
@@ -557,21 +559,22 @@ def _tools(operation: Operation, given: Sequence[Tool]) -> dict[str, Tool]:
         ValueError: One of them is neither.
     """
     own = {tool.name: tool for tool in given}
-    known = {**builtin_tools(), **own}
+    available = {**builtin_tools(), **own}
     recorded = {tool.name for tool in operation.tools}
-    missing = [tool.name for tool in operation.tools if tool.name not in known]
+    missing = [tool.name for tool in operation.tools if tool.name not in available]
     if missing:
         raise ValueError(
             f"the recorded agent had the tools {', '.join(map(repr, missing))}, which are not "
             "built in; give them with tools=[...], or go on with agent="
         )
-    return {name: tool for name, tool in known.items() if name in recorded or name in own}
+    return {name: tool for name, tool in available.items() if name in recorded or name in own}
 
 
 def _no_such_call(call_id: str, table: ChunkTable) -> ValueError:
     turns = (row.content for row in table if isinstance(row.content, AssistantTurn))
-    known = list(dict.fromkeys(call.id for turn in turns for call in turn.calls))
+    call_ids = list(dict.fromkeys(call.id for turn in turns for call in turn.calls))
     return ValueError(
         f"no open call {call_id!r} stands before the row at which the replay goes on."
-        f"{did_you_mean(call_id, known)} Calls of the rows before: {', '.join(known) or 'none'}"
+        f"{did_you_mean(call_id, call_ids)} Calls of the rows before: "
+        f"{', '.join(call_ids) or 'none'}"
     )

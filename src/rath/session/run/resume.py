@@ -98,8 +98,10 @@ class ResumePoint:
 
     def known_results(self, tools: Mapping[str, ToolOffer]) -> dict[int, CallResult]:
         """Return the known results, by result or decision, of the open calls by their index."""
-        known = {each.index: _settled(each, tools.get(each.call.name)) for each in self.open_calls}
-        return {index: finished for index, finished in known.items() if finished is not None}
+        results = {
+            each.index: _known_result(each, tools.get(each.call.name)) for each in self.open_calls
+        }
+        return {index: finished for index, finished in results.items() if finished is not None}
 
     @property
     def decided(self) -> frozenset[int]:
@@ -124,7 +126,7 @@ class ResumePoint:
 
     def answers(self) -> dict[int, CurrentCall]:
         """Return the answers to the open calls, by their index, for when they are made."""
-        return {each.index: _given(each) for each in self.open_calls}
+        return {each.index: _answers_to(each) for each in self.open_calls}
 
     def with_decisions(self, done: Mapping[int, CallResult]) -> dict[int, CallResult]:
         """Return the results of calls, with the decisions by which they were made."""
@@ -178,13 +180,21 @@ def _own_calls(own_entries: Iterable[Entry], operation: Operation) -> list[Model
 
 
 def _context(calls: list[ModelCall]) -> Context | None:
-    seen = calls[0].seen if calls else None
-    if seen is None or seen.context_at is None or seen.context is None:
+    recorded_input = calls[0].seen if calls else None
+    if (
+        recorded_input is None
+        or recorded_input.context_at is None
+        or recorded_input.context is None
+    ):
         return None
-    return Context(seen.context_at, RathLLMMessage("user", seen.context), seen.recalled)
+    return Context(
+        recorded_input.context_at,
+        RathLLMMessage("user", recorded_input.context),
+        recorded_input.recalled,
+    )
 
 
-def _given(open_call: OpenCall) -> CurrentCall:
+def _answers_to(open_call: OpenCall) -> CurrentCall:
     decisions = open_call.said
     answers = [
         Answer(Question(each.interrupt.question or "", each.interrupt.schema), each.answer.text)
@@ -195,7 +205,7 @@ def _given(open_call: OpenCall) -> CurrentCall:
     return CurrentCall(answers, is_edited=is_edited)
 
 
-def _denied(open_call: OpenCall, prepared: CheckedCall) -> CallResult | None:
+def _denial(open_call: OpenCall, prepared: CheckedCall) -> CallResult | None:
     """Return the result of a call that was not allowed, None for one that is made."""
     approval = open_call.said.approval
     if approval is None or approval.choice != "deny":
@@ -204,7 +214,7 @@ def _denied(open_call: OpenCall, prepared: CheckedCall) -> CallResult | None:
     return CallResult(prepared, encode_failure("denied", why), "denied", decision=approval.id)
 
 
-def _settled(open_call: OpenCall, offer: ToolOffer | None) -> CallResult | None:
+def _known_result(open_call: OpenCall, offer: ToolOffer | None) -> CallResult | None:
     prepared = CheckedCall(open_call.call, offer)
     if open_call.result is not None:
         run, row = open_call.result.run, open_call.result.shown
@@ -216,7 +226,7 @@ def _settled(open_call: OpenCall, offer: ToolOffer | None) -> CallResult | None:
         return CallResult(prepared, result_text, run.status, recorded=(run, row))
     decision = open_call.decision
     if decision is None or decision.choice == "retry":
-        return _denied(open_call, prepared)
+        return _denial(open_call, prepared)
     if decision.choice == "skip":
         result = encode_failure("skipped", decision.text or SKIPPED)
         return CallResult(prepared, result, "denied", decision=decision.id)
@@ -300,8 +310,8 @@ def _compression_point(
 def _compression_goes_on(content: Body) -> bool:
     """Tell whether a compression is not done."""
     if isinstance(content.outcome, Cancelled):
-        known = current_source()
-        return known is not None and known.cancelled == "go_on"
+        source = current_source()
+        return source is not None and source.cancelled == "go_on"
     return _is_suspended(content)
 
 
@@ -354,7 +364,7 @@ def find_earlier_run(user: Session, agent: Session, place: Place) -> EarlierRun 
     found = find_recorded(place)
     if found is None:
         return _waiting(user, agent, place)
-    return _found(found, user, agent, place)
+    return _resume_found(found, user, agent, place)
 
 
 def _waiting(user: Session, agent: Session, place: Place) -> EarlierRun | None:
@@ -374,12 +384,14 @@ def _waiting(user: Session, agent: Session, place: Place) -> EarlierRun | None:
         return None
     origin = latest_run(user.body)
     if is_superseded(user.body):
-        return _gone_on(user, agent, origin)
-    known = _known(user, agent, origin, before)
-    return replace(known, complete_run=user) if before.waiting else replace(known, goes_on=before)
+        return _join_latest(user, agent, origin)
+    earlier = _earlier_run(user, agent, origin, before)
+    return (
+        replace(earlier, complete_run=user) if before.waiting else replace(earlier, goes_on=before)
+    )
 
 
-def _gone_on(user: Session, agent: Session, origin: Deferred[Body]) -> EarlierRun:
+def _join_latest(user: Session, agent: Session, origin: Deferred[Body]) -> EarlierRun:
     """Return the run that has gone on with a session that is given again."""
     written = origin.latest
     if not origin.done() or origin.error() is None or written is None:
@@ -389,16 +401,16 @@ def _gone_on(user: Session, agent: Session, origin: Deferred[Body]) -> EarlierRu
         return replace(again, complete_run=_same_run(user, origin))
     before = resume_point(written, user.id)
     assert before is not None, "its operation is there"
-    known = _known(user, agent, origin, before)
+    earlier = _earlier_run(user, agent, origin, before)
     if not before.waiting:
-        return replace(known, goes_on=before)
+        return replace(earlier, goes_on=before)
     outcome = waiting_outcome(before.open_calls, NeedsDecision(user.id, ()), user.id)
     waits = Deferred.of(replace(written, outcome=outcome))
     alias(waits, origin)
-    return replace(known, complete_run=_same_run(user, waits))
+    return replace(earlier, complete_run=_same_run(user, waits))
 
 
-def _known(
+def _earlier_run(
     user: Session, agent: Session, origin: Deferred[Body], before: ResumePoint
 ) -> EarlierRun:
     cells = (Deferred.of(before.body), agent.body)
@@ -423,11 +435,11 @@ def _same_run(user: Session, content: Deferred[Body]) -> Session:
     )
 
 
-def _found(
+def _resume_found(
     found: RecordedSession, user: Session, agent: Session, place: Place
 ) -> EarlierRun | None:
     content, cells, origin = found.content, (user.body, agent.body), found.body
-    known = EarlierRun(
+    earlier = EarlierRun(
         session=found.id,
         provenance=None,
         lineage=None,
@@ -436,22 +448,22 @@ def _found(
         placement=found.placed(user.placement),
     )
     if not found.body.done():
-        return replace(known, complete_run=_session_of(found, found.body, user, agent))
+        return replace(earlier, complete_run=_session_of(found, found.body, user, agent))
     if content is None or _is_void(content, found.id):
         discard_recorded(place)
-        return known
+        return earlier
     check = model_check(required_operation(found, "loop", place), place)
     if _loop_goes_on(found, content):
         before = resume_point(found.written, found.id, late=found.late)
         assert before is not None, "its operation is there"
         if not before.waiting:
-            return replace(known, goes_on=_checked(before, cells, check))
+            return replace(earlier, goes_on=_check_resume(before, cells, check))
         outcome = waiting_outcome(before.open_calls, NeedsDecision(found.id, ()), found.id)
         waits = Deferred.of(replace(content, outcome=outcome))
         alias(waits, origin)
         found = replace(found, body=waits)
     return replace(
-        known, complete_run=_session_of(found, serve_recorded(found, cells, check), user, agent)
+        earlier, complete_run=_session_of(found, serve_recorded(found, cells, check), user, agent)
     )
 
 
@@ -478,13 +490,13 @@ def _is_void(content: Body, session: UUID) -> bool:
 
 def _loop_goes_on(found: RecordedSession, content: Body) -> bool:
     """Tell whether the run of a session is not done."""
-    known, outcome = current_source(), content.outcome
+    source, outcome = current_source(), content.outcome
     if isinstance(outcome, Cancelled):
-        return known is not None and known.cancelled == "go_on"
+        return source is not None and source.cancelled == "go_on"
     return isinstance(outcome, Suspended) or found.body.error() is not None
 
 
-def _checked(
+def _check_resume(
     before: ResumePoint,
     cells: tuple[Deferred[Body], Deferred[Body]],
     check: Callable[[Body, Body], None],

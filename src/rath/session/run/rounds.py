@@ -230,8 +230,8 @@ class ToolRounds:
 
     async def _again(self, prepared: CheckedCall, arguments: Mapping[str, Any]) -> CheckedCall:
         """Check and place a call with other arguments than the model gave."""
-        given = replace(prepared.call, arguments=json.dumps(dict(arguments)))
-        (checked,) = await self.prepare_all([given])
+        edited = replace(prepared.call, arguments=json.dumps(dict(arguments)))
+        (checked,) = await self.prepare_all([edited])
         return replace(checked, call=prepared.call)
 
     def _job(
@@ -339,7 +339,7 @@ class ToolRounds:
             except asyncio.CancelledError as exc:
                 task = asyncio.current_task()
                 if task is not None and task.cancelling():
-                    tell(self._ended(attempt, prepared(), CALL_INTERRUPTED, "interrupted"))
+                    tell(self._result_of(attempt, prepared(), CALL_INTERRUPTED, "interrupted"))
                     raise
                 result = _exception_text(exc)  # raised by a backend, cancelled by nobody
             except Exception as exc:  # noqa: BLE001  # a tool's lane: what it does wrong is read
@@ -349,13 +349,13 @@ class ToolRounds:
         assert here is not None, "a round says which call it makes"
         if here.waits is not None and status != "abandoned":
             # Also where the tool has swallowed what was to leave it.
-            waiting = self._ended(attempt, prepared(), CALL_SUSPENDED, "suspended")
+            waiting = self._result_of(attempt, prepared(), CALL_SUSPENDED, "suspended")
             return replace(waiting, waits=here.waits)
         if here.is_edited and prepared().refusal is None:
             result = with_arguments(result, prepared().arguments)
-        return self._ended(attempt, prepared(), result, status)
+        return self._result_of(attempt, prepared(), result, status)
 
-    def _ended(
+    def _result_of(
         self, attempt: _Attempt, prepared: CheckedCall, result: ResultText, status: ToolStatus
     ) -> CallResult:
         """Return the result of a call, with its effects and its sandbox."""

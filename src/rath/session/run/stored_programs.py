@@ -78,9 +78,9 @@ class StoredSource:
     def session(self, session: UUID) -> Session | None:
         """Return a session that is stored, placed as it was, None where it is not; blocks."""
         with self._busy:
-            known = self._sessions.get(session)
-            if known is not None:
-                return known
+            cached = self._sessions.get(session)
+            if cached is not None:
+                return cached
             built = self._build(session)
             if built is None:
                 return None
@@ -92,8 +92,8 @@ class StoredSource:
         """Forget a session that is made anew; its log stays until the new one takes its place."""
         open_logs_of(self.store).outdate(session)
         with self._busy:
-            for known in (self._contents, self._sessions):
-                known.pop(session, None)
+            for cache in (self._contents, self._sessions):
+                cache.pop(session, None)
             # What came from it is built on what will be replaced.
             self._built.clear()
 
@@ -181,7 +181,7 @@ class Program:
         self.cancelled: CancelledRuns = cancelled
         self.stored = stored
         self._session = session
-        self._held = {found.id: found for found in _closure(session)}
+        self._by_id = {found.id: found for found in _closure(session)}
         self._dropped: set[UUID] = set()
         # In a store whoever goes on finds there what another one has begun.
         self._started_sessions = None if stored is not None else started_sessions(session.body)
@@ -195,7 +195,7 @@ class Program:
         """Find a session by its id; what this process holds of the given session first."""
         if session in self._dropped:
             return None
-        held = self._held.get(session)
+        held = self._by_id.get(session)
         if session == self._session.id and held is not None:
             placement, is_moved = self._session.placement, self._session.was_placed
             return replace(held, placement=placement, is_moved=is_moved)
@@ -254,10 +254,10 @@ class Program:
 
     def _outermost(self) -> Place | None:
         """Return the place within the run; what a tool made belongs to the run of its call."""
-        found: RecordedSession | None = self._held[self._session.id]
-        seen: set[UUID] = set()
-        while found is not None and found.id not in seen:
-            seen.add(found.id)
+        found: RecordedSession | None = self._by_id[self._session.id]
+        visited: set[UUID] = set()
+        while found is not None and found.id not in visited:
+            visited.add(found.id)
             place = self._place_of(found)
             if place is None or place.run is None:
                 break
@@ -311,7 +311,7 @@ class Program:
                 return None if waiting is None else self._place_of(waiting)
             return None
         for edge in found.provenance.parents:
-            above = self._held.get(edge.id)
+            above = self._by_id.get(edge.id)
             place = None if above is None else self._place_of(above)
             if place is not None:
                 return place
@@ -354,15 +354,15 @@ class InsideCalls:
 
     def __init__(self, stored: StoredSource, session: Session) -> None:
         self._stored = stored
-        self._held = {found.id: found for found in _inner(session.as_parent())}
+        self._by_id = {found.id: found for found in _inner(session.as_parent())}
 
     def find(self, session: UUID) -> RecordedSession | None:
         """Find a session by its id; what is stored first, where others may answer it."""
-        return self._stored.find(session) or self._held.get(session)
+        return self._stored.find(session) or self._by_id.get(session)
 
     def drop(self, session: UUID) -> None:
         """Forget a session that is made anew."""
-        self._held.pop(session, None)
+        self._by_id.pop(session, None)
         self._stored.drop(session)
 
     def begin(
@@ -395,13 +395,13 @@ def _is_inside_call(place: Place) -> bool:
 
 def _closure(session: Session) -> Iterator[RecordedSession]:
     """Yield a session and all that it came from, as far as this process holds it, each once."""
-    seen: set[UUID] = set()
+    visited: set[UUID] = set()
     todo: list[Edge] = [session.as_parent()]
     while todo:
         edge = todo.pop()
-        if edge.id in seen or edge.body is None:
+        if edge.id in visited or edge.body is None:
             continue
-        seen.add(edge.id)
+        visited.add(edge.id)
         provenance = edge.provenance or Provenance()
         yield RecordedSession(edge.id, edge.body, provenance, edge.late)
         todo.extend(provenance.parents)
@@ -420,8 +420,8 @@ def _inner(edge: Edge) -> Iterator[RecordedSession]:
 
 def _inner_edges(edge: Edge) -> list[Edge]:
     body: object = None if edge.body is None else edge.body.latest
-    left = body.unfinished if isinstance(body, Body) else None
-    return [] if left is None else [session.as_parent() for session in left.inner]
+    unfinished = body.unfinished if isinstance(body, Body) else None
+    return [] if unfinished is None else [session.as_parent() for session in unfinished.inner]
 
 
 def waiting_sessions(session: Session) -> tuple[Session, ...]:
@@ -438,8 +438,8 @@ def waiting_sessions(session: Session) -> tuple[Session, ...]:
         return ()
     body = session.body.result()
     calls = open_calls(body, session.id, late=session.record)
-    found = [session] if any(each.waits for each in calls) else []
-    held = {each.id: each for each in (body.unfinished.inner if body.unfinished else ())}
+    waiting = [session] if any(each.waits for each in calls) else []
+    inner_by_id = {each.id: each for each in (body.unfinished.inner if body.unfinished else ())}
     wanted = [each.said.child for each in calls if each.said.child is not None and each.is_made]
     if outcome.session != session.id and outcome.session not in wanted:
         wanted.append(outcome.session)  # it only passes on that another one waits
@@ -449,20 +449,22 @@ def waiting_sessions(session: Session) -> tuple[Session, ...]:
     for child in wanted:
         inner_session = None if stored is None else stored.session(child)
         inner += (
-            [inner_session] if inner_session is not None else _held_one(child, tuple(held.values()))
+            [inner_session]
+            if inner_session is not None
+            else _find_waiting(child, tuple(inner_by_id.values()))
         )
     for each in inner:
-        found += waiting_sessions(each)
-    return tuple({each.id: each for each in found}.values())
+        waiting += waiting_sessions(each)
+    return tuple({each.id: each for each in waiting}.values())
 
 
-def _held_one(wanted: UUID, held: tuple[Session, ...]) -> list[Session]:
+def _find_waiting(wanted: UUID, held: tuple[Session, ...]) -> list[Session]:
     """Return the session of an id among those that wait inside calls, at any depth."""
     todo = list(held)
     while todo:
         each = todo.pop()
         if each.id == wanted:
             return [each]
-        left = each.body.result().unfinished
-        todo.extend(left.inner if left is not None else ())
+        unfinished = each.body.result().unfinished
+        todo.extend(unfinished.inner if unfinished is not None else ())
     return []

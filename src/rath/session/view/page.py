@@ -99,7 +99,7 @@ def page_html(data: str, heads: Sequence[Edge], *, title: str, events: str = "")
         "data": harmless(data),
         "code": code,
     }
-    return re.sub(r"\{\{(\w+)\}\}", lambda found: parts[found[1]], _asset("page.html"))
+    return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], _asset("page.html"))
 
 
 def _title(session: Session) -> str:
@@ -205,13 +205,15 @@ class Feed:
         return replace(node, state="running", problem="") if node.id == self._session else node
 
 
-def doing_now(left: Unfinished | None) -> tuple[tuple[str, str], ...]:
+def doing_now(unfinished: Unfinished | None) -> tuple[tuple[str, str], ...]:
     """Return the activity of a run between its rows: tools that run, and the answer so far."""
-    if left is None:
+    if unfinished is None:
         return ()
-    tools = [("runs", f"{intent.tool}, since {intent.at:%H:%M:%S} UTC") for intent in left.intents]
-    done = [("done", result.run.tool) for result in left.results]
-    text = left.partial_text[-MAX_NOW:]
+    tools = [
+        ("runs", f"{intent.tool}, since {intent.at:%H:%M:%S} UTC") for intent in unfinished.intents
+    ]
+    done = [("done", result.run.tool) for result in unfinished.results]
+    text = unfinished.partial_text[-MAX_NOW:]
     return (*done, *tools, *([("writes", text)] if text else []))
 
 
@@ -412,7 +414,7 @@ class LiveServer:
             await _send(writer, refusal, "text/plain; charset=utf-8", refusal.phrase)
         elif path == "/":
             await _send(writer, HTTPStatus.OK, "text/html; charset=utf-8", await self._new_page())
-        elif (found := _EVENTS.fullmatch(path)) and (page := self._pages.get(int(found[1]))):
+        elif (match := _EVENTS.fullmatch(path)) and (page := self._pages.get(int(match[1]))):
             await self._tell(page, writer)
         else:
             await _send(writer, HTTPStatus.NOT_FOUND, "text/plain; charset=utf-8", "Not Found")
@@ -471,11 +473,11 @@ class LiveServer:
                 return
             await self._wait_for_more(snapshot, writer)
 
-    async def _wait_for_more(self, known: PageSnapshot, writer: asyncio.StreamWriter) -> None:
-        while self._snapshot is known:
+    async def _wait_for_more(self, snapshot: PageSnapshot, writer: asyncio.StreamWriter) -> None:
+        while self._snapshot is snapshot:
             try:
                 async with asyncio.timeout(self._beat), self._grown:
-                    await self._grown.wait_for(lambda: self._snapshot is not known)
+                    await self._grown.wait_for(lambda: self._snapshot is not snapshot)
             except TimeoutError:
                 await _write(writer, b": still here\n\n")
 

@@ -187,9 +187,13 @@ def _state(cell: Deferred[Body], body: Body) -> tuple[str, str]:
     error = cell.error()
     if error is not None:
         return "failed", f"{type(error).__name__}: {error}"
-    left = body.unfinished
-    if left is not None and left.failure is not None and left.failure.how == "failed":
-        return "failed", left.failure.error
+    unfinished = body.unfinished
+    if (
+        unfinished is not None
+        and unfinished.failure is not None
+        and unfinished.failure.how == "failed"
+    ):
+        return "failed", unfinished.failure.error
     return outcome_state(body.outcome)
 
 
@@ -249,9 +253,9 @@ class Numbered(Generic[T]):
 
     def number(self, key: Hashable, thing: T) -> int:
         """Return the number of `key`; under a new key `thing` gets the next one."""
-        known = self._numbers.get(key)
-        if known is not None:
-            return known
+        existing = self._numbers.get(key)
+        if existing is not None:
+            return existing
         self._fresh.append(thing)
         self._numbers[key] = number = len(self._numbers)
         return number
@@ -289,9 +293,9 @@ class Catalogue:
 
     def _row_number(self, row: ChunkRow) -> int:
         key: Hashable = row.id
-        known = self._contents.setdefault(key, row)
+        existing = self._contents.setdefault(key, row)
         # A run that was made again from a copy of its past may use a name twice.
-        if known is not row and known != row:
+        if existing is not row and existing != row:
             key = (row.id, row.digest)
         return self.rows.number(key, row)
 
@@ -409,7 +413,7 @@ class PageEncoder:
                     "k": "decision",
                     "interrupt": self._catalogue.entry(entry.interrupt),
                     "choice": self._text(entry.choice),
-                    **_named(entry, by="by", call="call_id", tool="tool"),
+                    **_short_fields(entry, by="by", call="call_id", tool="tool"),
                     "args": self._json(entry.arguments),
                     "text": self._text(entry.text),
                     "edited": self._json(entry.edited),
@@ -417,7 +421,7 @@ class PageEncoder:
             case Change():
                 return {
                     "k": "change",
-                    **_named(entry, what="what", hook="hook", call="call_id"),
+                    **_short_fields(entry, what="what", hook="hook", call="call_id"),
                     "before": self._full(entry.before),
                     "after": self._full(entry.after),
                 }
@@ -425,8 +429,8 @@ class PageEncoder:
                 assert_never(entry)
 
     def _row_numbers(self, rows: Iterable[RowId]) -> list[int]:
-        found = (self._catalogue.rows.find(row) for row in rows)
-        return [row for row in found if row is not None]
+        numbers = (self._catalogue.rows.find(row) for row in rows)
+        return [row for row in numbers if row is not None]
 
     def _text(self, text: str | None) -> CutText | None:
         return None if text is None else cut_text(text, self._limits.max_chars)
@@ -444,7 +448,7 @@ class PageEncoder:
         return {
             "k": "operation",
             "kind": entry.kind,
-            **_named(entry.place, path="path", ordinal="ordinal"),
+            **_short_fields(entry.place, path="path", ordinal="ordinal"),
             "session": self._id(entry.session),
             "head": self._share(head) if head else None,
             "tools": self._share(tools) if tools else None,
@@ -465,9 +469,9 @@ class PageEncoder:
         usage, cost = call.usage, call.cost
         return {
             "k": "model",
-            **_named(entry, purpose="purpose", status="status"),
+            **_short_fields(entry, purpose="purpose", status="status"),
             "who": self._share(self._request_fields(call)),
-            "seen": None if entry.seen is None else self._seen(entry.seen),
+            "seen": None if entry.seen is None else self._input_fields(entry.seen),
             "answer": self._text(entry.answer),
             "partial": self._text(call.partial_text or None) if entry.status != "done" else None,
             "error": self._text(call.error),
@@ -477,9 +481,9 @@ class PageEncoder:
             "ms": _number(call.duration_ms),
             "queued": _number(call.queued_ms) or None,
             "unsent": None if call.was_sent else 1,
-            **_named(call, finish="finish_reason", raw="finish_reason_raw"),
+            **_short_fields(call, finish="finish_reason", raw="finish_reason_raw"),
             "usage": usage and [usage.prompt_tokens, usage.completion_tokens, usage.total_tokens],
-            **_named(call, cached="cached_tokens", written="cache_write_tokens"),
+            **_short_fields(call, cached="cached_tokens", written="cache_write_tokens"),
             "thought": call.reasoning_tokens,
             "usd": None if cost is None else f"{cost.usd:f}",
             "price": None if cost is None else f"{cost.price_id}, {cost.source}",
@@ -499,35 +503,39 @@ class PageEncoder:
             kind=call.provider_kind,
             adapter=f"{call.adapter} {call.adapter_version}",
             sdk=" ".join(part for part in (call.sdk, call.sdk_version) if part),
-            **_named(call, endpoint="endpoint", asked="requested_model", served="served_model"),
-            **_named(call, tier="service_tier", fingerprint="fingerprint"),
+            **_short_fields(
+                call, endpoint="endpoint", asked="requested_model", served="served_model"
+            ),
+            **_short_fields(call, tier="service_tier", fingerprint="fingerprint"),
             parameters=self._json(call.parameters) if call.parameters else None,
             origins=[[name, where] for name, where in call.origins],
             credential=call.credential,
         )
 
-    def _seen(self, seen: Seen) -> dict[str, Any]:
+    def _input_fields(self, seen: Seen) -> dict[str, Any]:
         notes = [
             [each.uri, self._text(each.text), _number(each.score), each.n_left_out]
             for each in seen.recalled
         ]
         return without_empty(
-            **_named(seen, n="n_rows", contextAt="context_at"),
+            **_short_fields(seen, n="n_rows", contextAt="context_at"),
             context=self._text(seen.context),
             notes=notes,
             question=self._text(seen.question),
-            **_named(seen, head="head_digest", tools="tools_digest"),
-            **_named(seen, renderer="renderer", digest="request_digest"),
+            **_short_fields(seen, head="head_digest", tools="tools_digest"),
+            **_short_fields(seen, renderer="renderer", digest="request_digest"),
         )
 
     def _tool_run(self, entry: ToolRun) -> dict[str, Any]:
         return {
             "k": "tool",
-            **_named(entry, call="call_id", tool="tool", origin="origin"),
-            **_named(entry, schema="schema_digest", effects="effects_declared"),
+            **_short_fields(entry, call="call_id", tool="tool", origin="origin"),
+            **_short_fields(entry, schema="schema_digest", effects="effects_declared"),
             "args": self._json(entry.arguments),
             "where": None if entry.sandbox is None else self._share(_place(entry.sandbox)),
-            **_named(entry, status="status", error="error_kind", exit="exit_code", signal="signal"),
+            **_short_fields(
+                entry, status="status", error="error_kind", exit="exit_code", signal="signal"
+            ),
             "ms": _number(entry.duration_ms),
             "shown": entry.shown.size,
             "full": None if entry.full is None else self._full(entry.full),
@@ -544,7 +552,7 @@ class PageEncoder:
         diff = unified_diff([effect])
         modes = (effect.before_mode, effect.after_mode)
         return without_empty(
-            **_named(effect, path="path", kind="kind", old="renamed_from"),
+            **_short_fields(effect, path="path", kind="kind", old="renamed_from"),
             by=effect.attribution if effect.attribution != "exact" else None,
             before=None if effect.before is None else effect.before.size,
             after=None if effect.after is None else effect.after.size,
@@ -594,7 +602,7 @@ def without_empty(**fields: Any) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value not in (None, "", [])}
 
 
-def _named(value: object, **names: str) -> dict[str, Any]:
+def _short_fields(value: object, **names: str) -> dict[str, Any]:
     """Return attributes of a value by the names that the page has for them."""
     return {short: getattr(value, name) for short, name in names.items()}
 

@@ -295,8 +295,8 @@ class Database(DerivedDatabase):
     def length(self, session: bytes) -> tuple[int, int] | None:
         """Return when a session was begun, and how many lines its log had when it was read."""
         sql = "SELECT created, n_lines FROM sessions WHERE id = ?"
-        found: tuple[int, int] | None = self._connection.execute(sql, (session,)).fetchone()
-        return found
+        row: tuple[int, int] | None = self._connection.execute(sql, (session,)).fetchone()
+        return row
 
     def forget(self, sessions: Iterable[bytes]) -> None:
         """Take sessions out; unknown ones are fine."""

@@ -270,10 +270,10 @@ class StoreIndex:
         # The states of those that are open change without their logs.
         limit = -1 if asked.limit is None or asked.states else asked.limit
         sql = f"{_SELECT} WHERE {where} ORDER BY created {order}, id LIMIT ?"
-        found = self._summaries(self._rows(sql, [*values, limit]))
+        fitting = self._summaries(self._rows(sql, [*values, limit]))
         if asked.states:
-            found = [each for each in found if each.state in asked.states]
-        return tuple(found[: asked.limit])
+            fitting = [each for each in fitting if each.state in asked.states]
+        return tuple(fitting[: asked.limit])
 
     def logs(self) -> dict[UUID, ListedLog | None]:
         """Return the facts of each log in the order of the store, None where it must be read.
@@ -286,8 +286,8 @@ class StoreIndex:
         names = ("where", "created_at", "operator", "kind", "n_rows", "is_open")
         sql = """SELECT id, stamp, place, created, operator, kind, n_rows, is_open FROM sessions
                  WHERE state != 'damaged'"""
-        known = {row[:2]: ListedLog(**from_row(names, row[2:])) for row in self._rows(sql)}
-        return {each: known.get((each.bytes, stamp)) for each, stamp in self._stamps.items()}
+        facts = {row[:2]: ListedLog(**from_row(names, row[2:])) for row in self._rows(sql)}
+        return {each: facts.get((each.bytes, stamp)) for each, stamp in self._stamps.items()}
 
     def count(self, asked: SessionFilter) -> int:
         """Return how many sessions fit, whatever the limit."""
@@ -318,8 +318,8 @@ class StoreIndex:
                  FROM words JOIN said ON said.id = words.rowid JOIN sessions ON sessions.n = said.n
                  WHERE words MATCH ? ORDER BY words.rank, sessions.created DESC, said.id LIMIT ?"""
         return tuple(
-            SearchHit(UUID(bytes=session), at, kind, " ".join(displayed_text(found).split()))
-            for session, at, kind, found in self._rows(sql, (match, limit))
+            SearchHit(UUID(bytes=session), at, kind, " ".join(displayed_text(snippet).split()))
+            for session, at, kind, snippet in self._rows(sql, (match, limit))
         )
 
     def children(self, session: UUID) -> tuple[UUID, ...]:
@@ -402,31 +402,31 @@ class StoreIndex:
         """Return the summaries of rows of sessions."""
         n_members = len(_MEMBERS)
         titles = {row[0]: row[n_members:] for row in rows}
-        found: list[SessionSummary] = []
+        summaries: list[SessionSummary] = []
         for row in rows:
             members = from_row(_MEMBERS, row[:n_members])
             is_open = members.pop("is_open")
             # Whether somebody is at work stands in no log.
             if is_open and self.store.is_being_written(members["id"]):
                 members |= {"state": "running", "problem": ""}
-            found.append(SessionSummary(**members, title=self._title(row[0], titles)))
-        return found
+            summaries.append(SessionSummary(**members, title=self._title(row[0], titles)))
+        return summaries
 
-    def _title(self, session: bytes, known: dict[bytes, Any]) -> str:
+    def _title(self, session: bytes, columns: dict[bytes, Any]) -> str:
         """Return the first words of a user, also where a session begins with them.
 
         Args:
             session: Of which session.
-            known: The columns that tell it by session; is kept up to date.
+            columns: The columns that tell it by session; is kept up to date.
         """
         text, start, stop = "", 0, _NO_END
-        seen: set[bytes] = set()
-        while session not in seen:
-            seen.add(session)
-            if session not in known:
-                found = self._rows(f"SELECT {_TITLE} FROM sessions WHERE id = ?", (session,))
-                known[session] = found[0] if found else (None,) * 5
-            title, at, begins_with, begins_at, begins_to = known[session]
+        visited: set[bytes] = set()
+        while session not in visited:
+            visited.add(session)
+            if session not in columns:
+                rows = self._rows(f"SELECT {_TITLE} FROM sessions WHERE id = ?", (session,))
+                columns[session] = rows[0] if rows else (None,) * 5
+            title, at, begins_with, begins_at, begins_to = columns[session]
             # What a session begins with was said before its own rows, so the last one found counts.
             if at is not None and start <= at < stop:
                 text = title
@@ -449,7 +449,7 @@ class StoreIndex:
             return self._answer(question)
 
     def _answer(self, question: Callable[[Database], T]) -> T:
-        database = self._opened()
+        database = self._open()
         if not self._is_fresh:
             self._stamps = self._update(database)
             self._is_fresh = True
@@ -458,11 +458,11 @@ class StoreIndex:
     def _update(self, database: Database) -> Mapping[UUID, str]:
         """Bring the index up to date, and return the stamps that the logs have now."""
         # In this order: what another process adds meanwhile is not taken for gone.
-        known = database.stamps()
-        found = self.store.stamps()
-        stamps = {session.bytes: stamp for session, stamp in found.items()}
-        gone = known.keys() - stamps.keys()
-        changed = [session for session, stamp in stamps.items() if known.get(session) != stamp]
+        indexed = database.stamps()
+        stamp_of = self.store.stamps()
+        stamps = {session.bytes: stamp for session, stamp in stamp_of.items()}
+        gone = indexed.keys() - stamps.keys()
+        changed = [session for session, stamp in stamps.items() if indexed.get(session) != stamp]
         read: list[tuple[LogFacts, str]] = []
         n_bytes = 0
         for number, session in enumerate(changed, start=1):
@@ -479,7 +479,7 @@ class StoreIndex:
                 read, n_bytes = [], 0
         # The logs were read before, so that no other process waits for that.
         database.keep(read, gone)
-        return found
+        return stamp_of
 
     def _read(self, session: UUID, database: Database) -> LogFacts | None:
         try:
@@ -502,7 +502,7 @@ class StoreIndex:
             facts.n_lines = n_lines
         return facts
 
-    def _opened(self) -> Database:
+    def _open(self) -> Database:
         if self._database is None:
             path = self._place()
             # Before it is opened, so that one that cannot be is known by it.
@@ -547,13 +547,15 @@ class StoreIndex:
 
 def _reached(session: UUID, step: Callable[[UUID], Iterable[UUID]]) -> tuple[UUID, ...]:
     """Return the sessions within reach of one by steps, each once, the nearest first."""
-    found: dict[UUID, None] = {}
+    reached: dict[UUID, None] = {}
     frontier = [session]
     while frontier:
         nearer = [other for each in frontier for other in step(each)]
-        frontier = [each for each in dict.fromkeys(nearer) if each not in found and each != session]
-        found |= dict.fromkeys(frontier)
-    return tuple(found)
+        frontier = [
+            each for each in dict.fromkeys(nearer) if each not in reached and each != session
+        ]
+        reached |= dict.fromkeys(frontier)
+    return tuple(reached)
 
 
 def _where(session_filter: SessionFilter) -> tuple[str, list[object]]:
