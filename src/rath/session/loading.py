@@ -23,10 +23,10 @@ from rath.session.events import Header, PlacementChange
 from rath.session.graph.legacy import SessionLineage
 from rath.session.log.build import LoadedSession, built_from
 from rath.session.log.files import FileStore, read_consistent
+from rath.session.log.header import provider_from_jsonable
 from rath.session.log.parsed import LogSource, ParsedLog, missing, read_together
 from rath.session.log.paths import PARTIAL_SUFFIX, checked_id, os_errors
 from rath.session.log.reader import LineReader
-from rath.session.log.records import provider_from_jsonable
 from rath.session.log.store import SessionStore, default_store, open_store
 from rath.session.saving import remember_loaded, settle
 from rath.session.session import Session

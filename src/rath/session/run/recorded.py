@@ -192,9 +192,7 @@ class RecordedOperation:
     def own_rows(self) -> tuple[ChunkRow, ...]:
         """The rows that it made, at the end of its session."""
         table, session = self.node.body.table, self.operation.session
-        own = takewhile(
-            lambda row: row.id is not None and row.id.session == session, reversed(table)
-        )
+        own = takewhile(lambda row: row.id and row.id.session == session, reversed(table))
         return table.since(len(table) - sum(1 for _ in own))
 
     @property
@@ -269,10 +267,8 @@ def _runs(
     for index, (at, entry) in enumerate(numbered):
         if isinstance(entry, Operation) and entry.operation not in inner:
             part = tuple(entries[index : last[entry.operation] + 1])
-            node_of_run = nodes.get(entry.session, node)
-            yield RecordedOperation(
-                operation=entry, entries=part, at=at, node=node_of_run, rows=rows
-            )
+            owner = nodes.get(entry.session, node)
+            yield RecordedOperation(operation=entry, entries=part, at=at, node=owner, rows=rows)
 
 
 def _node_of(session: Session) -> RecordedNode:
@@ -280,16 +276,10 @@ def _node_of(session: Session) -> RecordedNode:
     with suppress(Exception):  # whoever reads the session gets its error; here counts what it wrote
         session.synchronize()
     body = Body(session.partial_table) if cell.latest is None else session.inherited(cell.latest)
-    unfinished = body.unfinished
     # One that was loaded has no error, but its log tells of it.
-    has_failed = (
-        unfinished is not None
-        and unfinished.failure is not None
-        and unfinished.failure.how == "failed"
-    )
-    return RecordedNode(
-        session.id, body, session.provenance, has_failed or cell.error() is not None
-    )
+    failure = None if body.unfinished is None else body.unfinished.failure
+    has_failed = cell.error() is not None or (failure is not None and failure.how == "failed")
+    return RecordedNode(session.id, body, session.provenance, has_failed)
 
 
 def _nodes(roots: Iterable[RecordedNode]) -> Iterator[RecordedNode]:
