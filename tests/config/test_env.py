@@ -119,10 +119,9 @@ TOUCH_THE_ENVIRONMENT = {
     "backend/bubblewrap/command.py",  # tells which of a command's variables were only inherited
     "backend/host/process.py",  # hands a fixed list on to commands
     "backend/host/supervisor.py",  # hands on what the loader of programs needs
-    "cli/mcp_serve.py",  # reads the token from the variable that an option names
-    "cli/layout.py",  # asks how wide the terminal is said to be
-    "conformance/sandbox/commands.py",  # sets what a command must not see
-    "conformance/sandbox/confinement.py",  # starts what a command must not reach
+    "cli/runs.py",  # reads the token from the variable that an option names
+    "cli/render.py",  # asks how wide the terminal is said to be
+    "conformance/sandbox/commands.py",  # sets what a command must not see, starts what it must not
     # Hides in an error text whatever a variable holds, and keeps LiteLLM from the network.
     "llm/litellm/connection.py",
     "mcp/redaction.py",  # hands a fixed list on to servers, and what their settings name

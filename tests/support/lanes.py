@@ -10,7 +10,6 @@ import pytest
 
 TESTS = Path(__file__).parents[1]
 FULL_LANE = (
-    "backends/opensandbox/test_contract.py",
     "backends/opensandbox/test_service.py",
     "bench",
     "concurrency/test_interrupt_and_exit.py",
@@ -31,7 +30,7 @@ FULL_LANE = (
     "memory/adapters/local/test_crash.py",
     "memory/adapters/local/test_processes.py",
     "memory/adapters/local/vectors/test_processes.py",
-    "memory/adapters/openviking/test_embedded.py",
+    "memory/adapters/openviking/test_server.py",
     "memory/adapters/openviking/test_real_server.py",
     "memory/persistence/test_processes.py",
     "session/resume/test_workspaces.py",
